@@ -145,7 +145,7 @@ class App(Declarations):
 
     def __init__(
         self,
-        id: str,  # noqa: A002 - the word that everybody uses for it
+        id: str,  # noqa: A002 - the established name of this setting
         *,
         log: str = "embedded:./.streamlog/log",
         security: Security | Mapping[str, str] | None = None,
@@ -182,8 +182,8 @@ class App(Declarations):
                 for state that is not on disk yet; 192 MiB by default.
             state_cleanup_delay: how long a worker keeps the state of a task that has moved to
                 another machine, in case the task comes back.
-            standby_replicas: the number of workers, on other disks, that keep a copy of each task's
-                state in order to take over at once; 0 or more.
+            standby_replicas: the number of copies of each task's state that workers on other disks
+                keep up to date, so that one of them can take over at once; 0 or more.
             warmup_replicas: the number of state moves, over all workers, that prepare at one time;
                 1 or more (KIP-441).
             acceptable_lag: the number of records by which a worker's copy of a task's state may lag
@@ -295,7 +295,8 @@ class App(Declarations):
         Args:
             seed: the seed of the first run; each further run uses the next number.
             runs: the number of runs, 1 or more.
-            start: the time of the clock, which stands still, and of records without a timestamp.
+            start: the time of the clock, which does not advance, and of records without a
+                timestamp.
             partitions: the number of partitions of every topic, 1 or more; by default each topic's
                 own number, or 3.
 
@@ -344,7 +345,7 @@ class App(Declarations):
                 visible in their topics, all at once, when the history is complete.
             job_id: names the job and its snapshot. A job that has published under this id does not
                 publish again.
-            directory: the directory or fsspec URL of snapshots; by default beside the log.
+            directory: the directory or fsspec URL of snapshots; by default next to the log.
             progress: whether to show progress bars; by default only on a terminal.
             lower: "auto" lets Spark fold windows natively where the rows are equal; "off" never
                 does.
@@ -390,7 +391,7 @@ class App(Declarations):
             snapshot: the result of `backfill(...).run()`, or `Snapshot.open(url)`.
             version: with "blue_green", the name of the new version.
             mode: "replace" continues the app itself from the snapshot; its workers must be stopped.
-                "blue_green" continues a version beside the app, which may keep running. The
+                "blue_green" starts a version next to the app, which may keep running. The
                 version's app id is "<app>-<version>" (`worker --version` starts its workers), and
                 its rows go to "<topic>-<version>". Agents and schedules stay with the app.
             rewind: hand over even if the app has read beyond the snapshot. Rows that it wrote from
@@ -415,7 +416,7 @@ class App(Declarations):
                 "version, or mode='blue_green' with one"
             )
         return run_hand_over(
-            program if version is None else program.beside(version),
+            program if version is None else program.as_version(version),
             snapshot,
             log_url=self.log,
             security=self.security,
@@ -478,7 +479,7 @@ class App(Declarations):
                 name: partitions or spec.partitions or default for name, spec in topics.items()
             },
             partitioners={name: spec.partitioner for name, spec in topics.items()},
-            outlet=self.outlet,
+            runtime=self.runtime,
             agents=self.agents,
             timers=self.timers,
             crontabs=self.crontabs,
@@ -513,7 +514,7 @@ class App(Declarations):
             bind=self._bind,
             bind_tables=self._bind_tables,
             bind_global_tables=self._bind_global_tables,
-            bind_asker=self._bind_asker,
+            bind_requests=self._bind_requests,
         )
 
     def main(self) -> None:
@@ -524,16 +525,16 @@ class App(Declarations):
         importlib.import_module("streamlog.cli").main(self)
 
     def _bind(self, producer: Producer) -> None:
-        self.outlet.sender = _ProducerSender(producer)
+        self.runtime.sender = _ProducerSender(producer)
 
-    def _bind_asker(self, asker: RequestSender) -> None:
-        self.outlet.asker = asker
+    def _bind_requests(self, requests: RequestSender) -> None:
+        self.runtime.requests = requests
 
     def _bind_tables(self, tables: TableAccess) -> None:
-        self.outlet.tables = tables
+        self.runtime.tables = tables
 
     def _bind_global_tables(self, tables: GlobalAccess) -> None:
-        self.outlet.global_tables = tables
+        self.runtime.global_tables = tables
 
 
 class _ProducerSender:

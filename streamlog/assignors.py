@@ -1,12 +1,16 @@
 """Assignors: which member of a group reads which partition.
 
-Pure: members with their topics and partition counts in, an assignment out. The leader of a
-group runs one; the broker only carries the result. An assignor is deterministic: the same
-input gives the same output whoever computes it, so the order of a mapping must not matter.
-All here are Kafka's by name and by what they say on the wire, and may share a group with other
-clients: `range` and `roundrobin`; `sticky`, which leaves partitions where they were as far as
-balance allows; and `cooperative-sticky` (KIP-429), which moves one only after its owner has given
-it up, so that members go on reading what they keep. The streams' placement is another.
+Rule: pure. Members with their topics, and partition counts, go in; an assignment comes out. The
+group's leader runs the assignor, and the broker only distributes the result. An assignor is
+deterministic: equal input gives equal output on every member, so the order of a mapping must not
+matter.
+
+All assignors here have Kafka's names and Kafka's bytes, so they may share a group with other
+clients: `range` and `roundrobin`; `sticky`, which leaves partitions with their owners as far as
+balance allows; and `cooperative-sticky` (KIP-429), which assigns a partition to another member only
+after its owner has given it up, so that members keep reading the partitions that they keep.
+
+Not done here: the assignor of workers (`worker/assignment/streams_assignor`).
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ class Assignor(Protocol):
 
     @property
     def name(self) -> str:
-        """What members agree on: a group uses an assignor that all its members offer."""
+        """The name of the assignor. A group uses an assignor that all its members offer."""
         ...
 
     def assign(
@@ -41,94 +45,94 @@ class Assignor(Protocol):
 
         Args:
             members: member id to the topics that it subscribes to.
-            partitions: topic to its number of partitions; a topic that the log does not
-                have is absent.
-            owned: what each member held before; a hint that may be ignored.
+            partitions: topic to its number of partitions. Topics that the log does not have are
+                absent.
+            owned: member id to the partitions that it held before; a hint that may be ignored.
 
         Returns:
-            An entry for every member, each partition with at most one of them.
+            An entry for every member. Each partition is in at most one entry.
         """
         ...
 
 
 class Memory(NamedTuple):
-    """What a member tells an assignor of the past."""
+    """The partitions that a member owned, decoded from its user data."""
 
     owned: Collection[TopicPartition]
     generation: int
-    """In which it was given them; -1 if it does not say."""
+    """The generation that assigned them; -1 if the member does not send it."""
 
 
 @runtime_checkable
 class StickyPort(Protocol):
-    """Port: an assignor with something to say to itself on another member, as user data."""
+    """Port: an assignor whose members send the partitions that they own, as user data."""
 
     @property
     def is_cooperative(self) -> bool:
-        """Whether members keep what they have while the group is assigned anew."""
+        """Whether members keep their partitions while the group rebalances (KIP-429)."""
         ...
 
     def user_data(self, owned: Collection[TopicPartition], generation: int) -> bytes | None:
-        """What a member tells the leader, besides its topics."""
+        """Return the user data of a member's subscription, or None for none."""
         ...
 
     def memory(self, user_data: bytes) -> Memory:
-        """What a member has told.
+        """Decode the user data of a member's subscription.
 
         Raises:
-            CorruptData: this is not the user data of such an assignor.
+            CorruptData: these bytes are not the user data of this assignor.
         """
         ...
 
 
 class Claim(NamedTuple):
-    """What one member brings to a round that is directed (see `DirectingPort`)."""
+    """What one member sends to the leader of a group with a `DirectingPort`."""
 
     topics: Sequence[str]
-    """What it subscribes to."""
+    """The topics that it subscribes to."""
     owned: Collection[TopicPartition]
-    """What it had before and nobody else was given since."""
+    """The partitions that it had and that no later rebalance gave to another member."""
     user_data: bytes
-    """What it has `told`; empty if it says nothing."""
+    """Its `subscription_data`; empty if it sent none."""
 
 
 class Share(NamedTuple):
-    """What one member gets in a round that is directed."""
+    """What one member gets from the leader of a group with a `DirectingPort`."""
 
     partitions: Sequence[TopicPartition]
     user_data: bytes = b""
-    """What the leader tells it besides (`heard`)."""
+    """Data for the member's `on_assignment`."""
 
 
 @runtime_checkable
 class DirectingPort(Protocol):
-    """Port: an assignor whose members and leader tell each other more than partitions."""
+    """Port: an assignor whose members and leader exchange data besides partitions."""
 
     @property
     def is_cooperative(self) -> bool:
-        """Whether members keep what they have while the group is assigned anew."""
+        """Whether members keep their partitions while the group rebalances (KIP-429)."""
         ...
 
-    def told(self) -> bytes:
-        """What this member tells the leader; asked for whenever it joins."""
+    def subscription_data(self) -> bytes:
+        """Return the data that this member sends to the leader; called each time it joins."""
         ...
 
     def direct(
         self, members: Mapping[str, Claim], partitions: Mapping[str, int]
     ) -> Mapping[str, Share]:
-        """As the leader: what everybody gets; see `Assignor.assign`."""
+        """Return the share of every member; called on the leader. See `Assignor.assign`."""
         ...
 
-    def heard(self, user_data: bytes) -> None:
-        """What the leader has told this member, before its part is carried out."""
+    def on_assignment(self, user_data: bytes) -> None:
+        """Take the leader's data for this member; called before the assignment takes effect."""
         ...
 
 
 class RangeAssignor:
     """Kafka's `range`: topic by topic, neighbouring partitions to members in order.
 
-    Topics with the same number of partitions and the same members are assigned alike, so that
-    partition 3 of both lands on one member.
+    Two topics with equal partition counts and equal subscribers are assigned alike: partition 3 of
+    both goes to one member.
 
     Example:
         >>> RangeAssignor().assign({"a": ["t"], "b": ["t"]}, {"t": 3})["a"]
@@ -156,9 +160,9 @@ class RangeAssignor:
 
 
 class RoundRobinAssignor:
-    """Kafka's `roundrobin`: all partitions in order, dealt like cards to who subscribes.
+    """Kafka's `roundrobin`: all partitions in order, dealt in turn to the subscribers.
 
-    Members' totals differ by at most one if all of them subscribe to the same topics.
+    If all members subscribe to the same topics, their totals differ by at most one.
     """
 
     name = "roundrobin"
@@ -184,9 +188,9 @@ class RoundRobinAssignor:
 
 
 class StickyAssignor:
-    """Kafka's `sticky`: balanced, and of what was owned as much as possible stays.
+    """Kafka's `sticky`: balanced, with as few moves as possible (KIP-54).
 
-    A member's past is in its user data, byte for byte as Java's assignor of this name has it.
+    A member sends the partitions that it owned as user data, in the format of Java's assignor.
     """
 
     name = "sticky"
@@ -202,7 +206,7 @@ class StickyAssignor:
         return balance(members, partitions, owned or {})
 
     def user_data(self, owned: Collection[TopicPartition], generation: int) -> bytes | None:
-        """See `StickyPort.user_data`: topics with their partitions, and the generation."""
+        """Return topics with their partitions, and the generation; see `StickyPort.user_data`."""
         topics: dict[str, list[int]] = {}
         for topic, partition in sorted(owned):
             topics.setdefault(topic, []).append(partition)
@@ -214,7 +218,7 @@ class StickyAssignor:
         return data + struct.pack(">i", generation)
 
     def memory(self, user_data: bytes) -> Memory:
-        """See `StickyPort.memory`. Of the first version, without a generation, as well."""
+        """See `StickyPort.memory`; also reads the format's first version, without a generation."""
         owned: list[TopicPartition] = []
         try:
             (topics,) = struct.unpack_from(">i", user_data)
@@ -224,23 +228,27 @@ class StickyAssignor:
                 name = user_data[position + 2 : position + 2 + length].decode()
                 (count,) = struct.unpack_from(">i", user_data, position + 2 + length)
                 position += 6 + length
+                # Checked before unpacking: a forged count must not allocate gigabytes.
                 if count < 0 or count * 4 > len(user_data):
-                    raise CorruptData(f"a member owns {count} partitions of {name!r}?")
+                    raise CorruptData(
+                        f"the user data of {self.name!r} holds an impossible number of partitions "
+                        f"of {name!r}: {count}"
+                    )
                 numbers = struct.unpack_from(f">{count}i", user_data, position)
                 owned += (TopicPartition(name, number) for number in numbers)
                 position += 4 * count
             rest = user_data[position:]
             return Memory(owned, struct.unpack(">i", rest)[0] if rest else -1)
         except (struct.error, UnicodeDecodeError) as error:
-            raise CorruptData(f"this is no user data of {self.name!r}: {error}") from error
+            raise CorruptData(f"the user data of {self.name!r} is malformed: {error}") from error
 
 
 class CooperativeStickyAssignor(StickyAssignor):
-    """Kafka's `cooperative-sticky`: a partition is free before it is given to another member.
+    """Kafka's `cooperative-sticky` (KIP-429): a moving partition has no owner for one rebalance.
 
-    What would move goes to nobody; its owner gives it up and joins again, and then it is given
-    away. What members own is in their subscriptions; the user data is the generation alone, as
-    Java's assignor of this name has it.
+    A partition that has to move is assigned to no member. Its owner revokes it and joins again, and
+    the next rebalance assigns it. The partitions that members own are in their subscriptions; the
+    user data is the generation alone, as in Java's assignor.
     """
 
     name = "cooperative-sticky"
@@ -255,6 +263,9 @@ class CooperativeStickyAssignor(StickyAssignor):
         """See `Assignor.assign`."""
         plan = balance(members, partitions, owned or {})
         owner = {each: member for member in owned or {} for each in (owned or {})[member]}
+        # 1. The plan moves t-0 from a to b. a still reads it, so neither gets it here.
+        # 2. a sees that t-0 is gone, commits, and joins again.
+        # 3. t-0 has no owner, so the next plan's choice stands.
         return {
             member: [each for each in share if owner.get(each, member) == member]
             for member, share in plan.items()
@@ -269,7 +280,7 @@ class CooperativeStickyAssignor(StickyAssignor):
         return struct.pack(">i", generation)
 
     def memory(self, user_data: bytes) -> Memory:
-        """See `StickyPort.memory`. librdkafka sends what it sends for `sticky`."""
+        """See `StickyPort.memory`; also reads the format of `sticky`, which librdkafka sends."""
         if len(user_data) == struct.calcsize(">i"):
             return Memory((), struct.unpack(">i", user_data)[0])
         return super().memory(user_data)
@@ -278,16 +289,17 @@ class CooperativeStickyAssignor(StickyAssignor):
 def balance(
     members: Mapping[str, Sequence[str]], partitions: Mapping[str, int], owned: Owned
 ) -> dict[str, list[TopicPartition]]:
-    """Spread partitions as evenly as subscriptions allow, and leave what is owned where it is.
+    """Spread partitions as evenly as subscriptions allow, with as few moves as possible.
 
-    With the same topics for all, totals differ by one at most and nothing moves that need not.
-    Otherwise partitions move from a member to one that has two fewer and may read them, until
-    there is no such pair.
+    If all members subscribe to the same topics, totals differ by at most one, and the number of
+    moves is minimal. Otherwise partitions move from a member to one that has two fewer and may read
+    them, until there is no such pair.
 
     Args:
         members: member id to the topics that it subscribes to.
         partitions: topic to its number of partitions.
-        owned: what each member has; a partition that several claim stays with the first by name.
+        owned: member id to its partitions. A partition that several members claim stays with the
+            first of them by name.
     """
     readers = _by_topic(members, partitions)
     shares: dict[str, set[TopicPartition]] = {member: set() for member in sorted(members)}
@@ -309,12 +321,13 @@ def balance(
 def _level(
     subscribers: Sequence[str], shares: dict[str, set[TopicPartition]], free: set[TopicPartition]
 ) -> None:
-    """Everybody reads everything: cut down to the quota, then fill up."""
+    """Balance members that all read the same topics: cut down to the quota, then fill up."""
     total = len(free) + sum(map(len, shares.values()))
     least, extra = divmod(total, len(subscribers))
-    # Who has most keeps one more, so that fewest partitions move.
-    for place, member in enumerate(sorted(subscribers, key=lambda name: -len(shares[name]))):
-        surplus = sorted(shares[member])[least + (place < extra) :]
+    # `extra` members may have one more than `least`. Those that own most get the larger quota, so
+    # that the fewest partitions move.
+    for index, member in enumerate(sorted(subscribers, key=lambda name: -len(shares[name]))):
+        surplus = sorted(shares[member])[least + (index < extra) :]
         shares[member].difference_update(surplus)
         free.update(surplus)
     loads = [(len(shares[member]), member) for member in subscribers]
@@ -330,14 +343,17 @@ def _spread(
     shares: dict[str, set[TopicPartition]],
     free: set[TopicPartition],
 ) -> None:
-    """Give what nobody has to who has least, the topics with fewest readers first."""
+    """Give each free partition to its reader with the fewest, topics with few readers first."""
     for each in sorted(free, key=lambda each: (len(readers[each.topic]), each)):
         least = min(readers[each.topic], key=lambda member: len(shares[member]))
         shares[least].add(each)
 
 
 def _even_out(readers: Mapping[str, Sequence[str]], shares: dict[str, set[TopicPartition]]) -> None:
-    """Move single partitions until no move makes two members more alike."""
+    """Move single partitions until no move reduces the difference between two members.
+
+    Each move shrinks the sum of the squares of the totals, so the loop ends.
+    """
     moved = True
     while moved:
         moved = False
@@ -351,7 +367,10 @@ def _even_out(readers: Mapping[str, Sequence[str]], shares: dict[str, set[TopicP
 def _moves(
     giver: str, readers: Mapping[str, Sequence[str]], shares: dict[str, set[TopicPartition]]
 ) -> Iterator[tuple[TopicPartition, str]]:
-    """One after the other, as long as somebody who may read one has two fewer."""
+    """Yield each partition that a reader with at least two fewer can take, and that reader.
+
+    The caller moves a partition before it asks for the next one, so counts are current.
+    """
     for topic in sorted({each.topic for each in shares[giver]}):
         for each in sorted(each for each in shares[giver] if each.topic == topic):
             taker = min(readers[topic], key=lambda member: len(shares[member]))
@@ -363,7 +382,7 @@ def _moves(
 def _by_topic(
     members: Mapping[str, Sequence[str]], partitions: Mapping[str, int]
 ) -> dict[str, list[str]]:
-    """Topics that exist, sorted, each with the sorted members that subscribe to it."""
+    """Return the existing topics, sorted, each with its subscribers, sorted."""
     subscribers: dict[str, list[str]] = {}
     for member in sorted(members):
         for topic in sorted(set(members[member])):

@@ -1,40 +1,41 @@
 """The errors of streamlog.
 
-StreamlogError                  every error of ours; catch this one
+StreamlogError                  base of every error of streamlog; catch this one
 ├─ UsageError                   the program or the call is wrong: fix it, do not retry
 │  ├─ TopologyError             the topology can't be built or does not match the log
-│  │  └─ StateLost              the program would lose state, and nobody has agreed to that
+│  │  └─ StateLost              the program would lose state, without consent to that
 │  ├─ ConfigError               a setting is unknown or out of range
 │  └─ SerdeError                a value does not fit the type that was declared for it
-├─ LogError                     a log said no; carries the Kafka error code and its flags
+├─ LogError                     the log refused a request; carries Kafka's error code
 │  ├─ UnknownTopicOrPartition   retriable: it may be created, or metadata may be stale
 │  ├─ TopicExists
 │  ├─ OffsetOutOfRange          the offset is before the log's start or past its end
 │  │  └─ SourceLost             the topic was created again, or its log was truncated
 │  ├─ NotLeader                 retriable: look up the leader again
-│  ├─ CorruptMessage            retriable: the bytes changed on the way
+│  ├─ CorruptMessage            retriable: the bytes changed in transit
 │  ├─ MessageTooLarge
-│  ├─ RebalanceInProgress       the group is forming anew: join again
-│  ├─ UnknownMember             the group has forgotten this member; join again
-│  ├─ UnsupportedVersion        one side does not speak the version of the other
-│  ├─ AuthenticationFailed      fatal: one side could not prove who it is
+│  ├─ RebalanceInProgress       the group rebalances: join again
+│  ├─ UnknownMember             the group has removed this member: join again
+│  ├─ UnsupportedVersion        client and broker have no version of a request in common
+│  ├─ AuthenticationFailed      fatal: client or broker could not prove its identity
 │  ├─ NotAuthorized             the principal may not do this
 │  ├─ ProducerFenced            fatal: another producer has taken over
-│  └─ TransactionAborted        nothing of it counts: begin another one
-├─ ConnectionLost               retriable: the broker can't be reached or hung up
-├─ RequestTimedOut              retriable: no answer within the time given
-├─ CorruptData                  bytes on disk or wire are not what they claim to be
+│  └─ TransactionAborted        the transaction has no effect: begin another one
+├─ ConnectionLost               retriable: the broker can't be reached, or closed the connection
+├─ RequestTimedOut              retriable: no answer within the time-out
+├─ CorruptData                  bytes on disk or on the wire are damaged
 ├─ LogDirectoryError            the data directory can't be used
 │  ├─ LogDirectoryLocked        another process holds it
 │  ├─ LogDirectoryLost          it vanished or belongs to another log
-│  └─ LogDirectoryFailed        the disk refused a write or an fsync: the log is read-only
-│     └─ LogDirectoryFull       it has no room; TooManyOpenFiles: no descriptor was left
-├─ ListenError                  the address to listen on is taken or not ours
-├─ RunsDiffer                   a simulation has written something else than the test driver
-├─ WorkerFailed                 a worker process of a supervisor has ended with an error
+│  └─ LogDirectoryFailed        a write or an fsync failed: the log is read-only
+│     └─ LogDirectoryFull       the disk is full; TooManyOpenFiles: no descriptor was left
+├─ ListenError                  the address to listen on is taken or not local
+├─ RunsDiffer                   a simulated run wrote other rows than the test driver
+├─ WorkerFailed                 a worker process of a supervisor ended with an error
 └─ ProcessingError              user code or a node failed; carries the record's coordinates
 
-Three flags are the whole retry policy; no caller looks at class names or texts.
+Rule: the flags `retriable`, `fatal` and `aborts_transaction` are the whole retry policy. No caller
+decides by a class name or a text.
 """
 
 from __future__ import annotations
@@ -45,16 +46,16 @@ from typing import Any
 
 
 class StreamlogError(Exception):
-    """Base of every error raised by streamlog."""
+    """Base of every error that streamlog raises."""
 
     retriable: bool = False
-    """The same request may succeed later."""
+    """Whether the same request may succeed later."""
     fatal: bool = False
-    """This client or task can't go on; close it."""
+    """Whether the client or task is unusable from now on and has to be closed."""
     aborts_transaction: bool = False
-    """The open transaction has to be aborted; then go on."""
+    """Whether the open transaction has to be aborted before the producer can continue."""
     exit_code: int = 1
-    """What the process exits with when this error ends it (see `docs/cli.md`)."""
+    """The exit code of a process that this error ends (see `docs/cli.md`)."""
 
 
 class UsageError(StreamlogError):
@@ -64,11 +65,11 @@ class UsageError(StreamlogError):
 
 
 class TopologyError(UsageError):
-    """The topology can't be built, or does not match what the log holds."""
+    """The topology can't be built, or does not match the topics in the log."""
 
 
 class StateLost(TopologyError):
-    """The program would lose state that the one before it has kept; nothing was touched."""
+    """The program would lose state that the version before it has kept; nothing was changed."""
 
     exit_code = 8
 
@@ -82,15 +83,16 @@ class SerdeError(UsageError):
 
 
 class LogError(StreamlogError):
-    """A request was refused by the log.
+    """The log refused a request.
 
-    `code` is Kafka's number for the reason; `retriable` is Kafka's flag for that code.
+    `code` is Kafka's error code; `retriable` is Kafka's flag for that code.
     """
 
     code: int = -1
     exit_code = 3
     refusals: Mapping[Any, LogError] = MappingProxyType({})
-    """Everything of the same request that was refused, this included, by what it was about."""
+    """All refusals of the same request, this one included, by what they refer to: a topic, a
+    partition or a group, depending on the request."""
 
     def __init__(
         self, message: str, *, code: int | None = None, retriable: bool | None = None
@@ -110,7 +112,7 @@ class UnknownTopicOrPartition(LogError):
 
 
 class TopicExists(LogError):
-    """A topic of that name is there already."""
+    """A topic of this name exists already."""
 
     code = 36
 
@@ -125,17 +127,17 @@ class SourceLost(OffsetOutOfRange):
     """A position no longer belongs to the log that it was read from.
 
     The topic was deleted and created again under the same name, or the log was truncated below
-    the position. Reading on from the position would skip records.
+    the position (KIP-320). A reader that continued at the position would skip records.
 
     Attributes:
-        topic: whose position it is.
-        partition: its number.
-        position: the next offset that was to be read.
+        topic: the name of the topic.
+        partition: the number of the partition.
+        position: the offset of the next record that would have been read.
         old_id, new_id: topic ids, 16 bytes each; equal if the log was truncated, empty if the
-            broker tells none.
-        resume_at: of a truncated log the offset up to which it still is what was read; -1 if it
-            is unknown.
-        resume_epoch: the leader epoch before `resume_at`; -1 if it is unknown.
+            broker has no topic ids.
+        resume_at: for a truncated log, the offset below which it still holds the records that were
+            read; -1 if that is unknown.
+        resume_epoch: the leader epoch of the record before `resume_at`; -1 if that is unknown.
     """
 
     exit_code = 5
@@ -150,7 +152,7 @@ class SourceLost(OffsetOutOfRange):
         ids: tuple[bytes, bytes] = (b"", b""),
         resume: tuple[int, int] = (-1, -1),
     ) -> None:
-        """`ids` are the old and the new topic id, `resume` the offset and the leader epoch."""
+        """Create the error; `ids` is (old_id, new_id), `resume` is (resume_at, resume_epoch)."""
         super().__init__(message)
         self.topic = topic
         self.partition = partition
@@ -160,14 +162,14 @@ class SourceLost(OffsetOutOfRange):
 
     @property
     def is_recreated(self) -> bool:
-        """Whether the topic was created again, rather than its log truncated."""
+        """Whether the topic was created again; otherwise its log was truncated."""
         return self.old_id != self.new_id
 
 
 class NotLeader(LogError):
     """The broker does not lead the partition: look up the leader again.
 
-    `current` is who leads, and the leader epoch, as far as who refuses knows.
+    `current` is the id of the leader and its leader epoch, or None if the broker did not send them.
     """
 
     code = 6
@@ -189,9 +191,10 @@ class MessageTooLarge(LogError):
 
 
 class RecordsRefused(LogError):
-    """Records of a batch are malformed, or not what their topic takes; none of it was appended.
+    """Records of a batch are malformed or not valid in their topic; the batch was not appended.
 
-    `record_errors` names the bad ones, by their place in the batch, as far as they are known.
+    `record_errors` maps the index of a refused record in the batch to the reason. It is empty if
+    the broker did not send it (KIP-467).
     """
 
     code = 87
@@ -209,22 +212,22 @@ class RecordsRefused(LogError):
 
 
 class RebalanceInProgress(LogError):
-    """The group is forming anew: join again (the same request would fail again)."""
+    """The group rebalances: join again; the same request would fail again."""
 
     code = 27
 
 
 class UnknownMember(LogError):
-    """The group does not know this member (any more): join again as a new one."""
+    """The group doesn't have this member, or has removed it: join again as a new member."""
 
     code = 25
 
 
 class UnsupportedVersion(LogError):
-    """One side does not speak the version that the other asks for.
+    """Client and broker have no version of a request or a format in common.
 
-    What a broker needs in order to answer is at hand: `api_key`, `version` and
-    `correlation_id`; -1 where the error is not about a request that came in.
+    If a broker raises it for a request, `api_key`, `version` and `correlation_id` are those of the
+    request, so that the broker can answer; otherwise they are -1.
     """
 
     code = 35
@@ -239,10 +242,10 @@ class UnsupportedVersion(LogError):
 
 
 class ProducerFenced(LogError):
-    """A newer producer with the same identity has taken over, or its transaction was too old.
+    """A newer producer with the same transactional id has taken over, or the transaction timed out.
 
-    `in_doubt`: the commit of its transaction was asked for before, without an answer, so it may
-    have been done. Else nothing of an open transaction counts.
+    If `in_doubt` is true, the producer had sent the commit of its transaction and got no answer, so
+    the transaction may be committed. Otherwise an open transaction is aborted.
     """
 
     code = 90
@@ -251,14 +254,14 @@ class ProducerFenced(LogError):
 
 
 class TransactionAborted(LogError):
-    """Something of the transaction was lost, so nothing of it counts: begin another one."""
+    """A part of the transaction was lost, so all of it is aborted: begin another one."""
 
     code = 120
     aborts_transaction = True
 
 
 class AuthenticationFailed(LogError):
-    """One side could not prove who it is: a password, a token or a certificate is not taken."""
+    """Client or broker could not prove its identity: password, token or certificate is refused."""
 
     code = 58
     fatal = True
@@ -271,34 +274,34 @@ class NotAuthorized(LogError):
 
 
 class ConnectionLost(StreamlogError):
-    """The broker can't be reached, or closed the connection with requests open."""
+    """The broker can't be reached, or closed the connection before it answered."""
 
     retriable = True
     exit_code = 4
 
 
 class RequestTimedOut(StreamlogError):
-    """No answer came within the time given; the request may still have taken effect."""
+    """No answer came within the time-out; the request may still take effect."""
 
     retriable = True
     exit_code = 4
 
 
 class CorruptData(StreamlogError):
-    """Bytes on disk or on the wire are not what they claim to be."""
+    """Bytes on disk or on the wire are damaged: a checksum, a length or a format is wrong."""
 
     exit_code = 5
 
 
 class DecompressedTooLarge(CorruptData):
-    """Compressed bytes yield more than is taken."""
+    """Compressed bytes decompress to more than the limit."""
 
 
 class DamagedBatch(CorruptData):
-    """The next batch of a partition can't be read: its bytes are not what they claim to be.
+    """The next batch of a partition is damaged and can't be read.
 
-    It holds the offsets from `offset` to before `next_offset`: a consumer that seeks to
-    `next_offset` goes on behind it. `data` is the batch as it came.
+    The batch holds the offsets from `offset` to before `next_offset`. A consumer that seeks to
+    `next_offset` continues after it. `data` is the batch as it was received.
     """
 
     topic: str = ""
@@ -311,11 +314,11 @@ class DamagedBatch(CorruptData):
     def at(
         cls, topic: str, partition: int, offsets: tuple[int, int], data: bytes, reason: str
     ) -> DamagedBatch:
-        """The batch with these offsets, first and next."""
+        """Return the error of a batch; `offsets` is (offset, next_offset)."""
         first, following = offsets
         error = cls(
-            f"{topic}-{partition} at offset {first}: {reason}; seek to {following} to go on behind"
-            " the batch, or restore the broker's files"
+            f"{topic}-{partition} at offset {first}: {reason}; seek to {following} to skip the"
+            " batch, or restore the broker's files"
         )
         error.topic, error.partition = topic, partition
         error.offset, error.next_offset = first, following
@@ -339,30 +342,30 @@ class LogDirectoryLost(LogDirectoryError):
 
 
 class LogDirectoryFailed(LogDirectoryError):
-    """The disk refused a write or an fsync: what was acknowledged is there, no more is taken."""
+    """A write or an fsync failed: acknowledged records stay readable, writes are refused."""
 
 
 class LogDirectoryFull(LogDirectoryFailed):
-    """The disk has no room: what was acknowledged is there, and more is taken once it has."""
+    """The disk is full: acknowledged records stay readable, writes fail until it has room."""
 
 
 class TooManyOpenFiles(LogDirectoryFull):
-    """The process has no file descriptor left: the disk is sound, and a later attempt can work."""
+    """The process has no file descriptor left; the disk is sound, a later attempt can succeed."""
 
 
 class ListenError(StreamlogError):
-    """The address to listen on is taken, or is not one of this machine's."""
+    """The address to listen on is taken, or doesn't belong to this machine."""
 
     fatal = True
     exit_code = 6
 
 
 class RunsDiffer(StreamlogError):
-    """A run of a simulation has written something else than the test driver."""
+    """A simulated run wrote other rows than the test driver."""
 
 
 class WorkerFailed(StreamlogError):
-    """A worker process of a supervisor has ended with an error, whose exit code is passed on."""
+    """A worker process of a supervisor ended with an error; `exit_code` is the process's."""
 
     def __init__(self, message: str, *, exit_code: int = 1) -> None:
         super().__init__(message)
@@ -370,9 +373,9 @@ class WorkerFailed(StreamlogError):
 
 
 class ProcessingError(StreamlogError):
-    """A node or user code failed on a record; nothing from that record on was committed.
+    """A node or user code failed on a record; no later position than this record is committed.
 
-    `node` is the name of the operator, the others are the coordinates of the record.
+    `node` is the name of the operator; `topic`, `partition` and `offset` locate the record.
     """
 
     fatal = True

@@ -1,11 +1,14 @@
-"""Log: where records are kept, by URL.
+"""Log: the entry to a log by its URL.
 
-`embedded:DIR` is a log in this process: the first that opens the directory runs a broker over it,
-which also listens, so that other processes (and any Kafka client) can use the log meanwhile;
-whoever finds the directory taken connects to that broker. The lock on the directory decides, not
-the file with the address, which may be left over from a process that was killed. `kafka://` is a
-broker elsewhere, ours or Kafka's, `kafka+ssl://` one with TLS. What is built on a Log can't tell
-which it is.
+`embedded:DIR` is a log in this process. The first process that opens the directory runs a broker
+over it, which also listens, so that other processes (and any Kafka client) can use the log. A
+process that finds the directory locked connects to that broker. The lock decides, not the file with
+the broker's address: a killed process leaves that file behind.
+
+`kafka://` is a broker in another process, streamlog's or Kafka's; `kafka+ssl://` is one with TLS.
+
+Rule: code above `Log` behaves alike on all three. Not done here: the client (`client/`) and the
+broker (`broker/`).
 """
 
 from __future__ import annotations
@@ -60,16 +63,16 @@ LOCALHOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 9092
 CONNECT_TIMEOUT_MS: Final = 10_000
 HOLDER_TIMEOUT_MS: Final = 5_000
-"""How long a process that holds the directory may take until it listens: it recovers first."""
+"""How long to wait until a process that holds the directory listens; it recovers the log first."""
 HOLDER_POLL_MS: Final = 50
 JOB_TRANSACTION_MS: Final = 15 * 60 * 1_000
-"""How long the transaction of a job may be open: as long as brokers allow by default."""
+"""The transaction time-out of a job: the largest that brokers allow by default."""
 
 log = repeated.logger(__name__)
 
 
 class Log:
-    """A log to read from and to write to. Made by `open` or `attach`; an async context manager.
+    """A log to read and write. `open` or `attach` creates it; it is an async context manager.
 
     Example:
         async with Log.open("embedded:./data") as log, log.producer() as producer:
@@ -88,7 +91,7 @@ class Log:
         create: bool = True,
         config: BrokerConfig | None = None,
     ) -> None:
-        """Use `open` or `attach`; `patience_ms` is for who attaches."""
+        """Not for direct use: call `open` or `attach`; only `attach` sets `patience_ms`."""
         self._directory = directory
         self._addresses = addresses
         self._client_id = client_id
@@ -113,27 +116,27 @@ class Log:
         security: Security | None = None,
         config: BrokerConfig | None = None,
     ) -> Self:
-        """A log by URL; it is opened by `async with`.
+        """Return the log with a URL; `async with` opens it.
 
         Args:
             url: `embedded:DIR`, `kafka://host:port[,host:port]`, or `kafka+ssl://` for TLS.
-            client_id: how brokers call this client in their logs.
-            listen: let other processes connect to an embedded log, on a port of 127.0.0.1.
-            create: make an embedded log where there is none.
-            security: how a broker elsewhere is talked to; see docs/security.md.
-            config: of the broker, if this process comes to run it.
+            client_id: the name of this client in the brokers' logs.
+            listen: whether other processes can connect to an embedded log, at a port of 127.0.0.1.
+            create: whether to create an embedded log if the directory has none.
+            security: the TLS and SASL settings of connections to brokers; see docs/security.md.
+            config: the settings of the embedded broker, if this process runs it.
 
         Raises:
-            ConfigError: the URL has none of these forms, or asks for another security.
+            ConfigError: the URL has none of these forms, or `security` contradicts it.
         """
-        directory, addresses = _parsed(url)
+        directory, addresses = _parse(url)
         return cls(
             directory=directory,
             addresses=addresses,
             client_id=client_id,
             listen=listen,
             patience_ms=None,
-            security=_secured(url, security),
+            security=_secure(url, security),
             create=create,
             config=config,
         )
@@ -147,28 +150,37 @@ class Log:
         client_id: str = "streamlog",
         security: Security | None = None,
     ) -> Self:
-        """A log that another process has open, or will have open within `timeout_ms`.
+        """Return a log that another process has open, or opens within `timeout_ms`.
 
-        As `open`, but an embedded log is never run by this process.
+        Unlike with `open`, this process never runs the broker of an embedded log.
+
+        Args:
+            url: as for `open`.
+            timeout_ms: how long `async with` waits for a broker, in milliseconds.
+            client_id: the name of this client in the brokers' logs.
+            security: the TLS and SASL settings of connections to brokers.
+
+        Raises:
+            ConfigError: as for `open`.
         """
-        directory, addresses = _parsed(url)
+        directory, addresses = _parse(url)
         return cls(
             directory=directory,
             addresses=addresses,
             client_id=client_id,
             listen=False,
             patience_ms=timeout_ms,
-            security=_secured(url, security),
+            security=_secure(url, security),
         )
 
     async def __aenter__(self) -> Self:
-        """Open it.
+        """Open the log.
 
         Raises:
-            LogDirectoryLost: there is no log in the directory, and none is to be made.
-            ConnectionLost: no broker answers at the address, or those that do have not found their
-                cluster, for which they are given some seconds: they may be electing its controller.
-            LogDirectoryLocked: another process holds the directory and does not listen.
+            LogDirectoryLost: the directory holds no log, and `create` is false.
+            ConnectionLost: no broker answers at the address, or the brokers that answer have no
+                controller after some seconds.
+            LogDirectoryLocked: another process has locked the directory and does not listen.
             LogDirectoryError, CorruptData: the directory can't be used.
         """
         try:
@@ -193,7 +205,7 @@ class Log:
 
     @property
     def cluster_id(self) -> str:
-        """The identity of the log; it never changes.
+        """The id of the log's cluster; it never changes.
 
         Raises:
             UsageError: the log is not open.
@@ -207,7 +219,7 @@ class Log:
 
     @property
     def address(self) -> Address | None:
-        """Where other clients can connect; None if nobody listens."""
+        """The address for other clients; None if the log does not listen."""
         if self._broker is not None:
             return self._broker.advertised if self._listen else None
         if self._directory is not None:
@@ -215,21 +227,21 @@ class Log:
         return next(iter(self._addresses), None)
 
     def check(self) -> None:
-        """Look whether an embedded log of this process still has its directory.
+        """Check that the directory of an embedded log of this process still exists.
 
         Raises:
-            LogDirectoryLost: it has been deleted.
+            LogDirectoryLost: the directory was deleted.
         """
         if self._broker is not None:
             self._broker.directory.check()
 
     def producer(self, **options: Unpack[ProducerOptions]) -> Producer:
-        """A producer; see `ProducerSettings` for what can be set."""
+        """Return a producer; `ProducerSettings` describes the options."""
         self._opened()
         return Producer(self._cluster(), ProducerSettings(**options))
 
     def consumer(self, **options: Unpack[ConsumerOptions]) -> Consumer:
-        """A consumer; see `ConsumerSettings` for what can be set."""
+        """Return a consumer; `ConsumerSettings` describes the options."""
         self._opened()
         return Consumer(self._cluster(), ConsumerSettings(**options))
 
@@ -276,7 +288,7 @@ class Log:
             return await read_to_end(consumer, partition, end, self._clock, stall_ms=stall_ms)
 
     def admin(self) -> Admin:
-        """Manages topics; it lives as long as the log."""
+        """Return the administration of topics, groups and brokers; it needs no closing."""
         return Admin(self._opened())
 
     async def publish(
@@ -288,16 +300,23 @@ class Log:
         read: Callable[[str], bytes | memoryview] | None = None,
         compression: Compression = Compression.NONE,
     ) -> Published:
-        """Have the segments of a job count, all of them and once; on any log.
+        """Make the staged segments of a job visible, all at once and exactly once.
 
-        One broker of streamlog takes what was staged under the name `staged_by`. Several, and
-        Kafka's, get it from here, in one transaction, compressed by `compression`: `read` gives the
-        content of a segment by its name; see `client.transactional_publish` for the limits.
+        A single broker of streamlog takes segments that were staged in its directory. Other logs
+        (several brokers, or Kafka) get the records in one transaction; see
+        `client.transactional_publish` for its limits.
+
+        Args:
+            job_id: names the job. A second publication under this name changes nothing.
+            segments: the staged segments.
+            staged_by: the name under which they were staged.
+            read: returns the content of a segment by its name; for other logs.
+            compression: the compression of the transaction's batches.
 
         Raises:
-            LogError: nothing counts; says why.
-            UsageError: the log takes no staged segments, and there is no `read`; or the job's name
-                is that of a group of consumers.
+            LogError: the log refused; no record is visible.
+            UsageError: the log takes no staged segments and `read` is None, or `job_id` is the name
+                of a consumer group.
         """
         admin = self.admin()
         if await admin.can_publish():
@@ -309,8 +328,8 @@ class Log:
             )
         if read is None:
             raise UsageError(
-                f"job {job_id}: only one broker of streamlog that is alone takes staged segments;"
-                " several, and Kafka's, are written to: say by `read` what the segments hold"
+                f"job {job_id}: only a single broker of streamlog takes staged segments; for other"
+                " logs, pass `read` so that the records can be written"
             )
         async with self.producer(
             transactional_id=job_id,
@@ -320,7 +339,7 @@ class Log:
             return await publish_in_transaction(admin, producer, job_id, segments, read)
 
     async def close(self) -> None:
-        """Close it; an embedded log brings everything to disk and stops listening."""
+        """Close the log; an embedded broker flushes its files and stops listening."""
         self._own = None
         await self._stack.aclose()
 
@@ -352,13 +371,13 @@ class Log:
         listener = LogDirectory.read_listener(self._directory)
         if listener is None:
             raise ConnectionLost(
-                f"nobody has the log in {self._directory} open; the process that had it may have "
-                f"stopped: start a worker there, or streamlog broker --data {self._directory}"
+                f"no process has the log in {self._directory} open; its last one may have stopped: "
+                f"start a worker there, or streamlog broker --data {self._directory}"
             )
         return [listener]
 
     async def _join(self, patience_ms: int = FORMING_TIMEOUT_MS) -> None:
-        """Connect to the broker that there is, which has so long to find its cluster."""
+        """Connect to a running broker; wait up to `patience_ms` for it to have a controller."""
         cluster = self._cluster()
         try:
             await cluster.find(timeout_ms=min(patience_ms, FORMING_TIMEOUT_MS))
@@ -381,24 +400,30 @@ class Log:
                 return
 
     async def _take_or_join(self, directory: str) -> None:
-        """Run a broker over the directory, or connect to whoever does."""
+        """Run a broker over the directory, or connect to the process that does.
+
+        1. Process A holds the lock and recovers the log; it does not listen yet.
+        2. This process finds the directory locked and can't connect: it retries.
+        3. A listens: this process connects. Or A was killed: the lock is free, and this process
+           runs the broker.
+        """
         if not self._create and _identity(directory) is None:
             raise LogDirectoryLost(
                 f"there is no log in {directory}: check the path; `streamlog broker --data"
                 f" {directory}`, a worker and `topics create` make one"
             )
         deadline_ms = self._clock.now_ms() + HOLDER_TIMEOUT_MS
-        while not await self._took_or_joined(directory, deadline_ms):  # noqa: ASYNC110 - the other process sets no event of ours
+        while not await self._try_to_enter(directory, deadline_ms):  # noqa: ASYNC110 - the other process sets no event of ours
             await asyncio.sleep(HOLDER_POLL_MS / 1000)
 
-    async def _took_or_joined(self, directory: str, deadline_ms: int) -> bool:
+    async def _try_to_enter(self, directory: str, deadline_ms: int) -> bool:
         try:
             await self._serve(directory)
         except LogDirectoryLocked as locked:
             try:
                 await self._join(HOLDER_TIMEOUT_MS)
             except (ConnectionLost, RequestTimedOut):
-                # It does not listen yet, or it died just now and the lock is free.
+                # The other process does not listen yet, or died and has left the lock free.
                 if self._clock.now_ms() >= deadline_ms:
                     raise locked from None
                 return False
@@ -410,12 +435,12 @@ class Log:
         await self._stack.enter_async_context(broker)
         self._broker = broker
         if self._listen:
-            server = await self._listening(broker, previous)
+            server = await self._start_server(broker, previous)
             broker.directory.write_listener(server.host, server.port)
         await self._join()
 
-    async def _listening(self, broker: Broker, previous: Address | None) -> Acceptor:
-        """Where it was before if that is free, so that who was connected finds it again."""
+    async def _start_server(self, broker: Broker, previous: Address | None) -> Acceptor:
+        """Listen on the previous port if it is free, so that clients can reconnect."""
         if previous is not None:
             try:
                 server = Acceptor(broker, LOCALHOST, previous[1])
@@ -426,7 +451,11 @@ class Log:
 
 
 def _identity(directory: str) -> str | None:
-    """Which log a directory holds: an address that was left behind may be another's by now."""
+    """Return the cluster id of the log in a directory, or None if there is no log.
+
+    A client compares it with the broker's: a port in a left-over address file may belong to another
+    log by now.
+    """
     try:
         identity = Catalog(OsFiles(), directory).identity()
     except OSError as error:
@@ -434,36 +463,36 @@ def _identity(directory: str) -> str | None:
     return None if identity is None else identity.cluster_id
 
 
-def _parsed(url: str) -> tuple[str | None, list[Address]]:
+def _parse(url: str) -> tuple[str | None, list[Address]]:
+    """Return the directory of an embedded log, or None and the addresses of brokers."""
     if url.startswith(EMBEDDED) and url != EMBEDDED:
         return url.removeprefix(EMBEDDED), []
     for scheme in (KAFKA, KAFKA_TLS):
         if url.startswith(scheme) and url != scheme:
-            places = url.removeprefix(scheme).rstrip("/").split(",")
-            return None, [_address(place.strip(), url) for place in places]
+            addresses = url.removeprefix(scheme).rstrip("/").split(",")
+            return None, [_address(address.strip(), url) for address in addresses]
     raise ConfigError(
-        f"{url!r} is no log: use 'embedded:DIR' for a log in a directory of this machine, or "
+        f"{url!r} is not the URL of a log: use 'embedded:DIR' for a directory of this machine, or "
         "'kafka://host:port' for a broker ('kafka+ssl://host:port' with TLS)"
     )
 
 
-def _secured(url: str, given: Security | None) -> Security:
-    """With `kafka+ssl` nothing goes without TLS, whatever else is given."""
+def _secure(url: str, given: Security | None) -> Security:
+    """Return the settings with TLS if the URL is `kafka+ssl`, so that nothing is sent in clear."""
     security = given or Security()
     if not url.startswith(KAFKA_TLS) or security.has_tls:
         return security.loaded()
     if security.has_sasl:
         raise ConfigError(
-            f"{KAFKA_TLS} asks for TLS, and security.protocol={security.protocol} for none: use"
-            " SASL_SSL"
+            f"{KAFKA_TLS} needs TLS, but security.protocol is {security.protocol}: use SASL_SSL"
         )
     return replace(security, protocol=SSL).loaded()
 
 
-def _address(place: str, url: str) -> Address:
-    host, colon, port = place.rpartition(":")
+def _address(text: str, url: str) -> Address:
+    host, colon, port = text.rpartition(":")
     if not colon:
-        host, port = place, str(DEFAULT_PORT)
+        host, port = text, str(DEFAULT_PORT)
     if not host or not port.isdecimal() or not 0 < int(port) <= 0xFFFF:  # noqa: PLR2004 - the highest port there is
-        raise ConfigError(f"{place!r} in {url!r} is no address: use host:port")
+        raise ConfigError(f"{text!r} in {url!r} is not an address: use host:port")
     return host.strip("[]"), int(port)

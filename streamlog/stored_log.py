@@ -1,7 +1,9 @@
-"""StoredLog: the files of a log in a directory, read without a broker.
+"""Stored log: the files of a log in a directory, read without a broker.
 
-For whoever has to do no more than that, such as the tasks of a Spark job: it knows of a broker
-nothing but how it keeps its files.
+For readers that need no more than the records, such as the tasks of a Spark job.
+
+Rule: reads only, and knows no more of a broker than its files. Not done here: the files' formats
+(`broker/storage`).
 """
 
 from __future__ import annotations
@@ -33,29 +35,34 @@ if TYPE_CHECKING:
 
 
 WALK_BYTES = 4 * 1024 * 1024
+"""The size of one read while a partition is searched for transactions."""
 
 
 class ReadCommittedView(NamedTuple):
-    """A part of a log as readers of committed records see it."""
+    """A range of a partition as `read_committed` readers see it (KIP-98)."""
 
     end_offset: int
-    """Every transaction with records before it is decided."""
+    """The end of what is readable: every transaction with records before it has ended."""
     aborted: tuple[AbortedRange, ...]
+    """The aborted transactions in the range, whose records are skipped."""
 
 
 def read_committed_view(log: PartitionLog, start: int, end: int) -> ReadCommittedView:
-    """What counts of the offsets from `start` to before `end`.
+    """Return the committed part of the offsets from `start` to before `end`.
 
-    A transaction that began before `start` is taken from its first batch at or behind `start`: what
-    lies before that is not read. A marker without such a batch ends nothing that is read.
+    A transaction that began before `start` counts from its first batch at or after `start`, as
+    earlier batches are not read. A marker whose transaction has no such batch is ignored.
 
     Raises:
         OffsetOutOfRange: the log does not hold `start`.
-        CorruptData: a batch on the way is damaged.
+        CorruptData: a batch in the range is damaged.
     """
     transactions = OpenTransactions()
     aborted: list[AbortedRange] = []
     for batch in _walk(log, start):
+        # 1. A transaction writes offset 7, and end is 10.
+        # 2. Its marker is at offset 25: only a walk beyond the end learns whether 7 counts.
+        # 3. Once no transaction that began before the end is open, the walk stops.
         if batch.base_offset >= end and not _is_open_before(transactions, end):
             break
         decided = transactions.take(batch, batch.base_offset)
@@ -86,23 +93,23 @@ T = TypeVar("T")
 
 STORED_READ_BYTES: Final = 1024 * 1024
 LOOKS_MAX: Final = 5
-"""How often the files of a partition are listed anew because they changed under a reader."""
+"""How many times a read lists a partition's files again because they changed meanwhile."""
 
 
 class StoredLog:
-    """The files of a log, read without a broker. Synchronous; a broker may be writing meanwhile.
+    """The files of a log, read without a broker. Synchronous; a broker may write meanwhile.
 
-    Topics and the ends of partitions are as they were when the StoredLog was made. What the broker
-    compacts meanwhile is read as it is by then: in order, and without those records that have
-    become older than the last one of their key, be that one behind the end.
+    Topics and the ends of partitions are as of the creation of this object. If the broker compacts
+    a partition later, the compacted records are read: in order, but without those whose key has a
+    newer record, even if that one lies after the end.
     """
 
     def __init__(self, directory: str) -> None:
         """Open the files.
 
         Raises:
-            LogDirectoryLost: there is no log.
-            CorruptData: a small file that describes it is damaged.
+            LogDirectoryLost: the directory holds no log.
+            CorruptData: a file that describes the log is damaged.
         """
         self._directory = LogDirectory.open(directory, read_only=True)
         self._finalizer = weakref.finalize(self, self._directory.close)
@@ -119,24 +126,24 @@ class StoredLog:
         self.close()
 
     def close(self) -> None:
-        """Close the files; happens by itself when nobody refers to this any more."""
+        """Close the files; also happens when this object is garbage-collected."""
         self._finalizer()
 
     @property
     def cluster_id(self) -> str:
-        """The identity of the log."""
+        """The id of the log's cluster."""
         return self._directory.cluster_id
 
     def topics(self) -> dict[str, int]:
-        """Topics and how many partitions they have."""
+        """Return the topics and their partition counts."""
         return {name: len(topic.partitions) for name, topic in self._directory.topics.items()}
 
     def topic_ids(self) -> dict[str, bytes]:
-        """The ids of all topics: one that is created again under its name has another."""
+        """Return the ids of all topics; a topic that is created again gets another id."""
         return {name: topic.topic_id for name, topic in self._directory.topics.items()}
 
     def offsets(self, topic: str, partition: int) -> tuple[int, int]:
-        """The first offset, and the one after the last.
+        """Return the log start offset and the log end offset of a partition.
 
         Raises:
             UnknownTopicOrPartition: there is no such partition.
@@ -145,13 +152,13 @@ class StoredLog:
         return stored.log_start_offset, stored.log_end_offset
 
     def check_end(self, topic: str, partition: int) -> None:
-        """Whether the files can be read as far as their broker has noted that they reach.
+        """Check that a partition can be read up to the end that its broker has noted.
 
-        What is damaged at the end looks to who reads it as if it had not been written yet.
+        To a reader, damage at the end of a log looks as if the records had not been written yet.
 
         Raises:
             UnknownTopicOrPartition: there is no such partition.
-            CorruptData: they end before that; tells where.
+            CorruptData: the readable part ends earlier; the message says where.
         """
         _, end = self.offsets(topic, partition)
         least = self._directory.least_end(topic, partition)
@@ -163,58 +170,71 @@ class StoredLog:
             )
 
     def leader_epochs(self, topic: str, partition: int, offset: int) -> EpochChain:
-        """The last leader epochs of the records before an offset; empty if nobody knows.
+        """Return the last leader epochs of the records before an offset; empty if unknown.
 
         Raises:
             UnknownTopicOrPartition: there is no such partition.
-            LogDirectoryError: the disk refused.
+            LogDirectoryError: the files can't be read.
         """
         stored = self._directory.log(topic, partition)
         epochs = stored.look_at_epochs()
         return self._answer(stored, epochs, learn_chain(offset, epochs.current))
 
     def divergence(self, topic: str, partition: int, offset: int, chain: EpochChain) -> int | None:
-        """Up to where the log still is the one that had these epochs before an offset.
+        """Return the offset at which the log departs from one that had these leader epochs.
 
-        None: up to the offset; -1: nobody knows.
+        Args:
+            topic: the name of the topic.
+            partition: the number of the partition.
+            offset: the position up to which the other log was read.
+            chain: the leader epochs of the other log's records before `offset`.
+
+        Returns:
+            The first offset whose record may differ; None if the logs agree up to `offset`, -1 if
+            that can't be determined.
 
         Raises:
             UnknownTopicOrPartition: there is no such partition.
-            LogDirectoryError: the disk refused.
+            LogDirectoryError: the files can't be read.
         """
         stored = self._directory.log(topic, partition)
         asking = find_divergence(offset, chain, stored.log_start_offset)
         return self._answer(stored, stored.look_at_epochs(), asking)
 
     def committed(self, topic: str, partition: int, start: int, end: int) -> ReadCommittedView:
-        """What readers of committed records see of the offsets from `start` to before `end`.
+        """Return the committed part of the offsets from `start` to before `end`.
 
         Raises:
             UnknownTopicOrPartition: there is no such partition.
-            OffsetOutOfRange: the log does not hold `start` (any more).
-            CorruptData: a batch on the way is damaged.
+            OffsetOutOfRange: the log does not hold `start`, or no longer holds it.
+            CorruptData: a batch in the range is damaged.
         """
         return read_committed_view(self._directory.log(topic, partition), start, end)
 
     def offset_of_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
-        """The first record from that time on (ms since 1970); None if there is none.
+        """Return the offset of the first record at or after a time; None if there is none.
+
+        Args:
+            topic: the name of the topic.
+            partition: the number of the partition.
+            timestamp_ms: the time, in milliseconds since 1970-01-01 UTC.
 
         Raises:
             UnknownTopicOrPartition: there is no such partition.
-            CorruptData: a batch on the way is damaged.
+            CorruptData: a batch in the range is damaged.
         """
         found = self._directory.log(topic, partition).offset_for_timestamp(timestamp_ms)
         return None if found is None else found[0]
 
     def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[RecordBatch]:
-        """The batches that hold the offsets from `start` to before `end`.
+        """Yield the batches that hold the offsets from `start` to before `end`.
 
-        The first may begin before `start`, the last may go beyond `end`; some may be control
-        batches. They are not checked: call `check_crc`.
+        The first batch may begin before `start`, the last one may reach beyond `end`, and control
+        batches are included. Checksums are not verified: call `check_crc`.
 
         Raises:
             UnknownTopicOrPartition: there is no such partition.
-            OffsetOutOfRange: the log does not hold `start` (any more).
+            OffsetOutOfRange: the log does not hold `start`, or no longer holds it.
         """
         position = start
         while position < end:
@@ -242,7 +262,7 @@ class StoredLog:
             try:
                 return stored.read(offset, max_bytes=STORED_READ_BYTES)
             except (CorruptData, OffsetOutOfRange):
-                # The broker may have compacted or removed what was there when it was listed.
+                # The broker may have compacted or removed files since they were listed.
                 with suppress(OffsetOutOfRange):
                     stored = self._directory.look_again(topic, partition)
         return stored.read(offset, max_bytes=STORED_READ_BYTES)

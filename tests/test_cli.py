@@ -95,7 +95,11 @@ def vanish(directory: Path) -> None:
         ),
         ("-A shop.py worker", 2, "^error: -A takes a module, not a file: write -A shop$"),
         ("-A broken worker", 1, "No module named 'no_such_module'"),
-        ("topics list --log nonsense", 2, "^error: 'nonsense' is no log: use 'embedded:DIR'"),
+        (
+            "topics list --log nonsense",
+            2,
+            "^error: 'nonsense' is not the URL of a log: use 'embedded:DIR'",
+        ),
         (
             "topics list --log kafka://127.0.0.1:1",
             4,
@@ -212,7 +216,7 @@ def test_a_source_that_is_missing_on_a_cluster_is_not_made_up(here: Path) -> Non
         url = "kafka://" + broker.line(r"listening on (\S+)").group(1)
         code, output = streamlog("-A", "shop", "worker", "--log", url, cwd=here)
         assert code == 3
-        assert "error: topic 'sales' is read by this app but does not exist; create it " in output
+        assert "error: this app reads topic 'sales', which does not exist; create it " in output
         assert "streamlog topics create sales --partitions N" in output
         assert streamlog("topics", "create", "sales", "--log", url, cwd=here)[0] == 0
         with running(*WORKER, "--log", url, cwd=here) as worker:

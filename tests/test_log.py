@@ -95,9 +95,9 @@ async def producing(log: Log, acknowledged: list[int]) -> AsyncIterator[Producer
     ("url", "complaint"),
     [
         ("data", "'embedded:DIR'.*'kafka://host:port'"),
-        ("embedded:", "is no log"),
-        ("http://localhost:80", "is no log"),
-        ("kafka://", "is no log"),
+        ("embedded:", "is not the URL of a log"),
+        ("http://localhost:80", "is not the URL of a log"),
+        ("kafka://", "is not the URL of a log"),
         ("kafka://host:port", "'host:port'.*use host:port"),
         ("kafka://host:99999", "use host:port"),
     ],
@@ -160,7 +160,7 @@ def test_attaching_waits_for_somebody_to_serve(tmp_path: Path) -> None:
     async def main() -> None:
         url = f"embedded:{tmp_path / 'data'}"
         with pytest.raises(
-            ConnectionLost, match=r"nobody has the log in \S+ open; .* broker --data"
+            ConnectionLost, match=r"no process has the log in \S+ open; .* broker --data"
         ):
             async with Log.attach(url, timeout_ms=0):
                 pass

@@ -28,7 +28,7 @@ from streamlog.broker.cluster.figures import (
     ConnectionCounts,
 )
 from streamlog.worker.health.worker_health import HealthReport
-from streamlog.worker.web.web_server import listening, make_site, serving
+from streamlog.worker.web.web_server import listen, make_site, serve
 
 if TYPE_CHECKING:
     from streamlog.broker.broker import Broker
@@ -48,9 +48,9 @@ async def serve_health(broker: Broker, address: str) -> AsyncIterator[str]:
         ConfigError: the address is not HOST:PORT.
         ListenError: the address is taken, or does not belong to this machine.
     """
-    with listening(address) as listener:
+    with listen(address) as listener:
         site = make_site(BrokerHealth(broker), BrokerExposition(broker), hosts=listener.hosts)
-        async with serving(site, listener):
+        async with serve(site, listener):
             yield listener.endpoint
 
 

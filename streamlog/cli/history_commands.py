@@ -211,7 +211,7 @@ def _compare_staged(app: App, spec: TopicSpec, snapshot: Snapshot, *, inputs: bo
 def _topic(app: App, spec: TopicSpec) -> Topic[Any, Any]:
     from streamlog.dsl.topic import Topic  # noqa: PLC0415 - other commands start faster
 
-    return Topic(spec, app.outlet)
+    return Topic(spec, app.runtime)
 
 
 def _inputs_of(app: App, snapshot: Snapshot, topic: TopicSpec, reader: LogReader) -> Inputs | None:

@@ -259,7 +259,7 @@ def worker(
     if source_lost is not None:
         program = program.with_source_lost(source_lost)
     if version_name is not None:
-        program = program.beside(version_name)
+        program = program.as_version(version_name)
     if web is not None:
         program = replace(program, web=web)
     run_workers(

@@ -183,10 +183,10 @@ class Agent(Generic[K, V]):
 class AgentRef(Generic[K, V]):
     """The reference to an agent that `@app.agent(topic)` returns; it sends records to the agent."""
 
-    def __init__(self, agent: Agent[K, V], outlet: AppRuntime) -> None:
+    def __init__(self, agent: Agent[K, V], runtime: AppRuntime) -> None:
         self.agent = agent
         """The function and its settings."""
-        self._outlet = outlet
+        self._runtime = runtime
 
     @property
     def name(self) -> str:
@@ -236,8 +236,8 @@ class AgentRef(Generic[K, V]):
                 f"agent {agent.name!r} never yields, so it can't answer: use cast, or yield the "
                 "answer in the agent"
             )
-        asker = self._outlet.asker
-        if asker is None:
+        requests = self._runtime.requests
+        if requests is None:
             raise UsageError(
                 f"the app does not run, so agent {agent.name!r} can't answer: ask from an agent, "
                 "timer or crontab of a running worker, or in `with app.test()`"
@@ -245,7 +245,7 @@ class AgentRef(Generic[K, V]):
         topic, timeout_ms = agent.topic, duration_ms(timeout)
         raw_key, raw_value = topic.encoded(key, value)
         try:
-            data = await asker.ask(topic.name, raw_value, key=raw_key, timeout_ms=timeout_ms)
+            data = await requests.ask(topic.name, raw_value, key=raw_key, timeout_ms=timeout_ms)
         except RequestTimedOut as error:
             raise RequestTimedOut(f"agent {agent.name!r} did not answer: {error}") from error
         return None if data is None else agent.answers.loads(data)

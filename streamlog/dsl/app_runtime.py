@@ -95,7 +95,7 @@ class AppRuntime:
 
     def __init__(self) -> None:
         self.sender: RecordSender | None = None
-        self.asker: RequestSender | None = None
+        self.requests: RequestSender | None = None
         self.tables: TableAccess | None = None
         """Reads and writes rows of the app's tables."""
         self.global_tables: GlobalAccess | None = None

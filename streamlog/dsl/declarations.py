@@ -99,9 +99,9 @@ class Declarations(AppServices):
         self._ahead_max = timestamp_ahead_max
         if timestamp_ahead_max is not None:
             duration_ms(timestamp_ahead_max)
-        self.outlet = AppRuntime()
+        self.runtime = AppRuntime()
         """The access to the running app, through which `Topic.send` sends."""
-        self._builder = AppBuilder(app_id, self.outlet, on_error=on_error)
+        self._builder = AppBuilder(app_id, self.runtime, on_error=on_error)
         self._topics: dict[str, TopicSpec] = {}
         self._agents: dict[str, Agent[UserKey, UserValue]] = {}
 
@@ -199,7 +199,7 @@ class Declarations(AppServices):
         self._topics[name] = spec
         if on_error is not None:
             self._builder.topic_policies[name] = on_error
-        return Topic(spec, self.outlet)
+        return Topic(spec, self.runtime)
 
     def stream(self, *topics: Topic[K, V]) -> Stream[K, V]:
         """Read the records of these topics; those of several topics in the order of event time.
@@ -369,7 +369,7 @@ class Declarations(AppServices):
             if agent.name in self._agents:
                 raise TopologyError(f"agent {agent.name!r} is already declared: pass another name=")
             self._agents[agent.name] = agent
-            return AgentRef(agent, self.outlet)
+            return AgentRef(agent, self.runtime)
 
         return declare
 

@@ -60,7 +60,7 @@ class GlobalTable(Generic[K, V]):
                 yield topic.key.loads(key), topic.value.loads(data)
 
     def _access(self) -> GlobalAccess:
-        found = self.builder.outlet.global_tables
+        found = self.builder.runtime.global_tables
         if found is None:
             raise UsageError(
                 f"the app does not run, so no rows of {self.name!r} can be read: read them in an "

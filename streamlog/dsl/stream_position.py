@@ -31,10 +31,10 @@ class AppBuilder(TopologyBuilder):
     """The nodes of an app, and its ports to the process that runs it."""
 
     def __init__(
-        self, app_id: str, outlet: AppRuntime, *, on_error: ErrorPolicy = on_error.FAIL
+        self, app_id: str, runtime: AppRuntime, *, on_error: ErrorPolicy = on_error.FAIL
     ) -> None:
         super().__init__(app_id, on_error=on_error)
-        self.outlet = outlet
+        self.runtime = runtime
 
 
 @dataclass(frozen=True, slots=True)

@@ -520,7 +520,7 @@ class Table(Generic[K, V]):
         return self._access().scan(self.side.rows, prefix=prefix, at_ms=at_ms)
 
     def _access(self) -> TableAccess:
-        found = self.side.place.builder.outlet.tables
+        found = self.side.place.builder.runtime.tables
         if found is None:
             raise UsageError(
                 f"the app does not run, so no rows of {self.name!r} can be read: read them in an "

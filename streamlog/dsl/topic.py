@@ -51,9 +51,9 @@ def refuse_other(given: object) -> None:
 class Topic(Generic[K, V]):
     """A topic with the types of its keys and values; `App.topic` declares it."""
 
-    def __init__(self, spec: TopicSpec, outlet: AppRuntime) -> None:
+    def __init__(self, spec: TopicSpec, runtime: AppRuntime) -> None:
         self.spec = spec
-        self._outlet = outlet
+        self._runtime = runtime
 
     @property
     def name(self) -> str:
@@ -85,7 +85,7 @@ class Topic(Generic[K, V]):
             UsageError: the app does not run, neither in a worker nor in a test.
             SerdeError: key or value does not have the topic's type.
         """
-        sender = self._outlet.sender
+        sender = self._runtime.sender
         if sender is None:
             raise UsageError(
                 f"the app does not run, so nothing can be sent to {self.name!r}: send from an "

@@ -133,7 +133,7 @@ def compared_live(
             catch up within `patience_ms`.
         StreamlogError: the log can't be read.
     """
-    beside = program.beside(version)
+    beside = program.as_version(version)
     name = beside.renamed.get(topic.name)
     counts = reader.partitions()
     if name is None or name not in counts:

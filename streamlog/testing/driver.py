@@ -76,7 +76,7 @@ class Rehearsal:
     """The number of partitions of each declared topic."""
     partitioners: Mapping[str, Partitioner] = field(default_factory=dict)
     """The partitioners of topics that do not use the default one."""
-    outlet: AppRuntime
+    runtime: AppRuntime
     agents: Sequence[Agent[UserKey, UserValue]] = ()
     timers: Sequence[Timer] = ()
     crontabs: Sequence[Crontab] = ()
@@ -172,10 +172,10 @@ class TestDriver:
         self._runs = False
 
     def __enter__(self) -> Self:
-        self._rehearsal.outlet.sender = _Sender(self)
-        self._rehearsal.outlet.asker = self._agents
-        self._rehearsal.outlet.global_tables = self._global_tables.tables
-        self._rehearsal.outlet.tables = DriverTables(
+        self._rehearsal.runtime.sender = _Sender(self)
+        self._rehearsal.runtime.requests = self._agents
+        self._rehearsal.runtime.global_tables = self._global_tables.tables
+        self._rehearsal.runtime.tables = DriverTables(
             tables=tables_of(self._topology),
             tasks=self._tasks,
             topics=self._topics,
@@ -220,8 +220,8 @@ class TestDriver:
 
     def _stop(self) -> None:
         self._runs = False
-        self._rehearsal.outlet.sender = self._rehearsal.outlet.tables = None
-        self._rehearsal.outlet.asker = self._rehearsal.outlet.global_tables = None
+        self._rehearsal.runtime.sender = self._rehearsal.runtime.tables = None
+        self._rehearsal.runtime.requests = self._rehearsal.runtime.global_tables = None
         self._agents.close()
         for task in self._tasks.values():
             task.close()
@@ -273,7 +273,7 @@ class TestDriver:
                 f"no error policy of the app writes to {name!r}, so there are no dead letters: "
                 "pass on_error=on_error.dlq() to the app, a topic or an operator"
             )
-        source = Topic[bytes, bytes](dead_letter_topics([name])[name], self._rehearsal.outlet)
+        source = Topic[bytes, bytes](dead_letter_topics([name])[name], self._rehearsal.runtime)
         return [source.decoded(record, at) for at, record in self.topic(name).arrivals]
 
     def advance(self, by: Dur) -> None:

@@ -249,7 +249,7 @@ class Simulation:
         record = RawRecord(-1, timestamp_ms, key, value, headers)
         if spec is None:
             return f"partition {partition}: {record}"
-        shown = Topic[UserKey, UserValue](spec, self._rehearsal.outlet).decoded(record, partition)
+        shown = Topic[UserKey, UserValue](spec, self._rehearsal.runtime).decoded(record, partition)
         return f"partition {partition}: {shown.key!r} = {shown.value!r} at {shown.timestamp}"
 
 

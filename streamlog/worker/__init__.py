@@ -1,8 +1,8 @@
-"""The worker: a consumer group whose members run tasks, agents and schedules.
+"""Workers: a consumer group whose members run the tasks, agents and schedules of an app.
 
-`placement` decides (pure) which task runs where; everything else in this room is shell: it
-reads the log, feeds `Task.process`, writes what comes out and commits in an order that a
-crash at any point can't break. Deciding what a record means is the engine's business.
+`assignment/rebalance_plan` decides, purely, which task runs where. The other modules are shell:
+they read the log, call `Task.process`, write the results, and commit in an order that is safe in a
+crash at any point. What a record means is decided in `processing/`.
 """
 
 from __future__ import annotations

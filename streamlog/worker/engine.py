@@ -1,14 +1,15 @@
-"""EngineThread: where tasks work, user functions included, so that the event loop never waits.
+"""Engine: the thread on which tasks run, user functions included, so the event loop never blocks.
 
-A user's function may block for a minute, or for ever; heartbeats, fetches, agents, timers and
-an embedded broker go on meanwhile, as they are on the loop and this is a thread of its own. One
-per worker: what tasks do (process, checkpoint, bring a commit into the store, be closed)
-is done one after the other, in the order of the calls, so nothing in the engine knows of
-threads; a store that is being restored has no task yet, and does not wait for others. Rule of
-the file: nobody can end a thread, so whoever waits for this one looks at `busy`, which a watchdog
-may do too: it tells which task is at work and since when, and with `thread_ident`
-`sys._current_frames()` tells where. The thread is a daemon: a process does not outlive its main
-thread for a function that hangs.
+A user's function may block for a minute or forever. Heartbeats, fetches, agents, timers and an
+embedded broker run on the event loop meanwhile.
+
+There is one engine thread per worker. All work of tasks (processing, checkpoints, applying a commit
+to a store, closing) runs there in the order of the calls, so tasks need no locks. A store that is
+being restored has no task yet, and is not filled on this thread.
+
+Rule: a thread can't be ended from outside, so a caller that waits for it watches `busy`, which
+names the task at work and since when. With `thread_ident`, `sys._current_frames()` shows the line.
+The thread is a daemon, so a blocked function does not keep the process alive.
 """
 
 from __future__ import annotations
@@ -27,82 +28,82 @@ from streamlog.processing.column_batch import exit_failure
 from streamlog.processing.task import TaskId
 
 T = TypeVar("T")
-"""What a piece of work returns."""
+"""The result of a piece of work."""
 
 Work = Callable[[], T]
 
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """What the engine thread is at work on."""
+    """The present work of the engine thread."""
 
     task_id: TaskId
     since_ms: int
-    """By the clock's `now_ms`."""
+    """When the work began, by the clock's `now_ms`."""
     thread_ident: int
-    """For `sys._current_frames()`."""
+    """The key of the thread in `sys._current_frames()`."""
 
 
 class EngineThread:
-    """One thread, and a queue of what it is to do. Use it from one event loop."""
+    """A thread with a queue of work; one event loop uses it."""
 
     def __init__(self, clock: Clock) -> None:
         self.busy: Busy | None = None
-        """Set and cleared by the thread; may be read from any other one."""
+        """The present work, or None. The thread writes it, and any thread may read it."""
         self._clock = clock
         self._jobs: SimpleQueue[tuple[Future[Any], Work[Any]] | None] = SimpleQueue()
         self._pending: set[Future[Any]] = set()
         self._closed = False
-        self._given_up = threading.Event()
+        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="streamlog-engine", daemon=True)
         self._thread.start()
 
     @property
     def is_closed(self) -> bool:
-        """Whether it was given up."""
+        """Whether `close` was called."""
         return self._closed
 
     async def call(self, task_id: TaskId, work: Work[T]) -> T:
-        """Let the thread do this for a task, after all that was asked for before.
+        """Run `work` for a task, after all earlier calls; returns its result.
 
-        If the caller is cancelled, what has begun is finished, and its result is dropped.
+        If the caller is cancelled, work that has begun is completed, and its result is dropped.
 
         Raises:
-            CancelledError: the thread was given up (`close`).
+            CancelledError: the thread was closed.
         """
         return (await self.call_each([(task_id, work)]))[0]
 
     async def call_each(self, works: Sequence[tuple[TaskId, Work[T]]]) -> list[T]:
-        """The same for many, without a word to the loop in between; returns all results.
+        """Run several pieces of work with one switch of threads; returns their results.
 
         Raises:
-            CancelledError: the thread was given up (`close`).
-            Exception: what the first one that failed raised; those after it were not begun.
+            CancelledError: the thread was closed.
+            Exception: raised by the first work that failed; the ones after it did not run.
         """
-        return await asyncio.wrap_future(self._asked(partial(self._each, works)))
+        return await asyncio.wrap_future(self._submit(partial(self._run_each, works)))
 
     async def is_idle_within(self, timeout_ms: int) -> bool:
-        """Wait until it has done what it was asked for, but not for ever; whether it has."""
+        """Wait up to `timeout_ms` until all earlier calls are done; returns whether they are."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                await asyncio.wrap_future(self._asked(_nothing))
+                await asyncio.wrap_future(self._submit(_do_nothing))
         except TimeoutError:
             return False
         return True
 
     def pause(self, duration_ms: int) -> None:
-        """For the work itself: wait, as long as the thread is not given up."""
-        self._given_up.wait(duration_ms / 1000)
+        """Wait inside of a piece of work, such as before a retry; `close` ends the wait."""
+        self._closing.wait(duration_ms / 1000)
 
     def close(self) -> None:
-        """Ask nothing more of it: what has not begun is cancelled, what has is not waited for."""
+        """Cancel work that has not begun, and take no more; running work is not waited for."""
         self._closed = True
-        self._given_up.set()
+        self._closing.set()
         for future in [*self._pending]:
             future.cancel()
         self._jobs.put(None)
 
-    def _asked(self, work: Work[T]) -> Future[T]:
+    def _submit(self, work: Work[T]) -> Future[T]:
         future: Future[T] = Future()
         if self._closed:
             future.cancel()
@@ -120,13 +121,13 @@ class EngineThread:
             try:
                 result = work()
             except BaseException as error:  # noqa: BLE001 - at the edge of a thread: raised in `call`
-                # Ctrl-C comes to the main thread alone.
+                # Python delivers Ctrl-C to the main thread only, so this one is the user's own.
                 is_exit = isinstance(error, SystemExit | KeyboardInterrupt)
                 future.set_exception(exit_failure(error) if is_exit else error)
             else:
                 future.set_result(result)
 
-    def _each(self, works: Sequence[tuple[TaskId, Work[T]]]) -> list[T]:
+    def _run_each(self, works: Sequence[tuple[TaskId, Work[T]]]) -> list[T]:
         results: list[T] = []
         try:
             for task_id, work in works:
@@ -137,5 +138,5 @@ class EngineThread:
         return results
 
 
-def _nothing() -> None:
-    """Done as soon as all that was asked for before is."""
+def _do_nothing() -> None:
+    """Mark a point in the queue: this runs after all earlier work."""

@@ -343,7 +343,7 @@ class GlobalReader:
             ProcessingError: the policy is `FAIL`.
         """
         drops = self._damaged.outbox(damaged).drops
-        self.figures.left_out(drops)
+        self.figures.count_drops(drops)
         self.figures.passed_batches[damaged.topic, damaged.partition] += 1
         self._consumer.seek(TopicPartition(damaged.topic, damaged.partition), damaged.next_offset)
 

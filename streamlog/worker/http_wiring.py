@@ -54,7 +54,7 @@ def make_server(
             f"web={address!r} needs an extra that is not installed ({error.name} is missing): "
             "pip install 'streamlog[web]'"
         ) from error
-    return worker_server.bound(address, pages)
+    return worker_server.bind(address, pages)
 
 
 def make_peer(endpoint: str) -> RowHolder:

@@ -1,7 +1,8 @@
-"""Program: what a worker runs, as an app declares it; Start: what the worker says of it.
+"""Program: an app in the form that a worker runs.
 
-Values without a loop or a thread. What follows from the declaration alone is worked out here: the
-topics that are read, who has to read which of them together, where the state is.
+Rule: values only, without an event loop or a thread. Everything that follows from the declarations
+alone is derived here: the topics that are read, the topics that one worker has to read together,
+and the directory of the state. Not done here: the declarations (`app`, `dsl/`).
 """
 
 from __future__ import annotations
@@ -31,66 +32,66 @@ from streamlog.worker.topics.version_log import HandOver, OwnTopics, VersionChan
 Guarantee: TypeAlias = Literal["exactly_once", "at_least_once"]
 EXACTLY_ONCE: Final = "exactly_once"
 COMMIT_INTERVAL_MS = 500
-"""Default. What a crash repeats; exactly once, sinks are written by then, at least once at once."""
+"""The default interval of commits. A crash repeats at most the work since the last commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What a worker runs: an app, ready-made."""
+    """An app in the form that a worker runs."""
 
     app_id: str
     topology: Topology
     topics: Mapping[str, TopicSpec]
-    """Declared ones, by name."""
+    """The declared topics by name."""
     state_dir: str
-    """Each app has a directory of its own in it."""
+    """The directory that holds a state directory for each app."""
     agents: Sequence[Agent[Any, Any]] = ()
     timers: Sequence[Timer] = ()
     crontabs: Sequence[Crontab] = ()
     tasks: Sequence[Service] = ()
-    """What each worker runs once."""
+    """The services that each worker runs once."""
     pages: Sequence[WebPage] = ()
-    """What its HTTP server answers beside its own."""
+    """The app's pages on the worker's HTTP server."""
     state_cleanup_delay_ms: int = STATE_CLEANUP_DELAY_MS
     state_memory_bytes: int = MEMORY_BYTES
     commit_interval_ms: int = COMMIT_INTERVAL_MS
     guarantee: Guarantee = EXACTLY_ONCE
     on_step: OnStep = ignore_step
-    """Told how far each commit is; for tests that end the process there."""
+    """Called with the steps of each commit; for tests that kill the process there."""
     policy: Policy = field(default_factory=Policy)
-    """How tasks move between workers."""
+    """The limits on moves of tasks, and the number of standbys."""
     web: str | None = None
-    """HOST:PORT of the worker's HTTP server, if it is to have one."""
+    """HOST:PORT of the worker's HTTP server; None for none."""
     limits: Limits = field(default_factory=Limits)
-    """Of the watchdog."""
+    """The limits of the watchdog."""
     source_lost: SourceLostPolicy | None = None
     """What to do if a source is not the log that was read (see `lost_sources`)."""
     accept_state_loss: bool = False
-    """Go on without state that this program can't use (see `versions`)."""
+    """Whether to continue without state that this program can't use (see `version_log`)."""
     bind: Callable[[Producer], None] = field(default=lambda _producer: None)
-    """Told which producer `Topic.send` is to use."""
+    """Called with the producer that `Topic.send` uses."""
     bind_tables: Callable[[TableAccess], None] = field(default=lambda _tables: None)
-    """Told what the rows of tables are asked through."""
+    """Called with the access to the rows of tables."""
     bind_global_tables: Callable[[GlobalAccess], None] = field(default=lambda _tables: None)
-    """Told what the rows of global tables are asked through."""
-    bind_asker: Callable[[RequestSender], None] = field(default=lambda _asker: None)
-    """Told what `AgentRef.ask` goes through."""
+    """Called with the access to the rows of global tables."""
+    bind_requests: Callable[[RequestSender], None] = field(default=lambda _sender: None)
+    """Called with the sender of `AgentRef.ask`."""
 
     origin: Topology | None = None
-    """Of a version that runs beside its app: the topology as the app has it."""
+    """For a version, the topology of the app."""
     renamed: Mapping[str, str] = field(default_factory=dict)
-    """Of a version: what the app's topics are called here, if they have other names."""
+    """For a version, the app's name of a topic to the version's name, where they differ."""
 
     @property
     def partitioners(self) -> dict[str, Partitioner]:
-        """How each topic's keys are partitioned, for whoever sends to it."""
+        """The partitioner of each topic, for producers."""
         return {name: spec.partitioner for name, spec in self.topics.items()}
 
-    def beside(self, version: str) -> Program:
-        """A version of the program, under an id of its own and with topics of its own to write to.
+    def as_version(self, version: str) -> Program:
+        """Return a version of the program, with an id and output topics of its own.
 
-        Streams and tables only: agents, timers and crontabs do to the world what is to be done
-        once, so they stay with the app.
+        A version has streams and tables only. Agents, timers and crontabs have effects that must
+        happen once, so they stay with the app.
 
         Raises:
             TopologyError: the version can't be a part of a topic's name.
@@ -115,28 +116,28 @@ class Program:
 
     @property
     def is_transactional(self) -> bool:
-        """Whether commits are transactions: agents alone have nothing to write in one."""
+        """Whether commits are transactions; an app with agents only has nothing to write in one."""
         return self.guarantee == EXACTLY_ONCE and bool(self.topology.subtopologies)
 
     def source_policy(self, topic: str) -> SourceLostPolicy:
-        """What to do if a topic that is read is not the log that was read."""
+        """Return the policy for a source that is not the log that was read."""
         spec = self.topics.get(topic)
         own = None if spec is None else spec.source_lost
         return policy_of(own or self.source_lost, has_state=self.has_state(topic))
 
     def with_source_lost(self, policy: SourceLostPolicy) -> Program:
-        """The program with this choice for every topic."""
+        """Return the program with this policy for every topic."""
         topics = {name: replace(spec, source_lost=None) for name, spec in self.topics.items()}
         return replace(self, source_lost=policy, topics=topics)
 
     def has_state(self, topic: str) -> bool:
-        """Whether state is made of the records of a topic: by a task, or by agents with tables."""
+        """Return whether tasks, or agents with tables, make state from a topic's records."""
         subs = self.topology.subtopologies_of(topic)
         return any(sub.changelog_topic is not None for sub in subs)
 
     @property
     def global_memory_bytes(self) -> int:
-        """What global tables on disk take of the memory for state: a quarter, if there are any."""
+        """The memory of global tables on disk: a quarter of that for state, if there are any."""
         on_disk = any(table.backend == "rocksdb" for table in self.topology.global_tables)
         return self.state_memory_bytes // 4 if on_disk else 0
 
@@ -147,19 +148,19 @@ class Program:
 
     @property
     def sources(self) -> list[str]:
-        """The topics that are read, internal ones included."""
+        """The topics that the app reads, internal ones included."""
         read = {topic for sub in self.topology.subtopologies for topic in sub.inputs}
         return sorted(read | {agent.topic.name for agent in self.agents})
 
     @property
     def outer_sources(self) -> list[str]:
-        """Those of the topics that are read which the app does not make itself."""
+        """The topics that the app reads and does not create itself."""
         topics = self.topology.topics
         return [name for name in self.sources if name not in topics or not topics[name].is_managed]
 
     @property
     def placement(self) -> Placement:
-        """Which topics one worker has to read together, and for which tasks."""
+        """The topics that one worker has to read together, with their tasks."""
         tasks = {sub.number: sub.inputs for sub in self.topology.subtopologies}
         agents = [(agent.topic.name,) for agent in self.agents]
         stateful = [sub.number for sub in self.topology.subtopologies if sub.changelog_topic]
@@ -168,20 +169,20 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStart:
-    """What a worker says of itself before it joins its group."""
+    """The facts that a worker starts with, before it joins its group."""
 
     program: Program
     log: Log
     log_url: str
     counts: Mapping[str, int]
-    """Partitions of every topic that the app reads or writes."""
+    """The partition count of every topic that the app reads or writes."""
     tasks: int
-    """Of the whole app: all its workers share them."""
+    """The number of tasks of the app, over all workers."""
     web: str | None = None
-    """HOST:PORT at which this worker answers, if it does."""
+    """HOST:PORT of the worker's HTTP server; None for none."""
     change: VersionChange
-    """Of the topology, since the version that ran before."""
+    """The difference between the topology and the version that ran before."""
     own_topics: OwnTopics = field(default_factory=OwnTopics)
-    """The app's own topics, by id."""
+    """The recorded ids of the app's topics."""
     hand_over: HandOver | None = None
-    """The last one, if the app's state has begun with a snapshot."""
+    """The last hand-over, if the app's state has begun with a snapshot."""

@@ -1,4 +1,12 @@
-"""RunningTask: an open task of a worker, with what has arrived for it and where it stands."""
+"""Running task: an open task of a worker, its input on the way, and where its inputs begin.
+
+A task with state begins where its state says, and a task without state where the group's offsets
+say. Inputs that the state does not know begin at the start of their topic. An input that was
+created again or truncated begins anew, as `source_lost` says.
+
+Not done here: opening and closing tasks (`tasks`), and the policy for lost sources
+(`inputs/source_watch`).
+"""
 
 from __future__ import annotations
 
@@ -25,29 +33,34 @@ from streamlog.worker.topics.lost_sources import is_recreated
 
 @dataclass(slots=True)
 class RunningTask:
-    """A task that is open, and takes part."""
+    """An open task of this worker."""
 
     task: Task
     state: TaskState | None
+    """Its state; None for a task without state."""
     inputs: list[TopicPartition]
     ends: dict[tuple[str, int], int] = field(default_factory=dict)
+    """The last known end of each input."""
     arrived: dict[tuple[str, int], RecordColumns] = field(default_factory=dict)
+    """Records that were polled and not processed yet."""
     marks: dict[tuple[str, int], list[TimeMark]] = field(default_factory=dict)
+    """Time marks that were polled and not processed yet."""
     processed_ms: int = 0
+    """When it processed last, by the worker's clock."""
     held: tuple[HeldResult, ...] = ()
-    """Its results that are held back, as of when it was at work last."""
+    """The results that it held back when it processed last."""
     seen: dict[TopicPartition, int] = field(default_factory=dict)
-    """Where it stood when it was looked at last and was not at work."""
+    """Its positions when the engine was idle last; the task may not be read while it works."""
 
     def sight(self, high_watermark: Callable[[TopicPartition], int | None]) -> Sight:
-        """The same, for the watchdog."""
+        """Return its progress, for the watchdog."""
         ends = {part: high_watermark(part) or 0 for part in self.inputs}
         lags = {part: max(ends[part] - self.seen.get(part, 0), 0) for part in self.inputs}
         return Sight(self.seen, lags)
 
     @property
     def waited_for(self) -> list[str]:
-        """The inputs that others of it wait for."""
+        """The inputs without records that other inputs of the task wait for."""
         buffered = self.task.buffered
         empty = [part for part in self.inputs if not buffered[part]]
         return (
@@ -55,7 +68,7 @@ class RunningTask:
         )
 
     def figures(self) -> TaskFigures:
-        """Where it stands."""
+        """Return its figures, for metrics and health."""
         positions = self.task.positions
         behind = [
             max(end - positions[part], 0)
@@ -75,10 +88,10 @@ class RunningTask:
 async def build_task(
     engine: EngineThread, task_id: TaskId, build: Callable[[], Task], state: TaskState | None
 ) -> Task:
-    """A task whose processors have begun; their `init` may block, as all functions may.
+    """Build a task on the engine thread, as the `init` of its processors may block.
 
     Raises:
-        ProcessingError: an `init` has failed; the state is closed.
+        ProcessingError: an `init` failed; the state is closed.
     """
     made: list[Task] = []
 
@@ -96,7 +109,7 @@ async def build_task(
     try:
         await engine.call(task_id, make)
     except BaseException:
-        # Given up meanwhile, or it has failed: nobody else closes its store.
+        # The build failed or was cancelled: no other code knows the store, so it is closed here.
         if not engine.is_closed:
             await engine.call(task_id, close)
         raise
@@ -104,14 +117,14 @@ async def build_task(
 
 
 def begin_inputs(running: RunningTask, places: Mapping[TopicPartition, StartOffset]) -> None:
-    """Tell a new task where it begins in inputs of which its state knows nothing."""
+    """Set the start of a new task in inputs that its state does not know."""
     task = running.task
     task.start_at(_starts(running, places), _start_times(running, places))
     task.belong_to(_first_logs(running, places))
 
 
 def start_of(running: RunningTask, part: TopicPartition, place: StartOffset) -> OffsetAndMetadata:
-    """Where to read on: where the task stands, or an agent that is behind it."""
+    """Return where to read from: the task's position, or an agent's if it is smaller."""
     offset = running.task.positions[part]
     log = running.task.logs.get(part, place.log)
     if place.has_agent and place.committed < offset:
@@ -120,14 +133,14 @@ def start_of(running: RunningTask, part: TopicPartition, place: StartOffset) -> 
 
 
 def logs_of(task: Task, consumer: Consumer) -> dict[tuple[str, int], SourceLog]:
-    """The logs that the positions of a task belong to, with the leader epochs there."""
+    """Return the logs of a task's positions, with the leader epochs there."""
     assigned, logs = consumer.assignment(), task.logs
     found: dict[tuple[str, int], SourceLog] = {}
     for part, offset in task.positions.items():
         log, place = logs.get(part), TopicPartition(*part)
         if log is not None and place in assigned:
             epoch = consumer.place(place, offset).leader_epoch
-            # An epoch that is not remembered any more tells nothing: the last one does.
+            # The consumer may have forgotten the epoch of an old offset: keep the last known one.
             found[part] = log if epoch == NO_EPOCH else log._replace(leader_epoch=epoch)
     return found
 
@@ -138,10 +151,10 @@ def progress_of(
     places: Mapping[TopicPartition, StartOffset],
     judge: Judge,
 ) -> TaskProgress | None:
-    """The progress that a state has; with new places where inputs are other logs by now.
+    """Return the progress in a state, with new positions for inputs that are other logs by now.
 
     Raises:
-        SourceLost: the app wants the worker to end then; the state is closed.
+        SourceLost: `source_lost` is "fail"; the state is closed.
     """
     progress = stored_progress(state.front)
     if progress is None:
@@ -173,10 +186,10 @@ def _restart_inputs(
 def _starts(
     running: RunningTask, places: Mapping[TopicPartition, StartOffset]
 ) -> dict[tuple[str, int], int]:
-    """Where a new task begins to read, for inputs of which its state knows nothing.
+    """Return the first offsets of a new task, for inputs that its state does not know.
 
-    A task with state starts at the beginning: the group's offsets may tell of a state that was
-    deleted.
+    A task with state starts at the beginning of such an input: the group's offsets may belong to
+    state that was deleted.
     """
     known = running.task.positions
     return {
@@ -189,21 +202,22 @@ def _starts(
 def _start_times(
     running: RunningTask, places: Mapping[TopicPartition, StartOffset]
 ) -> dict[tuple[str, int], int]:
-    """How far event time has come there, which a task without state has to be told."""
-    told = {part: places[part].task_at.time_ms for part in running.inputs}
-    return {part: ms for part, ms in told.items() if ms is not None and running.state is None}
+    """Return the committed stream times of inputs, for a task without state of its own."""
+    times = {part: places[part].task_at.time_ms for part in running.inputs}
+    return {part: ms for part, ms in times.items() if ms is not None and running.state is None}
 
 
 def _first_logs(
     running: RunningTask, places: Mapping[TopicPartition, StartOffset]
 ) -> dict[tuple[str, int], SourceLog]:
-    """The logs of inputs of which the progress of a new task does not tell."""
+    """Return the logs of inputs that the progress of a new task does not name."""
     known = running.task.logs
     found: dict[tuple[str, int], SourceLog] = {}
     for part in running.inputs:
         log = places[part].log
         if part not in known or not known[part].topic_id:
-            # With state it begins elsewhere than the group does.
+            # The group's epoch belongs to the group's offset, where a task with state doesn't
+            # begin.
             epoch = log.leader_epoch if running.state is None else NO_EPOCH
             cuts = known[part].cuts if part in known else log.cuts
             found[part] = SourceLog(log.topic_id, epoch, cuts)

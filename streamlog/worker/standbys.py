@@ -1,12 +1,20 @@
-"""Standbys: tasks that others run, and whose state this worker keeps up to date on its own disk.
+"""Standbys: tasks of other workers whose state this worker keeps up to date on its own disk.
 
-The leader says which (`exchange`): those that are to take over if the owner goes, and those that
-this worker gets ready for (warm-ups). Each reads its changelog, committed records only, into a
-store of its own, as a restore would; so taking over is the same restore, of which little is left
-to do. Like a task it puts its state aside now and then (`TaskDirectory.snapshot`): after a kill
-little is read again, and who runs the task from the same directory while this store is still open
-begins with that. Rule of the file: a standby writes to nothing but its own store, and its errors
-end nobody: they are told, and it begins again. Not done here: whose standbys there are (`moves`).
+The group's leader assigns them: standbys, which take over if the owner dies, and warm-ups, which
+prepare a move (KIP-441). A standby reads the committed records of its changelog into a store of its
+own, as a restore does. Promotion to a task is therefore an ordinary restore with little left to
+read:
+
+1. The owner of 0_1 dies. The leader assigns 0_1 to this worker, which follows it.
+2. The standby stops and closes its store.
+3. The task opens the store in place, writes its fence, and reads from the store's offset to the
+   fence.
+
+A standby saves its state at intervals (`TaskDirectory.snapshot`), like a task, so little is read
+again after a kill.
+
+Rule: a standby writes only to its own store. Its errors are logged, it starts again, and no other
+part of the worker ends. Not done here: the assignment of standbys (`assignment/rebalance_plan`).
 """
 
 from __future__ import annotations
@@ -39,12 +47,12 @@ logger = repeated.logger(__name__)
 STEP_MS = 500
 """The longest wait for records of a changelog."""
 RETRY_MS = 5_000
-"""After an error."""
+"""The pause after an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandbyDeps:
-    """What standbys need of their worker."""
+    """The objects of the worker that standbys use."""
 
     log: Log
     clock: Clock
@@ -54,55 +62,56 @@ class StandbyDeps:
     budget: RocksBudget
     """Shared with the tasks that run."""
     background: asyncio.TaskGroup
-    """Owns the following."""
+    """Runs the standbys."""
 
 
 @dataclass(slots=True)
 class Standby:
-    """A task that is followed."""
+    """One task that this worker follows."""
 
     task_id: TaskId
     store: RocksStore | None = None
-    """What it has; None before it is open, and while it begins again."""
+    """Its store; None before it is open, and after an error."""
     lag: int | None = None
-    """How many records of the changelog are not in it; None before that is known."""
+    """The number of changelog records that the store lacks; None while unknown."""
     even_ms: int | None = None
-    """When it last had all of them, by the clock's `now_ms`: what it says is not older."""
+    """The time, by the clock's `now_ms`, at which the store last lacked no record: its rows are at
+    most that old. None before the first such time."""
 
 
 class Standbys:
-    """All tasks that this worker follows. Used from its event loop."""
+    """All tasks that this worker follows. Only the event loop uses it."""
 
-    def __init__(self, room: StandbyDeps) -> None:
-        self._room = room
+    def __init__(self, deps: StandbyDeps) -> None:
+        self._deps = deps
         self._standbys: dict[TaskId, Standby] = {}
         self._runs: dict[TaskId, asyncio.Task[None]] = {}
 
     @property
     def lags(self) -> dict[TaskId, int]:
-        """How far each is behind, as far as that is known."""
+        """The lags of the standbys where they are known, in changelog records."""
         return {
             task_id: each.lag for task_id, each in self._standbys.items() if each.lag is not None
         }
 
     def get(self, task_id: TaskId) -> Standby | None:
-        """A task that is followed; None if it is not."""
+        """Return the standby of a task, or None if this worker does not follow it."""
         return self._standbys.get(task_id)
 
     async def follow(self, tasks: Collection[TaskId]) -> None:
-        """Follow exactly these; returns when the stores of all others are closed."""
+        """Follow exactly these tasks; returns when the stores of all others are closed."""
         for task_id in [*self._runs]:
             if task_id not in tasks:
                 await self._stop(task_id)
         for task_id in sorted(tasks):
             if task_id not in self._runs:
                 self._standbys[task_id] = standby = Standby(task_id)
-                self._runs[task_id] = self._room.background.create_task(
+                self._runs[task_id] = self._deps.background.create_task(
                     self._run(standby), name=f"standby of task {task_id}"
                 )
 
     async def close(self) -> None:
-        """Follow nothing any more."""
+        """Stop all standbys, and close their stores."""
         await self.follow(())
 
     async def _stop(self, task_id: TaskId) -> None:
@@ -117,7 +126,7 @@ class Standbys:
                 await self._follow(standby)
             except StreamlogError as error:
                 logger.warning(
-                    "task %s can't be followed, in %d s it is tried again: %s",
+                    "standby of task %s failed and starts again in %d s: %s",
                     standby.task_id,
                     RETRY_MS // 1000,
                     error,
@@ -125,32 +134,34 @@ class Standbys:
             await asyncio.sleep(RETRY_MS / 1000)
 
     async def _follow(self, standby: Standby) -> None:
-        room, task_id = self._room, standby.task_id
-        topic = room.topology.subtopologies[task_id.subtopology].changelog_topic
+        deps, task_id = self._deps, standby.task_id
+        topic = deps.topology.subtopologies[task_id.subtopology].changelog_topic
         if topic is None:
             return
-        path = f"{room.state_path}/{task_id}"
-        # Whoever runs the task has another directory, or is on another machine.
+        path = f"{deps.state_path}/{task_id}"
+        # The task's owner has another state directory, or runs on another machine.
         directory = TaskDirectory(path)
-        store = directory.open(room.budget, skip_locked=True, is_standby=True)
+        store = directory.open(deps.budget, skip_locked=True, is_standby=True)
         try:
-            check_cluster(room.log, store, path)
+            check_cluster(deps.log, store, path)
             follower = ChangelogReader(
-                room.log,
+                deps.log,
                 store,
                 changelog=TopicPartition(topic, task_id.partition),
                 admission=Fences.stored,
-                clock=room.clock,
+                clock=deps.clock,
                 isolation="read_committed",
             )
             async with follower:
                 follower.warn_if_rebuilt(path)
                 if follower.rebuilt:
-                    check_cluster(room.log, store, path)
+                    check_cluster(deps.log, store, path)
                 standby.lag = follower.lag
                 await follower.reach(follower.end)
                 directory.remove_old()
-                logger.info("task %s: a standby, %d records read", task_id, follower.records)
+                logger.info(
+                    "standby of task %s is up to date: %d records read", task_id, follower.records
+                )
                 standby.store = store
                 await self._keep_even(standby, follower, directory)
         finally:
@@ -160,51 +171,56 @@ class Standbys:
     async def _keep_even(
         self, standby: Standby, follower: ChangelogReader, directory: TaskDirectory
     ) -> None:
-        clock = self._room.clock
+        clock = self._deps.clock
         while (store := standby.store) is not None:
-            asked_ms = clock.now_ms()
+            # The time before the read: the store has everything committed up to then, at least.
+            before_ms = clock.now_ms()
             await follower.step(timeout_ms=STEP_MS)
             standby.lag = follower.lag
             if not standby.lag:
-                standby.even_ms = asked_ms
+                standby.even_ms = before_ms
             if directory.is_snapshot_due(store, now_ms := clock.now_ms()):
                 await offload(partial(directory.snapshot, store, now_ms))
 
 
 LOOK_MS = 500
-"""Between two looks at how far the copies are."""
+"""The interval at which lags are updated."""
 
 
 class TaskLags:
-    """The state that this worker has besides that of its running tasks."""
+    """The state that this worker has of tasks that it does not run, and the lags of it."""
 
     def __init__(
         self,
         topology: Topology,
-        surroundings: TaskDeps,
+        deps: TaskDeps,
         tasks: WorkerTasks,
         exchange: StreamsAssignor,
     ) -> None:
-        self._consumer: Consumer = surroundings.consumer
-        self._clock = surroundings.clock
-        self._state_path = surroundings.state_path
+        self._consumer: Consumer = deps.consumer
+        self._clock = deps.clock
+        self._state_path = deps.state_path
         self._tasks = tasks
         self._exchange = exchange
         self.standbys = Standbys(
             StandbyDeps(
-                log=surroundings.log,
-                clock=surroundings.clock,
+                log=deps.log,
+                clock=deps.clock,
                 topology=topology,
-                state_path=surroundings.state_path,
+                state_path=deps.state_path,
                 budget=tasks.budget,
-                background=surroundings.background,
+                background=deps.background,
             )
         )
         self._on_disk: dict[TaskId, int] = {}
         self._looked_ms: float = -inf
 
     def look_at_disk(self, closed: Collection[TaskId] = ()) -> None:
-        """See which tasks have state here that this worker does not run; some just `closed`."""
+        """Find the state on disk of tasks that this worker does not run.
+
+        Args:
+            closed: tasks that were closed just now, whose state is complete.
+        """
         mine = self._tasks.of(self._consumer.assignment())
         found = {TaskId(*each) for each in tasks_with_state(self._state_path)}
         self._on_disk = dict.fromkeys(found.difference(mine), UNKNOWN_LAG)
@@ -212,17 +228,17 @@ class TaskLags:
         self._exchange.lags = self._lags()
 
     def look_around(self) -> None:
-        """Keep what the others are told up to date; ask for a round if it is time."""
+        """Update the lags that the leader gets, and ask for a rebalance if it is time (KIP-441)."""
         now_ms = self._clock.now_ms()
         if now_ms < self._looked_ms + LOOK_MS:
             return
         self._looked_ms = now_ms
         self._exchange.lags = self._lags()
-        if self._exchange.asks(now_ms):
+        if self._exchange.wants_rebalance(now_ms):
             self._consumer.enforce_rebalance()
 
     async def follow(self) -> None:
-        """Follow what the leader has said; what is not to be followed any more is closed."""
+        """Follow the tasks that the leader has assigned, and close the stores of all others."""
         await self.standbys.follow(self._exchange.standby | self._exchange.warmup)
 
     def _lags(self) -> dict[TaskId, int]:

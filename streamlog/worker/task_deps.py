@@ -1,4 +1,8 @@
-"""Surroundings: what the tasks of a worker are given by it."""
+"""Task deps: the objects of a worker that its tasks use, and the checks before a worker starts.
+
+The order of the checks: nothing is created or changed in the log until it is certain that no state
+and no records would be lost. Not done here: the checks themselves (`topics/`).
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ from streamlog.worker.topics.version_log import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskDeps:
-    """What tasks need of their worker."""
+    """The objects of the worker that its tasks use."""
 
     log: Log
     producer: Producer
@@ -39,40 +43,46 @@ class TaskDeps:
     state_path: str
     """The app's state directory; each task has a directory of its own in it."""
     state_memory_bytes: int
-    """For the state of all tasks together."""
+    """The memory for the state of all tasks together."""
     background: asyncio.TaskGroup
-    """Owns the opening of tasks."""
+    """Runs the opening of tasks."""
     figures: Figures
-    """Told what has been done."""
+    """The worker's counters."""
     era: Era
-    """Which state the app has let go of."""
+    """The state that the app has given up."""
     engine: EngineThread
-    """Does all that tasks do."""
+    """The thread on which tasks work."""
     transactor: Transactor | None
-    """Writes commits as transactions: exactly once. None: at least once."""
+    """Writes commits as transactions; None with the guarantee at-least-once."""
     on_step: OnStep
-    """Told how far a commit is."""
+    """Called with the steps of each commit."""
     reader: GlobalReader
-    """Of the global tables, which tasks may look into."""
+    """Reads the global tables, which tasks may look up."""
     hand_over: HandOver | None = None
-    """The last one, if the app's state has begun with a snapshot."""
+    """The last hand-over, if the app's state has begun with a snapshot."""
     cut: SavepointCut | None = None
-    """Where tasks are to stand still, if they are."""
+    """The cut at which tasks stop; None without a savepoint."""
     own_topics: OwnTopics
-    """The app's own topics, by id."""
+    """The recorded ids of the app's topics."""
     accept_state_loss: bool
-    """Go on with empty state if a changelog is not the one that the state on disk is of."""
+    """Whether to continue with empty state if a changelog is not the one of the state on disk."""
     sources: SourceWatch
-    """Sees that inputs still are the logs that were read."""
+    """Watches that inputs are the logs that were read."""
 
 
 async def prepare_log(program: Program, log: Log, *, log_url: str, web: str | None) -> WorkerStart:
-    """Make sure that no state would be lost, and that all topics are there.
+    """Check that no state would be lost, and create missing topics.
+
+    Args:
+        program: the program to run.
+        log: the log.
+        log_url: the URL of the log.
+        web: HOST:PORT of the worker's HTTP server, or None.
 
     Raises:
         StateLost, SourceLost: state or records would be lost; nothing was changed.
         UnknownTopicOrPartition: a source is missing.
-        TopologyError: partition counts contradict each other, or the state.
+        TopologyError: partition counts contradict each other, or the existing state.
     """
     versions = VersionLog(log, program.topology)
     await versions.check(accept_state_loss=program.accept_state_loss)
@@ -80,7 +90,7 @@ async def prepare_log(program: Program, log: Log, *, log_url: str, web: str | No
     own = await own_log.check(
         source_lost=program.source_lost, accept_state_loss=program.accept_state_loss
     )
-    # On somebody's cluster, a source that is missing is more likely a wrong name.
+    # On a cluster, a missing source is more likely a wrong name than a topic to create.
     required = () if log_url.startswith(EMBEDDED) else program.sources
     counts = await ensure_topics(log, program.topology, program.topics, required=required)
     handed = await read_hand_overs(log, program.app_id)
@@ -110,7 +120,7 @@ def task_deps_of(
     background: asyncio.TaskGroup,
     engine: EngineThread,
 ) -> TaskDeps:
-    """What the tasks of a worker need; `cut` is where they are to stand still, if they are."""
+    """Collect the objects that the tasks of a worker use."""
     program = start.program
     return TaskDeps(
         log=start.log,

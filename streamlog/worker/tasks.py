@@ -1,11 +1,12 @@
-"""The tasks that this worker runs: opened, fed, committed, given up.
+"""Tasks: the tasks that this worker runs, from opening through processing and commits to closing.
 
-A task is opened in the background, so that the worker goes on polling (and stays in its
-group) while a long changelog is replayed; its inputs stay paused until then. A rebalance
-disturbs only the tasks that come and go. Rules of the file: a task's inputs are read on from
-where the task stands, not from where the consumer or the group believes it to be; what a task
-itself does is done by the engine thread (`engine`), and the task is looked at from here only
-while it is not at work. Not done here: polling (`worker`), who runs what (`placement`).
+A task is opened in the background, so that the worker keeps polling, and stays in its group, while
+a long changelog is restored. The task's inputs are paused until then. A rebalance affects only the
+tasks that come or go.
+
+Rules: an input is read from the task's own position, not from the consumer's or the group's. Tasks
+work on the engine thread (`engine`), and this module reads a task only while the engine is idle.
+Not done here: polling (`worker`), and the assignment of tasks (`assignment/`).
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ from streamlog.worker.topics.version_log import Base
 
 
 class TaskCalls:
-    """The calls of all tasks of a worker."""
+    """The async calls of all tasks of a worker (`map_async` and the like)."""
 
     def __init__(self, group: asyncio.TaskGroup) -> None:
         self._group = group
@@ -66,11 +67,11 @@ class TaskCalls:
         return sum(map(len, self._running.values()))
 
     def has_results(self, task_id: TaskId) -> bool:
-        """Whether something has come of a task's calls."""
+        """Return whether calls of a task have results that were not taken."""
         return bool(self._results.get(task_id))
 
     def start(self, task_id: TaskId, calls: Sequence[TaskCall]) -> None:
-        """Begin to await these."""
+        """Start the calls of a task."""
         if not calls:
             return
         running = self._running.setdefault(task_id, set())
@@ -85,14 +86,14 @@ class TaskCalls:
             task.add_done_callback(running.discard)
 
     def take(self, task_id: TaskId) -> list[CallResult]:
-        """What has come of a task's calls since the last time."""
+        """Return the results of a task's calls since the last time."""
         results = self._results.get(task_id, [])
         taken = results[:]
         results.clear()
         return taken
 
     def cancel(self, task_id: TaskId) -> None:
-        """The task was given up."""
+        """Cancel the calls of a task that is closed, and drop their results."""
         self._results.pop(task_id, None)
         for task in self._running.pop(task_id, ()):
             task.cancel()
@@ -101,71 +102,71 @@ class TaskCalls:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-"""What a task answers."""
+"""The type of a task's answer."""
 AgentWrites: TypeAlias = Mapping[tuple[str, int], Sequence[RowWrite]]
-"""Rows that agents have set, by the node that keeps the table and the partition."""
+"""Rows that agents have set, by the table's node and the partition."""
 
 BUFFERED_RECORDS_MAX = 10_000
-"""A task that waits for one input stops reading its others at so many records."""
+"""The records of an input that may wait for another input of the task before the input is
+paused."""
 COMMIT_EARLY_BYTES = 8 * 1024 * 1024
-"""Changes of state that wait for a commit: a checkpoint may be one batch, and has to fit."""
+"""The uncommitted state changes of one task that start a commit early. A checkpoint may be one
+batch, which is limited in size."""
 COMMIT_EARLY_BYTES_SUM = 4 * COMMIT_EARLY_BYTES
-"""The same of all tasks together, as they are in memory until then."""
+"""The uncommitted state changes of all tasks that start a commit early; they are in memory."""
 RESTORING_MAX = 4
-"""Tasks that are restored at the same time: each has buffers of its own, outside the budget."""
+"""The number of tasks that restore at the same time: each has buffers outside of the budget."""
 HELD_BYTES = 64 * 1024 * 1024
-"""Sink records that wait for the transaction of their commit, as bytes on the wire: half a second
-of a worker at full speed. A commit that comes before its time writes the same rows once more."""
+"""The size on the wire of held sink records that starts a commit early: half a second of a worker
+at full speed. Early commits cost, as each writes the rows that changed since the last one."""
 IDLE_PROCESS_MS = 100
-"""Tasks are asked this often even if nothing came: quiet sources let windows close."""
+"""Tasks without input process at this interval, so that windows of quiet sources close."""
 CLOSE_WAIT_MS = 5_000
-"""So long the end of a worker waits for what a task has begun."""
+"""How long the end of a worker waits for a task's running function."""
 FENCED_DELAY_MS = 5_000
-"""A task that another worker has taken is opened again only after this, if it is still ours:
-by then a heartbeat has told whether the group counts on us at all."""
+"""The delay before a fenced task is opened again. By then a heartbeat has shown whether the task
+still belongs to this worker."""
 
 
 class WorkerTasks:
-    """All tasks of this worker. Used from the worker's one loop, except for opening."""
+    """All tasks of this worker. Only the worker's loop uses it, except for the opening of tasks."""
 
     def __init__(
         self,
         topology: Topology,
         counts: Mapping[str, int],
-        surroundings: TaskDeps,
+        deps: TaskDeps,
         pauses: Pauses,
     ) -> None:
         self._topology = topology
         self._counts = counts
-        self._with = surroundings
-        self._wall = SteadyWall(surroundings.clock)
+        self._with = deps
+        self._wall = SteadyWall(deps.clock)
         self._pauses = pauses
-        self._bounds = CutLimits(surroundings.cut, topology)
+        self._bounds = CutLimits(deps.cut, topology)
         self._drops = DropLog()
         self._sinks = Sinks(
             topology,
-            surroundings.producer,
-            surroundings.figures,
+            deps.producer,
+            deps.figures,
             self._drops,
-            holds=surroundings.transactor is not None,
+            holds=deps.transactor is not None,
         )
-        self._transactor = surroundings.transactor
-        self._engine = surroundings.engine
-        self.marks = TimeMarkRequests(
-            topology, counts, surroundings.log, surroundings.consumer, surroundings.clock
-        )
-        """Sees to it that time goes on in quiet inputs."""
+        self._transactor = deps.transactor
+        self._engine = deps.engine
+        self.marks = TimeMarkRequests(topology, counts, deps.log, deps.consumer, deps.clock)
+        """Requests time marks, so that stream time advances in quiet inputs."""
         self._holdups = Holdups()
-        self._keys = KeyPartitionCheck(topology, counts, surroundings.clock)
+        self._keys = KeyPartitionCheck(topology, counts, deps.clock)
         self._checkpoints = TaskCheckpoints(
-            surroundings.log,
-            surroundings.producer,
-            surroundings.clock,
-            surroundings.engine,
-            on_step=surroundings.on_step,
+            deps.log,
+            deps.producer,
+            deps.clock,
+            deps.engine,
+            on_step=deps.on_step,
         )
-        self.budget = RocksBudget(surroundings.state_memory_bytes)
-        """Shared by all state of this process."""
+        self.budget = RocksBudget(deps.state_memory_bytes)
+        """The memory of RocksDB, shared by all stores of this process."""
         self._restoring = asyncio.Semaphore(RESTORING_MAX)
         self._running: dict[TaskId, RunningTask] = {}
         self._opening: dict[TaskId, asyncio.Task[None]] = {}
@@ -174,14 +175,14 @@ class WorkerTasks:
         self._places: Mapping[TopicPartition, StartOffset] = {}
         self._suspended = False
         self._reached: dict[TopicPartition, Reached] = {}
-        self._calls = TaskCalls(surroundings.background)
-        log, consumer, clock = surroundings.log, surroundings.consumer, surroundings.clock
+        self._calls = TaskCalls(deps.background)
+        log, consumer, clock = deps.log, deps.consumer, deps.clock
         self.ends = InputEnds(topology, counts, log, consumer, clock)
-        """Whether what seems to be at its end has more."""
+        """Finds out whether inputs that seem to be read to their end have more records."""
         self._tables = tables_of(topology)
 
     def of(self, assignment: Collection[TopicPartition]) -> list[TaskId]:
-        """The tasks that read one of these partitions."""
+        """Return the tasks that read at least one of these partitions, sorted."""
         found = {
             TaskId(sub.number, partition)
             for topic, partition in assignment
@@ -190,7 +191,7 @@ class WorkerTasks:
         return sorted(found)
 
     def inputs(self, task_id: TaskId) -> list[TopicPartition]:
-        """What a task reads."""
+        """Return the partitions that a task reads."""
         number = task_id.partition
         return [
             TopicPartition(topic, number)
@@ -200,25 +201,25 @@ class WorkerTasks:
 
     @property
     def reached(self) -> dict[TopicPartition, Reached]:
-        """The next offsets to read, as of what was processed."""
+        """The position of each input after the records that were processed."""
         return dict(self._reached)
 
     @property
     def running(self) -> list[RunningTask]:
-        """Those that are open and take part."""
+        """The open tasks."""
         return list(self._running.values())
 
     async def write(self, batches: Sequence[SinkBatch]) -> None:
-        """Write beside what tasks give, with the next commit."""
+        """Write records as part of the next commit."""
         await self._sinks.write(batches)
 
     @property
     def is_suspended(self) -> bool:
-        """Whether nothing is processed for now."""
+        """Whether the tasks process nothing at present."""
         return self._suspended
 
     def has_opened(self, part: TopicPartition) -> bool:
-        """Whether all tasks that read a partition and have state are open."""
+        """Return whether all stateful tasks that read a partition are open."""
         subs = self._topology.subtopologies
         return all(
             task_id in self._running or subs[task_id.subtopology].changelog_topic is None
@@ -226,28 +227,29 @@ class WorkerTasks:
         )
 
     def runs(self, task_id: TaskId) -> bool:
-        """Whether the task is open and takes part."""
+        """Return whether the task is open."""
         return task_id in self._running
 
     async def ask(self, task_id: TaskId, question: Callable[[Task], T]) -> T:
-        """Let a task answer between two batches.
+        """Call `question` with a task, on the engine thread between two batches.
 
         Raises:
-            NotHere: it does not run here.
+            NotHere: the task does not run on this worker.
         """
         running = self._running.get(task_id)
         if running is None or self._engine.is_closed:
-            raise NotHere(f"task {task_id} does not run in this worker just now")
+            raise NotHere(f"task {task_id} does not run on this worker at present")
 
         def answer() -> T:
+            # The task may have been closed, or closed and opened again, while this call waited.
             if self._running.get(task_id) is not running:
-                raise NotHere(f"task {task_id} has just been given up by this worker")
+                raise NotHere(f"task {task_id} no longer runs on this worker")
             return question(running.task)
 
         return await self._engine.call(task_id, answer)
 
-    def standing(self) -> tuple[TaskFigures, ...]:
-        """Where each task stands, those that are being opened included."""
+    def figures(self) -> tuple[TaskFigures, ...]:
+        """Return the figures of each task, tasks that are being opened included."""
         found = [running.figures() for running in list(self._running.values())]
         for task_id in {*self._opening, *self._opened}:
             restorer = self._restorers.get(task_id)
@@ -256,7 +258,7 @@ class WorkerTasks:
         return tuple(sorted(found, key=lambda each: each.task))
 
     def sights(self) -> dict[str, Sight]:
-        """Where each task stands; while the engine is at work, where they stood before."""
+        """Return the progress of each task; while the engine works, as of the last idle moment."""
         found: dict[str, Sight] = {}
         for task_id, running in self._running.items():
             if self._engine.busy is None:
@@ -268,48 +270,48 @@ class WorkerTasks:
         return found
 
     def reason(self, who: str) -> str:
-        """What a task that does not get on waits for, if it is not at work."""
+        """Return what a stalled task waits for; empty if it waits for nothing known here."""
         if any(who == f"task {task_id}" for task_id in self._restorers):
             return "its state is being restored"
         if self._suspended:
-            return "the group forms anew"
+            return "the group rebalances"
         for task_id, running in self._running.items():
-            if who == f"task {task_id}" and (doubts := self.ends.told(task_id)):
-                return f"it waits to know whether {', and whether '.join(doubts)}"
+            if who == f"task {task_id}" and (checks := self.ends.describe(task_id)):
+                return f"it waits to know whether {', and whether '.join(checks)}"
             if who == f"task {task_id}" and (names := running.waited_for):
                 return f"it waits for records of {', '.join(names)}"
         return ""
 
     @property
     def awaits_calls(self) -> bool:
-        """Whether results of async functions may come at any time."""
+        """Whether async calls of tasks run."""
         return len(self._calls) > 0
 
     @property
     def restoring(self) -> dict[TaskId, int]:
-        """Tasks that are being restored: how far their state is still behind, if that is known."""
+        """The restoring tasks with the number of changelog records left, where it is known."""
         left = {task_id: each.records_left for task_id, each in self._restorers.items()}
         return {task_id: records for task_id, records in left.items() if records is not None}
 
     @property
     def is_large(self) -> bool:
-        """Whether so much has changed that it should be committed now."""
+        """Whether uncommitted changes are so large that a commit should not wait."""
         if self._sinks.held_bytes > HELD_BYTES:
             return True
         sizes = [running.task.state_bytes for running in self._running.values()]
         return max(sizes, default=0) > COMMIT_EARLY_BYTES or sum(sizes) > COMMIT_EARLY_BYTES_SUM
 
     async def assign(self, places: Mapping[TopicPartition, StartOffset]) -> None:
-        """Open the tasks that read these partitions, besides those that are here."""
+        """Open the tasks that read these partitions; open tasks continue at their positions."""
         self._places = {**self._places, **places}
         for task_id in self.of(places):
             if task_id in self._running:
-                self._read_on(self._running[task_id])
+                self._seek_inputs(self._running[task_id])
             else:
                 self._open(task_id)
 
     async def give_up(self, partitions: Collection[TopicPartition]) -> None:
-        """Close the tasks that read these partitions; what is not committed is forgotten."""
+        """Close the tasks that read these partitions; uncommitted changes are dropped."""
         gone = self.of(partitions)
         for task_id in gone:
             await self._stop_opening(task_id)
@@ -318,42 +320,42 @@ class WorkerTasks:
         self._places = {at: each for at, each in self._places.items() if at not in partitions}
 
     def suspend(self) -> None:
-        """Process nothing for now: the worker waits for its agents."""
+        """Stop processing until `resume`, as in a rebalance."""
         self._suspended = True
 
     def resume(self) -> None:
-        """Go on."""
+        """Process again."""
         self._suspended = False
 
     def admit(self) -> None:
-        """Let the tasks that have been opened meanwhile take part."""
+        """Start the tasks whose opening is complete."""
         opened, self._opened = self._opened, {}
         for task_id, running in opened.items():
             begin_inputs(running, self._places)
             self._running[task_id] = running
-            self._read_on(running)
+            self._seek_inputs(running)
 
     def take(
         self,
         polled: Mapping[TopicPartition, RecordColumns],
         marks: Mapping[TopicPartition, Sequence[TimeMark]],
     ) -> None:
-        """Hand records, and the time marks between them, to the tasks that read them."""
+        """Give records, and the time marks between them, to the tasks that read them."""
         for running in self._running.values():
-            for place in running.inputs:
-                if place in polled:
-                    self._keys.look(place, polled[place].keys)
-                    running.arrived[place] = self._bounds.records(place, polled[place])
-                if place in marks:
-                    told = self._bounds.marks(place, marks[place])
-                    running.marks.setdefault(place, []).extend(told)
+            for part in running.inputs:
+                if part in polled:
+                    self._keys.look(part, polled[part].keys)
+                    running.arrived[part] = self._bounds.records(part, polled[part])
+                if part in marks:
+                    taken = self._bounds.marks(part, marks[part])
+                    running.marks.setdefault(part, []).extend(taken)
 
-    def reading(self, place: TopicPartition) -> list[RunningTask]:
-        """The running tasks that read a partition."""
-        return [running for running in self._running.values() if place in running.inputs]
+    def reading(self, part: TopicPartition) -> list[RunningTask]:
+        """Return the open tasks that read a partition."""
+        return [running for running in self._running.values() if part in running.inputs]
 
     async def process(self) -> None:
-        """Let the tasks work, and send what comes of it."""
+        """Let the tasks process their records, and pass on the results."""
         if self._suspended:
             return
         now_ms = self._with.clock.now_ms()
@@ -369,23 +371,23 @@ class WorkerTasks:
         if due:
             works = [(running.task.id, self._work(running, now_ms)) for running in due]
             for running, outbox in zip(due, await self._engine.call_each(works), strict=True):
-                await self.took(running, outbox)
-                self._tell_waits(running, now_ms)
-        self._drops.tell(now_ms)
+                await self.pass_on(running, outbox)
+                self._log_waits(running, now_ms)
+        self._drops.log(now_ms)
 
-    def _tell_waits(self, running: RunningTask, now_ms: int) -> None:
-        """Say for which sources a task has waited for long."""
+    def _log_waits(self, running: RunningTask, now_ms: int) -> None:
+        """Log the sources that a task has waited for too long."""
         name = str(running.task.id)
         self._drops.warn(name, running.task.merge_waits, now_ms)
         running.held = self._holdups.note(name, running.task.holdups, now_ms)
 
     def committed(self, task_id: TaskId) -> DeferredStore | None:
-        """What a task has committed, to be read while it is at work; None if it is not open."""
+        """Return a task's store for reads of committed rows on any thread; None if not open."""
         running = self._running.get(task_id)
         return None if running is None or running.state is None else running.state.front
 
-    def taken(self, written: AgentWrites) -> AgentWrites:
-        """Those rows of agents whose tasks are open."""
+    def of_open_tasks(self, written: AgentWrites) -> AgentWrites:
+        """Return those of the agents' rows whose tasks are open."""
         return {
             (table, partition): rows
             for (table, partition), rows in written.items()
@@ -393,12 +395,15 @@ class WorkerTasks:
         }
 
     def held_by(self, written: AgentWrites) -> list[TopicPartition]:
-        """What can't be committed: inputs of tasks that are to take in rows, and are not open."""
+        """Return the inputs of tasks that are not open and have rows of agents to write.
+
+        Their offsets can't be committed: the rows would be lost.
+        """
         tasks = {TaskId(self._tables[table].subtopology, number) for table, number in written}
         return [part for task_id in tasks - {*self._running} for part in self.inputs(task_id)]
 
     async def _write_rows(self, written: AgentWrites) -> None:
-        """Let tasks take in what agents have set, by the records that are about to be committed."""
+        """Apply the rows that agents have set by the records of this commit."""
         takers: list[RunningTask] = []
         works: list[tuple[TaskId, Callable[[], Outbox]]] = []
         for (table, partition), rows in written.items():
@@ -407,18 +412,27 @@ class WorkerTasks:
             works.append((running.task.id, partial(running.task.write_rows, table, rows)))
         if works:
             for running, outbox in zip(takers, await self._engine.call_each(works), strict=True):
-                await self.took(running, outbox)
+                await self.pass_on(running, outbox)
 
     async def commit_whole(
-        self, transactor: Transactor, moved: Offsets, standing: Offsets, written: AgentWrites
+        self, transactor: Transactor, moved: Offsets, all_offsets: Offsets, written: AgentWrites
     ) -> None:
-        """Write everything that was processed, and where the group goes on, as one transaction.
+        """Commit sinks, state and offsets in one transaction.
 
-        Where no offset has `moved`, those that are `standing` are sent, as the group checks by them
-        whether it counts on this worker.
+        The order: agents' rows and results that waited for the commit, checkpoints on the engine
+        thread, the transaction, and then the stores. A store takes a checkpoint only once the
+        transaction is committed.
+
+        Args:
+            transactor: writes the transaction.
+            moved: the offsets that differ from the committed ones.
+            all_offsets: the offsets to send if none has moved: the coordinator fences a worker of
+            an
+                old generation by the offsets of its transaction.
+            written: the rows that agents have set.
 
         Raises:
-            Undone: nothing of it counts, or it is not known: `drop` all tasks.
+            CommitAborted: the transaction is aborted, or its outcome unknown: `drop` all tasks.
         """
         await self._write_rows(written)
         await self._emit()
@@ -438,10 +452,10 @@ class WorkerTasks:
         write = partial(
             transactor.write,
             checkpoints=[(state.changelog, made.packs) for _, state, made in changed],
-            offsets=moved or standing,
+            offsets=moved or all_offsets,
             consumer=self._with.consumer,
         )
-        next_offsets = await self._sinks.committed(sinks, write)
+        next_offsets = await self._sinks.commit(sinks, write)
         for (_, state, _), next_offset in zip(changed, next_offsets, strict=True):
             state.reach(next_offset)
         stores = [
@@ -459,7 +473,7 @@ class WorkerTasks:
                 await asyncio.to_thread(state.directory.snapshot, state.store, now_ms)
 
     async def drop(self) -> None:
-        """Forget all that is not committed, and every task with it."""
+        """Close all tasks, and drop everything that is not committed."""
         for task_id in [*self._opening]:
             await self._stop_opening(task_id)
         for task_id in [*self._running, *self._opened]:
@@ -467,13 +481,18 @@ class WorkerTasks:
         self._sinks.forget()
 
     async def commit(self, written: AgentWrites) -> list[TopicPartition]:
-        """Make everything durable that was processed: sinks, then state.
+        """Commit at least once: write sinks, then state.
 
-        Returns the inputs of tasks that others have: nothing of theirs counts.
+        Returns:
+            The inputs of tasks that other workers have taken over; their offsets may not be
+            committed.
         """
         await self._write_rows(written)
         await self._emit()
         self._note_logs()
+        # Sinks first. 1. A checkpoint holds position 100. 2. The worker crashes before the output
+        # of record 99 is in the log. 3. The restored task continues at 100: that output would be
+        # lost.
         await self._sinks.flush()
         self._with.on_step("sinks written")
         stateful = [
@@ -501,15 +520,17 @@ class WorkerTasks:
         return fenced
 
     async def close(self) -> None:
-        """Close everything; what is not committed is forgotten.
+        """Close all tasks; uncommitted changes are dropped.
 
-        A task that is still at work is not waited for: its process is about to end, and its
-        changelog has what its store lacks.
+        A function that still runs after `CLOSE_WAIT_MS` is not waited for: the process is about to
+        end, and the changelog has what the store lacks.
         """
         for task_id in self._running:
             self._calls.cancel(task_id)
         if not await self._engine.is_idle_within(CLOSE_WAIT_MS):
-            logger.warning("a task is still at work: states are left as they are, not closed")
+            logger.warning(
+                "a task is still at work: stores are not closed; the changelogs have their content"
+            )
             self._engine.close()
         for task_id in [*self._opening]:
             await self._stop_opening(task_id)
@@ -517,7 +538,7 @@ class WorkerTasks:
             await self.drop()
 
     def _work(self, running: RunningTask, now_ms: int) -> Callable[[], Outbox]:
-        """What there is to do for a task."""
+        """Return the next call of a task's `process`, with its input of this round."""
         arrived, running.arrived = running.arrived, {}
         marks, running.marks = running.marks, {}
         running.processed_ms = now_ms
@@ -525,16 +546,18 @@ class WorkerTasks:
         figures.taken[str(running.task.id)] += sum(map(len, arrived.values()))
         ends: dict[tuple[str, int], int] = {}
         consumer, positions = self._with.consumer, self._with.consumer.positions()
-        for place in running.inputs:
-            lag, records = consumer.lag(place), arrived.get(place)
-            if lag is not None and place in positions:
-                end = min(positions[place] + lag, self._bounds.end(place))
-                running.ends[place] = max(end, running.ends[place])
-            # What ends a transaction is behind the last record that there is.
-            told = [mark.offset for mark in marks.get(place, ())]
-            told += records.offsets[-1:] if records else ()
-            is_all = bool(told) and positions.get(place) == running.ends[place]
-            ends[place] = max(told) + 1 if is_all else running.ends[place]
+        for part in running.inputs:
+            lag, records = consumer.lag(part), arrived.get(part)
+            if lag is not None and part in positions:
+                end = min(positions[part] + lag, self._bounds.end(part))
+                running.ends[part] = max(end, running.ends[part])
+            # 1. The log ends with record 9 and the commit marker of its transaction, at offset 10.
+            # 2. The consumer's position is 11, but the task's position is 10 after record 9.
+            # 3. With 11 as the end the task would seem to have more to read, so the end is 10.
+            offsets = [mark.offset for mark in marks.get(part, ())]
+            offsets += records.offsets[-1:] if records else ()
+            is_all = bool(offsets) and positions.get(part) == running.ends[part]
+            ends[part] = max(offsets) + 1 if is_all else running.ends[part]
         return partial(
             running.task.process,
             arrived,
@@ -542,89 +565,97 @@ class WorkerTasks:
             ends=ends,
             results=self._calls.take(running.task.id),
             marks=marks,
-            brought={} if self._with.cut is not None else self.marks.brought(running.task.id),
+            brought={} if self._with.cut is not None else self.marks.reached_times(running.task.id),
             confirmed=self.ends.take(running.task.id),
         )
 
     async def _emit(self) -> None:
-        """Let tasks hand on what waits for a commit."""
+        """Let tasks emit the results that wait for a commit."""
         waiting = [running for running in self._running.values() if running.task.has_waiting]
         if not waiting:
             return
         works = [(running.task.id, running.task.emit) for running in waiting]
         for running, outbox in zip(waiting, await self._engine.call_each(works), strict=True):
-            await self.took(running, outbox)
+            await self.pass_on(running, outbox)
 
-    async def took(self, running: RunningTask, outbox: Outbox) -> None:
-        """A task has taken in what had arrived: pass on what has come of it."""
+    async def pass_on(self, running: RunningTask, outbox: Outbox) -> None:
+        """Pass on the results of a task: calls, sink records, drops, positions and pauses."""
         self._calls.start(running.task.id, outbox.calls)
         await self._sinks.write(outbox.writes)
-        self._with.figures.wrote(outbox.writes)
-        self._with.figures.left_out(outbox.drops)
+        self._with.figures.count_writes(outbox.writes)
+        self._with.figures.count_drops(outbox.drops)
         self._drops.count(outbox.drops)
         # Offsets without records (gaps, control batches) count as read.
         positions = self._with.consumer.positions()
         running.task.start_at(self._bounds.positions(running.inputs, positions))
         done, times_ms = running.task.positions, running.task.stream_times
-        for place in running.inputs:
-            # What holds no records is committed, too: who waits for all above it looks at that.
-            before = self._reached.get(place, self._places[place].task_at)
-            if place in outbox.offsets or done.get(place, 0) > before.position:
-                # A task with state has its times there, too: other workers look here.
-                known_ms = times_ms[place] if times_ms[place] > UNKNOWN_MS else None
-                self._reached[place] = Reached(done[place], time_ms=known_ms)
+        for part in running.inputs:
+            # Positions after gaps and control batches are committed as well: tasks downstream that
+            # wait for everything upstream compare committed positions with the log's end.
+            before = self._reached.get(part, self._places[part].task_at)
+            if part in outbox.offsets or done.get(part, 0) > before.position:
+                # Stream times are committed also for tasks whose progress holds them, as other
+                # workers read them from the group.
+                known_ms = times_ms[part] if times_ms[part] > UNKNOWN_MS else None
+                self._reached[part] = Reached(done[part], time_ms=known_ms)
         self.ends.note(running.task.id, running.task.end_questions)
         self._hold_back(running)
-        standing = {p: (done[p], times_ms[p]) for p in running.inputs if p in done}
-        self.marks.note(running.task.id, standing, running.task.behind)
+        now_at = {p: (done[p], times_ms[p]) for p in running.inputs if p in done}
+        self.marks.note(running.task.id, now_at, running.task.behind)
         waits = running.task.waits_quiet
         for part in positions.keys() & {*running.inputs}:
             await self.marks.want(running.task.id, part, waits.get(part))
 
     def _note_logs(self) -> None:
-        """Tell the tasks which log, and which leader epoch, they have come to: before a commit."""
+        """Set the topic id and leader epoch of each task's positions, for the checkpoints."""
         for running in self._running.values():
             running.task.belong_to(logs_of(running.task, self._with.consumer))
 
     def _hold_back(self, running: RunningTask) -> None:
-        """Pause inputs that are far ahead: of one that the task waits for, or of its calls."""
+        """Pause inputs whose records wait: for another input of the task, or for its async calls.
+
+        1. Input a has 10,001 records that wait for the time of input b: a is paused.
+        2. b moves on, and the task processes records of a.
+        3. At fewer than 5,000 waiting records a is read again. The gap between the two limits keeps
+           the consumer from pausing and resuming in every round.
+        """
         hold = self._pauses.hold if running.task.is_full else self._pauses.let_go
         hold("calls", running.inputs)
         if len(running.inputs) == 1:
             return
-        for place, buffered in running.task.buffered.items():
+        for part, buffered in running.task.buffered.items():
             if buffered > BUFFERED_RECORDS_MAX:
-                self._pauses.hold("buffered", [TopicPartition(*place)])
+                self._pauses.hold("buffered", [TopicPartition(*part)])
             elif buffered < BUFFERED_RECORDS_MAX // 2:
-                self._pauses.let_go("buffered", [TopicPartition(*place)])
+                self._pauses.let_go("buffered", [TopicPartition(*part)])
 
-    def _read_on(self, running: RunningTask) -> None:
-        """Set the consumer to where the task stands, or an agent that is behind it."""
+    def _seek_inputs(self, running: RunningTask) -> None:
+        """Set the consumer to the task's positions, or to an agent's if it is smaller."""
         for part in running.inputs:
-            place = self._places[part]
+            start = self._places[part]
             running.ends[part] = max(
-                min(place.end, self._bounds.end(part)), running.ends.get(part, 0)
+                min(start.end, self._bounds.end(part)), running.ends.get(part, 0)
             )
-            self._with.consumer.seek(part, start_of(running, part, place))
+            self._with.consumer.seek(part, start_of(running, part, start))
         self._pauses.let_go("opening", running.inputs)
 
     def _open(self, task_id: TaskId, *, delay_ms: int = 0) -> None:
         self._pauses.hold("opening", self.inputs(task_id))
         if task_id not in self._opening and task_id not in self._opened:
             self._opening[task_id] = self._with.background.create_task(
-                self._opened_task(task_id, delay_ms), name=f"open task {task_id}"
+                self._open_task(task_id, delay_ms), name=f"open task {task_id}"
             )
 
-    async def _opened_task(self, task_id: TaskId, delay_ms: int) -> None:
+    async def _open_task(self, task_id: TaskId, delay_ms: int) -> None:
+        """Restore the state of a task and build it; `admit` starts it later."""
         await asyncio.sleep(delay_ms / 1000)
         sub = self._topology.subtopologies[task_id.subtopology]
         state = None
         if sub.changelog_topic is not None:
-            state = await self._restored(task_id, sub.changelog_topic)
+            state = await self._restore(task_id, sub.changelog_topic)
         store = None if state is None else state.front
         parts, judge = self.inputs(task_id), self._with.sources.judge
         progress = None if state is None else progress_of(state, parts, self._places, judge)
-        # In the order of the log: what is sent again after a crash comes in no other.
         build = partial(
             Task,
             sub,
@@ -633,12 +664,13 @@ class WorkerTasks:
             store=store,
             progress=progress,
             era=self._with.era,
-            # Sent again after a crash, records are told by their place in the log: see `merged`.
+            # At least once, records are written again after a crash, behind later ones. A merge by
+            # event time would wait for them in the wrong order, so it is for exactly-once only.
             merges=self._transactor is not None,
             pause=self._engine.pause,
             caches=self.budget.caches,
             global_tables=self._with.reader.tables,
-            # On its way to a cut it is told where all inputs end.
+            # On the way to a cut the ends of all inputs are known.
             asks_about_ends=self._with.cut is None,
             history=self._bounds.spans(sub.topics),
         )
@@ -646,8 +678,8 @@ class WorkerTasks:
         self._opening.pop(task_id, None)
         self._opened[task_id] = RunningTask(task, state, self.inputs(task_id))
 
-    async def _restored(self, task_id: TaskId, changelog: str) -> TaskState:
-        """The state of a task, brought up to date."""
+    async def _restore(self, task_id: TaskId, changelog: str) -> TaskState:
+        """Return the state of a task, restored to the end of its changelog."""
         handed = self._with.hand_over
         restorer = Restorer(
             self._with.log,
@@ -675,7 +707,7 @@ class WorkerTasks:
     async def _stop_opening(self, task_id: TaskId) -> None:
         opening = self._opening.pop(task_id, None)
         if opening is None:
-            return  # It came to its end while another one was waited for.
+            return  # It was completed while this method waited for another task.
         opening.cancel()
         await asyncio.wait([opening])
 

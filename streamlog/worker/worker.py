@@ -1,12 +1,20 @@
-"""Worker: one process of an app. Consumer to tasks and agents to commit, until it is stopped.
+"""Worker: one process of an app, from the consumer through tasks and agents to the commit.
 
-One loop owns everything: poll, process (by the engine thread, which it waits for), produce, and
-commit at every interval; nothing else touches tasks, so a rebalance (its callbacks run inside
-`poll`) never meets a record in the middle, and waits for a function that blocks. Agents,
-schedules and the opening of tasks run beside it in one TaskGroup; whatever fails ends the
-worker, since going on would skip what failed. On the first request to stop, agents finish the
-record in hand, everything is committed, and the group is left, so that the others take over at
-once. Not done here: signals and exit codes (`cli`).
+One loop owns the tasks: it polls, lets the engine thread process, produces, and commits at every
+interval. No other code touches tasks. The callbacks of a rebalance run inside `poll`, so a
+rebalance never interrupts a record; it waits while a function blocks. Agents, schedules and the
+opening of tasks run concurrently in one TaskGroup. Any error ends the worker, because continuing
+would skip the work that failed.
+
+The order of the end, after the first request to stop:
+
+1. Schedules stop, and tasks process no further records.
+2. Agents finish the records that they are working on.
+3. The last commit. If the group rebalances, it waits for a new generation, for a limited time.
+4. Standbys and tasks are closed; the state stays on disk.
+5. The consumer leaves the group, so that other workers take over immediately.
+
+Not done here: signals and exit codes (`cli`).
 """
 
 from __future__ import annotations
@@ -76,37 +84,38 @@ async def skip_damaged_batch(
     agents: WorkerAgents,
     consumer: Consumer,
 ) -> dict[TopicPartition, RecordColumns]:
-    """Go on behind a batch that can't be read; no records come of it.
+    """Continue after a damaged batch, by the error policies of its readers; returns no records.
 
     Raises:
         ProcessingError: the policy is `FAIL`.
     """
     agent_policies = [(agent.topic.name, agent.on_error) for agent in program.agents]
     outbox = DamagedInputs(program.topology, agent_policies).outbox(damaged)
-    place = TopicPartition(damaged.topic, damaged.partition)
-    consumer.seek(place, damaged.next_offset)
-    for running in tasks.reading(place)[:1]:
-        await tasks.took(running, outbox)
+    part = TopicPartition(damaged.topic, damaged.partition)
+    consumer.seek(part, damaged.next_offset)
+    # The outbox covers all readers of the partition, so the first task writes it, or the agents.
+    for running in tasks.reading(part)[:1]:
+        await tasks.pass_on(running, outbox)
         return {}
-    await agents.leave_out(outbox)
+    await agents.pass_on(outbox)
     return {}
 
 
 GONE_MS = 5_000
-"""A log whose brokers don't answer for so long is gone."""
+"""How long a worker that is stopping waits for an answer of the brokers before it gives up."""
 TELL_MS = 500
-"""So long without an answer, and the user is told what the worker waits for."""
+"""After this time without an answer, a log line says what the worker waits for."""
 LOOK_MS = 500
 
 logger = repeated.logger(__name__)
 
 
 async def work_while_log_answers(log: Log, stop: asyncio.Event, work: Awaitable[None]) -> None:
-    """Work until `work` ends, or `stop` is set and the log is gone.
+    """Await `work`; cancel it if no broker answers after `stop` is set.
 
     Raises:
-        ConnectionLost: it is; `work` was cancelled.
-        StreamlogError: as `work`.
+        ConnectionLost: no broker answered within `GONE_MS`; `work` was cancelled.
+        StreamlogError: `work` raised it.
     """
     failure: Exception | None = None
     watching: asyncio.Task[None] | None = None
@@ -115,7 +124,7 @@ async def work_while_log_answers(log: Log, stop: asyncio.Event, work: Awaitable[
             watching = group.create_task(_watch(log, stop), name="end of the log")
             try:
                 await work
-            except Exception as error:  # noqa: BLE001 - raised below as it is, and not in a group
+            except Exception as error:  # noqa: BLE001 - raised below, outside of an exception group
                 failure = error
             finally:
                 watching.cancel()
@@ -137,16 +146,16 @@ async def _watch(log: Log, stop: asyncio.Event) -> None:
                 break
         await asyncio.sleep(LOOK_MS / 1000)
     raise ConnectionLost(
-        f"stopped without the last commit, as no broker has answered for {GONE_MS // 1000} s: what"
-        " was not committed is processed again next time"
+        f"stopped without the last commit, because no broker answered for {GONE_MS // 1000} s;"
+        " records since the last commit are processed again at the next start"
     )
 
 
 async def _answers(log: Log, *, within_ms: int) -> bool:
-    """Whether a broker gives any answer in time."""
+    """Return whether a broker gives any answer in time; a refusal is an answer."""
     try:
         async with asyncio.timeout(within_ms / 1000):
-            await log.admin().find_topics([])  # Retries what can be retried.
+            await log.admin().find_topics([])  # The client retries retriable errors.
     except TimeoutError:
         return False
     except StreamlogError as error:
@@ -155,38 +164,39 @@ async def _answers(log: Log, *, within_ms: int) -> bool:
 
 
 UNDONE_MAX = 5
-"""So many commits in a row that do not count, and the worker ends with the reason."""
+"""The number of aborted commits in a row after which the worker ends with their reason."""
 POLL_MS = 100
-"""Longest wait for records, and so the longest a stop or a full feed goes unnoticed."""
+"""The longest wait for records; so long a stop or a full queue may go unnoticed."""
 POLL_HELD_MS = 10
-"""Shorter while something is held back or awaited: it may have become free."""
+"""The longest wait for records while inputs are paused or async calls run: they may end soon."""
 POLL_RECORDS_MAX = 5_000
-"""One round of the loop: heartbeats and agents get their turn in between."""
+"""The records of one round of the loop. Heartbeats and agents run between two rounds."""
 SESSION_TIMEOUT_MS = 15_000
-"""A worker that is gone without leaving is replaced after this. An agent that blocks the loop
-for longer loses its partitions; a function of a stream may, as it has the engine thread."""
+"""How long the group waits for a worker that has died. An agent that blocks the event loop for
+longer loses its partitions; a function of a stream may block, as it runs on the engine thread."""
 HEARTBEAT_INTERVAL_MS = 3_000
 REBALANCE_TIMEOUT_MS = 90_000
-"""How long a rebalance waits for a worker to finish what it has in hand and commit. More than
-the minute that a user's function may block for."""
+"""How long a rebalance waits for a worker to finish its records and commit. It exceeds the minute
+for which a user's function may block."""
 MAX_POLL_INTERVAL_MS = 2**31 - 1
-"""The worker itself never leaves for a function that blocks: the process is alive, and what hangs
-would hang another one as well. To report it is the watchdog's."""
+"""No limit: a worker never leaves the group because a function blocks. Its process is alive, and
+the function would block another worker as well. The watchdog reports it."""
 STOP_WAIT_MS = 30_000
-"""A function that is still at work so long after the request to stop is not waited for."""
+"""How long after the request to stop, or after its start, a running function is waited for."""
 LAST_COMMIT_MS = 10_000
+"""How long the last commit waits for a rebalance to end."""
 JOIN_NOTICE_MS = 3_000
-"""How long a directory that has vanished goes unnoticed."""
+"""After this time in a rebalance, a log line says what the worker waits for."""
 MOVED_ON = frozenset(
     {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # Deleted just now: the next poll tells (`sources`).
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # Deleted meanwhile; the next poll reports it.
         ErrorCode.ILLEGAL_GENERATION,
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.REBALANCE_IN_PROGRESS,
     }
 )
-"""The group has given our partitions to others, who read again what is not committed; or one of
-them is gone."""
+"""Errors of an offset commit after which the worker continues. The group has given partitions to
+other workers, which process uncommitted records again; or a topic was deleted."""
 
 
 class Worker:
@@ -202,7 +212,17 @@ class Worker:
         security: Security | None = None,
         instance_id: str | None = None,
     ) -> None:
-        """`instance_id` makes it a static member: who comes after it under the same id is it."""
+        """Create a worker of a program; `run` starts it.
+
+        Args:
+            program: the app in the form that workers run.
+            log_url: the URL of the log.
+            announce: called once the topics exist, with what the worker starts with.
+            clock: by default the system's.
+            security: the TLS and SASL settings of connections to brokers.
+            instance_id: makes the worker a static member of the group (KIP-345). A later worker
+                with this id takes over its tasks without a rebalance.
+        """
         self._program = program
         self._log_url = log_url
         self._security = security
@@ -212,14 +232,14 @@ class Worker:
         self.exchange = StreamsAssignor(
             program.placement, process=instance_id or uuid4().hex, policy=program.policy
         )
-        """What this worker tells the others, and what it knows of them."""
+        """The assignor of this worker, with its view of the other workers."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until `stop` is set; then finish, commit and leave the group.
 
         Raises:
-            ConnectionLost: no broker answers, so it has ended without a last commit.
-            StreamlogError: something can't go on; nothing that failed was committed.
+            ConnectionLost: no broker answered after `stop`, so the last commit is missing.
+            StreamlogError: the worker can't continue; the work that failed is not committed.
         """
         log = Log.open(self._log_url, security=self._security)
         async with (
@@ -231,18 +251,19 @@ class Worker:
             )
 
     async def _run(
-        self, log: Log, halts: SavepointWatch, stop: asyncio.Event, cut: SavepointCut | None
+        self, log: Log, watch: SavepointWatch, stop: asyncio.Event, cut: SavepointCut | None
     ) -> None:
-        """The worker from its beginning to its end, or to a cut."""
+        """Run the worker until `stop` is set; with a cut, until all tasks of the app are there."""
         program = self._program
         async with AsyncExitStack() as stack:
-            door = stack.enter_context(make_server(program.web, program.pages))
-            web = None if door is None else door.listener.endpoint
+            # First, so that a taken address ends the worker before it changes anything.
+            server = stack.enter_context(make_server(program.web, program.pages))
+            web = None if server is None else server.listener.endpoint
             if web is not None:
                 self.exchange.endpoint = web
             start = await prepare_log(program, log, log_url=self._log_url, web=web)
             self._announce(start)
-            # Tasks hand over whole batches, and agents wait for each record that they send.
+            # No linger: tasks send whole batches, and agents wait for each record that they send.
             producer = await stack.enter_async_context(log.producer(linger_ms=0))
             producer.partition_by(program.partitioners)
             transactor = await self._transactor(log, stack)
@@ -252,7 +273,7 @@ class Worker:
             await stack.enter_async_context(reader)
             program.bind_global_tables(reader.tables)
             background = await stack.enter_async_context(asyncio.TaskGroup())
-            surroundings = task_deps_of(
+            deps = task_deps_of(
                 start,
                 cut,
                 clock=self._clock,
@@ -264,24 +285,26 @@ class Worker:
                 engine=stack.enter_context(closing(EngineThread(self._clock))),
             )
             self.exchange.host = state_host(program.state_path)
-            replies = self._bound(stack, surroundings)
-            shift = _WorkerLoop(program, start.counts, surroundings, self.exchange, replies.answer)
+            replies = self._bind_replies(stack, deps)
+            loop = _WorkerLoop(program, start.counts, deps, self.exchange, replies.answer)
             if cut is not None:
-                shift.standstill = TaskSavepoints(cut, halts, start, surroundings)
-            tables = self._tables(start, shift.rows, producer)
-            if door is not None:
+                loop.savepoints = TaskSavepoints(cut, watch, start, deps)
+            tables = self._bind_tables(start, loop.rows, producer)
+            if server is not None:
                 await stack.enter_async_context(
-                    door.open(
-                        figures=surroundings.figures,
-                        standing=shift.standing,
-                        rows=shift.rows,
+                    server.open(
+                        figures=deps.figures,
+                        state=loop.state,
+                        rows=loop.rows,
                         tables=tables,
                     )
                 )
-            await shift.work(stop)
+            await loop.work(stop)
 
-    def _tables(self, start: WorkerStart, local: LocalRows, producer: Producer) -> RoutedTables:
-        """What the app asks for rows through from now on."""
+    def _bind_tables(
+        self, start: WorkerStart, local: LocalRows, producer: Producer
+    ) -> RoutedTables:
+        """Give the app access to the rows of all tables; returns the access."""
         tables = make_table_access(
             self._program.topology,
             start.counts,
@@ -294,7 +317,7 @@ class Worker:
         return tables
 
     async def _transactor(self, log: Log, stack: AsyncExitStack) -> Transactor | None:
-        """Who writes commits as transactions, under this worker's name."""
+        """Return the writer of transactions; None with the guarantee at-least-once."""
         program = self._program
         if not program.is_transactional:
             return None
@@ -305,7 +328,7 @@ class Worker:
     def _consumer(self, log: Log) -> Consumer:
         return log.consumer(
             group_id=self._program.app_id,
-            auto_offset_reset="none",  # Positions are given, and lost ones are told (`sources`).
+            auto_offset_reset="none",  # The worker seeks itself, and handles lost positions.
             isolation_level="read_committed",
             time_marks=True,
             session_timeout_ms=SESSION_TIMEOUT_MS,
@@ -316,93 +339,96 @@ class Worker:
             group_instance_id=self._instance_id,
         )
 
-    def _bound(self, stack: AsyncExitStack, surroundings: TaskDeps) -> Replies:
-        """What the app sends and asks through from now on."""
+    def _bind_replies(self, stack: AsyncExitStack, deps: TaskDeps) -> Replies:
+        """Give the app a producer and a request sender; returns the latter."""
         peers = self.exchange.peers
         replies = Replies(
-            surroundings.log,
-            surroundings.producer,
-            surroundings.background,
+            deps.log,
+            deps.producer,
+            deps.background,
             app_id=self._program.app_id,
             process=peers.process,
             alive=lambda: [peer.process for peer in peers.all],
         )
         stack.push_async_callback(replies.close)
-        self._program.bind(surroundings.producer)
-        self._program.bind_asker(replies)
+        self._program.bind(deps.producer)
+        self._program.bind_requests(replies)
         return replies
 
 
 class _WorkerLoop:
-    """The worker at work."""
+    """The loop of a worker, and its part in rebalances."""
 
-    standstill: TaskSavepoints | None = None
-    """Takes the tasks to where all are to stand still, if they are."""
+    savepoints: TaskSavepoints | None = None
+    """Brings the tasks to a cut; None without a savepoint."""
 
     def __init__(
         self,
         program: Program,
         counts: Mapping[str, int],
-        surroundings: TaskDeps,
+        deps: TaskDeps,
         exchange: StreamsAssignor,
         answer: Answer,
     ) -> None:
         self._program = program
         self._counts = counts
-        self._reader = surroundings.reader
-        self._log = surroundings.log
-        self._consumer = surroundings.consumer
-        self._sources, self._own_topics = surroundings.sources, surroundings.own_topics
-        self._clock = surroundings.clock
-        self._background = surroundings.background
-        self._figures = surroundings.figures
-        self._engine = surroundings.engine
-        self._pauses = Pauses(surroundings.consumer)
-        self._tasks = WorkerTasks(program.topology, counts, surroundings, self._pauses)
+        self._reader = deps.reader
+        self._log = deps.log
+        self._consumer = deps.consumer
+        self._sources, self._own_topics = deps.sources, deps.own_topics
+        self._clock = deps.clock
+        self._background = deps.background
+        self._figures = deps.figures
+        self._engine = deps.engine
+        self._pauses = Pauses(deps.consumer)
+        self._tasks = WorkerTasks(program.topology, counts, deps, self._pauses)
         self._agents = WorkerAgents(
             program.agents,
             self._pauses,
-            surroundings.producer,
-            surroundings.clock,
-            surroundings.figures,
+            deps.producer,
+            deps.clock,
+            deps.figures,
             rows=rows_for_agents(program.topology, counts, self._tasks.committed),
             answer=answer,
         )
-        self._copies = TaskLags(program.topology, surroundings, self._tasks, exchange)
+        self._copies = TaskLags(program.topology, deps, self._tasks, exchange)
         copy_of = self._copies.standbys.get
         self.rows = LocalRows(
             program.topology, self._tasks, self._clock, figures=self._figures, copy_of=copy_of
         )
-        """Of the tables whose tasks run or are followed here."""
+        """The rows of tasks that run or are followed on this worker."""
         self._cron = CronScheduler(
             program.timers,
             program.crontabs,
-            clock=surroundings.clock,
-            is_leader=lambda: surroundings.consumer.is_leader,
-            run_log=partial(RunLog, self._log, program.app_id, clock=surroundings.clock),
+            clock=deps.clock,
+            is_leader=lambda: deps.consumer.is_leader,
+            run_log=partial(RunLog, self._log, program.app_id, clock=deps.clock),
         )
-        self._transactor, self._on_step = surroundings.transactor, surroundings.on_step
-        self._undone = 0
-        """Commits in a row that do not count."""
+        self._transactor, self._on_step = deps.transactor, deps.on_step
+        self._aborts = 0
+        """The number of aborted commits in a row."""
         self._is_over = False
-        """Everything is committed and closed; only the group is still to be left."""
+        """Whether everything is committed and closed, and only the group has to be left."""
         self._is_between = False
-        """The last commit had to wait for the group."""
+        """Whether the last commit was impossible, because the group was between generations."""
         self._starts_over = False
-        """All tasks were dropped, to be opened again from what the log has."""
-        self._offsets = WorkerGroupOffsets(surroundings.consumer, self._agents, self._tasks)
-        self._watching = WorkerWatch(program.limits, self, self._engine, self._clock)
-        self._is_committing = self._has_begun = self._assigned = self._told = False
+        """Whether all tasks were dropped, and have to be opened again from the log."""
+        self._offsets = WorkerGroupOffsets(deps.consumer, self._agents, self._tasks)
+        self._watch = WorkerWatch(program.limits, self, self._engine, self._clock)
+        self._is_committing = self._has_begun = self._assigned = self._is_wait_logged = False
         self._committed_ms = self._joining_ms = self._clock.now_ms()
 
     async def work(self, stop: asyncio.Event) -> None:
-        """Join, work until `stop`, commit. The consumer leaves the group when it is closed."""
+        """Join the group, work until `stop` is set, and commit.
+
+        The consumer leaves the group when it is closed.
+        """
         path, delay_ms = self._program.state_path, self._program.state_cleanup_delay_ms
         cleanup = remove_abandoned(path, delay_ms=delay_ms, clock=self._clock)
         begin = self._background.create_task
         watches = [
             begin(watch_directory(self._log), name="log directory"),
-            begin(self._watching.run(), name="watchdog"),
+            begin(self._watch.run(), name="watchdog"),
             begin(self._end_late(stop), name="late end"),
             begin(cleanup, name="state cleanup"),
             begin(self._tasks.ends.run(), name="ends of inputs"),
@@ -410,6 +436,7 @@ class _WorkerLoop:
         ]
         self._copies.look_at_disk()
         try:
+            # Before the worker joins: tasks look up global tables from their first record on.
             await self._reader.load(stop)
             watches.append(begin(self._reader.follow(), name="global tables"))
             await self._consumer.subscribe(
@@ -421,9 +448,11 @@ class _WorkerLoop:
             self._agents.start(self._background)
             begin(self._cron.run(), name="schedules")
             watches += [begin(s.serve(), name=f"task {s.name}") for s in self._program.tasks]
-            while not (stop.is_set() or await self._stands()):
+            while not (stop.is_set() or await self._has_reached_cut()):
                 await self._round()
             self._cron.stop()
+            # Tasks stop before the agents finish: an agent that waits for a row to be committed
+            # gets its answer without that, as `is_suspended` tells it.
             self._tasks.suspend()
             await self._agents.finish()
             await self._commit_last()
@@ -434,41 +463,41 @@ class _WorkerLoop:
             await self._copies.standbys.close()
             await self._tasks.close()
 
-    async def _stands(self) -> bool:
-        """Whether it has come to where all are to stand still."""
-        return self.standstill is not None and await self.standstill.look(self._tasks, self._commit)
+    async def _has_reached_cut(self) -> bool:
+        """Return whether all tasks of the app are at the savepoint's cut."""
+        return self.savepoints is not None and await self.savepoints.look(self._tasks, self._commit)
 
-    def standing(self) -> WorkerState:
-        """Where this worker stands."""
+    def state(self) -> WorkerState:
+        """Return the present state of this worker."""
         ends = {part: self._consumer.high_watermark(part) for part in self._consumer.assignment()}
         return WorkerState(
             is_assigned=self._assigned,
             has_begun=self._has_begun,
             global_left_records=self._reader.left,
-            tasks=self._tasks.standing(),
-            stalled_ms=self._watching.stalled,
+            tasks=self._tasks.figures(),
+            stalled_ms=self._watch.stalled,
             lag_records={
-                (topic, partition): max(end - place.offset, 0)
-                for (topic, partition), place in self._offsets.done().items()
+                (topic, partition): max(end - done.offset, 0)
+                for (topic, partition), done in self._offsets.done().items()
                 if (end := ends.get(TopicPartition(topic, partition))) is not None
             },
         )
 
     def sights(self) -> dict[str, Sight]:
-        """Where everybody stands, for the watchdog."""
+        """Return the progress of all tasks and agents, for the watchdog."""
         if not self._assigned:
             return {}
         ends, read = self._consumer.high_watermark, self._consumer.positions()
         return {**self._agents.sights(ends, read), **self._tasks.sights()}
 
     def reason(self, who: str) -> str:
-        """What somebody waits for, for the watchdog."""
+        """Return what a task or an agent waits for, for the watchdog."""
         if self._is_committing:
-            return "a commit is under way: the log does not take what was written"
+            return "a commit is under way: the log has not acknowledged its records yet"
         return self._agents.reason(who) or self._tasks.reason(who)
 
     async def _end_late(self, stop: asyncio.Event) -> None:
-        """Give up on a function that goes on for long after the request to stop."""
+        """Raise if a function still runs long after the request to stop."""
         await stop.wait()
         asked_ms = self._clock.now_ms()
         while True:
@@ -477,17 +506,24 @@ class _WorkerLoop:
             if busy is not None and now_ms - max(busy.since_ms, asked_ms) >= STOP_WAIT_MS:
                 raise ProcessingError(
                     f"task {busy.task_id} has been at work for {(now_ms - busy.since_ms) // 1000} "
-                    "s and is not waited for: stopped without a commit, so what it had in hand "
-                    "comes again"
+                    "s: stopped without waiting for it and without a commit, so its records are "
+                    "processed again at the next start"
                 )
 
     async def _round(self) -> None:
-        self._tell_if_waiting()
+        """Poll, process, and commit if it is time. Back-pressure works in three steps.
+
+        1. A task or an agent has too many records: its partitions are paused, and polls return only
+           records of other partitions.
+        2. The producer's buffer is full: `process` waits, so no poll is sent at all.
+        3. Uncommitted changes are large while no commit is possible: polls return no records.
+        """
+        self._log_wait()
         self._copies.look_around()
         try:
             polled = await self._consumer.poll_columns(
                 timeout_ms=POLL_HELD_MS if self._pauses or self._tasks.awaits_calls else POLL_MS,
-                # What can't be committed yet is not added to.
+                # Step 3 above. The poll itself still runs, as it lets the group rebalance.
                 max_records=0 if self._is_between and self._tasks.is_large else POLL_RECORDS_MAX,
             )
         except DamagedBatch as damaged:
@@ -508,24 +544,24 @@ class _WorkerLoop:
         if self._starts_over and self._assigned and self._consumer.is_member:
             await self._start_over()
 
-    def _tell_if_waiting(self) -> None:
-        """Say once, after each rebalance that takes its time, what is being waited for."""
+    def _log_wait(self) -> None:
+        """Log once in each long rebalance what the worker waits for."""
         waited_ms = self._clock.now_ms() - self._joining_ms
-        if not self._assigned and not self._told and waited_ms > JOIN_NOTICE_MS:
-            self._told = True
+        if not self._assigned and not self._is_wait_logged and waited_ms > JOIN_NOTICE_MS:
+            self._is_wait_logged = True
             logger.info(
-                "waiting for the group's other workers; one that was killed is given up after %d s",
+                "waiting for the group's other workers; the group removes a killed one after %d s",
                 SESSION_TIMEOUT_MS // 1000,
             )
 
     async def _commit_last(self) -> None:
-        """Commit what is left; a round that is held just now is waited for, but not for long."""
+        """Make the last commit; waits up to `LAST_COMMIT_MS` for a rebalance to end."""
         deadline_ms = self._clock.now_ms() + LAST_COMMIT_MS
         while not await self._commit() and self._clock.now_ms() < deadline_ms:
             await self._consumer.poll_columns(timeout_ms=POLL_MS, max_records=0)
 
     async def _commit(self) -> bool:
-        """Commit what is done; False if it can't be now, between two generations of the group."""
+        """Commit; returns False if that is impossible, as the group is between two generations."""
         self._is_committing = True
         try:
             return await self._commit_all()
@@ -533,22 +569,24 @@ class _WorkerLoop:
             self._is_committing = False
 
     async def _commit_all(self) -> bool:
-        # What agents handle from here on belongs to the next commit: what they have sent until
-        # now is flushed before their offsets are stored.
         if self._starts_over or self._is_over:
             return True
         started_ms = self._clock.now_ms()
+        # The offsets are taken before the flush: agents run on, and a record that one handles
+        # during the flush may have unsent output. Its offset belongs to the next commit.
         offsets = self._offsets.done()
-        # What they have set goes with their offsets, or both wait for a task to be opened.
+        # Rows that agents have set are committed together with the agents' offsets. If the task
+        # of a row is not open, both wait for a later commit.
         written: AgentWrites = self._agents.rows.uncommitted()
         await self._agents.flush()
         held = {*self._tasks.held_by(written), *await self._consumer.outdated(offsets)}
         offsets = {p: at for p, at in offsets.items() if p not in held}
         moved = {p: at for p, at in offsets.items() if self._offsets.committed.get(p) != at}
-        written = self._tasks.taken(written)
+        written = self._tasks.of_open_tasks(written)
         self._is_between = False
         if self._transactor is not None:
-            # The group takes no offsets while it goes from one generation to the next.
+            # The coordinator refuses offsets while the group is between two generations. `staying`
+            # keeps this member in its generation until the transaction ends.
             with self._consumer.staying() as is_staying:
                 self._is_between = not is_staying
                 if is_staying:
@@ -558,7 +596,7 @@ class _WorkerLoop:
             moved = {p: moved[p] for p in moved.keys() - fenced} if written else moved
             if moved:
                 await self._commit_offsets(moved)
-            self._agents.rows.committed_until(self._tasks.taken(written))
+            self._agents.rows.committed_until(self._tasks.of_open_tasks(written))
         self._committed_ms = self._clock.now_ms()
         self._figures.commits.add(self._committed_ms - started_ms)
         return not self._is_between
@@ -567,29 +605,29 @@ class _WorkerLoop:
         self,
         transactor: Transactor,
         moved: dict[TopicPartition, OffsetAndMetadata],
-        standing: dict[TopicPartition, OffsetAndMetadata],
+        all_offsets: dict[TopicPartition, OffsetAndMetadata],
         written: AgentWrites,
     ) -> None:
         try:
-            await self._tasks.commit_whole(transactor, moved, standing, written)
-        except CommitAborted as undone:
-            self._undone += 1
-            if self._undone >= UNDONE_MAX:
-                raise undone.__cause__ or undone from None
-            logger.warning("a commit does not count, its tasks go back to the last one: %s", undone)
+            await self._tasks.commit_whole(transactor, moved, all_offsets, written)
+        except CommitAborted as aborted:
+            self._aborts += 1
+            if self._aborts >= UNDONE_MAX:
+                raise aborted.__cause__ or aborted from None
+            logger.warning("a commit was aborted; tasks restart from the last one: %s", aborted)
             await self._drop_all()
         else:
-            self._undone = 0
+            self._aborts = 0
             self._offsets.committed.update(moved)
             self._agents.rows.committed_until(written)
 
     async def _reopen(self, error: Lost) -> None:
-        """Go on in logs that are not those that were read, as the app says.
+        """Continue with sources that were created again or truncated, as `source_lost` says.
 
-        What was processed of the old ones is committed, together with where the new ones begin.
+        The work on the old logs is committed together with the positions in the new ones.
 
         Raises:
-            SourceLost: the app wants the worker to end then; nothing more is committed.
+            SourceLost: `source_lost` is "fail"; nothing more is committed.
         """
         affected = await self._sources.affected(error)
         if not affected:
@@ -608,18 +646,18 @@ class _WorkerLoop:
         self._sources.settled(affected)
 
     async def _start_over(self) -> None:
-        """Open all tasks again, where the log says that they are."""
-        places = await self._look_up(frozenset(self._consumer.assignment()))
+        """Open all tasks again from the log's committed offsets and changelogs."""
+        starts = await self._look_up(frozenset(self._consumer.assignment()))
         self._starts_over = False
-        # Agents leave out what they have been given already.
-        self._go_to(places)
-        self._agents.go_on()
-        await self._tasks.assign(places)
+        # The positions go back; agents skip the records that they have received already.
+        self._go_to(starts)
+        self._agents.resume()
+        await self._tasks.assign(starts)
 
-    def _go_to(self, places: Mapping[TopicPartition, StartOffset]) -> None:
-        self._offsets.begin(places)
-        for partition, place in places.items():
-            self._consumer.seek(partition, place.start)
+    def _go_to(self, starts: Mapping[TopicPartition, StartOffset]) -> None:
+        self._offsets.begin(starts)
+        for partition, start in starts.items():
+            self._consumer.seek(partition, start.start)
 
     async def _commit_offsets(self, moved: dict[TopicPartition, OffsetAndMetadata]) -> None:
         try:
@@ -634,19 +672,26 @@ class _WorkerLoop:
             logger.debug("committed %d offsets", len(moved))
 
     async def _on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
-        """Finish and commit; then close what is given up. The rest goes on."""
+        """Finish, commit, and close the tasks of the revoked partitions; others continue.
+
+        1. Tasks stop, and agents finish their records.
+        2. Everything is committed, so the next owner continues after the last record.
+        3. If that is impossible, all tasks go back to the last commit. Sink records of the revoked
+           tasks wait in one transaction with those of all others; a later commit of this worker
+           must not contain them, as the next owner writes them too.
+        4. The revoked tasks are closed, and the others continue.
+        """
         logger.debug("rebalance: giving up %d partitions", len(partitions))
         self._tasks.suspend()
         await self._agents.revoke()
         if not await self._commit():
-            # What they have written waits with that of all others: none of it may come later.
             await self._drop_all()
         await self._give_up(partitions)
         self._tasks.resume()
 
     async def _on_lost(self, partitions: frozenset[TopicPartition]) -> None:
-        """What others have by now can't be committed any more."""
-        logger.info("the group has given %d partitions to others", len(partitions))
+        """Close everything without a commit: other workers own the partitions already."""
+        logger.info("the group has given %d partitions to other workers", len(partitions))
         self._tasks.suspend()
         await self._agents.revoke()
         await self._drop_all()
@@ -665,29 +710,33 @@ class _WorkerLoop:
         self._pauses.forget(partitions)
         self._offsets.forget(partitions)
         if partitions >= self._consumer.assignment():
-            self._assigned = self._told = self._starts_over = False
+            self._assigned = self._is_wait_logged = self._starts_over = False
             self._joining_ms = self._clock.now_ms()
         self._copies.look_at_disk(closed)
 
     async def _on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
-        """Begin with what is new; the rest goes on, but agents that were interrupted go back."""
+        """Start the tasks of added partitions; others continue."""
         refuse_growth(partitions, self._counts, self._tasks.of)
         self._assigned = self._has_begun = True
         kept = self._consumer.assignment() - partitions
         done, positions = self._offsets.done(), self._consumer.positions()
+        # `_on_revoked` emptied the agents' queues, also those of kept partitions: their records
+        # after the last handled one are read again.
         for partition in kept & self._agents.places.keys() & positions.keys():
             if done[partition].offset < positions[partition]:
                 self._consumer.seek(partition, done[partition])
-        places = await self._look_up(partitions)
-        self._go_to(places)
+        starts = await self._look_up(partitions)
+        self._go_to(starts)
         self._agents.assign(
-            {part: place.committed for part, place in places.items()},
-            {part: place.ahead for part, place in places.items()},
+            {part: start.committed for part, start in starts.items()},
+            {part: start.ahead for part, start in starts.items()},
             kept,
         )
-        # What was a standby is closed before it is opened as a task.
+        # Standbys first. 1. This worker follows 0_1 as a standby, and its store is open. 2. It is
+        # assigned 0_1. 3. `follow` closes the standby. 4. The task opens the store in place:
+        # RocksDB allows one owner, and the restore reads only what the standby lacks.
         await self._copies.follow()
-        await self._tasks.assign(places)
+        await self._tasks.assign(starts)
         self._copies.look_at_disk()
         mine = frozenset(self._consumer.assignment())
         logger.info("rebalance: %s", describe_start(mine, self._tasks.of(mine)))
@@ -707,6 +756,10 @@ class _WorkerLoop:
 
 
 async def _leave(consumer: Consumer, exc_type: type[BaseException] | None, *_: object) -> None:
-    """Whoever stops in good order is not waited for, be it a static member or not."""
+    """Leave the group after an orderly end, also as a static member; after an error, don't.
+
+    After an error a static member keeps its tasks for the session's time-out, so that a restarted
+    process gets them back without a rebalance.
+    """
     if exc_type is None:
         await consumer.close(leave_group=True)

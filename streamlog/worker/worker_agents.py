@@ -1,11 +1,13 @@
-"""Agents: what a worker does for its agents, besides calling them (`agents.run`).
+"""Worker agents: feeds the agents of a worker, commits their offsets, and carries their replies.
 
-One run per agent and worker, over all partitions that the worker has. Records wait in a
-bounded feed; when it is full the partitions are held back. Only what is handled is committed,
-and what it has yielded is acknowledged before: after a crash the records in hand come again.
-What was handled out of order is told beside the offset (`agents.offsets`) and does not. Rule of
-the file: an error that an agent's policy does not settle (`agents.failures`) ends the worker,
-with the record's coordinates.
+Each agent has one run per worker, over all partitions of the worker. Records wait in a bounded
+queue; while it is full its partitions are paused. An offset is committed only after the agent has
+handled the records before it, and after the records that it yielded are acknowledged. So after a
+crash the unfinished records are handled again. Records that were handled out of order are noted in
+the offset's metadata (`agents.offsets`), and are not handled again.
+
+Rule: an error that an agent's policy does not handle ends the worker, with the coordinates of the
+record. Not done here: calls of the agents' functions (`agents.run`), and the commit (`worker`).
 """
 
 from __future__ import annotations
@@ -50,18 +52,19 @@ from streamlog.worker.tasks import WorkerTasks
 logger = repeated.logger(__name__)
 
 RETENTION_MS = 600_000
-"""Who has not read its answer by then does not wait for it any more."""
+"""The retention of a topic for replies; an `ask` has timed out by then."""
 POLL_MS = 500
 ANSWERS_MAX = 1_000
-"""On their way at a time; more are dropped, and their askers wait in vain."""
+"""The largest number of answers that are being sent. Further answers are dropped, and their asks
+time out."""
 CLOSE_WAIT_MS = 2_000
-"""For answers on their way and the removal of the topic, when the worker ends."""
+"""How long the end of a worker waits for answers to be sent, and for the topic's removal."""
 LAST_ANSWERS_MS = 2_000
-"""A worker that stops waits no longer for answers: nobody else may be there to give them."""
+"""How long a worker that stops waits for answers to its own asks; other workers may be gone."""
 
 
 class Replies:
-    """The asks and answers of one worker."""
+    """Sends the asks and answers of one worker (`Agent.ask`)."""
 
     def __init__(
         self,
@@ -73,12 +76,21 @@ class Replies:
         process: str,
         alive: Callable[[], Collection[str]],
     ) -> None:
-        """`process` is this worker's name; `alive` those of all workers, if they are known."""
+        """Create the sender.
+
+        Args:
+            log: the log.
+            producer: writes asks and answers.
+            group: runs the background tasks.
+            app_id: the id of the app; part of the topics' names.
+            process: identifies this worker; names its topic for replies.
+            alive: returns the names of all workers, or none before the first rebalance.
+        """
         self._log = log
         self._producer = producer
         self._group = group
         self._prefix = f"{app_id}-replies-"
-        self._place = TopicPartition(self._prefix + process, 0)
+        self._partition = TopicPartition(self._prefix + process, 0)
         self._alive = alive
         self._asked: dict[bytes, asyncio.Future[bytes | None]] = {}
         self._reading: asyncio.Task[None] | None = None
@@ -91,12 +103,18 @@ class Replies:
     ) -> bytes | None:
         """Write a record and wait for the answer.
 
+        Args:
+            topic: the topic of the agent.
+            value: the record's value.
+            key: the record's key.
+            timeout_ms: how long to wait, in milliseconds.
+
         Raises:
-            RequestTimedOut: it has not come in time, or the worker stops.
+            RequestTimedOut: no answer came in time, or the worker stops.
         """
         if self._is_over:
-            raise RequestTimedOut(f"{topic} is not asked any more: this worker stops")
-        ask = Ask(self._place.topic, uuid4().bytes)
+            raise RequestTimedOut(f"{topic} can't be asked: this worker is stopping")
+        ask = Ask(self._partition.topic, uuid4().bytes)
         answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
         self._asked[ask.number] = answer
         where = topic
@@ -110,7 +128,7 @@ class Replies:
         except asyncio.CancelledError:
             if not answer.cancelled() or not self._is_over:
                 raise
-            raise RequestTimedOut(f"no answer to {where}: this worker stops") from None
+            raise RequestTimedOut(f"no answer to {where}: this worker is stopping") from None
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -119,11 +137,12 @@ class Replies:
             del self._asked[ask.number]
 
     def answer(self, ask: Ask, data: bytes | None) -> None:
-        """Send an answer, without waiting for it to arrive."""
+        """Send an answer in the background."""
         if not ask.reply_to.startswith(self._prefix):
-            logger.warning("no answer to %r: it is no topic for replies", ask.reply_to)
+            # The name comes from a record's header, which any producer can set.
+            logger.warning("answer dropped: %r is not a topic for replies", ask.reply_to)
         elif len(self._answers) >= ANSWERS_MAX:
-            logger.warning("%d answers are on their way: one is dropped", ANSWERS_MAX)
+            logger.warning("answer dropped: %d answers are being sent already", ANSWERS_MAX)
         else:
             name = f"answer to {ask.reply_to}"
             task = self._group.create_task(self._send(ask, data), name=name)
@@ -131,9 +150,9 @@ class Replies:
             task.add_done_callback(self._answers.discard)
 
     async def close(self) -> None:
-        """Let answers arrive, stop listening, and remove the topic.
+        """Wait for answers on the way, stop reading, and delete the topic.
 
-        An ask that is not answered soon fails, and so does every new one.
+        Asks without an answer after `LAST_ANSWERS_MS` fail, and so does every new one.
         """
         if self._answers:
             await asyncio.wait(self._answers, timeout=CLOSE_WAIT_MS / 1000)
@@ -149,41 +168,41 @@ class Replies:
         self._reading.cancel()
         try:
             async with asyncio.timeout(CLOSE_WAIT_MS / 1000):
-                await self._log.admin().delete_topics([self._place.topic])
+                await self._log.admin().delete_topics([self._partition.topic])
         except (StreamlogError, TimeoutError) as error:
-            logger.debug("%s is left behind: %s", self._place.topic, error)
+            logger.debug("%s is left behind: %s", self._partition.topic, error)
 
     async def _listen(self) -> None:
-        """Have a topic for answers, and read it."""
+        """Create the topic for replies and start reading it, at the first ask."""
         async with self._making:
             if self._reading is not None:
                 return
             await self._remove_abandoned()
             configs = {"retention.ms": str(RETENTION_MS), "segment.ms": str(RETENTION_MS)}
-            topic = NewTopic(self._place.topic, 1, configs=configs)
+            topic = NewTopic(self._partition.topic, 1, configs=configs)
             try:
                 await self._log.admin().create_topics([topic])
             except TopicExists:
-                logger.debug("%s is there: from a life before", topic.name)
+                logger.debug("%s exists: an earlier process of this name created it", topic.name)
             if self._is_over:
-                raise RequestTimedOut(f"{topic.name} is not read any more: this worker stops")
+                raise RequestTimedOut(f"{topic.name} is no longer read: this worker is stopping")
             ready = asyncio.get_running_loop().create_future()
             self._reading = self._group.create_task(self._read(ready), name="replies")
             await ready
 
     async def _read(self, ready: asyncio.Future[None]) -> None:
-        place = self._place
+        part = self._partition
         async with self._log.consumer(auto_offset_reset="latest") as consumer:
-            consumer.assign([place])
-            # What is there already is for asks of a life before.
-            consumer.seek(place, (await consumer.end_offsets([place]))[place])
+            consumer.assign([part])
+            # Existing records answer asks of an earlier process of this name.
+            consumer.seek(part, (await consumer.end_offsets([part]))[part])
             if not ready.done():
                 ready.set_result(None)
             while True:
-                for record in (await consumer.poll(timeout_ms=POLL_MS)).get(place, ()):
-                    self._hear(record)
+                for record in (await consumer.poll(timeout_ms=POLL_MS)).get(part, ()):
+                    self._receive(record)
 
-    def _hear(self, record: LogRecord) -> None:
+    def _receive(self, record: LogRecord) -> None:
         answer = self._asked.get(number_of(record.headers) or b"")
         if answer is not None and not answer.done():
             answer.set_result(record.value)
@@ -194,40 +213,41 @@ class Replies:
             sent = await self._producer.send(ask.reply_to, data, headers=headers, partition=0)
             await sent
         except StreamlogError as error:
-            logger.info("an answer to %s has not arrived: %s", ask.reply_to, error)
+            logger.info("an answer to %s was not sent: %s", ask.reply_to, error)
 
     async def _remove_abandoned(self) -> None:
-        """Remove the topics of processes that are gone, and with them all that they waited for."""
+        """Delete the topics for replies of workers that have ended."""
         admin, alive = self._log.admin(), {self._prefix + name for name in self._alive()}
         if not alive:
             return
         names = [topic.name for topic in await admin.list_topics()]
-        places = [
+        parts = [
             TopicPartition(name, 0)
             for name in names
             if name.startswith(self._prefix) and name not in alive
         ]
-        if not places:
+        if not parts:
             return
         async with self._log.consumer() as consumer:
-            begins = await consumer.begin_offsets(places)
-            ends = await consumer.end_offsets(places)
-        # One that has never been used may be about to be.
-        expired = [place.topic for place in places if 0 < ends[place] == begins[place]]
+            begins = await consumer.begin_offsets(parts)
+            ends = await consumer.end_offsets(parts)
+        # Only topics whose records have all expired. A topic without any record so far may belong
+        # to a worker that is starting, which is not in `alive` yet.
+        expired = [part.topic for part in parts if 0 < ends[part] == begins[part]]
         if expired:
-            logger.info("removing topics of processes that are gone: %s", ", ".join(expired))
+            logger.info("deleting reply topics of workers that have ended: %s", ", ".join(expired))
             await admin.delete_topics(expired)
 
 
 ROWS_MAX = 10_000
-"""Of a table that somebody goes through, read at a time: the task may be closed in between."""
+"""The number of rows that an iteration reads at a time: the task may be closed in between."""
 
 
 class CommittedRows:
-    """A `CommittedRowReader` of tasks that run here."""
+    """The committed rows of this worker's tasks; a `CommittedRowReader`."""
 
     def __init__(self, store_of: Callable[[TaskId], DeferredStore | None]) -> None:
-        """`store_of` gives what a task has committed; None if it is not open."""
+        """Create the reader; `store_of` returns the store of a task, or None if it is not open."""
         self._store_of = store_of
 
     def row(self, table: TableRows, partition: int, key: bytes) -> bytes | None:
@@ -249,8 +269,8 @@ class CommittedRows:
         found = self._store_of(TaskId(table.subtopology, partition))
         if found is None:
             raise UsageError(
-                f"the rows of table {table.name!r}, partition {partition}, are with no task of "
-                "this worker just now: the record in hand comes again where they are"
+                f"no task of this worker has partition {partition} of table {table.name!r} at "
+                "present: the agent's record is handled again by the worker that has it"
             )
         return found
 
@@ -260,15 +280,15 @@ def rows_for_agents(
     counts: Mapping[str, int],
     store_of: Callable[[TaskId], DeferredStore | None],
 ) -> AgentRows:
-    """What the agents of this worker have at hand."""
+    """Return the rows of tables that the agents of this worker read and write."""
     return AgentRows(tables_of(topology), counts, topology.worked_on, CommittedRows(store_of))
 
 
 FEED_RECORDS_MAX = 10_000
-"""A feed with more than this takes no more until it is half empty. What one poll has brought
-is taken whole, on top."""
+"""The queue length of an agent at which its partitions are paused, until it is half empty. The
+records of one poll are always added as a whole."""
 HANDLE_WAIT_MS = 30_000
-"""How long a rebalance or a stop waits for the records in hand."""
+"""How long a rebalance or a stop waits for the records that agents are working on."""
 
 
 class WorkerAgents:
@@ -285,7 +305,7 @@ class WorkerAgents:
         rows: AgentRows,
         answer: Answer = no_answer,
     ) -> None:
-        """`rows` are those of tables that they have at hand."""
+        """Create the runs of all agents; `rows` are the tables that agents read and write."""
         self.rows = rows
         self._pauses = pauses
         self._sinks = SinkWriter(producer)
@@ -293,12 +313,12 @@ class WorkerAgents:
         self._figures = figures
         self._drops = DropLog()
         alarm = LoopAlarm(clock)
-        write, drop = self._sinks.write, self._left_out
+        write, drop = self._sinks.write, self._count_drop
         self._runs = [
             AgentRun(agent, write, alarm, drop=drop, answer=answer, rows=rows) for agent in agents
         ]
         self._held: set[AgentRun] = set()
-        """Those whose feed is full."""
+        """The runs whose queue is full."""
         for run in self._runs:
             run.on_taken = lambda run=run: self._make_room(run)  # type: ignore[misc]
 
@@ -308,8 +328,8 @@ class WorkerAgents:
             group.create_task(run.run(), name=f"agent {run.agent.name}")
 
     def take(self, polled: Mapping[TopicPartition, Iterable[LogRecord]]) -> None:
-        """Hand records to the agents that read them."""
-        self._drops.tell(self._clock.now_ms())
+        """Give records to the agents that read them."""
+        self._drops.log(self._clock.now_ms())
         for run in self._runs:
             for partition in run.partitions:
                 if partition in polled:
@@ -318,15 +338,15 @@ class WorkerAgents:
                 self._held.add(run)
                 self._pauses.hold(run, run.partitions)
 
-    async def leave_out(self, outbox: Outbox) -> None:
-        """Write and count what becomes of records that were passed."""
+    async def pass_on(self, outbox: Outbox) -> None:
+        """Write dead letters of skipped records, and count the drops."""
         await self._sinks.write(outbox.writes)
         for drop in outbox.drops:
-            self._left_out(drop)
+            self._count_drop(drop)
 
     @property
     def places(self) -> dict[TopicPartition, dict[str, AgentPosition]]:
-        """What every agent has handled of each partition that it reads, by its name."""
+        """Partition to the progress of each agent that reads it, by the agent's name."""
         found: defaultdict[TopicPartition, dict[str, AgentPosition]] = defaultdict(dict)
         for run in self._runs:
             for partition, place in run.places.items():
@@ -336,27 +356,32 @@ class WorkerAgents:
     def sights(
         self, ends: Callable[[TopicPartition], int | None], read: Mapping[TopicPartition, int]
     ) -> dict[str, Sight]:
-        """Where each agent stands, given the ends of its inputs and how far they have been read."""
+        """Return the progress of each agent, for the watchdog.
+
+        Args:
+            ends: returns the end of an input, or None.
+            read: the read positions of inputs.
+        """
         found: dict[str, Sight] = {}
         for run in self._runs:
             positions = {part: place.position for part, place in run.places.items()}
             if run.is_idle:
-                # What has been read and not handled is no records: gaps, ends of transactions.
+                # An idle agent has handled all records: the rest is gaps and control batches.
                 positions = {part: max(at, read.get(part, at)) for part, at in positions.items()}
             lags = {part: max((ends(part) or 0) - at, 0) for part, at in positions.items()}
             found[f"agent {run.agent.name}"] = Sight(positions, lags)
         return found
 
     def reason(self, who: str) -> str:
-        """What an agent that does not get on has in hand."""
+        """Return the records that a stalled agent works on; empty for other names."""
         hands = [run.current_positions for run in self._runs if who == f"agent {run.agent.name}"]
-        return f"it has {hands[0]}" if hands else ""
+        return f"it works on {hands[0]}" if hands else ""
 
     async def flush(self) -> None:
-        """Wait until everything that agents have yielded until now is acknowledged.
+        """Wait until all records that agents have yielded so far are acknowledged.
 
         Raises:
-            StreamlogError: something could not be written: no offset may be committed.
+            StreamlogError: a record could not be written, so no offset may be committed.
         """
         for run in self._runs:
             await run.results.drain()
@@ -370,9 +395,13 @@ class WorkerAgents:
         ahead: Mapping[TopicPartition, Mapping[str, AgentPosition]],
         kept: Collection[TopicPartition] = (),
     ) -> None:
-        """Read these partitions, each from its offset on, and go on with those that are kept.
+        """Read added partitions, and continue with kept ones.
 
-        `ahead` has, by name, the agents that have handled something behind it.
+        Args:
+            starts: added partitions with the offset to begin at.
+            ahead: the committed progress of agents that had handled records after that offset, by
+                the agent's name.
+            kept: partitions that stay.
         """
         for run in self._runs:
             name = run.agent.name
@@ -386,18 +415,21 @@ class WorkerAgents:
                 self._pauses.hold(run, run.partitions)
 
     async def revoke(self) -> None:
-        """Drop what waits, and let every agent finish the records in hand."""
+        """Empty the queues, and wait until every agent has finished its present records."""
         await asyncio.gather(*(self._suspend(run) for run in self._runs))
 
     async def wait_for_tasks(self) -> None:
-        """Those that work on tables finish what they have in hand: their tasks are being dropped.
+        """Suspend the agents that use tables, as the tables' tasks are being dropped.
 
-        `go_on` follows, when the tasks are opened again.
+        `resume` follows when the tasks are opened again.
         """
         await asyncio.gather(*(self._suspend(run) for run in self._on_tables))
 
-    def go_on(self) -> None:
-        """They go on behind what they have handled; what came after it has to be read again."""
+    def resume(self) -> None:
+        """Resume the agents that use tables after their last handled record.
+
+        The records after it have to be read again.
+        """
         for run in self._on_tables:
             run.assign(run.places)
 
@@ -406,14 +438,14 @@ class WorkerAgents:
         return [run for run in self._runs if self.rows.worked_on(run.agent.name)]
 
     def give_up(self, partitions: Collection[TopicPartition]) -> None:
-        """These are committed by others from now on."""
+        """Stop reading these partitions; other workers commit them from now on."""
         for run in self._runs:
             run.give_up(partitions)
             numbers = {at.partition for at in partitions if at.topic == run.agent.topic.name}
             self.rows.forget(numbers, self.rows.worked_on(run.agent.name))
 
     async def finish(self) -> None:
-        """End the streams: no record is begun any more, the loops of the users end."""
+        """End the agents' streams: no further record is started, and the users' loops end."""
         for run in self._runs:
             run.end()
         await self.revoke()
@@ -426,14 +458,14 @@ class WorkerAgents:
                 await run.suspend()
         except TimeoutError:
             logger.warning(
-                "agent %s: still at work on %s after %d s: another worker will repeat it",
+                "agent %s: still at work on %s after %d s: another worker handles it again",
                 run.agent.name,
                 run.current_positions,
                 HANDLE_WAIT_MS // 1000,
             )
 
-    def _left_out(self, drop: Drop) -> None:
-        self._figures.left_out([drop])
+    def _count_drop(self, drop: Drop) -> None:
+        self._figures.count_drops([drop])
         self._drops.count([drop])
 
     def _make_room(self, run: AgentRun) -> None:
@@ -443,45 +475,45 @@ class WorkerAgents:
 
 
 class LoopAlarm:
-    """The time of the event loop and the worker's clock."""
+    """Timers of the event loop, by the worker's clock."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
     @property
     def now_ms(self) -> int:
-        """The worker's clock."""
+        """The worker's monotonic time, in milliseconds."""
         return self._clock.now_ms()
 
     @property
     def wall_ms(self) -> int:
-        """Milliseconds since 1970."""
+        """The wall-clock time, in milliseconds since 1970."""
         return self._clock.wall_ms()
 
     def at(self, due_ms: int, call: Callable[[], None]) -> Callable[[], None]:
-        """Call it then, unless what is returned has been called before."""
+        """Call `call` at a time of `now_ms`; returns a function that cancels it."""
         delay_ms = max(due_ms - self._clock.now_ms(), 0)
         return asyncio.get_running_loop().call_later(delay_ms / 1000, call).cancel
 
 
 class WorkerGroupOffsets:
-    """The offsets of the partitions that this worker has."""
+    """The offsets to commit of this worker's partitions, over all tasks and agents."""
 
     def __init__(self, consumer: Consumer, agents: WorkerAgents, tasks: WorkerTasks) -> None:
         self.committed: dict[TopicPartition, OffsetAndMetadata] = {}
-        """What the group has of this worker."""
+        """The offsets that the group has from this worker."""
         self.moved_on: dict[TopicPartition, OffsetAndMetadata] = {}
-        """Where logs begin that have replaced those that were read, to be committed."""
+        """The first offsets in logs that have replaced the logs that were read, to be committed."""
         self._consumer = consumer
         self._agents = agents
         self._tasks = tasks
         self._cuts: dict[TopicPartition, int] = {}
-        """How many times logs were found truncated below what was read."""
+        """How many times each log was found truncated below what was read."""
         self._starts: dict[TopicPartition, Reached] = {}
-        """Where tasks began that have not taken anything yet."""
+        """The start positions of tasks that have not processed a record yet."""
 
     def begin(self, places: Mapping[TopicPartition, StartOffset]) -> None:
-        """These are read from here on."""
+        """Note the start of partitions that are read from now on."""
         for partition, place in places.items():
             self.committed.pop(partition, None)
             self._cuts[partition] = place.log.cuts
@@ -489,22 +521,26 @@ class WorkerGroupOffsets:
                 self._starts[partition] = place.task_at
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """These are committed by others from now on."""
+        """Drop partitions that other workers commit from now on."""
         for partition in partitions:
             self.committed.pop(partition, None)
             self._starts.pop(partition, None)
 
     def move_on(self, places: Mapping[TopicPartition, StartOffset]) -> None:
-        """The next commit has where these logs begin, whatever was read of the ones before."""
+        """Set the offsets of the next commit to the start of logs that have replaced others."""
         self.moved_on = {
             part: place.start._replace(metadata=metadata_of(place.committed, {}, place.log))
             for part, place in places.items()
         }
 
     def done(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Per partition the offset before which tasks and agents are all done, and who is ahead."""
+        """Return, for each partition, the offset before which all its readers are done.
+
+        The metadata names the readers that are further.
+        """
         readers = {partition: dict(places) for partition, places in self._agents.places.items()}
-        # Where a task with state begins is known once that is there.
+        # The start of a task with state is known once its state is open: until then its partition
+        # has no offset, so a commit can't skip records that the state lacks.
         starts = {at: each for at, each in self._starts.items() if self._tasks.has_opened(at)}
         for partition, reached in {**starts, **self._tasks.reached}.items():
             readers.setdefault(partition, {})[TASK] = reached

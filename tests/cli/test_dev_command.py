@@ -31,7 +31,7 @@ def test_one_that_is_killed_is_replaced_and_one_ctrl_c_stops_all(
         process.line(re.escape(f"1 brokers in c: bootstrap.servers={place}"))
         pid = int(process.line(r"broker 1 runs as process (\d+)")[1])
         os.kill(pid, signal.SIGKILL)
-        process.line("broker 1 was killed by SIGKILL: another one takes its place")
+        process.line("broker 1 was killed by SIGKILL: it is replaced")
         process.line("1 . listening on", count=2)
         assert process.stop() == 0
         assert "stopped: data and settings stay in c for the next run" in process.output

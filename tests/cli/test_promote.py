@@ -128,7 +128,7 @@ def test_a_version_is_compared_promoted_and_taken_back(tmp_path: Path) -> None:
             by_latter("compare", "totals", "--version", "v2", "--patience", "0s")
         code, said = by_latter("promote", "v2")
         assert (code, "version 'v2' is app 'shop' from 1970-01-01T00:16:45" in said) == (0, True)
-    assert "end the workers of the program before" in told[0]
+    assert "end the workers of the former program" in told[0]
     code, said = by_latter("compare", "totals", "--version", "v2")
     assert code == history_commands.EXIT_DIFFERENT, said
     assert "only in the app: 'b' = 4, " in said
@@ -137,7 +137,7 @@ def test_a_version_is_compared_promoted_and_taken_back(tmp_path: Path) -> None:
         asyncio.run(feed(former, 6, 2))
         code, said = by_former("promote", "--undo")
         assert (code, "version 'before-v2' is app 'shop'" in said) == (0, True), said
-    assert "end the workers of the program before" in told[0]
+    assert "end the workers of the former program" in told[0]
     assert by_former("promote", "--cancel") == (0, "no promotion is in progress\n")
 
 

@@ -86,7 +86,7 @@ def test_values_keep_their_type_through_a_topic_if_the_function_is_annotated() -
 
 def app_topic(app: App, name: str) -> Any:
     """The topic as another holder of the app would see it."""
-    return Topic(app.topics[name], app.outlet)
+    return Topic(app.topics[name], app.runtime)
 
 
 def test_values_of_a_type_that_is_not_known_are_refused_when_they_are_written() -> None:

@@ -145,7 +145,7 @@ class WorkerRun:
         """Whether the worker has this row in its global tables of the topic."""
         app = self._adapter.app
         wanted = [each for each in app.topology().global_tables if each.topic is topic.spec]
-        access = app.outlet.global_tables
+        access = app.runtime.global_tables
         return (
             not wanted
             or key is None

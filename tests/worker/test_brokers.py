@@ -167,7 +167,7 @@ def test_what_kafka_does_not_do_is_said(kafka: str, tmp_path: Path) -> None:
     attached(url, lambda log: log.admin().create_topics([NewTopic("of-others", 1)]))
     settings = {"LOG": url, "APP": app_id, "STATE": "state"}
     with running(*WORKER, cwd=tmp_path, **settings) as worker:
-        worker.line("brokers are not streamlog's and write no time marks")
+        worker.line("the brokers of this log are not streamlog's")
         assert "of-others" not in worker.output
         assert worker.stop() == 0
         assert worker.output.count("time marks") == 1

@@ -253,4 +253,4 @@ def test_a_stop_does_not_wait_for_an_init_for_ever(tmp_path: Path) -> None:
         worker = stack.enter_context(running(*WORKER, cwd=tmp_path))
         worker.line("^loading the model$")
         assert worker.stop() == 7
-        assert "is not waited for" in worker.output
+        assert "stopped without waiting for it" in worker.output

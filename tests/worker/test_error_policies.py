@@ -49,8 +49,8 @@ def test_a_record_that_fails_is_put_aside_and_comes_again(tmp_path: Path) -> Non
         expected += [10, 30, 60]
         raw = [n.to_bytes(8) for n in (1, 2)] + [b"?", (13).to_bytes(8), (3).to_bytes(8)]
         assert attached(url, lambda log: through(log, *raw)) == expected
-        worker.line("price: 1 records left out: dead letter; the last one: offset 3 of orders-0")
-        worker.line("orders: 1 records left out: dead letter")
+        worker.line("price: 1 records dropped: dead letter; the last one: offset 3 of orders-0")
+        worker.line("orders: 1 records dropped: dead letter")
         assert worker.stop() == 0
     code, output = streamlog("-A", "pricing", "dlq", "list", cwd=tmp_path)
     assert code == 0, output

@@ -62,7 +62,7 @@ def test_who_comes_gets_ready_while_nothing_stops(tmp_path: Path) -> None:
                 await feed(producer, events[: EVENTS // 2])
                 new = crew.worker("b")
                 # The task without state moves at once, the other one when its state is there.
-                await says(new, r"task 1_\d: a standby, \d+ records read")
+                await says(new, r"standby of task 1_\d is up to date: \d+ records read")
                 await feed(producer, events[EVENTS // 2 :])
                 await says(new, "this worker has 3 partitions")
                 await close_windows(producer)
@@ -102,7 +102,7 @@ def test_a_standby_takes_over_and_output_is_exact_whatever_happens(tmp_path: Pat
                 await says(three, "this worker has 6 partitions")
                 two.signal(signal.SIGCONT)
                 await feed(producer, events[4 * part : 5 * part])
-                await says(two, "the group has given 3 partitions to others")
+                await says(two, "the group has given 3 partitions to other workers")
                 assert await asyncio.to_thread(three.stop) == 0
                 await feed(producer, events[5 * part :])
                 await close_windows(producer)

@@ -344,7 +344,7 @@ def test_a_task_without_state_tells_of_the_other_topic_once(
             async with worker(case) as task:
                 await settled(case, [old, new], task)
             (line,) = lines()
-            assert line.startswith("source: this is another topic than the one that app 'again'")
+            assert line.startswith("source: the topic that app 'again' has read was deleted")
             assert f"now {id_text(topic.topic_id)})" in line
             assert line.endswith("Reading from its beginning, as source_lost is 'earliest'")
             async with worker(case) as task:

@@ -72,7 +72,7 @@ def test_a_killed_worker_gets_its_place_back_and_a_failing_one_ends_them_all(
         rounds = process.output.count("rebalance: this worker")
         pid = process.line(r"worker 2 runs as process (\d+)")[1]
         os.kill(int(pid), signal.SIGKILL)
-        process.line("worker 2 was killed by SIGKILL: another one takes its place$")
+        process.line("worker 2 was killed by SIGKILL: it is replaced$")
         greet_all("bob")
         process.line(r"^1 \| hello, bob", count=2)
         process.line(r"^2 \| hello, bob", count=2)

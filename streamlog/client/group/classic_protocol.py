@@ -398,7 +398,7 @@ class GroupMember:
         share = _assigned(response.assignment)
         self._offered = frozenset(share.partitions)
         if isinstance(self._assignor, DirectingPort):
-            self._assignor.heard(share.user_data)
+            self._assignor.on_assignment(share.user_data)
         # If the sync was sent so long ago that the session may have expired, a heartbeat is due at
         # once: its answer says whether the member still is one.
         self._heartbeat_ms = now_ms
@@ -599,7 +599,7 @@ class GroupMember:
 
     def _user_data(self, owned: frozenset[TopicPartition]) -> bytes | None:
         if isinstance(self._assignor, DirectingPort):
-            return self._assignor.told()
+            return self._assignor.subscription_data()
         if not isinstance(self._assignor, StickyPort) or self._owned_generation < 0:
             return None
         return self._assignor.user_data(owned, self._owned_generation)

@@ -1,7 +1,7 @@
-"""Rows of tables from anywhere: asked of this worker's tasks, or of the worker that has them.
+"""Access to the rows of tables, on this worker and on others.
 
-`rounds_of` is what is asked, `local` answers from tasks that run here, `routed` finds who is to
-be asked. The way over HTTP is in `worker/web`.
+`questions` holds the queries and answers. `routed_tables` answers them from the tasks of this
+worker, and finds the worker to ask for other rows. The way over HTTP is in `worker/web`.
 """
 
 from __future__ import annotations

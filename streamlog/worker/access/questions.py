@@ -1,9 +1,10 @@
-"""What workers ask each other about rows, and what they answer.
+"""Questions: the queries about rows that workers send to each other, and the answers.
 
-Questions are about one task, which is named with the table, so that each worker answers for
-itself whether it has it: who asks may have an old idea of who runs what. Rule of the file:
-plain data as it travels; fields that a reader does not know are ignored, those it misses have
-a default. A question is never handed on, so it takes one hop at most.
+A query names its table and its task. The worker that receives it checks whether it has the task, as
+the sender's view of the assignment may be old. A query is never forwarded, so it takes one hop.
+
+Rule: plain data. A reader ignores unknown fields, and missing fields have defaults. Not done here:
+the way over HTTP (`web/table_pages`), and the choice of a worker (`routed_tables`).
 """
 
 from __future__ import annotations
@@ -17,34 +18,34 @@ from streamlog.processing.task import TaskId
 
 
 class NotHere(Exception):
-    """Who was asked does not run the task (any more, or yet)."""
+    """The worker does not run the task: not yet, or no longer."""
 
 
 class TaskQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """What every question has."""
+    """The fields that all queries have."""
 
     app: str
     table: str
-    """The node that keeps the rows."""
+    """The name of the node that holds the rows."""
     subtopology: int
     partition: int
     stale_ok: bool = False
-    """A standby copy may answer."""
+    """Whether a standby may answer, with rows that may be old."""
 
     @property
     def task_id(self) -> TaskId:
-        """Who is to answer."""
+        """The task that holds the rows."""
         return TaskId(self.subtopology, self.partition)
 
 
 class RowQuery(TaskQuery, frozen=True, kw_only=True):
-    """One row by its key."""
+    """Asks for the row of a key."""
 
     key: bytes
 
 
 class ScanQuery(TaskQuery, frozen=True, kw_only=True):
-    """The next rows of a scan."""
+    """Asks for the next page of a scan."""
 
     low: bytes = b""
     high: bytes | None = None
@@ -54,51 +55,55 @@ class ScanQuery(TaskQuery, frozen=True, kw_only=True):
 
     @property
     def span(self) -> KeySpan:
-        """What is looked for."""
+        """The keys of the scan."""
         return KeySpan(self.low, self.high, self.head, self.own_at)
 
 
 class AppliedQuery(TaskQuery, frozen=True, kw_only=True):
-    """Whether the task has taken in a record and committed it."""
+    """Asks whether the task has processed a record and committed it."""
 
     topic: str
     offset: int
     wait_ms: int = 0
-    """How long the answer may be waited for."""
+    """How long the worker may wait for the commit before it answers."""
 
 
 class RowAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer to `RowQuery`."""
+    """The answer to `RowQuery`."""
 
     data: bytes | None = None
+    """The row; None if the key has none."""
     age_ms: int | None = None
-    """Of a standby copy: how long ago it was like its owner; None from the owner."""
+    """From a standby: the time since it last had everything that the owner had committed, in
+    milliseconds. None from the owner."""
 
 
 class ScanAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer to `ScanQuery`."""
+    """The answer to `ScanQuery`."""
 
     rows: list[tuple[bytes, bytes]] = []
     next_key: bytes | None = None
+    """The key at which the next page begins; None after the last page."""
     age_ms: int | None = None
+    """As in `RowAnswer`."""
 
 
 class AppliedAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer to `AppliedQuery`."""
+    """The answer to `AppliedQuery`."""
 
-    passed: bool = False
-    stands: bool = False
-    """The worker processes nothing just now, as its group forms anew or it is about to stop."""
+    is_applied: bool = msgspec.field(default=False, name="passed")
+    is_suspended: bool = msgspec.field(default=False, name="stands")
+    """Whether the worker processes nothing at present: its group rebalances, or it is stopping."""
 
 
 class RowHolder(Protocol):
-    """Port: somebody who may have rows. All calls raise NotHere if it does not."""
+    """Port: a worker that may hold rows. All methods raise NotHere if it does not have the task."""
 
-    async def row(self, asked: RowQuery) -> RowAnswer:
-        """One row."""
+    async def row(self, query: RowQuery) -> RowAnswer:
+        """Return the row of a key."""
 
-    async def rows(self, asked: ScanQuery) -> ScanAnswer:
-        """Some rows of a scan, in the order of their keys."""
+    async def rows(self, query: ScanQuery) -> ScanAnswer:
+        """Return a page of a scan, in the order of the keys."""
 
-    async def passed(self, asked: AppliedQuery) -> AppliedAnswer:
-        """Whether a record has been taken in and committed."""
+    async def check_applied(self, query: AppliedQuery) -> AppliedAnswer:
+        """Return whether a record is processed and committed, after at most `query.wait_ms`."""

@@ -1,9 +1,13 @@
-"""LocalRows: questions about rows, answered by the tasks that run in this worker.
+"""Routed tables: the rows of all tables, wherever their tasks run.
 
-Tasks answer between two batches, one question after the other, from what they have committed;
-standby copies, if they are asked, from what they have read, with the time since they last had
-all of it. Rule of the file: what waits is bounded, in number here and in cost by the pages of a
-scan; one question too many is refused at once, as whoever asks can come again and a task can't.
+`RoutedTables` finds the worker that has a row: this one, the task's owner, or a standby if old rows
+will do. It repeats a query while the task moves. `LocalRows` answers for the tasks of this worker:
+a task answers between two batches, one query at a time, from its committed state; a standby answers
+from what it has read, with the age of it.
+
+Rule: queries that wait are bounded, in number here and in cost by the pages of a scan. A query
+beyond the bound is refused immediately, as its sender can repeat it while the task has to process
+records. Not done here: HTTP (`web/table_pages`).
 """
 
 from __future__ import annotations
@@ -42,20 +46,20 @@ from streamlog.worker.assignment.streams_assignor import Peer, WorkerPeers
 from streamlog.worker.health.worker_health import Figures
 
 T = TypeVar("T")
-"""What a task answers."""
+"""The type of an answer."""
 
 
 class _Aged(NamedTuple):
-    """A copy, and how long ago it was like its owner."""
+    """The store of a standby, and the time since it last had everything that the owner had."""
 
     store: KeyValueStore
     age_ms: int
 
 
 WAITING_MAX = 256
-"""Questions of all who ask that wait for this worker's tasks."""
+"""The largest number of queries that wait for this worker's tasks."""
 PASSED_LOOK_MS = 20
-"""How often it is looked whether a record has been committed, while somebody waits for it."""
+"""The pause between two checks whether a record is committed."""
 
 
 class QueryableTasks(Protocol):
@@ -63,29 +67,33 @@ class QueryableTasks(Protocol):
 
     @property
     def is_suspended(self) -> bool:
-        """Whether tasks process nothing just now."""
+        """Whether the tasks process nothing at present."""
 
     def runs(self, task_id: TaskId) -> bool:
-        """Whether the task runs here."""
+        """Return whether the task runs here."""
 
     def ask(self, task_id: TaskId, question: Callable[[Task], T]) -> Awaitable[T]:
-        """Let a task answer between two batches; NotHere if it does not run here."""
+        """Call `question` with the task between two batches.
+
+        Raises:
+            NotHere: the task does not run here.
+        """
 
 
 class StandbyCopy(Protocol):
-    """Port: a task's state that is followed here while the task runs elsewhere."""
+    """Port: the state of a task that runs on another worker."""
 
     @property
     def store(self) -> KeyValueStore | None:
-        """What it has; None while it is being made."""
+        """The store; None while it is being created."""
 
     @property
     def even_ms(self) -> int | None:
-        """When it last had all that its owner had committed; None before it first did."""
+        """The time at which it last had everything that the owner had committed, or None."""
 
 
 class LocalRows:
-    """The rows of the tasks that run here."""
+    """The rows of the tasks that run on this worker; a `RowHolder`."""
 
     def __init__(
         self,
@@ -96,7 +104,7 @@ class LocalRows:
         figures: Figures,
         copy_of: Callable[[TaskId], StandbyCopy | None],
     ) -> None:
-        """`copy_of` gives the standby copies of this worker, to be used from the event loop."""
+        """Create the holder; `copy_of` returns the standby of a task, if this worker has one."""
         self._topology = topology
         self._tasks = tasks
         self._clock = clock
@@ -105,73 +113,75 @@ class LocalRows:
         self._waiting = 0
 
     def has(self, task_id: TaskId) -> bool:
-        """Whether this worker is who answers for the task."""
+        """Return whether the task runs on this worker."""
         return self._tasks.runs(task_id)
 
-    async def row(self, asked: RowQuery) -> RowAnswer:
-        """See `Holder`."""
+    async def row(self, query: RowQuery) -> RowAnswer:
+        """See `RowHolder`."""
 
         def look(task: Task) -> bytes | None:
-            return task.row(asked.table, asked.key, committed=True)
+            return task.row(query.table, query.key, committed=True)
 
-        if (copy := self._copy(asked)) is not None:
-            found = copy.store.get(self._prefix(asked) + asked.key)
+        if (copy := self._copy(query)) is not None:
+            found = copy.store.get(self._prefix(query) + query.key)
             return RowAnswer(data=found, age_ms=copy.age_ms)
-        return RowAnswer(data=await self._ask(asked, look))
+        return RowAnswer(data=await self._ask(query, look))
 
-    async def rows(self, asked: ScanQuery) -> ScanAnswer:
-        """See `Holder`."""
+    async def rows(self, query: ScanQuery) -> ScanAnswer:
+        """See `RowHolder`."""
 
         def look(task: Task) -> RowPage:
-            return task.rows(asked.table, asked.span, committed=True, rows_max=asked.rows_max)
+            return task.rows(query.table, query.span, committed=True, rows_max=query.rows_max)
 
-        if (copy := self._copy(asked)) is not None:
+        if (copy := self._copy(query)) is not None:
             page = read_page(
-                copy.store.range, self._prefix(asked), asked.span, rows_max=asked.rows_max
+                copy.store.range, self._prefix(query), query.span, rows_max=query.rows_max
             )
             return ScanAnswer(rows=page.rows, next_key=page.next_key, age_ms=copy.age_ms)
-        page = await self._ask(asked, look)
+        page = await self._ask(query, look)
         return ScanAnswer(rows=page.rows, next_key=page.next_key)
 
-    async def passed(self, asked: AppliedQuery) -> AppliedAnswer:
-        """See `Holder`."""
-        deadline_ms = self._clock.now_ms() + asked.wait_ms
-        place = (asked.topic, asked.partition)
+    async def check_applied(self, query: AppliedQuery) -> AppliedAnswer:
+        """See `RowHolder`."""
+        deadline_ms = self._clock.now_ms() + query.wait_ms
+        part = (query.topic, query.partition)
         while True:
-            positions = await self._ask(asked, lambda task: task.committed_positions)
-            if positions.get(place, 0) > asked.offset:
-                return AppliedAnswer(passed=True)
+            positions = await self._ask(query, lambda task: task.committed_positions)
+            if positions.get(part, 0) > query.offset:
+                return AppliedAnswer(is_applied=True)
+            # A rebalance waits until this worker's agents have finished. If an agent waited here
+            # for a commit, which no task makes during a rebalance, neither would end.
             if self._tasks.is_suspended:
-                return AppliedAnswer(stands=True)
+                return AppliedAnswer(is_suspended=True)
             if self._clock.now_ms() >= deadline_ms:
                 return AppliedAnswer()
             await asyncio.sleep(PASSED_LOOK_MS / 1000)
 
-    def _copy(self, asked: TaskQuery) -> _Aged | None:
-        """The copy to answer from, if the task does not run here and a copy will do."""
-        if not asked.stale_ok or self._tasks.runs(asked.task_id):
+    def _copy(self, query: TaskQuery) -> _Aged | None:
+        """Return the standby to answer from, if the task runs elsewhere and old rows will do."""
+        if not query.stale_ok or self._tasks.runs(query.task_id):
             return None
-        copy = self._copy_of(asked.task_id) if asked.app == self._topology.app_id else None
+        copy = self._copy_of(query.task_id) if query.app == self._topology.app_id else None
         if copy is None or copy.store is None or copy.even_ms is None:
             return None
         self._figures.answered["standby"] += 1
         return _Aged(copy.store, max(self._clock.now_ms() - copy.even_ms, 0))
 
-    def _prefix(self, asked: TaskQuery) -> bytes:
-        if asked.subtopology >= len(self._topology.subtopologies):
-            raise NotHere(f"this worker's app has no sub-topology {asked.subtopology}")
-        return prefix_of(self._topology.subtopologies[asked.subtopology], asked.table)
+    def _prefix(self, query: TaskQuery) -> bytes:
+        if query.subtopology >= len(self._topology.subtopologies):
+            raise NotHere(f"this worker's app has no sub-topology {query.subtopology}")
+        return prefix_of(self._topology.subtopologies[query.subtopology], query.table)
 
-    async def _ask(self, asked: TaskQuery, question: Callable[[Task], Any]) -> Any:  # noqa: ANN401 - of the question's type
-        if asked.app != self._topology.app_id:
-            raise NotHere(f"this worker is of app {self._topology.app_id!r}, not {asked.app!r}")
+    async def _ask(self, query: TaskQuery, question: Callable[[Task], Any]) -> Any:  # noqa: ANN401 - of the question's type
+        if query.app != self._topology.app_id:
+            raise NotHere(f"this worker is of app {self._topology.app_id!r}, not {query.app!r}")
         if self._waiting >= WAITING_MAX:
             raise RequestTimedOut(
-                f"this worker is asked for too many rows at once (more than {WAITING_MAX})"
+                f"this worker has too many queries for rows at once (more than {WAITING_MAX})"
             )
         self._waiting += 1
         try:
-            answer = await self._tasks.ask(asked.task_id, question)
+            answer = await self._tasks.ask(query.task_id, question)
             self._figures.answered["task"] += 1
             return answer
         finally:
@@ -180,49 +190,51 @@ class LocalRows:
 
 logger = repeated.logger(__name__)
 
-"""An answer."""
 
 WAIT_MS = 60_000
-"""Longer than the group takes to see that a worker has died, and others to take over. They wait for
-their agents (`agents.HANDLE_WAIT_MS`) first, one of which may wait here for what is to move."""
+"""How long a query is repeated while its task moves. It covers the detection of a dead worker and
+the take-over of its tasks. Other workers let their agents finish first (`agents.HANDLE_WAIT_MS`),
+and such an agent may itself wait here for a row of the task that moves."""
 RETRY_MS = 100
 APPLIED_WAIT_MS = 2_000
-"""How long one question whether a row has arrived waits for the owner's next commit."""
+"""How long one `AppliedQuery` waits for the owner's next commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoutedRow:
-    """A row."""
+    """A row with its age."""
 
     key: Any
     value: Any
     age_ms: int | None
-    """Of a standby copy; None from the owner."""
+    """From a standby: the time since it last had everything that the owner had committed, in
+    milliseconds. None from the owner."""
 
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """A row that was written."""
+    """The record of a row that was written."""
 
     topic: str
     partition: int
     offset: int
     applied: bool
-    """Whether its owner has committed it. Not waited for while the group forms anew."""
+    """Whether the row's task has committed it; false if the write did not wait for that, because
+    the group rebalances."""
 
 
 class SendQuestion(Protocol):
-    """Writes one record and says where it lies: topic, partition, offset, timestamp."""
+    """Writes a record."""
 
     def __call__(
         self, topic: str, value: bytes | None, *, key: bytes | None
     ) -> Awaitable[tuple[str, int, int, int]]:
-        """Once it is acknowledged."""
+        """Return the acknowledged record's topic, partition, offset and timestamp."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingDeps:
-    """What the rows of an app are reached by."""
+    """The tables of an app, and the ways to their rows."""
 
     app_id: str
     tables: Mapping[str, TableRows]
@@ -230,16 +242,16 @@ class RoutingDeps:
     peers: WorkerPeers
     local: LocalRows
     remote: Callable[[str], RowHolder]
-    """The worker at an endpoint."""
+    """Returns the worker at an endpoint, HOST:PORT."""
     send: SendQuestion
     clock: Clock
 
 
 class RoutedTables:
-    """A `TableAccess` over all workers."""
+    """The rows of all workers; a `TableAccess`."""
 
-    def __init__(self, reach: RoutingDeps) -> None:
-        self._with = reach
+    def __init__(self, deps: RoutingDeps) -> None:
+        self._with = deps
 
     @property
     def tables(self) -> Mapping[str, TableRows]:
@@ -247,7 +259,7 @@ class RoutedTables:
         return self._with.tables
 
     def partitions(self, rows: TableRows) -> int:
-        """How many partitions a table has."""
+        """Return the number of partitions of a table."""
         return rows.partitions(self._with.counts)
 
     async def fetch(self, table: str, key: object, *, stale_ok: bool) -> Any:  # noqa: ANN401 - of the user's type
@@ -258,17 +270,23 @@ class RoutedTables:
     async def find(
         self, table: str, key: object, *, stale_ok: bool = False, wait_ms: int = WAIT_MS
     ) -> RoutedRow | None:
-        """The row of a key with its age; None if there is none.
+        """Return the row of a key with its age, or None if the key has no row.
+
+        Args:
+            table: the name of the table.
+            key: the key.
+            stale_ok: whether a standby may answer.
+            wait_ms: how long to repeat the query while the task moves.
 
         Raises:
             UsageError: there is no such table.
-            SerdeError: the key is not of its type.
-            RequestTimedOut: nobody had the row in time.
-            ConfigError: who has it has no server.
+            SerdeError: the key is not of the table's key type.
+            RequestTimedOut: no worker with the task answered in time.
+            ConfigError: the worker with the task has no HTTP server.
         """
         rows = table_named(self._with.tables, table)
         row_key = rows.row_key(key)
-        asked = RowQuery(
+        query = RowQuery(
             app=self._with.app_id,
             table=rows.owner.name,
             subtopology=rows.subtopology,
@@ -276,9 +294,9 @@ class RoutedTables:
             stale_ok=stale_ok,
             key=row_key,
         )
-        answer = await self._answer(asked, lambda holder: holder.row(asked), wait_ms)
+        answer = await self._answer(query, lambda holder: holder.row(query), wait_ms)
         if answer.age_ms is not None:
-            logger.info("table %s: from a standby copy, %d ms old", table, answer.age_ms)
+            logger.info("table %s: row from a standby, %d ms old", table, answer.age_ms)
         found = None if answer.data is None else rows.found(key, row_key, answer.data)
         return None if found is None else RoutedRow(*found, answer.age_ms)
 
@@ -287,21 +305,27 @@ class RoutedTables:
         await self.write(table, key, value)
 
     async def write(self, table: str, key: object, value: object, *, wait_ms: int = WAIT_MS) -> Put:
-        """Write a row, and wait until its owner has committed it.
+        """Write a row, and wait until its task has committed it.
+
+        Args:
+            table: the name of the table.
+            key: the key.
+            value: the value; None deletes the row.
+            wait_ms: how long to wait for the commit.
 
         Raises:
-            UsageError: the rows are computed.
+            UsageError: the table's rows are computed, or there is no such table.
             SerdeError: key or value are not of the table's types.
-            RequestTimedOut: it is written, and was not committed in time.
-            ConfigError: who has the row has no server.
+            RequestTimedOut: the row is written, but was not committed in time.
+            ConfigError: the worker with the task has no HTTP server.
         """
         rows = table_named(self._with.tables, table)
         topic = rows.source
-        data = None if value is None else _dumped(rows, value)
+        data = None if value is None else _dump(rows, value)
         raw = rows.own_key(key)
         _, partition, offset, _ = await self._with.send(topic.name, data, key=raw)
         deadline_ms = self._with.clock.now_ms() + wait_ms
-        asked = AppliedQuery(
+        query = AppliedQuery(
             app=self._with.app_id,
             table=rows.owner.name,
             subtopology=rows.subtopology,
@@ -310,17 +334,17 @@ class RoutedTables:
             offset=offset,
             wait_ms=min(wait_ms, APPLIED_WAIT_MS),
         )
-        while not (answer := await self._answer(asked, _passed_of(asked), wait_ms)).passed:
-            if answer.stands:
+        while not (answer := await self._answer(query, _applied_of(query), wait_ms)).is_applied:
+            if answer.is_suspended:
                 break
             if self._with.clock.now_ms() >= deadline_ms:
                 raise RequestTimedOut(
                     f"the row of table {table!r} is written at offset {offset} of "
-                    f"{topic.name}-{partition}, but task {asked.task_id} has not committed it "
+                    f"{topic.name}-{partition}, but task {query.task_id} has not committed it "
                     f"within {wait_ms} ms"
                 )
             await asyncio.sleep(RETRY_MS / 1000)
-        return Put(topic.name, partition, offset, applied=answer.passed)
+        return Put(topic.name, partition, offset, applied=answer.is_applied)
 
     async def scan(
         self, table: str, *, prefix: object, at_ms: int | None
@@ -339,13 +363,13 @@ class RoutedTables:
         page_rows: int = PAGE_ROWS_MAX,
         wait_ms: int = WAIT_MS,
     ) -> AsyncIterator[RoutedRow]:
-        """All rows with their ages, a page at a time. Raises as `find`."""
+        """Yield all rows with their ages; reads `page_rows` at a time. Raises as `find`."""
         rows = table_named(self._with.tables, table)
         span = rows.span(prefix=prefix, at_ms=at_ms)
         for partition in range(self.partitions(rows)):
             low: bytes | None = span.low
             while low is not None:
-                asked = ScanQuery(
+                query = ScanQuery(
                     app=self._with.app_id,
                     table=rows.owner.name,
                     subtopology=rows.subtopology,
@@ -357,33 +381,34 @@ class RoutedTables:
                     own_at=span.own_at,
                     rows_max=page_rows,
                 )
-                answer = await self._answer(asked, _rows_of(asked), wait_ms)
+                answer = await self._answer(query, _rows_of(query), wait_ms)
                 for found in rows.seen(answer.rows, at_ms=at_ms):
                     yield RoutedRow(*found, answer.age_ms)
                 low = answer.next_key
 
     async def _answer(
-        self, asked: TaskQuery, question: Callable[[RowHolder], Awaitable[T]], wait_ms: int
+        self, query: TaskQuery, question: Callable[[RowHolder], Awaitable[T]], wait_ms: int
     ) -> T:
-        """Ask those who may know until one does."""
-        clock, task_id = self._with.clock, asked.task_id
+        """Ask the workers that may have the task until one answers."""
+        clock, task_id = self._with.clock, query.task_id
         deadline_ms = clock.now_ms() + wait_ms
         while True:
-            why = "it moves from one worker to another, or nobody runs it yet"
-            for holder in self._holders(task_id, stale_ok=asked.stale_ok):
+            # The directory is read anew in each round: a rebalance may have moved the task.
+            reason = "the task moves from one worker to another, or no worker runs it yet"
+            for holder in self._holders(task_id, stale_ok=query.stale_ok):
                 try:
                     return await question(holder)
                 except NotHere as error:
-                    why = str(error)
+                    reason = str(error)
             if clock.now_ms() >= deadline_ms:
                 raise RequestTimedOut(
-                    f"nobody has answered for task {task_id} (table {asked.table!r}) within "
-                    f"{wait_ms} ms: {why}"
+                    f"no worker answered for task {task_id} (table {query.table!r}) within "
+                    f"{wait_ms} ms: {reason}"
                 )
             await asyncio.sleep(RETRY_MS / 1000)
 
     def _holders(self, task_id: TaskId, *, stale_ok: bool) -> Iterator[RowHolder]:
-        """Who may have the task's rows, the most likely first."""
+        """Yield the workers that may have the task's rows, the most likely first."""
         if self._with.local.has(task_id):
             yield self._with.local
         peers = self._with.peers
@@ -391,19 +416,22 @@ class RoutedTables:
         standbys = list(peers.standbys(task_id)) if stale_ok else []
         if any(peers.is_me(peer) for peer in standbys):
             yield self._with.local
-        asked = {peer.endpoint for peer in (*others, *standbys) if not peers.is_me(peer)}
+        unasked = {peer.endpoint for peer in (*others, *standbys) if not peers.is_me(peer)}
         for peer in (*others, *standbys):
-            if peer.endpoint in asked and peer.endpoint:
-                asked.discard(peer.endpoint)
+            if peer.endpoint in unasked and peer.endpoint:
+                unasked.discard(peer.endpoint)
                 yield self._with.remote(peer.endpoint)
         if others and not any(peer.endpoint for peer in (*others, *standbys)):
             raise ConfigError(
-                f"task {task_id} runs in another worker, which has no HTTP server to be asked "
-                "by: start every worker with --web HOST:PORT, or App(web=...)"
+                f"task {task_id} runs on another worker, which has no HTTP server: start every "
+                "worker with --web HOST:PORT, or App(web=...)"
             )
 
     def _owners(self, task_id: TaskId) -> list[Peer]:
-        """Who runs the task; everybody, if the group is too large to be told who runs what."""
+        """Return the worker that runs the task; all workers if the directory names no tasks.
+
+        The directory of a large group holds addresses only (`DIRECTORIES_BYTES_MAX`).
+        """
         peers = self._with.peers
         owner = peers.active(task_id)
         if owner is not None:
@@ -411,15 +439,15 @@ class RoutedTables:
         return [] if any(peer.active for peer in peers.all) else list(peers.all)
 
 
-def _rows_of(asked: ScanQuery) -> Callable[[RowHolder], Awaitable[Any]]:
-    return lambda holder: holder.rows(asked)
+def _rows_of(query: ScanQuery) -> Callable[[RowHolder], Awaitable[Any]]:
+    return lambda holder: holder.rows(query)
 
 
-def _passed_of(asked: AppliedQuery) -> Callable[[RowHolder], Awaitable[AppliedAnswer]]:
-    return lambda holder: holder.passed(asked)
+def _applied_of(query: AppliedQuery) -> Callable[[RowHolder], Awaitable[AppliedAnswer]]:
+    return lambda holder: holder.check_applied(query)
 
 
-def _dumped(rows: TableRows, value: object) -> bytes:
+def _dump(rows: TableRows, value: object) -> bytes:
     try:
         return rows.source.value.dumps(value)
     except StreamlogError as error:

@@ -29,19 +29,19 @@ class Unit:
     """Partitions that have to be read by the same worker."""
 
     topics: tuple[str, ...]
-    """The whole set of topics that belong together, sorted."""
+    """All topics that are read together, sorted."""
     partition: int
-    """The number that all its partitions have."""
+    """The partition number that all partitions of the unit share."""
     partitions: tuple[TopicPartition, ...]
-    """Those of the topics that have a partition of this number."""
+    """One partition of each topic that has this number."""
 
 
 Rank = Callable[[Unit, str], float]
-"""How far a member is from running a unit; 0: its state is at hand."""
+"""The distance of a member from running a unit; 0 if it has all of the unit's state."""
 
 
 def no_rank(_unit: Unit, _member: str) -> float:
-    """Nothing is known of any state."""
+    """Rank all members equally, as without state."""
     return 0
 
 
@@ -66,7 +66,7 @@ def merge_topic_sets(groups: Iterable[Collection[str]]) -> list[tuple[str, ...]]
 
 
 def make_units(groups: Iterable[tuple[str, ...]], partitions: Mapping[str, int]) -> list[Unit]:
-    """The units of these topic sets, given the partition count of every topic."""
+    """Return the units of these topic sets, given the partition count of every topic."""
     found = []
     for topics in groups:
         for partition in range(max((partitions.get(topic, 0) for topic in topics), default=0)):
@@ -81,12 +81,12 @@ def make_units(groups: Iterable[tuple[str, ...]], partitions: Mapping[str, int])
 
 @dataclass(frozen=True)
 class Placement:
-    """What an app has to share out among its workers."""
+    """The inputs and tasks of an app, which are spread over its workers."""
 
     groups: tuple[tuple[str, ...], ...]
-    """Topics that are read together (see `merge_topic_sets`)."""
+    """Sets of topics that are read together (see `merge_topic_sets`)."""
     inputs: Mapping[int, Collection[str]] = field(default_factory=dict)
-    """By number of a sub-topology: the topics that its tasks read."""
+    """Sub-topology number to the topics that its tasks read."""
     stateful: Collection[int] = ()
     """The sub-topologies whose tasks have state."""
 
@@ -99,10 +99,10 @@ class Placement:
         """Spread the units over the members.
 
         Args:
-            members: member id to the topics it subscribes to. A unit goes only to a member
+            members: member id to the topics that it subscribes to. A unit goes only to a member
                 that reads all of its topics, so two versions of an app may share a group.
             partitions: topic to partition count.
-            owned: member id to what it held before this rebalance.
+            owned: member id to the partitions that it held before this rebalance.
         """
         held = {part: member for member, parts in (owned or {}).items() for part in parts}
         holders = {}
@@ -122,28 +122,28 @@ class Placement:
         holders: Mapping[Unit, str],
         rank: Rank = no_rank,
     ) -> dict[Unit, str]:
-        """The member that is to have each unit: even, and as few as possible somewhere else.
+        """Return the target member of each unit: balanced, with as few moves as possible.
 
         Args:
-            members: as in `assign`.
-            partitions: as in `assign`.
-            holders: where each unit is and may stay.
-            rank: which member is nearest to running a unit that has to go somewhere.
+            members: member id to the topics that it subscribes to.
+            partitions: topic to partition count.
+            holders: the member that each unit may stay with.
+            rank: ranks the members for a unit that moves; the smallest rank gets it.
         """
         spread = _Spread(members, rank)
         for topics in self.groups:
             able = self.able(topics, members)
             if able:
-                spread.place(make_units([topics], partitions), able, holders)
+                spread.add_set(make_units([topics], partitions), able, holders)
         spread.level()
         return spread.members_of_units
 
     def able(self, topics: tuple[str, ...], members: Mapping[str, Sequence[str]]) -> list[str]:
-        """The members that read all of these topics."""
+        """Return the members that read all of these topics, sorted."""
         return [member for member in sorted(members) if {*topics} <= {*members[member]}]
 
     def tasks_of(self, partitions: Collection[TopicPartition]) -> set[TaskId]:
-        """The tasks that read one of these partitions."""
+        """Return the tasks that read at least one of these partitions."""
         return {
             TaskId(number, partition)
             for number, topics in self.inputs.items()
@@ -152,72 +152,74 @@ class Placement:
         }
 
     def state_of(self, unit: Unit) -> list[TaskId]:
-        """The tasks of a unit that have state."""
+        """Return the stateful tasks of a unit, sorted."""
         tasks = self.tasks_of(unit.partitions)
         return sorted(task for task in tasks if task.subtopology in self.stateful)
 
 
 class _Spread:
-    """An assignment in the making."""
+    """A placement under construction: topic sets are added one by one, then the totals levelled."""
 
     def __init__(self, members: Iterable[str], rank: Rank) -> None:
         self._units: dict[str, list[Unit]] = {member: [] for member in sorted(members)}
         self._able: dict[tuple[str, ...], list[str]] = {}
         self._rank = rank
 
-    def place(self, found: list[Unit], able: list[str], holders: Mapping[Unit, str]) -> None:
-        """Give out the units of one topic set: first to their holders, then evenly."""
-        if not found:
+    def add_set(self, units: list[Unit], able: list[str], holders: Mapping[Unit, str]) -> None:
+        """Give the units of one topic set to their holders, and the rest to the nearest members."""
+        if not units:
             return
-        self._able[found[0].topics] = able
-        room = _Room(len(found), able)
-        homeless = []
-        # What is at hand somewhere else is the first to go, if some have to.
-        for unit in sorted(found, key=lambda unit: -self._nearest(unit, able, holders.get(unit))):
+        self._able[units[0].topics] = able
+        quota = _Quota(len(units), able)
+        unplaced = []
+        # A holder over its quota keeps the units that are expensive to move: a unit that another
+        # member has the state of comes last here, so it is the first that no longer fits.
+        for unit in sorted(units, key=lambda unit: -self._nearest(unit, able, holders.get(unit))):
             holder = holders.get(unit)
-            if holder in able and room.has(holder):
-                self._give(holder, unit, room)
+            if holder in able and quota.has_room(holder):
+                self._give(holder, unit, quota)
             else:
-                homeless.append(unit)
-        homeless.sort(key=lambda unit: (self._nearest(unit, able, None), unit.partition))
-        for unit in homeless:
-            # By its state, load in this set, load over all, and name: the same everywhere.
+                unplaced.append(unit)
+        unplaced.sort(key=lambda unit: (self._nearest(unit, able, None), unit.partition))
+        for unit in unplaced:
+            # The name breaks the last tie, so that any leader computes the same placement.
             nearest = min(
-                (member for member in able if room.has(member)),
+                (member for member in able if quota.has_room(member)),
                 key=lambda member: (
                     self._rank(unit, member),
-                    room.count[member],
+                    quota.count[member],
                     len(self._units[member]),
                     member,
                 ),
             )
-            self._give(nearest, unit, room)
+            self._give(nearest, unit, quota)
 
     def level(self) -> None:
-        """Even out the totals without making any one topic set uneven.
+        """Even out the totals and keep every topic set even.
 
-        Two members that differ by two units in total differ by one in some set that both
-        may run; handing that one over swaps the difference there. Each step shrinks the sum
-        of squares of the totals, so it ends.
+        Two members whose totals differ by two differ by one in some set that both can run. Moving
+        one unit of that set reverses the difference there. Each step shrinks the sum of the
+        squares of the totals, so the loop ends.
         """
-        while self._hand_over():
+        while self._move_one():
             pass
 
     @property
     def members_of_units(self) -> dict[Unit, str]:
-        """Where each unit is."""
+        """The member of each unit."""
         return {unit: member for member, many in self._units.items() for unit in many}
 
     def _nearest(self, unit: Unit, able: list[str], holder: str | None) -> float:
-        """How near the nearest one is, besides its holder."""
+        """Return the smallest rank among the members other than the holder."""
         ranks = (self._rank(unit, member) for member in able if member != holder)
         return min(ranks, default=float("inf"))
 
-    def _give(self, member: str, unit: Unit, room: _Room) -> None:
+    def _give(self, member: str, unit: Unit, quota: _Quota) -> None:
         self._units[member].append(unit)
-        room.take(member)
+        quota.take(member)
 
-    def _hand_over(self) -> bool:
+    def _move_one(self) -> bool:
+        """Move one unit from a member to one that has two fewer; False if there is no such pair."""
         by_load = sorted(self._units, key=lambda member: (len(self._units[member]), member))
         for heavy in reversed(by_load):
             for light in by_load:
@@ -231,7 +233,7 @@ class _Spread:
         return False
 
     def _movable(self, heavy: str, light: str) -> Unit | None:
-        """A unit of `heavy` in a set of which `light` has fewer: the one that is nearest to it."""
+        """Return the unit of `heavy` nearest to `light`, from a set of which `light` has fewer."""
         heavy_count = Counter(unit.topics for unit in self._units[heavy])
         light_count = Counter(unit.topics for unit in self._units[light])
         movable = [
@@ -243,72 +245,76 @@ class _Spread:
         return min(movable, key=lambda unit: self._rank(unit, light), default=None)
 
 
-class _Room:
-    """How many units of one topic set each member may have, so that two differ by one at most."""
+class _Quota:
+    """The number of units of one topic set that each member may have: two differ by at most one."""
 
     def __init__(self, number: int, able: list[str]) -> None:
         self.count = Counter[str]()
         self._share, self._extra = divmod(number, len(able))
 
-    def has(self, member: str) -> bool:
-        """Whether it may have one more."""
+    def has_room(self, member: str) -> bool:
+        """Return whether the member may have one more."""
         count = self.count[member]
         return count < self._share or (count == self._share and self._extra > 0)
 
     def take(self, member: str) -> None:
-        """It has one more."""
+        """Count one more unit of the member."""
+        # A unit beyond the equal share uses up one of the `number % members` extra ones.
         self._extra -= self.count[member] == self._share
         self.count[member] += 1
 
 
 UNKNOWN_LAG = -1
-"""There is state on disk, but nobody has looked how old it is."""
+"""A lag that is not known: the member has state on disk, but has not compared it with the log."""
 
 CAUGHT_UP, SOME_STATE, UNKNOWN_STATE, NO_STATE = range(4)
-"""How much of a unit's state a member has; with less behind the comma if it lags less."""
+"""How much of a unit's state a member has. The fraction of a rank grows with the lag."""
 
 
 RELEASED_LAG_FACTOR = 8
-"""What its owner has given up is given to whom it was meant for, though he may lag more by now, by
-so many times of what is acceptable: else a busy task would go back and forth."""
+"""A released unit goes to its target even if the target lags by up to this many times the
+acceptable lag. Between release and assignment a busy changelog grows; without this tolerance its
+task would return to the old owner, and move back and forth."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How tasks move, and what they leave behind."""
+    """Limits on moves of tasks, and the number of standbys (KIP-441)."""
 
     acceptable_lag: int = 10_000
-    """So many records of the changelog behind, a member may take a task over."""
+    """The largest lag, in changelog records, at which a member may take over a task."""
     warmups_max: int = 2
-    """So many units at once get ready for a move: each reads a changelog from somewhere."""
+    """The largest number of units, over all workers, that warm up at the same time."""
     standbys: int = 0
-    """Followers of each task, besides who runs it."""
+    """The number of standbys of each stateful task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """What one member brings to a round."""
+    """A member of the group with the state that it has, as input of a rebalance."""
 
     topics: Sequence[str]
     owned: Collection[TopicPartition] = ()
-    """What it runs, and nobody else was given since."""
+    """The partitions that it reads and that no later rebalance gave to another member."""
     host: str = ""
-    """Members with the same one share a state directory; nobody, if it is empty."""
+    """Names the state directory: members with equal hosts share one. Empty: shared with no one."""
     lags: Mapping[TaskId, int] = field(default_factory=dict)
-    """How far the state is behind that it has of tasks, open ones excepted."""
+    """Task to the lag of its state, in changelog records, or `UNKNOWN_LAG`. Running tasks whose
+    restore is complete are absent."""
     following: Collection[TaskId] = ()
-    """Those of them that it follows."""
+    """The tasks among `lags` whose changelog it follows, as a standby or a warm-up."""
 
 
 @dataclass(frozen=True, slots=True)
 class MovePart:
-    """What one member gets in a round."""
+    """What one member gets in a rebalance."""
 
     partitions: list[TopicPartition] = field(default_factory=list)
-    """What it runs from now on."""
+    """The partitions that it reads from now on."""
     standby: list[TaskId] = field(default_factory=list)
+    """The tasks that it follows as a standby."""
     warmup: list[TaskId] = field(default_factory=list)
-    """What it follows until it may have it."""
+    """The tasks that it follows until they can move to it."""
 
 
 def plan_round(
@@ -317,12 +323,33 @@ def plan_round(
     members: Mapping[str, Candidate],
     partitions: Mapping[str, int],
 ) -> dict[str, MovePart]:
-    """What each member gets, given what all of them have."""
+    """Plan one rebalance.
+
+    Args:
+        placement: the inputs and tasks of the app.
+        policy: the limits on moves, and the number of standbys.
+        members: member id to what the member has.
+        partitions: topic to partition count.
+
+    Returns:
+        An entry for every member.
+    """
     return _Round(placement, policy, members, partitions).decide()
 
 
 class _Round:
-    """One round in the making."""
+    """The plan of one rebalance.
+
+    A move of a stateful task from A to B takes several rebalances:
+
+    1. The placement names B as target, but B lags. A keeps the task; B gets a warm-up.
+    2. B's lag becomes acceptable and B asks for a rebalance. A no longer gets the task, and no
+       other member does; B keeps following it. A closes the task and joins again.
+    3. The partitions have no owner. B gets them and opens the state that it has followed.
+
+    If B leaves in between, the next plan has another target, and A still runs the task (1), or the
+    task goes to the member whose state is nearest (2, 3).
+    """
 
     def __init__(
         self,
@@ -356,14 +383,15 @@ class _Round:
             running[unit] = self._runner(unit, member)
             if running[unit] not in {None, member}:
                 warming.append((unit, member))
-        # The nearest first: they are soon done and make room for others.
+        # The smallest lags first: those warm-ups end soonest and let the next ones begin.
         warming.sort(key=lambda each: (self._rank(*each), each[0].topics, each[0].partition))
         warming = warming[: self._policy.warmups_max]
         for unit, runner in running.items():
             if runner is not None:
                 self._parts[runner].partitions.extend(unit.partitions)
                 self._load[runner] += 1
-        # Who is about to have it follows it until then, and so knows how near it is.
+        # A target that waits for the release keeps following: it stays up to date, and its lag is
+        # known in the rebalance that assigns the unit. These don't count against `warmups_max`.
         warming += [
             (unit, target[unit])
             for unit, runner in running.items()
@@ -379,12 +407,18 @@ class _Round:
         return self._parts
 
     def _owner(self, unit: Unit) -> str | None:
-        """Who runs all of it; nobody, if several have parts, as after a change of the app."""
+        """Return the member that runs the whole unit, or None.
+
+        After a change of the app several members may own parts of one unit.
+        """
         owners = self._owners[unit]
         return owners[0] if len(owners) == 1 else None
 
     def _holders(self) -> dict[Unit, str]:
-        """Where each unit may stay: not where it is still being restored, if it is elsewhere."""
+        """Return the members that keep their units if the balance allows it.
+
+        An owner that is still restoring doesn't count if another member could run the unit now.
+        """
         holders = {}
         for unit in self._units:
             owner = self._owner(unit)
@@ -393,29 +427,32 @@ class _Round:
         return holders
 
     def _runner(self, unit: Unit, target: str) -> str | None:
-        """Who runs the unit from now on, if `target` is to have it in the end."""
+        """Return the member that runs the unit after this rebalance; None while it is revoked."""
         owners = self._owners[unit]
         able = self._placement.able(unit.topics, self._topics)
         if owners == [target]:
             return target
         if owners:
             is_free = len(owners) > 1 or owners[0] not in able or self._is_ready(unit, target)
-            # Nobody, until they have given it up.
+            # KIP-429: a unit that moves is revoked here and assigned in the next rebalance. If it
+            # were assigned at once, the target could begin before the owner's last commit.
             return None if is_free else owners[0]
         if self._rank(unit, target) <= SOME_STATE + self._nearness:
             return target
+        # The target lost its state meanwhile: a member that is caught up runs the unit first, and
+        # the next rebalances move it on.
         ready = [member for member in able if self._is_ready(unit, member)]
         return min(ready, key=lambda member: self._rank(unit, member), default=target)
 
     def _is_open(self, unit: Unit, owner: str) -> bool:
-        """Whether the owner has nearly all of the state."""
+        """Return whether the owner runs the unit's tasks, or has almost restored them."""
         lags = self._members[owner].lags
         return all(
             0 <= lags.get(task, 0) <= self._policy.acceptable_lag for task in self._state[unit]
         )
 
     def _is_anywhere(self, unit: Unit) -> bool:
-        """Whether somebody else could run it at once."""
+        """Return whether a member other than the owner could run the unit now."""
         able = self._placement.able(unit.topics, self._topics)
         owner = self._owner(unit)
         return any(self._is_ready(unit, member) for member in able if member != owner)
@@ -427,38 +464,43 @@ class _Round:
         return self._rank(unit, member) < SOME_STATE
 
     def _rank(self, unit: Unit, member: str) -> float:
-        """How far a member is from running a unit: its class, and within it its lag."""
+        """Return the distance of a member from running a unit: the worst of the unit's tasks.
+
+        The integer part is one of `CAUGHT_UP` to `NO_STATE`, the fraction grows with the lag.
+        """
         return max(
             (self._distance(self._lag(task, unit, member)) for task in self._state[unit]), default=0
         )
 
     def _lag(self, task: TaskId, unit: Unit, member: str) -> int | None:
-        """How far the state is behind that a member can open; None if there is none."""
+        """Return the lag of the state that a member could open, or None if it has no state."""
         here = self._members[member]
+        # An owner that names no lag runs the task with complete state: lag 0.
         found = [here.lags.get(task, 0 if member == self._owner(unit) else None)]
         if here.host:
-            # It opens what others close that have the same disk.
+            # A member can open the state of the others on its host once they have closed it.
             found += [
                 each.lags.get(task, 0 if other == self._owner(unit) else None)
                 for other, each in self._members.items()
                 if each.host == here.host
             ]
         known = [lag for lag in found if lag is not None]
-        told = [lag for lag in known if lag != UNKNOWN_LAG]
-        return min(told, default=min(known, default=None))
+        measured = [lag for lag in known if lag != UNKNOWN_LAG]
+        return min(measured, default=min(known, default=None))
 
     def _distance(self, lag: int | None) -> float:
         if lag is None:
             return NO_STATE
         if lag == UNKNOWN_LAG:
             return UNKNOWN_STATE
+        # Below 1 for every lag and growing with it, so a fraction never reaches the next class.
         behind = lag / (lag + self._policy.acceptable_lag + 1)
         return behind if lag <= self._policy.acceptable_lag else SOME_STATE + behind
 
     def _place_standbys(
         self, running: Mapping[Unit, str | None], warming: Mapping[Unit, str]
     ) -> None:
-        """Followers for every task, as even as their state lets them be."""
+        """Choose the standbys of every stateful unit, spread as evenly as their state allows."""
         count = Counter[str]()
         wanted = [unit for unit in running if self._state[unit]]
         total = self._policy.standbys * len(wanted)

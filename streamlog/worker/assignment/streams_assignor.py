@@ -1,10 +1,14 @@
-"""Exchange: this worker's side of the rounds of its group.
+"""Streams assignor: the assignor that a worker brings to its consumer group.
 
-The assignor that a worker brings to its consumer. Every member tells the leader who it is and
-what state it has; the leader decides by `moves`, and tells every member what to run, what to
-follow, and who does what, which is kept here as `peers`. It is cooperative (KIP-429): members go
-on with what they keep while a round is held. A member asks for a round of its own when a task
-that it was to get ready for is at hand, and less and less often if that leads to nothing.
+When a worker joins, it sends its name, its address and the lags of its state to the leader. The
+leader plans the rebalance (`rebalance_plan`) and sends every member its tasks, its standbys and
+warm-ups, and a directory of all workers, which is kept here as `peers`. The protocol is cooperative
+(KIP-429): members keep reading what they keep while the group rebalances. A worker whose warm-up
+has caught up asks for a rebalance (KIP-441). If that moves no task, it asks again after a pause
+that doubles.
+
+Rule: data that can't be decoded counts as absent. Not done here: the decision (`rebalance_plan`),
+and the group's requests (`client/group`).
 """
 
 from __future__ import annotations
@@ -26,59 +30,60 @@ from streamlog.worker.assignment.rebalance_plan import (
 )
 
 VERSION = 1
-"""Raised only by a change that older readers would misunderstand."""
+"""The format's version. A change that older readers would misunderstand raises it."""
 USER_DATA_BYTES_MAX = 1024 * 1024
-"""More than this is not looked at."""
+"""User data larger than this is ignored."""
 DIRECTORIES_BYTES_MAX = 512 * 1024
-"""Of the directories of all members together: the coordinator keeps them in one record, whose
-limit is 1 MiB by default. A larger fleet is told addresses, but not who runs what."""
+"""The largest size of all members' directories together. The coordinator stores them in one record,
+which is limited to 1 MiB by default. If they are larger, they hold addresses without tasks."""
 
 LAGS_MAX = 4_000
-"""Tasks whose state one worker tells of."""
+"""The largest number of tasks whose lags one worker sends."""
 
 Tasks = dict[int, list[int]]
-"""Sub-topology to partitions: tasks, put shortly."""
+"""Task ids, encoded compactly: sub-topology number to partition numbers."""
 
 
 class MemberInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a worker says of itself when it joins."""
+    """The data about itself that a worker sends when it joins the group."""
 
     version: int = VERSION
     process: str = ""
-    """Names the worker, the same for as long as it runs."""
+    """Identifies the worker; constant while it runs."""
     endpoint: str = ""
     """HOST:PORT of its HTTP server; empty if it has none."""
     host: str = ""
-    """Names its state directory: workers with the same one open each other's state."""
+    """Names its state directory. Workers with equal hosts can open each other's state."""
     lags: list[tuple[int, int, int]] = []
-    """Sub-topology, partition, and how far the state is behind that it has of the task; -1: nobody
-    has looked. Of tasks that it runs only if they are still being restored."""
+    """Sub-topology, partition and lag of each task whose state the worker has. The lag is in
+    changelog records, or `UNKNOWN_LAG`. Running tasks are included only while they restore."""
     following: Tasks = {}
-    """Those of them that it follows."""
+    """The tasks among `lags` whose changelog it follows."""
     asked: int = 0
-    """How many rounds it has asked for: who says the same as before is not given one."""
+    """The number of rebalances that the worker has asked for. It makes the data of each request
+    differ: a coordinator does not start a rebalance for a member that sends equal data again."""
 
 
 class PeerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the leader says of one worker."""
+    """One worker in the leader's directory."""
 
     process: str = ""
     endpoint: str = ""
     active: Tasks = {}
-    """Tasks that it runs."""
+    """The tasks that it runs."""
     standby: Tasks = {}
-    """Tasks whose state it follows without running them."""
+    """The tasks whose changelog it follows without running them."""
 
 
 class MemberDirectory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the leader says of all workers."""
+    """The data that the leader sends to one member: all workers, and the member's own standbys."""
 
     version: int = VERSION
     peers: list[PeerInfo] = []
     standby: Tasks = {}
-    """What the reader is to follow."""
+    """The tasks that the receiver follows as a standby."""
     warmup: Tasks = {}
-    """What it is to follow until it may have it."""
+    """The tasks that the receiver follows until they can move to it."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -87,12 +92,12 @@ _directory = msgspec.msgpack.Decoder(MemberDirectory).decode
 
 
 def encode_member_info(info: MemberInfo) -> bytes:
-    """As user data of a subscription; of more state than fits the rest is left out."""
+    """Encode the user data of a subscription, with at most `LAGS_MAX` lags."""
     return _encode(msgspec.structs.replace(info, lags=info.lags[:LAGS_MAX]))
 
 
 def decode_member_info(user_data: bytes) -> MemberInfo:
-    """What a member has told; nothing, if it can't be understood."""
+    """Decode the user data of a subscription; without content if it can't be decoded."""
     try:
         found = _member_info(user_data) if len(user_data) <= USER_DATA_BYTES_MAX else MemberInfo()
     except msgspec.MsgspecError:
@@ -101,7 +106,13 @@ def decode_member_info(user_data: bytes) -> MemberInfo:
 
 
 def encode_directory(directory: MemberDirectory, *, members: int) -> bytes:
-    """As user data of the assignments of so many members; without tasks if those are too many."""
+    """Encode the user data of an assignment.
+
+    Args:
+        directory: the data for one member.
+        members: the number of members, all of which get data of about this size. If the total
+            exceeds `DIRECTORIES_BYTES_MAX`, the tasks of the peers are left out.
+    """
     data = _encode(directory)
     if len(data) * members <= DIRECTORIES_BYTES_MAX:
         return data
@@ -110,7 +121,7 @@ def encode_directory(directory: MemberDirectory, *, members: int) -> bytes:
 
 
 def decode_directory(user_data: bytes) -> MemberDirectory:
-    """What the leader has told; of nobody, if it can't be understood."""
+    """Decode the user data of an assignment; without content if it can't be decoded."""
     try:
         found = (
             _directory(user_data) if len(user_data) <= USER_DATA_BYTES_MAX else MemberDirectory()
@@ -121,7 +132,7 @@ def decode_directory(user_data: bytes) -> MemberDirectory:
 
 
 def pack_tasks(tasks: Iterable[TaskId]) -> Tasks:
-    """Tasks by sub-topology."""
+    """Group task ids by sub-topology."""
     found: Tasks = {}
     for task in sorted(tasks):
         found.setdefault(task.subtopology, []).append(task.partition)
@@ -129,38 +140,38 @@ def pack_tasks(tasks: Iterable[TaskId]) -> Tasks:
 
 
 def unpack_tasks(tasks: Tasks) -> Collection[TaskId]:
-    """The way back."""
+    """Return the task ids of a grouped encoding (see `pack_tasks`)."""
     return [TaskId(number, partition) for number, many in tasks.items() for partition in many]
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One worker of the app."""
+    """One worker of the app, as the last rebalance described it."""
 
     process: str
-    """Its name among the workers; the same for as long as it runs."""
+    """Identifies the worker; constant while it runs."""
     endpoint: str
     """HOST:PORT of its HTTP server; empty if it has none."""
     active: frozenset[TaskId]
     """The tasks that it runs."""
     standby: frozenset[TaskId]
-    """The tasks whose state it follows without running them."""
+    """The tasks whose changelog it follows without running them."""
 
 
 class WorkerPeers:
-    """Who is there, and who runs what."""
+    """The workers of the app and their tasks, as of the last rebalance."""
 
     def __init__(self, process: str) -> None:
         self.process = process
-        """This worker's own name."""
+        """The name of this worker."""
         self.rounds = 0
-        """How often the view was replaced."""
+        """The number of rebalances whose directory this worker has received."""
         self._peers: tuple[Peer, ...] = ()
         self._active: dict[TaskId, Peer] = {}
         self._standbys: dict[TaskId, list[Peer]] = {}
 
     def replace(self, directory: MemberDirectory) -> None:
-        """Another round has been held."""
+        """Replace the view by the directory of a later rebalance."""
         self.rounds += 1
         self._peers = tuple(
             Peer(
@@ -183,51 +194,53 @@ class WorkerPeers:
         return self._peers
 
     def active(self, task: TaskId) -> Peer | None:
-        """Who runs the task; None while it moves, or if it is not known."""
+        """Return the worker that runs the task, or None while it moves or if it is not known."""
         return self._active.get(task)
 
     def standbys(self, task: TaskId) -> Sequence[Peer]:
-        """Who follows the task's state without running it."""
+        """Return the workers that follow the task's changelog without running it."""
         return self._standbys.get(task, ())
 
     def is_me(self, peer: Peer) -> bool:
-        """Whether it is this worker itself."""
+        """Return whether the peer is this worker."""
         return peer.process == self.process
 
 
 NAME = "streamlog-cooperative"
-"""What members of the group agree on: who gives up everything in a round can't be among them."""
+"""The protocol name that all members offer. It differs from every eager assignor's name: members
+that give up all partitions in a rebalance can't share a group with members that keep theirs."""
 ASK_MS = 1_000
 ASK_MS_MAX = 60_000
-"""Between two rounds that this worker asks for: doubled while no task comes of them."""
+"""The first and the largest pause between two rebalances that this worker asks for. The pause
+doubles until the set of warm-ups changes."""
 
 
 class StreamsAssignor:
-    """The assignor of one worker, with what the workers know of each other."""
+    """The assignor of one worker, with its view of the other workers."""
 
     name = NAME
     is_cooperative = True
 
     def __init__(self, placement: Placement, *, process: str, policy: Policy | None = None) -> None:
-        """A worker that knows nobody yet.
+        """Create the assignor of a worker before its first rebalance, without peers.
 
         Args:
-            placement: what the app has to share out.
-            process: names this worker among those of the app.
-            policy: how tasks move.
+            placement: the inputs and tasks of the app.
+            process: identifies this worker among those of the app.
+            policy: the limits on moves, and the number of standbys; by default `Policy()`.
         """
         self.peers = WorkerPeers(process)
         self.endpoint = ""
-        """HOST:PORT of this worker's HTTP server, told whenever it joins: set it before."""
+        """HOST:PORT of this worker's HTTP server. Set it before the worker joins the group."""
         self.host = ""
-        """Names its state directory; likewise."""
+        """Names this worker's state directory. Set it before the worker joins the group."""
         self.lags: dict[TaskId, int] = {}
-        """How far the state is behind that this worker has of tasks: those that it follows, that
-        are on its disk (`UNKNOWN_LAG`), and that are still being restored."""
+        """Task to the lag of the state that this worker has, in changelog records: tasks that it
+        follows or restores, and tasks whose state is on its disk (`UNKNOWN_LAG`)."""
         self.standby: frozenset[TaskId] = frozenset()
-        """Tasks that this worker is to follow."""
+        """The tasks that this worker has to follow as a standby."""
         self.warmup: frozenset[TaskId] = frozenset()
-        """Tasks that it is to follow until it may have them."""
+        """The tasks that this worker has to follow until they can move to it."""
         self._placement = placement
         self._policy = policy or Policy()
         self._asked_ms: int | None = None
@@ -240,11 +253,11 @@ class StreamsAssignor:
         partitions: Mapping[str, int],
         owned: Mapping[str, Collection[TopicPartition]] | None = None,
     ) -> dict[str, list[TopicPartition]]:
-        """See `Assignor.assign`: what it would come to in the end."""
+        """Return the target placement; see `Assignor.assign`."""
         return self._placement.assign(members, partitions, owned)
 
-    def told(self) -> bytes:
-        """See `DirectingPort.told`."""
+    def subscription_data(self) -> bytes:
+        """See `DirectingPort.subscription_data`."""
         lags = dict(self.lags)
         following = self.standby | self.warmup
         return encode_member_info(
@@ -252,7 +265,8 @@ class StreamsAssignor:
                 process=self.peers.process,
                 endpoint=self.endpoint,
                 host=self.host,
-                # What it follows counts most, if it is too much for all to be told.
+                # The tasks that it follows come first: the list is cut at `LAGS_MAX`, and their
+                # lags decide moves.
                 lags=[
                     (task.subtopology, task.partition, lags[task])
                     for task in sorted(lags, key=lambda task: (task not in following, task))
@@ -265,7 +279,7 @@ class StreamsAssignor:
     def direct(
         self, members: Mapping[str, Claim], partitions: Mapping[str, int]
     ) -> dict[str, Share]:
-        """See `DirectingPort.direct`."""
+        """See `DirectingPort.direct`; runs on the group's leader."""
         infos = {member: decode_member_info(claim.user_data) for member, claim in members.items()}
         candidates = {
             member: Candidate(
@@ -280,7 +294,7 @@ class StreamsAssignor:
             for member, claim in members.items()
         }
         parts = plan_round(self._placement, self._policy, candidates, partitions)
-        peers = [self._described(infos[member], part) for member, part in parts.items()]
+        peers = [self._describe(infos[member], part) for member, part in parts.items()]
         return {
             member: Share(
                 part.partitions,
@@ -296,8 +310,8 @@ class StreamsAssignor:
             for member, part in parts.items()
         }
 
-    def heard(self, user_data: bytes) -> None:
-        """See `DirectingPort.heard`."""
+    def on_assignment(self, user_data: bytes) -> None:
+        """See `DirectingPort.on_assignment`."""
         directory = decode_directory(user_data)
         self.peers.replace(directory)
         warmup = frozenset(unpack_tasks(directory.warmup))
@@ -305,11 +319,11 @@ class StreamsAssignor:
             self._pause_ms = ASK_MS
         self.standby, self.warmup = frozenset(unpack_tasks(directory.standby)), warmup
 
-    def asks(self, now_ms: int) -> bool:
-        """Whether to ask for a round now.
+    def wants_rebalance(self, now_ms: int) -> bool:
+        """Return whether this worker should ask for a rebalance now; True counts as a request.
 
-        A task that was to get ready is; or the others know another address of this worker: that
-        of a process before it, whose place in the group it has taken without a round.
+        It should if a warm-up has caught up, or if its peers have another address of this worker: a
+        static member (KIP-345) that restarts replaces its predecessor without a rebalance.
         """
         ready = any(
             0 <= self.lags.get(task, -1) <= self._policy.acceptable_lag for task in self.warmup
@@ -325,7 +339,7 @@ class StreamsAssignor:
         self._asked += 1
         return True
 
-    def _described(self, info: MemberInfo, part: MovePart) -> PeerInfo:
+    def _describe(self, info: MemberInfo, part: MovePart) -> PeerInfo:
         return PeerInfo(
             process=info.process,
             endpoint=info.endpoint,

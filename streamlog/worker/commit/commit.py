@@ -1,12 +1,20 @@
-"""Writes what tasks give at least once: sinks at once, checkpoints in an order no crash can break.
+"""Commit at least once: sink records are sent immediately, checkpoints in a crash-safe order.
 
-A commit of all tasks: (a) wait until every sink record is acknowledged; (b) write each
-task's checkpoint, all state changes and its progress, as ONE record batch to its changelog;
-(c) bring the same records into its store, with the changelog offset; (d) commit the offsets
-to the group (`worker`). A crash before (b) reads the inputs again and repeats sink records;
-after (b) the changelog restores the rest. (d) is for lag tools and for tasks without state.
-Why one batch: `docs/decisions/001-one-changelog-batch-per-commit.md`. Not done here:
-transactions (`exactly_once`), for which sinks are held back here.
+A commit of all tasks has four steps:
+
+(a) wait until every sink record is acknowledged;
+(b) write the checkpoint of each task, its state changes and its progress, as ONE record batch to
+    its changelog;
+(c) apply the checkpoint to the task's store, with the changelog offset after it;
+(d) commit the offsets to the group (`worker`).
+
+After a crash before (b) the inputs are read again and sink records are repeated. After a crash
+between (b) and (c) the changelog holds what the store lacks. (d) serves lag tools and tasks
+without state; tasks with state continue at the positions in their progress. Why one batch:
+`docs/decisions/001-one-changelog-batch-per-commit.md`.
+
+This module also packs sink records that wait for a transaction. Not done here: the transaction
+itself (`exactly_once`), and refused records (`refused_sinks`).
 """
 
 from __future__ import annotations
@@ -37,54 +45,54 @@ from streamlog.worker.state.restore import Fences, TaskState, epoch_headers, rew
 logger = repeated.logger(__name__)
 
 OnStep = Callable[[str], None]
-"""Called at each place where a commit can be cut off by a crash, by name, in this order:
+"""Called by name at each point where a crash can interrupt a commit. Exactly once, in this order:
 
-- `checkpointed`: the tasks have said what has changed; nothing has left the process.
-- `begun`: the transaction is open, for this process only.
-- `handed over`: the records are on their way, in whatever order.
-- `changelogs written`, `sinks written`: acknowledged, and invisible to who reads what is committed.
-- `offsets sent`: the group's coordinator has taken them into the transaction.
-- `committed`: it counts. The stores do not have it yet.
-- `stored`: the stores of all tasks have it, as far as RocksDB's memory goes.
+- `checkpointed`: the tasks' changes are collected; nothing has left the process.
+- `begun`: the transaction is open in this process; the brokers don't know it yet.
+- `handed over`: the producer has the sink records; it sends partitions in any order.
+- `changelogs written`, `sinks written`: acknowledged, and invisible to `read_committed` readers.
+- `offsets sent`: the group's coordinator has added the offsets to the transaction.
+- `committed`: the transaction is committed. The stores do not have the changes yet.
+- `stored`: the stores of all tasks have the changes, in RocksDB's memory at least.
 
-At least once, there are `checkpointed`, `sinks written`, `changelogs written`, `stored` for each
-task of its own, and `offsets sent` once the group has them.
+At least once, `sinks written` comes once, then `checkpointed`, `changelogs written` and `stored`
+for each task, and `offsets sent` when the group has the offsets.
 """
 
 
 PACK_RECORDS = 4_000
-"""Of a checkpoint, at a time."""
+"""The number of a checkpoint's records that are packed in one call."""
 CHECKPOINT_PACK_BYTES = 512 * 1024
-"""A batch of a checkpoint ends beyond this, if there may be several: what is still in the caches
-when it is sealed and sent costs half, and nobody needs all of it in one piece of memory."""
+"""In a transaction, a batch of a checkpoint ends beyond this size. Sealing and sending a batch that
+is still in the processor's caches costs half, and memory is needed for one batch at a time."""
 UNKNOWN_PARTITION = -1
-"""Of a topic that nobody lets us look at."""
+"""The partition of a refused record if this client may not describe the topic."""
 PACK_BYTES = 256 * 1024
-"""Of records that are held back, in one batch: as much as a producer puts into one by itself."""
+"""The size of a batch of held records; equal to the producer's own batches."""
 
 Packs: TypeAlias = Mapping[TopicPartition, Sequence[PackedRecords]]
-"""What goes to each partition, in order."""
+"""Partition to its batches, in order."""
 
 
 def ignore_step(_step: str) -> None:
-    """An `OnStep` that does nothing."""
+    """Do nothing; the default `OnStep`."""
 
 
 class Fenced(Exception):
-    """Another worker has taken the task over: the last checkpoint does not count."""
+    """Another worker has taken over the task: the last checkpoint has no effect."""
 
 
 class SinkRoutes:
-    """Which partition each sink record goes to."""
+    """Assigns sink records to partitions."""
 
     def __init__(self, producer: Producer, refusals: list[RefusedRecord]) -> None:
-        """`refusals` are told of topics that nobody lets us look at."""
+        """Create routes; records for topics that may not be described are added to `refusals`."""
         self._producer = producer
         self._refusals = refusals
         self._partitions: dict[str, int] = {}
 
-    async def parted(self, batches: Iterable[SinkBatch]) -> dict[TopicPartition, FieldColumns]:
-        """The records by partition, in their order."""
+    async def split(self, batches: Iterable[SinkBatch]) -> dict[TopicPartition, FieldColumns]:
+        """Split batches by partition; the order within a partition is kept."""
         counts: dict[str, int] = {}
         writable: list[SinkBatch] = []
         for batch in batches:
@@ -101,8 +109,8 @@ class SinkRoutes:
     def _refuse(self, batch: SinkBatch, error: NotAuthorized) -> None:
         records = FieldColumns()
         records.extend(batch.timestamps, batch.keys, batch.values, batch.headers)
-        place = TopicPartition(batch.topic, UNKNOWN_PARTITION)
-        self._refusals.append(RefusedRecord(place, error, records, (*range(len(records)),)))
+        part = TopicPartition(batch.topic, UNKNOWN_PARTITION)
+        self._refusals.append(RefusedRecord(part, error, records, (*range(len(records)),)))
 
     async def _count(self, topic: str) -> int:
         if topic not in self._partitions:
@@ -111,30 +119,33 @@ class SinkRoutes:
 
 
 class SinkWriter:
-    """Sends sink records as they come; `flush` says that they have all arrived, or were refused."""
+    """Sends sink records immediately; `flush` waits until each is acknowledged or refused."""
 
     def __init__(self, producer: Producer, refusals: list[RefusedRecord] | None = None) -> None:
-        """`refusals` is where records are told that brokers refuse; without it, it is its own."""
+        """Create a writer; it adds refused records to `refusals`, or to a list of its own."""
         self._producer = producer
         self._sent: list[asyncio.Future[RecordMetadata]] = []
         self._refusals: list[RefusedRecord] = [] if refusals is None else refusals
         self._routes = SinkRoutes(producer, self._refusals)
 
     async def write(self, batches: Iterable[SinkBatch]) -> None:
-        """Hand the records over; waits only while the producer's buffer is full."""
-        for (topic, partition), many in (await self._routes.parted(batches)).items():
+        """Pass the records to the producer; waits only while the producer's buffer is full.
+
+        This wait is the back-pressure of sinks: the worker's loop reads no further input meanwhile.
+        """
+        for (topic, partition), many in (await self._routes.split(batches)).items():
             sent = self._producer.send_batch(topic, partition, many, refusals=self._refusals)
             self._remember(await sent)
 
     async def write_packs(self, packs: Packs) -> None:
-        """The same for records that are packed."""
+        """Pass packed records to the producer; waits only while the producer's buffer is full."""
         for (topic, partition), some in packs.items():
             for pack in some:
                 sent = self._producer.send_batch(topic, partition, pack, refusals=self._refusals)
                 self._remember(await sent)
 
     def take_refusals(self) -> list[RefusedRecord]:
-        """What brokers have refused of all that was written; told once."""
+        """Return the records that brokers have refused since the last call."""
         taken = [*self._refusals]
         self._refusals.clear()
         return taken
@@ -143,56 +154,55 @@ class SinkWriter:
         """Wait until everything written is acknowledged.
 
         Raises:
-            StreamlogError: a record could not be written: nothing since the last commit counts.
+            StreamlogError: a record could not be written; the worker has to return to the last
+                commit.
         """
         await self._producer.flush()
         sent, self._sent = self._sent, []
         await asyncio.gather(*sent)
 
     def _remember(self, sent: asyncio.Future[RecordMetadata]) -> None:
-        # If something else ends the worker first, nobody is left to ask for this one's error.
+        # If another error ends the worker first, no caller retrieves this one; asyncio would log
+        # it.
         sent.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._sent.append(sent)
 
 
 class HeldSinks:
-    """Keeps sink records until they are written in a transaction, with all else of a commit.
-
-    They are kept as the bytes that they will be on the wire.
-    """
+    """Holds sink records, packed as on the wire, until the transaction of their commit."""
 
     def __init__(self, producer: Producer) -> None:
-        """Of the `producer` it is asked how many partitions topics have."""
+        """Create an empty holder; `producer` supplies the partition counts of topics."""
         self.held_bytes = 0
-        """What they take in memory."""
+        """The size of the held records in memory."""
         self._refusals: list[RefusedRecord] = []
         self._routes = SinkRoutes(producer, self._refusals)
         self._packs: defaultdict[TopicPartition, list[PackedRecords]] = defaultdict(list)
 
     async def write(self, batches: Iterable[SinkBatch]) -> None:
-        """Keep them.
+        """Hold the records.
 
         Raises:
-            StreamlogError, TypeError: a record can't be written.
+            StreamlogError, TypeError: a record can't be encoded, or a topic not be looked up.
         """
-        for partition, columns in (await self._routes.parted(batches)).items():
+        for partition, columns in (await self._routes.split(batches)).items():
             if len(columns):
                 self.held_bytes += pack_records(self._packs[partition], columns)
 
     def take(self) -> Packs:
-        """All that there are, in the order in which they came; keeps none of them."""
+        """Return all held records in the order of `write`, and hold none of them any longer."""
         taken, self._packs, self.held_bytes = self._packs, defaultdict(list), 0
         return taken
 
     def take_refusals(self) -> list[RefusedRecord]:
-        """What can't be written, as far as that is known before it is tried; told once."""
+        """Return the records since the last call that no attempt could write."""
         taken = [*self._refusals]
         self._refusals.clear()
         return taken
 
 
 def pack_records(packs: list[PackedRecords], columns: FieldColumns) -> int:
-    """Add records to the last of the packs and to new ones; returns how many bytes that took."""
+    """Add records to the last pack, and to new ones when it is full; returns the bytes added."""
     before = sum(pack.size_bytes() for pack in packs[-1:])
     start = done_bytes = 0
     while start < len(columns):
@@ -204,7 +214,7 @@ def pack_records(packs: list[PackedRecords], columns: FieldColumns) -> int:
             done_bytes += pack.size_bytes()
             packs.append(PackedRecords())
             continue
-        stop = max(stop, start + 1)  # A record larger than a pack goes alone.
+        stop = max(stop, start + 1)  # A record larger than a pack gets a pack of its own.
         pack.extend_with(columns, start, stop)
         start = stop
     return done_bytes + sum(pack.size_bytes() for pack in packs[-1:]) - before
@@ -212,20 +222,24 @@ def pack_records(packs: list[PackedRecords], columns: FieldColumns) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TaskCheckpoint:
-    """What a task has done since the last one: for its store, and for its changelog."""
+    """The changes of a task since its last checkpoint, for its store and for its changelog."""
 
     changes: Changes
     packs: Sequence[PackedRecords]
-    """The same, each pack a batch."""
+    """The changes as changelog batches, in order."""
 
 
 def checkpoint(task: Task, wall_ms: int, *, epoch: int | None) -> TaskCheckpoint | None:
-    """The checkpoint of a task; None if nothing has changed.
+    """Return the checkpoint of a task, or None if nothing has changed.
 
-    With the `epoch` of its owner it is one batch; without, it is written in a transaction.
+    Runs on the thread of the task: packing on another thread doubled the cost of a large commit,
+    as the rows had left the processor's caches.
 
-    For the thread that runs the task: rows that another one packs have left the caches meanwhile,
-    which doubled what a large commit costs. In slices, as the interpreter's lock is held for each.
+    Args:
+        task: the task.
+        wall_ms: the timestamp of the changelog records, in milliseconds since 1970.
+        epoch: the owner's epoch, which the records carry; the checkpoint is then one batch. None:
+            the checkpoint goes into a transaction, in as many batches as needed.
     """
     changes = task.checkpoint()
     if not changes:
@@ -233,6 +247,8 @@ def checkpoint(task: Task, wall_ms: int, *, epoch: int | None) -> TaskCheckpoint
     packs, headers = [PackedRecords()], () if epoch is None else epoch_headers(epoch)
     for keys, values, first, end in changes.runs():
         columns = FieldColumns.alike(wall_ms, keys, values, headers)
+        # In slices: the interpreter's lock is held for each, and the event loop needs it in
+        # between.
         for start in range(first, end, PACK_RECORDS):
             if packs[-1].size_bytes() >= CHECKPOINT_PACK_BYTES and epoch is None:
                 packs.append(PackedRecords())
@@ -241,13 +257,13 @@ def checkpoint(task: Task, wall_ms: int, *, epoch: int | None) -> TaskCheckpoint
 
 
 def apply_checkpoint(task: Task, changes: Changes, next_offset: int) -> None:
-    """The changelog has taken what a checkpoint has: it goes to the store; for the same thread."""
+    """Apply a checkpoint that the changelog has to the task's store; runs on the task's thread."""
     task.committed(changes, next_offset=next_offset)
     changes.let_go()
 
 
 class TaskCheckpoints:
-    """Writes the checkpoints of tasks to their changelogs, then to their stores."""
+    """Writes the checkpoints of tasks to their changelogs, then applies them to their stores."""
 
     def __init__(
         self,
@@ -265,10 +281,11 @@ class TaskCheckpoints:
         self._on_step = on_step
 
     async def write(self, task: Task, state: TaskState) -> int:
-        """Make what the task has done durable; returns the number of records written.
+        """Write the changes of a task since the last call; returns the number of records.
 
         Raises:
-            Fenced: the task belongs to another worker by now; drop it without a commit.
+            Fenced: another worker has taken over the task; close it without a commit.
+            StateLost: the changelog was truncated or created again.
         """
         now_ms = self._clock.wall_ms()
         made = await self._engine.call(
@@ -283,10 +300,17 @@ class TaskCheckpoints:
         first_offset = sent.offset - len(changes) + 1
         if first_offset < state.next_offset:
             raise state.lost(sent.offset + 1)
+        # 1. This worker's last checkpoint ended before offset 10, so the next one should start
+        #    there.
+        # 2. A slower worker B, the task's former owner, wrote offset 10 meanwhile: this one's
+        #    starts at 11. B's record is late: its keys are written again below, with this owner's
+        # values.
+        # 3. Or B is a new owner and offset 10 is its fence: then this checkpoint has no effect, and
+        #    `_late_keys` raises.
         if first_offset != state.next_offset:
             late = await self._late_keys(state, first_offset)
             late -= {*changes.row_keys}
-            # Before the store remembers to have passed them: see `restore`.
+            # Before the store records an offset after the late keys: see `restore`.
             await rewrite_late_keys(
                 self._producer,
                 state.changelog,
@@ -307,7 +331,11 @@ class TaskCheckpoints:
         return len(changes)
 
     async def _late_keys(self, state: TaskState, until_offset: int) -> set[bytes]:
-        """Somebody wrote before our checkpoint: a new owner, or a former one that is late."""
+        """Return the keys that a former owner wrote before this checkpoint.
+
+        Raises:
+            Fenced: the records before this checkpoint hold the fence of a new owner.
+        """
         fences = Fences(owner=state.epoch)
         # Ours is at `until_offset`: it is acknowledged, so the log holds all that is before it.
         fences.admit(
@@ -317,6 +345,6 @@ class TaskCheckpoints:
         )
         if fences.owner != state.epoch:
             topic, partition = state.changelog
-            logger.warning("%s[%d] belongs to another worker now", topic, partition)
+            logger.warning("%s[%d] belongs to another worker by now", topic, partition)
             raise Fenced
         return fences.late

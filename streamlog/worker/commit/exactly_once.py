@@ -1,13 +1,20 @@
-"""Transactor: one commit of a worker is one transaction: sinks, changelogs and offsets, or nothing.
+"""Commit exactly once: sinks, changelogs and offsets of a worker commit in one transaction, or not.
 
-Written at once, after the work of an interval is done: a function that blocks for a minute keeps
-no transaction open, and so none of its readers waiting. The order within: every record is
-acknowledged before the offsets are sent, and the group's coordinator takes these only from a
-member of its present generation (KIP-447). So whoever has the tasks next, in a later generation,
-finds all of the transaction before its own fence, up to which it reads what is committed, waiting
-for the transaction to be settled; or the transaction never counts. A store takes the changes only
-after the commit; what it lacks after a crash is in the changelog. Why: `docs/decisions/005`.
-Not done here: what to do if nothing counts (`worker`).
+The transaction begins when the work of a commit interval is done. A function that blocks for a
+minute therefore keeps no transaction open, and no `read_committed` reader waiting.
+
+The order within a transaction matters (KIP-447): all records are acknowledged before the offsets
+are sent, and the group's coordinator takes offsets only from a member of the current generation.
+
+1. A worker's transaction has all records in the log, and it sends the offsets.
+2. A rebalance gives its tasks to worker B. B writes a fence to each changelog, and restores up to
+   the fence with `read_committed`, which waits until the transaction has ended.
+3. If the coordinator took the offsets before the rebalance, B finds the whole transaction before
+   its fence. If not, the transaction is aborted, and B reads the same inputs again.
+
+A store takes the changes only after the commit. After a crash in between, the changelog has what
+the store lacks. Why: `docs/decisions/005`. Not done here: what follows an aborted commit
+(`worker`).
 """
 
 from __future__ import annotations
@@ -37,11 +44,12 @@ from streamlog.records.packed_records import PackedRecords
 from streamlog.worker.commit.commit import OnStep, Packs, SinkWriter
 
 TRANSACTION_TIMEOUT_MS = 10_000
-"""Of a worker that is gone and does not come back under its name: so long its readers wait."""
+"""The transaction time-out. If a worker dies and does not restart under its transactional id,
+`read_committed` readers of its open transaction wait for this long."""
 
 
 class RefusedCommit(Exception):
-    """The commit does not count, as records of its sinks are refused; without them it may."""
+    """The commit is aborted, as brokers refuse some sink records; without them it may succeed."""
 
     def __init__(self, refusals: Sequence[RefusedRecord]) -> None:
         super().__init__(f"{len(refusals)} batches are refused")
@@ -49,11 +57,11 @@ class RefusedCommit(Exception):
 
 
 class CommitAborted(Exception):
-    """The commit does not count, or nobody knows: go on from what the log has."""
+    """The commit is aborted, or its outcome is unknown: restart the tasks from the log."""
 
 
 class Transactor:
-    """Writes commits as transactions. Use it in an `async with` block."""
+    """Writes commits as transactions; an async context manager."""
 
     def __init__(self, log: Log, transactional_id: str, *, on_step: OnStep) -> None:
         self._log = log
@@ -62,8 +70,8 @@ class Transactor:
         self._producer: Producer | None = None
 
     async def __aenter__(self) -> Self:
-        """Take over the name: what a killed worker has left open under it is aborted."""
-        await self._opened()
+        """Take over the transactional id; a killed worker's open transaction is aborted."""
+        await self._open()
         return self
 
     async def __aexit__(
@@ -82,28 +90,29 @@ class Transactor:
         *,
         consumer: Consumer,
     ) -> list[int]:
-        """Write all of it, in one transaction.
+        """Write and commit one transaction.
 
         Args:
-            sinks: what goes to topics.
-            checkpoints: changelog and records, of which each pack is a batch.
-            offsets: where the group goes on; at least one, as by them the group checks us.
-            consumer: the member that has read what this came of.
+            sinks: the records for output topics.
+            checkpoints: changelog partitions with their batches.
+            offsets: the positions at which the group continues; at least one, as the coordinator
+                fences a worker of an old generation by them.
+            consumer: the group member that read the inputs.
 
         Returns:
-            For each checkpoint the changelog's offset behind it.
+            For each checkpoint the changelog offset after it.
 
         Raises:
-            Refused: nothing counts, because of some records; others may be tried at once.
-            Undone: nothing counts, or it is not known.
-            StreamlogError: it can't be written, and another attempt would not help.
+            RefusedCommit: aborted, as brokers refuse some of the sink records.
+            CommitAborted: aborted, or the outcome is unknown.
+            StreamlogError: the transaction can't be written, and another attempt would not help.
         """
         refusals: list[RefusedRecord] = []
         if not offsets:
-            # All topics that were read were deleted: what becomes of that, the next poll tells.
+            # All source topics were deleted; the next poll reports that.
             raise CommitAborted("there are no offsets by which the group could check this worker")
         try:
-            return await self._written(sinks, checkpoints, offsets, consumer, refusals)
+            return await self._commit(sinks, checkpoints, offsets, consumer, refusals)
         except ProducerFenced as error:
             await self._close()
             raise CommitAborted(str(error)) from error
@@ -114,7 +123,7 @@ class Transactor:
                 raise CommitAborted(str(error)) from error
             raise
 
-    async def _written(
+    async def _commit(
         self,
         sinks: Packs,
         checkpoints: Sequence[tuple[TopicPartition, Sequence[PackedRecords]]],
@@ -122,7 +131,7 @@ class Transactor:
         consumer: Consumer,
         refusals: list[RefusedRecord],
     ) -> list[int]:
-        producer = self._producer or await self._opened()
+        producer = self._producer or await self._open()
         async with producer.transaction() as transaction:
             self._on_step("begun")
             writer = SinkWriter(producer, refusals)
@@ -131,6 +140,8 @@ class Transactor:
             handed_over = await asyncio.gather(
                 *(_send_packs(producer, changelog, packs) for changelog, packs in checkpoints)
             )
+            # Acknowledged before the offsets are sent: a new owner's fence must come after every
+            # record of a transaction that can still commit.
             await asyncio.gather(*chain.from_iterable(handed_over))
             self._on_step("changelogs written")
             await writer.flush()
@@ -138,13 +149,13 @@ class Transactor:
             try:
                 await transaction.send_offsets(offsets, consumer.group_metadata())
             except UnknownTopicOrPartition as error:
-                # A source was deleted just now; what becomes of that, the next poll tells.
+                # A source topic was deleted meanwhile; the next poll reports that.
                 raise CommitAborted(str(error)) from error
             self._on_step("offsets sent")
         self._on_step("committed")
         return [acknowledged[-1].result().offset + 1 for acknowledged in handed_over]
 
-    async def _opened(self) -> Producer:
+    async def _open(self) -> Producer:
         producer = self._log.producer(
             linger_ms=0,
             transactional_id=self._transactional_id,
@@ -162,5 +173,5 @@ class Transactor:
 async def _send_packs(
     producer: Producer, changelog: TopicPartition, packs: Sequence[PackedRecords]
 ) -> list[asyncio.Future[RecordMetadata]]:
-    """Hand over the packs of one changelog in order; returns one future for each."""
+    """Pass the batches of one changelog to the producer in order; returns a future for each."""
     return [await producer.send_batch(*changelog, pack) for pack in packs]

@@ -1,11 +1,13 @@
-"""RefusedSinks: what becomes of sink records that a broker does not take, by the nodes' policies.
+"""Refused sinks: the error policies of nodes, applied to sink records that a broker refuses.
 
-A sink is the end of the way: nothing in the task depends on what it wrote. So a commit that is
-refused because of some records is made again without them; state, offsets and all other records
-are those of the first attempt. Rules of the file: only what a broker has blamed is given up; of a
-batch of which it does not say what is to blame, each record goes alone. What is given up by
-`FAIL` ends the worker, with the node, the partition and the key. A dead letter that is too large
-for its topic goes there without its value. Not done here: sending (`commit`, `exactly_once`).
+No state of a task depends on the fate of its sink records. So a commit that is refused because of
+some records is repeated without them, with the state, offsets and other records of the first
+attempt.
+
+Rules: only records that a broker names as refused are dropped (KIP-467). If it refuses a batch and
+names none, each record is sent in a batch of its own. Under the policy `FAIL` the worker ends with
+an error that names the node, the partition and the key. A dead letter that is too large for its
+topic is sent there without its value. Not done here: sending (`commit`, `exactly_once`).
 """
 
 from __future__ import annotations
@@ -27,19 +29,19 @@ from streamlog.records.record_columns import FieldColumns
 from streamlog.topology import Topology
 
 UNKNOWN_OFFSET: Final = -1
-"""Of a record that has none, as it was never written."""
+"""The offset of a record that was never written."""
 PACK_BYTES: Final = 256 * 1024
-"""Of records that go together again."""
+"""The size at which a batch of records that are sent again ends."""
 KEY_CHARACTERS_MAX: Final = 100
-"""Of a key in an error's text."""
+"""The number of characters of a key in a message."""
 
 Packs: TypeAlias = Mapping[TopicPartition, Sequence[PackedRecords]]
 Fields: TypeAlias = tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
-"""Time, key, value and headers: equal records are refused alike."""
+"""Timestamp, key, value and headers, which identify a record: equal records are refused alike."""
 
 
 class _Writer(NamedTuple):
-    """Who writes to a topic."""
+    """The nodes that write to a topic, and their policy."""
 
     node: str
     policy: ErrorPolicy
@@ -47,46 +49,49 @@ class _Writer(NamedTuple):
 
 @dataclass(slots=True)
 class Settlement:
-    """What is to be done about refusals."""
+    """The decision about refused records."""
 
     drops: list[Drop] = field(default_factory=list)
+    """The dropped records, to be counted and logged."""
     letters: list[SinkBatch] = field(default_factory=list)
-    """To be written in their place."""
-    given_up: defaultdict[TopicPartition, Counter[Fields]] = field(
+    """Dead letters to write instead of dropped records."""
+    dropped: defaultdict[TopicPartition, Counter[Fields]] = field(
         default_factory=lambda: defaultdict(Counter)
     )
+    """The dropped records of each partition, with the number of equal ones."""
     alone: defaultdict[TopicPartition, set[Fields]] = field(
         default_factory=lambda: defaultdict(set)
     )
-    """What may or may not be to blame, so goes in batches of its own."""
+    """Records that may be the reason of a refusal, so each gets a batch of its own."""
     rest: defaultdict[TopicPartition, list[PackedRecords]] = field(
         default_factory=lambda: defaultdict(list)
     )
-    """What went down with others and is to be sent again, if the others of its commit are there."""
+    """Records whose batch was refused with the dropped ones; outside of a transaction they are sent
+    again, as the other batches of the commit are in the log."""
 
-    def without(self, packs: Packs) -> dict[TopicPartition, list[PackedRecords]]:
-        """The records of a commit that is made again."""
+    def without_dropped(self, packs: Packs) -> dict[TopicPartition, list[PackedRecords]]:
+        """Return the records for another attempt at a commit."""
         found: dict[TopicPartition, list[PackedRecords]] = {}
-        for place, some in packs.items():
-            left, alone = Counter(self.given_up.get(place)), self.alone.get(place, set())
+        for part, some in packs.items():
+            left, alone = Counter(self.dropped.get(part)), self.alone.get(part, set())
             if not left and not alone:
-                found[place] = [*some]
+                found[part] = [*some]
                 continue
             fields = (_fields(each) for pack in some for each in pack.part(0, len(pack)))
-            kept = _pack((each for each in fields if not _taken(left, each)), alone)
+            kept = _pack((each for each in fields if not _take_one(left, each)), alone)
             if kept:
-                found[place] = kept
+                found[part] = kept
         return found
 
 
 class RefusedSinks:
-    """Decides about the refusals of one app's sinks."""
+    """Decides about refused records of one app's sinks."""
 
     def __init__(self, topology: Topology) -> None:
         self._app_id = topology.app_id
         self._writers: dict[str, _Writer] = {}
         self._letters: set[str] = set()
-        """Topics for dead letters."""
+        """The topics of dead letters."""
         self._internal = {topic.name for topic in topology.topics.values() if topic.internal}
         for sub in topology.subtopologies:
             for node in sub.nodes:
@@ -96,19 +101,21 @@ class RefusedSinks:
                 for topic in node.writes:
                     self._note(topic.name, _Writer(node.name, policy))
 
-    def settled(self, refusals: Iterable[RefusedRecord]) -> Settlement:
-        """What is to be done about them.
+    def settle(self, refusals: Iterable[RefusedRecord]) -> Settlement:
+        """Decide about refused records by the policies of their nodes.
 
         Raises:
-            ProcessingError: the policy of a node is, or comes to, `FAIL`.
+            ProcessingError: the policy of a node is `FAIL`, or its last step is.
         """
         settlement = Settlement()
         for refusal in refusals:
             records = [_fields(each) for each in refusal.records]
-            for at in refusal.blamed:
-                self._give_up(refusal, records[at], settlement)
-                settlement.given_up[refusal.partition][records[at]] += 1
-            others = [each for at, each in enumerate(records) if at not in refusal.blamed]
+            for index in refusal.blamed:
+                self._drop(refusal, records[index], settlement)
+                settlement.dropped[refusal.partition][records[index]] += 1
+            others = [each for index, each in enumerate(records) if index not in refusal.blamed]
+            # Without names any record may be the reason. Sent alone, a bad one is refused by name
+            # in the next attempt, and the others are in the log.
             alone = set() if refusal.blamed else {*others}
             if others:
                 settlement.alone[refusal.partition] |= alone
@@ -116,26 +123,29 @@ class RefusedSinks:
         return settlement
 
     def _note(self, topic: str, writer: _Writer) -> None:
-        """Of several nodes that write to one topic nobody knows whose record it is."""
+        """Note a writer of a topic; a record's writer is unknown if there are several.
+
+        `FAIL` of any of them counts then.
+        """
         known = self._writers.get(topic, writer)
         is_stricter = writer.policy == on_error.FAIL
         policy = writer.policy if is_stricter else known.policy
         names = {*known.node.split(", "), writer.node}
         self._writers[topic] = _Writer(", ".join(sorted(names)), policy)
 
-    def _give_up(self, refusal: RefusedRecord, record: Fields, settlement: Settlement) -> None:
+    def _drop(self, refusal: RefusedRecord, record: Fields, settlement: Settlement) -> None:
         topic, partition = refusal.partition
         time_ms, key, value, headers = record
         is_letter = topic in self._letters and topic not in self._writers
         if is_letter and isinstance(refusal.error, MessageTooLarge) and value is not None:
-            settlement.letters.append(_shortened(topic, record))
+            settlement.letters.append(_without_value(topic, record))
             return
         writer = self._writers.get(topic, _Writer(topic, on_error.FAIL))
         last = [*writer.policy.chain][-1]
-        told = _describe(refusal, record)
+        message = _describe(refusal, record)
         match last.action:
             case "skip":
-                drop = Drop(writer.node, "error", 1, message=told if last.is_logged else "")
+                drop = Drop(writer.node, "error", 1, message=message if last.is_logged else "")
                 settlement.drops.append(drop)
             case "dlq":
                 letters = last.dlq_topic(self._app_id) or ""
@@ -153,11 +163,11 @@ class RefusedSinks:
                     is_internal=topic in self._internal,
                 )
                 settlement.letters.append(letter.to(letters))
-                told = f"{told} (to {letters})"
-                settlement.drops.append(Drop(writer.node, "dead letter", 1, message=told))
+                message = f"{message} (to {letters})"
+                settlement.drops.append(Drop(writer.node, "dead letter", 1, message=message))
             case _:
                 raise ProcessingError(
-                    f"{writer.node!r} failed: {told}",
+                    f"{writer.node!r} failed: {message}",
                     topic=topic,
                     partition=partition,
                     node=writer.node,
@@ -169,8 +179,8 @@ def _fields(record: tuple[Any, ...]) -> Fields:
     return time_ms, key, value, tuple((name, content) for name, content in headers or ())
 
 
-def _taken(left: Counter[Fields], record: Fields) -> bool:
-    """Whether it is one of those that are left to be given up; then there is one less."""
+def _take_one(left: Counter[Fields], record: Fields) -> bool:
+    """Take the record from the counter; returns whether it was there."""
     if left[record] <= 0:
         return False
     left[record] -= 1
@@ -178,7 +188,7 @@ def _taken(left: Counter[Fields], record: Fields) -> bool:
 
 
 def _pack(records: Iterable[Fields], alone: set[Fields]) -> list[PackedRecords]:
-    """In their order, in one batch between those that go alone."""
+    """Pack records in order; those in `alone` get a batch of their own."""
     packs: list[PackedRecords] = []
     is_open = False
     for record in records:
@@ -191,8 +201,8 @@ def _pack(records: Iterable[Fields], alone: set[Fields]) -> list[PackedRecords]:
     return packs
 
 
-def _shortened(topic: str, letter: Fields) -> SinkBatch:
-    """A dead letter without its value, which nobody may take for a deletion."""
+def _without_value(topic: str, letter: Fields) -> SinkBatch:
+    """Return a dead letter without its value; the headers keep it from counting as a tombstone."""
     time_ms, key, value, headers = letter
     size = str(len(value or b"")).encode()
     headers = (*headers, (SIZE, size), (INTERNAL, b"1"))
@@ -202,15 +212,16 @@ def _shortened(topic: str, letter: Fields) -> SinkBatch:
 def _describe(refusal: RefusedRecord, record: Fields) -> str:
     topic, partition = refusal.partition
     time_ms, key, value, _ = record
-    place = topic if partition < 0 else f"{topic}-{partition}"
+    target = topic if partition < 0 else f"{topic}-{partition}"
     shown = repr(key)[:KEY_CHARACTERS_MAX]
     error = refusal.error
-    what = str(error) if isinstance(error, LogError) else f"{type(error).__name__}: {error}"
-    told = f"{place} refuses the record with key {shown} and {len(value or b'')} bytes"
+    reason = str(error) if isinstance(error, LogError) else f"{type(error).__name__}: {error}"
+    message = f"{target} refuses the record with key {shown} and {len(value or b'')} bytes"
     if not isinstance(error, LogError) or error.code != ErrorCode.INVALID_TIMESTAMP:
-        return f"{told}: {what}"
+        return f"{message}: {reason}"
     return (
-        f"{told}, whose timestamp is {time_ms}: {what}. If this event time is right, run: streamlog"
-        f" configs alter --topic {topic} --set message.timestamp.after.max.ms=MILLISECONDS --log"
-        " URL; on_error of the sink decides what becomes of such records"
+        f"{message}, whose timestamp is {time_ms}: {reason}. If this event time is right, run:"
+        f" streamlog configs alter --topic {topic} --set"
+        " message.timestamp.after.max.ms=MILLISECONDS --log URL; otherwise set on_error of the sink"
+        " to skip such records or to keep them as dead letters"
     )

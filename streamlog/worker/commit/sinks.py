@@ -1,8 +1,9 @@
-"""Sinks: what tasks give to be written, on its way to the log, and what the log refuses of it.
+"""Sinks: the way of sink records from tasks to the log, refused records included.
 
-At least once, records go as they come; exactly once they are held until the transaction of their
-commit. What is refused is settled by the policies of the nodes (`refused`), counted and told, and
-the rest is sent again. Not done here: state, offsets, and when to commit (`tasks`).
+At least once, records are sent immediately. Exactly once, they are held until the transaction of
+their commit. The policies of nodes decide about refused records (`refused_sinks`), which are
+counted and logged; the rest is sent again. Not done here: state, offsets, and the time of commits
+(`tasks`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Sinks:
         *,
         holds: bool,
     ) -> None:
-        """`holds`: everything waits for `take`; else it is written as it comes."""
+        """Create the sinks; with `holds`, records wait for `take`, else they are sent at once."""
         self._writer = SinkWriter(producer)
         self._held = HeldSinks(producer)
         self._holds = holds
@@ -41,48 +42,53 @@ class Sinks:
 
     @property
     def held_bytes(self) -> int:
-        """What waits for its commit takes in memory."""
+        """The size in memory of the records that wait for their commit."""
         return self._held.held_bytes
 
     async def write(self, batches: Iterable[SinkBatch]) -> None:
-        """Hand the records over, or keep them.
+        """Send the records, or hold them.
 
         Raises:
-            StreamlogError, TypeError: a record can't be written down.
+            StreamlogError, TypeError: a record can't be encoded, or a topic not be looked up.
         """
         await (self._held if self._holds else self._writer).write(batches)
 
     async def flush(self) -> None:
-        """Wait until all that was written is acknowledged, or given up by a policy.
+        """Wait until every record is acknowledged, or dropped by a policy.
 
         Raises:
             ProcessingError: a record is refused, and its node's policy is `FAIL`.
             StreamlogError: a record could not be written.
         """
         await self._writer.flush()
+        # Dead letters and records that are sent again can be refused as well, so repeat.
         while refusals := self._writer.take_refusals():
-            settlement = self._settled(refusals)
+            settlement = self._settle(refusals)
             await self._writer.write_packs(settlement.rest)
             await self._writer.write(settlement.letters)
             await self._writer.flush()
 
     async def take(self) -> Packs:
-        """All that is held.
+        """Return all held records, and hold none of them any longer.
 
         Raises:
-            ProcessingError: as `flush`.
+            ProcessingError: a record is refused, and its node's policy is `FAIL`.
         """
         while refusals := self._held.take_refusals():
-            await self._held.write(self._settled(refusals).letters)
+            await self._held.write(self._settle(refusals).letters)
         return self._held.take()
 
-    async def committed(
+    async def commit(
         self, packs: Packs, write: Callable[[Packs], Awaitable[list[int]]]
     ) -> list[int]:
-        """What `write` gives, once it has been asked for a commit that is not refused.
+        """Call `write` until no record is refused; returns its result.
+
+        Args:
+            packs: the records of the commit; each further attempt leaves out refused ones.
+            write: writes a commit; raises `RefusedCommit` for refused records.
 
         Raises:
-            ProcessingError: as `flush`.
+            ProcessingError: a record is refused, and its node's policy is `FAIL`.
         """
         while True:
             try:
@@ -91,22 +97,22 @@ class Sinks:
                 packs = await self._without(packs, refused.refusals)
 
     def forget(self) -> None:
-        """None of what is held will be written."""
+        """Discard the held records."""
         self._held.take()
         self._held.take_refusals()
 
     async def _without(self, packs: Packs, refusals: Sequence[RefusedRecord]) -> Packs:
-        """The same commit without those records, and with what stands for them."""
-        settlement = self._settled(refusals)
+        """Return the records without the refused ones, and with their dead letters."""
+        settlement = self._settle(refusals)
         await self._held.write(settlement.letters)
-        kept = settlement.without(packs)
-        for place, some in (await self.take()).items():
-            kept.setdefault(place, []).extend(some)
+        kept = settlement.without_dropped(packs)
+        for part, some in (await self.take()).items():
+            kept.setdefault(part, []).extend(some)
         return kept
 
-    def _settled(self, refusals: Sequence[RefusedRecord]) -> Settlement:
-        """What becomes of records that the log does not take; counted."""
-        settlement = self._refused.settled(refusals)
-        self._figures.left_out(settlement.drops)
+    def _settle(self, refusals: Sequence[RefusedRecord]) -> Settlement:
+        """Decide about refused records, and count them."""
+        settlement = self._refused.settle(refusals)
+        self._figures.count_drops(settlement.drops)
         self._drops.count(settlement.drops)
         return settlement

@@ -1,1 +1,1 @@
-"""How a worker does: figures, watchdog, and what holds results back."""
+"""Health of a worker: figures, watchdog, and results that are held back."""

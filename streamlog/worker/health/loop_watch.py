@@ -1,10 +1,11 @@
-"""Watching: tells when a worker does not get on, who it is, and what it waits for.
+"""Loop watch: reports stalled tasks and agents with the line that they wait at, and a blocked loop.
 
-The looks are taken on the event loop, which goes on while tasks work in their thread. A second
-one is taken from a thread, at the loop itself: code in an agent or a timer that blocks stops the
-loop, and with it heartbeats and everything here. Rule of the file: it reports and, if it was told
-to, ends the worker, so that a supervisor replaces it; it never repairs. Not done here: deciding
-who is stalled (`watchdog`), and where somebody hangs (`stacks`).
+`WorkerWatch` runs on the event loop, which stays free while tasks work on the engine thread.
+`LoopWatch` is a thread that watches the loop itself: blocking code in an agent or a timer stops the
+loop, and with it heartbeats and `WorkerWatch`.
+
+Rule: it reports and, with `watchdog_exit`, ends the worker so that a supervisor replaces it; it
+never repairs. Not done here: the decision what is stalled (`watchdog`).
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from streamlog.worker.health.watchdog import Sight, Stall, Watchdog
 PACKAGE = __file__.rpartition("/worker/")[0]
 LIBRARIES = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")})
 AWAITED_MAX = 100
-"""Coroutines that wait for each other: more is a loop."""
+"""The longest chain of coroutines that await each other; a longer one is a cycle."""
 
 
 def thread_location(ident: int) -> str:
-    """Where a thread is; empty if it is not there any more."""
+    """Return the node and line that a thread is at; empty if the thread has ended."""
     frame = sys._current_frames().get(ident)  # noqa: SLF001 - the documented way
     frames = list(_outwards(frame))
     node = next(filter(None, map(_node, frames)), "")
@@ -42,7 +43,7 @@ def thread_location(ident: int) -> str:
 
 
 def task_location(task: asyncio.Task[object]) -> str:
-    """Where a coroutine waits."""
+    """Return the line at which an asyncio task waits."""
     return _location(list(_awaited_frames(task)))
 
 
@@ -53,7 +54,7 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _awaited_frames(task: asyncio.Task[object]) -> Iterator[FrameType]:
-    """The frames of what a task awaits, the innermost first."""
+    """Return the frames of the coroutines that a task awaits, innermost first."""
     found: list[FrameType] = []
     waiting: object = task.get_coro()
     for _ in range(AWAITED_MAX):
@@ -74,56 +75,57 @@ def _node(frame: FrameType) -> str:
 
 
 def _location(frames: list[FrameType]) -> str:
-    """The innermost line of the user's; else of anybody's but ours."""
-    mine = [each for each in frames if not _is_ours(each.f_code)]
-    own = [each for each in mine if not each.f_code.co_filename.startswith(LIBRARIES)]
-    for frame in [*own, *mine, *frames]:
+    """Return the innermost line of the user's code; else of a library; else of streamlog."""
+    foreign = [each for each in frames if not _is_streamlog(each.f_code)]
+    own = [each for each in foreign if not each.f_code.co_filename.startswith(LIBRARIES)]
+    for frame in [*own, *foreign, *frames]:
         code = frame.f_code
         return f"{code.co_filename.rpartition('/')[2]}:{frame.f_lineno}, in {code.co_name}"
     return ""
 
 
-def _is_ours(code: CodeType) -> bool:
+def _is_streamlog(code: CodeType) -> bool:
     return code.co_filename.startswith((PACKAGE, "<frozen"))
 
 
 logger = repeated.logger(__name__)
 
 LOOKS_PER_LIMIT = 5
-"""So much later than its time a stall is told at most: a fifth."""
+"""A stall is reported at most a fifth of the limit late."""
 LOOK_MS_MAX = 5_000
 REPORTED_MAX = 3
-"""Of those that are found at one look, so many have a line each; the others share one."""
+"""The stalls of one look that get a log line each; the others share one line."""
 NAMED_MAX = 20
-"""In that."""
+"""The names in the shared line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long somebody may not get on."""
+    """How long a task or agent that lags may make no progress."""
 
     tell_ms: int = 30_000
+    """After this time the stall is logged."""
     exit_ms: int | None = None
-    """Then the worker ends; None: it never does for that."""
+    """After this time the worker ends; None: never."""
 
     @property
     def look_ms(self) -> int:
-        """From one look to the next."""
+        """The interval between two looks."""
         return max(min(self.tell_ms // LOOKS_PER_LIMIT, LOOK_MS_MAX), 1)
 
 
 class WatchedWorker(Protocol):
-    """Port: a worker that is watched."""
+    """Port: the worker that is watched."""
 
     def sights(self) -> Mapping[str, Sight]:
-        """Where everybody stands."""
+        """Return the progress of all tasks and agents, by name."""
 
     def reason(self, who: str) -> str:
-        """What one of them waits for, as far as the worker knows; may be empty."""
+        """Return what a task or an agent waits for; empty if unknown."""
 
 
 class WorkerWatch:
-    """Watches one worker."""
+    """Watches the tasks and agents of one worker."""
 
     def __init__(
         self, limits: Limits, watched: WatchedWorker, engine: EngineThread, clock: Clock
@@ -135,10 +137,10 @@ class WorkerWatch:
         self._watchdog = Watchdog(limits.tell_ms, limits.exit_ms)
 
     async def run(self) -> None:
-        """Look until cancelled.
+        """Look at intervals until cancelled.
 
         Raises:
-            ProcessingError: somebody has not got on for so long that the worker is to end.
+            ProcessingError: a task or agent made no progress for `exit_ms`.
         """
         with LoopWatch(self._limits.tell_ms, self._clock) as loop_watch:
             while True:
@@ -148,46 +150,46 @@ class WorkerWatch:
 
     @property
     def stalled(self) -> dict[str, int]:
-        """Who does not get on, and for how many milliseconds."""
+        """The stalled tasks and agents, with the time without progress in milliseconds."""
         return self._watchdog.stalled(self._clock.now_ms())
 
     def _look(self) -> None:
         stalls = self._watchdog.look(self._watched.sights(), self._clock.now_ms())
         busy = self._engine.busy
         at_work = None if busy is None else f"task {busy.task_id}"
-        # First those to whom the reason belongs: tasks that wait behind one are told in one line.
+        # The task at work first, as it is the cause: the tasks that wait behind it are stalled too.
         stalls.sort(key=lambda stall: stall.who != at_work)
         for stall in stalls:
             if stall.is_over:
-                text = self._told(stall)
-                raise ProcessingError(f"{text}; the worker ends, so that another one may try")
+                text = self._describe(stall)
+                raise ProcessingError(f"{text}; the worker ends, so that another one can take over")
         for stall in stalls[:REPORTED_MAX]:
-            logger.warning("%s", self._told(stall))
+            logger.warning("%s", self._describe(stall))
         if also := [stall.who for stall in stalls[REPORTED_MAX:]]:
             names = ", ".join(also[:NAMED_MAX])
             more = f" and {len(also) - NAMED_MAX} others" if len(also) > NAMED_MAX else ""
             logger.warning("%d more have not moved either: %s%s", len(also), names, more)
 
-    def _told(self, stall: Stall) -> str:
-        return f"{stall.told()}; {self._reason(stall.who)}"
+    def _describe(self, stall: Stall) -> str:
+        return f"{stall.describe()}; {self._reason(stall.who)}"
 
     def _reason(self, who: str) -> str:
         busy = self._engine.busy
         if busy is not None:
             since_s = (self._clock.now_ms() - busy.since_ms) // 1000
             working = f"task {busy.task_id}"
-            place = f"at work in {thread_location(busy.thread_ident)} for {since_s} s"
+            line = f"at work in {thread_location(busy.thread_ident)} for {since_s} s"
             if who.startswith("task ") and who != working:
-                return f"it waits for its turn behind {working}, which is {place}"
-            return f"{working} is {place}"
+                return f"it waits behind {working}, which is {line}"
+            return f"{working} is {line}"
         for task in asyncio.all_tasks():
-            if task.get_name().startswith(f"{who} ") and (place := task_location(task)):
-                return f"it waits in {place}"
-        return self._watched.reason(who) or "the log gives it no records: is its broker reachable?"
+            if task.get_name().startswith(f"{who} ") and (line := task_location(task)):
+                return f"it waits in {line}"
+        return self._watched.reason(who) or "no records arrive: is the broker reachable?"
 
 
 class LoopWatch:
-    """A thread that tells when the event loop is blocked."""
+    """A thread that reports when the event loop is blocked."""
 
     def __init__(self, limit_ms: int, clock: Clock) -> None:
         self._limit_ms = limit_ms
@@ -205,7 +207,7 @@ class LoopWatch:
         self._ended.set()
 
     def beat(self) -> None:
-        """The loop is alive."""
+        """Note that the event loop runs; call it on the loop at intervals below the limit."""
         self._beat_ms = self._clock.now_ms()
 
     def _run(self) -> None:
@@ -218,7 +220,7 @@ class LoopWatch:
                 limit_ms *= 2
                 logger.warning(
                     "the event loop has been blocked for %d s by %s: agents, timers, fetches and "
-                    "heartbeats wait; use `await asyncio.to_thread(...)` for what blocks",
+                    "heartbeats wait; run blocking code with `await asyncio.to_thread(...)`",
                     blocked_ms // 1000,
                     thread_location(self._ident),
                 )

@@ -1,8 +1,10 @@
-"""Drops: what nodes left out, counted, and told at a bounded rate; and what waits for too long.
+"""Worker health: the counters and the state of a worker, dropped records and held results.
 
-A line per node and reason at most once a minute, however many records there are; of errors the
-last one is shown. What is left out with `on_error.skip(log=False)` is counted only. Not done here:
-the counters that are scraped (`figures`).
+Dropped records are logged with at most one line per minute for each node and reason; a line about
+errors shows the last one. Records dropped by `on_error.skip(log=False)` are only counted.
+
+Rule: counts and describes, and changes nothing. Not done here: metrics (`web/metrics`), and stalls
+(`watchdog`).
 """
 
 from __future__ import annotations
@@ -25,82 +27,85 @@ LOG_INTERVAL_MS = 60_000
 
 
 class DropLog:
-    """Counts what nodes left out, and says so once in a while."""
+    """Counts the records that nodes dropped, and logs them at a bounded rate."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
         self._late_by_ms_max: dict[str, int] = {}
-        self._told: dict[tuple[str, str], str] = {}
-        self._told_ms: dict[tuple[str, str], int] = {}
+        self._last: dict[tuple[str, str], str] = {}
+        """Node and reason to the description of the last dropped record."""
+        self._logged_ms: dict[tuple[str, str], int] = {}
 
     def count(self, drops: Iterable[Drop]) -> None:
-        """Take note."""
+        """Count drops until the next log line."""
         for drop in drops:
             self._counts[drop.node, drop.reason] += drop.count
             latest = max(self._late_by_ms_max.get(drop.node, 0), drop.late_by_ms_max)
             self._late_by_ms_max[drop.node] = latest
             if drop.message:
-                self._told[drop.node, drop.reason] = drop.message
+                self._last[drop.node, drop.reason] = drop.message
 
     def warn(self, task: str, waits: Iterable[MergeWait], now_ms: int) -> None:
-        """Say which merges of a task fill up, before they have to let records go early."""
+        """Log the merges of a task whose buffer fills up, before they emit records out of order."""
         for wait in waits:
-            place = (wait.topic, f"{wait.partition}")
-            told_ms = self._told_ms.get(place)
-            if wait.is_much and (told_ms is None or now_ms - told_ms >= LOG_INTERVAL_MS):
-                self._told_ms[place] = now_ms
+            key = (wait.topic, f"{wait.partition}")
+            logged_ms = self._logged_ms.get(key)
+            if wait.is_much and (logged_ms is None or now_ms - logged_ms >= LOG_INTERVAL_MS):
+                self._logged_ms[key] = now_ms
                 logger.warning("task %s: %s", task, wait.describe())
 
-    def tell(self, now_ms: int) -> None:
-        """One line per node and reason, at most once a minute each."""
+    def log(self, now_ms: int) -> None:
+        """Log the counts, at most once a minute for each node and reason."""
         for key in [*self._counts]:
-            told_ms = self._told_ms.get(key)
-            if told_ms is None or now_ms - told_ms >= LOG_INTERVAL_MS:
-                self._told_ms[key] = now_ms
-                self._tell(*key, self._counts.pop(key))
+            logged_ms = self._logged_ms.get(key)
+            if logged_ms is None or now_ms - logged_ms >= LOG_INTERVAL_MS:
+                self._logged_ms[key] = now_ms
+                self._log_count(*key, self._counts.pop(key))
 
-    def _tell(self, node: str, reason: str, count: int) -> None:
-        last = self._told.pop((node, reason), "")
+    def _log_count(self, node: str, reason: str, count: int) -> None:
+        last = self._last.pop((node, reason), "")
         match reason:
             case "out of order":
-                logger.warning("%s: %d records taken before their turn", node, count)
+                logger.warning("%s: %d records processed out of order", node, count)
             case "late":
                 late_ms = self._late_by_ms_max.pop(node, 0)
                 logger.warning(
-                    "%s: %d records left out: late (by up to %d ms)", node, count, late_ms
+                    "%s: %d records dropped: late (by up to %d ms)", node, count, late_ms
                 )
             case "error" | "dead letter" if last:
-                text = "%s: %d records left out: %s; the last one: %s"
+                text = "%s: %d records dropped: %s; the last one: %s"
                 logger.warning(text, node, count, reason, last)
             case "duplicate" | "error":
-                logger.debug("%s: %d records left out: %s", node, count, reason)
+                logger.debug("%s: %d records dropped: %s", node, count, reason)
             case _:
-                logger.warning("%s: %d records left out: %s", node, count, reason)
+                logger.warning("%s: %d records dropped: %s", node, count, reason)
 
 
 TELL_AFTER_MS = 9_000
-"""Held back for so long, a result is worth a line: a quiet partition is brought on before."""
+"""How long a result is held back before it is logged. Time marks of quiet partitions arrive
+earlier."""
 TELL_AGAIN_MS = 60_000
 
 
 class HeldResult(NamedTuple):
-    """A result that is held back, and for how long."""
+    """A result that is held back."""
 
     holdup: Holdup
     lasts_ms: int
+    """The time since it was held back, in milliseconds."""
 
 
 class Holdups:
-    """What is held back in the tasks of a worker."""
+    """Follows the results that the tasks of a worker hold back."""
 
     def __init__(self) -> None:
         self._since: dict[tuple[str, str], tuple[int, int]] = {}
-        """By task and node: the event time that is waited for, and since when it is."""
-        self._told_ms: dict[str, int] = {}
-        """By node: tasks of one node are told of in one line."""
+        """Task and node to the event time that the result waits for, and the start of the wait."""
+        self._logged_ms: dict[str, int] = {}
+        """Node to the time of its last log line; all tasks of a node share one line."""
 
     def note(self, task: str, found: Sequence[Holdup], now_ms: int) -> tuple[HeldResult, ...]:
-        """This is held back in a task now; says so if it lasts."""
+        """Note the results that a task holds back now, and log those that last."""
         nodes = {holdup.node for holdup in found}
         self._end(task, nodes)
         held: list[HeldResult] = []
@@ -110,118 +115,118 @@ class Holdups:
                 since_ms = now_ms
             self._since[task, holdup.node] = (holdup.due_ms, since_ms)
             held.append(HeldResult(holdup, now_ms - since_ms))
-            told_ms = self._told_ms.get(holdup.node)
-            is_due = told_ms is None or now_ms - told_ms >= TELL_AGAIN_MS
+            logged_ms = self._logged_ms.get(holdup.node)
+            is_due = logged_ms is None or now_ms - logged_ms >= TELL_AGAIN_MS
             if now_ms - since_ms >= TELL_AFTER_MS and is_due:
-                self._told_ms[holdup.node] = now_ms
+                self._logged_ms[holdup.node] = now_ms
                 logger.warning("task %s: %s", task, holdup.describe())
         return (*held,)
 
     def forget(self, task: str) -> None:
-        """The task is not run here any more."""
+        """Drop a task that no longer runs here."""
         self._end(task, ())
 
-    def _end(self, task: str, but: Collection[str]) -> None:
-        over = [key for key in self._since if key[0] == task and key[1] not in but]
-        for key in over:
+    def _end(self, task: str, kept: Collection[str]) -> None:
+        ended = [key for key in self._since if key[0] == task and key[1] not in kept]
+        for key in ended:
             del self._since[key]
 
 
 COMMIT_BOUNDS_MS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000)
-"""Upper ends of the classes that commits are counted in."""
+"""The upper bounds of the histogram of commit durations."""
 
 
 class Durations:
-    """How long something took: how often within each bound, and in sum."""
+    """A histogram of durations, with their sum."""
 
     def __init__(self, bounds_ms: tuple[int, ...]) -> None:
         self.bounds_ms = bounds_ms
         self.counts = [0] * (len(bounds_ms) + 1)
-        """Per bound those that it holds and no smaller one does; the last is of all above."""
+        """The number of durations in each bucket; the last bucket has no upper bound."""
         self.sum_ms = 0
 
     def add(self, took_ms: int) -> None:
-        """One more."""
+        """Count a duration."""
         self.counts[bisect_left(self.bounds_ms, took_ms)] += 1
         self.sum_ms += took_ms
 
 
 class Figures:
-    """What a worker has done since it started."""
+    """The counters of a worker since its start."""
 
     def __init__(self) -> None:
         self.taken: Counter[str] = Counter()
-        """Records that were taken in, by task."""
+        """Processed records by task."""
         self.written: Counter[str] = Counter()
-        """Records that tasks have handed to the producer, by topic."""
+        """Records that tasks have written, by topic."""
         self.dropped: Counter[tuple[str, str]] = Counter()
-        """Records that nodes left out, by node and reason."""
+        """Dropped records by node and reason."""
         self.passed_batches: Counter[tuple[str, int]] = Counter()
-        """Batches that can't be read and were passed by `on_error`, by topic and partition."""
+        """Damaged batches that `on_error` skipped, by topic and partition."""
         self.answered: Counter[str] = Counter()
-        """Questions for rows of tables, by who answered: "task" or "standby"."""
+        """Queries for rows of tables, by what answered: "task" or "standby"."""
         self.restored = 0
-        """Records of changelogs that were read."""
+        """Changelog records that restores have read."""
         self.commits = Durations(COMMIT_BOUNDS_MS)
 
-    def wrote(self, batches: Iterable[SinkBatch]) -> None:
-        """A task has given these to be written."""
+    def count_writes(self, batches: Iterable[SinkBatch]) -> None:
+        """Count records that a task has written."""
         for batch in batches:
             self.written[batch.topic] += len(batch.values)
 
-    def left_out(self, drops: Iterable[Drop]) -> None:
-        """A task has left these out."""
+    def count_drops(self, drops: Iterable[Drop]) -> None:
+        """Count records that a task has dropped."""
         for drop in drops:
             self.dropped[drop.node, drop.reason] += drop.count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFigures:
-    """Where one task stands."""
+    """The figures of one task."""
 
     task: str
     lag_records: int | None = None
-    """Behind the ends of its inputs; None while that is not known."""
+    """The records up to the ends of its inputs; None while unknown."""
     uncommitted_bytes: int = 0
-    """Changes of state that wait for a commit, by estimate."""
+    """The estimated size of state changes that wait for a commit."""
     state_bytes: int | None = None
-    """What the state takes on disk and in memory; None without state."""
+    """The size of the state on disk and in memory; None without state."""
     restore_left_records: int | None = None
-    """Of a task that is being opened: what is still to be replayed, as far as it is known."""
+    """For a task that restores, the changelog records left to read; None if unknown."""
     is_open: bool = True
     merge_waits: tuple[MergeWait, ...] = ()
-    """What waits behind repartition topics for sources that are behind."""
+    """Records of repartition topics that wait for sources that lag."""
     held: tuple[HeldResult, ...] = ()
     """Results that are due by one source and held back by another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerState:
-    """Where a worker stands."""
+    """The state of a worker."""
 
     is_assigned: bool = False
-    """Whether the group has told it what is its own."""
+    """Whether the group has assigned partitions to it, perhaps none."""
     has_begun: bool = False
-    """Whether it ever had a share."""
+    """Whether it ever had an assignment."""
     global_left_records: Mapping[str, int] = field(default_factory=dict)
-    """By topic of a global table: what is to be read before tasks may start."""
+    """Topic of a global table to the number of records left to read before tasks may start."""
     tasks: tuple[TaskFigures, ...] = field(default=())
-    """Those that run here, and those that are being opened."""
+    """Its tasks, those that are being opened included."""
     stalled_ms: dict[str, int] = field(default_factory=dict)
-    """Tasks and agents that have something to do and have not moved for so long."""
+    """Stalled tasks and agents with the time without progress, in milliseconds."""
     lag_records: dict[tuple[str, int], int] = field(default_factory=dict)
-    """By topic and partition: how far tasks and agents are behind the end."""
+    """Partition to the number of records between the readers' position and its end."""
 
 
 class HealthPhase(StrEnum):
-    """What a worker is at."""
+    """The phase that a worker is in."""
 
     STARTING = "starting"
-    """The group has not told it yet what is its own."""
+    """It waits for its first assignment."""
     READING = "reading"
-    """It has not read its global tables, and so has not joined its group."""
+    """It reads its global tables, and has not joined its group."""
     REBALANCING = "rebalancing"
-    """It had a share, and the group forms anew."""
+    """It had an assignment, and waits for the next one."""
     RESTORING = "restoring"
     """Some of its tasks do not run yet."""
     RUNNING = "running"
@@ -229,72 +234,73 @@ class HealthPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HealthReport:
-    """An answer to "are you well?"."""
+    """The answer to a health check."""
 
     is_well: bool
     facts: Mapping[str, object]
+    """The content of the answer, as JSON."""
 
 
-def phase_of(standing: WorkerState) -> HealthPhase:
-    """What it is at."""
-    if any(standing.global_left_records.values()):
+def phase_of(state: WorkerState) -> HealthPhase:
+    """Return the phase of a worker."""
+    if any(state.global_left_records.values()):
         return HealthPhase.READING
-    if not standing.is_assigned:
-        return HealthPhase.REBALANCING if standing.has_begun else HealthPhase.STARTING
-    if all(task.is_open for task in standing.tasks):
+    if not state.is_assigned:
+        return HealthPhase.REBALANCING if state.has_begun else HealthPhase.STARTING
+    if all(task.is_open for task in state.tasks):
         return HealthPhase.RUNNING
     return HealthPhase.RESTORING
 
 
-def _waiting(standing: WorkerState) -> dict[str, list[str]]:
-    """By task: merges that fill up, and for whom they wait."""
-    told = {
+def _waiting(state: WorkerState) -> dict[str, list[str]]:
+    """Return the merges of each task whose buffer fills up, and the sources that they wait for."""
+    found = {
         task.task: [wait.describe() for wait in task.merge_waits if wait.is_much]
-        for task in standing.tasks
+        for task in state.tasks
     }
-    return {task: texts for task, texts in told.items() if texts}
+    return {task: texts for task, texts in found.items() if texts}
 
 
 class TaskHealth:
-    """A worker is ready when the group has given it its share and every task of it runs."""
+    """The health of a worker: ready when it has an assignment and all its tasks run."""
 
-    def __init__(self, standing: Callable[[], WorkerState]) -> None:
-        self._standing = standing
+    def __init__(self, state: Callable[[], WorkerState]) -> None:
+        self._state = state
 
     def live(self) -> HealthReport:
-        """It answers, so its loop runs; what fails ends the process.
+        """Report that the worker is alive: the event loop answers, and errors end the process.
 
-        A task that hangs is told and is no reason: whether a worker is to end for it, the app
-        says (`watchdog_exit`).
+        A stalled task is reported, but the worker counts as alive; `watchdog_exit` decides whether
+        it ends for that reason.
         """
         facts: dict[str, object] = {"live": True}
-        if stalled := self._standing().stalled_ms:
+        if stalled := self._state().stalled_ms:
             facts["stalled"] = {who: {"for_ms": still_ms} for who, still_ms in stalled.items()}
-        if waiting := _waiting(self._standing()):
+        if waiting := _waiting(self._state()):
             facts["waiting"] = waiting
         return HealthReport(is_well=True, facts=facts)
 
     def ready(self) -> HealthReport:
-        """Whether all tasks run, and how many of how many do."""
-        standing = self._standing()
-        phase = phase_of(standing)
-        running = sum(task.is_open for task in standing.tasks)
+        """Report whether all tasks run, with their number."""
+        state = self._state()
+        phase = phase_of(state)
+        running = sum(task.is_open for task in state.tasks)
         facts: dict[str, object] = {
             "ready": phase is HealthPhase.RUNNING,
             "state": phase.value,
-            "assigned": standing.is_assigned,
-            "tasks": {"running": running, "of": len(standing.tasks)},
+            "assigned": state.is_assigned,
+            "tasks": {"running": running, "of": len(state.tasks)},
         }
         if phase is HealthPhase.READING:
             facts["reading"] = {
                 topic: {"records_left": left}
-                for topic, left in standing.global_left_records.items()
+                for topic, left in state.global_left_records.items()
                 if left
             }
-        if running < len(standing.tasks):
+        if running < len(state.tasks):
             facts["restoring"] = {
                 task.task: {"records_left": task.restore_left_records}
-                for task in standing.tasks
+                for task in state.tasks
                 if not task.is_open
             }
         return HealthReport(phase is HealthPhase.RUNNING, facts)

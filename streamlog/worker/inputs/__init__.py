@@ -1,1 +1,1 @@
-"""What tasks read: where they start, where inputs end, and that the logs still are the same."""
+"""Inputs of a worker: where they start and end, and whether they are the logs that were read."""

@@ -1,7 +1,10 @@
-"""Pauses: which partitions are held back, by whom.
+"""Assigned partitions: where a worker begins to read them, and which of them are paused.
 
-A partition may be read by a task and by agents, and each of them may ask for a pause: while
-it is being opened, or while it has more than it can take. It is read only if nobody objects.
+A partition may be read by a task and by agents. Each of them may hold it: while it is being opened,
+or while it has more records than it can process. It is read only while no reader holds it.
+
+Rule: a start offset is valid for one topic id. Not done here: lost sources (`source_watch`), and
+the positions of tasks with state (`running_task`).
 """
 
 from __future__ import annotations
@@ -27,20 +30,20 @@ from streamlog.worker.topics.version_log import OwnTopics
 
 
 class Pauses:
-    """Who holds back which partition of a consumer."""
+    """The paused partitions of a consumer, with the readers that hold them."""
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
         self._holders: dict[TopicPartition, set[object]] = {}
 
     def hold(self, who: object, partitions: Iterable[TopicPartition]) -> None:
-        """Read nothing from these until `who` lets go of them."""
+        """Pause partitions for a reader, until `let_go`."""
         for partition in partitions:
             self._holders.setdefault(partition, set()).add(who)
             self._consumer.pause(partition)
 
     def let_go(self, who: object, partitions: Iterable[TopicPartition]) -> None:
-        """`who` takes records of these again; harmless if it never held them."""
+        """End a reader's pause of partitions; does nothing where it holds none."""
         for partition in partitions:
             holders = self._holders.get(partition, set())
             holders.discard(who)
@@ -48,7 +51,7 @@ class Pauses:
                 self._consumer.resume(partition)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """These are not read here any more."""
+        """Drop partitions that this worker no longer reads."""
         for partition in partitions:
             self._holders.pop(partition, None)
 
@@ -59,46 +62,48 @@ class Pauses:
 Judge: TypeAlias = Callable[
     [TopicPartition, int, SourceLog, Present, TruncatedSource | None], InputRestart
 ]
-"""Partition, offset, the log that it belongs to, the log as it is, and where that was truncated."""
+"""Decides where to continue. Takes the partition, the position, the log that the position belongs
+to, the present log, and where that one was truncated."""
 
 LOOK_MS = 500
-"""How long a directory that has vanished goes unnoticed."""
+"""The interval at which an embedded log's directory is checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOffset:
-    """What is known of an assigned partition when it is assigned."""
+    """The positions of a partition at its assignment."""
 
     begin: int
-    """The first offset that the log has."""
+    """The log start offset."""
     end: int
-    """The offset that the next record will have."""
+    """The offset after the last record."""
     committed: int
-    """Where the group goes on; the beginning if nothing is committed."""
+    """The group's committed offset; the first offset if there is none."""
     has_agent: bool
+    """Whether an agent reads the partition."""
     ahead: Mapping[str, Reached] = field(default_factory=dict)
-    """What agents, by name, and the task have handled behind that."""
+    """Agents, by name, and the task that are further than `committed`."""
     log: SourceLog = SourceLog()  # noqa: RUF009 - a named tuple is immutable
     """The log that `committed` belongs to."""
     is_stored: bool = False
     """Whether the group has committed an offset."""
     cut: TruncatedSource | None = None
-    """Where it was found truncated, by a reader that was further."""
+    """Where the log was truncated below the position of a reader; None if it was not."""
 
     @property
     def start(self) -> OffsetAndMetadata:
-        """Where to read on from what is committed."""
+        """The position at the committed offset, for a seek."""
         log = self.log
         return OffsetAndMetadata(self.committed, "", log.leader_epoch, log.topic_id or ZERO_UUID)
 
     @property
     def present(self) -> Present:
-        """The log as it is now."""
+        """The present log."""
         return Present(self.log.topic_id, self.begin, self.end)
 
     @property
     def task_at(self) -> Reached:
-        """Where a task goes on that has no state."""
+        """The position at which a task without state continues."""
         return self.ahead.get(TASK, Reached(self.committed))
 
 
@@ -111,36 +116,36 @@ async def look_up(
     losses: Mapping[TopicPartition, LostSource],
     own_topics: OwnTopics,
 ) -> dict[TopicPartition, StartOffset]:
-    """What is known of these partitions.
+    """Return the start offsets of partitions.
 
     Args:
         consumer: a member of the group.
-        present: the partitions as they are now.
+        present: the partitions with their present logs.
         agents_read: the topics that agents read.
-        judge: tells where to go on in a partition whose committed offset belongs to another log.
-        losses: what a reader has found out about some.
-        own_topics: tells where the app begins in some topics of which nothing is committed.
+        judge: decides where to continue if a committed offset belongs to another log.
+        losses: the losses that a reader has found.
+        own_topics: the first offsets of topics without a committed offset.
 
     Raises:
-        SourceLost: it says that the worker has to end.
+        SourceLost: `judge` raised it, as `source_lost` is "fail".
     """
     committed = await consumer.committed_metadata(present)
-    places = {}
+    starts = {}
     for part, now in present.items():
         first = max(now.begin, own_topics.begin_of(part, now.topic_id))
-        place = _start_offset(committed[part], now, first, has_agent=part.topic in agents_read)
+        start = _start_offset(committed[part], now, first, has_agent=part.topic in agents_read)
         loss = losses.get(part)
         cut = None if loss is None else loss.cut
         found: InputRestart | None = None
-        if place.is_stored and (cut is not None or is_recreated(place.log, now.topic_id)):
-            found = judge(part, place.committed, place.log, now, cut)
-        elif loss is not None and not place.is_stored:
-            found = loss.restart  # The offset went with the topic.
-        if found is not None and found != InputRestart(place.committed, place.log):
-            place = replace(place, committed=found.offset, log=found.log, ahead={})
-        log = place.log._replace(topic_id=now.topic_id)
-        places[part] = replace(place, log=log, cut=cut)
-    return places
+        if start.is_stored and (cut is not None or is_recreated(start.log, now.topic_id)):
+            found = judge(part, start.committed, start.log, now, cut)
+        elif loss is not None and not start.is_stored:
+            found = loss.restart  # Brokers delete the group's offsets together with the topic.
+        if found is not None and found != InputRestart(start.committed, start.log):
+            start = replace(start, committed=found.offset, log=found.log, ahead={})
+        log = start.log._replace(topic_id=now.topic_id)
+        starts[part] = replace(start, log=log, cut=cut)
+    return starts
 
 
 def _start_offset(
@@ -167,33 +172,33 @@ def refuse_growth(
     counts: Mapping[str, int],
     tasks_of: Callable[[Collection[TopicPartition]], Sequence[TaskId]],
 ) -> None:
-    """Tasks are made for as many partitions as there were when the worker started.
+    """Raise if a task's topic has more partitions than at the start of the worker.
 
     Raises:
-        TopologyError: there are more now, and not only agents read them.
+        TopologyError: it has; agents alone may read added partitions.
     """
-    for place in sorted(partitions):
-        known = counts[place.topic]
-        if place.partition >= known and tasks_of([place]):
+    for part in sorted(partitions):
+        known = counts[part.topic]
+        if part.partition >= known and tasks_of([part]):
             raise TopologyError(
-                f"topic {place.topic!r} has grown, it had {known} partitions when this worker "
-                "started: start it again"
+                f"topic {part.topic!r} had {known} partitions when this worker started and has "
+                "more now: start the worker again"
             )
 
 
 def describe_start(partitions: Collection[TopicPartition], tasks: Sequence[TaskId]) -> str:
-    """What a worker has, for its log."""
+    """Return the assignment of a worker as text, for a log line."""
     names = ", ".join(map(str, tasks)) or "none"
     return f"this worker has {len(partitions)} partitions, tasks {names}"
 
 
 async def watch_directory(log: Log) -> None:
-    """See an embedded log's directory vanish, whatever the others are waiting for.
+    """Check an embedded log's directory at intervals, until cancelled.
 
-    To them its errors are like those of a broker that may come back.
+    Other parts of the worker would retry forever, as after the error of a broker that may return.
 
     Raises:
-        LogDirectoryLost: it has.
+        LogDirectoryLost: the directory was deleted.
     """
     while True:
         log.check()

@@ -1,13 +1,17 @@
-"""EndQuestion: whether all that was in the log when a doubt was put has come to the task.
+"""End questions: decides whether a task has received everything that was in the log.
 
-A doubt is about an input, or about one source of what comes through a repartition topic. Level by
-level, from the topics of others down to that input: where do the partitions end that it comes from,
-and has the group committed what lies before? The topics of others are asked first, so that what is
-in them by then counts; each repartition topic only after all above it was taken and committed, as
-what came of that is in it by then, and up to its very end, since what a transaction wrote may not
-be readable yet when its offsets are. Of the task's own input its position decides. Then nothing
-that was there can come any more.
-Pure: what was asked for is handed in. Not done here: asking (`ends`).
+A question is about an input of a task, or about one source of an input that is a repartition topic.
+It is answered level by level, from the foreign topics down to the input:
+
+1. The ends of the foreign topics above are read. They define which records count.
+2. When the group has committed up to these ends, all results of those records are in the
+   repartition topics of the next level, whose ends are read only now. They are read up to the high
+   watermark: a transaction's offsets may be visible before its records are.
+3. At the task's own input, the task's position decides instead of a commit.
+
+After that no record that was in the log at step 1 can still arrive.
+
+Rule: pure; the answers are passed in. Not done here: asking (`input_ends`).
 """
 
 from __future__ import annotations
@@ -22,53 +26,53 @@ from streamlog.topology import Topology, writers_of
 from streamlog.windows.emit import Source
 
 Level: TypeAlias = frozenset[TopicPartition]
-"""Partitions of which nothing can be said before all levels above are through."""
+"""Partitions whose ends mean something only after all levels above are done."""
 
 
 class EndQuestion:
-    """One doubt on its way to be settled."""
+    """A question whether an input is read to its end, with the progress of its answer."""
 
-    def __init__(self, doubt: EndOfInputQuestion, levels: Collection[Level]) -> None:
-        """`levels` are those above the input, the topics of others first; see `levels_above`."""
-        self.doubt = doubt
-        self._own = TopicPartition(*doubt.topic_partition)
+    def __init__(self, question: EndOfInputQuestion, levels: Collection[Level]) -> None:
+        """Create it; `levels` are those above the input, foreign topics first (`levels_above`)."""
+        self.question = question
+        self._own = TopicPartition(*question.topic_partition)
         self._levels = [*levels, frozenset({self._own})]
-        self._at = 0
+        self._level = 0
         self._ends: dict[TopicPartition, int] = {}
-        """Of the level that it is at."""
+        """The ends of the present level's partitions."""
 
     @property
     def _left(self) -> Level:
-        return self._levels[self._at] if not self.is_settled else frozenset()
+        return self._levels[self._level] if not self.is_settled else frozenset()
 
     @property
     def is_settled(self) -> bool:
-        """Whether all that was there has come."""
-        return self._at == len(self._levels)
+        """Whether the task has received everything."""
+        return self._level == len(self._levels)
 
     @property
     def wants_ends(self) -> Level:
-        """Partitions whose ends it has to be told now: each once, as of after this was asked."""
+        """The partitions whose ends to read now, each once, and not earlier than now."""
         return self._left - self._ends.keys()
 
     @property
     def wants_committed(self) -> Level:
-        """Partitions of which it has to be told where the group has committed to go on."""
-        return frozenset(self._ends) if self._at + 1 < len(self._levels) else frozenset()
+        """The partitions whose committed offsets to read now."""
+        return frozenset(self._ends) if self._level + 1 < len(self._levels) else frozenset()
 
     def receive_ends(self, ends: Mapping[TopicPartition, int]) -> None:
-        """These ends were asked for after `wants_ends` named them."""
+        """Take ends that were read after `wants_ends` named their partitions."""
         self._ends |= {part: ends[part] for part in self.wants_ends & ends.keys()}
 
     def receive_committed(self, committed: Mapping[TopicPartition, int | None]) -> bool:
-        """So far the group has come; whether that settles a level."""
+        """Take the group's committed offsets; returns whether the present level is done."""
         wanted = self.wants_committed
         if not wanted or wanted != self._left:
             return False
         return self._pass({part: committed.get(part) or 0 for part in wanted})
 
     def receive_positions(self, positions: Mapping[TopicPartition, int]) -> bool:
-        """Behind these offsets the task has been given everything; whether that settles it."""
+        """Take the task's positions; returns whether they settle the question."""
         if self._left != {self._own} or self.wants_committed or self.wants_ends:
             return False
         return self._pass({self._own: positions.get(self._own, 0)})
@@ -76,45 +80,45 @@ class EndQuestion:
     def _pass(self, reached: Mapping[TopicPartition, int]) -> bool:
         if any(reached[part] < end for part, end in self._ends.items()):
             return False
-        self._at += 1
+        self._level += 1
         self._ends = {}
         return True
 
 
 def levels_above(
-    topology: Topology, counts: Mapping[str, int], place: TopicPartition, source: Source | None
+    topology: Topology, counts: Mapping[str, int], part: TopicPartition, source: Source | None
 ) -> list[Level]:
-    """What comes to a place, level by level; none above a topic of others.
+    """Return the partitions whose records reach an input, level by level, foreign topics first.
 
     Args:
-        topology: of the app.
-        counts: the partitions of all topics.
-        place: an input of a task.
-        source: the one of its sources that counts; None: all.
+        topology: the app's topology.
+        counts: the partition counts of all topics.
+        part: an input of a task. A foreign topic has no levels above it.
+        source: the source of the input that counts; None: all of them.
     """
     depths: dict[TopicPartition, int] = {}
 
     def depth(part: TopicPartition) -> int:
         if part not in depths:
-            depths[part] = 0  # It may come back to itself.
+            depths[part] = 0  # Set before the recursion: a topology may contain a loop.
             above = _writers_inputs(topology, counts, part, None)
             depths[part] = max((depth(each) + 1 for each in above), default=0)
         return depths[part]
 
-    for above in _writers_inputs(topology, counts, place, source):
+    for above in _writers_inputs(topology, counts, part, source):
         depth(above)
-    depths.pop(place, None)
+    depths.pop(part, None)
     by_level: defaultdict[int, set[TopicPartition]] = defaultdict(set)
-    for part, level in depths.items():
-        by_level[level].add(part)
+    for at, level in depths.items():
+        by_level[level].add(at)
     return [frozenset(by_level[level]) for level in sorted(by_level)]
 
 
 def _writers_inputs(
-    topology: Topology, counts: Mapping[str, int], place: TopicPartition, source: Source | None
+    topology: Topology, counts: Mapping[str, int], part: TopicPartition, source: Source | None
 ) -> Iterator[TopicPartition]:
-    """Where that is read of which a repartition topic's partition, or one source of it, is made."""
-    for sub, _ in writers_of(place.topic, topology.subtopologies):
+    """Yield the inputs of the tasks that write to a repartition topic, or to one source of it."""
+    for sub, _ in writers_of(part.topic, topology.subtopologies):
         if source is None:
             made_of = [(topic, range(counts[topic])) for topic in sub.inputs]
         elif source[0] in sub.topics:

@@ -1,13 +1,16 @@
-"""Ends: finds out for tasks whether all that was in the log has come to them.
+"""Input ends: finds out whether inputs are read to their end, and advances time in quiet inputs.
 
-A task that comes to an end it has reason to doubt names it (`processing/inputs/end_of_input`) and
-takes nothing more beyond it. Here the brokers are asked: for all tasks of the worker together, by
-connections of their own, as fetches wait on the worker's. Rules of the file: a question is put
-after the doubt, and once it is answered the task hears of it in the next round of the worker's
-loop; a question that is not settled is asked again after `AGAIN_MS`, for as long as the task is in
-doubt, since nobody upstream has to say anything; errors that pass are told, and asked again after,
-others end the worker. Nothing is opened by an app that never has a doubt. Not done here: what has
-to be asked (`end_questions`).
+A task that reaches an end of input which may not be final names it
+(`processing/inputs/end_of_input`) and processes no record beyond it. `InputEnds` asks the brokers
+for all tasks of the worker together. It has connections of its own, as fetches block the worker's.
+`TimeMarkRequests` requests time marks of quiet partitions, or replaces them if the brokers write
+none.
+
+Rules: the brokers are asked after the task has named the end, so an answer covers every record that
+was in the log then. The task gets the answer in the next round of the worker's loop. An open
+question is asked again after `AGAIN_MS` while the task needs it, as no message announces a change.
+Retriable errors are logged and repeated; others end the worker. An app without such questions opens
+no connection. Not done here: what has to be asked (`end_questions`).
 """
 
 from __future__ import annotations
@@ -39,18 +42,19 @@ from streamlog.worker.inputs.end_questions import EndQuestion, Level, levels_abo
 logger = repeated.logger(__name__)
 
 AGAIN_MS = 50
-"""From one question to the next: what is upstream gets on by commits."""
+"""The pause before an open question is asked again; upstream tasks advance by their commits."""
 PAUSE_MS = 20
-"""So long no new question is put after one was settled: more has come together by then."""
+"""The pause after all questions are settled, so that the next ones are asked together."""
 FAILED_MS = 1_000
 TELL_MS = 30_000
-"""So often it is told that nothing can be found out."""
+"""The interval between two log lines about questions that can't be asked."""
 
 About = tuple[TaskId, tuple[str, int], Source | None]
+"""The subject of a question: a task, an input, and one of its sources or None for all."""
 
 
 class InputEnds:
-    """The open questions of a worker's tasks. Used from its one loop; `run` has to be started."""
+    """The open questions of a worker's tasks. Only the worker's loop uses it, besides `run`."""
 
     def __init__(
         self,
@@ -60,7 +64,7 @@ class InputEnds:
         consumer: Consumer,
         clock: Clock,
     ) -> None:
-        """`consumer` is the worker's: its positions say what its tasks have been given."""
+        """Create it; the positions of `consumer` show what the worker's tasks have received."""
         self._topology = topology
         self._counts = counts
         self._log = log
@@ -68,53 +72,57 @@ class InputEnds:
         self._clock = clock
         self._internal = {topic for sub in topology.subtopologies for topic in sub.feeders}
         self._questions: dict[About, EndQuestion] = {}
-        self._doubts: dict[TaskId, Sequence[EndOfInputQuestion]] = {}
+        self._needed: dict[TaskId, Sequence[EndOfInputQuestion]] = {}
+        """The questions whose answers each task waits for now."""
         self._settled: dict[TaskId, list[EndOfInputQuestion]] = {}
         self._wake = asyncio.Event()
-        self._told_ms: int | None = None
+        self._logged_ms: int | None = None
 
-    def note(self, task_id: TaskId, doubts: Sequence[EndOfInputQuestion]) -> None:
-        """What a task doubts now; questions that it does not need now are kept, and not asked."""
-        if not doubts and task_id not in self._doubts:
+    def note(self, task_id: TaskId, questions: Sequence[EndOfInputQuestion]) -> None:
+        """Set the questions that a task needs now; earlier ones are kept, but not asked."""
+        if not questions and task_id not in self._needed:
             return
-        self._doubts[task_id] = doubts
-        for doubt in doubts:
-            about = (task_id, *doubt.about)
+        self._needed[task_id] = questions
+        for question in questions:
+            about = (task_id, *question.about)
             if about not in self._questions:
-                levels = self._levels(TopicPartition(*doubt.topic_partition), doubt.source)
-                self._questions[about] = EndQuestion(doubt, levels)
-        if doubts:
-            # Also of a question that was put before and not needed for a while: nobody asks by now.
+                levels = self._levels(TopicPartition(*question.topic_partition), question.source)
+                self._questions[about] = EndQuestion(question, levels)
+        if questions:
+            # Even if none is new: `run` sleeps while no question is needed, and an earlier one may
+            # be needed again.
             self._wake.set()
         self._look_at_positions()
 
     def has_settled(self, task_id: TaskId) -> bool:
-        """Whether there is something for `take`."""
+        """Return whether `take` would return a question."""
         return task_id in self._settled
 
     def take(self, task_id: TaskId) -> list[EndOfInputQuestion]:
-        """The doubts of this task that are settled, once: everything of theirs was polled."""
+        """Return, once, the settled questions of a task: the task has received every record."""
         return self._settled.pop(task_id, [])
 
     def forget(self, task_id: TaskId) -> None:
-        """The task is not run here any more."""
-        self._doubts.pop(task_id, None)
+        """Drop the questions of a task that no longer runs here."""
+        self._needed.pop(task_id, None)
         self._settled.pop(task_id, None)
         self._questions = {at: each for at, each in self._questions.items() if at[0] != task_id}
 
-    def told(self, task_id: TaskId) -> list[str]:
-        """What a task waits to know, in words."""
-        return [doubt.describe() for doubt in self._doubts.get(task_id, ())]
+    def describe(self, task_id: TaskId) -> list[str]:
+        """Return the questions that a task waits for, as text."""
+        return [question.describe() for question in self._needed.get(task_id, ())]
 
     async def run(self) -> None:
-        """Find out what is asked, until cancelled.
+        """Ask until cancelled.
 
         Raises:
-            StreamlogError: it can't be found out, now or later: the app may not look at its group.
+            StreamlogError: an error that is not retriable, such as a missing ACL for the group.
         """
         await self._wake.wait()
         async with AsyncExitStack() as stack:
-            # Topics of others as far as they are committed, the app's own to the very end.
+            # Foreign topics up to their last stable offset, as tasks read only committed records.
+            # The app's own topics up to the high watermark: a transaction of a task upstream may be
+            # committed, by its offsets, a moment before its marker is in the repartition topic.
             committed = await stack.enter_async_context(
                 self._log.consumer(group_id=self._topology.app_id, isolation_level="read_committed")
             )
@@ -129,9 +137,9 @@ class InputEnds:
 
     @property
     def _open(self) -> list[EndQuestion]:
-        """The questions that some task waits for now."""
+        """The unsettled questions that a task waits for now."""
         wanted = {
-            (task_id, *doubt.about) for task_id, doubts in self._doubts.items() for doubt in doubts
+            (task_id, *each.about) for task_id, needed in self._needed.items() for each in needed
         }
         return [each for about, each in self._questions.items() if about in wanted]
 
@@ -139,27 +147,27 @@ class InputEnds:
         return levels_above(self._topology, self._counts, place, source)
 
     async def _round(self, committed: Consumer, written: Consumer) -> int:
-        """Ask what there is to ask as long as that gets on; returns how long to wait then."""
+        """Ask the open questions while answers make progress; returns the next pause in ms."""
         try:
             while open_ := self._open:
-                if not await self._asked(open_, committed, written):
+                if not await self._ask(open_, committed, written):
                     return AGAIN_MS
         except StreamlogError as error:
             if not error.retriable:
                 raise
             now_ms = self._clock.now_ms()
-            if self._told_ms is None or now_ms - self._told_ms >= TELL_MS:
-                self._told_ms = now_ms
-                asked = "; ".join(each.doubt.describe() for each in self._open)
-                logger.warning("can't find out whether %s, and ask again: %s", asked, error)
+            if self._logged_ms is None or now_ms - self._logged_ms >= TELL_MS:
+                self._logged_ms = now_ms
+                text = "; ".join(each.question.describe() for each in self._open)
+                logger.warning("can't find out whether %s; trying again: %s", text, error)
             return FAILED_MS
-        self._told_ms = None
+        self._logged_ms = None
         return PAUSE_MS
 
-    async def _asked(
+    async def _ask(
         self, questions: Sequence[EndQuestion], committed: Consumer, written: Consumer
     ) -> bool:
-        """One step of all of them; whether one has got on."""
+        """Take one step of all questions; returns whether one of them has made progress."""
         wanted = {part for each in questions for part in each.wants_ends}
         ends: dict[TopicPartition, int] = {}
         for reader, parts in (
@@ -179,11 +187,11 @@ class InputEnds:
             return False
         stored = await reader.committed_metadata(wanted)
         reached: dict[TopicPartition, int | None] = {}
-        for part, place in stored.items():
-            if place is not None:
-                # Agents may be behind the task, which is then told of beside the offset.
-                ahead = positions_of(place.offset, place.metadata).get(TASK)
-                reached[part] = place.offset if ahead is None else ahead.position
+        for part, found in stored.items():
+            if found is not None:
+                # If an agent is behind the task, the task's position is in the offset's metadata.
+                ahead = positions_of(found.offset, found.metadata).get(TASK)
+                reached[part] = found.offset if ahead is None else ahead.position
         passed = [each.receive_committed(reached) for each in questions]
         return any(passed)
 
@@ -193,22 +201,25 @@ class InputEnds:
             about for about, each in self._questions.items() if each.receive_positions(positions)
         ]
         for about in settled:
-            self._settled.setdefault(about[0], []).append(self._questions.pop(about).doubt)
+            self._settled.setdefault(about[0], []).append(self._questions.pop(about).question)
         if settled:
             self._consumer.wakeup()
         return bool(settled)
 
 
 CALM_MS = 5_000
-"""So long a topic has to be calm before its quiet partitions are brought on: as `mark.quiet.ms`."""
+"""How long a topic has to be calm before time advances in its quiet partitions; the default of
+`mark.quiet.ms`."""
 SOME_TIME_MS = 3_600_000
-"""Asked for a mark, a log begins to count for how long an empty partition has been quiet."""
+"""The delay of a request whose only purpose is that the broker starts to measure how long an empty
+partition has been quiet."""
 UNMARKED_CALM_MS = 30_000
-"""The same where brokers write no marks, and a replay does not find what was decided here."""
+"""`CALM_MS` for brokers that write no marks. It is longer because the decision is not in the log,
+so a replay can't repeat it."""
 
 
 class TimeMarkRequests:
-    """What a worker wants of the inputs that are quiet. `run` has to be started."""
+    """Requests time marks for the quiet inputs of a worker's tasks; `run` looks in background."""
 
     def __init__(
         self,
@@ -231,47 +242,61 @@ class TimeMarkRequests:
             for name in self._partners
         }
         self._are_written: bool | None = None
-        """Whether the brokers write time marks; None while that is not known."""
+        """Whether the brokers write time marks; None while unknown."""
         self._calm = CalmDetector(CALM_MS)
-        self._standing: dict[TopicPartition, tuple[int, int]] = {}
-        """Position and event time of inputs of tasks here."""
+        self._states: dict[TopicPartition, tuple[int, int]] = {}
+        """Position and stream time of the inputs of this worker's tasks."""
         self._behind: dict[TaskId, Mapping[TopicPartition, int]] = {}
         self._wake = asyncio.Event()
 
     async def want(self, task_id: TaskId, partition: TopicPartition, after_ms: int | None) -> None:
-        """A task waits for a mark in an input after so much quiet; None: it does not."""
+        """Request a time mark of an input.
+
+        Args:
+            task_id: the task that waits for it.
+            partition: the input.
+            after_ms: how long the input has to be quiet, in milliseconds; None: no request.
+        """
         due_ms = self._behind.get(task_id, {}).get(partition)
         reached_ms = UNKNOWN_MS if due_ms is None else self._reached_ms(partition.topic)
-        told = None
+        mark = None
+        # The other partitions of the topic have reached the time that the task waits for: the
+        # broker gets that time, and writes it into the quiet partition.
         if due_ms is not None and self._are_written and reached_ms >= due_ms:
-            told = MarkTold(self._clocks[partition.topic], reached_ms)
+            mark = MarkTold(self._clocks[partition.topic], reached_ms)
         if due_ms is not None and after_ms is None:
             after_ms = SOME_TIME_MS
-        self._consumer.want_mark(partition, after_ms if told is None else 0, told)
+        self._consumer.want_mark(partition, after_ms if mark is None else 0, mark)
         if after_ms is not None:
             await self._find_out(task_id, partition)
 
     def note(
         self,
         task_id: TaskId,
-        standing: Mapping[TopicPartition, tuple[int, int]],
+        states: Mapping[TopicPartition, tuple[int, int]],
         behind: Mapping[tuple[str, int], int],
     ) -> None:
-        """Position and event time of a task's inputs; and to where some have to be brought."""
-        self._standing |= standing
-        found = {TopicPartition(*place): due_ms for place, due_ms in behind.items()}
+        """Note the inputs of a task.
+
+        Args:
+            task_id: the task.
+            states: position and stream time of its inputs.
+            behind: the inputs that hold others back, with the time that they have to reach.
+        """
+        self._states |= states
+        found = {TopicPartition(*part): due_ms for part, due_ms in behind.items()}
         self._behind[task_id] = found
         if found:
             self._wake.set()
 
     def forget(self, task_id: TaskId, inputs: Iterable[TopicPartition]) -> None:
-        """The task is not run here any more."""
+        """Drop a task that no longer runs here."""
         self._behind.pop(task_id, None)
         for part in inputs:
-            self._standing.pop(part, None)
+            self._states.pop(part, None)
 
-    def brought(self, task_id: TaskId) -> dict[tuple[str, int], int]:
-        """How far a task's inputs have come, where the log does not tell."""
+    def reached_times(self, task_id: TaskId) -> dict[tuple[str, int], int]:
+        """Return the times that a task's quiet inputs have reached, if the log writes no marks."""
         if self._are_written is not False:
             return {}
         found = {
@@ -281,10 +306,10 @@ class TimeMarkRequests:
         return {part: reached for part, (due_ms, reached) in found.items() if reached >= due_ms}
 
     async def run(self) -> None:
-        """Look at the topics of quiet inputs, until cancelled.
+        """Look at the topics of quiet inputs until cancelled.
 
         Raises:
-            StreamlogError: the log can't be asked, now or later.
+            StreamlogError: an error that is not retriable.
         """
         await self._wake.wait()
         async with AsyncExitStack() as stack:
@@ -304,7 +329,7 @@ class TimeMarkRequests:
         except StreamlogError as error:
             if not error.retriable:
                 raise
-            logger.debug("can't look at the topics of quiet inputs: %s", error)
+            logger.debug("the topics of quiet inputs can't be read at present: %s", error)
 
     async def _look(self, reader: Consumer) -> None:
         if self._are_written is None:
@@ -314,27 +339,27 @@ class TimeMarkRequests:
         topics |= {partner for topic in topics for partner in self._partners[topic]}
         parts = [part for topic in topics for part in self._parts[topic]]
         ends = await reader.end_offsets(parts)
-        here = dict(self._standing)  # Tasks come and go while others are asked.
-        standing = {**await self._committed(reader, [p for p in parts if p not in here]), **here}
+        here = dict(self._states)  # A copy: tasks may come and go during the request.
+        states = {**await self._committed(reader, [p for p in parts if p not in here]), **here}
         now_ms = self._clock.now_ms()
-        self._calm.look(now_ms, {part: CalmState(ends[part], *standing[part]) for part in parts})
+        self._calm.look(now_ms, {part: CalmState(ends[part], *states[part]) for part in parts})
 
     async def _committed(
         self, reader: Consumer, parts: list[TopicPartition]
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """Position and event time of inputs of other workers."""
+        """Return the committed position and stream time of inputs of other workers."""
         found = dict.fromkeys(parts, (0, UNKNOWN_MS))
         stored = await reader.committed_metadata(parts) if parts else {}
-        for part, place in stored.items():
-            if place is not None:
-                task = positions_of(place.offset, place.metadata).get(TASK)
+        for part, offset in stored.items():
+            if offset is not None:
+                task = positions_of(offset.offset, offset.metadata).get(TASK)
                 time_ms = UNKNOWN_MS if task is None else task.time_ms
-                position = place.offset if task is None else task.position
+                position = offset.offset if task is None else task.position
                 found[part] = (position, UNKNOWN_MS if time_ms is None else time_ms)
         return found
 
     def _reached_ms(self, topic: str) -> int:
-        """How far a topic's partitions have come; those of its partners, if it never had any."""
+        """Return the time that a topic's partitions have reached; its partners' if it is empty."""
         own_ms = self._calm.reached_ms(self._parts[topic])
         if own_ms > UNKNOWN_MS or self._partners[topic] == {topic}:
             return own_ms
@@ -347,14 +372,14 @@ class TimeMarkRequests:
         try:
             self._are_written = await self._log.admin().is_streamlog()
         except StreamlogError as error:
-            logger.debug("it is not known whether there are time marks: %s", error)
-            return  # The next wish asks again.
+            logger.debug("whether the brokers write time marks is unknown: %s", error)
+            return  # The next request asks again.
         if not self._are_written:
             self._calm = CalmDetector(UNMARKED_CALM_MS)
             logger.warning(
-                "this log's brokers are not streamlog's and write no time marks: what is due once "
-                "time has passed (windows that close, timers of event time, rows without a "
-                "partner) waits for the next record where nothing comes, or for the other "
+                "the brokers of this log are not streamlog's and write no time marks: results that "
+                "are due at a time (closing windows, event-time timers, rows without a join "
+                "partner) wait in a quiet partition for its next record, or for the other "
                 "partitions of its topic, as in task %s for %s-%d",
                 task_id,
                 *partition,

@@ -54,19 +54,20 @@ from streamlog.worker.topics.version_log import OwnTopics
 logger = repeated.logger(__name__)
 
 FIRST_KEYS = 200
-"""So many keys of each partition are compared at once."""
+"""The number of keys of each partition that are compared at first."""
 BATCHES_APART = 1_000
-"""After that, some of one batch in so many."""
+"""After the first keys, `SOME_KEYS` of every 1,000th batch are compared."""
 SOME_KEYS = 10
 KEYS_KEPT = 400
-"""Misplaced keys of a topic that are remembered to find out what fits."""
+"""The number of misplaced keys of a topic that are kept, in order to find the partitioner in
+use."""
 TELL_AFTER_KEYS = 2
-"""One key may have been sent to a partition by hand."""
+"""The number of misplaced keys that are reported; a single one may have been sent by hand."""
 TELL_AGAIN_MS = 600_000
 
 
 class KeyPartitionCheck:
-    """Compares where keys lie with where they should."""
+    """Compares the partitions of keys with those that the topic's partitioner names."""
 
     def __init__(self, topology: Topology, counts: Mapping[str, int], clock: Clock) -> None:
         self._clock = clock
@@ -81,10 +82,10 @@ class KeyPartitionCheck:
         self._compared: dict[TopicPartition, int] = {}
         self._batches: dict[TopicPartition, int] = {}
         self._misplaced: dict[str, dict[bytes, int]] = {}
-        self._told_ms: dict[str, int] = {}
+        self._logged_ms: dict[str, int] = {}
 
     def look(self, part: TopicPartition, keys: Sequence[bytes | None]) -> None:
-        """Records of a partition have come: compare some of their keys."""
+        """Compare some of the keys of records that were polled from a partition."""
         if part.topic not in self._specs:
             return
         left = FIRST_KEYS - self._compared.get(part, 0)
@@ -106,26 +107,26 @@ class KeyPartitionCheck:
             if key and is_misplaced and len(misplaced) < KEYS_KEPT:
                 misplaced[key] = number
         if len(misplaced) >= TELL_AFTER_KEYS:
-            self._tell(topic, misplaced)
+            self._warn(topic, misplaced)
 
-    def _tell(self, topic: str, misplaced: Mapping[bytes, int]) -> None:
-        now_ms, told_ms = self._clock.now_ms(), self._told_ms.get(topic)
-        if told_ms is not None and now_ms - told_ms < TELL_AGAIN_MS:
+    def _warn(self, topic: str, misplaced: Mapping[bytes, int]) -> None:
+        now_ms, logged_ms = self._clock.now_ms(), self._logged_ms.get(topic)
+        if logged_ms is not None and now_ms - logged_ms < TELL_AGAIN_MS:
             return
-        self._told_ms[topic] = now_ms
+        self._logged_ms[topic] = now_ms
         key, number = next(iter(misplaced.items()))
         spec, count = self._specs[topic], self._counts[topic]
         fits = matching_partitioners(misplaced.items(), count)
         fit = [name for name, each in fits.items() if each == len(misplaced)]
         fix = (
-            f"declare how its producers choose: app.topic({topic!r}, ..., partitioner={fit[0]!r})"
+            f"declare its producers' partitioner: app.topic({topic!r}, ..., partitioner={fit[0]!r})"
             if fit
             else "read it through .repartition(name=...), or let its producers use that partitioner"
         )
         logger.warning(
-            "topic %s: keys don't lie where partitioner %s puts them, such as %r, which is in "
-            "partition %d and not in %d: rows are not found by key, and joins miss partners; %s "
-            "(see: streamlog topics check %s)",
+            "topic %s: keys are not in the partitions that partitioner %s names, such as %r, which "
+            "is in partition %d instead of %d: lookups and joins don't find such rows; %s (see: "
+            "streamlog topics check %s)",
             topic,
             partitioner_name(spec.partitioner),
             key[:80],
@@ -137,17 +138,18 @@ class KeyPartitionCheck:
 
 
 RETURN_MS = 60_000
-"""How long a topic that was deleted may take to be created again, if the app waits for it."""
+"""How long a worker waits for a deleted topic to be created again, unless `source_lost` is
+"fail"."""
 RETURN_POLL_MS = 200
 
 
 Lost: TypeAlias = SourceLost | UnknownTopicOrPartition
 LOST: Final = (SourceLost, UnknownTopicOrPartition)
-"""What a consumer raises if something that it reads is not the log that was read, or is gone."""
+"""The errors of a consumer if an input was created again, truncated or deleted."""
 
 
 class SourceWatch:
-    """What a worker reads, and whether it still is what it was."""
+    """Watches that the inputs of a worker are the logs that were read."""
 
     def __init__(
         self,
@@ -157,14 +159,14 @@ class SourceWatch:
         app_id: str,
         policy: Callable[[str], SourceLostPolicy],
     ) -> None:
-        """`policy` tells by topic what the app wants."""
+        """Create the watch; `policy` returns the app's policy for a topic."""
         self.losses: dict[TopicPartition, LostSource] = {}
-        """What was found while it was read, of partitions that are about to be opened again."""
+        """The losses found while reading, of partitions that are about to be opened again."""
         self._consumer = consumer
         self._clock = clock
         self._app_id = app_id
         self._policy = policy
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def judge(
         self,
@@ -174,10 +176,10 @@ class SourceWatch:
         present: Present,
         cut: TruncatedSource | None,
     ) -> InputRestart:
-        """Where to go on in a partition, instead of at `offset` in a log that is gone.
+        """Return where to continue in a partition, instead of at `offset` in a lost log.
 
         Raises:
-            SourceLost: the app wants the worker to end.
+            SourceLost: the policy is "fail".
         """
         policy = self._policy(part.topic)
         if policy == FAIL:
@@ -186,10 +188,10 @@ class SourceWatch:
         if found == InputRestart(offset, log):
             return found
         text = describe_loss(part, offset, log, present, cut)
-        if text not in self._told:
-            self._told.add(text)
+        if text not in self._logged:
+            self._logged.add(text)
             logger.warning(
-                "%s. Going on at offset %d, as source_lost is %r; state is kept as it is",
+                "%s. Continuing at offset %d, as source_lost is %r; state is kept",
                 text,
                 found.offset,
                 policy,
@@ -197,28 +199,31 @@ class SourceWatch:
         return found
 
     async def affected(self, error: Lost) -> frozenset[TopicPartition]:
-        """Which partitions have to be opened again after what the consumer could not read.
+        """Return the partitions to open again after an error of the consumer.
 
         Raises:
-            SourceLost: the app wants the worker to end.
-            UnknownTopicOrPartition: a topic was deleted and is not created again.
+            SourceLost: the policy of a topic is "fail".
+            UnknownTopicOrPartition: a topic was deleted, and not created again within `RETURN_MS`.
         """
         assigned = self._consumer.assignment()
         if not isinstance(error, SourceLost):
-            return await self._returned(assigned, error)
+            return await self._await_return(assigned, error)
         if error.is_recreated:
-            return await self._judged(part for part in assigned if part.topic == error.topic)
+            return await self._judge_all(part for part in assigned if part.topic == error.topic)
         part = TopicPartition(error.topic, error.partition)
         begin = (await self._consumer.begin_offsets([part]))[part]
         if error.resume_at < 0 and error.position < begin:
             self._expired(part, error, begin)
             return frozenset()
-        return await self._judged([part], TruncatedSource(error.resume_at, error.resume_epoch))
+        return await self._judge_all([part], TruncatedSource(error.resume_at, error.resume_epoch))
 
-    async def _judged(
+    async def _judge_all(
         self, partitions: Iterable[TopicPartition], cut: TruncatedSource | None = None
     ) -> frozenset[TopicPartition]:
-        """Ask the app about each; what the group has committed may be gone with the topic."""
+        """Decide about each partition by its read position, and note the losses.
+
+        The committed offsets may have been deleted together with the topic.
+        """
         parts = sorted(partitions)
         present = await self.present(parts)
         for part in parts:
@@ -231,9 +236,11 @@ class SourceWatch:
     async def present(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, Present]:
-        """These partitions as they are now.
+        """Return the present logs of partitions.
 
-        The ids are asked for first: what is created again after that is noticed when it is read.
+        The topic ids are read before the offsets. If a topic is created again in between, the
+        offsets belong to the new topic and the id to the old one; the next fetch, which sends the
+        id, fails, and the change is found then.
         """
         consumer = self._consumer
         ids = {name: await consumer.topic_id(name) for name in {at.topic for at in partitions}}
@@ -245,15 +252,15 @@ class SourceWatch:
         }
 
     def settled(self, partitions: Iterable[TopicPartition]) -> None:
-        """These are read from their new places."""
+        """Drop the losses of partitions that were opened again."""
         for part in partitions:
             self.losses.pop(part, None)
 
     def _expired(self, part: TopicPartition, error: SourceLost, begin: int) -> None:
-        """Records were removed by the topic's retention, or on purpose, before they were read."""
+        """Continue at the log start offset, after records were removed before they were read."""
         logger.warning(
             "%s-%d: offsets %d to %d were removed from the log before they were read"
-            " (retention, or delete-records): going on at %d",
+            " (retention, or delete-records); continuing at %d",
             *part,
             error.position,
             begin - 1,
@@ -263,10 +270,10 @@ class SourceWatch:
         at = OffsetAndMetadata(begin, topic_id=topic_id) if topic_id else OffsetAndMetadata(begin)
         self._consumer.seek(part, at)
 
-    async def _returned(
+    async def _await_return(
         self, assigned: Collection[TopicPartition], error: UnknownTopicOrPartition
     ) -> frozenset[TopicPartition]:
-        """Wait until topics that were deleted are there again; all of their partitions."""
+        """Wait until deleted topics are created again; returns all of their partitions."""
         topics = {part.topic for part in assigned}
         missing = await self._missing(topics)
         if not missing:
@@ -275,17 +282,17 @@ class SourceWatch:
             if self._policy(topic) == FAIL:
                 raise source_deleted_error(topic, self._app_id)
         logger.warning(
-            "%s: deleted while it is read; waiting %d s for it to be created again",
+            "%s: deleted while this worker reads it; waiting %d s for it to be created again",
             ", ".join(sorted(missing)),
             RETURN_MS // 1000,
         )
-        away, deadline_ms = missing, self._clock.now_ms() + RETURN_MS
-        while away:
+        absent, deadline_ms = missing, self._clock.now_ms() + RETURN_MS
+        while absent:
             if self._clock.now_ms() >= deadline_ms:
                 raise error
             await asyncio.sleep(RETURN_POLL_MS / 1000)
-            away = await self._missing(away)
-        return await self._judged(part for part in assigned if part.topic in missing)
+            absent = await self._missing(absent)
+        return await self._judge_all(part for part in assigned if part.topic in missing)
 
     async def _missing(self, topics: Collection[str]) -> set[str]:
         found: set[str] = set()
@@ -298,10 +305,12 @@ class SourceWatch:
 
 
 async def compare_source_ids(log: Log, program: Program, before: OwnTopics) -> OwnTopics:
-    """What is to be written down of the sources, after a line about each that is another topic.
+    """Compare the ids of all sources with the recorded ones; returns the record to write.
+
+    Sources that were created again are logged.
 
     Raises:
-        SourceLost: one is, and the app wants the worker to end then.
+        SourceLost: a source was created again, and its policy is "fail".
     """
     found = await log.admin().find_topics(program.outer_sources)
     topics = {each.name: each for each in found if each.topic_id != ZERO_UUID}
@@ -314,9 +323,9 @@ async def compare_source_ids(log: Log, program: Program, before: OwnTopics) -> O
     for name in await _unread(log, program, others):
         old_id, new_id = before.sources[name], topics[name].topic_id
         text = (
-            f"{name}: this is another topic than the one that app {program.app_id!r} read: it was"
-            f" deleted and created again since (id {id_text(old_id)}, now {id_text(new_id)}), and"
-            " the app's offsets went with the old one"
+            f"{name}: the topic that app {program.app_id!r} has read was deleted and created again"
+            f" (id {id_text(old_id)}, now {id_text(new_id)}), and the app's offsets were deleted"
+            " with it"
         )
         policy = program.source_policy(name)
         if policy == FAIL:
@@ -330,7 +339,7 @@ async def compare_source_ids(log: Log, program: Program, before: OwnTopics) -> O
 
 
 async def _unread(log: Log, program: Program, names: Collection[str]) -> list[str]:
-    """Those of which the app has committed nothing, and that no state is made of."""
+    """Return the topics without committed offsets of the app and without state made from them."""
     without_state = [name for name in names if not program.has_state(name)]
     if not without_state:
         return []

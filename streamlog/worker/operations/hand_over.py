@@ -1,14 +1,21 @@
-"""Hand-over: live workers are to go on where a history has ended, with no gap and no repeat.
+"""Hand-over: lets live workers continue where a history has ended, with no gap and no repetition.
 
-All of it is one transaction: per task the changelog begins anew (`BASE_KEY`) with the rows of the
-snapshot and the progress as it reads in this log; records that wait between two stages and rows
-that were staged are written; the group's offsets are set to the cut; and what was done is noted, in
-the topic by which a repetition is known. Who is killed in the middle has done nothing; who is
-killed behind it, everything. The order within is the safety: (1) the producer's name is taken, so
-an earlier attempt is over, whatever became of it; (2) only then it is asked whether it was done;
-(3) the group's offsets are staged, so a worker that joins from now on waits for them; (4) only then
-it is asked whether the group has members, who would go on from other offsets. Not done here: how a
-worker begins with it (`restore`, `version_log`), and making the snapshot (`snapshots`).
+One transaction writes everything: the state of each task (its changelog begins anew at `BASE_KEY`,
+with the rows of the snapshot and the progress in terms of this log), the records that wait between
+two stages, the staged rows, the group's offsets at the cut, and a note by which a repetition is
+recognized. A process that is killed before the commit has done nothing; one that is killed after it
+has done everything.
+
+The order makes it safe:
+
+1. The transactional id is taken over. An earlier attempt has ended now, committed or aborted.
+2. Only then it is checked whether the hand-over was done before.
+3. The group's offsets are added to the transaction. A worker that joins from now on waits for its
+   end before it gets committed offsets.
+4. Only then the group is checked for members: one that joined earlier has read other offsets.
+
+Not done here: how a worker begins with the state (`state/restore`, `topics/version_log`), and the
+snapshot itself (`snapshots/`).
 """
 
 from __future__ import annotations
@@ -74,41 +81,42 @@ logger = repeated.logger(__name__)
 Mode: TypeAlias = Literal["replace", "blue_green", "promote"]
 
 T = TypeVar("T")
-"""What a coroutine gives."""
+"""The result of a coroutine."""
 
 SLICE_RECORDS: Final = 5_000
-"""Read and written at a time."""
+"""The number of rows that are read and written at a time."""
 TIMEOUT_MS: Final = 60_000
 TIMEOUT_MS_MAX: Final = 15 * 60_000
-"""Brokers allow no transaction to be open for longer."""
+"""The largest transaction time-out that brokers allow by default."""
 BYTES_PER_MS: Final = 1_000
-"""Slower than any disk: so long the transaction of a large snapshot may take."""
-BESIDE: Final = ". Or hand over beside them: mode='blue_green'"
+"""The assumed speed of the transaction, lower than any disk's; it sets the time-out."""
+VERSION_HINT: Final = ". Or hand over to a version next to them: mode='blue_green'"
 MARK_TIMES_BYTES: Final = 24
-"""Of a mark's header, in front of the source."""
+"""The size of the times in a mark's header, which precede the source."""
 
 
 OnStep = Callable[[str], None]
-"""Told how far it is: `begun`, `states written`, `offsets sent`, `noted`, `committed`."""
+"""Called with each step: `begun`, `states written`, `offsets sent`, `noted`, `committed`."""
 
 
 def ignore_step(_step: str) -> None:
-    """An `OnStep` that does nothing."""
+    """Do nothing; the default `OnStep`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandOverResult:
-    """What came of a hand-over."""
+    """The result of a hand-over."""
 
     app_id: str
-    """Whose workers go on: its group, its state."""
+    """The id of the app whose workers continue."""
     snapshot: str
+    """The id of the snapshot."""
     offsets: Mapping[tuple[str, int], int]
-    """Where they go on, by partition."""
+    """Partition to the offset at which the workers continue."""
     rows: int
-    """Of state."""
+    """The number of rows of state."""
     is_repeated: bool
-    """It was done before; nothing was done now."""
+    """Whether the hand-over was done before, so this one changed nothing."""
 
 
 async def hand_over(
@@ -123,30 +131,30 @@ async def hand_over(
     clock: Clock | None = None,
     on_step: OnStep = ignore_step,
 ) -> HandOverResult:
-    """Let the workers of a program begin with a snapshot. None may be at work.
+    """Let the workers of a program begin with a snapshot.
 
     Args:
-        program: that goes on; its id and topology decide which topics and which group that is.
-        snapshot: made by the same program, under this id or another one.
-        log: that the snapshot's offsets are of.
-        mode: for the note of it.
-        promotion: the same, if the snapshot is that of a version that is promoted.
-        rewind: also if the program has gone further than the snapshot, whose rows from there on
-            are in the output topics and will be there once more.
-        is_embedded: topics that are missing may be made.
-        clock: tells the time on the wall.
-        on_step: told how far it is.
+        program: the program that continues; its id and topology name the group and the topics.
+        snapshot: a snapshot of this program, under this id or another one.
+        log: the log that the snapshot was made of.
+        mode: the mode, for the note.
+        promotion: the promotion, for the note, if the snapshot is that of a promoted version.
+        rewind: hand over even if the program has read beyond the snapshot. Rows that it wrote from
+            there on are in the output topics, and will be written again.
+        is_embedded: whether missing sources may be created.
+        clock: by default the system's.
+        on_step: called with each step.
 
     Raises:
         TopologyError: the snapshot is of another program, or topics have other partition counts.
-        UsageError: workers of the program are running, or it has gone further than the snapshot.
-        SourceLost: the log is not the one that the snapshot was made of (any more).
-        OffsetOutOfRange: the log does not hold what comes behind the snapshot.
+        UsageError: workers of the program are running, or it has read beyond the snapshot.
+        SourceLost: the log is not, or no longer, the one that the snapshot was made of.
+        OffsetOutOfRange: the log no longer holds all records that follow the snapshot.
         CorruptData: a file of the snapshot is missing or damaged.
-        TransactionAborted, ProducerFenced: somebody else has done it at the same time, or the log
-            was lost: nothing was changed.
+        TransactionAborted, ProducerFenced: another hand-over ran at the same time, or the log was
+            lost; nothing was changed.
     """
-    handing = _HandOverRun(
+    run = _HandOverRun(
         program,
         snapshot,
         log,
@@ -156,7 +164,7 @@ async def hand_over(
         on_step=on_step,
     )
     required = () if is_embedded else program.sources
-    return await handing.run(required=required, rewind=rewind)
+    return await run.run(required=required, rewind=rewind)
 
 
 def run_hand_over(
@@ -169,11 +177,11 @@ def run_hand_over(
     rewind: bool = False,
     on_step: OnStep = ignore_step,
 ) -> HandOverResult:
-    """`hand_over` for who has neither a loop nor an open log.
+    """Open the log and call `hand_over`, from code without an event loop.
 
     Raises:
-        UsageError: there is a loop, whom this would block.
-        StreamlogError: as `hand_over`.
+        UsageError: the caller runs on an event loop, which this call would block.
+        StreamlogError: `hand_over` raised it.
     """
 
     async def work() -> HandOverResult:
@@ -193,10 +201,10 @@ def run_hand_over(
 
 
 def run_alone(work: Callable[[], Coroutine[Any, Any, T]], name: str) -> T:
-    """Run it on a loop of its own.
+    """Run a coroutine on an event loop of its own; `name` is the caller's, for the message.
 
     Raises:
-        UsageError: this thread has one already.
+        UsageError: this thread runs an event loop already.
     """
     try:
         asyncio.get_running_loop()
@@ -208,10 +216,10 @@ def run_alone(work: Callable[[], Coroutine[Any, Any, T]], name: str) -> T:
 
 
 async def refuse_members(log: Log, app_id: str, remedy: str = "") -> None:
-    """Make sure that no worker of an app is running.
+    """Raise if workers of an app are running.
 
     Raises:
-        UsageError: one is; `remedy` tells what else may be done.
+        UsageError: they are; the message ends with `remedy`.
     """
     try:
         (group,) = await log.admin().describe_groups([app_id])
@@ -228,7 +236,7 @@ async def refuse_members(log: Log, app_id: str, remedy: str = "") -> None:
 
 
 class _HandOverRun:
-    """One hand-over."""
+    """The run of one hand-over."""
 
     def __init__(
         self,
@@ -254,10 +262,11 @@ class _HandOverRun:
         self._counts: Mapping[str, int] = {}
 
     async def run(self, *, required: Collection[str], rewind: bool) -> HandOverResult:
+        """Check the snapshot and the log, then write the transaction; see `hand_over`."""
         manifest = self._manifest
         manifest.check(self._topology, {}, origin=self._program.origin)
         if await self._is_done():
-            return self._told(is_repeated=True)
+            return self._result(is_repeated=True)
         await offload(self._snapshot.verify)
         counts = await ensure_topics(
             self._log, self._topology, self._program.topics, required=required
@@ -265,10 +274,10 @@ class _HandOverRun:
         manifest.check(self._topology, counts, origin=self._program.origin)
         self._counts = counts
         for topic in (hand_over_topic(self._app_id), versions_topic_of(self._app_id)):
-            await self._make(topic)
+            await self._create(topic)
         await self._check_logs()
         await self._check_reach()
-        await refuse_members(self._log, self._app_id, BESIDE)
+        await refuse_members(self._log, self._app_id, VERSION_HINT)
         if not rewind:
             await self._refuse_rewinding()
         timeout_ms = min(TIMEOUT_MS + manifest.size_bytes // BYTES_PER_MS, TIMEOUT_MS_MAX)
@@ -277,12 +286,12 @@ class _HandOverRun:
             transactional_id=f"{self._app_id}-hand-over",
             transaction_timeout_ms=timeout_ms,
         ) as producer:
-            # An attempt that was under way is over by now.
+            # Opening the producer has fenced off an earlier attempt, which may have committed.
             if await self._is_done():
-                return self._told(is_repeated=True)
+                return self._result(is_repeated=True)
             await self._write(producer)
         self._on_step("committed")
-        return self._told(is_repeated=False)
+        return self._result(is_repeated=False)
 
     async def _write(self, producer: Producer) -> None:
         change = await VersionLog(self._log, self._topology).compare()
@@ -299,28 +308,31 @@ class _HandOverRun:
             offsets |= {at: OffsetAndMetadata(offset) for at, offset in positions.items()}
             await transaction.send_offsets(offsets, group)
             self._on_step("offsets sent")
-            await refuse_members(self._log, self._app_id, BESIDE)
+            # After the offsets. 1. Checked before them, the group is empty. 2. A worker joins and
+            # reads the old offsets. 3. The hand-over commits: the worker continues at the old ones,
+            # with the new state. Checked now, such a worker is seen, and later ones have to wait.
+            await refuse_members(self._log, self._app_id, VERSION_HINT)
             await self._note(producer, tasks, change)
             self._on_step("noted")
 
     async def _is_done(self) -> bool:
-        """Whether the state has begun with this snapshot already."""
+        """Return whether the app's state has begun with this snapshot before."""
         found = await read_hand_overs(self._log, self._app_id)
         return any(each.snapshot == self._snapshot.id for each in found)
 
-    async def _make(self, topic: str) -> None:
+    async def _create(self, topic: str) -> None:
         try:
             await self._log.admin().create_topics(
                 [NewTopic(topic, 1, replication_factor=BROKER_DEFAULT, configs=CONFIGS)]
             )
         except TopicExists:
-            logger.debug("topic %s is there", topic)
+            logger.debug("topic %s exists", topic)
 
     async def _check_logs(self) -> None:
-        """The log must be the one that the snapshot was made of.
+        """Check that the log is the one that the snapshot was made of.
 
         Raises:
-            SourceLost: a topic was created again, or a log lost records.
+            SourceLost: a topic was created again, or its log was truncated.
         """
         marks = {
             (TopicPartition(each.topic, each.partition), offset): each
@@ -354,8 +366,8 @@ class _HandOverRun:
         cut: TruncatedSource | None,
     ) -> SourceLost:
         return SourceLost(
-            f"{describe_loss(at, offset, log, now, cut)}, as snapshot {self._snapshot.id!r} ends"
-            " there. Nothing was changed: make the snapshot again",
+            f"{describe_loss(at, offset, log, now, cut)}, and snapshot {self._snapshot.id!r} ends"
+            " there. Nothing was changed: create the snapshot again",
             topic=at.topic,
             partition=at.partition,
             position=offset,
@@ -363,77 +375,77 @@ class _HandOverRun:
         )
 
     async def _check_reach(self) -> None:
-        """The log must hold everything behind the snapshot.
+        """Check that the log holds every record that follows the snapshot.
 
         Raises:
-            OffsetOutOfRange: it begins later, or ends before.
+            OffsetOutOfRange: a partition begins later, or ends earlier.
         """
         offsets = self._manifest.offsets
-        places = [TopicPartition(*place) for place in offsets]
+        parts = [TopicPartition(*part) for part in offsets]
         async with self._log.consumer() as consumer:
-            begins, ends = await consumer.begin_offsets(places), await consumer.end_offsets(places)
-        for place in sorted(places):
-            offset, begin, end = offsets[place], begins[place], ends[place]
+            begins, ends = await consumer.begin_offsets(parts), await consumer.end_offsets(parts)
+        for part in sorted(parts):
+            offset, begin, end = offsets[part], begins[part], ends[part]
             if not begin <= offset <= end:
                 raise OffsetOutOfRange(
-                    f"snapshot {self._snapshot.id!r} ends before offset {offset} of {place.topic}-"
-                    f"{place.partition}, which holds {begin} up to {end}: "
+                    f"snapshot {self._snapshot.id!r} ends before offset {offset} of {part.topic}-"
+                    f"{part.partition}, which holds offsets {begin} to {end}: "
                     + (
-                        "records between them were removed; make the snapshot again"
+                        "records in between were removed; create the snapshot again"
                         if offset < begin
-                        else "it is of another log"
+                        else "the snapshot is of another log"
                     ),
                 )
 
     async def _refuse_rewinding(self) -> None:
-        """What the program has written from the cut on would be written again.
+        """Check that the program has not read beyond the snapshot.
 
         Raises:
-            UsageError: there may be such rows.
+            UsageError: it has, so rows that it wrote since may be written again.
         """
         cuts = self._manifest.offsets
-        there = await self._log.admin().group_offsets(
-            self._app_id, [TopicPartition(*place) for place in cuts]
+        committed = await self._log.admin().group_offsets(
+            self._app_id, [TopicPartition(*part) for part in cuts]
         )
-        for place, offset in sorted(there.items()):
-            if offset > cuts[place]:
+        for part, offset in sorted(committed.items()):
+            if offset > cuts[part]:
                 raise UsageError(
-                    f"{self._app_id!r} has read {place.topic}-{place.partition} up to {offset}, "
-                    f"and snapshot {self._snapshot.id!r} ends at {cuts[place]}: rows that it has "
-                    "written since would be written again. Hand over beside it "
-                    "(mode='blue_green'), or all the same: rewind=True"
+                    f"{self._app_id!r} has read {part.topic}-{part.partition} up to {offset}, but "
+                    f"snapshot {self._snapshot.id!r} ends at {cuts[part]}: rows that it has "
+                    "written since would be written again. Hand over to a version next to it "
+                    "(mode='blue_green'), or accept that: rewind=True"
                 )
 
     async def _offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Where the group goes on: tasks at the cut, agents where they are."""
+        """Return the group's new offsets: tasks continue at the cut, agents at their positions."""
         cuts, times, sources = self._manifest.offsets, self._manifest.times, self._sources()
-        places = [TopicPartition(*place) for place in cuts]
+        parts = [TopicPartition(*part) for part in cuts]
         async with self._log.consumer(group_id=self._app_id) as consumer:
-            stored = await consumer.committed_metadata(places)
+            stored = await consumer.committed_metadata(parts)
         agents: dict[str, list[str]] = {}
         for agent in self._program.agents:
             agents.setdefault(agent.topic.name, []).append(agent.name)
         found: dict[TopicPartition, OffsetAndMetadata] = {}
-        for place in places:
-            subs = self._topology.subtopologies_of(place.topic)
-            # A task with state has its times there.
+        for part in parts:
+            subs = self._topology.subtopologies_of(part.topic)
+            # A task with state keeps its stream time in its progress instead.
             is_kept = any(sub.changelog_topic is None for sub in subs)
-            readers = {TASK: AgentPosition(cuts[place], time_ms=times[place] if is_kept else None)}
-            before = stored[place]
-            if before is not None and agents.get(place.topic):
-                self._check_agents(place, before, sources.get(place, SourceLog()))
+            readers = {TASK: AgentPosition(cuts[part], time_ms=times[part] if is_kept else None)}
+            before = stored[part]
+            if before is not None and agents.get(part.topic):
+                self._check_agents(part, before, sources.get(part, SourceLog()))
                 ahead = positions_of(before.offset, before.metadata)
-                for name in agents.get(place.topic, ()):
+                for name in agents.get(part.topic, ()):
                     readers[name] = ahead.get(name, AgentPosition(before.offset))
             at = offset_of(readers)
-            log = sources.get(place, SourceLog())
-            epoch = log.leader_epoch if at == cuts[place] else NO_EPOCH
+            log = sources.get(part, SourceLog())
+            epoch = log.leader_epoch if at == cuts[part] else NO_EPOCH
             metadata = metadata_of(at, readers, log)
-            found[place] = OffsetAndMetadata(at, metadata, epoch, log.topic_id or ZERO_UUID)
+            found[part] = OffsetAndMetadata(at, metadata, epoch, log.topic_id or ZERO_UUID)
         return found
 
     def _sources(self) -> dict[TopicPartition, SourceLog]:
-        """The logs that the offsets of the cut belong to."""
+        """Return the logs that the offsets of the cut belong to."""
         cuts = self._manifest.offsets
         return {
             TopicPartition(each.topic, each.partition): source_log(each)
@@ -445,17 +457,17 @@ class _HandOverRun:
         }
 
     def _check_agents(self, at: TopicPartition, before: OffsetAndMetadata, log: SourceLog) -> None:
-        """What agents have handled must be of the log that tasks continue in.
+        """Check that agents have read the log that tasks continue in.
 
         Raises:
-            SourceLost: it is of a topic that was deleted.
+            SourceLost: their position belongs to a topic that was deleted.
         """
         handled = noted_of(before.offset, before.metadata).log
         if is_recreated(handled, log.topic_id):
-            what = describe_loss(at, before.offset, handled, Present(log.topic_id, 0, 0), None)
+            loss = describe_loss(at, before.offset, handled, Present(log.topic_id, 0, 0), None)
             raise SourceLost(
-                f"{what} by agents of {self._app_id!r}. Nothing was changed: start its workers"
-                " once, which go by source_lost, and stop them before the hand-over",
+                f"{loss} for agents of {self._app_id!r}. Nothing was changed: start its workers"
+                " once, so that they apply source_lost, and stop them before the hand-over",
                 topic=at.topic,
                 partition=at.partition,
                 position=before.offset,
@@ -463,16 +475,17 @@ class _HandOverRun:
             )
 
     async def _write_pending(self, producer: Producer) -> dict[TopicPartition, int]:
-        """What waits between the stages; returns where each repartition topic is read on."""
+        """Write the records between stages; returns the start offset in each repartition topic."""
         landing = self._landing({}, VersionChange(before=None, blueprint=self._manifest.blueprint))
-        places = sorted(
+        parts = sorted(
             TopicPartition(topic, partition)
             for sub in self._topology.subtopologies
             for topic, spec in sub.topics.items()
             for partition in range(self._counts[topic] if spec.internal else 0)
         )
         async with self._log.consumer() as consumer:
-            positions = await consumer.end_offsets(places) if places else {}
+            # Records that the topic holds from before the hand-over are skipped.
+            positions = await consumer.end_offsets(parts) if parts else {}
         for pending in self._manifest.pending:
             name = landing.name(pending.topic)
             first = await self._write_file(producer, pending, name, landing)
@@ -486,7 +499,7 @@ class _HandOverRun:
         topic: str,
         landing: Landing | None = None,
     ) -> int:
-        """Write what a file holds to a partition; returns the offset of the first record."""
+        """Write the records of a file to a partition; returns the offset of the first one."""
         data = await offload(lambda: self._snapshot.read(file))
         sent = None
         first = -1
@@ -517,14 +530,12 @@ class _HandOverRun:
     async def _write_state(
         self, producer: Producer, entry: TaskEntry, landing: Landing
     ) -> TaskBase:
-        """One task's changelog, from its base to its progress."""
+        """Write one task's changelog: base and fence, rows, and the progress last."""
         sub = self._topology.subtopologies[entry.subtopology]
         changelog = sub.changelog_topic
         before = await offload(lambda: self._snapshot.progress(entry))
         if changelog is None or before is None:
-            raise UsageError(
-                f"task {entry.task} of the snapshot has state, and none in the program"
-            )
+            raise UsageError(f"task {entry.task} has state in the snapshot, but not in the program")
         logs = {(each.topic, each.partition): source_log(each) for each in entry.sources}
         before = replace(before, logs={**logs, **before.logs})
         wall_ms = self._clock.wall_ms()
@@ -551,7 +562,7 @@ class _HandOverRun:
     async def _note(
         self, producer: Producer, tasks: dict[str, TaskBase], change: VersionChange
     ) -> None:
-        """Say what was done, for who repeats it and who begins with it."""
+        """Record the hand-over, for repetitions and for the workers that begin with it."""
         if not change.is_settled:
             sent = await producer.send(
                 versions_topic_of(self._app_id), change.encode(), partition=0
@@ -569,7 +580,7 @@ class _HandOverRun:
         )
         await (await producer.send(hand_over_topic(self._app_id), note.encode(), partition=0))
 
-    def _told(self, *, is_repeated: bool) -> HandOverResult:
+    def _result(self, *, is_repeated: bool) -> HandOverResult:
         return HandOverResult(
             app_id=self._app_id,
             snapshot=self._snapshot.id,
@@ -580,7 +591,7 @@ class _HandOverRun:
 
 
 def source_log(entry: SourceEntry) -> SourceLog:
-    """A log as progress and groups have it."""
+    """Return the log of a snapshot's source."""
     return SourceLog(bytes.fromhex(entry.topic_id), entry.epoch, entry.cuts)
 
 
@@ -591,12 +602,12 @@ def _records(rows: list[tuple[bytes, bytes]], wall_ms: int) -> FieldColumns:
 
 
 def _consume_error(sent: asyncio.Future[RecordMetadata]) -> None:
-    """Its error is that of the transaction."""
+    """Mark the error of a send as retrieved; the transaction's commit raises it."""
     sent.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
 def _rename_sources(headers: Headers, landing: Landing) -> Headers:
-    """The headers of a record of a repartition topic, its source named as in this log."""
+    """Return the headers of a repartition record with the source's name in this log."""
     return tuple(
         (name, None if data is None else _replace_source(name, data, landing))
         for name, data in headers

@@ -1,16 +1,20 @@
-"""Promotion: a version that runs beside its app becomes the app, at one cut.
+"""Promotion: a version that runs next to its app becomes the app, at one cut.
 
-(1) The workers of both are held: they commit and leave their groups. (2) What both have committed
-says how far their tasks have come; the cut is the time right behind, so nobody has been there. (3)
-Both go on to it, each with the program that it has run all the time, and leave a snapshot. (4) The
-version's is handed over to the app: its state, what waits between its stages and its offsets are
-the app's from then on, in one transaction. So the output topics hold the rows of the app's former
-program before the cut and those of the version behind it, none twice, and none is missing. (5) The
-workers of both are told that they are done. The app's own snapshot is the way back: the former
-program is handed over beside the app, comes up to it, and is promoted in the same way. Rule of the
-file: until the one transaction is committed the app can go on as it was; who repeats a promotion
-that was killed goes on where it had come to. Not done here: standing still (`halting`,
-`standstill`), the transaction (`hand_over`), commands (`cli`).
+1. A savepoint is requested: the workers of both commit and leave their groups.
+2. The commits of both say which stream time their tasks have reached. The cut is one millisecond
+   later, so no task is beyond it.
+3. The workers of both process up to the cut, each with its own program, and write a snapshot.
+4. The version's snapshot is handed over to the app: in one transaction its state, its records
+   between stages and its offsets become the app's. The output topics now hold the rows of the
+   former program before the cut and the version's rows after it, each exactly once.
+5. The savepoint is released, and the workers of both end.
+
+The app's own snapshot is the way back: the former program starts from it as a version, catches up
+with the app, and is promoted in the same way.
+
+Rule: until the transaction in step 4 commits, the app can continue as it was. A promotion that was
+killed continues where it stopped when it is repeated. Not done here: savepoints (`savepoint/`), the
+transaction (`hand_over`), and commands (`cli`).
 """
 
 from __future__ import annotations
@@ -43,11 +47,11 @@ from streamlog.worker.topics.version_log import Promotion, read_hand_overs
 from streamlog.worker.worker import Worker
 
 ALONE_MS: Final = 2_000
-"""After so long without another worker one is run here."""
+"""How long a version may have no worker before one is started here."""
 
 
 class SubstituteWorker:
-    """A worker that is run when it is needed. A context manager."""
+    """A worker of the version that runs in this process if there is no other; a context manager."""
 
     def __init__(
         self, program: Program, log_url: str, security: Security | None, clock: Clock
@@ -75,16 +79,16 @@ class SubstituteWorker:
         await self._group.__aexit__(None, None, None)
 
     async def help_if(self, *, is_alone: bool) -> None:
-        """Run if nobody else has for a while.
+        """Start the worker once `is_alone` has held for `ALONE_MS`.
 
         Raises:
-            Exception: what the worker has failed on.
+            Exception: the error that the worker ended with.
         """
         now_ms = self._clock.now_ms()
         if self._work is not None:
             if self._work.done():
                 raise self._work.result() or UsageError(
-                    f"the worker of {self._program.app_id!r} has ended by itself: repeat this"
+                    f"the worker of {self._program.app_id!r} ended early: repeat the command"
                 )
         elif not is_alone:
             self._alone_since_ms = None
@@ -94,10 +98,10 @@ class SubstituteWorker:
             self._work = self._group.create_task(self._run(), name="worker of the version")
 
     async def rest(self) -> None:
-        """Stop, and leave the group.
+        """Stop the worker; it leaves the group.
 
         Raises:
-            Exception: as `help_if`.
+            Exception: the error that the worker ended with.
         """
         self._stop.set()
         work, self._work, self._alone_since_ms = self._work, None, None
@@ -115,7 +119,7 @@ class SubstituteWorker:
         )
         try:
             await worker.run(self._stop)
-        except Exception as error:  # noqa: BLE001 - raised where it is asked for
+        except Exception as error:  # noqa: BLE001 - raised by `help_if` or `rest`
             return error
         return None
 
@@ -124,106 +128,107 @@ logger = repeated.logger(__name__)
 
 LOOK_MS: Final = 200
 PATIENCE_MS: Final = 10 * 60 * 1000
-"""So long the app's workers may take to come to the cut."""
+"""How long the app's workers may take to reach the cut."""
 CUT_MS_MAX: Final = HELD_MS_MAX // 2
-"""So long after the hold the cut may be said: workers must not have gone on by themselves."""
+"""The longest time from request to cut. Workers resume by themselves after twice this time."""
 IDLE_MS: Final = 5_000
-"""After so long without a worker of the app it is said that one is needed."""
+"""How long the app may have no worker before the user is asked to start one."""
 BEFORE: Final = "before"
-"""Behind the id of the snapshot of the app as it was, and in front of the name of its version."""
+"""Suffix of the URL of the app's own snapshot, and prefix of the version that starts from it."""
 
 OnStep = Callable[[str], None]
-"""Told what is done next, or waited for."""
+"""Called with a description of what the promotion does next, or waits for."""
 
 
 def ignore_step(_step: str) -> None:
-    """An `OnStep` that does nothing."""
+    """Do nothing; the default `OnStep`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromotionResult:
-    """What came of a promotion."""
+    """The result of a promotion."""
 
     app_id: str
     version: str
     cut_ms: int
-    """Rows before it are the former program's, those behind it the version's."""
+    """The cut, in milliseconds since 1970: earlier rows are the former program's, later ones the
+    version's."""
     offsets: Mapping[tuple[str, int], int]
-    """Where the app's workers go on, by partition."""
+    """Partition to the offset at which the app's workers continue."""
     rows: int
-    """Of state."""
+    """The number of rows of state."""
     before: str
-    """URL of the snapshot of the app as it was at the cut: the way back."""
+    """The URL of the snapshot of the former app at the cut, for the way back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromotionStage:
-    """Where promotions take place."""
+    """The log and the settings of promotions."""
 
     log: Log
     log_url: str
     place: str
-    """Where snapshots are kept; all workers have to reach it."""
+    """The directory or URL of snapshots; all workers need access to it."""
     security: Security | None = None
     clock: Clock = field(default_factory=SystemClock)
     patience_ms: int = PATIENCE_MS
-    """So long the app's workers may take to come to the cut."""
+    """How long the app's workers may take to reach the cut."""
     on_step: OnStep = ignore_step
     on_hand_over: OnStep = ignore_step
-    """Told how far the transaction is, as `hand_over` tells it."""
+    """Called with the steps of the transaction, as by `hand_over`."""
 
 
 async def promote(program: Program, version: str, stage: PromotionStage) -> PromotionResult:
-    """Let a version that runs beside the app become the app.
+    """Make a version that runs next to the app the app.
 
     Args:
-        program: of the version, as the app that it is to become.
-        version: its name.
-        stage: where.
+        program: the version's program, under the id of the app.
+        version: the name of the version.
+        stage: the log and the settings.
 
     Raises:
-        UsageError: there is no such version, or the app's workers do not come to the cut; the app
-            goes on as it was.
-        TopologyError: exactly-once is not guaranteed.
+        UsageError: there is no such version, or the app's workers do not reach the cut; the app
+            continues as it was.
+        TopologyError: the app's guarantee is not exactly-once.
         StreamlogError: the log can't be reached or written to.
     """
     if program.guarantee != EXACTLY_ONCE:
         raise TopologyError(
-            f"app {program.app_id!r} is {program.guarantee}: its rows have no one order, so there "
-            "is no cut at which a version could take them over; stop it, and hand a history over"
+            f"the guarantee of app {program.app_id!r} is {program.guarantee}: its rows have no "
+            "single order, so there is no cut at which a version could continue; stop the app, and "
+            "hand over a history instead"
         )
-    ids = (program.app_id, program.beside(version).app_id)
-    async with SavepointLog(stage.log, ids, stage.clock) as halts:
-        return await _Promotion(program, version, stage, halts).run()
+    ids = (program.app_id, program.as_version(version).app_id)
+    async with SavepointLog(stage.log, ids, stage.clock) as savepoints:
+        return await _Promotion(program, version, stage, savepoints).run()
 
 
 async def take_back(program: Program, stage: PromotionStage) -> PromotionResult:
-    """Let the program that a version has replaced become the app again, by its snapshot.
+    """Make the program that a version has replaced the app again.
 
-    It is run beside the app from the cut at which it stood, comes up to the app, and is promoted:
-    the rows that were written since stay, and it writes those behind the new cut.
+    The former program starts from its snapshot as a version next to the app, catches up, and is
+    promoted at a new cut. Rows that the app has written up to that cut stay.
 
     Args:
-        program: the one from before the promotion.
-        stage: where.
+        program: the program from before the promotion.
+        stage: the log and the settings.
 
     Raises:
-        UsageError: nothing was promoted, or as `promote`.
-        CorruptData: the snapshot is gone.
-        OffsetOutOfRange: the log does not hold what came since.
-        StreamlogError: as `promote`.
+        UsageError: no version was promoted, or the app's workers do not reach the cut.
+        CorruptData: a file of the snapshot is missing or damaged.
+        OffsetOutOfRange: the log no longer holds all records since the snapshot.
+        StreamlogError: the log can't be reached or written to.
     """
     handed = await read_hand_overs(stage.log, program.app_id)
     last = handed[-1].promotion if handed else None
     if last is None:
         raise UsageError(
-            f"the state of app {program.app_id!r} does not come from a version that was promoted: "
-            "there is nothing to be taken back"
+            f"app {program.app_id!r} is not a promoted version: there is no promotion to undo"
         )
     version = f"{BEFORE}-{last.version}"
-    stage.on_step(f"the program from before runs as version {version!r}, from {last.before}")
+    stage.on_step(f"the former program starts as version {version!r} from {last.before}")
     await hand_over(
-        program.beside(version),
+        program.as_version(version),
         Snapshot.open(last.before),
         log=stage.log,
         mode="blue_green",
@@ -234,60 +239,66 @@ async def take_back(program: Program, stage: PromotionStage) -> PromotionResult:
 
 
 async def cancel(program: Program, stage: PromotionStage) -> bool:
-    """End a promotion that was killed and is not to go on; whether there was one.
+    """End a promotion that was killed; returns whether there was one.
 
     Raises:
-        UsageError: it was done; only its end was not heard of. Repeat it.
+        UsageError: its transaction is committed, so it can only be completed: repeat it.
     """
     app_id = program.app_id
-    async with SavepointLog(stage.log, [app_id], stage.clock) as halts:
-        halt = await halts.last(app_id)
-    if halt is None or halt.lifted is not None:
+    async with SavepointLog(stage.log, [app_id], stage.clock) as savepoints:
+        last = await savepoints.last(app_id)
+    if last is None or last.release is not None:
         return False
-    if any(each.snapshot == halt.id for each in await read_hand_overs(stage.log, app_id)):
-        raise UsageError(f"{halt.hold.reason}: this was done; repeat the command to end it")
-    async with SavepointLog(stage.log, (app_id, halt.id.rpartition("-")[0]), stage.clock) as halts:
-        return await halts.lift(halt.id, "given up", "the promotion was cancelled")
+    if any(each.snapshot == last.id for each in await read_hand_overs(stage.log, app_id)):
+        raise UsageError(
+            f"{last.request.reason}: the promotion is committed and can't be cancelled; repeat "
+            "the command `promote` to complete it"
+        )
+    ids = (app_id, last.id.rpartition("-")[0])
+    async with SavepointLog(stage.log, ids, stage.clock) as savepoints:
+        return await savepoints.release(last.id, "given up", "the promotion was cancelled")
 
 
 class _Promotion:
-    """One promotion."""
+    """One promotion, new or repeated."""
 
     def __init__(
-        self, program: Program, version: str, stage: PromotionStage, halts: SavepointLog
+        self, program: Program, version: str, stage: PromotionStage, savepoints: SavepointLog
     ) -> None:
         self._program = program
         self._version = version
         self._stage = stage
         self._clock = stage.clock
         self._on_step = stage.on_step
-        self._halts = halts
+        self._savepoints = savepoints
         self._choice = CutChoice(stage.log)
-        beside = program.beside(version)
-        self._app, self._other = program.app_id, beside.app_id
-        self._substitute = SubstituteWorker(beside, stage.log_url, stage.security, stage.clock)
+        other = program.as_version(version)
+        self._app, self._other = program.app_id, other.app_id
+        self._substitute = SubstituteWorker(other, stage.log_url, stage.security, stage.clock)
         self._deadline_ms = self._clock.now_ms() + stage.patience_ms
 
     async def run(self) -> PromotionResult:
-        cuts = await self._under_way()
-        halt_id = f"{self._other}-{uuid4().hex[:8]}" if cuts is None else cuts[0].id
+        """Promote the version; see `promote`."""
+        cuts = await self._resume()
+        savepoint_id = f"{self._other}-{uuid4().hex[:8]}" if cuts is None else cuts[0].id
         try:
             async with self._substitute:
                 if cuts is None:
-                    await self._halts.prepare()
+                    await self._savepoints.prepare()
                     await self._catch_up()
-                    cuts = await self._halt(halt_id)
-                await self._stand(cuts)
+                    cuts = await self._request(savepoint_id)
+                await self._await_cut(cuts)
             done = await self._hand_over(cuts)
         except BaseException as error:
-            told = f"version {self._version!r} was not promoted: {error or type(error).__name__}"
-            await asyncio.shield(self._lift_if_undone(halt_id, told))
+            reason = f"version {self._version!r} was not promoted: {error or type(error).__name__}"
+            # Shielded: a cancelled command must still let the workers continue.
+            await asyncio.shield(self._release_if_undone(savepoint_id, reason))
             raise
-        told = (
-            f"version {self._version!r} is app {self._app!r} from now on: end the workers of the "
-            "program before, and start those of the new one"
+        message = (
+            f"version {self._version!r} is now app {self._app!r}: end the workers of the former "
+            "program, and start those of the new one"
         )
-        await self._halts.lift(halt_id, "promoted", told)
+        await self._savepoints.release(savepoint_id, "promoted", message)
         return PromotionResult(
             app_id=self._app,
             version=self._version,
@@ -297,108 +308,117 @@ class _Promotion:
             before=cuts[0].url,
         )
 
-    async def _under_way(self) -> tuple[SavepointCut, SavepointCut] | None:
-        """The cuts of this promotion, if it was begun before and has come so far.
+    async def _resume(self) -> tuple[SavepointCut, SavepointCut] | None:
+        """Return the cuts of the app and of the version if this promotion had set them, or None.
 
         Raises:
-            UsageError: another one is under way, or there is no such version.
+            UsageError: another promotion is under way, or there is no such version.
         """
         if not await self._stage.log.admin().group_offsets(self._other):
             raise UsageError(
                 f"app {self._app!r} has no version {self._version!r} that has run: hand a snapshot "
                 f"over to it first (hand-over SNAPSHOT --version {self._version})"
             )
-        ours, theirs = [await self._halts.last(app_id) for app_id in (self._app, self._other)]
+        ours, theirs = [await self._savepoints.last(app_id) for app_id in (self._app, self._other)]
         if ours is None or not ours.is_in_force(self._clock.wall_ms()) or ours.cut is None:
             return None
         if not ours.id.startswith(f"{self._other}-"):
             raise UsageError(
-                f"the workers of {self._app!r} stand still for something else: "
-                f"{ours.hold.reason}; repeat that, or end it: promote --cancel"
+                f"the workers of {self._app!r} are at a savepoint for another purpose: "
+                f"{ours.request.reason}; repeat that command, or end it with promote --cancel"
             )
+        # The command was killed after the app's cut: the version may lack the request, the cut, or
+        # both. A repeated message changes nothing.
         if theirs is None or theirs.id != ours.id:
-            await self._halts.say(self._other, ours.hold)
+            await self._savepoints.write(self._other, ours.request)
         cut = structs.replace(ours.cut, url=self._url(ours.id))
-        await self._halts.say(self._other, cut)
+        await self._savepoints.write(self._other, cut)
         return ours.cut, cut
 
     async def _catch_up(self) -> None:
-        """The version comes near the end of the log before anybody is held."""
+        """Wait until the version is near the end of the log, so that the app stops only briefly."""
         limit = self._program.policy.acceptable_lag
-        is_told = False
+        is_reported = False
         while (lag := await self._choice.lag(self._other)) > limit:
-            if not is_told:
+            if not is_reported:
                 self._on_step(f"version {self._version!r} is {lag} records behind: catching up")
-                is_told = True
-            await self._substitute.help_if(is_alone=not await self._halts.members(self._other))
+                is_reported = True
+            await self._help()
             await self._pause(f"version {self._version!r} is {lag} records behind")
         await self._substitute.rest()
 
-    async def _halt(self, halt_id: str) -> tuple[SavepointCut, SavepointCut]:
-        """Hold both, find the time that neither has come to, and send them there."""
+    async def _request(self, savepoint_id: str) -> tuple[SavepointCut, SavepointCut]:
+        """Stop the workers of both, choose a cut that no task has reached, and announce it."""
         ids = (self._app, self._other)
-        reason = f"version {self._version!r} is to be promoted to app {self._app!r}"
-        self._on_step("the workers of both commit and stand still")
-        hold = SavepointRequest(id=halt_id, wall_ms=self._clock.wall_ms(), reason=reason)
+        reason = f"version {self._version!r} is being promoted to app {self._app!r}"
+        self._on_step("the workers of both commit and wait")
+        request = SavepointRequest(id=savepoint_id, wall_ms=self._clock.wall_ms(), reason=reason)
         until_ms = self._clock.now_ms() + CUT_MS_MAX
         for app_id in ids:
-            await self._halts.say(app_id, hold)
+            await self._savepoints.write(app_id, request)
+        # Only when both groups are empty are the commits final.
         for app_id in ids:
-            await self._left(app_id, until_ms)
-        at_ms = max([await self._choice.come_to(app_id) for app_id in ids]) + 1
+            await self._await_empty(app_id, until_ms)
+        at_ms = max([await self._choice.latest_time(app_id) for app_id in ids]) + 1
         own = [name for name in self._program.sources if not is_internal(name, self._app)]
         ends = await self._choice.ends(ids, own)
         if self._clock.now_ms() > until_ms:
-            raise UsageError("it took too long to find out where both have come to: try again")
-        urls = (f"{self._url(halt_id)}-{BEFORE}", self._url(halt_id))
+            raise UsageError("it took too long to find the stream times of both: try again")
+        urls = (f"{self._url(savepoint_id)}-{BEFORE}", self._url(savepoint_id))
         ours, theirs = (
-            SavepointCut(id=halt_id, until_ms=at_ms, ends=ends, url=url) for url in urls
+            SavepointCut(id=savepoint_id, until_ms=at_ms, ends=ends, url=url) for url in urls
         )
-        await self._halts.say(self._app, ours)
-        await self._halts.say(self._other, theirs)
+        # The app's cut first: `_resume` recognizes a killed promotion by it.
+        await self._savepoints.write(self._app, ours)
+        await self._savepoints.write(self._other, theirs)
         return ours, theirs
 
-    async def _left(self, app_id: str, deadline_ms: int) -> None:
-        """Wait until nobody is in a group."""
-        while members := await self._halts.members(app_id):
-            await self._pause(f"{members} workers of {app_id!r} do not stand still", deadline_ms)
+    async def _await_empty(self, app_id: str, deadline_ms: int) -> None:
+        """Wait until all workers have left a group."""
+        while members := await self._savepoints.members(app_id):
+            await self._pause(f"{members} workers of {app_id!r} have not stopped", deadline_ms)
 
-    async def _stand(self, cuts: tuple[SavepointCut, SavepointCut]) -> None:
-        """Wait until both stand at the cut, and have left their groups."""
-        self._on_step(f"both go on to {moment(cuts[0].until_ms).isoformat()}, and no further")
+    async def _await_cut(self, cuts: tuple[SavepointCut, SavepointCut]) -> None:
+        """Wait until both have written their snapshots, and have left their groups."""
+        self._on_step(f"both process records up to {moment(cuts[0].until_ms).isoformat()}")
         alone_since_ms: int | None = self._clock.now_ms()
         for app_id, cut in zip((self._app, self._other), cuts, strict=True):
             while not await offload(partial(SnapshotStore(cut.url).has, MANIFEST_FILE)):
-                if await self._halts.members(self._app):
+                if await self._savepoints.members(self._app):
                     alone_since_ms = None
                 elif alone_since_ms and self._clock.now_ms() - alone_since_ms > IDLE_MS:
                     alone_since_ms = None
                     self._on_step(
-                        f"nobody runs app {self._app!r}: start its workers, with the program that "
-                        "it has run all the time; they go to the cut and stand still"
+                        f"app {self._app!r} has no worker: start its workers with the program that "
+                        "it has run so far; they process up to the cut and wait"
                     )
-                await self._substitute.help_if(is_alone=not await self._halts.members(self._other))
-                await self._refuse_lifted()
-                await self._pause(f"{app_id!r} has not come to the cut")
+                await self._help()
+                await self._refuse_released()
+                await self._pause(f"{app_id!r} has not reached the cut")
         await self._substitute.rest()
         for app_id in (self._app, self._other):
-            await self._left(app_id, self._deadline_ms)
+            await self._await_empty(app_id, self._deadline_ms)
 
-    async def _refuse_lifted(self) -> None:
+    async def _help(self) -> None:
+        """Run a worker of the version here if it has no other."""
+        is_alone = not await self._savepoints.members(self._other)
+        await self._substitute.help_if(is_alone=is_alone)
+
+    async def _refuse_released(self) -> None:
         for app_id in (self._app, self._other):
-            halt = await self._halts.last(app_id)
-            if halt is not None and halt.lifted is not None:
-                raise UsageError(f"it was ended: {halt.lifted.told}")
+            last = await self._savepoints.last(app_id)
+            if last is not None and last.release is not None:
+                raise UsageError(f"the savepoint was ended: {last.release.message}")
 
     async def _hand_over(self, cuts: tuple[SavepointCut, SavepointCut]) -> HandOverResult:
-        self._on_step(f"the state of {self._other!r} becomes that of {self._app!r}")
+        self._on_step(f"the state of {self._other!r} becomes the state of {self._app!r}")
         ours, theirs = [Snapshot.open(cut.url) for cut in cuts]
         mine = ours.offsets
         for at, offset in theirs.offsets.items():
             if mine.get(at, offset) != offset:
                 raise UsageError(
-                    f"{self._app!r} stands at offset {mine[at]} of {at[0]}-{at[1]}, and "
-                    f"{self._other!r} at {offset}: somebody did not stand still; try again"
+                    f"{self._app!r} is at offset {mine[at]} of {at[0]}-{at[1]}, and "
+                    f"{self._other!r} at {offset}: a worker did not stop at the cut; try again"
                 )
         return await hand_over(
             self._program,
@@ -411,16 +431,16 @@ class _Promotion:
             on_step=self._stage.on_hand_over,
         )
 
-    async def _lift_if_undone(self, halt_id: str, told: str) -> None:
-        """Let both go on as they were."""
+    async def _release_if_undone(self, savepoint_id: str, message: str) -> None:
+        """Let the workers of both continue, unless the transaction is committed."""
         done = await read_hand_overs(self._stage.log, self._app)
-        if not any(each.snapshot == halt_id for each in done):
-            await self._halts.lift(halt_id, "given up", told)
+        if not any(each.snapshot == savepoint_id for each in done):
+            await self._savepoints.release(savepoint_id, "given up", message)
 
-    def _url(self, halt_id: str) -> str:
-        return f"{self._stage.place.rstrip('/')}/{halt_id}"
+    def _url(self, savepoint_id: str) -> str:
+        return f"{self._stage.place.rstrip('/')}/{savepoint_id}"
 
-    async def _pause(self, why: str, deadline_ms: int | None = None) -> None:
+    async def _pause(self, reason: str, deadline_ms: int | None = None) -> None:
         if self._clock.now_ms() > (deadline_ms or self._deadline_ms):
-            raise UsageError(f"{why}, and is not waited for any longer; the app goes on as it was")
+            raise UsageError(f"timed out: {reason}; the app continues as it was")
         await asyncio.sleep(LOOK_MS / 1000)

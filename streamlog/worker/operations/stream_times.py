@@ -1,15 +1,19 @@
-"""Stream times of an app as its log stores them, and how to set them back while no worker runs.
+"""Stream times: reads an app's stream times from its log, and resets them while no worker runs.
 
-A task with state has its times in the progress record of its changelog, one without state in the
-metadata of its group's offsets. `reset_stream_times` writes both in one transaction: per task a
-fence and the new progress. A worker that starts afterwards follows the changelog from wherever its
-own directory stands, as after any commit of another worker.
+A task with state keeps its times in the progress record of its changelog, a task without state in
+the metadata of the group's offsets. `reset_stream_times` writes both in one transaction: for each
+task a fence and the new progress. A worker that starts later reads the changelog from its own
+state's offset on, as after a commit of another worker.
 
-The order is the safety, as in `hand_over`: (1) the transactional id fences off an earlier attempt;
-(2) a fence in each changelog makes later writes of a former owner void, and only what lies in front
-of it is read; (3) the group's offsets are staged, so a worker that joins waits for the end of the
-transaction; (4) only then the group is asked for members. Not done here: which fields of a progress
-are times (`processing/task_progress`).
+The order makes it safe, as in `hand_over`:
+
+1. The transactional id fences off an earlier attempt.
+2. A fence in each changelog makes later writes of a former owner void; only records before it are
+   read.
+3. The group's offsets are added to the transaction, so a worker that joins waits for its end.
+4. Only then the group is checked for members.
+
+Not done here: which fields of a progress are times (`processing/task_progress`).
 """
 
 from __future__ import annotations
@@ -40,9 +44,10 @@ from streamlog.worker.operations.hand_over import refuse_members
 from streamlog.worker.state.restore import OWNER_KEY, Fences
 
 SLICE_OFFSETS: Final = 50_000
-"""Of a changelog, read at a time."""
+"""The number of a changelog's offsets that are read at a time."""
 TRANSACTION_TIMEOUT_MS: Final = 5 * 60_000
-"""Within it are a fence, a read of what came since the first look, and one record per task."""
+"""For each task the transaction holds a fence, a read of records since the first look, and one
+record."""
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
@@ -57,7 +62,7 @@ class TaskTime:
 
 @dataclass(slots=True)
 class _Replay:
-    """A changelog as a restoring worker takes it, of which only the progress is kept."""
+    """The replay of a changelog as in a restore; only the progress is kept."""
 
     changelog: TopicPartition
     task: str
@@ -66,7 +71,7 @@ class _Replay:
     fences: Fences = field(default_factory=Fences)
 
     async def reach(self, log: Log, end: int) -> None:
-        """Read on up to this offset."""
+        """Read up to this offset."""
         while self.position < end:
             until = min(self.position + SLICE_OFFSETS, end)
             self._take(await log.read_range(self.changelog, self.position, until))
@@ -74,7 +79,7 @@ class _Replay:
 
     def _take(self, records: RecordColumns) -> None:
         while BASE_KEY in records.keys:
-            # The state begins anew here.
+            # A hand-over: the state starts anew here.
             records = records[records.keys.index(BASE_KEY) + 1 :]
             self.progress = None
             self.fences.begin_anew()
@@ -83,7 +88,7 @@ class _Replay:
                 self.progress = None if value is None else TaskProgress.decode(value)
 
     def ahead(self, after_ms: int) -> list[TaskTime]:
-        """Its times that are later than that."""
+        """Return the task's times that are later than `after_ms`."""
         found = [] if self.progress is None else latest_times(self.progress, after_ms=after_ms)
         return [TaskTime(self.task, stored) for stored in found]
 
@@ -91,11 +96,11 @@ class _Replay:
 async def stream_times_ahead(
     topology: Topology, *, log: Log, clock: Clock | None = None
 ) -> list[TaskTime]:
-    """The stored stream times of an app that lie ahead of the clock, by task.
+    """Return the stored stream times of an app that are ahead of the clock, sorted by task.
 
     Raises:
-        CorruptData: a progress record is not readable.
-        RequestTimedOut: a transaction is open in a changelog, and does not end.
+        CorruptData: a progress record is malformed.
+        RequestTimedOut: a changelog can't be read, because a transaction in it stays open.
     """
     return (await _Times(topology, log, clock or SystemClock()).look()).ahead
 
@@ -103,27 +108,33 @@ async def stream_times_ahead(
 async def reset_stream_times(
     topology: Topology, to_ms: int, *, log: Log, clock: Clock | None = None
 ) -> list[TaskTime]:
-    """Set back every task that has a stream time ahead of the clock; returns these times.
+    """Reset the tasks that have a stream time ahead of the clock; returns these times.
 
-    In such a task no stored time stays later than `to_ms`. Other tasks stay as they are.
+    In such a task no stored time stays later than `to_ms`. Other tasks are not changed.
+
+    Args:
+        topology: the app's topology.
+        to_ms: the largest time that stays, in milliseconds since 1970.
+        log: the app's log.
+        clock: by default the system's.
 
     Raises:
-        UsageError: workers of the app are running, or `to_ms` lies ahead of the clock.
-        CorruptData: a progress record is not readable.
-        TransactionAborted, ProducerFenced: another attempt runs at the same time, or the log was
-            lost: nothing was changed.
+        UsageError: workers of the app are running, or `to_ms` is ahead of the clock.
+        CorruptData: a progress record is malformed.
+        TransactionAborted, ProducerFenced: another reset runs at the same time, or the log was
+            lost; nothing was changed.
     """
     clock = clock or SystemClock()
     if not 0 <= to_ms <= clock.wall_ms():
         raise UsageError(
-            f"stream time can't be reset to {to_ms}: it has to lie between 1970 and the clock"
+            f"stream time can't be reset to {to_ms}: use a time between 1970 and the clock's"
         )
     return await _Times(topology, log, clock).reset(to_ms)
 
 
 @dataclass(slots=True)
 class _Look:
-    """What the log has stored."""
+    """The stored positions and times of an app."""
 
     replays: list[_Replay]
     offsets: Offsets
@@ -141,14 +152,16 @@ class _Times:
         self._now_ms = clock.wall_ms()
 
     async def look(self) -> _Look:
+        """Read all changelogs and the group's offsets."""
         replays = await self._replays()
         offsets = await self._offsets()
         ahead = [time for replay in replays for time in replay.ahead(self._now_ms)]
         for at, stored in offsets.items():
-            ahead += self._ahead_beside(at, stored)
+            ahead += self._ahead_in_offset(at, stored)
         return _Look(replays, offsets, sorted(ahead))
 
     async def reset(self, to_ms: int) -> list[TaskTime]:
+        """Write the new times; see `reset_stream_times`."""
         await refuse_members(self._log, self._app_id)
         look = await self.look()
         if not look.ahead:
@@ -164,20 +177,20 @@ class _Times:
             for replay in look.replays:
                 if await self._is_to_reset(replay):
                     await self._write(producer, replay, to_ms)
-            # Read again: an attempt at the same time is over by now.
+            # Read again, as an earlier attempt may have committed since the first look.
             offsets = await self._offsets()
             if offsets:
-                moved = {at: self._reset_beside(at, offsets[at], to_ms) for at in offsets}
+                moved = {at: self._reset_offset(at, offsets[at], to_ms) for at in offsets}
                 await transaction.send_offsets(moved, GroupMetadata(group_id=self._app_id))
             await refuse_members(self._log, self._app_id)
         return look.ahead
 
     async def _write(self, producer: Producer, replay: _Replay, to_ms: int) -> None:
-        """A fence and the new progress."""
-        place, wall_ms = replay.changelog, self._clock.wall_ms()
+        """Write a fence, read up to it, and write the new progress."""
+        changelog, wall_ms = replay.changelog, self._clock.wall_ms()
         head = FieldColumns()
         head.extend([wall_ms], [OWNER_KEY], [b""])
-        fence = (await (await producer.send_batch(*place, head))).offset
+        fence = (await (await producer.send_batch(*changelog, head))).offset
         await replay.reach(self._log, fence)
         if replay.progress is None:
             return
@@ -185,80 +198,84 @@ class _Times:
         progress = lower_stream_times(behind, to_ms).encode()
         last = FieldColumns()
         last.extend([wall_ms], [PROGRESS_KEY], [progress])
-        await (await producer.send_batch(*place, last))
+        await (await producer.send_batch(*changelog, last))
 
     async def _is_to_reset(self, replay: _Replay) -> bool:
-        """Whether a task has a time ahead of the clock, or would take one from upstream."""
+        """Return whether a task has a time ahead of the clock, or unread marks with such a time."""
         if replay.progress is None or replay.ahead(self._now_ms):
             return replay.progress is not None
         return await self._behind_far_marks(replay.progress) is not replay.progress
 
     async def _behind_far_marks(self, progress: TaskProgress) -> TaskProgress:
-        """The progress behind unread time marks of its repartition topics that tell a far time.
+        """Return the progress after unread time marks, in repartition topics, ahead of the clock.
 
         Raises:
-            UsageError: records are unread there, too, which a reset must not skip.
+            UsageError: records are unread there as well, which a reset must not skip.
         """
-        places = [
+        parts = [
             TopicPartition(topic, partition)
             for topic, partition in progress.offsets
             if topic in self._topology.topics and self._topology.topics[topic].internal
         ]
         async with self._log.consumer(isolation_level="read_committed") as consumer:
-            ends = await consumer.end_offsets(places) if places else {}
-        for place in places:
-            position, end = progress.offsets[place], ends[place]
-            if await self._is_far(place, position, end):
-                progress = skip_time_marks(progress, place, end)
+            ends = await consumer.end_offsets(parts) if parts else {}
+        for part in parts:
+            position, end = progress.offsets[part], ends[part]
+            if await self._is_far(part, position, end):
+                progress = skip_time_marks(progress, part, end)
         return progress
 
-    async def _is_far(self, place: TopicPartition, position: int, end: int) -> bool:
-        """Whether marks from there on tell a time ahead of the clock, and no records follow."""
+    async def _is_far(self, part: TopicPartition, position: int, end: int) -> bool:
+        """Return whether unread marks have a time ahead of the clock, without unread records.
+
+        Raises:
+            UsageError: records are unread as well.
+        """
         is_far, records = False, 0
         for low in range(position, end, SLICE_OFFSETS):
             high = min(low + SLICE_OFFSETS, end)
-            for record in await self._log.read_range(place, low, high):
+            for record in await self._log.read_range(part, low, high):
                 is_far |= latest_header_ms(record.headers) > self._now_ms
                 records += not is_mark(record.headers)
         if is_far and records:
             raise UsageError(
-                f"{records} records of {place.topic}-{place.partition} are not processed yet, and "
-                "some tell a stream time ahead of the clock, which would come back: start the "
-                "workers until they have processed them, stop them with SIGTERM, and reset again; "
-                "nothing was changed"
+                f"{records} records of {part.topic}-{part.partition} are not processed yet, and "
+                "some of them have a time ahead of the clock, to which stream time would return: "
+                "start the workers until they have processed the records, stop them with SIGTERM, "
+                "and reset again; nothing was changed"
             )
         return is_far
 
     async def _replays(self) -> list[_Replay]:
-        """Every changelog of the app, read to its end."""
+        """Replay every changelog of the app to its end."""
         numbers = {
             sub.changelog_topic: sub.number
             for sub in self._topology.subtopologies
             if sub.changelog_topic is not None
         }
         topics = await self._log.admin().find_topics(list(numbers))
-        places = {
+        tasks = {
             TopicPartition(topic.name, partition): f"{numbers[topic.name]}_{partition}"
             for topic in topics
             for partition in range(topic.partitions)
         }
         async with self._log.consumer(isolation_level="read_committed") as consumer:
-            begins = await consumer.begin_offsets([*places])
-            ends = await consumer.end_offsets([*places])
-        replays = [_Replay(at, task, begins[at]) for at, task in places.items()]
+            begins = await consumer.begin_offsets([*tasks])
+            ends = await consumer.end_offsets([*tasks])
+        replays = [_Replay(at, task, begins[at]) for at, task in tasks.items()]
         for replay in replays:
             await replay.reach(self._log, ends[replay.changelog])
         return replays
 
     async def _offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group has committed."""
-        places = list(await self._log.admin().group_offsets(self._app_id))
+        """Return the committed offsets of the group, with their metadata."""
+        parts = list(await self._log.admin().group_offsets(self._app_id))
         async with self._log.consumer(group_id=self._app_id) as consumer:
-            stored = await consumer.committed_metadata(places)
+            stored = await consumer.committed_metadata(parts)
         return {at: each for at, each in stored.items() if each is not None}
 
-    def _ahead_beside(self, at: TopicPartition, stored: OffsetAndMetadata) -> list[TaskTime]:
-        """The time of a task without state, if it is ahead of the clock."""
+    def _ahead_in_offset(self, at: TopicPartition, stored: OffsetAndMetadata) -> list[TaskTime]:
+        """Return the time of tasks without state if it is ahead of the clock."""
         task = positions_of(stored.offset, stored.metadata).get(TASK)
         if task is None or task.time_ms is None or task.time_ms <= self._now_ms:
             return []
@@ -268,11 +285,11 @@ class _Times:
             TaskTime(f"{s.number}_{at.partition}", found) for s in subs if not s.changelog_topic
         ]
 
-    def _reset_beside(
+    def _reset_offset(
         self, at: TopicPartition, stored: OffsetAndMetadata, to_ms: int
     ) -> OffsetAndMetadata:
-        """The offset as it is, and the time beside it no later than `to_ms` if it was ahead."""
-        if not self._ahead_beside(at, stored):
+        """Return the offset with the time in its metadata set to `to_ms` if it was ahead."""
+        if not self._ahead_in_offset(at, stored):
             return stored
         noted = noted_of(stored.offset, stored.metadata)
         places = {**noted.places, TASK: replace(noted.places[TASK], time_ms=to_ms)}

@@ -1,12 +1,13 @@
-"""Arenas: where Python's small objects lie, a megabyte each, in huge pages.
+"""Arenas: puts Python's arenas of small objects, one megabyte each, into huge pages.
 
-Rows, their keys and what waits of them to be stored are small objects by the hundred thousand. In
-pages of 4 KiB the processor knows where a few of them are, and looks the others up in tables that
-lie in memory themselves; and the system clears each page when it is touched for the first time. A
-huge page of 2 MiB is looked up and cleared once. So the arenas are halves of such pages. The rule
-of the file: it may be compiled, and does nothing else; nothing is taken from the system that Python
-does not ask for, and what it frees goes back but for a few pages. Not done here: what is larger
-than half a kilobyte, which is the C library's.
+A worker holds rows, keys and uncommitted changes as hundreds of thousands of small objects. With
+pages of 4 KiB the processor's TLB covers few of them, and each access to another page walks the
+page table in memory; also, the system clears each page at its first use. A huge page of 2 MiB is
+looked up and cleared once. So each arena is half of a huge page.
+
+Rule: no memory is taken from the system that Python does not ask for, and freed memory goes back
+except for a few pages. Effective only if compiled (`huge_pages.pxd`). Not done here: objects over
+512 bytes, which the C library allocates.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ __all__ = ["use_huge_pages"]
 
 
 def use_huge_pages() -> bool:
-    """Let arenas be made of huge pages from now on, for this process; whether they will be.
+    """Allocate arenas of this process in huge pages from now on; returns whether that is possible.
 
-    False where this is not compiled, not Linux, or Python does not use arenas. Whether the system
-    has huge pages to give is its own affair: where `/sys/kernel/mm/transparent_hugepage/enabled`
-    is `never` it takes small ones.
+    It is not if the module is not compiled, on systems other than Linux, and if Python does not use
+    arenas. The system may still use small pages: it does if
+    `/sys/kernel/mm/transparent_hugepage/enabled` is `never`.
     """
     return huge_pages.take()

@@ -1,8 +1,8 @@
-"""What `arenas` is in C, see `huge_pages.pxd`; uncompiled there is nothing to be done."""
+"""Huge pages: the compiled part of `arenas`, in `huge_pages.pxd`; it does nothing uncompiled."""
 
 from __future__ import annotations
 
 
 def take() -> bool:
-    """Let the arenas of Python's small objects be halves of huge pages; whether they are now."""
+    """Allocate Python's arenas in huge pages; returns whether they are, which needs compilation."""
     return False

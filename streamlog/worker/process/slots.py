@@ -1,10 +1,12 @@
-"""Slots: the places of a supervisor, each for one worker process at a time.
+"""Slots: the numbered slots of a supervisor, each for one worker process at a time.
 
-Pure. A worker that takes the place of one that was killed is the same static member of the group
-(KIP-345), so within the session it gets its tasks back and the others do not notice. The name is
-made anew for every supervisor: two of them on one machine do not fence each other's workers. How
-soon a place is filled again is decided here, too: at once, but a process that keeps being
-killed waits longer every time.
+A process that replaces a killed one in its slot is the same static member of the group (KIP-345).
+Within the session's time-out it gets the tasks back, without a rebalance. Member names contain a
+name that every supervisor creates anew, so two supervisors on one machine do not fence each other's
+workers. A killed process is replaced immediately, but one that is killed again and again waits
+longer each time.
+
+Rule: pure. Not done here: processes (`supervisor`).
 """
 
 from __future__ import annotations
@@ -14,43 +16,44 @@ import msgspec
 from streamlog.errors import UsageError
 
 SLOT_VARIABLE = "STREAMLOG_WORKER_SLOT"
-"""Environment variable by which a supervisor tells a process what it is."""
+"""The environment variable that holds the slot of a supervised process."""
 STEADY_MS = 10_000
-"""A process that has lived so long is replaced at once."""
+"""A process that ran at least this long is replaced immediately."""
 DELAY_MS = 1_000
 DELAY_MS_MAX = 30_000
-"""The first to be killed young is replaced at once, then the wait doubles, up to this."""
+"""The first process that is killed earlier is replaced immediately; then the delay starts at
+`DELAY_MS` and doubles up to `DELAY_MS_MAX`."""
 
 
 class Slot(msgspec.Struct, frozen=True, kw_only=True):
-    """One place, as its process is told of it."""
+    """One slot of a supervisor, as its process gets it."""
 
     number: int
-    """From 1."""
+    """The number of the slot, 1 or more."""
     of: int
-    """How many places there are."""
+    """The number of slots."""
     supervisor: str
-    """Names the supervisor among all."""
+    """The unique name of the supervisor."""
     is_first: bool
-    """Whether nobody has had the place before."""
+    """Whether the process is the first one in this slot."""
     alive_fd: int
-    """A pipe that ends when the supervisor is gone."""
+    """The read end of a pipe that closes when the supervisor ends."""
 
     @property
     def instance_id(self) -> str:
-        """`group.instance.id` of whoever has the place."""
+        """The `group.instance.id` of the slot's process."""
         return f"{self.supervisor}-{self.number}"
 
     def encode(self) -> str:
-        """As the value of `SLOT_VARIABLE`."""
+        """Encode the slot as the value of `SLOT_VARIABLE`."""
         return msgspec.json.encode(self).decode()
 
     @classmethod
     def decode(cls, text: str) -> Slot:
-        """The way back.
+        """Decode the value of `SLOT_VARIABLE`.
 
         Raises:
-            UsageError: no supervisor of this release has written it.
+            UsageError: the value was not written by a supervisor of this release.
         """
         try:
             return msgspec.json.decode(text, type=cls)
@@ -61,13 +64,13 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Vacancy:
-    """When the place of a process that has gone is filled again."""
+    """Decides how soon the process of a slot is replaced."""
 
     def __init__(self) -> None:
         self._young = 0
 
     def delay_ms(self, lived_ms: float) -> int:
-        """How long to wait after a process that lived so long."""
+        """Return the delay before the replacement of a process that ran for `lived_ms`."""
         self._young = 0 if lived_ms >= STEADY_MS else self._young + 1
         doublings = self._young - 2
         return 0 if doublings < 0 else min(DELAY_MS << min(doublings, 30), DELAY_MS_MAX)

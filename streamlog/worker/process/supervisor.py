@@ -1,12 +1,13 @@
-"""Supervisor: processes of one kind on one machine, started, heard and ended together.
+"""Supervisor: runs several processes of one kind on one machine, and ends them together.
 
-They are the workers of an app, or the brokers of a cluster that somebody tries out. Every process
-is the same command once more (no fork: a process with threads and an event loop can't be), told by
-an environment variable which slot it has. What one prints comes out here with its number in front.
-One that was killed is replaced, see `slots`; one that fails ends all of them, with its exit code,
-since the others would meet the same record. They end with the supervisor, however that ends: each
-holds a pipe that tells it. Not done here: signals, exit codes and the embedded log, which outlives
-the workers (`cli`).
+The processes are the workers of an app, or the brokers of a trial cluster. Each is started with the
+supervisor's own command (not by fork, which is unsafe with threads and an event loop) and gets its
+slot in an environment variable. Its output is printed with the slot's number in front.
+
+Rules: a killed process is replaced (`slots`). A process that fails ends all processes with its exit
+code, because the others would fail on the same record. The processes end with the supervisor even
+if it is killed, as each watches a pipe that closes then. Not done here: signals, exit codes and the
+embedded log, which outlives the workers (`cli`).
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from streamlog.worker.process.slots import SLOT_VARIABLE, Slot, Vacancy
 logger = repeated.logger(__name__)
 
 STOP_MS = 60_000
-"""How long workers may take to finish and commit; agents alone have 30 s."""
+"""How long workers may take to finish and commit; agents alone may take 30 s."""
 DRAIN_MS = 2_000
-"""What a process has left in its pipes is printed for so long: its own children may hold them."""
+"""How long the pipes of an ended process are read. Its child processes may keep them open."""
 CHUNK_BYTES = 64 * 1024
 LINE_BYTES_MAX = 64 * 1024
-"""A longer line comes out in pieces."""
+"""A longer line is printed in pieces."""
 LAST_WORDS = 20
-"""Lines of a failed worker that are searched for its error."""
+"""The number of a failed worker's last lines that are searched for its error."""
 
 Write = Callable[[bytes], None]
-"""Prints whole lines; called from threads, as a terminal may make it wait."""
+"""Prints whole lines. It is called on threads, as a terminal may block it."""
 
 
 def _none(_number: int) -> Sequence[str]:
@@ -47,22 +48,22 @@ def _none(_number: int) -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How a process is started."""
+    """The way to start a process."""
 
     command: Sequence[str]
     environment: Mapping[str, str]
     alive_fd: int
-    """Read end of a pipe whose other end this process holds, and nobody else."""
+    """The read end of a pipe whose write end only this process holds."""
     arguments: Callable[[int], Sequence[str]] = _none
-    """What comes behind the command, by the number of the place."""
+    """Returns further arguments of the command for a slot's number."""
     noun: str = "worker"
-    """What it is to people."""
-    loss: str = "what it had not committed is done again next time"
-    """What comes of killing it."""
+    """The name of such a process in messages."""
+    loss: str = "records since its last commit are processed again at the next start"
+    """The consequence of killing it, for messages."""
 
 
 class Supervisor:
-    """Keeps so many processes running until it is told to stop."""
+    """Keeps a number of processes running until it is stopped."""
 
     def __init__(
         self,
@@ -84,18 +85,18 @@ class Supervisor:
         self._failure: WorkerFailed | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Keep them until `stop` is set; then let them end in order.
+        """Keep the processes running until `stop` is set; then let them end in order.
 
         Raises:
-            WorkerFailed: one of them failed, or did not end in time.
+            WorkerFailed: a process failed, or did not end within `STOP_MS`.
         """
         try:
             async with asyncio.TaskGroup() as group:
                 keepers = [group.create_task(self._keep(n + 1)) for n in range(self._count)]
-                told = group.create_task(self._listen(stop))
+                listening = group.create_task(self._listen(stop))
                 ending = group.create_task(self._end())
                 await asyncio.wait(keepers)
-                told.cancel()
+                listening.cancel()
                 ending.cancel()
         finally:
             self.kill()
@@ -103,7 +104,7 @@ class Supervisor:
             raise self._failure
 
     def kill(self) -> None:
-        """End all processes at once; what they have not committed is done again."""
+        """Kill all processes; workers process records since the last commit again."""
         for process in self._running.values():
             with suppress(ProcessLookupError):
                 process.kill()
@@ -113,7 +114,7 @@ class Supervisor:
         self._stop.set()
 
     async def _end(self) -> None:
-        """Tell everybody to stop, and end who has not in time."""
+        """Send SIGTERM to all processes, and kill those that do not end in time."""
         await self._stop.wait()
         for process in self._running.values():
             with suppress(ProcessLookupError):
@@ -127,7 +128,7 @@ class Supervisor:
         self.kill()
 
     async def _keep(self, number: int) -> None:
-        """One place, and who has it, until all stop."""
+        """Keep a process running in one slot until all stop."""
         vacancy, is_first = Vacancy(), True
         while not self._stop.is_set():
             slot = Slot(
@@ -143,8 +144,8 @@ class Supervisor:
                 self._fail(slot, code, words)
             elif not self._stop.is_set():
                 delay_ms = vacancy.delay_ms(self._clock.now_ms() - since_ms)
-                what = f"{self._launch.noun} {number}"
-                logger.warning("%s %s: %s", what, _end_of(code), _replace(delay_ms))
+                name = f"{self._launch.noun} {number}"
+                logger.warning("%s %s: %s", name, _describe_end(code), _describe_delay(delay_ms))
                 await self._pause(delay_ms)
 
     async def _pause(self, delay_ms: int) -> None:
@@ -153,19 +154,19 @@ class Supervisor:
                 await self._stop.wait()
 
     def _fail(self, slot: Slot, code: int, words: Sequence[str]) -> None:
-        """The first to fail ends them all."""
+        """Stop all processes after the first one that failed; its error is the supervisor's."""
         if self._failure is None:
-            why = next((f": {w}" for w in reversed(words) if w.startswith("error")), "")
+            reason = next((f": {w}" for w in reversed(words) if w.startswith("error")), "")
             self._failure = WorkerFailed(
-                f"{self._launch.noun} {slot.number} ended with code {code}{why}", exit_code=code
+                f"{self._launch.noun} {slot.number} ended with code {code}{reason}", exit_code=code
             )
             if not self._stop.is_set():
-                what = f"{self._launch.noun} {slot.number}"
-                logger.error("%s has failed: the others are stopped", what)
+                name = f"{self._launch.noun} {slot.number}"
+                logger.error("%s has failed: the others are stopped", name)
         self._stop.set()
 
     async def _work(self, slot: Slot) -> tuple[int, Sequence[str]]:
-        """A process, from start to end; its exit code, and the last lines of its errors."""
+        """Run a process to its end; returns its exit code and the last lines of its errors."""
         process = await asyncio.create_subprocess_exec(
             *self._launch.command,
             *self._launch.arguments(slot.number),
@@ -174,15 +175,15 @@ class Supervisor:
             stdout=PIPE,
             stderr=PIPE,
             pass_fds=(slot.alive_fd,),
-            # Ctrl-C at the terminal is for the supervisor, which tells them itself.
+            # Ctrl-C at the terminal goes to the supervisor only, which signals the processes.
             start_new_session=True,
         )
         self._running[slot.number] = process
-        what = f"{self._launch.noun} {slot.number}"
-        logger.info("%s runs as process %d", what, process.pid)
+        name = f"{self._launch.noun} {slot.number}"
+        logger.info("%s runs as process %d", name, process.pid)
         words = deque[str](maxlen=LAST_WORDS)
         try:
-            if self._stop.is_set():  # It was not there yet when the others were told.
+            if self._stop.is_set():  # It was started after `_end` had signalled the others.
                 process.send_signal(signal.SIGTERM)
             async with asyncio.TaskGroup() as group:
                 pumps = [
@@ -209,7 +210,7 @@ async def _forward(
     write: Write,
     words: deque[str] | None = None,
 ) -> None:
-    """Print what comes, by lines, with the worker's number in front of each."""
+    """Print the lines of a stream with the slot's number in front."""
     mark, rest = f"{slot.number} | ".encode(), b""
     while stream is not None:
         chunk = await stream.read(CHUNK_BYTES)
@@ -224,15 +225,15 @@ async def _forward(
             return
 
 
-def _end_of(code: int) -> str:
+def _describe_end(code: int) -> str:
     if code == 0:
-        return "has stopped though nobody asked this supervisor"
+        return "ended without a request to stop"
     try:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
         return f"was killed by signal {-code}"
 
 
-def _replace(delay_ms: int) -> str:
+def _describe_delay(delay_ms: int) -> str:
     after = f" in {delay_ms // 1000} s" if delay_ms else ""
-    return f"another one takes its place{after}"
+    return f"it is replaced{after}"

@@ -1,1 +1,1 @@
-"""Savepoints: all workers of an app stop at one cut and leave a snapshot of it."""
+"""Savepoints: all workers of an app stop at one cut and write a snapshot there."""

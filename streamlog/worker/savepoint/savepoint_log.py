@@ -1,4 +1,12 @@
-"""HaltLog: what is said of halts, to the workers of some apps, by the one who halts them."""
+"""Savepoint log: the topic through which a coordinator and the workers of an app exchange messages.
+
+A worker's process reads the topic (`SavepointWatch`) before it starts and while it runs, and
+follows the messages (`obey`). The coordinator, such as the command `promote`, writes them
+(`SavepointLog`).
+
+Rule: a worker that can't read the topic keeps doing what it was told last. Not done here: bringing
+tasks to the cut (`task_savepoints`), and the messages (`topics/savepoint_messages`).
+"""
 
 from __future__ import annotations
 
@@ -37,31 +45,31 @@ from streamlog.worker.topics.version_log import CONFIGS
 logger = repeated.logger(__name__)
 
 LOOK_MS: Final = 1_000
-"""How long a halt goes unnoticed."""
+"""The pause between two looks while there is no savepoint."""
 SEARCH_LOOKS: Final = 5
-"""An app that was never halted has no topic for it; every so many looks it is searched for."""
+"""An app without a savepoint so far has no topic; it is searched for at every fifth look."""
 WAIT_MS: Final = 10_000
-"""So long a broker keeps the question whether something was said."""
+"""The longest time that a broker holds a fetch while there is no new message."""
 HALTED_LOOK_MS: Final = 200
-"""The same while there is one."""
+"""The pause between two looks during a savepoint."""
 POLL_MS: Final = 10
 
 
 class Work(Protocol):
-    """Works until the event is set, or up to a cut."""
+    """The work of a worker, until the event is set or up to a cut."""
 
     async def __call__(self, stop: asyncio.Event, *, cut: SavepointCut | None) -> None:
-        """Raises what the work raises."""
+        """Work until `stop` is set; with a cut, until all tasks of the app are there."""
 
 
 class SavepointWatch:
-    """What is known of the halts of an app. A context manager, used from one task at a time."""
+    """Follows the savepoint messages of an app. A context manager; one task at a time uses it."""
 
     def __init__(self, log: Log, app_id: str, clock: Clock) -> None:
-        self.halt: Savepoint | None = None
-        """The last one, as of the last look."""
+        self.savepoint: Savepoint | None = None
+        """The last savepoint, in force or not, as of the last look."""
         self._log = log
-        self._place = TopicPartition(savepoint_topic(app_id), 0)
+        self._partition = TopicPartition(savepoint_topic(app_id), 0)
         self._clock = clock
         self._consumer: Consumer | None = None
         self._searched_ms: int | None = None
@@ -81,13 +89,15 @@ class SavepointWatch:
             await consumer.__aexit__(exc_type, exc, traceback)
 
     async def look(self, *, is_sure: bool = False) -> Savepoint | None:
-        """Take in what has been said since the last look; the halt that is in force, if one is.
+        """Read the messages since the last look; returns the savepoint in force, or None.
 
-        After the first look it costs no request as a rule: the broker tells when something is
-        said. `is_sure` asks it, and sees whatever was said before the call.
+        Args:
+            is_sure: ask the broker for the topic's end and read up to it, so that no message
+                written before the call is missed. Otherwise a look reads what the pending fetch has
+                brought, which costs no request of its own.
 
         Raises:
-            CorruptData: something is not readable.
+            CorruptData: a message is malformed.
             StreamlogError: the log can't be read.
         """
         if self._consumer is None and await self._is_there(is_sure=is_sure):
@@ -97,78 +107,87 @@ class SavepointWatch:
                 fetch_max_wait_ms=WAIT_MS,
             )
             self._consumer = await consumer.__aenter__()
-            consumer.assign([self._place])
+            consumer.assign([self._partition])
         if self._consumer is not None:
             await self._read(self._consumer, is_sure=is_sure or not self._has_read)
-        is_in_force = self.halt is not None and self.halt.is_in_force(self._clock.wall_ms())
-        return self.halt if is_in_force else None
+        last = self.savepoint
+        return last if last is not None and last.is_in_force(self._clock.wall_ms()) else None
 
     async def _is_there(self, *, is_sure: bool) -> bool:
-        """Whether anybody ever said something."""
+        """Return whether the topic exists; asks rarely unless `is_sure`."""
         now_ms, before_ms = self._clock.now_ms(), self._searched_ms
         if not (is_sure or before_ms is None or now_ms - before_ms >= SEARCH_LOOKS * LOOK_MS):
             return False
-        found = await self._log.admin().find_topics([self._place.topic])
+        found = await self._log.admin().find_topics([self._partition.topic])
         self._searched_ms = now_ms
         return bool(found)
 
     async def _read(self, consumer: Consumer, *, is_sure: bool) -> None:
-        place = self._place
-        end = (await consumer.end_offsets([place]))[place] if is_sure else 0
-        reader = RangeReader(consumer, {place: end}, self._clock)
+        part = self._partition
+        end = (await consumer.end_offsets([part]))[part] if is_sure else 0
+        reader = RangeReader(consumer, {part: end}, self._clock)
         while True:
             polled = await consumer.poll(timeout_ms=POLL_MS if is_sure else 0)
-            records = [(each.offset, each.value or b"") for each in polled.get(place, ())]
-            self.halt = decode_savepoint(records, self.halt)
+            records = [(each.offset, each.value or b"") for each in polled.get(part, ())]
+            self.savepoint = decode_savepoint(records, self.savepoint)
             if not records and await reader.is_at_end():
                 break
         self._has_read = True
 
 
 async def obey(watch: SavepointWatch, stop: asyncio.Event, work: Work) -> None:
-    """Work until `stop` is set, and do what is said of halts meanwhile.
+    """Work until `stop` is set, and follow the app's savepoints meanwhile.
+
+    1. Without a savepoint: work. A request ends the work: it commits and leaves the group.
+    2. Between request and cut: wait outside of the group.
+    3. With a cut: work up to it, once for each savepoint, and leave the group again.
+    4. The savepoint ends, or the request expires: continue with 1, or raise if another program has
+       become the app.
 
     Raises:
-        UsageError: another program has become this app: this one's workers have to end.
-        StreamlogError: as `work`.
+        UsageError: another program has become this app, so the workers of this one have to end.
+        StreamlogError: `work` raised it.
     """
-    obeyed: str | None = None
-    stood: str | None = None
+    followed: str | None = None
+    reached: str | None = None
     while not stop.is_set():
-        halt = await watch.look()
-        if obeyed is not None and (halt is None or halt.id != obeyed):
-            _end_or_resume(watch.halt, obeyed)
-            obeyed = None
-        if halt is None:
+        savepoint = await watch.look()
+        if followed is not None and (savepoint is None or savepoint.id != followed):
+            _end_or_resume(watch.savepoint, followed)
+            followed = None
+        if savepoint is None:
             await _work_under_watch(watch, stop, partial(work, cut=None), is_over=_is_in_force)
             continue
-        if halt.id != obeyed:
-            logger.warning("all workers are to stand still: %s", halt.hold.reason)
-            obeyed = halt.id
-        if halt.cut is not None and stood != halt.id:
-            logger.info("going on to %s, and no further", moment(halt.cut.until_ms).isoformat())
-            await _work_under_watch(watch, stop, partial(work, cut=halt.cut), is_over=_is_none)
-            stood = halt.id
+        if savepoint.id != followed:
+            logger.warning("savepoint: this worker commits and waits: %s", savepoint.request.reason)
+            followed = savepoint.id
+        if savepoint.cut is not None and reached != savepoint.id:
+            until = moment(savepoint.cut.until_ms).isoformat()
+            logger.info("savepoint: this worker processes records up to %s and stops there", until)
+            await _work_under_watch(watch, stop, partial(work, cut=savepoint.cut), is_over=_is_none)
+            reached = savepoint.id
         else:
-            await _set_within(HALTED_LOOK_MS, stop)
+            await _wait(HALTED_LOOK_MS, stop)
 
 
-def _end_or_resume(halt: Savepoint | None, obeyed: str) -> None:
-    """What was obeyed is over."""
-    if halt is None or halt.id != obeyed or halt.lifted is None:
-        logger.warning("nobody has said for %d s where to stop: going on", HELD_MS_MAX // 1000)
+def _end_or_resume(last: Savepoint | None, followed: str) -> None:
+    """Return if work continues after a savepoint; raise if the workers of this program end."""
+    if last is None or last.id != followed or last.release is None:
+        logger.warning(
+            "savepoint: no cut was set within %d s; this worker resumes", HELD_MS_MAX // 1000
+        )
         return
-    if halt.lifted.outcome == "promoted":
-        raise UsageError(halt.lifted.told)
-    logger.warning("workers go on: %s", halt.lifted.told)
+    if last.release.outcome == "promoted":
+        raise UsageError(last.release.message)
+    logger.warning("savepoint: this worker resumes: %s", last.release.message)
 
 
-def _is_in_force(halt: Savepoint | None) -> bool:
-    return halt is not None
+def _is_in_force(savepoint: Savepoint | None) -> bool:
+    return savepoint is not None
 
 
-def _is_none(halt: Savepoint | None) -> bool:
-    return halt is None
+def _is_none(savepoint: Savepoint | None) -> bool:
+    return savepoint is None
 
 
 async def _work_under_watch(
@@ -178,7 +197,7 @@ async def _work_under_watch(
     *,
     is_over: Callable[[Savepoint | None], bool],
 ) -> None:
-    """Work until `stop` is set, or what is in force says that it is over."""
+    """Work until `stop` is set, or `is_over` holds for the savepoint in force."""
     ends, wakes = asyncio.Event(), asyncio.Event()
     failure: Exception | None = None
 
@@ -189,18 +208,18 @@ async def _work_under_watch(
 
     async def look() -> None:
         try:
-            while not await _set_within(HALTED_LOOK_MS if watch.halt else LOOK_MS, wakes):
+            while not await _wait(HALTED_LOOK_MS if watch.savepoint else LOOK_MS, wakes):
                 if is_over(await _look(watch)):
                     return
         finally:
-            ends.set()  # An error of it ends the work, too.
+            ends.set()  # An error in the watch ends the work as well.
 
     async with asyncio.TaskGroup() as group:
         relaying = group.create_task(relay(), name="stop")
-        group.create_task(look(), name="halts")
+        group.create_task(look(), name="savepoints")
         try:
             await work(ends)
-        except Exception as error:  # noqa: BLE001 - raised below as it is, and not in a group
+        except Exception as error:  # noqa: BLE001 - raised below, outside of an exception group
             failure = error
         finally:
             relaying.cancel()
@@ -210,20 +229,20 @@ async def _work_under_watch(
 
 
 async def _look(watch: SavepointWatch) -> Savepoint | None:
-    """What is in force; while the log can't be read, what was."""
-    before = watch.halt
+    """Return the savepoint in force; while the log can't be read, the last known one."""
+    before = watch.savepoint
     try:
         return await watch.look()
     except CorruptData:
         raise
     except StreamlogError as error:
-        # The worker itself tries, tells and gives up.
-        logger.debug("halts can't be looked for just now: %s", error)
-        return before if before is not None and before.lifted is None else None
+        # The worker's own reads retry, report the error, and end the worker if it persists.
+        logger.debug("the savepoint topic can't be read at present: %s", error)
+        return before if before is not None and before.release is None else None
 
 
-async def _set_within(timeout_ms: int, event: asyncio.Event) -> bool:
-    """Wait for an event, but not for ever; whether it was set."""
+async def _wait(timeout_ms: int, event: asyncio.Event) -> bool:
+    """Wait up to `timeout_ms` for an event; returns whether it is set."""
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout_ms / 1000):
             await event.wait()
@@ -231,7 +250,7 @@ async def _set_within(timeout_ms: int, event: asyncio.Event) -> bool:
 
 
 class SavepointLog:
-    """The halts of some apps. A context manager, used from one task."""
+    """Writes the savepoint messages of several apps. A context manager; one task uses it."""
 
     def __init__(self, log: Log, app_ids: Collection[str], clock: Clock) -> None:
         self._log = log
@@ -253,48 +272,50 @@ class SavepointLog:
         await self._stack.aclose()
 
     async def last(self, app_id: str) -> Savepoint | None:
-        """The last halt of an app, in force or not."""
+        """Return the last savepoint of an app, in force or not, including every message so far."""
         await self._watches[app_id].look(is_sure=True)
-        return self._watches[app_id].halt
+        return self._watches[app_id].savepoint
 
     async def prepare(self) -> None:
-        """Let workers of apps that were never halted find out where to look for it.
+        """Create missing topics, and wait until running workers have found them.
 
-        They search for the topic now and then; so they all hear in time of what is said later.
+        Workers search for a missing topic at intervals only. After this wait they see a message
+        within `LOOK_MS`.
         """
-        made = [await self._made(savepoint_topic(app_id)) for app_id in self._watches]
-        if any(made):
+        created = [await self._create(savepoint_topic(app_id)) for app_id in self._watches]
+        if any(created):
             await asyncio.sleep(SEARCH_LOOKS * LOOK_MS / 1000)
 
-    async def say(self, app_id: str, word: SavepointMessage) -> None:
-        """Say something to an app's workers."""
-        await self._made(savepoint_topic(app_id))
-        await (await self._sent(app_id, word))
+    async def write(self, app_id: str, message: SavepointMessage) -> None:
+        """Write a message to an app's workers, and wait until it is acknowledged."""
+        await self._create(savepoint_topic(app_id))
+        await (await self._send(app_id, message))
 
-    async def _sent(self, app_id: str, word: SavepointMessage) -> Awaitable[object]:
-        """What says it is on its way; done when it is in the log."""
+    async def _send(self, app_id: str, message: SavepointMessage) -> Awaitable[object]:
+        """Send a message; the result is done when the log has acknowledged it."""
         if self._producer is None:
             producer = self._log.producer(linger_ms=0)
             self._producer = await self._stack.enter_async_context(producer)
         return await self._producer.send(
-            savepoint_topic(app_id), encode_savepoint(word), partition=0
+            savepoint_topic(app_id), encode_savepoint(message), partition=0
         )
 
-    async def lift(self, halt_id: str, outcome: Outcome, told: str) -> bool:
-        """Say to all that a halt is over, where it is not; whether it was there."""
+    async def release(self, savepoint_id: str, outcome: Outcome, message: str) -> bool:
+        """End a savepoint in every app where it has not ended; returns whether there was one."""
         found: list[str] = []
         for app_id in self._watches:
-            halt = await self.last(app_id)
-            if halt is not None and halt.id == halt_id and halt.lifted is None:
+            last = await self.last(app_id)
+            if last is not None and last.id == savepoint_id and last.release is None:
                 found.append(app_id)
-        word = SavepointReleased(id=halt_id, outcome=outcome, told=told)
-        # All at once: a worker that hears of it may end, and an embedded log with it.
-        for each in [await self._sent(app_id, word) for app_id in found]:
+        release = SavepointReleased(id=savepoint_id, outcome=outcome, message=message)
+        # All messages are sent before any is awaited: a worker that reads its message may end, and
+        # an embedded log ends with the worker that runs it.
+        for each in [await self._send(app_id, release) for app_id in found]:
             await each
         return bool(found)
 
     async def members(self, app_id: str) -> int:
-        """How many workers of an app are in its group."""
+        """Return the number of workers in an app's group."""
         try:
             (group,) = await self._log.admin().describe_groups([app_id])
         except LogError as error:
@@ -303,8 +324,8 @@ class SavepointLog:
             return 0
         return len(group.members)
 
-    async def _made(self, topic: str) -> bool:
-        """Make a topic if it is not there; whether it was made."""
+    async def _create(self, topic: str) -> bool:
+        """Create a topic if it does not exist; returns whether it was created."""
         if await self._log.admin().find_topics([topic]):
             return False
         try:
@@ -312,6 +333,6 @@ class SavepointLog:
                 [NewTopic(topic, 1, replication_factor=BROKER_DEFAULT, configs=CONFIGS)]
             )
         except TopicExists:
-            logger.debug("topic %s is there", topic)
+            logger.debug("topic %s exists", topic)
             return False
         return True

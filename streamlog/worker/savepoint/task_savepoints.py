@@ -1,12 +1,18 @@
-"""Standstill: the tasks of a worker are taken to a cut, and what they know there is left in files.
+"""Task savepoints: brings the tasks of a worker to a cut, and writes their state to files there.
 
-A task stands when all tasks upstream do, and it has been given what comes before the cut: of every
-source what the log has, of every repartition topic all that is there. What then still waits for its
-turn stays in its topic; that of repartition topics goes into the snapshot as well. It has told
-those downstream that nothing comes before the cut's time any more, and all of it is committed; only
-then its rows and its progress are written to files, and said to be. So each task waits for nothing
-but facts that do not change any more, whoever runs it, and however often. Not done here: leaving
-the group (`halting`).
+A task is at the cut when all tasks upstream are, and when it has read every source up to the cut
+and every repartition topic to its end. Records that it can't process yet stay in their topics;
+those of repartition topics go into the snapshot as well.
+
+The order at the cut:
+
+1. The task sends marks downstream: no record before the cut follows.
+2. Its rows, offsets and marks are committed.
+3. Its state and its progress are written to files.
+4. It reports the files (`SavepointReached`), so that tasks downstream can reach the cut.
+
+Rule: each step waits only for facts that do not change any more, so a task may run several times,
+on any worker. Not done here: leaving the group (`savepoint_log`).
 """
 
 from __future__ import annotations
@@ -53,59 +59,66 @@ logger = repeated.logger(__name__)
 
 
 class TaskSavepoints:
-    """Takes the tasks of one worker to a cut."""
+    """Brings the tasks of one worker to a cut."""
 
     def __init__(
         self,
         cut: SavepointCut,
         watch: SavepointWatch,
         start: WorkerStart,
-        surroundings: TaskDeps,
+        deps: TaskDeps,
     ) -> None:
         self._cut = cut
         self._watch = watch
         self._program = start.program
         self._topology = start.program.topology
         self._counts = start.counts
-        self._with = surroundings
-        self._place = SnapshotStore(cut.url)
+        self._with = deps
+        self._snapshots = SnapshotStore(cut.url)
         self._ends: dict[TopicPartition, int] = {}
-        """Of repartition topics into which nothing more is written."""
+        """The ends of repartition topics whose writers are all at the cut."""
         self._seen: dict[TaskId, tuple[int, Mapping[tuple[str, int], int]]] = {}
-        """When tasks worked last that may stand, and where they were."""
-        self._said: set[str] = set()
-        """Tasks of which we have said ourselves that they stand."""
+        """For tasks that may be at the cut: when they last processed a record, and their
+        positions."""
+        self._reported: set[str] = set()
+        """The tasks that this worker has reported at the cut."""
 
     async def look(self, tasks: WorkerTasks, commit: Callable[[], Awaitable[bool]]) -> bool:
-        """Let tasks that have come to the cut stand there; whether all of the app's do.
+        """Report tasks that are at the cut; returns whether all tasks of the app are.
 
-        To be called between two rounds of the worker.
+        Call it between two rounds of the worker's loop.
+
+        Args:
+            tasks: the tasks of this worker.
+            commit: commits them; returns whether the commit succeeded.
 
         Raises:
-            StreamlogError: a snapshot can't be written, or the log not be reached.
+            StreamlogError: a snapshot can't be written, or the log can't be reached.
         """
-        standing = self._standing
-        fresh = [each for each in tasks.running if str(each.task.id) not in standing]
+        reached = self._reached
+        fresh = [each for each in tasks.running if str(each.task.id) not in reached]
         there = [each for each in fresh if await self._is_there(each, tasks)]
         for running in there:
             await tasks.write(self._marks(running.task))
         if there and await commit():
             for running in there:
-                # The commit may not have counted: then it was closed, and is opened again.
+                # An aborted commit closes its tasks: they run again and reach the cut once more.
                 if tasks.runs(running.task.id):
-                    await self._stand(running, tasks)
-        if not all(str(each) in self._standing for each in self._all):
+                    await self._write_savepoint(running, tasks)
+        if not all(str(each) in self._reached for each in self._all_tasks):
             return False
         return await self._finish()
 
     @property
-    def _standing(self) -> set[str]:
-        halt = self._watch.halt
-        heard = set() if halt is None or halt.id != self._cut.id else {*halt.stood}
-        return heard | self._said
+    def _reached(self) -> set[str]:
+        """The tasks at the cut, by the messages read so far and by this worker's own reports."""
+        savepoint = self._watch.savepoint
+        is_ours = savepoint is not None and savepoint.id == self._cut.id
+        read = {*savepoint.reached} if savepoint is not None and is_ours else set()
+        return read | self._reported
 
     @property
-    def _all(self) -> list[TaskId]:
+    def _all_tasks(self) -> list[TaskId]:
         return [
             TaskId(sub.number, partition)
             for sub in self._topology.subtopologies
@@ -113,16 +126,19 @@ class TaskSavepoints:
         ]
 
     async def _is_there(self, running: RunningTask, tasks: WorkerTasks) -> bool:
-        """Whether nothing more comes of it before the cut."""
+        """Return whether the task has processed everything before the cut."""
         task = running.task
         if running.arrived or running.marks or tasks.awaits_calls:
             return False
-        if not all(str(each) in self._standing for each in self._upstream(task)):
+        if not all(str(each) in self._reached for each in self._upstream(task)):
             return False
         for part in running.inputs:
-            if not await self._is_given(part, running):
+            if not await self._is_read(part, running):
                 return False
-        # What was read last may let go what waits: so once more, and nothing has moved.
+        # 1. All inputs are read to the cut, but one of them holds records back until the other's
+        #    time has passed.
+        # 2. The record that was read last moves that time: the held records are processed next.
+        # 3. So the task is at the cut only if another round has processed nothing.
         before = self._seen.get(task.id)
         self._seen[task.id] = (running.processed_ms, positions := task.positions)
         if before is None or before[0] == running.processed_ms or before[1] != positions:
@@ -130,11 +146,11 @@ class TaskSavepoints:
         await self._refuse_beyond(task)
         return True
 
-    async def _is_given(self, part: TopicPartition, running: RunningTask) -> bool:
-        """Whether a task has been given all of an input that comes before the cut.
+    async def _is_read(self, part: TopicPartition, running: RunningTask) -> bool:
+        """Return whether a task has received an input up to the cut.
 
-        It need not have taken all: some may wait for a window or timer of another input. What comes
-        behind so many of those that they are not read on waits with them.
+        It need not have processed all of it: records may wait for the time of another input. If so
+        many wait that the partition is paused, the records after them wait in the topic.
         """
         task, read = running.task, self._with.consumer.positions().get(part, -1)
         if self._topology.topics[part.topic].internal:
@@ -143,15 +159,21 @@ class TaskSavepoints:
         return part in task.cuts or is_held or read >= self._cut.limit(part)
 
     async def _refuse_beyond(self, task: Task) -> None:
-        """No task may have been further than where all are to stand."""
+        """Raise if a task has processed a source beyond the cut.
+
+        Raises:
+            UsageError: it has; the savepoint is released as given up.
+        """
         for (topic, partition), time_ms in task.stream_times.items():
-            # Behind repartition topics nothing is further than the tasks above, which stand; their
-            # times may be, as records can be given other ones (`set_timestamp`).
+            # Only sources count. The tasks that write a repartition topic are at the cut, but its
+            # records may have later times, which `set_timestamp` gave them.
             is_source = not self._topology.topics[topic].internal
             if is_source and time_ms >= self._cut.until_ms:
-                told = f"task {task.id} has come further in {topic}-{partition} than the others"
-                await self._say(SavepointReleased(id=self._cut.id, outcome="given up", told=told))
-                raise UsageError(f"{told}: start the workers again, and repeat what halted them")
+                message = f"task {task.id} has processed {topic}-{partition} beyond the cut"
+                await self._report(
+                    SavepointReleased(id=self._cut.id, outcome="given up", message=message)
+                )
+                raise UsageError(f"{message}: start the workers again, and repeat the savepoint")
 
     def _upstream(self, task: Task) -> Iterable[TaskId]:
         for sub in self._topology.subtopologies:
@@ -164,9 +186,9 @@ class TaskSavepoints:
         return self._ends[part]
 
     def _marks(self, task: Task) -> list[SinkBatch]:
-        """Return marks for downstream tasks: no record of a cut input comes before the savepoint.
+        """Return marks for the tasks downstream: no record before the cut follows.
 
-        They bring on the order and not the time (docs/decisions/012, rule 8).
+        They move on the order of inputs, and not stream time (docs/decisions/012, rule 8).
         """
         mark = ProvenanceMark(self._cut.until_ms, UNKNOWN_MS, BUSY_MS)
         found: list[SinkBatch] = []
@@ -174,13 +196,13 @@ class TaskSavepoints:
             headers = [((MARK, pack_mark(mark, identity(source))),)]
             found += [
                 SinkBatch(topic, partition, [max(mark.turn_ms, 0)], [None], [None], headers)
-                for topic in self._behind(source)
+                for topic in self._topics_behind(source)
                 for partition in range(self._counts[topic])
             ]
         return found
 
-    def _behind(self, source: tuple[str, int]) -> list[str]:
-        """The repartition topics that hear of a source."""
+    def _topics_behind(self, source: tuple[str, int]) -> list[str]:
+        """Return the repartition topics that a source feeds."""
         name, partition = source
         return [
             topic
@@ -189,8 +211,8 @@ class TaskSavepoints:
             if any(f.name == name and partition < f.partitions(self._counts) for f in feeders)
         ]
 
-    async def _stand(self, running: RunningTask, tasks: WorkerTasks) -> None:
-        """Leave what a task knows, and say so."""
+    async def _write_savepoint(self, running: RunningTask, tasks: WorkerTasks) -> None:
+        """Write the state of a task at the cut to files, and report them."""
         task = running.task
         attempt = uuid4().hex[:8]
         tails = {
@@ -200,11 +222,10 @@ class TaskSavepoints:
         }
         pending = await offload(partial(self._pending, task.id, tails, attempt))
         store = None if running.state is None else running.state.front
-        leave = partial(self._entry, store, tails, attempt)
-        entry = await tasks.ask(task.id, leave)
-        await self._say(SavepointReached(id=self._cut.id, entry=entry, pending=tuple(pending)))
-        self._said.add(entry.task)
-        logger.info("task %s stands at the cut, with %d rows", entry.task, entry.rows)
+        entry = await tasks.ask(task.id, partial(self._entry, store, tails, attempt))
+        await self._report(SavepointReached(id=self._cut.id, entry=entry, pending=tuple(pending)))
+        self._reported.add(entry.task)
+        logger.info("savepoint: task %s is at the cut, with %d rows", entry.task, entry.rows)
 
     def _entry(
         self,
@@ -228,7 +249,7 @@ class TaskSavepoints:
                 for at, log in task.logs.items()
                 if not self._topology.topics[at[0]].internal
             },
-            place=self._place,
+            place=self._snapshots,
             attempt=attempt,
         )
 
@@ -236,65 +257,68 @@ class TaskSavepoints:
         self, task_id: TaskId, tails: Mapping[TopicPartition, RecordColumns], attempt: str
     ) -> list[PendingRecords]:
         return [
-            pending_of(self._place, f"{task_id}-{attempt}", (*part,), tail)
+            pending_of(self._snapshots, f"{task_id}-{attempt}", (*part,), tail)
             for part, tail in tails.items()
             if len(tail)
         ]
 
     async def _tail(self, part: TopicPartition, position: int) -> RecordColumns:
-        """What is in a repartition topic from there on."""
+        """Return the records of a repartition topic from a position to its end."""
         return await self._with.log.read_range(part, position, await self._end(part))
 
     async def _finish(self) -> bool:
-        """All stand: the snapshot is made of what they have left, by whoever comes first."""
-        halt = self._watch.halt
-        if halt is None or not halt.stands(map(str, self._all)):
-            return False  # What was said has not come back yet.
-        if not await offload(partial(self._place.has, MANIFEST_FILE)):
-            stood = list(halt.stood.values())
+        """Write the snapshot's manifest if no other worker has; returns whether it exists."""
+        savepoint = self._watch.savepoint
+        # The manifest is made of the messages in the topic, not of this worker's own reports: all
+        # workers that write it at the same time then write the same one.
+        if savepoint is None or not savepoint.has_reached(map(str, self._all_tasks)):
+            return False
+        if not await offload(partial(self._snapshots.has, MANIFEST_FILE)):
+            reached = list(savepoint.reached.values())
             await offload(
                 partial(
                     finish_snapshot,
-                    self._place,
-                    [each.entry for each in stood],
+                    self._snapshots,
+                    [each.entry for each in reached],
                     topology=self._topology,
                     origin=self._program.origin,
                     partitions=self._counts,
                     cut_ms=self._cut.until_ms,
-                    created_ms=halt.hold.wall_ms,
-                    pending=[records for each in stood for records in each.pending],
+                    created_ms=savepoint.request.wall_ms,
+                    pending=[records for each in reached for records in each.pending],
                 )
             )
         return True
 
-    async def _say(self, word: SavepointMessage) -> None:
+    async def _report(self, message: SavepointMessage) -> None:
         topic = savepoint_topic(self._program.app_id)
-        await (await self._with.producer.send(topic, encode_savepoint(word), partition=0))
+        await (await self._with.producer.send(topic, encode_savepoint(message), partition=0))
 
 
 TAIL_RECORDS: Final = 64
-"""Of a changelog that are searched for the last progress at first; eight times as many next."""
+"""The number of records at a changelog's end that are searched for the last progress. If it is not
+there, eight times as many are searched next."""
 
 
 class CutChoice:
-    """Where tasks have come to, by what a log holds."""
+    """Finds out from the log how far the tasks of an app have come, in order to choose a cut."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
 
     async def lag(self, app_id: str) -> int:
-        """How many records an app has not read; 0 if it has never run."""
+        """Return the number of records that an app has not read; 0 if it has never run."""
         offsets = await self._offsets(app_id)
         async with self._log.consumer() as consumer:
             ends = await consumer.end_offsets(offsets)
         return sum(max(ends[at] - offset, 0) for at, offset in offsets.items())
 
-    async def come_to(self, app_id: str) -> int:
-        """The latest stream time that a task of an app has come to."""
+    async def latest_time(self, app_id: str) -> int:
+        """Return the latest stream time that a task of an app has reached, in milliseconds."""
         found = [UNKNOWN_MS]
-        places = list(await self._log.admin().group_offsets(app_id))
+        parts = list(await self._log.admin().group_offsets(app_id))
         async with self._log.consumer(group_id=app_id) as consumer:
-            stored = await consumer.committed_metadata(places)
+            stored = await consumer.committed_metadata(parts)
         for at in stored.values():
             task = None if at is None else positions_of(at.offset, at.metadata).get(TASK)
             if task is not None and task.time_ms is not None:
@@ -308,23 +332,23 @@ class CutChoice:
         return max(found)
 
     async def ends(self, app_ids: Collection[str], also: Collection[str]) -> dict[str, list[int]]:
-        """Where all that apps read, and some other topics, end just now, per partition."""
+        """Return the current end of each partition of the apps' inputs and of the topics `also`."""
         names = {at.topic for app_id in app_ids for at in await self._offsets(app_id)} | {*also}
         topics = await self._log.admin().find_topics(sorted(names))
-        places = [TopicPartition(t.name, number) for t in topics for number in range(t.partitions)]
+        parts = [TopicPartition(t.name, number) for t in topics for number in range(t.partitions)]
         async with self._log.consumer(isolation_level="read_committed") as consumer:
-            found = await consumer.end_offsets(places)
+            found = await consumer.end_offsets(parts)
         return {
             t.name: [found[TopicPartition(t.name, n)] for n in range(t.partitions)] for t in topics
         }
 
     async def _offsets(self, app_id: str) -> dict[TopicPartition, int]:
-        """Of a group, repartition topics left out."""
+        """Return the committed offsets of a group, without those of repartition topics."""
         found = await self._log.admin().group_offsets(app_id)
         return {at: n for at, n in found.items() if not is_internal(at.topic, app_id)}
 
     async def _progress(self, changelog: TopicPartition) -> TaskProgress | None:
-        """The last progress in a changelog."""
+        """Return the last progress in a changelog partition, or None if it has none."""
         async with self._log.consumer(isolation_level="read_committed") as consumer:
             begin = (await consumer.begin_offsets([changelog]))[changelog]
             end = (await consumer.end_offsets([changelog]))[changelog]
@@ -343,14 +367,15 @@ class CutChoice:
 
 
 def is_internal(topic: str, app_id: str) -> bool:
-    """Whether it is a repartition topic of an app."""
+    """Return whether the topic is a repartition topic of the app."""
     return topic.startswith(f"{app_id}-") and topic.endswith(REPARTITION)
 
 
 def _times(progress: TaskProgress) -> Iterator[int]:
-    """What its inputs have come to. Behind repartition topics that may be more than any record.
+    """Yield the stream times of a task's inputs, in milliseconds.
 
-    Where a history was cut, they have been told that nothing earlier comes.
+    The time of a repartition topic may be later than that of all its records: where a history was
+    cut, time marks announced that no earlier record follows.
     """
     inputs: Any = progress.sections.get(INPUTS_SECTION, {})
     for data in inputs.values():

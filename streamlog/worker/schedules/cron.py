@@ -1,13 +1,20 @@
-"""Timers and crontabs: functions that run by the clock, on the leader or on every worker.
+"""Cron: runs timers and crontabs by the clock, on the group's leader or on every worker.
 
-When something is due is arithmetic (`dsl/schedule_times`), and so is what has been run already
-(`runs`); here is the waiting. A schedule never runs beside itself: what falls due while it runs is
-missed, and `misfire` says what then happens. What runs on the leader is remembered in the log
-(`cron`): a new leader, also after a time without any worker, knows which runs are done, which
-were missed, and which were interrupted. Rule of the file: a due time is claimed in the log before
-it is run, so that one who only believes to lead runs nothing twice; timers of short intervals are
-not worth that and tell now and then how far they are. What runs on every worker is forgotten with
-it.
+A schedule never runs concurrently with itself: due times during a run are missed, and `misfire`
+says what happens then. Runs on the leader are recorded in the log (`RunLog`). A new leader, even
+after a time without any worker, knows which runs are done, which were missed, and which were
+interrupted.
+
+Rule: a due time is claimed in the log before its run, so a worker that wrongly believes to be the
+leader runs nothing twice:
+
+1. A leads and is blocked. B becomes leader, claims 12:00 and runs it.
+2. A continues, still believes to lead, and claims 12:00 as well.
+3. A reads its claim back: B's is earlier in the log, so A runs nothing.
+
+Timers with short intervals are not claimed; they record their progress at intervals. Runs on every
+worker are not recorded. Not done here: due times (`dsl/schedule_times`), and the records of runs
+(`schedule_runs`).
 """
 
 from __future__ import annotations
@@ -51,7 +58,7 @@ POLL_MS = 200
 
 
 class RunLog:
-    """The runs of an app's schedules in a log; an async context manager."""
+    """Reads and writes the runs of an app's schedules in the log; an async context manager."""
 
     def __init__(self, log: Log, app_id: str, *, clock: Clock) -> None:
         self._log = log
@@ -61,7 +68,7 @@ class RunLog:
         self._producer: Producer | None = None
         self._consumer: Consumer | None = None
         self._runs: dict[str, Runs] = {}
-        self._heard_ms: dict[str, int] = {}
+        self._written_ms: dict[str, int] = {}
         self._reading = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
@@ -69,7 +76,7 @@ class RunLog:
         try:
             await self._log.admin().create_topics([topic])
         except TopicExists:
-            logger.debug("topic %s is there", topic.name)
+            logger.debug("topic %s exists", topic.name)
         self._producer = await self._stack.enter_async_context(self._log.producer(linger_ms=0))
         consumer = self._log.consumer(auto_offset_reset="earliest")
         self._consumer = await self._stack.enter_async_context(consumer)
@@ -85,20 +92,20 @@ class RunLog:
         await self._stack.aclose()
 
     def runs(self, schedule: str) -> Runs | None:
-        """What was known of a schedule when the log was read last; None if nothing ever was."""
+        """Return the runs of a schedule as of the last read; None if there is no record."""
         return self._runs.get(schedule)
 
     def silent_ms(self, schedule: str) -> int:
-        """For how long, by the wall clock, nobody has written about a schedule."""
-        return max(self._clock.wall_ms() - self._heard_ms.get(schedule, 0), 0)
+        """Return the time since the last record of a schedule, by the wall clock, in ms."""
+        return max(self._clock.wall_ms() - self._written_ms.get(schedule, 0), 0)
 
     async def read(self) -> None:
-        """Take in everything that the log holds by now."""
+        """Read all records up to the present end."""
         ends = await self._open_consumer.end_offsets([self._place])
         await self._read_until(ends[self._place])
 
     async def write(self, schedule: str, record: Runs) -> Runs:
-        """Write a record; returns what is known of the schedule when it has come by."""
+        """Write a record and read up to it; returns the schedule's runs as of then."""
         if self._producer is None:
             raise RuntimeError("the log of runs is closed")
         key, now_ms = schedule.encode(), self._clock.wall_ms()
@@ -115,7 +122,7 @@ class RunLog:
         return self._consumer
 
     async def _read_until(self, end: int) -> None:
-        # Schedules of one worker share the consumer.
+        # All schedules of a worker share the consumer.
         async with self._reading:
             reader = RangeReader(self._open_consumer, {self._place: end}, self._clock)
             while not await reader.is_at_end():
@@ -126,49 +133,49 @@ class RunLog:
         for record in polled.get(self._place, ()):
             schedule, runs = (record.key or b"").decode(), Runs.decode(record.value or b"")
             before = self._runs.get(schedule)
-            self._runs[schedule] = runs if before is None else before.merged(runs)
-            self._heard_ms[schedule] = record.timestamp_ms
+            self._runs[schedule] = runs if before is None else before.merge(runs)
+            self._written_ms[schedule] = record.timestamp_ms
 
 
 LOOK_INTERVAL_MS = 1_000
-"""A waiting job looks at the clock this often: a longer sleep would not notice that the clock
-was set or that the machine slept."""
+"""The longest sleep of a waiting job. A longer one would not notice that the clock was set, or that
+the machine was suspended."""
 LEAD_LOOK_MS = 200
-"""How soon a worker notices that it leads."""
+"""The interval at which a worker checks whether it leads the group."""
 RENEW_MS = 10_000
-"""A claim is written again this often while its run takes its time."""
+"""The interval at which a claim is written again during its run."""
 SILENT_MS = 30_000
-"""An owner that has not done so for so long is gone: its run was interrupted."""
+"""After this time without renewal, the owner of a claim counts as dead and its run as
+interrupted."""
 STOP_WAIT_MS = 30_000
-"""A run that is still at work so long after the request to stop is not waited for."""
+"""How long runs are waited for after the request to stop."""
 FREQUENT_MS = 10_000
-"""Timers of shorter intervals claim nothing, and tell this often what they have run."""
+"""Timers with shorter intervals are not claimed; they record their progress at this interval."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A timer or a crontab, made alike."""
+    """A timer or a crontab."""
 
     name: str
     key: str
-    """What it is remembered by: another time to run at is another schedule."""
+    """The key of its records; it contains the times, so a changed schedule is a new one."""
     schedule: Callable[[int], Schedule]
-    """Given what is done with."""
+    """Returns the due times, given the time up to which runs are done."""
     read_ms: Callable[[], int]
-    """The time that the schedule counts in."""
+    """The clock of the schedule."""
     run: Callable[[int], Awaitable[object]]
-    """Takes the due time."""
+    """Runs the function; takes the due time."""
     on: On
     misfire: Misfire
     is_frequent: bool
 
 
 class CronScheduler:
-    """Runs timers and crontabs until it is stopped; then lets the running ones finish, in a while.
+    """Runs timers and crontabs until it is stopped, then waits for running ones for a limited time.
 
-    `is_leader` tells whether this worker leads the group; what is to run on the leader is
-    looked up each time it falls due. A function that raises is logged with its traceback and
-    runs again at its next time: a failed report must not stop the processing of records.
+    A function that raises is logged with its traceback and runs again at its next time: a failed
+    report must not stop the processing of records.
     """
 
     def __init__(
@@ -180,7 +187,15 @@ class CronScheduler:
         is_leader: Callable[[], bool],
         run_log: Callable[[], RunLog] | None = None,
     ) -> None:
-        """`cron` opens the memory of what the leader runs; without it, it is this worker's."""
+        """Create the scheduler; `run` starts it.
+
+        Args:
+            timers: the timers.
+            crontabs: the crontabs.
+            clock: the clock.
+            is_leader: returns whether this worker leads the group; checked at each due time.
+            run_log: opens the log of runs; without it, runs on the leader are kept in memory.
+        """
         self._clock = clock
         self._wall = SteadyWall(clock)
         self._is_leader = is_leader
@@ -188,17 +203,17 @@ class CronScheduler:
         self._log: RunLog | None = None
         self._opening = asyncio.Lock()
         self._stack = AsyncExitStack()
-        self._told_ms: dict[str, int] = {}
+        self._recorded_ms: dict[str, int] = {}
         self._me = uuid4().hex
         self._stop = asyncio.Event()
         jobs = [*map(self._timer_job, timers), *map(self._crontab_job, crontabs)]
         self._jobs = _number_duplicates(jobs)
 
     async def run(self) -> None:
-        """Run everything at its time until `stop` is called.
+        """Run all schedules until `stop` is called.
 
         Raises:
-            StreamlogError: the log of what has been run can't be read or written.
+            StreamlogError: the log of runs can't be read or written.
         """
         async with self._stack, asyncio.TaskGroup() as tasks:
             kept: dict[asyncio.Task[None], str] = {}
@@ -209,20 +224,23 @@ class CronScheduler:
                 tasks.create_task(self._end_late(kept), name="late schedules")
 
     def stop(self) -> None:
-        """Start nothing new; `run` returns when what runs has finished, or has had its time."""
+        """Start no further runs; `run` returns when running ones have ended or timed out."""
         self._stop.set()
 
     async def _end_late(self, kept: Mapping[asyncio.Task[None], str]) -> None:
-        """A claim that is cut off stays open: the next leader finds that it was interrupted."""
+        """Cancel runs that do not end in time after `stop`.
+
+        A cancelled run leaves its claim open, so the next leader finds that it was interrupted.
+        """
         await self._stop.wait()
         _, late = await asyncio.wait(kept, timeout=STOP_WAIT_MS / 1000)
         for task in late:
-            text = "%s is still at work %d s after the request to stop and is not waited for"
+            text = "%s is still at work %d s after the request to stop: cancelled"
             logger.warning(text, kept[task], STOP_WAIT_MS // 1000)
             task.cancel()
 
     async def _keep(self, job: _Job) -> None:
-        """Run what every worker runs."""
+        """Run a schedule of every worker."""
         schedule = job.schedule(job.read_ms())
         due_ms = schedule.next_after(job.read_ms())
         while not await self._stopped_within(due_ms - job.read_ms()):
@@ -234,7 +252,7 @@ class CronScheduler:
             due_ms = schedule.next_after(now_ms)
 
     async def _keep_leading(self, job: _Job) -> None:
-        """Run what the leader runs, while this is the leader."""
+        """Run a schedule of the leader while this worker leads."""
         runs: Runs | None = None
         wait_ms = 0
         while not await self._stopped_within(wait_ms):
@@ -242,7 +260,7 @@ class CronScheduler:
             if not self._is_leader():
                 runs = None
                 continue
-            runs = runs or await self._taken_over(job)
+            runs = runs or await self._take_over(job)
             if runs is not None:
                 runs = await self._run_due(job, runs)
             if runs is not None:
@@ -251,7 +269,7 @@ class CronScheduler:
                 wait_ms = min(due_ms - now_ms, LOOK_INTERVAL_MS)
 
     async def _run_due(self, job: _Job, runs: Runs) -> Runs | None:
-        """Run what is due; None if it turns out that another worker does."""
+        """Run all due times; returns None if another worker has claimed one."""
         known: Runs | None = runs
         schedule = job.schedule(runs.done_ms)
         for due_ms in runs.to_run(schedule, job.read_ms(), job.misfire):
@@ -260,9 +278,9 @@ class CronScheduler:
             known = await self._run_once(job, known, due_ms)
         return known
 
-    async def _taken_over(self, job: _Job) -> Runs | None:
-        """What is known of the runs; None while another worker is at one of them."""
-        log = await self._opened_log()
+    async def _take_over(self, job: _Job) -> Runs | None:
+        """Return the recorded runs of a schedule; None while another worker runs it."""
+        log = await self._open_run_log()
         if log is None:
             return Runs(job.read_ms())
         await log.read()
@@ -275,9 +293,10 @@ class CronScheduler:
         log = self._log
         if log is None or job.is_frequent:
             await self._run(job, due_ms)
-            return await self._told(job, runs.done(due_ms))
+            return await self._record(job, runs.done(due_ms))
         claim = runs.claim(due_ms, self._me)
         known = await log.write(job.key, claim)
+        # `write` has read the log up to the claim: if another claim was earlier, it counts.
         if (known.claimed_ms, known.attempt, known.by) != (due_ms, claim.attempt, self._me):
             logger.info("%s is run by another worker", job.name)
             return None
@@ -287,15 +306,15 @@ class CronScheduler:
                 await log.write(job.key, claim)
         return await log.write(job.key, claim.done(due_ms))
 
-    async def _told(self, job: _Job, runs: Runs) -> Runs:
-        """Write now and then how far a frequent timer is."""
+    async def _record(self, job: _Job, runs: Runs) -> Runs:
+        """Write the progress of a frequent timer, at most once in `FREQUENT_MS`."""
         now_ms = self._clock.now_ms()
-        if self._log is None or now_ms - self._told_ms.get(job.key, 0) < FREQUENT_MS:
+        if self._log is None or now_ms - self._recorded_ms.get(job.key, 0) < FREQUENT_MS:
             return runs
-        self._told_ms[job.key] = now_ms
+        self._recorded_ms[job.key] = now_ms
         return await self._log.write(job.key, runs)
 
-    async def _opened_log(self) -> RunLog | None:
+    async def _open_run_log(self) -> RunLog | None:
         async with self._opening:
             if self._log is None and self._open_log is not None:
                 self._log = await self._stack.enter_async_context(self._open_log())
@@ -328,7 +347,8 @@ class CronScheduler:
         def schedule(done_ms: int) -> Schedule:
             return Interval(done_ms, timer.every_ms)
 
-        # Setting the clock does not move a timer; leaders have no other clock in common.
+        # A monotonic clock, so that setting the system's clock does not move a timer. Leaders on
+        # different machines share only the wall clock, which `SteadyWall` keeps from jumping.
         read_ms = self._clock.now_ms if timer.on == "every_worker" else self._wall.now_ms
         key = f"timer {timer.name} every {timer.every_ms} ms"
         is_frequent = timer.every_ms < FREQUENT_MS
@@ -349,7 +369,7 @@ class CronScheduler:
 
 
 def _number_duplicates(jobs: Sequence[_Job]) -> list[_Job]:
-    """Functions of the same name that run at the same times get numbers."""
+    """Append numbers to the keys of functions with equal names and times."""
     seen: dict[str, int] = {}
     found = []
     for job in jobs:

@@ -1,12 +1,13 @@
-"""What has been run of a schedule, as the log remembers it for whoever leads next.
+"""Schedule runs: the record of a schedule's runs in the log, for the next leader.
 
-A leader claims a due time before it runs it, and says when it is done; both are records in the
-app's topic of schedules. Of two that claim the same time the first one in the log has it, and
-the other one finds that out before it runs anything. Rule of the file: a record holds all that
-its writer knew, and records are merged in the order of the log, so everybody who has read it to
-the same place knows the same, and what compaction leaves is enough. A claim whose owner has gone
-silent is a run that was interrupted: misfire="skip" leaves it at that, others run it again.
-Pure. Not done here: reading and writing (`cron`), and what is due (`dsl/schedule_times`).
+A leader claims a due time before its run, and records the end of the run. If two workers claim one
+due time, the first claim in the log counts, and the other worker finds that out before it runs
+anything. A claim whose owner no longer renews it is an interrupted run: with misfire="skip" it is
+left alone, otherwise it is run again.
+
+Rule: pure. A record holds everything that its writer knew, and records are merged in the order of
+the log. So all readers at one offset have equal knowledge, and the records that compaction leaves
+suffice. Not done here: reading and writing (`cron`), and due times (`dsl/schedule_times`).
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from streamlog.dsl.schedule_times import Misfire, Schedule, missed_runs
 from streamlog.errors import CorruptData
 
 FORMAT_VERSION = 1
-"""Of a record. A reader refuses what it does not know."""
+"""The format of a record. A reader refuses other formats."""
 NEVER_MS = -1
 
 
-class _Wire(msgspec.Struct, frozen=True):
-    """A record."""
+class _RunRecord(msgspec.Struct, frozen=True):
+    """A record of a schedule."""
 
     format: int
     done_ms: int
@@ -35,67 +36,68 @@ class _Wire(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """What is known of the runs of one schedule."""
+    """The runs of one schedule, as far as they are recorded."""
 
     done_ms: int
-    """Everything due until then is done with; at first, when the schedule became known."""
+    """Due times up to this one are done; initially the time of the schedule's first record."""
     claimed_ms: int = NEVER_MS
     """The due time that was claimed last."""
     attempt: int = 0
-    """How often that one was claimed."""
+    """The number of claims of that due time."""
     by: str = ""
-    """Who claimed it."""
+    """The owner of the claim."""
 
     @property
     def is_open(self) -> bool:
-        """Whether the last claim has not been told to be done."""
+        """Whether the last claim's run is not recorded as done."""
         return self.claimed_ms > self.done_ms
 
     def claim(self, due_ms: int, by: str) -> Runs:
-        """What is to be written before a due time is run."""
+        """Return the record to write before a run."""
         attempt = self.attempt + 1 if due_ms == self.claimed_ms else 1
         return Runs(self.done_ms, due_ms, attempt, by)
 
     def done(self, due_ms: int) -> Runs:
-        """What is to be written when everything due until then is done with."""
+        """Return the record to write when all due times up to this one are done."""
         return replace(self, done_ms=max(self.done_ms, due_ms))
 
-    def merged(self, record: Runs) -> Runs:
-        """What is known after a record; of two claims of the same, the first one counts."""
+    def merge(self, record: Runs) -> Runs:
+        """Return the runs after a further record."""
         done_ms = max(self.done_ms, record.done_ms)
+        # An equal pair is a second claim of one attempt: the first claim stays.
         is_newer = (record.claimed_ms, record.attempt) > (self.claimed_ms, self.attempt)
         return replace(record if is_newer else self, done_ms=done_ms)
 
     def to_run(self, schedule: Schedule, now_ms: int, misfire: Misfire) -> list[int]:
-        """The due times to be run now; an open claim is taken for one that was interrupted."""
+        """Return the due times to run now; an open claim counts as interrupted."""
         return missed_runs(schedule, self.next_ms(schedule, misfire), now_ms, misfire)
 
     def next_ms(self, schedule: Schedule, misfire: Misfire) -> int:
-        """The first due time that is not done with."""
+        """Return the first due time that is not done."""
         after_ms = self.done_ms
         if self.is_open:
             after_ms = self.claimed_ms if misfire == "skip" else self.claimed_ms - 1
         return schedule.next_after(after_ms)
 
     def encode(self) -> bytes:
-        """As the value of a record."""
-        wire = _Wire(FORMAT_VERSION, self.done_ms, self.claimed_ms, self.attempt, self.by)
+        """Encode the value of a record."""
+        wire = _RunRecord(FORMAT_VERSION, self.done_ms, self.claimed_ms, self.attempt, self.by)
         return msgspec.json.encode(wire)
 
     @classmethod
     def decode(cls, data: bytes) -> Runs:
-        """The value of a record.
+        """Decode the value of a record.
 
         Raises:
-            CorruptData: it is not readable, or a newer streamlog has written it.
+            CorruptData: the value is malformed, or a newer streamlog wrote it.
         """
         try:
-            wire = msgspec.json.decode(data, type=_Wire)
+            wire = msgspec.json.decode(data, type=_RunRecord)
         except (msgspec.MsgspecError, ValueError) as error:
-            raise CorruptData(f"the runs of a schedule are not readable: {error}") from error
+            raise CorruptData(f"the record of a schedule's runs is malformed: {error}") from error
         if wire.format != FORMAT_VERSION:
             raise CorruptData(
-                f"the runs of a schedule have format {wire.format}, this streamlog reads "
-                f"{FORMAT_VERSION}: a newer one has written them; use that one"
+                f"the record of a schedule's runs has format {wire.format}, but this streamlog "
+                f"reads format {FORMAT_VERSION}: use the newer streamlog that wrote it"
             )
         return cls(wire.done_ms, wire.claimed_ms, wire.attempt, wire.by)

@@ -1,1 +1,1 @@
-"""The topics of an app: created and checked, the versions and hand-overs that they record."""
+"""The topics of an app: their creation and checks, and the versions and hand-overs in them."""

@@ -1,10 +1,12 @@
-"""The topics an app needs: finds them, creates what is missing, refuses what does not fit.
+"""App topics: finds the topics of an app, creates missing ones, and refuses wrong partition counts.
 
-Internal topics (repartition, changelog) are always created. Declared ones are created on an
-embedded log, and on a cluster if they are only written to or the app says how many
-partitions they have: a source that is missing on somebody's cluster is more likely a wrong
-name, or the wrong cluster, than a wish. Partition counts that exist are never changed, as
-keys would move and state with them. Not done here: deleting what an app no longer uses.
+Internal topics (repartition, changelog) are always created. Declared topics are created on an
+embedded log. On a cluster they are created only if the app does not read them, or declares their
+number of partitions: a missing source on a cluster is more likely a wrong name or the wrong
+cluster.
+
+Rule: partition counts of existing topics are never changed, as keys, and with them state, would
+belong to other partitions. Not done here: deletion of topics that an app no longer uses.
 """
 
 from __future__ import annotations
@@ -35,15 +37,15 @@ BOUNDS: Final = {
     "message.timestamp.before.max.ms": UNBOUNDED,
     "message.timestamp.after.max.ms": UNBOUNDED,
 }
-"""Of Kafka 3.6 and later."""
+"""The limits of record timestamps (KIP-937), in Kafka 3.6 and later."""
 EVERY_TIMESTAMP: Final = {"message.timestamp.type": "CreateTime", **BOUNDS}
-"""The settings of a topic that takes every timestamp and keeps it."""
+"""The settings of a topic that accepts every timestamp and keeps it."""
 OF_TOPIC: Final = "topic"
-"""Source of a setting that was set for the topic itself."""
+"""The source of a setting that was made for the topic itself."""
 
 
 def without_bounds(topic: NewTopic) -> NewTopic | None:
-    """The topic for a broker that does not know the bounds; None if it asks for none."""
+    """Return the topic without timestamp limits, for an older broker; None if it sets none."""
     if not topic.configs.keys() & BOUNDS.keys():
         return None
     configs = {name: value for name, value in topic.configs.items() if name not in BOUNDS}
@@ -51,11 +53,11 @@ def without_bounds(topic: NewTopic) -> NewTopic | None:
 
 
 async def allow_every_timestamp(admin: Admin, topics: Iterable[str]) -> None:
-    """Give existing topics the settings of one that takes every timestamp."""
+    """Alter existing topics so that they accept every timestamp; settings of a topic stay."""
     for topic in sorted(topics):
         try:
             found = await admin.describe_configs(topic)
-        except LogError as error:  # Not every user may look at settings.
+        except LogError as error:  # The user may lack the right to describe settings.
             logger.info("the settings of topic %s can't be read: %s", topic, error)
             continue
         lacking = {
@@ -72,12 +74,12 @@ async def allow_every_timestamp(admin: Admin, topics: Iterable[str]) -> None:
             sets = " ".join(f"--set {each}" for each in shown.split(","))
             logger.warning(
                 "topic %s may refuse event times that this app writes, and its settings can't be"
-                " altered (%s). Run as a user who may: streamlog configs alter --topic %s %s"
-                " --log URL",
+                " altered (%s). Run as a user with that right: streamlog configs alter --topic %s"
+                " %s --log URL",
                 topic, error, topic, sets,
             )  # fmt: skip
         else:
-            logger.info("topic %s takes every event time from now on: set %s", topic, shown)
+            logger.info("topic %s now accepts every event time: set %s", topic, shown)
 
 
 async def read_whole_topic(log: Log, topic: str) -> list[tuple[int, bytes]]:
@@ -97,9 +99,9 @@ DELETE_RETENTION_MS = 24 * 60 * 60 * 1000
 
 
 BROKER_DEFAULT = -1
-"""As many partitions, or replicas, as the broker gives a topic of which nothing is said."""
+"""The number of partitions or replicas is the broker's default."""
 CHANGELOG_BATCH_BYTES = 64 * 1024 * 1024
-"""A checkpoint may be one batch. Tasks commit long before one grows to this."""
+"""The largest batch of a changelog. A checkpoint may be one batch; tasks commit far below this."""
 CHANGELOG_CONFIGS = {
     "cleanup.policy": "compact",
     "max.message.bytes": str(CHANGELOG_BATCH_BYTES),
@@ -108,17 +110,18 @@ CHANGELOG_CONFIGS = {
     "delete.retention.ms": str(DELETE_RETENTION_MS),
     **EVERY_TIMESTAMP,
 }
-"""Only what is no longer written to is compacted, so segments are small. The lag is for an owner
-that finds a former one's late records and writes their keys again (`restore`)."""
+"""Compaction skips the active segment, so segments are small. The compaction lag gives an owner
+time to find late records of a former owner and to write their keys again (`restore`)."""
 REPARTITION_CONFIGS = {
     "retention.ms": "-1",
     "max.message.bytes": str(CHANGELOG_BATCH_BYTES),
     **EVERY_TIMESTAMP,
 }
-"""Records there keep the time of their event: a cluster's limit would take those of an old one
-before they are read. And they are larger than those that they came of, by a header."""
+"""Without retention by time, as records keep their event time: a cluster's default would remove
+records of old events before they are read. The batch limit is larger than that of input topics, as
+a record here has one more header."""
 PUTS_CONFIGS = {"cleanup.policy": "compact", **EVERY_TIMESTAMP}
-"""What is put into a table: the task keeps the rows, and the newest of a key is all it needs."""
+"""The topic of rows that are put into a table. The task needs only the newest value of a key."""
 CLEANUP_POLICY = "cleanup.policy"
 _ARGUMENTS = {
     CLEANUP_POLICY: "compact=True",
@@ -127,7 +130,7 @@ _ARGUMENTS = {
 }
 """The settings that an app declares, by the arguments of `app.topic`."""
 SEEN_ATTEMPTS_MAX = 50
-"""A cluster's brokers learn of a new topic one after the other."""
+"""Attempts until a new topic is listed: the brokers of a cluster learn of it one after another."""
 SEEN_RETRY_MS = 100
 
 
@@ -138,22 +141,22 @@ async def ensure_topics(
     *,
     required: Collection[str],
 ) -> dict[str, int]:
-    """Make sure that all topics of an app are there; returns the partition count of each.
+    """Find or create all topics of an app; returns the partition count of each.
 
     Args:
-        log: where they are, or are created.
-        topology: what the app computes, with its repartition and changelog topics.
-        declared: the topics of the app, by name.
-        required: those that are not made up, unless their number of partitions is declared.
+        log: the log.
+        topology: the app's topology, with its repartition and changelog topics.
+        declared: the declared topics by name.
+        required: declared topics that are created only if their number of partitions is declared.
 
     Raises:
         UnknownTopicOrPartition: a required topic is missing.
-        TopologyError: partition counts contradict each other, or the state.
+        TopologyError: partition counts contradict each other, or the existing state.
     """
     admin = log.admin()
     existing = await _counts(admin)
     counts = await declare_topics(log, declared, required=required)
-    await _tell_other_settings(admin, [s for s in declared.values() if s.name in existing])
+    await _warn_of_other_settings(admin, [s for s in declared.values() if s.name in existing])
     counts = await _with_lone_tables(admin, topology, counts)
     wanted = topology.partition_counts(counts)
     changelogs = topology.changelog_partitions(wanted)
@@ -179,17 +182,17 @@ async def ensure_topics(
     of_app = {*declared, *topology.topics, *changelogs}
     counts = await _await_topics(admin, of_app)
     _refuse_other_counts(changelogs, counts)
-    # A cluster has topics of others, too.
+    # Only the app's topics: a cluster has others as well.
     return topology.partition_counts({name: counts[name] for name in of_app})
 
 
 async def declare_topics(
     log: Log, declared: Mapping[str, TopicSpec], *, required: Collection[str] = ()
 ) -> dict[str, int]:
-    """Make sure that declared topics are there; returns the partition counts of all topics.
+    """Find or create declared topics; returns the partition counts of all topics of the log.
 
     Raises:
-        UnknownTopicOrPartition: a required one is missing.
+        UnknownTopicOrPartition: a required topic is missing.
     """
     admin = log.admin()
     counts = await _counts(admin)
@@ -202,7 +205,11 @@ async def declare_topics(
 async def _with_lone_tables(
     admin: Admin, topology: Topology, counts: dict[str, int]
 ) -> dict[str, int]:
-    """Tables that nothing else is read with are as wide as the log makes a topic."""
+    """Create the topics of writable tables that no other topic is read with.
+
+    Such a table needs no partition count of its own: the broker's default decides. Returns the
+    partition counts with the new topics.
+    """
     lone = [
         spec.name
         for sub in topology.subtopologies
@@ -224,10 +231,10 @@ async def _with_lone_tables(
     return await _await_topics(admin, {*lone, *counts})
 
 
-async def _tell_other_settings(admin: Admin, existing: Iterable[TopicSpec]) -> None:
-    """Log which settings of topics that exist differ from what the app declares.
+async def _warn_of_other_settings(admin: Admin, existing: Iterable[TopicSpec]) -> None:
+    """Log the settings of existing topics that differ from the app's declaration.
 
-    What `app.topic` declares is for the topic's creation: an existing topic is not altered.
+    The declaration counts at the topic's creation only: an existing topic is not altered.
     """
     for spec in existing:
         wanted = _configs(spec)
@@ -235,7 +242,7 @@ async def _tell_other_settings(admin: Admin, existing: Iterable[TopicSpec]) -> N
             continue
         try:
             found = await admin.describe_configs(spec.name)
-        except LogError as error:  # Not every user may look at settings.
+        except LogError as error:  # The user may lack the right to describe settings.
             logger.info("the settings of topic %s can't be compared: %s", spec.name, error)
             continue
         given = {name: entry.value for name, entry in found.items()}
@@ -246,21 +253,21 @@ async def _tell_other_settings(admin: Admin, existing: Iterable[TopicSpec]) -> N
 def other_settings(
     topic: str, wanted: Mapping[str, str], given: Mapping[str, str | None]
 ) -> Iterator[str]:
-    """A line for each setting of a topic that differs from what the app declares."""
+    """Yield a line for each setting of a topic that differs from the app's declaration."""
     for name, value in wanted.items():
         there = given.get(name)
         parts = [part.strip() for part in (there or "").split(",")]
         if there is None or there == value or (name == CLEANUP_POLICY and value in parts):
             continue
         yield (
-            f"topic {topic} has {name}={there}, and this app declares {_ARGUMENTS[name]} "
-            f"({name}={value}), which counts only when the app creates the topic: to alter it, "
+            f"topic {topic} has {name}={there}, but this app declares {_ARGUMENTS[name]} "
+            f"({name}={value}), which counts only when the app creates the topic; to alter it, "
             f"run: streamlog configs alter --topic {topic} --set {name}={value} --log URL"
         )
 
 
 def _configs(spec: TopicSpec) -> dict[str, str]:
-    """The settings that an app declares for a topic."""
+    """Return the settings that an app declares for a topic."""
     configs = {CLEANUP_POLICY: "compact"} if spec.compact else {}
     if spec.retention_ms is not None:
         configs["retention.ms"] = str(spec.retention_ms)
@@ -282,9 +289,9 @@ def _refuse_missing(missing: Iterable[TopicSpec], required: Collection[str]) -> 
     for spec in missing:
         if spec.name in required and spec.partitions is None:
             raise UnknownTopicOrPartition(
-                f"topic {spec.name!r} is read by this app but does not exist; create it "
+                f"this app reads topic {spec.name!r}, which does not exist; create it "
                 f"(streamlog topics create {spec.name} --partitions N --log URL), or let the app "
-                "do it: app.topic(..., partitions=N)"
+                "create it: app.topic(..., partitions=N)"
             )
 
 
@@ -292,9 +299,9 @@ def _refuse_other_counts(wanted: Mapping[str, int], counts: Mapping[str, int]) -
     for name, number in wanted.items():
         if counts.get(name, number) != number:
             raise TopologyError(
-                f"{name!r} has {counts[name]} partitions but its inputs now need {number}: state "
-                "can't be moved between partitions. Give the inputs their old partition count, "
-                "or delete this topic and the state directory to start again"
+                f"changelog {name!r} has {counts[name]} partitions, but its inputs need {number} "
+                "now, and state can't be moved between partitions: give the inputs their former "
+                "partition count, or delete this topic and the state directory to start anew"
             )
 
 
@@ -303,7 +310,7 @@ async def _create(admin: Admin, topics: list[NewTopic]) -> None:
         try:
             await _create_one(admin, topic)
         except TopicExists:
-            continue  # Another worker was faster.
+            continue  # Another worker has created it meanwhile.
         logger.info("created topic %s", topic.name)
 
 
@@ -329,4 +336,7 @@ async def _await_topics(admin: Admin, names: Collection[str]) -> dict[str, int]:
             return counts
         await asyncio.sleep(SEEN_RETRY_MS / 1000)
     absent = ", ".join(sorted({*names} - counts.keys()))
-    raise UnknownTopicOrPartition(f"created, but still not listed by the cluster: {absent}")
+    raise UnknownTopicOrPartition(
+        f"created, but not listed by the cluster within {SEEN_ATTEMPTS_MAX * SEEN_RETRY_MS} ms: "
+        f"{absent}"
+    )

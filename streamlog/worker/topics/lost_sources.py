@@ -1,9 +1,12 @@
-"""Lost sources: what becomes of an input whose log is not the one that was read.
+"""Lost sources: the decision about an input whose log is not the one that was read.
 
-A topic that is deleted and created again under its name is another log, and its offsets start at 0.
-A log that was truncated (unclean leader election, a power cut with `flush=os`, a backup that was
-put back) is another one from the offset of the cut on. Reading on from the old offset would skip
-records. Pure: what is known comes in, a decision or an error goes out.
+A topic that was deleted and created again is another log, whose offsets start at 0. A log that was
+truncated (by an unclean leader election, a power cut with `flush=os`, or a restored backup) is
+another log from the offset of the truncation on. A reader that continued at its old offset would
+skip records.
+
+Rule: pure. Facts go in; a decision or an error comes out. Not done here: finding out
+(`inputs/source_watch`).
 """
 
 from __future__ import annotations
@@ -25,37 +28,39 @@ UNKNOWN_OFFSET: Final = -1
 
 
 class TruncatedSource(NamedTuple):
-    """Where a log was truncated."""
+    """The point at which a log was truncated."""
 
     offset: int = UNKNOWN_OFFSET
-    """Up to which it still is what was read; -1 if it is unknown."""
+    """The log still holds the records that were read below this offset; -1 if unknown."""
     leader_epoch: int = NO_EPOCH
-    """Of the record before."""
+    """The leader epoch of the record before it."""
 
 
 class LostSource(NamedTuple):
-    """What a reader has found out about a partition."""
+    """A loss that a reader has found in a partition."""
 
     restart: InputRestart
-    """Where to go on, as far as the reader has come."""
+    """Where the reader continues."""
     cut: TruncatedSource | None
-    """Where the log was truncated; None: its topic was created again."""
+    """Where the log was truncated; None if its topic was created again."""
 
 
 class Present(NamedTuple):
-    """An input partition as it is now."""
+    """The present log of an input partition."""
 
     topic_id: bytes
-    """Empty if the broker tells none."""
+    """Empty if the broker has no topic ids."""
     begin: int
+    """The log start offset."""
     end: int
+    """The offset after the last record."""
 
 
 def policy_of(setting: SourceLostPolicy | None, *, has_state: bool) -> SourceLostPolicy:
-    """What the app says; by default `fail` for what has state and `earliest` for all else.
+    """Return the app's setting; by default `fail` for readers with state, else `earliest`.
 
-    State that holds records of a log that is gone can be wrong, and only its owner knows. A task or
-    an agent without state is right with every record of the new log.
+    State that was made from records of a lost log may be wrong, which only the user can judge. A
+    task or an agent without state is correct after reading every record of the new log.
     """
     if setting is not None:
         return setting
@@ -63,7 +68,7 @@ def policy_of(setting: SourceLostPolicy | None, *, has_state: bool) -> SourceLos
 
 
 def is_recreated(log: SourceLog, topic_id: bytes) -> bool:
-    """Whether an offset in this log belongs to another topic than the one with this id."""
+    """Return whether a log's topic id differs from this one; False if either is unknown."""
     return bool(log.topic_id) and bool(topic_id) and log.topic_id != topic_id
 
 
@@ -74,10 +79,18 @@ def restart(
     present: Present,
     cut: TruncatedSource | None,
 ) -> InputRestart:
-    """Where to go on instead of `offset`. With `earliest` no record is skipped.
+    """Return where to continue instead of at `offset`. With `earliest` no record is skipped.
 
-    `cut` is where the log was truncated, unless the topic was created again.
+    Args:
+        policy: `earliest` or `latest`.
+        offset: the position in the log that was read.
+        log: the log that was read.
+        present: the present log.
+        cut: where the log was truncated; None if the topic was created again.
     """
+    # 1. The reader has processed offsets 0 to 99; the log was truncated at 80 and has 120 now.
+    # 2. Offsets 80 to 119 are other records: it continues at 80, and reads all of them.
+    # 3. A reader at 60 is not affected: everything that it has processed is still in the log.
     if is_recreated(log, present.topic_id):
         start = present.end if policy == LATEST else present.begin
         return InputRestart(start, SourceLog(present.topic_id))
@@ -88,7 +101,7 @@ def restart(
     if known.offset == UNKNOWN_OFFSET:
         return InputRestart(present.begin, SourceLog(present.topic_id, NO_EPOCH, cuts))
     if offset <= known.offset:
-        return InputRestart(offset, log)  # Nothing that was taken is missing from the log.
+        return InputRestart(offset, log)
     at = max(known.offset, present.begin)
     return InputRestart(at, SourceLog(present.topic_id, known.leader_epoch, cuts))
 
@@ -96,7 +109,7 @@ def restart(
 def describe_loss(
     part: TopicPartition, offset: int, log: SourceLog, present: Present, cut: TruncatedSource | None
 ) -> str:
-    """What happened to the log, in words."""
+    """Return a description of the loss, for messages."""
     where = f"{part.topic}-{part.partition}"
     if is_recreated(log, present.topic_id):
         return (
@@ -116,7 +129,7 @@ def describe_loss(
 def source_lost_error(
     part: TopicPartition, offset: int, log: SourceLog, present: Present, cut: TruncatedSource | None
 ) -> SourceLost:
-    """The error that ends a worker."""
+    """Return the error that ends a worker whose policy is `fail`."""
     known = cut or TruncatedSource()
     return SourceLost(
         f"{describe_loss(part, offset, log, present, cut)}. {ADVICE}",
@@ -129,15 +142,15 @@ def source_lost_error(
 
 
 def source_deleted_error(topic: str, app_id: str) -> SourceLost:
-    """The error of an input that was deleted."""
+    """Return the error for an input topic that was deleted."""
     return SourceLost(
         f"topic {topic!r}, which app {app_id!r} reads, was deleted. {ADVICE}", topic=topic
     )
 
 
 ADVICE: Final = (
-    "Nothing was committed for it. Choose: `streamlog worker --source-lost earliest` (or"
-    " App(source_lost='earliest')) keeps the state and reads every record that the log has and"
-    " the app has not read; 'latest' keeps the state and begins at the end; to begin without the"
-    " old state, give the app a new id"
+    "Nothing was committed for it. Choose one: `streamlog worker --source-lost earliest` (or"
+    " App(source_lost='earliest')) keeps the state and reads every record in the log that the app"
+    " has not read; 'latest' keeps the state and starts at the end; to start without the old state,"
+    " give the app a new id"
 )

@@ -1,13 +1,20 @@
-"""Halts: all workers of an app are to stand still at one cut, and leave a snapshot of it.
+"""Savepoint messages: how a coordinator brings all workers of an app to one cut.
 
-`<app>-halts` says it, and what came of it: (1) `SavepointRequest`: everybody commits and leaves the
-group; now nothing moves, so a time can be found that no task has come to. (2) `Cut`: that time, and
-where partitions end that do not come to it; the workers go there, task by task, and leave the group
-again. (3) `SavepointReached`: what one task has left there. (4) `SavepointReleased`: it is over,
-and says how. Who reads the topic again knows where it stands, so workers and the one who halts them
-may be killed at any time. Rules of the file: pure; the last halt counts; the first
-`SavepointReached` of a task counts, as others may have read it. Not done here: obeying (`halting`),
-and what it is for (`promotion`).
+The topic `<app>-halts` holds them, in this order:
+
+1. `SavepointRequest`: all workers commit and leave the group. Nothing moves now, so the coordinator
+   can find a time that no task has reached.
+2. `SavepointCut`: that time, and the ends of partitions that do not reach it. The workers join
+   again, process up to the cut, and write a snapshot task by task.
+3. `SavepointReached`, for each task: the files that it has written at the cut.
+4. `SavepointReleased`: the savepoint has ended, with its outcome.
+
+A process that reads the topic from its start knows the state of the savepoint, so workers and the
+coordinator may be killed at any time.
+
+Rules: pure. The last savepoint counts. The first `SavepointReached` of a task counts: if a task is
+run twice, other workers may have read the first. Not done here: what workers do (`savepoint_log`,
+`task_savepoints`), and what a savepoint is for (`promotion`).
 """
 
 from __future__ import annotations
@@ -28,54 +35,56 @@ from streamlog.topology import Topology
 
 Outcome: TypeAlias = Literal["given up", "promoted", "done"]
 HELD_MS_MAX: Final = 60_000
-"""Whoever holds the workers has to say within this time where they are to go; then they go on."""
+"""How long workers wait for the cut after a request. If none comes, they continue to work."""
 
 
 class SavepointRequest(msgspec.Struct, frozen=True, kw_only=True, tag="hold"):
-    """Commit, leave the group, wait."""
+    """Tells workers to commit, to leave the group and to wait."""
 
     id: str
     wall_ms: int
+    """The time of the request, in milliseconds since 1970."""
     reason: str
-    """For people: what it is for."""
+    """The purpose of the savepoint, for log lines and messages."""
 
 
 class SavepointCut(msgspec.Struct, frozen=True, kw_only=True, tag="cut"):
-    """Go on to a time, and no further."""
+    """Tells workers to process up to a time, and no further."""
 
     id: str
     until_ms: int
-    """Of each partition, what comes before the first record at which stream time has come to it."""
+    """Each partition ends before its first record at which stream time reaches this time."""
     ends: dict[str, list[int]]
-    """By topic, per partition the offset at which it ends if it does not come to that time."""
+    """Topic to the offset at which each partition ends if it does not reach that time."""
     url: str
-    """Of the snapshot that is to come of it."""
+    """The URL of the snapshot to write."""
 
     def limit(self, part: tuple[str, int]) -> int:
-        """The offset at which a partition ends, if it does not come to the time before."""
+        """Return the offset at which a partition ends if it does not reach the time."""
         ends = self.ends.get(part[0], ())
         return ends[part[1]] if part[1] < len(ends) else 0
 
     def spans(self, topics: Iterable[str]) -> dict[str, TimeSpan]:
-        """Which time of these topics is taken."""
+        """Return the span of time that each of these topics contributes."""
         return dict.fromkeys(topics, TimeSpan(until_ms=self.until_ms))
 
 
 class SavepointReached(msgspec.Struct, frozen=True, kw_only=True, tag="stood"):
-    """A task stands at the cut."""
+    """Reports that a task is at the cut, with the files that it has written there."""
 
     id: str
     entry: TaskEntry
     pending: tuple[PendingRecords, ...]
+    """The records of repartition topics that the task has not processed."""
 
 
 class SavepointReleased(msgspec.Struct, frozen=True, kw_only=True, tag="lifted"):
-    """It is over."""
+    """Ends a savepoint."""
 
     id: str
     outcome: Outcome
-    told: str
-    """For people: what to do now, if anything."""
+    message: str = msgspec.field(name="told")
+    """What the reader of a log line should do now, or why the savepoint ended."""
 
 
 SavepointMessage: TypeAlias = SavepointRequest | SavepointCut | SavepointReached | SavepointReleased
@@ -83,83 +92,95 @@ _DECODER = msgspec.json.Decoder(SavepointMessage)
 
 
 class Savepoint(msgspec.Struct, kw_only=True):
-    """The last halt of an app, as far as it has come."""
+    """The last savepoint of an app, as its messages describe it."""
 
-    hold: SavepointRequest
+    request: SavepointRequest
     cut: SavepointCut | None = None
-    stood: dict[str, SavepointReached] = {}
-    """By task."""
-    lifted: SavepointReleased | None = None
+    reached: dict[str, SavepointReached] = {}
+    """Task id to the task's first report."""
+    release: SavepointReleased | None = None
 
     @property
     def id(self) -> str:
-        """Tells it from others."""
-        return self.hold.id
+        """The id of the savepoint."""
+        return self.request.id
 
     def is_in_force(self, wall_ms: int) -> bool:
-        """Whether workers have to obey: a hold that leads nowhere is forgotten."""
-        if self.lifted is not None:
+        """Return whether workers have to follow it; a request without a cut expires."""
+        if self.release is not None:
             return False
-        return self.cut is not None or wall_ms - self.hold.wall_ms < HELD_MS_MAX
+        return self.cut is not None or wall_ms - self.request.wall_ms < HELD_MS_MAX
 
-    def stands(self, tasks: Iterable[str]) -> bool:
-        """Whether all these tasks stand at the cut."""
-        return all(task in self.stood for task in tasks)
+    def has_reached(self, tasks: Iterable[str]) -> bool:
+        """Return whether all these tasks are at the cut."""
+        return all(task in self.reached for task in tasks)
 
 
 def savepoint_topic(app_id: str) -> str:
-    """Where an app's halts are."""
+    """Return the topic of an app's savepoint messages."""
     return f"{app_id}-halts"
 
 
-def encode_savepoint(word: SavepointMessage) -> bytes:
-    """As JSON."""
-    return msgspec.json.encode(word)
+def encode_savepoint(message: SavepointMessage) -> bytes:
+    """Encode a message as JSON."""
+    return msgspec.json.encode(message)
 
 
 def decode_savepoint(
     records: Iterable[tuple[int, bytes]], before: Savepoint | None = None
 ) -> Savepoint | None:
-    """The last halt after these records, offset and value each; None: there was none.
+    """Return the last savepoint after these messages, or None if there was none.
+
+    Args:
+        records: offset and value of each message.
+        before: the last savepoint before them.
 
     Raises:
-        CorruptData: one is not readable.
+        CorruptData: a message is malformed.
     """
-    halt = before
+    savepoint = before
     for offset, data in records:
         try:
-            word = _DECODER.decode(data)
+            message = _DECODER.decode(data)
         except (msgspec.MsgspecError, ValueError) as error:
-            raise CorruptData(f"the halt at offset {offset}: {error}") from error
-        if isinstance(word, SavepointRequest):
-            halt = Savepoint(hold=word)
-        elif halt is not None and word.id == halt.id:
-            _take(halt, word)
-    return halt
+            raise CorruptData(
+                f"the savepoint message at offset {offset} is malformed: {error}"
+            ) from error
+        if isinstance(message, SavepointRequest):
+            savepoint = Savepoint(request=message)
+        elif savepoint is not None and message.id == savepoint.id:
+            _apply(savepoint, message)
+    return savepoint
 
 
-def _take(halt: Savepoint, word: SavepointCut | SavepointReached | SavepointReleased) -> None:
-    match word:
+def _apply(
+    savepoint: Savepoint, message: SavepointCut | SavepointReached | SavepointReleased
+) -> None:
+    match message:
         case SavepointCut():
-            halt.cut = halt.cut or word
+            savepoint.cut = savepoint.cut or message
         case SavepointReached():
-            halt.stood.setdefault(word.entry.task, word)
+            # 1. Worker A reaches the cut with task 0_1, writes its files, and is killed.
+            # 2. Worker B runs 0_1 to the same cut, and writes files of its own.
+            # 3. Both report. The coordinator may have read A's report, so every reader keeps that.
+            savepoint.reached.setdefault(message.entry.task, message)
         case SavepointReleased():
-            halt.lifted = halt.lifted or word
+            savepoint.release = savepoint.release or message
 
 
 FAR_OFFSET: Final = 2**63 - 1
+"""The end of an input without a limit; larger than every offset."""
 
 
 class CutLimits:
-    """Offsets and times at which inputs end; without a cut there are none."""
+    """The offsets and times at which a cut ends the inputs; without a cut they have no end."""
 
     def __init__(self, cut: SavepointCut | None, topology: Topology) -> None:
         self._cut = cut
         self._topology = topology
 
     def end(self, part: TopicPartition) -> int:
-        """Nothing from there on is taken; repartition topics have no end but their own."""
+        """Return the offset at which a partition ends; a repartition topic ends where it ends."""
         if self._cut is None or self._topology.topics[part.topic].internal:
             return FAR_OFFSET
         return self._cut.limit(part)
@@ -167,20 +188,20 @@ class CutLimits:
     def positions(
         self, parts: Iterable[TopicPartition], read: Mapping[TopicPartition, int]
     ) -> dict[tuple[str, int], int]:
-        """How far these were read, as far as it is taken."""
+        """Return the read positions of these partitions, limited to their ends."""
         return {part: min(read[part], self.end(part)) for part in parts if part in read}
 
     def records(self, part: TopicPartition, columns: RecordColumns) -> RecordColumns:
-        """Those before the end."""
+        """Return the records before the partition's end."""
         if self._cut is None:
             return columns
         found: RecordColumns = columns[: bisect_left(columns.offsets, self.end(part))]
         return found
 
     def marks(self, part: TopicPartition, marks: Sequence[TimeMark]) -> Sequence[TimeMark]:
-        """Those before the end."""
+        """Return the time marks before the partition's end."""
         return marks if self._cut is None else [m for m in marks if m.offset < self.end(part)]
 
     def spans(self, topics: Iterable[str]) -> Mapping[str, TimeSpan] | None:
-        """Which time of these topics is taken; None: all of it."""
+        """Return the span of time that each of these topics contributes; None: all of it."""
         return None if self._cut is None else self._cut.spans(topics)

@@ -53,106 +53,111 @@ logger = repeated.logger(__name__)
 
 HAND_OVER_FORMAT: Final = 1
 FILES_AGE_MS_MAX: Final = DELETE_RETENTION_MS // 2
-"""Deletions since then may have been compacted away: the changelog alone tells."""
+"""The age up to which the snapshot's files may fill a store. Tombstones that followed an older
+snapshot may be compacted away, so the files could bring back deleted rows."""
 
 
 class TaskBase(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the base of one task stands in its changelog."""
+    """The offsets of a handed-over task state in its changelog."""
 
     fence: int
-    """The offset of the owner's record that came with it."""
+    """The offset of the fence that was written with it."""
     progress: int
     """The offset of the last record: the task's progress. All rows come before it."""
 
 
 class Promotion(msgspec.Struct, frozen=True, kw_only=True):
-    """What a version has become the app with."""
+    """The promotion that a hand-over was part of."""
 
     version: str
     before: str
-    """URL of the snapshot of the app as it was."""
+    """The URL of the snapshot of the former app."""
 
 
 class HandOver(msgspec.Struct, frozen=True, kw_only=True):
-    """A snapshot that an app's state has begun with."""
+    """A snapshot that an app's state began with."""
 
     format: int = HAND_OVER_FORMAT
     snapshot: str
-    """Its id."""
+    """The id of the snapshot."""
     url: str
     wall_ms: int
+    """The time of the hand-over, in milliseconds since 1970."""
     cut_ms: int | None
     mode: str
     fingerprint: str
     tasks: dict[str, TaskBase]
-    """Those with state, by `TaskId` as text."""
+    """The tasks with state, by `TaskId` as text."""
     promotion: Promotion | None = None
-    """If the snapshot is that of a version that was promoted."""
+    """The promotion, if the snapshot is that of a promoted version."""
 
     def encode(self) -> bytes:
-        """As JSON."""
+        """Encode the record as JSON."""
         return msgspec.json.encode(self)
 
 
 def hand_over_topic(app_id: str) -> str:
-    """Where an app's hand-overs are."""
+    """Return the topic of an app's hand-overs."""
     return f"{app_id}-hand-overs"
 
 
 def decode_hand_overs(records: Iterable[tuple[int, bytes]]) -> list[HandOver]:
-    """All of them, the last one last.
+    """Return the hand-overs in records, in order; a record is an offset and a value.
 
     Raises:
-        CorruptData: one is not readable, or a newer streamlog has written it.
+        CorruptData: a record is malformed, or a newer streamlog wrote it.
     """
     found: list[HandOver] = []
     for offset, data in records:
         try:
             each = msgspec.json.decode(data, type=HandOver)
         except (msgspec.MsgspecError, ValueError) as error:
-            raise CorruptData(f"the hand-over at offset {offset}: {error}") from error
+            raise CorruptData(
+                f"the hand-over record at offset {offset} is malformed: {error}"
+            ) from error
         if each.format != HAND_OVER_FORMAT:
             raise CorruptData(
-                f"the hand-over at offset {offset} has format {each.format}, this streamlog reads "
-                f"{HAND_OVER_FORMAT}: a newer one has written it; use that one"
+                f"the hand-over record at offset {offset} has format {each.format}, but this "
+                f"streamlog reads format {HAND_OVER_FORMAT}: use the newer streamlog that wrote it"
             )
         found.append(each)
     return found
 
 
 async def read_hand_overs(log: Log, app_id: str) -> list[HandOver]:
-    """All hand-overs of an app that count, the last one last.
+    """Return the committed hand-overs of an app, in order.
 
     Raises:
-        CorruptData: one is not readable, or a newer streamlog has written it.
-        RequestTimedOut: the log does not give what it said to have.
+        CorruptData: a record is malformed, or a newer streamlog wrote it.
+        RequestTimedOut: the topic can't be read to its end.
     """
     return decode_hand_overs(await read_whole_topic(log, hand_over_topic(app_id)))
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What a task may begin with."""
+    """The snapshot files that the state of a task may begin with."""
 
     hand_over: HandOver
     task: str
+    """The task's id as text."""
 
     def is_of_use(self, store: RocksStore, *, wall_ms: int) -> bool:
-        """Whether its files are newer than what a store has."""
+        """Return whether the files are newer than the store, and young enough."""
         where = self.hand_over.tasks.get(self.task)
         is_young = wall_ms - self.hand_over.wall_ms < FILES_AGE_MS_MAX
         return where is not None and is_young and changelog_offset(store) < where.progress
 
     def adopt(self, store: RocksStore, keep: Mapping[bytes, bytes], owner_key: bytes) -> bool:
-        """Let the store hold what the snapshot has of the task; False if that can't be had.
+        """Replace the store's content by the snapshot's rows of the task; returns whether it could.
 
-        Waits for the disk and for the place of the snapshot. Where it fails, the store may be
-        empty, or as it was; the changelog fills it either way.
+        Blocks on the disk and on the snapshot's file system. After a failure the store is empty or
+        unchanged; the changelog fills it in both cases.
 
         Args:
-            store: of the task.
+            store: the store of the task.
             keep: reserved rows that stay.
-            owner_key: where the store remembers who owns it.
+            owner_key: the reserved key of the owner's fence.
         """
         where = self.hand_over.tasks[self.task]
         number, _, partition = self.task.partition("_")
@@ -160,9 +165,9 @@ class Base:
             snapshot = Snapshot.open(self.hand_over.url)
             entry = snapshot.entry(int(number), int(partition))
             if entry is None or snapshot.id != self.hand_over.snapshot:
-                raise CorruptData(f"{snapshot!r} is another one, or has no task {self.task}")
+                raise CorruptData(f"{snapshot!r} has another id, or no task {self.task}")
             rows: list[Change] = [*keep.items(), (owner_key, where.fence.to_bytes(8, "big"))]
-            # What comes next is the task's progress.
+            # The changelog is read on at the progress record, which the files do not contain.
             rows.append(store_offset(where.progress))
             with snapshot.files(entry) as paths:
                 store.replace(paths, rows)
@@ -174,18 +179,18 @@ class Base:
 
 
 FORMAT_VERSION = 1
-"""Of a record. A reader refuses what it does not know."""
+"""The format of a version record. A reader refuses other formats."""
 CONFIGS = {"cleanup.policy": "delete", "retention.ms": "-1"}
-"""All versions stay: there is one record for each change of the program."""
+"""All versions are kept: there is one record for each change of the program."""
 BROKER_DEFAULT = -1
 OWN_TOPICS = b'{"own_topics"'
-"""So begin records of `version_log`, which are no versions."""
+"""The first bytes of the records in the version topic that hold topic ids."""
 ATTEMPTS_MAX = 20
-"""Each one that fails is another program's success."""
+"""An attempt fails only if another program has written a version meanwhile."""
 
 
 class _VersionRecord(msgspec.Struct, frozen=True):
-    """A version as it is written."""
+    """The record of a version."""
 
     format: int
     follows: int
@@ -197,9 +202,10 @@ class _VersionRecord(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A version that counts."""
+    """The current version of an app's topology."""
 
     offset: int
+    """The offset of its record."""
     number: int
     era: Era
     blueprint: Blueprint
@@ -207,7 +213,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionChange:
-    """What a worker makes of the version that it found."""
+    """The difference between a program and the current version."""
 
     before: Version | None
     blueprint: Blueprint
@@ -215,30 +221,30 @@ class VersionChange:
 
     @property
     def is_settled(self) -> bool:
-        """Whether there is nothing to be recorded."""
+        """Whether the program is the current version, so no record is needed."""
         if self.before is None:
             return not self.blueprint.nodes
         return self.before.blueprint == self.blueprint
 
     @property
     def number(self) -> int:
-        """Of the version that this worker runs."""
+        """The number of the program's version."""
         if self.before is None:
             return 1
         return self.before.number + (not self.is_settled)
 
     @property
     def era(self) -> Era:
-        """What has been given up, this change included."""
+        """The era of the program's version: the stores that were given up, with this change's."""
         before = Era() if self.before is None else self.before.era
         if not self.difference.losses:
             return before
         number = before.number + 1
-        given_up = {loss.store: number for loss in self.difference.losses if loss.store}
-        return Era(number, {**before.lost, **given_up})
+        lost = {loss.store: number for loss in self.difference.losses if loss.store}
+        return Era(number, {**before.lost, **lost})
 
     def encode(self) -> bytes:
-        """The record of the new version."""
+        """Encode the record of the program's version."""
         follows = -1 if self.before is None else self.before.offset
         era = self.era
         return msgspec.json.encode(
@@ -250,15 +256,15 @@ class VersionChange:
 
 
 def version_topic(app_id: str) -> str:
-    """Where the versions of an app's topology are."""
+    """Return the topic of an app's versions and topic ids."""
     return f"{app_id}-topology"
 
 
 def current(records: Iterable[tuple[int, bytes]]) -> Version | None:
-    """The version that counts after these records, offset and value each.
+    """Return the current version after these records, each an offset and a value.
 
     Raises:
-        CorruptData: one is not readable, or a newer streamlog has written it.
+        CorruptData: a record is malformed, or a newer streamlog wrote it.
     """
     counts: Version | None = None
     for offset, data in records:
@@ -267,19 +273,25 @@ def current(records: Iterable[tuple[int, bytes]]) -> Version | None:
         try:
             wire = msgspec.json.decode(data, type=_VersionRecord)
         except (msgspec.MsgspecError, ValueError) as error:
-            raise CorruptData(f"topology version at offset {offset}: {error}") from error
+            raise CorruptData(
+                f"the version record at offset {offset} is malformed: {error}"
+            ) from error
         if wire.format != FORMAT_VERSION:
             raise CorruptData(
-                f"topology version at offset {offset} has format {wire.format}, this streamlog "
-                f"reads {FORMAT_VERSION}: a newer one has written it; use that one"
+                f"the version record at offset {offset} has format {wire.format}, but this "
+                f"streamlog reads format {FORMAT_VERSION}: use the newer streamlog that wrote it"
             )
+        # 1. The current version is at offset 4. Programs A and B both differ from it.
+        # 2. A writes a record that follows 4, at offset 5. B writes one that follows 4, at 6.
+        # 3. Every reader takes A's and skips B's. B reads that, compares with A's version, and may
+        #    have to refuse.
         if wire.follows == (-1 if counts is None else counts.offset):
             counts = Version(offset, wire.version, Era(wire.era, wire.lost), wire.blueprint)
     return counts
 
 
 def compare_versions(before: Version | None, topology: Topology) -> VersionChange:
-    """What a program changes."""
+    """Return the difference between a program and the current version, if there is one."""
     blueprint = Blueprint.of(topology)
     if before is None:
         return VersionChange(before=None, blueprint=blueprint)
@@ -293,18 +305,18 @@ class VersionLog:
     def __init__(self, log: Log, topology: Topology) -> None:
         self._log = log
         self._topology = topology
-        self._place = TopicPartition(version_topic(topology.app_id), 0)
+        self._topic = version_topic(topology.app_id)
 
     async def compare(self) -> VersionChange:
-        """What this program changes of what the log knows."""
-        records = await read_whole_topic(self._log, self._place.topic)
+        """Return the difference between this program and the current version."""
+        records = await read_whole_topic(self._log, self._topic)
         return compare_versions(current(records), self._topology)
 
     async def check(self, *, accept_state_loss: bool) -> VersionChange:
-        """The same, unless it is to be refused.
+        """Return the difference between this program and the current version, if it is allowed.
 
         Raises:
-            StateLost: state would be lost, and nobody has agreed to that.
+            StateLost: state would be lost, and `accept_state_loss` is false.
         """
         change = await self.compare()
         if change.difference.losses and not accept_state_loss:
@@ -315,8 +327,8 @@ class VersionLog:
         """Make this program's topology the current version.
 
         Raises:
-            StateLost: as `check`.
-            TopologyError: other programs of the same app do the same, again and again.
+            StateLost: state would be lost, and `accept_state_loss` is false.
+            TopologyError: other programs of this app keep writing versions.
         """
         for _ in range(ATTEMPTS_MAX):
             change = await self.check(accept_state_loss=accept_state_loss)
@@ -328,36 +340,38 @@ class VersionLog:
                 return change
             logger.info("another version of this app was started at the same time")
         raise TopologyError(
-            f"other versions of app {self._topology.app_id!r} keep starting: stop them first"
+            f"workers of other versions of app {self._topology.app_id!r} keep starting: stop them "
+            "first"
         )
 
     async def _write(self, change: VersionChange) -> None:
         admin = self._log.admin()
-        topic = NewTopic(self._place.topic, 1, replication_factor=BROKER_DEFAULT, configs=CONFIGS)
+        topic = NewTopic(self._topic, 1, replication_factor=BROKER_DEFAULT, configs=CONFIGS)
         try:
             await admin.create_topics([topic])
         except TopicExists:
-            logger.debug("topic %s is there", topic.name)
+            logger.debug("topic %s exists", topic.name)
         async with self._log.producer(linger_ms=0) as producer:
-            await (await producer.send(self._place.topic, change.encode(), partition=0))
+            await (await producer.send(self._topic, change.encode(), partition=0))
 
 
 def _refusal(app_id: str, found: TopologyDifference) -> str:
     lines = "\n".join(f"  {line}" for line in found.lines())
     return (
-        f"app {app_id!r} would lose state; against the version that ran before:\n{lines}\n"
-        "nothing was started or changed. Give what has moved its old name and place, give the app "
-        "a new id to begin afresh beside the old one, or go on without that state: "
-        "worker --accept-state-loss"
+        f"app {app_id!r} would lose state; compared with the version that ran before:\n{lines}\n"
+        "Nothing was started or changed. Restore the names and positions of the nodes that have "
+        "state, give the app a new id to start anew next to the old one, or continue without that "
+        "state: worker --accept-state-loss"
     )
 
 
 GIVEN_UP_MAX = 1_000
-"""Ids of topics that were given up, the newest: copies of their state may be anywhere."""
+"""The number of ids of given-up topics that are kept, the newest ones. Old copies of their state
+may be on any disk."""
 
 
 class _OwnTopicIds(msgspec.Struct, frozen=True):
-    """The ids as they are written, as hexadecimal text."""
+    """The record of topic ids, as hexadecimal text."""
 
     own_topics: dict[str, str]
     given_up: list[str]
@@ -367,24 +381,25 @@ class _OwnTopicIds(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class OwnTopics:
-    """The app's own topics by name, as they were written down last."""
+    """The recorded ids of an app's topics."""
 
     ids: dict[str, bytes] = field(default_factory=dict)
+    """The ids of the app's changelogs and repartition topics, by name."""
     given_up: tuple[bytes, ...] = ()
-    """Ids of topics that were lost, and that the user has agreed to go on without."""
+    """The ids of lost topics that the user has agreed to continue without."""
     sources: Mapping[str, bytes] = field(default_factory=dict)
     """The ids of the topics that the app reads, by name."""
     begins: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Offsets by partition at which the app begins to read sources that were created again."""
+    """Source that was created again to the first offset to read in each partition."""
 
     def begin_of(self, part: TopicPartition, topic_id: bytes) -> int:
-        """Where the app begins in a partition of the topic with this id; 0: at its beginning."""
+        """Return the first offset to read in a partition of the topic with this id."""
         begins = self.begins.get(part.topic, ())
         is_same = self.sources.get(part.topic) == topic_id
         return begins[part.partition] if is_same and part.partition < len(begins) else 0
 
     def encode(self) -> bytes:
-        """As a record."""
+        """Encode the record."""
         given_up = [each.hex() for each in self.given_up]
         begins = dict(sorted(self.begins.items()))
         return msgspec.json.encode(
@@ -392,17 +407,17 @@ class OwnTopics:
         )
 
     def followed_by(self, present: dict[str, bytes]) -> OwnTopics:
-        """With the topics that there are now."""
+        """Return the record after a look at the topics that are present, by name."""
         replaced = [at for name, at in self.ids.items() if present.get(name, at) != at]
         given_up = (*self.given_up, *replaced)[-GIVEN_UP_MAX:]
         return replace(self, ids={**self.ids, **present}, given_up=given_up)
 
 
 def decode_own_topics(records: Iterable[tuple[int, bytes]]) -> OwnTopics:
-    """What was written down last, of all records of the topic, offset and value each.
+    """Return the last recorded ids among these records, each an offset and a value.
 
     Raises:
-        CorruptData: it is not readable.
+        CorruptData: a record is malformed.
     """
     found = OwnTopics()
     for offset, data in records:
@@ -417,7 +432,9 @@ def decode_own_topics(records: Iterable[tuple[int, bytes]]) -> OwnTopics:
                 wire.begins,
             )
         except (msgspec.MsgspecError, ValueError) as error:
-            raise CorruptData(f"own topics at offset {offset} of the versions: {error}") from error
+            raise CorruptData(
+                f"the record of topic ids at offset {offset} is malformed: {error}"
+            ) from error
     return found
 
 
@@ -437,41 +454,48 @@ def refuse_lost(
     source_lost: SourceLostPolicy | None,
     accept_state_loss: bool,
 ) -> None:
-    """Tell of own topics that are not those that were written down.
+    """Report the app's own topics that were deleted or created again since they were recorded.
+
+    Args:
+        topology: the app's topology.
+        before: the recorded ids.
+        present: the present ids by name.
+        source_lost: the policy for lost records; consent for repartition topics unless "fail".
+        accept_state_loss: consent for changelogs.
 
     Raises:
-        SourceLost: one of them is gone or was created again, and nobody has agreed to that.
+        SourceLost: there is such a topic, and no consent.
     """
     changelogs = _changelogs(topology)
     for name in sorted((changelogs | _repartitions(topology)) & before.ids.keys()):
         old_id, new_id = before.ids[name], present.get(name, b"")
         if old_id == new_id:
             continue
-        what = "was deleted"
+        event = "was deleted"
         if new_id:
-            what += f" and created again (id {id_text(old_id)}, now {id_text(new_id)})"
+            event += f" and created again (id {id_text(old_id)}, now {id_text(new_id)})"
         is_changelog = name in changelogs
-        holds = (
-            "the state that it held is gone"
+        loss = (
+            "its state is lost"
             if is_changelog
-            else ("records in it that the app had not taken yet are gone")
+            else "records in it that the app had not processed are lost"
         )
-        agreed = accept_state_loss if is_changelog else source_lost not in (None, FAIL)
-        text = f"{name}: the app's own topic {what}: {holds}"
-        if not agreed:
+        has_consent = accept_state_loss if is_changelog else source_lost not in (None, FAIL)
+        text = f"{name}: the app's own topic {event}: {loss}"
+        if not has_consent:
             raise SourceLost(
-                f"{text}. Restore the topic from a backup, or go on without: "
+                f"{text}. Restore the topic from a backup, or continue without: "
                 + (
-                    "worker --accept-state-loss (the state begins empty, inputs are read from"
+                    "worker --accept-state-loss (the state starts empty, and inputs are read from"
                     " their beginning)"
                     if is_changelog
                     else "worker --source-lost earliest"
                 )
-                + ", or give the app a new id to begin afresh",
+                + ", or give the app a new id to start anew",
                 topic=name,
                 ids=(old_id, new_id),
             )
-        logger.warning("%s; going on without, as was agreed", text)
+        logger.warning("%s; continuing without it, by consent", text)
 
 
 def _changelogs(topology: Topology) -> set[str]:
@@ -483,7 +507,7 @@ def _repartitions(topology: Topology) -> set[str]:
 
 
 class OwnTopicsLog:
-    """Where the ids are written down."""
+    """Compares and records the ids of an app's topics."""
 
     def __init__(self, log: Log, topology: Topology) -> None:
         self._log = log
@@ -492,10 +516,12 @@ class OwnTopicsLog:
     async def check(
         self, *, source_lost: SourceLostPolicy | None, accept_state_loss: bool
     ) -> OwnTopics:
-        """Compare, before anything is created; returns what was written down.
+        """Compare the present topics with the recorded ids; returns the latter.
+
+        Call it before any topic is created.
 
         Raises:
-            SourceLost: a topic is gone or was created again, and nobody has agreed to that.
+            SourceLost: a topic was deleted or created again, and there is no consent.
         """
         topic = version_topic(self._topology.app_id)
         before = decode_own_topics(await read_whole_topic(self._log, topic))
@@ -509,7 +535,7 @@ class OwnTopicsLog:
         return before
 
     async def note(self, before: OwnTopics, now: OwnTopics) -> OwnTopics:
-        """Write down `now`, with the own topics that there are, if that is news since `before`."""
+        """Record `now` with the present own topics, if that differs from `before`."""
         now = now.followed_by(await self._present())
         if now != before:
             topic = version_topic(self._topology.app_id)
@@ -517,13 +543,13 @@ class OwnTopicsLog:
             try:
                 await self._log.admin().create_topics([new])
             except TopicExists:
-                logger.debug("topic %s is there", topic)
+                logger.debug("topic %s exists", topic)
             async with self._log.producer(linger_ms=0) as producer:
                 await (await producer.send(topic, now.encode(), partition=0))
         return now
 
     async def _present(self) -> dict[str, bytes]:
-        """The app's own topics that there are, if brokers tell ids."""
+        """Return the ids of the app's own topics that exist; none if brokers have no topic ids."""
         own = _changelogs(self._topology) | _repartitions(self._topology)
         found = await self._log.admin().find_topics(sorted(own))
         return {each.name: each.topic_id for each in found if each.topic_id != ZERO_UUID}

@@ -1,9 +1,10 @@
-"""The worker's HTTP server: whether it lives, whether it is ready, what it counts.
+"""The worker's HTTP server: health, metrics, tables, and the pages of the app.
 
-Comes with the extra `[web]` and is imported only by a worker that is told where to listen.
-`server` carries (uvicorn in the worker's own loop), `pages` answers (starlette), `metrics`
-shows the worker's figures (prometheus-client). Rule of the room: nothing here changes what a
-worker does; it looks, and it asks through doors that others opened.
+It needs the extra `[web]`; only a worker with an address to listen on imports it. `web_server`
+runs uvicorn on the worker's event loop, `table_pages` answers with starlette, and `metrics` shows
+the worker's figures with prometheus-client.
+
+Rule: reads the worker's state through ports and never changes what the worker does.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The worker's figures for Prometheus, collected when somebody scrapes.
+"""Metrics: the worker's figures in Prometheus' format, collected at each scrape.
 
-Names follow Prometheus' conventions: base units, `_total` for counters. Rule of the file: the
-registry is the worker's own, so that metrics of the user's program are neither shown here nor
-disturbed, and nothing is counted twice: what is shown is what `Figures` holds at that moment.
+Names follow Prometheus' conventions: base units, and `_total` for counters. Rules: the registry is
+the worker's own, so metrics of the user's program are neither shown nor changed. No value is
+counted here: a scrape shows what `Figures` holds at that moment.
 """
 
 from __future__ import annotations
@@ -23,65 +23,67 @@ from streamlog.processing.task import NAMED_MAX
 from streamlog.worker.health.worker_health import Durations, Figures, TaskFigures, WorkerState
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
-"""What every Prometheus understands."""
+"""The text format, which every version of Prometheus reads."""
 
 
 class WorkerExposition:
-    """What `/metrics` answers."""
+    """The content of `/metrics`."""
 
-    def __init__(self, figures: Figures, standing: Callable[[], WorkerState]) -> None:
+    def __init__(self, figures: Figures, state: Callable[[], WorkerState]) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_WorkerCollector(figures, standing))
+        self._registry.register(_WorkerCollector(figures, state))
         ProcessCollector(registry=self._registry)
 
     def text(self) -> bytes:
-        """All metrics as they are now, in Prometheus' text format."""
+        """Return all present metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
 
 class _WorkerCollector(Collector):
-    """The figures as metrics."""
+    """Converts the figures to metrics."""
 
-    def __init__(self, figures: Figures, standing: Callable[[], WorkerState]) -> None:
+    def __init__(self, figures: Figures, state: Callable[[], WorkerState]) -> None:
         self._figures = figures
-        self._standing = standing
+        self._state = state
 
     def collect(self) -> Iterator[Metric]:
-        """All of them, as they are now."""
-        standing = self._standing()
+        """Yield all metrics as of now."""
+        state = self._state()
         yield from self._counters()
         yield _histogram(
             "streamlog_commit_duration_seconds",
-            "How long commits took: flush, changelogs, stores, offsets.",
+            "Duration of commits: flush, changelogs, stores, offsets.",
             self._figures.commits,
         )
-        yield from _of_tasks(standing.tasks)
-        yield from _of_merges(standing.tasks)
-        yield from _of_holdups(standing.tasks)
+        yield from _of_tasks(state.tasks)
+        yield from _of_merges(state.tasks)
+        yield from _of_holdups(state.tasks)
         lag = GaugeMetricFamily(
             "streamlog_lag_records",
-            "Records between what tasks and agents have done and the end of the partition.",
+            "Records between the position of the task or agent and the end of the partition.",
             labels=["topic", "partition"],
         )
-        for (topic, partition), records in standing.lag_records.items():
+        for (topic, partition), records in state.lag_records.items():
             lag.add_metric([topic, str(partition)], records)
         yield lag
         stalled = GaugeMetricFamily(
-            "streamlog_stalled_seconds", "How long who is behind has not moved.", labels=["who"]
+            "streamlog_stalled_seconds",
+            "Time for which a task or agent that lags has made no progress.",
+            labels=["who"],
         )
-        for who, still_ms in standing.stalled_ms.items():
+        for who, still_ms in state.stalled_ms.items():
             stalled.add_metric([who], still_ms / 1000)
         yield stalled
         assigned = GaugeMetricFamily(
-            "streamlog_assigned", "1 if the group has given this worker its share."
+            "streamlog_assigned", "1 if the group has assigned partitions to this worker, else 0."
         )
-        assigned.add_metric([], standing.is_assigned)
+        assigned.add_metric([], state.is_assigned)
         yield assigned
 
     def _counters(self) -> Iterator[Metric]:
         figures = self._figures
         taken = CounterMetricFamily(
-            "streamlog_task_records_in", "Records that a task has taken in.", labels=["task"]
+            "streamlog_task_records_in", "Records that a task has processed.", labels=["task"]
         )
         for task, count in dict(figures.taken).items():
             taken.add_metric([task], count)
@@ -93,14 +95,14 @@ class _WorkerCollector(Collector):
             written.add_metric([topic], count)
         yield written
         dropped = CounterMetricFamily(
-            "streamlog_records_dropped", "Records left out, and why.", labels=["node", "reason"]
+            "streamlog_records_dropped", "Records that nodes dropped.", labels=["node", "reason"]
         )
         for labels, count in dict(figures.dropped).items():
             dropped.add_metric(labels, count)
         yield dropped
         passed = CounterMetricFamily(
             "streamlog_unreadable_batches_passed",
-            "Batches that can't be read and that on_error allowed the worker to pass.",
+            "Damaged batches that were skipped by on_error.",
             labels=["topic", "partition"],
         )
         for (topic, partition), count in dict(figures.passed_batches).items():
@@ -108,14 +110,14 @@ class _WorkerCollector(Collector):
         yield passed
         answered = CounterMetricFamily(
             "streamlog_table_answers",
-            "Rows and pages that were asked for.",
+            "Queries for rows of tables, by whether a task or a standby answered.",
             labels=["by"],
         )
         for who, count in dict(figures.answered).items():
             answered.add_metric([who], count)
         yield answered
         restored = CounterMetricFamily(
-            "streamlog_restored_records", "Records of changelogs that tasks were restored from."
+            "streamlog_restored_records", "Changelog records read to restore tasks."
         )
         restored.add_metric([], figures.restored)
         yield restored
@@ -129,22 +131,22 @@ def _of_tasks(tasks: tuple[TaskFigures, ...]) -> Iterator[Metric]:
     for name, text, values in (
         (
             "streamlog_task_lag_records",
-            "Records that the task has not taken in, over all of its inputs.",
+            "Records that the task has not processed, over all of its inputs.",
             [(task.task, task.lag_records) for task in tasks],
         ),
         (
             "streamlog_task_uncommitted_bytes",
-            "Changes of state that wait for a commit, by estimate.",
+            "Estimated size of state changes that wait for a commit.",
             [(task.task, task.uncommitted_bytes if task.is_open else None) for task in tasks],
         ),
         (
             "streamlog_task_state_bytes",
-            "The task's state on disk and in write buffers.",
+            "Size of the task's state on disk and in write buffers.",
             [(task.task, task.state_bytes) for task in tasks],
         ),
         (
             "streamlog_task_restore_left_records",
-            "Changelog records that a task which is being restored has still to read.",
+            "Changelog records that a restoring task has not read yet.",
             [(task.task, task.restore_left_records) for task in tasks],
         ),
     ):
@@ -156,15 +158,16 @@ def _of_tasks(tasks: tuple[TaskFigures, ...]) -> Iterator[Metric]:
 
 
 def _of_merges(tasks: tuple[TaskFigures, ...]) -> Iterator[Metric]:
-    """Of partitions of repartition topics in which records wait for a source that is behind."""
+    """Yield metrics of repartition topics whose records wait for a source that lags."""
     sizes = GaugeMetricFamily(
         "streamlog_merge_buffer_bytes",
-        "What waits in a repartition topic for a source that is behind; at 64 MiB it goes early.",
+        "Size of records of a repartition topic that wait for a source that lags; beyond 64 MiB "
+        "they are processed out of order.",
         labels=["task", "topic"],
     )
     behind = GaugeMetricFamily(
         "streamlog_merge_behind_seconds",
-        "How far the source that is waited for is behind the one that waits, in event time.",
+        "Event time by which the source that lags is behind the source that waits for it.",
         labels=["task", "topic", "behind", "ahead"],
     )
     for task in tasks:
@@ -177,10 +180,10 @@ def _of_merges(tasks: tuple[TaskFigures, ...]) -> Iterator[Metric]:
 
 
 def _of_holdups(tasks: tuple[TaskFigures, ...]) -> Iterator[Metric]:
-    """Of results that are due by one partition and held back by another."""
+    """Yield metrics of results that are due by one partition and held back by another."""
     lasts = GaugeMetricFamily(
         "streamlog_held_back_seconds",
-        "For how long a node's next result has been due by one partition and held back by another.",
+        "Time for which a node's next result, due by one partition, has waited for another one.",
         labels=["task", "node", "behind"],
     )
     for task in tasks:

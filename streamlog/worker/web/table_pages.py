@@ -1,9 +1,11 @@
-"""Tables over HTTP, for people and programs: any worker answers for all of them.
+"""Table pages: the rows of tables over HTTP, for other workers (`/peer`) and for users (`/tables`).
 
-Rows are JSON as msgspec writes them, keys stand in the path as plain text where they are text or
-numbers and as JSON otherwise. A scan is a line per row, sent as it is read. Rule of the file:
-what a request costs is bounded by its `limit` and by pages, and nothing is kept for it between
-two of them; an error that comes in the middle of a scan is its last line.
+Any worker answers for all tables. For users rows are JSON. A key in a path is plain text if it is
+text or a number, and JSON otherwise. A scan sends one line per row while it reads.
+
+Rule: a request's cost is bounded by its `limit` and by the pages of a scan, and no state is kept
+between two pages. An error in the middle of a scan is the scan's last line. Not done here: the
+choice of a worker (`access/routed_tables`), and the server (`web_server`).
 """
 
 from __future__ import annotations
@@ -47,12 +49,13 @@ from streamlog.worker.web.web_server import (
 )
 
 A = TypeVar("A", RowAnswer, ScanAnswer, AppliedAnswer)
-"""An answer."""
+"""The type of an answer."""
 
 ANSWER_MS = 5_000
-"""Who has not answered by then is busy with something else, or not there."""
+"""The time-out of a query: a worker that has not answered by then is blocked or unreachable."""
 ANSWER_BYTES_MAX = 64 * 1024 * 1024 + 2 * PAGE_BYTES_MAX
-"""A page ends behind the row that fills it, and a row is as large as its record in the log."""
+"""The largest answer: a page ends after the row that fills it, and a row may be as large as the
+largest record."""
 READ_BYTES = 64 * 1024
 OK = 200
 CONTENT_TYPE = "application/msgpack"
@@ -61,29 +64,29 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class PeerRows:
-    """A `Holder` at an endpoint."""
+    """The rows of the worker at an endpoint; a `RowHolder`."""
 
     def __init__(self, endpoint: str, *, answer_ms: int = ANSWER_MS) -> None:
         self.endpoint = endpoint
         self._answer_ms = answer_ms
 
-    async def row(self, asked: RowQuery) -> RowAnswer:
-        """See `Holder`."""
-        return await self._ask("/peer/row", asked, RowAnswer)
+    async def row(self, query: RowQuery) -> RowAnswer:
+        """See `RowHolder`."""
+        return await self._ask("/peer/row", query, RowAnswer)
 
-    async def rows(self, asked: ScanQuery) -> ScanAnswer:
-        """See `Holder`."""
-        return await self._ask("/peer/rows", asked, ScanAnswer)
+    async def rows(self, query: ScanQuery) -> ScanAnswer:
+        """See `RowHolder`."""
+        return await self._ask("/peer/rows", query, ScanAnswer)
 
-    async def passed(self, asked: AppliedQuery) -> AppliedAnswer:
-        """See `Holder`."""
-        return await self._ask("/peer/passed", asked, AppliedAnswer, more_ms=asked.wait_ms)
+    async def check_applied(self, query: AppliedQuery) -> AppliedAnswer:
+        """See `RowHolder`."""
+        return await self._ask("/peer/passed", query, AppliedAnswer, more_ms=query.wait_ms)
 
-    async def _ask(self, path: str, asked: object, kind: type[A], *, more_ms: int = 0) -> A:
+    async def _ask(self, path: str, query: object, kind: type[A], *, more_ms: int = 0) -> A:
         who = f"the worker at {self.endpoint}"
         try:
             async with asyncio.timeout((self._answer_ms + more_ms) / 1000):
-                status, body = await _post(self.endpoint, path, _encode(asked))
+                status, body = await _post(self.endpoint, path, _encode(query))
             if status != OK:
                 raise NotHere(f"{who}: {body[:500].decode(errors='replace')}")
             return msgspec.msgpack.decode(body, type=kind)
@@ -133,24 +136,24 @@ async def _response(http: h11.Connection, reader: asyncio.StreamReader) -> tuple
             case h11.EndOfMessage():
                 return status, bytes(body)
             case h11.ConnectionClosed():
-                raise h11.RemoteProtocolError("hung up")
+                raise h11.RemoteProtocolError("closed the connection before its answer")
             case _:
                 pass
 
 
 Q = TypeVar("Q", bound=TaskQuery)
-"""A question."""
+"""The type of a query."""
 
 QUESTION_BYTES_MAX = 2 * 1024 * 1024
-"""A key, and little else."""
+"""The largest query; it holds a key and little else."""
 
 
 def peer_routes(holder: RowHolder) -> list[Route]:
-    """The paths that other workers ask at."""
+    """Return the routes for queries of other workers."""
     return [
         Route("/peer/row", _page(RowQuery, holder.row), methods=["POST"]),
         Route("/peer/rows", _page(ScanQuery, holder.rows), methods=["POST"]),
-        Route("/peer/passed", _page(AppliedQuery, holder.passed), methods=["POST"]),
+        Route("/peer/passed", _page(AppliedQuery, holder.check_applied), methods=["POST"]),
     ]
 
 
@@ -159,10 +162,10 @@ def _page(
 ) -> Callable[[Request], Awaitable[Response]]:
     async def page(request: Request) -> Response:
         try:
-            asked = msgspec.msgpack.decode(await body_of(request, QUESTION_BYTES_MAX), type=kind)
-            found = await answer(asked)
+            query = msgspec.msgpack.decode(await body_of(request, QUESTION_BYTES_MAX), type=kind)
+            found = await answer(query)
         except msgspec.MsgspecError as error:
-            return json_answer({"error": f"not a question: {error}"}, MALFORMED)
+            return json_answer({"error": f"the query is malformed: {error}"}, MALFORMED)
         except NotHere as error:
             return json_answer({"error": str(error)}, NOT_HERE)
         except StreamlogError as error:
@@ -173,24 +176,24 @@ def _page(
 
 
 async def body_of(request: Request, bytes_max: int) -> bytes:
-    """A request's body, if it is not too large.
+    """Return the body of a request.
 
     Raises:
-        MsgspecError: it is.
+        MsgspecError: the body is larger than `bytes_max`.
     """
     body = bytearray()
     async for part in request.stream():
         body += part
         if len(body) > bytes_max:
-            raise msgspec.DecodeError(f"more than {bytes_max} bytes")
+            raise msgspec.DecodeError(f"the body has more than {bytes_max} bytes")
     return bytes(body)
 
 
 WAIT_MS = 5_000
-"""A program may wait longer for a task that moves than somebody at a browser."""
+"""How long a page waits for a task that moves; shorter than for a program, as a user waits."""
 LIMIT_DEFAULT = 1_000
 LINES_TOGETHER = 200
-"""Of a scan, in one write: each costs a chunk and a system call."""
+"""The number of a scan's lines in one write: each write costs a chunk and a system call."""
 VALUE_BYTES_MAX = 16 * 1024 * 1024
 ROWS_TYPE = "application/x-ndjson"
 
@@ -198,7 +201,7 @@ Page = Callable[[Request], Awaitable[Response]]
 
 
 def table_routes(tables: RoutedTables) -> list[Route]:
-    """The paths under /tables."""
+    """Return the routes under /tables."""
     pages = _TablePages(tables)
     row = "/tables/{table}/{key:path}"
     return [
@@ -210,13 +213,13 @@ def table_routes(tables: RoutedTables) -> list[Route]:
 
 
 class _TablePages:
-    """What is answered."""
+    """The handlers of /tables."""
 
     def __init__(self, tables: RoutedTables) -> None:
         self._tables = tables
 
     async def all(self, _request: Request) -> Response:
-        """What tables there are."""
+        """List the tables."""
         return json_answer(
             [
                 {
@@ -230,7 +233,7 @@ class _TablePages:
         )
 
     async def row(self, request: Request) -> Response:
-        """One row."""
+        """Return one row."""
         rows = self._table(request)
         found = await self._tables.find(
             rows.name, _key(rows, request), stale_ok=_flag(request, "stale_ok"), wait_ms=WAIT_MS
@@ -259,7 +262,7 @@ class _TablePages:
         )
 
     async def scan(self, request: Request) -> Response:
-        """Many rows, a line each."""
+        """Return the rows of a table, one line each."""
         rows, limit = self._table(request), _limit(request)
         prefix, at = request.query_params.get("prefix"), request.query_params.get("at")
         found = self._tables.walk(
@@ -270,7 +273,7 @@ class _TablePages:
             page_rows=min(limit, PAGE_ROWS_MAX),
             wait_ms=WAIT_MS,
         )
-        # The first row decides whether this is an answer or an error.
+        # Read before the answer begins: an error so far can still have a status of its own.
         first = await anext(found, None)
         return StreamingResponse(
             _lines(first, found, limit), media_type=ROWS_TYPE, headers={"cache-control": "no-store"}
@@ -313,21 +316,23 @@ def _line(found: RoutedRow) -> bytes:
 
 
 def _no_json(value: object) -> object:
-    raise SerdeError(f"{type_name(type(value))} has no form in JSON: map the table's values first")
+    raise SerdeError(
+        f"{type_name(type(value))} can't be written as JSON: map the table's values to another type"
+    )
 
 
 def _key(rows: TableRows, request: Request) -> object:
     serde: Serde[Any] = rows.key_serde
     text = request.path_params["key"]
-    # A key of which no type is known is most likely text.
+    # A key without a declared type is most likely text.
     key = text if isinstance(serde, PackedSerde) else from_text(serde, text)
     if not rows.is_windowed:
         return key
     start = request.query_params.get("start")
     if start is None:
         raise UsageError(
-            f"table {rows.name!r} is windowed: add ?start= with the beginning of the window, or "
-            f"ask /tables/{rows.name}?at= for all keys at a time"
+            f"table {rows.name!r} is windowed: add ?start= with the start of the window, or read "
+            f"/tables/{rows.name}?at= for all keys at one time"
         )
     start_ms = _time_ms(start)
     return Windowed(key, moment(start_ms), moment(_end_ms(rows, request, start_ms)))
@@ -348,26 +353,26 @@ def _end_ms(rows: TableRows, request: Request, start_ms: int) -> int:
 
 
 def _time_ms(text: str) -> int:
-    """ISO-8601 or milliseconds."""
+    """Return a time in milliseconds; `text` is ISO 8601, or milliseconds since 1970."""
     return int(text) if text.lstrip("-").isdecimal() else when_ms(text)
 
 
 def _limit(request: Request) -> int:
     text = request.query_params.get("limit", str(LIMIT_DEFAULT))
     if not text.isdecimal() or not int(text):
-        raise UsageError(f"limit={text} is not a number of rows")
+        raise UsageError(f"limit={text} is not a number of rows: use 1 or more")
     return int(text)
 
 
 def _flag(request: Request, name: str) -> bool:
     text = request.query_params.get(name, "false")
     if text not in {"true", "false"}:
-        raise UsageError(f"{name} is true or false, not {text!r}")
+        raise UsageError(f"{name}={text} is neither true nor false")
     return text == "true"
 
 
 def _answer_errors(page: Page) -> Page:
-    async def answered(request: Request) -> Response:
+    async def answer(request: Request) -> Response:
         try:
             return await page(request)
         except _NoTableError as error:
@@ -375,6 +380,8 @@ def _answer_errors(page: Page) -> Page:
         except StreamlogError as error:
             return error_answer(error)
         except msgspec.MsgspecError as error:
-            return error_answer(UsageError(f"not JSON of the table's type: {error}"))
+            return error_answer(
+                UsageError(f"the body is not JSON of the table's value type: {error}")
+            )
 
-    return answered
+    return answer

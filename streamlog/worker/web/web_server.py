@@ -1,11 +1,12 @@
-"""WebServer: uvicorn inside the worker, from a bound address to the last answer.
+"""Web server: uvicorn inside the worker, from a bound address to the last answer.
 
-The address is taken before anything else begins, so that one that is taken ends the worker at
-once and others can be told the port. Rule of the file: signals are the command line's, the loop
-is the worker's, and the server ends before the worker does: what is being answered gets
-`GRACE_S`, then its connection is closed, so that nobody's slow reading holds up a stop. TLS and
-passwords are not done here: it listens on 127.0.0.1 unless it is told otherwise, and whatever
-else it is to face belongs behind a proxy.
+The address is bound before the worker starts, so that a taken address ends the worker immediately,
+and so that other workers can be sent the port.
+
+Rules: the command line handles signals, and the server runs on the worker's event loop. It ends
+before the worker does: requests in progress get `GRACE_S`, then their connections are closed, so a
+slow reader does not delay the end. Not done here: TLS and passwords. The server listens on
+127.0.0.1 by default; for other networks put a proxy in front of it.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ UNAVAILABLE = 503
 def json_answer(
     content: object, status: int = OK, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """An answer as JSON, which nobody is to keep."""
+    """Return an answer as JSON, with caching disabled."""
     return Response(
         msgspec.json.encode(content),
         status,
@@ -64,14 +65,14 @@ def json_answer(
 
 
 def error_answer(error: StreamlogError) -> Response:
-    """What went wrong, and whether to come again."""
+    """Return an error as JSON; with `retry-after` if the request may succeed later."""
     status = status_of(error)
     headers = {"retry-after": "1"} if status == UNAVAILABLE else None
     return json_answer({"error": str(error)}, status, headers)
 
 
 def status_of(error: StreamlogError) -> int:
-    """The status that says whose fault an error is."""
+    """Return the HTTP status of an error: 4xx for the request's fault, 5xx for the worker's."""
     match error:
         case ConfigError() | RequestTimedOut() | ConnectionLost():
             return UNAVAILABLE
@@ -85,20 +86,20 @@ logger = repeated.logger(__name__)
 
 
 class Health(Protocol):
-    """Port: how the worker is."""
+    """Port: the health of the worker."""
 
     def live(self) -> HealthReport:
-        """Whether it works at all: not well means that a restart would help."""
+        """Report whether the process works; if it does not, a restart would help."""
 
     def ready(self) -> HealthReport:
-        """Whether it does all of its share."""
+        """Report whether all tasks of the worker run."""
 
 
 class ExpositionPage(Protocol):
-    """Port: what it counts."""
+    """Port: the metrics of the worker."""
 
     def text(self) -> bytes:
-        """All metrics as they are now, in Prometheus' text format."""
+        """Return all present metrics in Prometheus' text format."""
 
 
 def make_site(
@@ -108,13 +109,13 @@ def make_site(
     more: Sequence[Route] = (),
     hosts: Sequence[str] = ("*",),
 ) -> Starlette:
-    """The server's application.
+    """Return the ASGI application of the server.
 
     Args:
-        health: asked by `/live` and `/ready`.
-        exposition: shown at `/metrics`.
-        more: other paths.
-        hosts: the names that requests have to call this server by.
+        health: answers `/live` and `/ready`.
+        exposition: answers `/metrics`.
+        more: further routes.
+        hosts: the allowed values of a request's Host header; "*" allows any.
     """
 
     async def live(_request: Request) -> Response:
@@ -144,12 +145,12 @@ def _health_answer(report: HealthReport) -> Response:
 
 async def _answer_refusal(request: Request, error: Exception) -> Response:
     status, headers = BROKEN, None
-    what = str(error)
+    message = str(error)
     if isinstance(error, HTTPException):
         status, headers = error.status_code, error.headers
-        what = f"{request.method} {request.url.path}: {error.detail}"
+        message = f"{request.method} {request.url.path}: {error.detail}"
     paths = ["/live", "/ready", "/metrics", "/tables"]
-    return json_answer({"error": what, "paths": paths}, status, headers)
+    return json_answer({"error": message, "paths": paths}, status, headers)
 
 
 async def _answer_failure(request: Request, error: Exception) -> Response:
@@ -158,25 +159,25 @@ async def _answer_failure(request: Request, error: Exception) -> Response:
 
 
 HOST_DEFAULT = "127.0.0.1"
-"""Whoever reaches the port may read tables and write into them."""
+"""Local by default: any client that reaches the port can read tables and write to them."""
 PORT_MAX = 65_535
 BACKLOG = 128
 CONNECTIONS_MAX = 256
-"""Beyond it the answer is 503 at once: a worker has other things to do."""
+"""With more connections, requests are answered with 503 immediately."""
 REQUEST_HEAD_BYTES_MAX = 64 * 1024
-"""A key is a part of the path."""
+"""The largest head of a request; its path may hold a key."""
 KEEP_ALIVE_S = 15
 GRACE_S = 2
-"""What is being answered when the worker stops may take this long."""
+"""How long requests in progress may take after the worker has begun to stop."""
 LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]", "::1")
 WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not bound to
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Host and port of "HOST:PORT", ":PORT" (127.0.0.1) or "[::1]:PORT".
+    """Return host and port of "HOST:PORT", ":PORT" (127.0.0.1) or "[::1]:PORT".
 
     Raises:
-        ConfigError: it is not of that form.
+        ConfigError: the text has none of these forms.
     """
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > PORT_MAX:
@@ -185,41 +186,41 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 class WebListener:
-    """An address that is ours, and what others call it."""
+    """A bound address, and its names."""
 
-    def __init__(self, listening: socket.socket) -> None:
-        self.socket = listening
-        host, port = listening.getsockname()[:2]
+    def __init__(self, bound: socket.socket) -> None:
+        self.socket = bound
+        host, port = bound.getsockname()[:2]
         self.host: str = host
         self.port: int = port
 
     @property
     def endpoint(self) -> str:
-        """HOST:PORT for others: of a wildcard, the machine's name."""
+        """HOST:PORT for other workers; a wildcard address is replaced by the machine's name."""
         host = socket.gethostname() if self.host in WILDCARDS else self.host
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The names that requests have to call it by; "*" is any.
+        """The allowed values of a request's Host header; "*" allows any.
 
-        On the machine's own address only its own names: a page of somebody else's, whose name
-        has been made to lead here, is not to ask through a browser.
+        On a loopback address only loopback names are allowed. This prevents DNS rebinding: a
+        foreign web page whose name resolves to 127.0.0.1 can't read tables through a browser.
         """
         return LOCAL_NAMES if self.host in {"127.0.0.1", "::1"} else ("*",)
 
 
 @contextmanager
-def listening(address: str) -> Iterator[WebListener]:
-    """Take an address; port 0 is a free one. Nobody is answered yet.
+def listen(address: str) -> Iterator[WebListener]:
+    """Bind an address without answering yet; port 0 takes a free one.
 
     Raises:
-        ConfigError: it is not HOST:PORT.
-        ListenError: it is taken, or not one of this machine's.
+        ConfigError: the address is not HOST:PORT.
+        ListenError: the address is taken, or doesn't belong to this machine.
     """
     host, port = parse_address(address)
     try:
-        family, kind, protocol, _, place = socket.getaddrinfo(
+        family, kind, protocol, _, bind_to = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         taken = socket.socket(family, kind, protocol)
@@ -228,18 +229,18 @@ def listening(address: str) -> Iterator[WebListener]:
     with taken:
         try:
             taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            taken.bind(place)
-            # At once: two that are bound and not listening may share an address.
+            taken.bind(bind_to)
+            # Immediately: with SO_REUSEADDR two sockets can bind one address until one listens.
             taken.listen(BACKLOG)
         except OSError as error:
             raise ListenError(_no_listener(address, error)) from error
-        taken.settimeout(0)  # As asyncio wants it.
+        taken.settimeout(0)  # asyncio needs a non-blocking socket.
         yield WebListener(taken)
 
 
 @asynccontextmanager
-async def serving(app: ASGIApp, listener: WebListener) -> AsyncIterator[None]:
-    """Answer requests as long as the block lasts; what is being answered then may end."""
+async def serve(app: ASGIApp, listener: WebListener) -> AsyncIterator[None]:
+    """Answer requests while the block lasts, then let requests in progress end."""
     server = _Server(
         uvicorn.Config(
             app,
@@ -248,7 +249,7 @@ async def serving(app: ASGIApp, listener: WebListener) -> AsyncIterator[None]:
             ws="none",
             lifespan="off",
             log_config=None,
-            log_level="critical",  # What fails is logged by the pages, once.
+            log_level="critical",  # The pages log their errors themselves.
             access_log=False,
             server_header=False,
             proxy_headers=False,
@@ -268,7 +269,7 @@ async def serving(app: ASGIApp, listener: WebListener) -> AsyncIterator[None]:
 
 
 class _Server(uvicorn.Server):
-    """Without handlers of its own for signals, and clean when it is cancelled."""
+    """A server without signal handlers, which releases everything when it is cancelled."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -280,7 +281,7 @@ class _Server(uvicorn.Server):
         try:
             await self.serve(sockets=[listening])
         finally:
-            # Nothing is left of these after an orderly end.
+            # After an orderly end these lists are empty; after a cancellation they are not.
             for server in getattr(self, "servers", ()):
                 server.close()
             for connection in list(self.server_state.connections):
@@ -292,7 +293,7 @@ class _Server(uvicorn.Server):
 
 
 def _no_listener(address: str, error: OSError) -> str:
-    why = error.strerror or str(error)
+    reason = error.strerror or str(error)
     if error.errno == errno.EADDRINUSE:
-        why = "the port is taken; stop who has it, or give another (port 0 takes a free one)"
-    return f"the web server can't listen on {address}: {why}"
+        reason = "the port is taken; stop its process, or use another (port 0 takes a free one)"
+    return f"the web server can't listen on {address}: {reason}"

@@ -1,7 +1,8 @@
-"""Door: the worker's HTTP server, which is bound first and opened when the worker can answer.
+"""Worker server: the HTTP server of a worker, bound first and opened when the worker can answer.
 
-It serves the worker's own pages, the questions of other workers, the tables, and the pages that the
-app declares, as routes. Imported only with the `web` extra, see `http_wiring`.
+It serves health and metrics, the queries of other workers, the tables, and the pages that the app
+declares. Rule: needs the extra `[web]`, so only `http_wiring` imports it. Not done here: the
+listener (`web_server`), and the answers (`table_pages`, `metrics`).
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from streamlog.worker.web.web_server import (
     WebListener,
     error_answer,
     json_answer,
-    listening,
-    serving,
+    listen,
+    serve,
 )
 from streamlog.worker.web.web_server import make_site as site_of
 
@@ -40,7 +41,7 @@ logger = repeated.logger(__name__)
 
 
 def app_routes(pages: Sequence[WebPage]) -> list[Route]:
-    """A route for each."""
+    """Return the routes of the app's pages."""
     return [Route(page.path, _endpoint(page), methods=["GET", "POST"]) for page in pages]
 
 
@@ -52,7 +53,7 @@ def _endpoint(page: WebPage) -> Callable[[Request], Coroutine[Any, Any, Response
         try:
             return response_of(await page.run(**given))
         except StreamlogError as error:
-            # Such as a table whose owner does not answer just now: the page's user can come again.
+            # For example a table whose owner does not answer at present: a later request may work.
             logger.warning("page %s: %s", request.url.path, error)
             return error_answer(error)
         except (msgspec.MsgspecError, TypeError) as error:
@@ -63,7 +64,7 @@ def _endpoint(page: WebPage) -> Callable[[Request], Coroutine[Any, Any, Response
 
 
 def response_of(found: object) -> Response:
-    """What a page has returned, as an answer."""
+    """Return the response for the value that a page function has returned."""
     match found:
         case Response():
             return found
@@ -76,7 +77,7 @@ def response_of(found: object) -> Response:
 
 
 class WorkerServer:
-    """An address that is taken, and a server behind it once it is open."""
+    """A bound address, and the server on it while it is open."""
 
     def __init__(self, listener: WebListener, pages: Sequence[WebPage]) -> None:
         self.listener = listener
@@ -86,34 +87,38 @@ class WorkerServer:
         self,
         *,
         figures: Figures,
-        standing: Callable[[], WorkerState],
+        state: Callable[[], WorkerState],
         rows: RowHolder,
         tables: RoutedTables,
     ) -> AbstractAsyncContextManager[None]:
-        """Answer as long as the block lasts.
+        """Answer requests while the block lasts.
 
         Args:
-            figures: what the worker has done.
-            standing: where it stands.
-            rows: of the tasks here, for other workers.
-            tables: of all workers, for everybody else.
+            figures: the worker's counters.
+            state: returns the worker's present state.
+            rows: the rows of this worker's tasks, for other workers.
+            tables: the rows of all workers, for users.
         """
         site = site_of(
-            TaskHealth(standing),
-            WorkerExposition(figures, standing),
+            TaskHealth(state),
+            WorkerExposition(figures, state),
             more=[*table_routes(tables), *peer_routes(rows), *app_routes(self._pages)],
             hosts=self.listener.hosts,
         )
-        return serving(site, self.listener)
+        return serve(site, self.listener)
 
 
 @contextmanager
-def bound(address: str, pages: Sequence[WebPage] = ()) -> Iterator[WorkerServer]:
-    """Take HOST:PORT; port 0 is a free one. `pages` are the app's own.
+def bind(address: str, pages: Sequence[WebPage] = ()) -> Iterator[WorkerServer]:
+    """Bind HOST:PORT without answering yet; port 0 takes a free one.
+
+    Args:
+        address: HOST:PORT.
+        pages: the pages that the app declares.
 
     Raises:
-        ConfigError: it is not of that form.
-        ListenError: it is taken, or not one of this machine's.
+        ConfigError: the address is malformed.
+        ListenError: the address is taken, or doesn't belong to this machine.
     """
-    with listening(address) as listener:
+    with listen(address) as listener:
         yield WorkerServer(listener, pages)

@@ -92,7 +92,7 @@ def test_several_brokers_get_a_job_in_a_transaction_also_while_one_is_away() -> 
             fenced = {each.broker_id: each.is_fenced for each in told.brokers}
             assert fenced == {number: number == gone.node_id for number in cluster.nodes}
             assert not await log.admin().can_publish()
-            with pytest.raises(UsageError, match="say by `read` what the segments hold"):
+            with pytest.raises(UsageError, match="pass `read` so that the records can be written"):
                 await log.publish("other", segments)
             # Behind the rows of the first job is the end of its transaction, and nothing else.
             other = await log.publish("other", segments, read=lambda _: DATA)

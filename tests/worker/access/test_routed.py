@@ -42,7 +42,7 @@ class Shelf:
     standby: dict[int, MemoryStore] = field(default_factory=dict)
     age_ms: int = 1_500
     asked: int = 0
-    stands: bool = False
+    is_suspended: bool = False
     passes_after: int = 0
     on_asked: Callable[[int], None] = lambda _asked: None
 
@@ -67,9 +67,11 @@ class Shelf:
         page = read_page(store.range, b"", asked.span, rows_max=asked.rows_max)
         return ScanAnswer(rows=page.rows, next_key=page.next_key, age_ms=age_ms)
 
-    async def passed(self, asked: AppliedQuery) -> AppliedAnswer:
+    async def check_applied(self, asked: AppliedQuery) -> AppliedAnswer:
         self._store(asked)
-        return AppliedAnswer(passed=self.asked > self.passes_after, stands=self.stands)
+        return AppliedAnswer(
+            is_applied=self.asked > self.passes_after, is_suspended=self.is_suspended
+        )
 
 
 @dataclass
@@ -167,7 +169,7 @@ def test_a_task_that_moves_is_waited_for() -> None:
 def test_nobody_is_waited_for_for_ever() -> None:
     shop = Shop(Shelf(), {"a:1": Shelf()})
     shop.direct(PeerInfo(process=ME, active={0: [0]}), PeerInfo(process="a", endpoint="a:1"))
-    with pytest.raises(RequestTimedOut, match=r"task 0_1 .* within 20 ms: it moves"):
+    with pytest.raises(RequestTimedOut, match=r"task 0_1 .* within 20 ms: the task moves"):
         run(lambda: shop.tables().find("texts", key_in(1), wait_ms=20))
     assert shop.others["a:1"].asked == 0
     shop.direct(PeerInfo(process="a", endpoint="a:1", active={0: [1]}))
@@ -223,7 +225,7 @@ def test_a_row_is_put_when_its_owner_has_committed_it() -> None:
     with pytest.raises(RequestTimedOut, match="is written at offset 7 of texts"):
         run(lambda: shop.tables().write("texts", "k01", None, wait_ms=20))
     assert shop.sent[-1] == ("texts", None, b"k01")
-    shop.mine.stands = True
+    shop.mine.is_suspended = True
     assert not run(lambda: shop.tables().write("texts", "k01", "new")).applied
     with pytest.raises(UsageError, match="is computed"):
         run(lambda: shop.tables().put("sizes", "k01", 3))

@@ -134,23 +134,23 @@ def test_a_record_has_passed_when_it_is_committed(here: Here) -> None:
     task = opened(here)
     asked = AppliedQuery(**WHERE, topic="texts", offset=0)
     put(task, 0, b"x")
-    assert run(here.rows().passed(asked)) == AppliedAnswer()
+    assert run(here.rows().check_applied(asked)) == AppliedAnswer()
     here.is_suspended = True
-    assert run(here.rows().passed(asked)) == AppliedAnswer(stands=True)
+    assert run(here.rows().check_applied(asked)) == AppliedAnswer(is_suspended=True)
     commit(task)
-    assert run(here.rows().passed(asked)) == AppliedAnswer(passed=True)
+    assert run(here.rows().check_applied(asked)) == AppliedAnswer(is_applied=True)
 
     async def later() -> AppliedAnswer:
         here.is_suspended = False
         put(task, 1, b"y")
         waiting = AppliedQuery(**WHERE, topic="texts", offset=1, wait_ms=60_000)
         async with asyncio.TaskGroup() as group:
-            answer = group.create_task(here.rows().passed(waiting))
+            answer = group.create_task(here.rows().check_applied(waiting))
             await asyncio.sleep(0)
             commit(task)
         return answer.result()
 
-    assert run(later()) == AppliedAnswer(passed=True)
+    assert run(later()) == AppliedAnswer(is_applied=True)
 
 
 def test_so_many_questions_wait_and_no_more(here: Here) -> None:
@@ -162,7 +162,7 @@ def test_so_many_questions_wait_and_no_more(here: Here) -> None:
         async with asyncio.TaskGroup() as group:
             asked = [group.create_task(rows.row(ROW)) for _ in range(WAITING_MAX)]
             await asyncio.sleep(0)
-            with pytest.raises(RequestTimedOut, match="too many rows at once"):
+            with pytest.raises(RequestTimedOut, match="too many queries for rows at once"):
                 await rows.row(ROW)
             here.gate.set()
         assert {each.result() for each in asked} == {RowAnswer(data=None)}

@@ -32,13 +32,15 @@ def round_of(
     before = owned or {}
     topics = ["in", "mid", "names"]
     claims = {
-        each.peers.process: Claim(topics, before.get(each.peers.process, ()), each.told())
+        each.peers.process: Claim(
+            topics, before.get(each.peers.process, ()), each.subscription_data()
+        )
         for each in exchanges
     }
     claims |= {name: Claim(topics, (), b"\xff") for name in strangers}
     shares = exchanges[0].direct(claims, COUNTS)
     for each in exchanges:
-        each.heard(shares[each.peers.process].user_data)
+        each.on_assignment(shares[each.peers.process].user_data)
     return {name: list(share.partitions) for name, share in shares.items()}
 
 
@@ -70,7 +72,7 @@ def test_of_a_stranger_in_the_group_nothing_is_known_but_its_tasks() -> None:
 def test_a_leader_of_another_kind_tells_nothing() -> None:
     one = StreamsAssignor(PLACEMENT, process="one")
     round_of(one)
-    one.heard(b"")
+    one.on_assignment(b"")
     assert (one.peers.all, one.peers.rounds) == ((), 2)
 
 
@@ -84,10 +86,10 @@ def test_who_comes_gets_ready_and_asks_for_a_round_when_it_is() -> None:
     assert one.peers.is_me(owner)
     assert [peer.process for peer in one.peers.standbys(task)] == ["two"]
     two.lags = {task: 50_000}
-    assert not two.asks(0)
+    assert not two.wants_rebalance(0)
     two.lags = {task: 10_000}
-    assert two.asks(0)
-    assert not two.asks(ASK_MS - 1)
+    assert two.wants_rebalance(0)
+    assert not two.wants_rebalance(ASK_MS - 1)
     owned = round_of(one, two, owned=owned)
     assert one.peers.active(task) is None  # Its owner is to give it up first.
     owned = round_of(one, two, owned=owned)
@@ -106,22 +108,22 @@ def test_who_has_taken_the_place_of_another_process_tells_its_own_address() -> N
     round_of(leader, before)
     after = StreamsAssignor(PLACEMENT, process="two")
     after.endpoint = "here:2"
-    assert not after.asks(0)
+    assert not after.wants_rebalance(0)
     round_of(leader, before)
     after.peers = before.peers  # It is given what was assigned to the one before it.
-    said = after.told()
-    assert after.asks(1)
-    assert after.told() != said
-    assert not after.asks(2)
+    said = after.subscription_data()
+    assert after.wants_rebalance(1)
+    assert after.subscription_data() != said
+    assert not after.wants_rebalance(2)
     round_of(leader, after)
     assert [peer.endpoint for peer in leader.peers.all] == ["", "here:2"]
-    assert not after.asks(10 * ASK_MS)
+    assert not after.wants_rebalance(10 * ASK_MS)
 
 
 def test_who_asks_in_vain_asks_less_and_less_often() -> None:
     one = StreamsAssignor(PLACEMENT, process="one")
     one.warmup, one.lags = frozenset({TaskId(1, 0)}), {TaskId(1, 0): 0}
-    asked = [now_ms for now_ms in range(0, 1_000_000, 500) if one.asks(now_ms)]
+    asked = [now_ms for now_ms in range(0, 1_000_000, 500) if one.wants_rebalance(now_ms)]
     pauses = [late - early for early, late in pairwise(asked)]
     assert pauses[:4] == [ASK_MS, 2 * ASK_MS, 4 * ASK_MS, 8 * ASK_MS]
     assert max(pauses) == ASK_MS_MAX

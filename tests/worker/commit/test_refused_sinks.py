@@ -254,9 +254,9 @@ def test_a_commit_that_is_made_again_has_all_but_what_is_to_blame(
             RefusedRecord(PLACE, error, p.part(0, len(p)), (0,) if len(p) == 1 else ())
             for p in blamed
         ]
-        settlement = refused.settled(refusals)
+        settlement = refused.settle(refusals)
         given_up += sum(drop.count for drop in settlement.drops)
-        packs = settlement.without(packs)  # type: ignore[assignment]
+        packs = settlement.without_dropped(packs)  # type: ignore[assignment]
     everything = [number for numbers in batches for number in numbers]
     left = [number for numbers in numbers_in(packs) for number in numbers]
     assert left == [number for number in everything if number not in bad]
@@ -265,9 +265,9 @@ def test_a_commit_that_is_made_again_has_all_but_what_is_to_blame(
 
 def test_what_went_down_with_others_is_sent_again_and_alone_if_nobody_knows_why() -> None:
     refused, error = sinks(on_error.skip()), LogError("bad", code=87)
-    named = refused.settled([RefusedRecord(PLACE, error, columns([1, 2, 3, 4]), (1,))])
+    named = refused.settle([RefusedRecord(PLACE, error, columns([1, 2, 3, 4]), (1,))])
     assert numbers_in(named.rest) == [[1, 3, 4]]
-    unnamed = refused.settled([RefusedRecord(PLACE, error, columns([1, 2, 3]), ())])
+    unnamed = refused.settle([RefusedRecord(PLACE, error, columns([1, 2, 3]), ())])
     assert numbers_in(unnamed.rest) == [[1], [2], [3]]
     assert not unnamed.drops
 
@@ -276,24 +276,24 @@ def test_a_dead_letter_that_is_too_large_goes_without_its_value() -> None:
     refused, place = sinks(on_error.dlq()), TopicPartition("shop-dlq", 0)
     error = MessageTooLarge("the record needs 99 bytes")
     letter = FieldColumns.of([(5, b"k", b"v" * 99, (("a", b"b"),))])
-    (batch,) = refused.settled([RefusedRecord(place, error, letter, (0,))]).letters
+    (batch,) = refused.settle([RefusedRecord(place, error, letter, (0,))]).letters
     (record,) = batch.records()
     assert (record.topic, record.key, record.value) == ("shop-dlq", b"k", None)
     own = ((error_handling.SIZE, b"99"), (error_handling.INTERNAL, b"1"))
     assert record.headers == (("a", b"b"), *own)
     again = FieldColumns.of([(5, b"k", None, record.headers)])
     with pytest.raises(ProcessingError, match="shop-dlq-0 refuses"):
-        refused.settled([RefusedRecord(place, error, again, (0,))])
+        refused.settle([RefusedRecord(place, error, again, (0,))])
 
 
 def test_a_topic_that_may_not_be_looked_at_is_named_without_a_partition() -> None:
     place = TopicPartition("long", -1)
     refusal = RefusedRecord(place, NotAuthorized("not allowed"), columns([1]), (0,))
-    (letter,) = sinks(on_error.dlq()).settled([refusal]).letters
+    (letter,) = sinks(on_error.dlq()).settle([refusal]).letters
     (record,) = letter.records()
     assert dict(record.headers)[error_handling.PARTITION] == b"-1"
     with pytest.raises(ProcessingError, match="long refuses the record with key b'1'"):
-        sinks(on_error.FAIL).settled([refusal])
+        sinks(on_error.FAIL).settle([refusal])
 
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)

@@ -153,7 +153,7 @@ async def told_of_one_behind_another() -> str:
 def test_who_waits_for_its_turn_is_not_blamed_for_the_work_of_another() -> None:
     line = asyncio.run(told_of_one_behind_another())
     assert line.startswith("task 1_0 has not moved for")
-    assert "; it waits for its turn behind task 0_0, which is at work in " in line
+    assert "; it waits behind task 0_0, which is at work in " in line
 
 
 class Crowd(Waiting):
@@ -191,4 +191,4 @@ def test_a_worker_that_hangs_for_too_long_ends_so_that_it_is_replaced(tmp_path: 
         worker.line("rebalance: this worker has")
         attached(f"embedded:{tmp_path}/log", send)
         assert worker.wait() == 7
-        assert "the worker ends, so that another one may try" in worker.output
+        assert "the worker ends, so that another one can take over" in worker.output

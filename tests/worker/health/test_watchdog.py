@@ -17,7 +17,7 @@ def test_it_is_told_when_nothing_has_moved_for_the_limit() -> None:
     assert dog.look({"task 0_0": sight(5, 3)}, 0) == []
     assert dog.look({"task 0_0": sight(5, 3)}, 999) == []
     (stall,) = dog.look({"task 0_0": sight(5, 4)}, 1_000)
-    assert stall.told() == "task 0_0 has not moved for 1 s: a-0 at offset 5, 4 behind"
+    assert stall.describe() == "task 0_0 has not moved for 1 s: a-0 at offset 5, 4 behind"
     assert not stall.is_over
 
 

@@ -24,26 +24,26 @@ def dropped(node: str, reason: Reason, count: int = 1, told: str = "") -> Drop:
 def test_each_node_and_reason_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     drops = DropLog()
     drops.count([dropped("a", "late", 2), dropped("b", "error", 1, "offset 3: ValueError")])
-    drops.tell(0)
+    drops.log(0)
     assert lines(caplog) == [
-        "a: 2 records left out: late (by up to 7 ms)",
-        "b: 1 records left out: error; the last one: offset 3: ValueError",
+        "a: 2 records dropped: late (by up to 7 ms)",
+        "b: 1 records dropped: error; the last one: offset 3: ValueError",
     ]
     drops.count([dropped("a", "late"), dropped("b", "dead letter", 1, "offset 4: KeyError")])
-    drops.tell(1)
-    assert lines(caplog) == ["b: 1 records left out: dead letter; the last one: offset 4: KeyError"]
+    drops.log(1)
+    assert lines(caplog) == ["b: 1 records dropped: dead letter; the last one: offset 4: KeyError"]
     drops.count([dropped("a", "late")])
-    drops.tell(LOG_INTERVAL_MS)
-    assert lines(caplog) == ["a: 2 records left out: late (by up to 7 ms)"]
-    drops.tell(3 * LOG_INTERVAL_MS)
+    drops.log(LOG_INTERVAL_MS)
+    assert lines(caplog) == ["a: 2 records dropped: late (by up to 7 ms)"]
+    drops.log(3 * LOG_INTERVAL_MS)
     assert lines(caplog) == []
 
 
 def test_some_are_for_counters_only(caplog: pytest.LogCaptureFixture) -> None:
     drops = DropLog()
     drops.count([dropped("a", "duplicate"), dropped("a", "error"), dropped("a", "out of order")])
-    drops.tell(0)
-    assert lines(caplog) == ["a: 1 records taken before their turn"]
+    drops.log(0)
+    assert lines(caplog) == ["a: 1 records processed out of order"]
 
 
 def test_a_merge_that_fills_up_is_told_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:

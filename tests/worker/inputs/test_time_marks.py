@@ -112,7 +112,7 @@ def test_an_empty_input_is_brought_by_a_mark_to_where_its_topic_has_come(tmp_pat
                         await marks.want(SECOND, PLACES[1], None)
                         await consumer.poll_columns(timeout_ms=20)
                         found |= consumer.time_marks()
-                assert marks.brought(SECOND) == {}
+                assert marks.reached_times(SECOND) == {}
                 (mark,) = found[PLACES[1]]
                 assert mark.told == (MarkTold("till:record", 90_000),)
 
@@ -122,8 +122,8 @@ def test_an_empty_input_is_brought_by_a_mark_to_where_its_topic_has_come(tmp_pat
 def test_where_no_marks_are_written_the_task_is_told() -> None:
     async def main() -> None:
         async with mocked(sales=len(PLACES)) as log, looking(log) as marks:
-            await until(lambda: bool(marks.brought(SECOND)))
-            assert marks.brought(SECOND) == {PLACES[1]: 90_000}
-            assert marks.brought(FIRST) == {}
+            await until(lambda: bool(marks.reached_times(SECOND)))
+            assert marks.reached_times(SECOND) == {PLACES[1]: 90_000}
+            assert marks.reached_times(FIRST) == {}
 
     asyncio.run(main())

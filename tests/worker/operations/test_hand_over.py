@@ -140,9 +140,9 @@ def test_a_version_goes_on_beside_the_app(tmp_path: Path) -> None:
     case.check(case.live())  # The app itself, which knows nothing of the history.
     handed = case.program.app.hand_over(snapshot, version="v2", mode="blue_green")
     assert handed.app_id == "eq17-driver-v2"
-    version = case.program.app.program().beside("v2")
+    version = case.program.app.program().as_version("v2")
     outputs = [
-        Topic(replace(topic.spec, name=f"{topic.name}-v2"), case.program.app.outlet)
+        Topic(replace(topic.spec, name=f"{topic.name}-v2"), case.program.app.runtime)
         for topic in case.program.outputs
     ]
     beside = replace(case.program, outputs=outputs)
@@ -257,7 +257,7 @@ def test_a_log_that_lacks_what_comes_next_is_told(tmp_path: Path) -> None:
             await log.admin().delete_records({TopicPartition(*place): offset + 1})
 
     asyncio.run(cut())
-    with pytest.raises(OffsetOutOfRange, match="make the snapshot again"):
+    with pytest.raises(OffsetOutOfRange, match="create the snapshot again"):
         case.program.app.hand_over(snapshot)
 
 

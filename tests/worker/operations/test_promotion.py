@@ -36,7 +36,14 @@ from tests.worker.operations.test_hand_over import BEGIN_MS, DEADLINE_S, Case, L
 
 IS_THOROUGH = os.environ.get("STREAMLOG_PROFILE") == "thorough"
 SEEDS = range(100)
-STEPS = ("stand still", "both go on", "becomes that", "begun", "offsets sent", "committed")
+STEPS = (
+    "commit and wait",
+    "both process",
+    "becomes the state",
+    "begun",
+    "offsets sent",
+    "committed",
+)
 VERSION = "v2"
 
 thoroughly = pytest.mark.skipif(not IS_THOROUGH, reason="STREAMLOG_PROFILE=thorough")
@@ -83,10 +90,10 @@ async def heard(log: Log, app_id: str, is_it: Callable[[Savepoint], bool]) -> No
     async with SavepointWatch(log, app_id, SystemClock()) as watch:
         while looks.more:
             await watch.look()
-            if watch.halt is not None and is_it(watch.halt):
+            if watch.savepoint is not None and is_it(watch.savepoint):
                 return
             await looks.next()
-    raise AssertionError(f"nobody has said that to {app_id}")
+    raise AssertionError(f"no such message was sent to {app_id}")
 
 
 async def until_ended(program: worker_program.Program, url: str) -> str:
@@ -102,10 +109,10 @@ async def both(pair: Pair, log: Log, work: Any) -> PromotionResult:
     """A promotion, and a worker of the app that comes when it is called."""
     async with asyncio.TaskGroup() as group:
         going = group.create_task(work)
-        await heard(log, pair.program.app_id, lambda halt: halt.lifted is None and bool(halt.cut))
+        await heard(log, pair.program.app_id, lambda halt: halt.release is None and bool(halt.cut))
         former = group.create_task(until_ended(pair.program, pair.case.url))
         done: PromotionResult = await going
-        assert "end the workers of the program before" in await former
+        assert "end the workers of the former program" in await former
     return done
 
 
@@ -172,13 +179,13 @@ def test_a_promotion_that_is_killed_goes_on_where_it_was(tmp_path: Path, step: s
             process = spawned.Process(target=die_at, args=arguments)
             await asyncio.to_thread(process.start)
             if step != STEPS[0]:  # There nothing was said yet.
-                await heard(log, pair.program.app_id, lambda halt: halt.lifted is None)
+                await heard(log, pair.program.app_id, lambda halt: halt.release is None)
             worker = Worker(pair.program, log_url=pair.case.url, announce=lambda _start: None)
             former = group.create_task(told(worker, stop))
             await asyncio.to_thread(process.join, DEADLINE_S)
             assert process.exitcode == -signal.SIGKILL
             await promote(pair.program, VERSION, pair.stage(log))
-            assert "end the workers of the program before" in await former
+            assert "end the workers of the former program" in await former
         return await pair.rest()
 
     pair.case.check(pair.run(work))
@@ -197,9 +204,9 @@ def test_workers_go_on_after_a_promotion_that_was_given_up(tmp_path: Path) -> No
 
     async def work(log: Log) -> Results:
         # Nobody runs the app.
-        with pytest.raises(UsageError, match="'eq3-driver' has not come to the cut"):
+        with pytest.raises(UsageError, match="'eq3-driver' has not reached the cut"):
             await promote(pair.program, VERSION, pair.stage(log, patience_ms=1_000))
-        await heard(log, pair.program.app_id, lambda halt: halt.lifted is not None)
+        await heard(log, pair.program.app_id, lambda halt: halt.release is not None)
         assert not await cancel(pair.program, pair.stage(log))
         return await pair.rest()
 
@@ -209,7 +216,7 @@ def test_workers_go_on_after_a_promotion_that_was_given_up(tmp_path: Path) -> No
 @thoroughly
 def test_one_that_was_killed_may_be_cancelled(tmp_path: Path) -> None:
     pair = Pair(3, tmp_path)
-    arguments = (3, pair.case.url, str(tmp_path), "both go on")
+    arguments = (3, pair.case.url, str(tmp_path), "both process")
 
     async def work(log: Log) -> Results:
         process = spawned.Process(target=die_at, args=arguments)
@@ -228,10 +235,10 @@ def test_a_version_that_never_ran_is_refused(tmp_path: Path) -> None:
         async with Log.open(case.url) as log:
             with pytest.raises(UsageError, match="no version 'v9' that has run"):
                 await promote(case.program.app.program(), "v9", stage_of(log, case.url, tmp_path))
-            with pytest.raises(UsageError, match="nothing to be taken back"):
+            with pytest.raises(UsageError, match="no promotion to undo"):
                 await take_back(case.program.app.program(), stage_of(log, case.url, tmp_path))
             lax = case.under("driver", guarantee="at_least_once").app.program()
-            with pytest.raises(TopologyError, match="no one order"):
+            with pytest.raises(TopologyError, match="no single order"):
                 await promote(lax, "v9", stage_of(log, case.url, tmp_path))
 
     asyncio.run(work())

@@ -41,7 +41,7 @@ async def listening(url: str, requests: list[str]) -> None:
     async with (
         Log.open(url) as log,
         SavepointWatch(log, "shop", clock) as watch,
-        SavepointLog(log, ["shop"], clock) as halts,
+        SavepointLog(log, ["shop"], clock) as savepoints,
     ):
         assert await watch.look() is None
         requests.clear()
@@ -52,20 +52,22 @@ async def listening(url: str, requests: list[str]) -> None:
         clock.advance(savepoint_log.LOOK_MS)
         assert await watch.look() is None
         assert requests == ["MetadataRequest"]
-        await halts.say("shop", hold)
+        await savepoints.write("shop", hold)
         clock.advance(savepoint_log.SEARCH_LOOKS * savepoint_log.LOOK_MS)
         await watch.look()
-        assert watch.halt is not None
-        assert watch.halt.hold == hold
+        assert watch.savepoint is not None
+        assert watch.savepoint.request == hold
         requests.clear()
         for _ in range(20):
             await watch.look()
         # The one that waits at the broker.
         assert {*requests} <= {"FetchRequest"}
         assert len(requests) <= 2
-        await halts.say("shop", SavepointRequest(id="two", wall_ms=hold.wall_ms, reason="a test"))
+        await savepoints.write(
+            "shop", SavepointRequest(id="two", wall_ms=hold.wall_ms, reason="a test")
+        )
         looks = Looks()
-        while looks.more and watch.halt.id == "one":
+        while looks.more and watch.savepoint.id == "one":
             await looks.next()
             await watch.look()
-        assert watch.halt.id == "two"
+        assert watch.savepoint.id == "two"

@@ -146,5 +146,5 @@ def test_a_run_that_does_not_end_is_told_and_cut_off_after_the_stop(
     asyncio.run(main())
     assert cut == ["report"]
     assert [r.getMessage() for r in caplog.records] == [
-        "report is still at work 0 s after the request to stop and is not waited for"
+        "report is still at work 0 s after the request to stop: cancelled"
     ]

@@ -76,10 +76,10 @@ def test_an_existing_topic_that_differs_from_what_is_declared_is_told_with_the_c
     asyncio.run(main())
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(told) == 3
-    assert "topic prices has cleanup.policy=delete, and this app declares compact=True" in told[0]
+    assert "topic prices has cleanup.policy=delete, but this app declares compact=True" in told[0]
     assert "streamlog configs alter --topic prices --set cleanup.policy=compact --log" in told[0]
     assert "topic rates has cleanup.policy=delete" in told[1]
-    assert "topic rates has retention.ms=-1, and this app declares retention=" in told[2]
+    assert "topic rates has retention.ms=-1, but this app declares retention=" in told[2]
 
 
 def counted_by_sale() -> App:
@@ -120,7 +120,7 @@ def test_the_app_s_own_topics_take_every_event_time(
             await ensure_topics(log, program.topology, program.topics, required=())
 
     asyncio.run(main())
-    assert not [each for each in caplog.records if "takes every event time" in each.getMessage()]
+    assert not [each for each in caplog.records if "accepts every event time" in each.getMessage()]
 
 
 def test_topics_of_an_earlier_release_are_made_to_take_every_event_time(
@@ -146,8 +146,7 @@ def test_topics_of_an_earlier_release_are_made_to_take_every_event_time(
     asyncio.run(main())
     told = [each.getMessage() for each in caplog.records if "every event time" in each.getMessage()]
     assert sorted(told) == sorted(
-        f"topic {name} takes every event time from now on: set {BOUNDED}={UNBOUNDED}"
-        for name in OWN[:2]
+        f"topic {name} now accepts every event time: set {BOUNDED}={UNBOUNDED}" for name in OWN[:2]
     )
 
 

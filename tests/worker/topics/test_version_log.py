@@ -91,7 +91,7 @@ def test_what_is_no_version(data: bytes) -> None:
 
 def test_a_newer_format_is_refused() -> None:
     _, (_, data) = written(None, "a", offset=0)
-    with pytest.raises(CorruptData, match="a newer one has written it"):
+    with pytest.raises(CorruptData, match="use the newer streamlog that wrote it"):
         current([(0, data.replace(b'"format":1', b'"format":2'))])
 
 

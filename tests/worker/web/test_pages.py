@@ -120,8 +120,8 @@ def test_passed_batches_are_counted_by_partition() -> None:
 def test_the_figures_as_metrics() -> None:
     figures = Figures()
     figures.taken["0_1"] += 12
-    figures.wrote([SinkBatch("out", None, [1, 2], [b"a", b"b"], [b"x", b"y"])])
-    figures.left_out([Drop("per-hour", "late", 3), Drop("per-hour", "late", 1)])
+    figures.count_writes([SinkBatch("out", None, [1, 2], [b"a", b"b"], [b"x", b"y"])])
+    figures.count_drops([Drop("per-hour", "late", 3), Drop("per-hour", "late", 1)])
     for took_ms in (1, 3, 3, 20_000):
         figures.commits.add(took_ms)
     standing = WorkerState(

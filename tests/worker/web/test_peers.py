@@ -20,7 +20,7 @@ from streamlog.worker.access.questions import (
     ScanQuery,
 )
 from streamlog.worker.web.table_pages import PeerRows, peer_routes
-from streamlog.worker.web.web_server import listening, serving
+from streamlog.worker.web.web_server import listen, serve
 
 WHERE: dict[str, Any] = {"app": "shop", "table": "t", "subtopology": 0, "partition": 2}
 
@@ -45,16 +45,16 @@ class Rows:
         self.asked.append(asked)
         return ScanAnswer(rows=[(b"k\xff", bytes(700_000))] * 3, next_key=b"\x00")
 
-    async def passed(self, asked: AppliedQuery) -> AppliedAnswer:
+    async def check_applied(self, asked: AppliedQuery) -> AppliedAnswer:
         self.asked.append(asked)
-        return AppliedAnswer(passed=asked.offset < 5, stands=True)
+        return AppliedAnswer(is_applied=asked.offset < 5, is_suspended=True)
 
 
 def with_peer(story: Callable[[PeerRows, Rows], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
         rows = Rows()
-        with listening(":0") as listener:
-            async with serving(Starlette(routes=peer_routes(rows)), listener):
+        with listen(":0") as listener:
+            async with serve(Starlette(routes=peer_routes(rows)), listener):
                 await story(PeerRows(listener.endpoint, answer_ms=5_000), rows)
 
     asyncio.run(main())
@@ -68,7 +68,7 @@ def test_questions_and_answers_arrive_as_they_are() -> None:
         assert await peer.row(row) == RowAnswer(data=bytes(range(256)) * 2, age_ms=5)
         found = await peer.rows(page)
         assert (len(found.rows), found.rows[0][0], found.next_key) == (3, b"k\xff", b"\x00")
-        assert await peer.passed(passed) == AppliedAnswer(passed=True, stands=True)
+        assert await peer.check_applied(passed) == AppliedAnswer(is_applied=True, is_suspended=True)
         assert rows.asked == [row, page, passed]
         many = await asyncio.gather(
             *(peer.row(RowQuery(**WHERE, key=f"{at}".encode())) for at in range(50))
@@ -98,7 +98,7 @@ def test_who_does_not_answer_is_not_waited_for() -> None:
 
 def test_nobody_there_and_somebody_else_there() -> None:
     async def main() -> None:
-        with listening(":0") as listener:
+        with listen(":0") as listener:
             gone = listener.endpoint
         with pytest.raises(NotHere, match="can't be asked"):
             await PeerRows(gone).row(RowQuery(**WHERE, key=b"k"))
@@ -113,8 +113,8 @@ def test_nobody_there_and_somebody_else_there() -> None:
             port = server.sockets[0].getsockname()[1]
             with pytest.raises(NotHere, match="can't be asked"):
                 await PeerRows(f"127.0.0.1:{port}").row(RowQuery(**WHERE, key=b"k"))
-        with listening(":0") as listener:
-            async with serving(Starlette(), listener):
+        with listen(":0") as listener:
+            async with serve(Starlette(), listener):
                 with pytest.raises(NotHere, match="Not Found"):
                     await PeerRows(listener.endpoint).row(RowQuery(**WHERE, key=b"k"))
 
@@ -132,7 +132,7 @@ def test_what_is_no_question_is_refused() -> None:
             while (line := await reader.readline()) != b"\r\n":
                 if line.startswith(b"content-length:"):
                     length = int(line.split()[1])
-            assert b"not a question" in await reader.readexactly(length)
+            assert b"the query is malformed" in await reader.readexactly(length)
         writer.close()
         assert rows.asked == []
 

@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from streamlog.errors import ConfigError, ListenError
-from streamlog.worker.web.web_server import WebListener, listening, parse_address, serving
+from streamlog.worker.web.web_server import WebListener, listen, parse_address, serve
 
 
 def site(answer: Callable[[], Awaitable[str]]) -> Starlette:
@@ -41,13 +41,13 @@ async def ask(listener: WebListener, *, keep: bool = False) -> bytes:
 
 def test_it_answers_and_gives_the_address_back() -> None:
     async def main() -> None:
-        with listening("127.0.0.1:0") as listener:
+        with listen("127.0.0.1:0") as listener:
             address = listener.endpoint
-            async with serving(site(said), listener):
+            async with serve(site(said), listener):
                 answers = await asyncio.gather(*(ask(listener) for _ in range(20)))
                 assert all(b"200 OK" in answer for answer in answers)
                 assert await ask(listener, keep=True)
-        with listening(address) as again:
+        with listen(address) as again:
             assert again.endpoint == address
 
     asyncio.run(main())
@@ -57,8 +57,8 @@ def test_signals_stay_with_who_had_them() -> None:
     def mine(_number: int, _frame: object) -> None: ...
 
     async def main() -> None:
-        with listening(":0") as listener:
-            async with serving(site(said), listener):
+        with listen(":0") as listener:
+            async with serve(site(said), listener):
                 await ask(listener)
                 assert signal.getsignal(signal.SIGTERM) is mine
 
@@ -71,12 +71,12 @@ def test_signals_stay_with_who_had_them() -> None:
 
 
 def test_an_address_that_is_taken_is_told() -> None:
-    with listening("127.0.0.1:0") as listener:
-        with pytest.raises(ListenError, match="the port is taken"), listening(listener.endpoint):
+    with listen("127.0.0.1:0") as listener:
+        with pytest.raises(ListenError, match="the port is taken"), listen(listener.endpoint):
             pass
         assert listener.host == "127.0.0.1"
     with pytest.raises(ListenError, match=r"can't listen on 192\.0\.2\.1:0"):
-        listening("192.0.2.1:0").__enter__()
+        listen("192.0.2.1:0").__enter__()
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
@@ -98,12 +98,12 @@ def test_a_request_that_never_ends_does_not_hold_up_the_end(
             return ""
 
         async def block(listener: WebListener) -> None:
-            async with serving(site(forever), listener):
+            async with serve(site(forever), listener):
                 await began.wait()
                 if cancelled:
                     await asyncio.Event().wait()
 
-        with listening(":0") as listener:
+        with listen(":0") as listener:
             async with asyncio.TaskGroup() as group:
                 asked = group.create_task(ask(listener))
                 block_task = group.create_task(block(listener))
@@ -129,7 +129,7 @@ def test_forms_of_an_address() -> None:
 
 
 def test_others_are_told_an_address_that_they_can_reach() -> None:
-    with listening("0.0.0.0:0") as listener:
+    with listen("0.0.0.0:0") as listener:
         assert listener.endpoint == f"{socket.gethostname()}:{listener.port}"
-    with listening("localhost:0") as listener:
+    with listen("localhost:0") as listener:
         assert listener.endpoint.endswith(f":{listener.port}")
