@@ -12,7 +12,7 @@ import asyncio
 import secrets
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from streamlog.broker.apis.delete_records import DeleteRecordsRequests
 from streamlog.broker.apis.fetch import FetchRequests
@@ -417,7 +417,7 @@ class Broker:
         handler = self._handlers.get(type(request))
         if handler is None:
             raise UsageError(f"a broker does not answer {type(request).__name__}")
-        return cast("Answer", self._authorization.begin(request, context, handler))
+        return self._authorization.begin(request, context, handler)
 
     def begin_run(
         self, run: ProduceRun, context: RequestContext

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from streamlog.broker.config.broker import BROKER_SETTINGS, TOPIC_SETTINGS
 from streamlog.broker.config.resources import (
@@ -44,6 +44,7 @@ from streamlog.protocol.schema import Message
 if TYPE_CHECKING:
     from streamlog.broker.config.connections import AdvertisedEndpoint
     from streamlog.broker.quorum.metadata.cluster_metadata import ClusterMetadata
+    from streamlog.broker.security.principals import RequestContext
     from streamlog.broker.storage.log_directory import LogDirectory
 
 
@@ -170,8 +171,8 @@ class ConfigRequests:
         self._loggers = LoggerLevels()
 
     def handlers(
-        self, reached: Callable[[Any], AdvertisedEndpoint]
-    ) -> dict[Any, Callable[..., Message]]:
+        self, reached: Callable[[RequestContext], AdvertisedEndpoint]
+    ) -> dict[type[Message], Callable[..., Message]]:
         """Return the handler of each request type.
 
         `reached` returns the endpoint over which a client has connected to this broker.
@@ -214,7 +215,7 @@ class ConfigRequests:
     def before(self, forward: Callable[..., Answer]) -> Callable[..., Answer]:
         """Changes levels of loggers here; changes of all other resources are the controller's."""
 
-        def alter(request: IncrementalAlterConfigsRequest, at: Any) -> Answer:  # noqa: ANN401 - as `forward` takes it
+        def alter(request: IncrementalAlterConfigsRequest, at: RequestContext) -> Answer:
             loggers: list[AlterConfigsResource] = []
             others: list[AlterConfigsResource] = []
             for each in request.resources:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from streamlog.errors import ConnectionLost, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
@@ -29,7 +29,7 @@ class DeleteRecordsRequests:
         self._upkeep = upkeep
         self._unsettled: set[asyncio.Future[Message]] = set()
 
-    def handlers(self) -> dict[Any, Callable[..., Message | asyncio.Future[Message]]]:
+    def handlers(self) -> dict[type[Message], Callable[..., Message | asyncio.Future[Message]]]:
         """Return the handler of each request type."""
         return {
             DeleteRecordsRequest: lambda request, _: self._records(request),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from streamlog.broker.coordinator.group.group_runtime import OFFSETS_TOPIC
 from streamlog.broker.coordinator.led_shards import shard_index
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from streamlog.broker.apis.metadata import MetadataRequests
     from streamlog.broker.config.connections import AdvertisedEndpoint
     from streamlog.broker.quorum.metadata.cluster_metadata import ClusterMetadata
+    from streamlog.broker.security.principals import RequestContext
 
 MANY_COORDINATORS_VERSION = 4
 """From this FindCoordinator version on several keys are asked for at once (KIP-699)."""
@@ -35,8 +36,8 @@ class FindCoordinator:
         self._metadata = metadata
 
     def handlers(
-        self, reached: Callable[[Any], AdvertisedEndpoint]
-    ) -> dict[Any, Callable[..., Message]]:
+        self, reached: Callable[[RequestContext], AdvertisedEndpoint]
+    ) -> dict[type[Message], Callable[..., Message]]:
         """Return the handler of each request type.
 
         `reached` returns the endpoint over which a client has connected to this broker.

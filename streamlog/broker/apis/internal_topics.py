@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from streamlog.broker.apis.find_coordinator import GROUP_KEY_TYPE, TRANSACTION_KEY_TYPE
 from streamlog.broker.apis.publish import PUBLICATIONS_CONFIGS, PUBLICATIONS_TOPIC
@@ -60,6 +60,7 @@ from streamlog.protocol.schema import Message
 
 if TYPE_CHECKING:
     from streamlog.broker.replication.partition import Partitions
+    from streamlog.broker.security.principals import RequestContext
 
 
 class _Kind(NamedTuple):
@@ -109,13 +110,13 @@ _COORDINATED: Final = {
     GROUP_KEY_TYPE: (OFFSETS_TOPIC,),
     TRANSACTION_KEY_TYPE: (TRANSACTIONS_TOPIC,),
 }
-"""By type of the key that a coordinator is looked for."""
+"""The topic of the coordinator, by the key type of FindCoordinator."""
 
-Handler = Callable[[Any, Any], Any]
+Handler: TypeAlias = "Callable[..., Answer]"
 
 
 class InternalTopics:
-    """Makes internal topics before the requests that need them."""
+    """Creates internal topics before the requests that need them."""
 
     def __init__(
         self, partitions: Partitions, create: Callable[[CreateTopicsRequest], Answer]
@@ -123,14 +124,16 @@ class InternalTopics:
         self._partitions = partitions
         self._create = create
 
-    def before(self, handlers: Mapping[Any, Handler]) -> dict[Any, Handler]:
+    def before(self, handlers: Mapping[type[Message], Handler]) -> dict[type[Message], Handler]:
         """Wrap handlers so that each is called once the internal topics it needs exist."""
         return {
             kind: partial(self._begin, _NEEDED[kind], handler) if kind in _NEEDED else handler
             for kind, handler in handlers.items()
         }
 
-    def _begin(self, needed: tuple[str, ...], handler: Handler, request: Any, context: Any) -> Any:  # noqa: ANN401 - each request has its own answer
+    def _begin(
+        self, needed: tuple[str, ...], handler: Handler, request: Message, context: RequestContext
+    ) -> Answer:
         match request:
             case InitProducerIdRequest(transactional_id=None):
                 needed = ()
@@ -144,7 +147,7 @@ class InternalTopics:
         return chain_response(self.ensure(missing), lambda _: handler(request, context))
 
     def ensure(self, names: list[str]) -> Answer:
-        """Make these topics."""
+        """Create these topics."""
         topics = [
             CreatableTopic(
                 name=name,

@@ -10,7 +10,7 @@ registered and what leaders have confirmed since; `streamlog cluster status` com
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from streamlog.broker.cluster.broker_session import id_bytes
 from streamlog.errors import StreamlogError
@@ -57,7 +57,7 @@ class PartitionRequests:
         self._directory = directory
         self._reports = reports
 
-    def handlers(self) -> dict[Any, Callable[..., Message]]:
+    def handlers(self) -> dict[type[Message], Callable[..., Message]]:
         """Return the handler of each request type."""
         return {
             DescribeLogDirsRequest: lambda request, _: self.log_dirs(request),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from streamlog.broker.future_responses import Answer, map_response
 from streamlog.broker.quorum.controller.topic_control import DEFAULT, check_name, is_topic_name
@@ -369,7 +369,7 @@ class TopicPages:
         self._metadata = metadata
         self._internal_topics = internal_topics
 
-    def handlers(self) -> dict[Any, Callable[..., Message]]:
+    def handlers(self) -> dict[type[Message], Callable[..., Message]]:
         """Return the handler of each request type."""
         return {DescribeTopicPartitionsRequest: lambda request, _: self.describe(request)}
 

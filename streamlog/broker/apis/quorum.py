@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from streamlog.broker.quorum.raft.raft_wire import METADATA_TOPIC, Asked
 from streamlog.errors import CorruptData, LogDirectoryError, LogError
@@ -54,7 +54,7 @@ class QuorumRequests:
     def __init__(self, member: QuorumMemberPort) -> None:
         self._member = member
 
-    def handlers(self) -> dict[Any, Callable[..., Answer]]:
+    def handlers(self) -> dict[type[Message], Callable[..., Answer]]:
         """Return the handlers of quorum requests; `describe` serves every client."""
         return {
             VoteRequest: lambda request, _: self.ask(request),

@@ -9,7 +9,7 @@ holds for connections within a second. How the bounds are counted is `quotas`'.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from streamlog.broker.config.resources import ENTITY_TYPES, Entity
 from streamlog.errors import LogError
@@ -38,7 +38,7 @@ class QuotaRequests:
     def __init__(self, metadata: ClusterMetadata) -> None:
         self._metadata = metadata
 
-    def handlers(self) -> dict[Any, Callable[..., Message]]:
+    def handlers(self) -> dict[type[Message], Callable[..., Message]]:
         """Return the handler of each request type."""
         return {
             DescribeClientQuotasRequest: lambda request, _: self.describe(request),

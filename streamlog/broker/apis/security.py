@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from streamlog.broker.config.security import AUTHORIZER_NONE
 from streamlog.broker.future_responses import has_failed, is_abandoned
@@ -43,27 +43,12 @@ if TYPE_CHECKING:
     from streamlog.broker.config.security import SecurityConfig
     from streamlog.broker.quorum.metadata.cluster_metadata import ClusterMetadata
     from streamlog.broker.replication.partition import Partitions
+    from streamlog.broker.security.principals import RequestContext
     from streamlog.broker.security.users import Credentials
     from streamlog.protocol.produce_runs import ProduceRun
 
 
-class AuthorizationContext(Protocol):
-    """The sender of a request; see `RequestContext`."""
-
-    @property
-    def principal(self) -> str:
-        """Who it is."""
-        ...
-
-    @property
-    def client_host(self) -> str:
-        """Where from."""
-        ...
-
-    @property
-    def version(self) -> int:
-        """In which version of the API."""
-        ...
+Response: TypeAlias = "Message | asyncio.Future[Message] | None"
 
 
 class RequestAuthorization:
@@ -79,22 +64,19 @@ class RequestAuthorization:
         self._partitions = partitions
 
     def begin(
-        self,
-        request: Any,  # noqa: ANN401
-        context: AuthorizationContext,
-        handler: Callable[..., Any],
-    ) -> Any:  # noqa: ANN401
-        """What becomes of a request.
+        self, request: Message, context: RequestContext, handler: Callable[..., Response]
+    ) -> Response:
+        """Return the handler's answer to a request, or the refusal of the request's rule.
 
         Raises:
-            NotAuthorized: it can't be told but by hanging up.
+            NotAuthorized: no response can carry the refusal, so the connection is closed.
         """
         access = self._access(context)
         if access is None:
             return handler(request, context)
-        return _judged(request, access, partial(handler, request, context))
+        return _judge(request, access, partial(handler, request, context))
 
-    def count_allowed(self, run: ProduceRun, context: AuthorizationContext) -> int:
+    def count_allowed(self, run: ProduceRun, context: RequestContext) -> int:
         """Return how many requests of a run, from its first on, the principal may make."""
         access = self._access(context)
         if access is None:
@@ -109,7 +91,7 @@ class RequestAuthorization:
         return len(run.requests)
 
     def allows_repeat(
-        self, request: ProduceRequest | FetchRequest, context: AuthorizationContext
+        self, request: ProduceRequest | FetchRequest, context: RequestContext
     ) -> bool:
         """Return whether the principal may make every part of a request."""
         if self._acls.authorizer is None:
@@ -121,7 +103,7 @@ class RequestAuthorization:
             return all(may_write(topic.name, access) for topic in request.topic_data)
         return all(may_read(topic, access) for topic in request.topics)
 
-    def _access(self, context: AuthorizationContext) -> Access | None:
+    def _access(self, context: RequestContext) -> Access | None:
         """Return what the principal may do; None if that is everything."""
         authorizer = self._acls.authorizer
         if authorizer is None or context.principal == IN_PROCESS:
@@ -137,10 +119,13 @@ class RequestAuthorization:
         )
 
 
-def _judged(request: Any, access: Access, answer: Callable[..., Any]) -> Any:  # noqa: ANN401 - as above
+def _judge(request: Message, access: Access, answer: Callable[..., Response]) -> Response:
+    """Apply the rule of a request: before its handler, and to the response."""
     rule = RULES.get(type(request))
     if rule is None:
-        raise NotAuthorized(f"there is no rule who may send {type(request).__name__}")
+        raise NotAuthorized(
+            f"{type(request).__name__} has no authorization rule, so no client may send it"
+        )
     verdict = rule(request, access)
     if verdict.answer is not None:
         return verdict.answer
@@ -151,15 +136,15 @@ def _judged(request: Any, access: Access, answer: Callable[..., Any]) -> Any:  #
     if finish is None or given is None:
         return given
     if isinstance(given, asyncio.Future):
-        return _finished(given, finish)
+        return _finish_later(given, finish)
     finish(given)
     return given
 
 
-def _finished(
-    given: asyncio.Future[Message], finish: Callable[[Any], None]
+def _finish_later(
+    given: asyncio.Future[Message], finish: Callable[[Message], None]
 ) -> asyncio.Future[Message]:
-    """The answer once it is there, ready to be seen."""
+    """Return the future of the response after `finish` has removed what may not be seen."""
     seen: asyncio.Future[Message] = given.get_loop().create_future()
 
     def hand_on(_: object) -> None:
@@ -170,7 +155,7 @@ def _finished(
         seen.set_result(response)
 
     given.add_done_callback(hand_on)
-    # Whoever answers has to know that nobody waits.
+    # A client that disconnects cancels `seen`; the handler's own future has to end with it.
     seen.add_done_callback(lambda _: given.cancel() if seen.cancelled() else None)
     return seen
 
@@ -179,15 +164,15 @@ DISABLED = "this broker checks no ACLs: set authorizer.class.name=standard"
 
 
 class AclRequests:
-    """The ACLs of this broker; `authorizer` decides by them, None without authorization."""
+    """Answers requests about ACLs; `authorizer` decides by the ACLs, None without authorization."""
 
     def __init__(
         self, metadata: ClusterMetadata, config: SecurityConfig, *, peers: frozenset[str]
     ) -> None:
-        """Go by the ACLs that the metadata knows; `peers` are super users, too: the other brokers.
+        """Use the ACLs of the metadata; `peers`, the other brokers, are super users too.
 
         Raises:
-            ConfigError: a super user is no principal.
+            ConfigError: an entry of `super.users` is not a principal.
         """
         self._metadata = metadata
         self.authorizer: Authorizer | None = None
@@ -199,18 +184,18 @@ class AclRequests:
             )
 
     def on_changed(self) -> None:
-        """The metadata knows others."""
+        """Use the ACLs that the metadata has now."""
         if self.authorizer is not None:
             self.authorizer.replace(self._metadata.acls())
 
-    def handlers(self) -> dict[Any, Callable[..., Message]]:
+    def handlers(self) -> dict[type[Message], Callable[..., Message]]:
         """Return the handler of each request type."""
         return {
             DescribeAclsRequest: lambda request, _: self.describe(request),
         }
 
     def describe(self, request: DescribeAclsRequest) -> DescribeAclsResponse:
-        """Those that a filter matches, by resource."""
+        """Return the ACLs that a filter matches, by resource."""
         try:
             found = self._required().acls.matching(filter_of(request))
         except LogError as error:
@@ -245,26 +230,26 @@ class AclRequests:
 
 
 class UserRequests:
-    """The users of the cluster, as this broker knows them."""
+    """Answers requests about SCRAM users, and keeps the users that this broker knows."""
 
     def __init__(self, metadata: ClusterMetadata, own: Credentials) -> None:
-        """`own` are users that this broker knows by itself; they come before others."""
+        """`own` are users from this broker's own configuration; they precede the metadata's."""
         self._metadata = metadata
         self._own = own
         self._kept = metadata.users()
         self.users = self._kept.join(own)
-        """Whom it knows."""
+        """The users who can authenticate at this broker."""
 
     def on_changed(self) -> None:
-        """The metadata knows others."""
+        """Use the users that the metadata has now."""
         self._kept = self._metadata.users()
         self.users = self._kept.join(self._own)
 
-    def handlers(self) -> dict[Any, Callable[..., Message]]:
+    def handlers(self) -> dict[type[Message], Callable[..., Message]]:
         """Return the handler of each request type."""
         return {
             DescribeUserScramCredentialsRequest: lambda request, _: self.describe(request),
-            # To who proves itself where nobody asks; where somebody does, that is the gate's.
+            # Only a listener without SASL passes these on; `SaslHandshake` answers the others.
             SaslHandshakeRequest: lambda _, __: SaslHandshakeResponse(
                 error_code=ErrorCode.ILLEGAL_SASL_STATE
             ),
@@ -277,7 +262,7 @@ class UserRequests:
     def describe(
         self, request: DescribeUserScramCredentialsRequest
     ) -> DescribeUserScramCredentialsResponse:
-        """Which mechanisms users have, and with how many iterations."""
+        """Return the mechanisms of users, and the iterations of each."""
         asked = [each.name for each in request.users or ()] or self._kept.names
         counts = Counter(asked)
         return DescribeUserScramCredentialsResponse(

@@ -1,7 +1,11 @@
-"""LeaderEndpoints: adds the endpoints of new leaders to responses (KIP-951).
+"""The table of handlers: which part of the broker answers which request.
 
-A partition's error names the leader that this broker knows and its epoch; the response adds where
-those leaders are, so that the client need not send Metadata first.
+`table_of` wires the parts of a broker to request types. Wrapped around some handlers are the steps
+that come before them: internal topics are created (`internal_topics`), transactions are verified
+with their coordinator, requests about the cluster go to the active controller. Around Produce and
+Fetch, `LeaderEndpoints` completes responses (KIP-951): the error of a partition names the leader
+that this broker knows and its epoch, and the response adds the endpoints of those leaders, so that
+the client need not send Metadata first. Authorization comes before all of this (`apis/security`).
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from streamlog.broker.apis.configs import ConfigRequests
 from streamlog.broker.apis.find_coordinator import FindCoordinator
@@ -83,7 +87,7 @@ _SINCE: Mapping[type[Message], int] = {
 
 
 class Brokers(Protocol):
-    """Who is there."""
+    """The live brokers of the cluster."""
 
     def brokers(self, reached: AdvertisedEndpoint) -> list[tuple[int, str, int, str | None]]:
         """Return the id, host, port and rack of each broker, as seen from a listener."""
@@ -91,12 +95,12 @@ class Brokers(Protocol):
 
 
 class LeaderEndpoints:
-    """Completes answers."""
+    """Adds the endpoints of new leaders to responses."""
 
     def __init__(
         self, brokers: Brokers, reached: Callable[[RequestContext], AdvertisedEndpoint]
     ) -> None:
-        """`reached` tells where a client has reached this broker."""
+        """`reached` returns the endpoint by which the sender of a request reached this broker."""
         self._brokers = brokers
         self._reached = reached
 
@@ -156,12 +160,12 @@ def _leaders(answer: ProduceResponse | FetchResponse) -> Iterable[LeaderIdAndEpo
 
 
 ADVERTISED = frozenset(api.request for api in APIS.values())
-"""What clients may ask for."""
+"""The requests that clients may send."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """Those of a broker that answer."""
+    """The parts of a broker that answer requests."""
 
     directory: LogDirectory
     member: ClusterNode
@@ -183,7 +187,7 @@ class Parts:
     listener: Callable[[RequestContext], AdvertisedEndpoint]
     """Return the endpoint that the sender of a request has connected to."""
     on_deadline: Callable[[], None]
-    """Something may be due earlier."""
+    """Called when the earliest deadline may have changed."""
 
 
 def table_of(parts: Parts) -> Table:
@@ -221,7 +225,7 @@ def table_of(parts: Parts) -> Table:
 
 
 def _fetch(parts: Parts, quorum: QuorumRequests) -> AnyHandler:
-    """A follower's, which reads all that there is, or a reader's."""
+    """Return the handler of Fetch: by the sender, of voters, of followers, or of consumers."""
 
     def begin(
         request: FetchRequest, context: RequestContext, readable: Readable | None = None
@@ -236,9 +240,12 @@ def _fetch(parts: Parts, quorum: QuorumRequests) -> AnyHandler:
 
 
 def _at_controller(
-    member: ClusterNode, here: Callable[[Any, int], Message | asyncio.Future[Message]]
+    member: ClusterNode, here: Callable[..., Message | asyncio.Future[Message]]
 ) -> Callable[..., Message | asyncio.Future[Message]]:
-    """What the active controller answers: it is asked, unless another node asks this one."""
+    """Return a handler that forwards a request to the active controller.
+
+    A request that another node has forwarded is decided here, and not forwarded again.
+    """
 
     def begin(request: Message, at: RequestContext) -> Message | asyncio.Future[Message]:
         if at.client_id == PEER_CLIENT_ID:
@@ -249,7 +256,7 @@ def _at_controller(
 
 
 def _peer_listeners(config: BrokerConfig, *, is_alone: bool) -> frozenset[str]:
-    """By which other nodes come, by name."""
+    """Return the names of the listeners that other nodes use."""
     if is_alone:
         return frozenset()
     return frozenset({peer_listener(config).name, controller_listener(config).name})
@@ -261,7 +268,7 @@ def _is_of_peers(at: RequestContext, peer_listeners: frozenset[str]) -> bool:
 
 
 def api_versions(error_code: int = 0, *, to_peers: bool = False) -> ApiVersionsResponse:
-    """What this broker speaks: with other nodes of its cluster, or with everybody."""
+    """Return the APIs and versions of this broker, those between nodes only `to_peers`."""
     return ApiVersionsResponse(
         error_code=error_code,
         api_keys=[
