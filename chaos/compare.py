@@ -17,7 +17,7 @@ from streamlog.broker.storage.disk.os_files import OsFiles
 from streamlog.broker.storage.log.segment import DELETED_SUFFIX
 from streamlog.broker.storage.repair.findings import Finding, FindingKind
 from streamlog.broker.storage.repair.inspection import Inspection
-from streamlog.broker.storage.repair.raw_partition import PlacedBatch
+from streamlog.broker.storage.repair.raw_partition import RawBatch
 from streamlog.records.batch import LogRecord
 
 TOLD_MAX: Final = 3
@@ -70,7 +70,7 @@ def _held(directory: Path) -> Iterator[tuple[Place, Held]]:
         for stored in inspection.partitions():
             records, end = {}, 0
             for each in inspection.batches(stored):
-                if isinstance(each, PlacedBatch):
+                if isinstance(each, RawBatch):
                     epoch = each.batch.leader_epoch
                     for record in each.batch.records():
                         records[record.offset] = (*_content(record), epoch)

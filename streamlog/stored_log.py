@@ -161,7 +161,7 @@ class StoredLog:
             CorruptData: the readable part ends earlier; the message says where.
         """
         _, end = self.offsets(topic, partition)
-        least = self._directory.least_end(topic, partition)
+        least = self._directory.minimum_end(topic, partition)
         if end < least:
             raise CorruptData(
                 f"{topic}-{partition} can be read up to offset {end}, but {least} records and "
@@ -264,5 +264,5 @@ class StoredLog:
             except (CorruptData, OffsetOutOfRange):
                 # The broker may have compacted or removed files since they were listed.
                 with suppress(OffsetOutOfRange):
-                    stored = self._directory.look_again(topic, partition)
+                    stored = self._directory.reopen(topic, partition)
         return stored.read(offset, max_bytes=STORED_READ_BYTES)

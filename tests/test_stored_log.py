@@ -123,7 +123,7 @@ def by_client(log: PartitionLog, start: int) -> Rows:
     rows: Rows = []
     limit = stable_offset(log)
     while data := log.read(state.fetch_offset, max_bytes=FETCH_BYTES, before_offset=limit):
-        told = log.aborted(state.fetch_offset, log.found_end_offset)
+        told = log.aborted(state.fetch_offset, log.read_end_offset)
         ranges = [AbortedRange(each.producer_id, each.first_offset) for each in told]
         positions.put(PLACE, state.era, data, ranges)
         for records in positions.take(None).values():

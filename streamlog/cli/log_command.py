@@ -22,7 +22,7 @@ from streamlog.broker.storage.repair.partition_repair import (
     REPAIRED_KINDS,
     repair_partition,
 )
-from streamlog.broker.storage.repair.raw_partition import PlacedBatch
+from streamlog.broker.storage.repair.raw_partition import RawBatch
 from streamlog.cli.terminal import out, say, text_of
 from streamlog.errors import CorruptData
 from streamlog.records.batch import RecordBatch
@@ -182,7 +182,7 @@ def _price(findings: Sequence[Finding]) -> str:
     )
 
 
-def _dump_batches(places: Iterator[PlacedBatch | Finding], *, records: bool) -> Iterator[str]:
+def _dump_batches(places: Iterator[RawBatch | Finding], *, records: bool) -> Iterator[str]:
     path = ""
     for each in places:
         if each.path != path:
@@ -197,7 +197,7 @@ def _dump_batches(places: Iterator[PlacedBatch | Finding], *, records: bool) -> 
             yield from _record_lines(each)
 
 
-def _batch_line(placed: PlacedBatch) -> str:
+def _batch_line(placed: RawBatch) -> str:
     batch = placed.batch
     parts = [
         f"  offsets {batch.base_offset} to {batch.last_offset}",
@@ -238,7 +238,7 @@ def _marker_lines(batch: RecordBatch) -> Iterator[str]:
         yield f"    {batch.base_offset} {kind}, coordinator epoch {marker.coordinator_epoch}"
 
 
-def _record_lines(placed: PlacedBatch) -> Iterator[str]:
+def _record_lines(placed: RawBatch) -> Iterator[str]:
     try:
         records = placed.batch.records()
     except CorruptData as error:

@@ -82,7 +82,7 @@ def test_voters_that_lose_power_in_their_first_start_elect_a_leader() -> None:
     async def story(cluster: Cluster) -> None:
         for node in cluster.nodes.values():
             broker = await node.start()
-            assert broker.directory.lives.has_earlier_start
+            assert broker.directory.directory_ids.has_earlier_start
             await node.kill()
         for node in cluster.nodes.values():
             await node.start()

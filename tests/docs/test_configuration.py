@@ -39,7 +39,7 @@ def allowed(setting: Setting) -> str:
                 return " and/or ".join(setting.choices)
             return setting.form.description
     unit = f" {setting.unit}" if setting.unit else ""
-    return f"{number(setting.least)} to {number(setting.most)}{unit}"
+    return f"{number(setting.minimum)} to {number(setting.maximum)}{unit}"
 
 
 def default(setting: Setting) -> str:

@@ -74,7 +74,7 @@ class BrokerSession:
                 rack=directory.config.rack or None,
                 log_dirs=[id_bytes(directory.directory_id)],
                 previous_broker_epoch=directory.previous_broker_epoch,
-                directory_lives=directory.lives.begin() if has_cluster else [],
+                directory_lives=directory.directory_ids.begin() if has_cluster else [],
             ),
             heartbeat_interval_ms=cluster.heartbeat_interval_ms,
         )
@@ -170,7 +170,7 @@ class BrokerSession:
                 if refusal is None and self._lifecycle.epoch != NO_EPOCH:
                     # Registered: earlier ids of this directory are no longer needed (see
                     # `DirectoryIds`).
-                    self._directory.lives.keep()
+                    self._directory.directory_ids.keep()
             case BrokerHeartbeatResponse():
                 refusal = self._lifecycle.on_heard(answer, send.number, now_ms)
         self._log_refusal(type(send.request).__name__, refusal)

@@ -143,7 +143,7 @@ class ClusterNode:
             snapshot_interval_ms=quorum.snapshot_interval_ms,
             # A voter that has lost only its metadata log has lost its votes as well.
             rejoins=directory.rejoins,
-            has_earlier_start=directory.lives.has_earlier_start,
+            has_earlier_start=directory.directory_ids.has_earlier_start,
         )
         return cls(member, directory, clock=clock)
 

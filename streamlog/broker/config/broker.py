@@ -29,15 +29,15 @@ from streamlog.broker.config.settings import (
     IgnoredConfig,
     NamedSetting,
     Setting,
+    boolean,
     check_table,
     choice,
     declared_settings,
+    integer,
     replace_settings,
     text,
     texts_of,
-    truth,
     unknown_setting,
-    whole,
 )
 from streamlog.broker.config.topic import (
     AS_PRODUCED,
@@ -82,14 +82,14 @@ class BrokerConfig:
         ConfigError: a value is out of range.
     """
 
-    node_id: int = whole(
+    node_id: int = integer(
         1,
         NamedSetting(
             "node.id",
             "The id of the broker in its cluster; stored in the data directory when it is created.",
             is_dynamic=False,
         ),
-        most=INT_MAX,
+        maximum=INT_MAX,
     )
     log_dirs: str = text(
         "",
@@ -118,27 +118,27 @@ class BrokerConfig:
         ),
     )
     # Enough for four consumers to share a topic, few enough to open at once on a small machine.
-    num_partitions: int = whole(
+    num_partitions: int = integer(
         4,
         NamedSetting("num.partitions", "Partitions of a topic whose creator gives no number."),
-        least=1,
-        most=PARTITIONS_MAX,
+        minimum=1,
+        maximum=PARTITIONS_MAX,
     )
-    auto_create_topics: bool = truth(
+    auto_create_topics: bool = boolean(
         NamedSetting(
             "auto.create.topics.enable",
             "Whether a topic that does not exist is created when a client requests its metadata.",
         ),
         default=True,
     )
-    retention_check_interval_ms: int = whole(
+    retention_check_interval_ms: int = integer(
         300_000,
         NamedSetting(
             "log.retention.check.interval.ms",
             "The interval at which the broker looks for expired segments.",
             "ms",
         ),
-        least=1,
+        minimum=1,
     )
     flush: str = choice(
         FLUSH_ALWAYS,
@@ -151,23 +151,23 @@ class BrokerConfig:
         ),
         (FLUSH_ALWAYS, FLUSH_OS),
     )
-    log_cleaner_enable: bool = truth(
+    log_cleaner_enable: bool = boolean(
         NamedSetting(
             "log.cleaner.enable",
             "Whether this broker compacts topics with cleanup.policy 'compact'.",
         ),
         default=True,
     )
-    log_cleaner_backoff_ms: int = whole(
+    log_cleaner_backoff_ms: int = integer(
         15_000,
         NamedSetting(
             "log.cleaner.backoff.ms",
             "The pause after a search for logs to compact that has found none.",
             "ms",
         ),
-        least=1,
+        minimum=1,
     )
-    log_cleaner_dedupe_buffer_size: int = whole(
+    log_cleaner_dedupe_buffer_size: int = integer(
         128 * 1024 * 1024,
         NamedSetting(
             "log.cleaner.dedupe.buffer.size",
@@ -175,16 +175,16 @@ class BrokerConfig:
             " its dirty part is compacted in several passes.",
             "bytes",
         ),
-        least=1024,
+        minimum=1024,
     )
-    log_cleaner_io_max_bytes_per_second: int = whole(
+    log_cleaner_io_max_bytes_per_second: int = integer(
         LONG_MAX,
         NamedSetting(
             "log.cleaner.io.max.bytes.per.second",
             "The limit of what compaction reads and writes per second, in total.",
             "bytes",
         ),
-        least=1024,
+        minimum=1024,
     )
     group: GroupConfig = field(default_factory=GroupConfig)
     """Settings of consumer groups."""

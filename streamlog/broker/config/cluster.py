@@ -13,12 +13,12 @@ from streamlog.broker.config.settings import (
     INT_MAX,
     LONG_MAX,
     NamedSetting,
+    boolean,
     check_table,
     choice,
+    integer,
     password,
     text,
-    truth,
-    whole,
     words,
 )
 from streamlog.errors import ConfigError
@@ -39,51 +39,51 @@ class ClusterConfig:
         ConfigError: a value is out of range.
     """
 
-    replication_factor: int = whole(
+    replication_factor: int = integer(
         BY_CLUSTER,
         NamedSetting(
             "default.replication.factor",
             "Replicas of each partition of a topic whose creator gives no number; 0: 3, or the"
             " number of brokers if there are fewer.",
         ),
-        most=REPLICAS_MAX,
+        maximum=REPLICAS_MAX,
     )
-    session_timeout_ms: int = whole(
+    session_timeout_ms: int = integer(
         9_000,
         NamedSetting(
             "broker.session.timeout.ms",
             "A broker whose last heartbeat is older than this is fenced and loses its leaderships.",
             "ms",
         ),
-        least=1,
-        most=INT_MAX,
+        minimum=1,
+        maximum=INT_MAX,
     )
-    heartbeat_interval_ms: int = whole(
+    heartbeat_interval_ms: int = integer(
         2_000,
         NamedSetting(
             "broker.heartbeat.interval.ms",
             "The interval of a broker's heartbeats to the controller.",
             "ms",
         ),
-        least=1,
-        most=INT_MAX,
+        minimum=1,
+        maximum=INT_MAX,
     )
-    leader_rebalance: bool = truth(
+    leader_rebalance: bool = boolean(
         NamedSetting(
             "auto.leader.rebalance.enable",
             "Whether leadership moves back to preferred leaders automatically.",
         ),
         default=True,
     )
-    imbalance_check_interval_s: int = whole(
+    imbalance_check_interval_s: int = integer(
         300,
         NamedSetting(
             "leader.imbalance.check.interval.seconds",
             "How often the controller looks for partitions that are not led by their preferred"
             " leader although it could lead, in seconds.",
         ),
-        least=1,
-        most=DAY_S,
+        minimum=1,
+        maximum=DAY_S,
     )
 
     def __post_init__(self) -> None:
@@ -182,7 +182,7 @@ class ReplicationConfig:
         ConfigError: a value is out of range.
     """
 
-    lag_time_max_ms: int = whole(
+    lag_time_max_ms: int = integer(
         30_000,
         NamedSetting(
             "replica.lag.time.max.ms",
@@ -191,10 +191,10 @@ class ReplicationConfig:
             "ms",
             is_dynamic=False,
         ),
-        least=1,
-        most=INT_MAX,
+        minimum=1,
+        maximum=INT_MAX,
     )
-    fetch_wait_max_ms: int = whole(
+    fetch_wait_max_ms: int = integer(
         500,
         NamedSetting(
             "replica.fetch.wait.max.ms",
@@ -203,9 +203,9 @@ class ReplicationConfig:
             "ms",
             is_dynamic=False,
         ),
-        most=INT_MAX,
+        maximum=INT_MAX,
     )
-    fetch_max_bytes: int = whole(
+    fetch_max_bytes: int = integer(
         1024 * 1024,
         NamedSetting(
             "replica.fetch.max.bytes",
@@ -213,10 +213,10 @@ class ReplicationConfig:
             "bytes",
             is_dynamic=False,
         ),
-        least=1,
-        most=INT_MAX,
+        minimum=1,
+        maximum=INT_MAX,
     )
-    fetch_response_max_bytes: int = whole(
+    fetch_response_max_bytes: int = integer(
         10 * 1024 * 1024,
         NamedSetting(
             "replica.fetch.response.max.bytes",
@@ -224,10 +224,10 @@ class ReplicationConfig:
             "bytes",
             is_dynamic=False,
         ),
-        least=1,
-        most=INT_MAX,
+        minimum=1,
+        maximum=INT_MAX,
     )
-    socket_timeout_ms: int = whole(
+    socket_timeout_ms: int = integer(
         30_000,
         NamedSetting(
             "replica.socket.timeout.ms",
@@ -235,10 +235,10 @@ class ReplicationConfig:
             "ms",
             is_dynamic=False,
         ),
-        least=1,
-        most=INT_MAX,
+        minimum=1,
+        maximum=INT_MAX,
     )
-    leader_throttled_rate: int = whole(
+    leader_throttled_rate: int = integer(
         LONG_MAX,
         NamedSetting(
             "leader.replication.throttled.rate",
@@ -247,9 +247,9 @@ class ReplicationConfig:
             " counted.",
             "bytes",
         ),
-        least=1,
+        minimum=1,
     )
-    follower_throttled_rate: int = whole(
+    follower_throttled_rate: int = integer(
         LONG_MAX,
         NamedSetting(
             "follower.replication.throttled.rate",
@@ -257,7 +257,7 @@ class ReplicationConfig:
             " follower.replication.throttled.replicas that are not in sync.",
             "bytes",
         ),
-        least=1,
+        minimum=1,
     )
     selector: str = choice(
         NO_SELECTOR,
@@ -317,7 +317,7 @@ class QuorumConfig:
         ),
         (BROKER_ROLE, CONTROLLER_ROLE),
     )
-    election_timeout_ms: int = whole(
+    election_timeout_ms: int = integer(
         1_000,
         NamedSetting(
             "controller.quorum.election.timeout.ms",
@@ -325,10 +325,10 @@ class QuorumConfig:
             "ms",
             is_dynamic=False,
         ),
-        least=1,
-        most=INT_MAX,
+        minimum=1,
+        maximum=INT_MAX,
     )
-    election_backoff_ms: int = whole(
+    election_backoff_ms: int = integer(
         1_000,
         NamedSetting(
             "controller.quorum.election.backoff.max.ms",
@@ -337,10 +337,10 @@ class QuorumConfig:
             "ms",
             is_dynamic=False,
         ),
-        least=1,
-        most=INT_MAX,
+        minimum=1,
+        maximum=INT_MAX,
     )
-    fetch_timeout_ms: int = whole(
+    fetch_timeout_ms: int = integer(
         2_000,
         NamedSetting(
             "controller.quorum.fetch.timeout.ms",
@@ -349,10 +349,10 @@ class QuorumConfig:
             "ms",
             is_dynamic=False,
         ),
-        least=1,
-        most=INT_MAX,
+        minimum=1,
+        maximum=INT_MAX,
     )
-    request_timeout_ms: int = whole(
+    request_timeout_ms: int = integer(
         2_000,
         NamedSetting(
             "controller.quorum.request.timeout.ms",
@@ -360,10 +360,10 @@ class QuorumConfig:
             "ms",
             is_dynamic=False,
         ),
-        least=1,
-        most=INT_MAX,
+        minimum=1,
+        maximum=INT_MAX,
     )
-    retry_backoff_ms: int = whole(
+    retry_backoff_ms: int = integer(
         20,
         NamedSetting(
             "controller.quorum.retry.backoff.ms",
@@ -371,10 +371,10 @@ class QuorumConfig:
             "ms",
             is_dynamic=False,
         ),
-        least=1,
-        most=INT_MAX,
+        minimum=1,
+        maximum=INT_MAX,
     )
-    snapshot_bytes: int = whole(
+    snapshot_bytes: int = integer(
         20 * 1024 * 1024,
         NamedSetting(
             "metadata.log.max.record.bytes.between.snapshots",
@@ -383,9 +383,9 @@ class QuorumConfig:
             "bytes",
             is_dynamic=False,
         ),
-        least=1,
+        minimum=1,
     )
-    snapshot_interval_ms: int = whole(
+    snapshot_interval_ms: int = integer(
         60 * 60 * 1000,
         NamedSetting(
             "metadata.log.max.snapshot.interval.ms",
@@ -394,7 +394,7 @@ class QuorumConfig:
             "ms",
             is_dynamic=False,
         ),
-        most=LONG_MAX,
+        maximum=LONG_MAX,
     )
 
     def __post_init__(self) -> None:

@@ -28,8 +28,8 @@ from streamlog.broker.config.settings import (
     Form,
     NamedSetting,
     check_table,
+    integer,
     items,
-    whole,
 )
 from streamlog.errors import ConfigError
 
@@ -44,7 +44,7 @@ class ConnectionConfig:
         ConfigError: a value is out of range.
     """
 
-    request_bytes_max: int = whole(
+    request_bytes_max: int = integer(
         100 * 1024 * 1024,
         NamedSetting(
             "socket.request.max.bytes",
@@ -52,11 +52,11 @@ class ConnectionConfig:
             " connections.",
             "bytes",
         ),
-        least=1024,
-        most=INT_MAX,
+        minimum=1024,
+        maximum=INT_MAX,
     )
     # Kafka has no limit. A connection costs two descriptors, and systems limit descriptors.
-    max_connections: int = whole(
+    max_connections: int = integer(
         4096,
         NamedSetting(
             "max.connections",
@@ -65,8 +65,8 @@ class ConnectionConfig:
             " refused. The limit of open files may allow fewer; `streamlog doctor` reports how"
             " many.",
         ),
-        least=1,
-        most=INT_MAX,
+        minimum=1,
+        maximum=INT_MAX,
     )
     max_connections_of_listeners: str = items(
         "",
@@ -78,15 +78,15 @@ class ConnectionConfig:
         ),
         _COUNTED,
     )
-    max_connections_per_address: int = whole(
+    max_connections_per_address: int = integer(
         2048,
         NamedSetting(
             "max.connections.per.ip",
             "The most simultaneous connections from one address, so that one machine can't shut out"
             " others.",
         ),
-        least=1,
-        most=INT_MAX,
+        minimum=1,
+        maximum=INT_MAX,
     )
     max_connections_of_addresses: str = items(
         "",
@@ -96,7 +96,7 @@ class ConnectionConfig:
         ),
         _COUNTED,
     )
-    idle_ms: int = whole(
+    idle_ms: int = integer(
         600_000,
         NamedSetting(
             "connections.max.idle.ms",
@@ -104,9 +104,9 @@ class ConnectionConfig:
             " disconnected.",
             "ms",
         ),
-        least=1,
+        minimum=1,
     )
-    queued_request_bytes: int = whole(
+    queued_request_bytes: int = integer(
         256 * 1024 * 1024,
         NamedSetting(
             "queued.max.request.bytes",
@@ -115,9 +115,9 @@ class ConnectionConfig:
             " than this is received alone.",
             "bytes",
         ),
-        least=1,
+        minimum=1,
     )
-    queued_response_bytes_per_connection: int = whole(
+    queued_response_bytes_per_connection: int = integer(
         1024 * 1024,
         NamedSetting(
             "queued.max.response.bytes.per.connection",
@@ -125,9 +125,9 @@ class ConnectionConfig:
             " broker stops reading from the connection.",
             "bytes",
         ),
-        most=INT_MAX,
+        maximum=INT_MAX,
     )
-    queued_response_bytes: int = whole(
+    queued_response_bytes: int = integer(
         256 * 1024 * 1024,
         NamedSetting(
             "queued.max.response.bytes",
@@ -136,7 +136,7 @@ class ConnectionConfig:
             "bytes",
         ),
     )
-    fetch_sessions_max: int = whole(
+    fetch_sessions_max: int = integer(
         1000,
         NamedSetting(
             "max.incremental.fetch.session.cache.slots",
@@ -144,10 +144,10 @@ class ConnectionConfig:
             " none. A session that was not used for two minutes makes room for any other, and a"
             " smaller one that is older than that for a larger one.",
         ),
-        most=100_000,
+        maximum=100_000,
     )
 
-    produce_bytes_per_s: int = whole(
+    produce_bytes_per_s: int = integer(
         LONG_MAX,
         NamedSetting(
             "quota.producer.default",
@@ -156,16 +156,16 @@ class ConnectionConfig:
             " long.",
             "bytes",
         ),
-        least=1,
+        minimum=1,
     )
-    fetch_bytes_per_s: int = whole(
+    fetch_bytes_per_s: int = integer(
         LONG_MAX,
         NamedSetting(
             "quota.consumer.default",
             "Bytes of batches per second that one client id may read; see quota.producer.default.",
             "bytes",
         ),
-        least=1,
+        minimum=1,
     )
 
     def __post_init__(self) -> None:

@@ -15,7 +15,7 @@ from streamlog.broker.config.settings import (
     NamedSetting,
     check_table,
     declared_settings,
-    whole,
+    integer,
 )
 from streamlog.errors import ConfigError
 
@@ -32,28 +32,28 @@ class GroupConfig:
 
     # Kafka waits 3 s, for fleets that start slowly. 100 ms gathers what one machine starts
     # together, and is not noticeable at a terminal.
-    initial_rebalance_delay_ms: int = whole(
+    initial_rebalance_delay_ms: int = integer(
         100,
         NamedSetting(
             "group.initial.rebalance.delay.ms",
             "How long the first rebalance of an empty group waits after each new member.",
             "ms",
         ),
-        most=DAY_MS,
+        maximum=DAY_MS,
     )
     # Kafka's is 6 s, to protect brokers from clients that flap. Tests of the loss of a member
     # want less.
-    session_timeout_ms_min: int = whole(
+    session_timeout_ms_min: int = integer(
         100,
         NamedSetting(
             "group.min.session.timeout.ms",
             "The shortest session time-out that a member may request.",
             "ms",
         ),
-        least=1,
-        most=INT_MAX,
+        minimum=1,
+        maximum=INT_MAX,
     )
-    session_timeout_ms_max: int = whole(
+    session_timeout_ms_max: int = integer(
         1_800_000,
         NamedSetting(
             "group.max.session.timeout.ms",
@@ -61,20 +61,20 @@ class GroupConfig:
             " are not processed after its death.",
             "ms",
         ),
-        least=1,
-        most=INT_MAX,
+        minimum=1,
+        maximum=INT_MAX,
     )
-    size_max: int = whole(
+    size_max: int = integer(
         10_000,
         NamedSetting(
             "group.max.size",
             "The most members of one group: each is held in memory, sent to the leader and kept in"
             " one record of the group.",
         ),
-        least=1,
-        most=100_000,
+        minimum=1,
+        maximum=100_000,
     )
-    consumer_session_timeout_ms: int = whole(
+    consumer_session_timeout_ms: int = integer(
         45_000,
         NamedSetting(
             "group.consumer.session.timeout.ms",
@@ -82,10 +82,10 @@ class GroupConfig:
             " member that is silent for longer is removed.",
             "ms",
         ),
-        least=1,
-        most=INT_MAX,
+        minimum=1,
+        maximum=INT_MAX,
     )
-    consumer_heartbeat_interval_ms: int = whole(
+    consumer_heartbeat_interval_ms: int = integer(
         5_000,
         NamedSetting(
             "group.consumer.heartbeat.interval.ms",
@@ -93,18 +93,18 @@ class GroupConfig:
             " changes by heartbeats.",
             "ms",
         ),
-        least=1,
-        most=INT_MAX,
+        minimum=1,
+        maximum=INT_MAX,
     )
-    consumer_size_max: int = whole(
+    consumer_size_max: int = integer(
         10_000,
         NamedSetting(
             "group.consumer.max.size", "The most members of one group with the consumer protocol."
         ),
-        least=1,
-        most=100_000,
+        minimum=1,
+        maximum=100_000,
     )
-    offsets_retention_minutes: int = whole(
+    offsets_retention_minutes: int = integer(
         7 * 24 * 60,
         NamedSetting(
             "offsets.retention.minutes",
@@ -112,17 +112,17 @@ class GroupConfig:
             " member left or, if the group still has members but does not subscribe to the topic,"
             " since the commit.",
         ),
-        least=1,
-        most=INT_MAX,
+        minimum=1,
+        maximum=INT_MAX,
     )
-    offsets_retention_check_interval_ms: int = whole(
+    offsets_retention_check_interval_ms: int = integer(
         600_000,
         NamedSetting(
             "offsets.retention.check.interval.ms",
             "The interval of checks for expired committed offsets.",
             "ms",
         ),
-        least=1,
+        minimum=1,
     )
 
     def for_group(self, overrides: Mapping[str, str]) -> GroupConfig:
@@ -165,7 +165,7 @@ class TransactionConfig:
         ConfigError: a value is out of range.
     """
 
-    timeout_ms_max: int = whole(
+    timeout_ms_max: int = integer(
         900_000,
         NamedSetting(
             "transaction.max.timeout.ms",
@@ -173,20 +173,20 @@ class TransactionConfig:
             " abandoned transaction holds up readers of committed records.",
             "ms",
         ),
-        least=1,
-        most=INT_MAX,
+        minimum=1,
+        maximum=INT_MAX,
     )
-    id_expiration_ms: int = whole(
+    id_expiration_ms: int = integer(
         7 * DAY_MS,
         NamedSetting(
             "transactional.id.expiration.ms",
             "How long a transactional id is kept after its last transaction.",
             "ms",
         ),
-        least=1,
-        most=INT_MAX,
+        minimum=1,
+        maximum=INT_MAX,
     )
-    producer_id_expiration_ms: int = whole(
+    producer_id_expiration_ms: int = integer(
         DAY_MS,
         NamedSetting(
             "producer.id.expiration.ms",
@@ -195,8 +195,8 @@ class TransactionConfig:
             " checked with retention; time during which the broker is down does not count.",
             "ms",
         ),
-        least=1,
-        most=INT_MAX,
+        minimum=1,
+        maximum=INT_MAX,
     )
 
     def __post_init__(self) -> None:

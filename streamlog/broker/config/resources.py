@@ -25,11 +25,11 @@ from streamlog.broker.config.settings import (
     choice,
     declared_settings,
     ignored_settings,
+    integer,
     items,
     replace_settings,
     texts_of,
     unknown_setting,
-    whole,
 )
 
 USER: Final = "user"
@@ -139,7 +139,7 @@ class GroupOverrides:
         ConfigError: a value is out of range.
     """
 
-    consumer_session_timeout_ms: int = whole(
+    consumer_session_timeout_ms: int = integer(
         45_000,
         NamedSetting(
             "consumer.session.timeout.ms",
@@ -148,10 +148,10 @@ class GroupOverrides:
             "ms",
             broker_name="group.consumer.session.timeout.ms",
         ),
-        least=1,
-        most=INT_MAX,
+        minimum=1,
+        maximum=INT_MAX,
     )
-    consumer_heartbeat_interval_ms: int = whole(
+    consumer_heartbeat_interval_ms: int = integer(
         5_000,
         NamedSetting(
             "consumer.heartbeat.interval.ms",
@@ -159,26 +159,26 @@ class GroupOverrides:
             "ms",
             broker_name="group.consumer.heartbeat.interval.ms",
         ),
-        least=1,
-        most=INT_MAX,
+        minimum=1,
+        maximum=INT_MAX,
     )
-    share_session_timeout_ms: int = whole(
+    share_session_timeout_ms: int = integer(
         45_000,
         NamedSetting("share.session.timeout.ms", ignored_settings(NO_SHARE_GROUPS), "ms"),
-        least=1,
-        most=INT_MAX,
+        minimum=1,
+        maximum=INT_MAX,
     )
-    share_heartbeat_interval_ms: int = whole(
+    share_heartbeat_interval_ms: int = integer(
         5_000,
         NamedSetting("share.heartbeat.interval.ms", ignored_settings(NO_SHARE_GROUPS), "ms"),
-        least=1,
-        most=INT_MAX,
+        minimum=1,
+        maximum=INT_MAX,
     )
-    share_record_lock_duration_ms: int = whole(
+    share_record_lock_duration_ms: int = integer(
         30_000,
         NamedSetting("share.record.lock.duration.ms", ignored_settings(NO_SHARE_GROUPS), "ms"),
-        least=1_000,
-        most=INT_MAX,
+        minimum=1_000,
+        maximum=INT_MAX,
     )
     share_auto_offset_reset: str = items(
         "latest",
@@ -190,22 +190,22 @@ class GroupOverrides:
         NamedSetting("share.isolation.level", ignored_settings(NO_SHARE_GROUPS)),
         ("read_uncommitted", "read_committed"),
     )
-    streams_session_timeout_ms: int = whole(
+    streams_session_timeout_ms: int = integer(
         45_000,
         NamedSetting("streams.session.timeout.ms", ignored_settings(NO_STREAMS_GROUPS), "ms"),
-        least=1,
-        most=INT_MAX,
+        minimum=1,
+        maximum=INT_MAX,
     )
-    streams_heartbeat_interval_ms: int = whole(
+    streams_heartbeat_interval_ms: int = integer(
         5_000,
         NamedSetting("streams.heartbeat.interval.ms", ignored_settings(NO_STREAMS_GROUPS), "ms"),
-        least=1,
-        most=INT_MAX,
+        minimum=1,
+        maximum=INT_MAX,
     )
-    streams_num_standby_replicas: int = whole(
+    streams_num_standby_replicas: int = integer(
         0,
         NamedSetting("streams.num.standby.replicas", ignored_settings(NO_STREAMS_GROUPS)),
-        most=INT_MAX,
+        maximum=INT_MAX,
     )
 
     def __post_init__(self) -> None:
@@ -220,13 +220,13 @@ class ClientMetricsConfig:
         ConfigError: a value is out of range or malformed.
     """
 
-    interval_ms: int = whole(
+    interval_ms: int = integer(
         300_000,
         NamedSetting(
             "interval.ms", "The interval at which matching clients push their metrics.", "ms"
         ),
-        least=100,
-        most=HOUR_MS,
+        minimum=100,
+        maximum=HOUR_MS,
     )
     match: str = items(
         "",

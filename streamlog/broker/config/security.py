@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from streamlog.broker.config.settings import (
     INT_MAX,
     NamedSetting,
+    boolean,
     check_table,
     choice,
+    integer,
     password,
     text,
-    truth,
-    whole,
     words,
 )
 from streamlog.errors import ConfigError
@@ -145,7 +145,7 @@ class SecurityConfig:
         ),
         MECHANISMS,
     )
-    sasl_receive_bytes_max: int = whole(
+    sasl_receive_bytes_max: int = integer(
         512 * 1024,
         NamedSetting(
             "sasl.server.max.receive.size",
@@ -153,10 +153,10 @@ class SecurityConfig:
             "bytes",
             is_dynamic=False,
         ),
-        least=1024,
-        most=INT_MAX,
+        minimum=1024,
+        maximum=INT_MAX,
     )
-    failed_authentication_delay_ms: int = whole(
+    failed_authentication_delay_ms: int = integer(
         100,
         NamedSetting(
             "connection.failed.authentication.delay.ms",
@@ -165,9 +165,9 @@ class SecurityConfig:
             "ms",
             is_dynamic=False,
         ),
-        most=30_000,
+        maximum=30_000,
     )
-    connections_max_reauth_ms: int = whole(
+    connections_max_reauth_ms: int = integer(
         0,
         NamedSetting(
             "connections.max.reauth.ms",
@@ -187,7 +187,7 @@ class SecurityConfig:
             is_dynamic=False,
         ),
     )
-    jwks_refresh_ms: int = whole(
+    jwks_refresh_ms: int = integer(
         3_600_000,
         NamedSetting(
             "sasl.oauthbearer.jwks.endpoint.refresh.ms",
@@ -196,7 +196,7 @@ class SecurityConfig:
             "ms",
             is_dynamic=False,
         ),
-        least=1_000,
+        minimum=1_000,
     )
     token_audience: str = text(
         "",
@@ -222,16 +222,16 @@ class SecurityConfig:
             is_dynamic=False,
         ),
     )
-    token_clock_skew_s: int = whole(
+    token_clock_skew_s: int = integer(
         30,
         NamedSetting(
             "sasl.oauthbearer.clock.skew.seconds",
             "The accepted difference between the clocks of the broker and of the issuer of tokens.",
             is_dynamic=False,
         ),
-        most=3_600,
+        maximum=3_600,
     )
-    unsecured_tokens: bool = truth(
+    unsecured_tokens: bool = boolean(
         NamedSetting(
             "sasl.oauthbearer.unsecured.enable",
             "Whether tokens without a signature are accepted, which anyone can make for any user:"
@@ -260,7 +260,7 @@ class SecurityConfig:
             is_dynamic=False,
         ),
     )
-    allow_if_no_acl: bool = truth(
+    allow_if_no_acl: bool = boolean(
         NamedSetting(
             "allow.everyone.if.no.acl.found",
             "Whether everyone may use a topic, group or cluster that has no ACL.",

@@ -1,7 +1,7 @@
 """Setting: the name, type, bounds and documentation of a broker or topic setting.
 
-A table of settings is a frozen dataclass (`config`) whose fields are declared with `whole`,
-`fraction`, `truth`, `choice`, `words`, `items`, `text` or `password`, which give Kafka's name,
+A table of settings is a frozen dataclass (`config`) whose fields are declared with `integer`,
+`fraction`, `boolean`, `choice`, `words`, `items`, `text` or `password`, which give Kafka's name,
 type, bounds and documentation with the default. Everything else is derived from the declaration:
 the DescribeConfigs response, validation in AlterConfigs, error messages, docs/configuration.md.
 
@@ -70,7 +70,7 @@ class SettingOperation(IntEnum):
 
 
 class Form(NamedTuple):
-    """The format of a text that is not one of several words."""
+    """The format of a text, where a list of allowed words would not do."""
 
     pattern: str
     description: str
@@ -87,8 +87,8 @@ class Setting:
     unit: str
     """`bytes`, `ms`, or empty."""
     documentation: str
-    least: float = 0
-    most: float = 0
+    minimum: float = 0
+    maximum: float = 0
     choices: tuple[str, ...] = ()
     form: Form | None = None
     broker_name: str = ""
@@ -122,10 +122,12 @@ class Setting:
         """Raise ConfigError unless the value is allowed."""
         if isinstance(value, str):
             self._check_words(value)
-        elif not isinstance(value, bool) and not self.least <= cast("float", value) <= self.most:
-            raise ConfigError(f"{self.name}={value}: must be from {self.least} to {self.most}")
+            return
+        # Booleans have no bounds, and to Python True is 1, more than the maximum of 0.
+        if not isinstance(value, bool) and not self.minimum <= cast("float", value) <= self.maximum:
+            raise ConfigError(f"{self.name}={value}: must be from {self.minimum} to {self.maximum}")
 
-    def changed(self, operation: SettingOperation, now: str, text: str) -> str:
+    def alter_list(self, operation: SettingOperation, now: str, text: str) -> str:
         """Append items to a list, whose text is `now`, or remove them; return its new text.
 
         Raises:
@@ -136,6 +138,8 @@ class Setting:
                 f"{self.name} is not a list, so items can't be appended or subtracted: set it"
                 " instead"
             )
+        # As in Kafka, to append an item that is in the list and to subtract one that is not are no
+        # errors: a tool can repeat its request after a timeout.
         items, given = _items(now), _items(text)
         if operation is SettingOperation.APPEND:
             return ",".join(dict.fromkeys(items + given))
@@ -152,6 +156,7 @@ class Setting:
             case SettingKind.DOUBLE:
                 return self._number(text, float, "a number")
             case SettingKind.LIST:
+                # In one spelling, so that equal lists compare equal and describe alike.
                 return ",".join(_items(text))
         return text
 
@@ -174,7 +179,7 @@ class Setting:
             )
 
 
-class Declared(NamedTuple):
+class Declaration(NamedTuple):
     """A setting, and the attribute of the table that holds its value."""
 
     attribute: str
@@ -191,10 +196,10 @@ class NamedSetting(NamedTuple):
     is_dynamic: bool = True
 
 
-def whole(default: int, named: NamedSetting, *, least: int = 0, most: int = LONG_MAX) -> int:
-    """Declare an integer; of four bytes if `most` fits into four."""
-    kind = SettingKind.INT if most <= INT_MAX else SettingKind.LONG
-    return cast("int", _declare(kind, default, named, bounds=(least, most)))
+def integer(default: int, named: NamedSetting, *, minimum: int = 0, maximum: int = LONG_MAX) -> int:
+    """Declare an integer; it is an INT, of four bytes, if `maximum` fits into four."""
+    kind = SettingKind.INT if maximum <= INT_MAX else SettingKind.LONG
+    return cast("int", _declare(kind, default, named, bounds=(minimum, maximum)))
 
 
 def fraction(default: float, named: NamedSetting) -> float:
@@ -202,7 +207,7 @@ def fraction(default: float, named: NamedSetting) -> float:
     return cast("float", _declare(SettingKind.DOUBLE, default, named, bounds=(0, 1)))
 
 
-def truth(named: NamedSetting, *, default: bool) -> bool:
+def boolean(named: NamedSetting, *, default: bool) -> bool:
     """Declare a boolean."""
     return cast("bool", _declare(SettingKind.BOOLEAN, default, named))
 
@@ -249,8 +254,8 @@ def _declare(
         unit=named.unit,
         broker_name=named.broker_name,
         is_dynamic=named.is_dynamic,
-        least=bounds[0],
-        most=bounds[1],
+        minimum=bounds[0],
+        maximum=bounds[1],
         choices=choices,
         form=form,
     )
@@ -259,20 +264,20 @@ def _declare(
     return declared
 
 
-def declared_settings(table: type[Any]) -> Mapping[str, Declared]:
+def declared_settings(table: type[Any]) -> Mapping[str, Declaration]:
     """Return the settings of a table by Kafka's name, in the order of the table."""
-    known = _declared.get(table)
+    known = _declarations.get(table)
     if known is None:
         settings = ((each.name, each.metadata.get(_KEY)) for each in fields(table))
-        known = _declared[table] = {
-            setting.name: Declared(attribute, setting)
+        known = _declarations[table] = {
+            setting.name: Declaration(attribute, setting)
             for attribute, setting in settings
             if setting is not None
         }
     return known
 
 
-_declared: dict[type[Any], Mapping[str, Declared]] = {}
+_declarations: dict[type[Any], Mapping[str, Declaration]] = {}
 """The settings of each table; they never change, and every new table is checked against them."""
 
 
@@ -310,6 +315,7 @@ def alter_settings(
     for name, operation, text in changes:
         if name not in settings:
             raise unknown_setting("", name, settings)
+        # Before DELETE too: the running broker would keep the value until it restarts.
         if not settings[name].is_dynamic:
             raise ConfigError(f"{name} can't be changed while the broker runs")
         if operation is SettingOperation.DELETE:
@@ -318,10 +324,16 @@ def alter_settings(
         if text is None:
             raise ConfigError(f"{name} has no value: to restore the default, delete the setting")
         setting = settings[name]
+        # APPEND to a setting that the resource does not set begins with the effective value:
+        # 1. the broker default of `cleanup.policy` is `delete`; 2. APPEND `compact` to a topic
+        # sets `delete,compact` on the topic; 3. later changes of the default do not reach it.
+        # `after` is first, so that several changes to one name in a request build on each other.
         now = after.get(name, effective[name])
         wanted = (
-            text if operation is SettingOperation.SET else setting.changed(operation, now, text)
+            text if operation is SettingOperation.SET else setting.alter_list(operation, now, text)
         )
+        # Parsed and written again: the stored text is in Kafka's form, and an invalid value fails
+        # here, before anything is stored.
         after[name] = setting.text(setting.parse(wanted))
     return after
 
@@ -363,21 +375,21 @@ class _Number(NamedTuple):
     default: int
     reason: str
     unit: str = ""
-    least: int = 0
-    most: int = INT_MAX
+    minimum: int = 0
+    maximum: int = INT_MAX
 
 
 _NUMBERS: Final = (
-    _Number("background.threads", 10, ONE_LOOP, least=1),
-    _Number("num.io.threads", 8, ONE_LOOP, least=1),
-    _Number("num.network.threads", 3, ONE_LOOP, least=1),
+    _Number("background.threads", 10, ONE_LOOP, minimum=1),
+    _Number("num.io.threads", 8, ONE_LOOP, minimum=1),
+    _Number("num.network.threads", 3, ONE_LOOP, minimum=1),
     _Number("num.recovery.threads.per.data.dir", 2, "recovery reads one log after another"),
     _Number("num.replica.fetchers", 1, "one connection to each leader fetches all partitions"),
-    _Number("queued.max.requests", 500, CLIENTS_LIMITS, least=1),
+    _Number("queued.max.requests", 500, CLIENTS_LIMITS, minimum=1),
     _Number("log.cleaner.threads", 1, ONE_CLEANER),
     _Number("log.cleaner.io.buffer.size", 524_288, ONE_CLEANER, "bytes"),
     _Number("max.connection.creation.rate", INT_MAX, "max.connections limits connections"),
-    _Number("group.coordinator.threads", 4, ONE_LOOP, least=1),
+    _Number("group.coordinator.threads", 4, ONE_LOOP, minimum=1),
     _Number(
         "replica.fetch.min.bytes", 1, "a follower gets a response as soon as there is a record"
     ),
@@ -394,11 +406,11 @@ def _fields() -> list[tuple[str, Any, Any]]:
         (
             each.name.replace(".", "_"),
             int,
-            whole(
+            integer(
                 each.default,
                 NamedSetting(each.name, ignored_settings(each.reason), each.unit),
-                least=each.least,
-                most=each.most,
+                minimum=each.minimum,
+                maximum=each.maximum,
             ),
         )
         for each in _NUMBERS

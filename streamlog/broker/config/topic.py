@@ -16,17 +16,17 @@ from streamlog.broker.config.settings import (
     Form,
     NamedSetting,
     Setting,
+    boolean,
     check_table,
     choice,
     declared_settings,
     fraction,
     ignored_settings,
+    integer,
     items,
     replace_settings,
     texts_of,
-    truth,
     unknown_setting,
-    whole,
     words,
 )
 from streamlog.records.batch import UNCOMPRESSED_BYTES_MAX
@@ -77,7 +77,7 @@ class TopicConfig:
         ),
         ("delete", "compact"),
     )
-    retention_ms: int = whole(
+    retention_ms: int = integer(
         FOR_EVER,
         NamedSetting(
             "retention.ms",
@@ -87,9 +87,9 @@ class TopicConfig:
             "ms",
             "log.retention.ms",
         ),
-        least=FOR_EVER,
+        minimum=FOR_EVER,
     )
-    retention_bytes: int = whole(
+    retention_bytes: int = integer(
         FOR_EVER,
         NamedSetting(
             "retention.bytes",
@@ -98,9 +98,9 @@ class TopicConfig:
             "bytes",
             "log.retention.bytes",
         ),
-        least=FOR_EVER,
+        minimum=FOR_EVER,
     )
-    file_delete_delay_ms: int = whole(
+    file_delete_delay_ms: int = integer(
         60_000,
         NamedSetting(
             "file.delete.delay.ms",
@@ -110,7 +110,7 @@ class TopicConfig:
             "log.segment.delete.delay.ms",
         ),
     )
-    segment_bytes: int = whole(
+    segment_bytes: int = integer(
         1024 * 1024 * 1024,
         NamedSetting(
             "segment.bytes",
@@ -119,10 +119,10 @@ class TopicConfig:
             "bytes",
             "log.segment.bytes",
         ),
-        least=SEGMENT_BYTES_MIN,
-        most=SEGMENT_BYTES_MAX,
+        minimum=SEGMENT_BYTES_MIN,
+        maximum=SEGMENT_BYTES_MAX,
     )
-    segment_ms: int = whole(
+    segment_ms: int = integer(
         7 * DAY_MS,
         NamedSetting(
             "segment.ms",
@@ -131,9 +131,9 @@ class TopicConfig:
             "ms",
             "log.roll.ms",
         ),
-        least=1,
+        minimum=1,
     )
-    segment_index_bytes: int = whole(
+    segment_index_bytes: int = integer(
         10 * 1024 * 1024,
         NamedSetting(
             "segment.index.bytes",
@@ -141,10 +141,10 @@ class TopicConfig:
             "bytes",
             "log.index.size.max.bytes",
         ),
-        least=INDEX_ENTRY_BYTES_MAX,
-        most=INT_MAX,
+        minimum=INDEX_ENTRY_BYTES_MAX,
+        maximum=INT_MAX,
     )
-    index_interval_bytes: int = whole(
+    index_interval_bytes: int = integer(
         4096,
         NamedSetting(
             "index.interval.bytes",
@@ -152,9 +152,9 @@ class TopicConfig:
             "bytes",
             "log.index.interval.bytes",
         ),
-        most=INT_MAX,
+        maximum=INT_MAX,
     )
-    max_message_bytes: int = whole(
+    max_message_bytes: int = integer(
         1024 * 1024 + 12,
         NamedSetting(
             "max.message.bytes",
@@ -162,9 +162,9 @@ class TopicConfig:
             "bytes",
             "message.max.bytes",
         ),
-        most=MESSAGE_BYTES_MAX,
+        maximum=MESSAGE_BYTES_MAX,
     )
-    max_decompressed_bytes: int = whole(
+    max_decompressed_bytes: int = integer(
         64 * 1024 * 1024,
         NamedSetting(
             "max.decompressed.bytes",
@@ -173,9 +173,9 @@ class TopicConfig:
             "bytes",
             "message.max.decompressed.bytes",
         ),
-        most=UNCOMPRESSED_BYTES_MAX,
+        maximum=UNCOMPRESSED_BYTES_MAX,
     )
-    validate_records: bool = truth(
+    validate_records: bool = boolean(
         NamedSetting(
             "validate.records",
             "Whether every record of a batch is checked before the batch is appended: lengths,"
@@ -197,27 +197,27 @@ class TopicConfig:
         ),
         (UNCOMPRESSED, "gzip", "snappy", "lz4", "zstd", AS_PRODUCED),
     )
-    compression_gzip_level: int = whole(
+    compression_gzip_level: int = integer(
         GZIP_LEVEL,
         NamedSetting(
             "compression.gzip.level",
             "The level of compression.type 'gzip': higher is smaller and slower.",
             broker_name="compression.gzip.level",
         ),
-        least=1,
-        most=9,
+        minimum=1,
+        maximum=9,
     )
-    compression_lz4_level: int = whole(
+    compression_lz4_level: int = integer(
         LZ4_LEVEL,
         NamedSetting(
             "compression.lz4.level",
             "The level of compression.type 'lz4': higher is smaller and slower.",
             broker_name="compression.lz4.level",
         ),
-        least=1,
-        most=17,
+        minimum=1,
+        maximum=17,
     )
-    compression_zstd_level: int = whole(
+    compression_zstd_level: int = integer(
         ZSTD_LEVEL,
         NamedSetting(
             "compression.zstd.level",
@@ -225,8 +225,8 @@ class TopicConfig:
             " 10 on.",
             broker_name="compression.zstd.level",
         ),
-        least=-131_072,
-        most=22,
+        minimum=-131_072,
+        maximum=22,
     )
     message_timestamp_type: str = choice(
         CREATE_TIME,
@@ -238,7 +238,7 @@ class TopicConfig:
         ),
         (CREATE_TIME, LOG_APPEND_TIME),
     )
-    message_timestamp_before_max_ms: int = whole(
+    message_timestamp_before_max_ms: int = integer(
         LONG_MAX,
         NamedSetting(
             "message.timestamp.before.max.ms",
@@ -248,7 +248,7 @@ class TopicConfig:
             "log.message.timestamp.before.max.ms",
         ),
     )
-    message_timestamp_after_max_ms: int = whole(
+    message_timestamp_after_max_ms: int = integer(
         HOUR_MS,
         NamedSetting(
             "message.timestamp.after.max.ms",
@@ -269,7 +269,7 @@ class TopicConfig:
             broker_name="log.cleaner.min.cleanable.ratio",
         ),
     )
-    min_compaction_lag_ms: int = whole(
+    min_compaction_lag_ms: int = integer(
         0,
         NamedSetting(
             "min.compaction.lag.ms",
@@ -279,7 +279,7 @@ class TopicConfig:
             "log.cleaner.min.compaction.lag.ms",
         ),
     )
-    max_compaction_lag_ms: int = whole(
+    max_compaction_lag_ms: int = integer(
         LONG_MAX,
         NamedSetting(
             "max.compaction.lag.ms",
@@ -289,9 +289,9 @@ class TopicConfig:
             "ms",
             "log.cleaner.max.compaction.lag.ms",
         ),
-        least=1,
+        minimum=1,
     )
-    delete_retention_ms: int = whole(
+    delete_retention_ms: int = integer(
         DAY_MS,
         NamedSetting(
             "delete.retention.ms",
@@ -302,7 +302,7 @@ class TopicConfig:
             "log.cleaner.delete.retention.ms",
         ),
     )
-    mark_quiet_ms: int = whole(
+    mark_quiet_ms: int = integer(
         5_000,
         NamedSetting(
             "mark.quiet.ms",
@@ -312,18 +312,18 @@ class TopicConfig:
             "ms",
             "log.mark.quiet.ms",
         ),
-        least=-1,
+        minimum=-1,
     )
-    flush_messages: int = whole(
+    flush_messages: int = integer(
         FLUSH_NEVER,
         NamedSetting(
             "flush.messages",
             "With flush=os: how many records may be acknowledged before they are on disk.",
             broker_name="log.flush.interval.messages",
         ),
-        least=1,
+        minimum=1,
     )
-    flush_ms: int = whole(
+    flush_ms: int = integer(
         FLUSH_NEVER,
         NamedSetting(
             "flush.ms",
@@ -333,7 +333,7 @@ class TopicConfig:
         ),
     )
 
-    min_insync_replicas: int = whole(
+    min_insync_replicas: int = integer(
         BY_REPLICAS,
         NamedSetting(
             "min.insync.replicas",
@@ -342,9 +342,9 @@ class TopicConfig:
             " 2 if there are 3 or more, otherwise 1.",
             broker_name="min.insync.replicas",
         ),
-        most=INT_MAX,
+        maximum=INT_MAX,
     )
-    unclean_leader_election: bool = truth(
+    unclean_leader_election: bool = boolean(
         NamedSetting(
             "unclean.leader.election.enable",
             "Whether a replica that may lack acknowledged records may become leader if no other"
@@ -372,7 +372,7 @@ class TopicConfig:
         REPLICAS,
     )
 
-    preallocate: bool = truth(
+    preallocate: bool = boolean(
         NamedSetting(
             "preallocate",
             ignored_settings("segments grow with the records that are written"),
@@ -380,7 +380,7 @@ class TopicConfig:
         ),
         default=False,
     )
-    segment_jitter_ms: int = whole(
+    segment_jitter_ms: int = integer(
         0,
         NamedSetting(
             "segment.jitter.ms",
@@ -389,7 +389,7 @@ class TopicConfig:
             broker_name="log.roll.jitter.ms",
         ),
     )
-    local_retention_bytes: int = whole(
+    local_retention_bytes: int = integer(
         -2,
         NamedSetting(
             "local.retention.bytes",
@@ -397,9 +397,9 @@ class TopicConfig:
             "bytes",
             broker_name="log.local.retention.bytes",
         ),
-        least=-2,
+        minimum=-2,
     )
-    local_retention_ms: int = whole(
+    local_retention_ms: int = integer(
         -2,
         NamedSetting(
             "local.retention.ms",
@@ -407,18 +407,18 @@ class TopicConfig:
             "ms",
             broker_name="log.local.retention.ms",
         ),
-        least=-2,
+        minimum=-2,
     )
     remote_storage_enable: str = choice(
         "false",
         NamedSetting("remote.storage.enable", "Only false: there is no remote storage."),
         ("false",),
     )
-    remote_log_copy_disable: bool = truth(
+    remote_log_copy_disable: bool = boolean(
         NamedSetting("remote.log.copy.disable", ignored_settings("there is no remote storage")),
         default=False,
     )
-    remote_log_delete_on_disable: bool = truth(
+    remote_log_delete_on_disable: bool = boolean(
         NamedSetting(
             "remote.log.delete.on.disable", ignored_settings("there is no remote storage")
         ),

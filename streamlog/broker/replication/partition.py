@@ -433,7 +433,7 @@ class Partition:
 
         Raises what `PartitionLog.aborted` raises.
         """
-        found = self.log.aborted(offset, self.log.found_end_offset)
+        found = self.log.aborted(offset, self.log.read_end_offset)
         return sorted(found, key=lambda decided: decided.first_offset)
 
     def begin_sync(self, *, sealed_only: bool) -> PendingSync | None:

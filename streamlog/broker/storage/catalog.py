@@ -48,7 +48,7 @@ TOPICS = "topics.json"
 CHECKPOINTS = "checkpoints"
 CLEAN_SHUTDOWN = "clean_shutdown"
 LISTENER = "listener"
-LIVES = "lives"
+DIRECTORY_IDS = "lives"
 LOCK = "lock"
 
 RECOVERY_POINTS = "recovery_points"
@@ -58,7 +58,7 @@ HIGH_WATERMARKS = "high_watermarks"
 OFFSET_MAX = 2**63 - 1
 NO_BROKER_EPOCH = -1
 
-LIVES_MAX = 1000
+DIRECTORY_IDS_MAX = 1000
 """Starts in a row without a response to their registration; of more, the oldest are dropped."""
 _FORMAT = 1
 _CHECKSUM = "crc32c"
@@ -154,20 +154,20 @@ class Catalog:
         )
         self._replace(META, "\n".join(lines) + "\n")
 
-    def lives(self) -> list[bytes]:
+    def directory_ids(self) -> list[bytes]:
         """Read the ids of the starts that may have registered last, the newest last."""
-        content = self._read_json(LIVES)
+        content = self._read_json(DIRECTORY_IDS)
         if content is None:
             return []  # The directory is new, or older than this file.
         try:
             return [_topic_id(each) for each in content["lives"]]
         except MALFORMED as error:
-            raise self.damaged_error(LIVES, error) from error
+            raise self.damaged_error(DIRECTORY_IDS, error) from error
 
-    def write_lives(self, lives: Sequence[bytes]) -> None:
+    def write_directory_ids(self, ids: Sequence[bytes]) -> None:
         """Write the ids of the starts that may have registered last."""
-        kept = [each.hex() for each in lives[-LIVES_MAX:]]
-        self._replace_json(LIVES, {"version": _FORMAT, "lives": kept})
+        kept = [each.hex() for each in ids[-DIRECTORY_IDS_MAX:]]
+        self._replace_json(DIRECTORY_IDS, {"version": _FORMAT, "lives": kept})
 
     def topics(self) -> tuple[list[TopicEntry], set[str]]:
         """Read the topics, and the keys of what is being deleted (`deletion_key`)."""
@@ -266,7 +266,7 @@ class Catalog:
         self._remove(CLEAN_SHUTDOWN)
         return ends, broker_epoch
 
-    def least_ends(self) -> dict[str, int]:
+    def minimum_ends(self) -> dict[str, int]:
         """Return, by partition folder, the offset that the log reaches at least.
 
         It is the last known synced offset, or the end at a clean shutdown.
@@ -448,7 +448,7 @@ class DirectoryIds:
     def _read(self) -> tuple[list[bytes], bool]:
         """Return the ids in the directory, and whether the file was readable."""
         try:
-            return self._catalog.lives(), True
+            return self._catalog.directory_ids(), True
         except CorruptData as error:
             _log.warning(
                 "%s; older copies of the directory go unnoticed until the next start", error
@@ -458,37 +458,38 @@ class DirectoryIds:
     def begin(self) -> list[bytes]:
         """Begin a start; return the ids to register with, this start's last.
 
-        If the disk refuses the file, the previous start continues. If the ids can't be read, none
-        is returned, and the controller does not compare the directory this time.
+        If the disk refuses the file, the broker registers with the ids of earlier starts
+        only. If the ids can't be read, none is returned, and the controller does not compare the
+        directory this time.
         """
-        lives, is_told = self._read()
+        ids, is_readable = self._read()
         own = self._draw()
         # 1. Starts 1 and 2 are in the file; start 3 appends its id and registers with 1, 2, 3.
         # 2. The controller knows 2 from the last registration: it finds it, so this is the same
         #    directory, and remembers 3. 3. After its response, `keep` leaves only 3.
         # A copy restored from before start 2 has only 1: the controller does not find 2 in it.
         try:
-            self._catalog.write_lives([*lives, own])
+            self._catalog.write_directory_ids([*ids, own])
         except OSError as error:
             _log.warning(
                 "%s: the id of this start can't be written: %s", self._path, error.strerror
             )
-            return lives
+            return ids
         self._own = own
-        return [*lives, own] if is_told else []
+        return [*ids, own] if is_readable else []
 
     @property
     def has_earlier_start(self) -> bool:
         """Whether a broker was started on this directory before."""
-        lives, is_told = self._read()
-        return bool(lives) or not is_told
+        ids, is_readable = self._read()
+        return bool(ids) or not is_readable
 
     def keep(self) -> None:
         """Drop earlier ids, because the controller knows this one."""
         if self._own is None:
             return
         try:
-            self._catalog.write_lives([self._own])
+            self._catalog.write_directory_ids([self._own])
         except OSError as error:
             _log.warning(
                 "%s: the ids of earlier starts can't be dropped: %s", self._path, error.strerror

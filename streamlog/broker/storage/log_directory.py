@@ -264,12 +264,12 @@ class LogDirectory:
         self._altered = AlteredSettings()
         self._lock = lock
         self._catalog = Catalog(files, path)
-        self.lives = DirectoryIds(self._catalog, path, new_topic_id)
+        self.directory_ids = DirectoryIds(self._catalog, path, new_topic_id)
         """The ids by which the controller detects an older copy of this directory."""
         self._folders = Folders(files, path)
         self._checkpoints = LogCheckpoints(self._catalog)
         self._listener = ListenerFile(self._catalog)
-        self._least_ends: Mapping[str, int] = {}
+        self._minimum_ends: Mapping[str, int] = {}
         self._topics: dict[str, TopicState] = {}
         self._deleting: set[str] = set()
         """What is still to be deleted from the disk (`catalog.deletion_key`)."""
@@ -572,7 +572,7 @@ class LogDirectory:
         for log in topic.partitions.values():
             log.configure(topic.config)
 
-    def least_end(self, topic: str, partition: int) -> int:
+    def minimum_end(self, topic: str, partition: int) -> int:
         """Return the offset that a log reaches at least, for a directory that is read only.
 
         If the log ends before it, its last batches are damaged or were cut off.
@@ -582,9 +582,9 @@ class LogDirectory:
         """
         self.log(topic, partition)
         folder = partition_folder(self._topics[topic].topic_id, partition)
-        return self._least_ends.get(folder, 0)
+        return self._minimum_ends.get(folder, 0)
 
-    def look_again(self, topic: str, partition: int) -> PartitionLog:
+    def reopen(self, topic: str, partition: int) -> PartitionLog:
         """Open a log again as its files are now, for a directory that is read only.
 
         Raises:
@@ -799,7 +799,7 @@ class LogDirectory:
             self._folders.check_owned()
         entries, _ = self._catalog.topics()
         # Before the logs: a broker at work may extend them after this.
-        self._least_ends = self._catalog.least_ends()
+        self._minimum_ends = self._catalog.minimum_ends()
         for entry in entries:
             logs = {number: self._read_only_log(entry, number) for number in entry.partitions}
             self._topics[entry.name] = topic_state(entry, logs, self._config.topic)

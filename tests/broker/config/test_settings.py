@@ -14,12 +14,12 @@ from streamlog.broker.config.settings import (
     SettingKind,
     SettingOperation,
     alter_settings,
+    boolean,
     check_table,
     choice,
     declared_settings,
     fraction,
-    truth,
-    whole,
+    integer,
     words,
 )
 from streamlog.errors import ConfigError
@@ -27,12 +27,12 @@ from streamlog.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fruit:
-    size: int = whole(3, NamedSetting("size.bytes", "How large.", "bytes"), least=1, most=9)
+    size: int = integer(3, NamedSetting("size.bytes", "How large.", "bytes"), minimum=1, maximum=9)
     ripe: float = fraction(0.5, NamedSetting("ripe.ratio", "How ripe."))
-    red: bool = truth(NamedSetting("red", "Whether it is red."), default=False)
+    red: bool = boolean(NamedSetting("red", "Whether it is red."), default=False)
     colour: str = choice("red", NamedSetting("colour", "Which."), ("red", "green"))
     uses: str = words("eat", NamedSetting("uses", "What for."), ("eat", "press", "cook"))
-    kind: int = whole(1, NamedSetting("kind", "Which.", is_dynamic=False))
+    kind: int = integer(1, NamedSetting("kind", "Which.", is_dynamic=False))
 
 
 SETTINGS = {name: each.setting for name, each in declared_settings(Fruit).items()}
@@ -125,4 +125,4 @@ def test_what_is_added_and_taken_away_again_is_gone(given_words: list[str]) -> N
     )
     assert {*added["uses"].split(",")} == {"eat", *given_words}
     setting = SETTINGS["uses"]
-    assert setting.changed(SettingOperation.SUBTRACT, added["uses"], added["uses"]) == ""
+    assert setting.alter_list(SettingOperation.SUBTRACT, added["uses"], added["uses"]) == ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 
-from streamlog.broker.storage.catalog import LIVES, Catalog, DirectoryIds
+from streamlog.broker.storage.catalog import DIRECTORY_IDS, Catalog, DirectoryIds
 from streamlog.broker.storage.disk.files import read_file, replace_file
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 
@@ -39,19 +39,19 @@ def test_a_copy_from_before_a_registration_lacks_its_life() -> None:
     lives = of(files)
     lives.begin()
     lives.keep()
-    backup = read_file(files, f"{PATH}/{LIVES}")
+    backup = read_file(files, f"{PATH}/{DIRECTORY_IDS}")
     lives = of(files)
     (*_, registered) = lives.begin()
     lives.keep()
-    replace_file(files, f"{PATH}/{LIVES}", backup)
+    replace_file(files, f"{PATH}/{DIRECTORY_IDS}", backup)
     assert registered not in of(files).begin()
 
 
 def test_a_file_that_is_damaged_is_not_compared() -> None:
     files = made()
     of(files).begin()
-    data = read_file(files, f"{PATH}/{LIVES}")
-    replace_file(files, f"{PATH}/{LIVES}", data.replace(b"0000", b"0001", 1))
+    data = read_file(files, f"{PATH}/{DIRECTORY_IDS}")
+    replace_file(files, f"{PATH}/{DIRECTORY_IDS}", data.replace(b"0000", b"0001", 1))
     lives = of(files)
     assert lives.has_earlier_start
     assert lives.begin() == []

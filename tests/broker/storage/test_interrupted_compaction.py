@@ -13,7 +13,7 @@ from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.broker.storage.repair.findings import Finding, FindingKind, InspectionReport
 from streamlog.broker.storage.repair.inspection import Inspection
 from streamlog.broker.storage.repair.partition_repair import repair_partition
-from streamlog.broker.storage.repair.raw_partition import PlacedBatch
+from streamlog.broker.storage.repair.raw_partition import RawBatch
 from tests.broker.storage.batches import read_records
 from tests.broker.storage.compaction.test_cleaning import COMPACTED, clean, keyed, seen
 from tests.broker.storage.log.test_swap import Killed, MortalFiles
@@ -75,7 +75,7 @@ def dumped(files: MemoryFiles) -> list[int]:
     with Inspection.open("data", files=files) as inspection:
         placed = list(inspection.batches(inspection.partition("t", 0)))
     assert not any(isinstance(each, Finding) and each.is_damage for each in placed)
-    batches = [each.batch for each in placed if isinstance(each, PlacedBatch)]
+    batches = [each.batch for each in placed if isinstance(each, RawBatch)]
     return [record.offset for batch in batches for record in batch.records()]
 
 
@@ -149,7 +149,7 @@ def test_damage_in_a_segment_that_waits_for_its_place_is_told_and_mended() -> No
         first = next(
             each
             for each in inspection.batches(inspection.partition("t", 0))
-            if isinstance(each, PlacedBatch) and each.batch.record_count
+            if isinstance(each, RawBatch) and each.batch.record_count
         )
     assert first.path == finding.path
     file = files.open(finding.path, writable=True)

@@ -490,8 +490,9 @@ class ClassicGroup:
         1. Instance `a` runs as member m1 and restarts. 2. It joins again without a member id, and
            becomes m2. 3. If m1 is still alive (two processes with one instance id), its requests
            get FENCED_INSTANCE_ID. In a stable group that keeps its protocol, m2 gets the assignment
-           of m1 and no rebalance happens. If m1 led the group, m2 must not assign again: it is told
-           to skip the assignment or, in versions without that field, that m1 is the leader.
+           of m1 and no rebalance happens. If m1 led the group, m2 must not assign again:
+           the response says to skip the assignment or, in versions without that field, names m1 as
+           the leader.
         """
         old = self.members[self._static[instance_id]]
         outcome = old.release(ErrorCode.FENCED_INSTANCE_ID)
@@ -551,8 +552,8 @@ class ClassicGroup:
         if self._round is None:
             return ShardOutcome()
         end_ms = self._round.may_end_ms if self._have_all_joined() else self._round.must_end_ms
-        # 1. All have joined: wait only for the initial delay of a new group. 2. Somebody is
-        #    missing: wait for the longest rebalance timeout, then go on without that member.
+        # 1. All have joined: wait only for the initial delay of a new group. 2. A member is
+        #    missing: wait for the longest rebalance timeout, then continue without it.
         if at.now_ms < end_ms:
             return ShardOutcome()
         # Members that did not join in time are removed. Static members are not: they may be
@@ -612,7 +613,7 @@ class ClassicGroup:
         return self.members.get(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
 
     def _sync_refusal(self, request: SyncGroupRequest) -> ErrorCode:
-        # The instance id is checked first, so that the old process of a static member is told that
+        # The instance id is checked first, so that the old process of a static member learns that
         # it is fenced and not that it is unknown: it must stop and not join again.
         if request.generation_id != self.generation:
             return ErrorCode.ILLEGAL_GENERATION

@@ -307,7 +307,12 @@ def _log_reasons(request: GroupRequest) -> None:
             reasons = [(m.member_id, "leaves", m.reason) for m in request.members if m.reason]
         case _:
             return
-    for who, does, why in reasons:
+    for member, action, reason in reasons:
         _logger.info(
-            "group %s: %s %s: %.*s", request.group_id, who, does, REASON_CHARACTERS_MAX, why
+            "group %s: %s %s: %.*s",
+            request.group_id,
+            member,
+            action,
+            REASON_CHARACTERS_MAX,
+            reason,
         )

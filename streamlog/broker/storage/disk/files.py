@@ -126,7 +126,7 @@ class Reserve:
                 try:
                     _fill(files, self._path(number))
                 except FileNotFoundError:
-                    # There was no space for its directory, or somebody has removed it. Listing
+                    # There was no space for its directory, or an operator removed it. Listing
                     # the data directory raises if that is gone too.
                     files.list(self._directory.removesuffix(f"/{RESERVE}"))
                     files.make_directory(self._directory)

@@ -16,13 +16,13 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Generic, TypeAlias, TypeVar
 
-OFFLOAD_THREAD = "streamlog-aside"
+OFFLOAD_THREAD = "streamlog-offload"
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
 Threads: TypeAlias = Callable[[str], Executor]
-"""Returns a thread, by its name, as an executor: each user beside the loop has its own."""
+"""Starts a thread and returns it as an executor, which runs one job at a time."""
 
 
 def os_thread(name: str) -> Executor:

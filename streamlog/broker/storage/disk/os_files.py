@@ -172,7 +172,7 @@ class OsFiles:
 
     @property
     def is_short(self) -> bool:
-        """Whether so many files are open that a slow reader should not keep one open."""
+        """Whether descriptors are short, so that a slow reader should not keep a file open."""
         return len(self._numbers) > self.shares.open_logs + self.shares.reads
 
     def map(self, path: str) -> OsMapping:

@@ -202,8 +202,8 @@ class SparseIndex:
     def _write_pending(self, file: File, *, make_room: bool) -> None:
         size_bytes = file.size()
         if size_bytes < self._stored * self.entry_bytes:
-            # Somebody has cut the file. The entries in memory still lead into the log, as a walk
-            # from the segment's start finds what is before them.
+            # Another program has cut the file. The entries in memory are still usable: a walk from
+            # the segment's start finds the batches before them.
             self._stored = 0
         if not self._pending:
             return

@@ -203,7 +203,7 @@ class PartitionLog:
         self.epochs = LeaderEpochHistory(files, directory)
         self.recovery = recovery.Recovery()
         self.synced = SyncedEnd(START_OFFSET, START_OFFSET, 0)
-        self.found_end_offset = START_OFFSET
+        self.read_end_offset = START_OFFSET
         """The offset after the last batch that `range` returned."""
         self.cleaned = swap.CleanedOffset(files, directory)
         self.lost = LostOffsets(files, directory)
@@ -585,7 +585,7 @@ class PartitionLog:
                     return b""
                 end = segment.position_of(before_offset)
             found = segment.range(offset, max_bytes, min_one=min_one, limit=end)
-            self.found_end_offset = segment.found_end_offset
+            self.read_end_offset = segment.read_end_offset
             return found
 
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:

@@ -76,7 +76,7 @@ class AppendedFile:
         file = self._files.open(path, writable=True)
         if file.size() < size_bytes:
             file.close()
-            # Somebody put an older copy under the same name: appending to it would leave a gap.
+            # The file was replaced by an older copy: appending to it would leave a gap.
             return None
         self.file, self.was_released = file, False
         self._files.held.add(self)
@@ -205,7 +205,7 @@ class Segment:
         self.leader_epoch = -1
         """The highest leader epoch of the batches that were read as a whole."""
         self.damage: list[Damage] = []
-        self.found_end_offset = base_offset
+        self.read_end_offset = base_offset
         """The offset after the last batch that `range` returned."""
         self.has_unwritten_indexes = False
         """Whether index entries are only in memory because the disk was full."""
@@ -538,7 +538,7 @@ class Segment:
             )
             end = last.position + last.size_bytes
             self._remember(last.next_offset, end if following is None else following)
-            self.found_end_offset = last.next_offset
+            self.read_end_offset = last.next_offset
             return file.range(end - first.position, first.position)
 
     def position_of(self, offset: int) -> int:

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 
 LINK_CHECK_MS = 100
-"""How often the log checks that its file still has a name: appends to a file that somebody has
-deleted succeed until then."""
+"""How often the log checks that its file still has a name: appends to a deleted file succeed until
+then."""
 
 
 class LogDisk:
@@ -106,7 +106,7 @@ class LogDisk:
         """Check, every `LINK_CHECK_MS`, that the active segment's file still exists.
 
         Raises:
-            LogDirectoryLost: somebody has deleted it.
+            LogDirectoryLost: its file was deleted.
         """
         if now_ms < self._link_check_ms:
             return

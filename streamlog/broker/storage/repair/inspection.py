@@ -21,7 +21,7 @@ from streamlog.broker.storage.disk.os_files import OsFiles, process_id
 from streamlog.broker.storage.log.partition_log import START_OFFSET
 from streamlog.broker.storage.repair.findings import Counts, Finding, InspectionReport
 from streamlog.broker.storage.repair.partition_audit import PartitionAudit
-from streamlog.broker.storage.repair.raw_partition import PlacedBatch, RawPartition
+from streamlog.broker.storage.repair.raw_partition import RawBatch, RawPartition
 from streamlog.errors import LogDirectoryLost, UnknownTopicOrPartition, UsageError
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class Inspection:
 
     def batches(
         self, stored: RawPartition, offset: int = START_OFFSET
-    ) -> Iterator[PlacedBatch | Finding]:
+    ) -> Iterator[RawBatch | Finding]:
         """Iterate over a partition from the batch that contains `offset` on, with its findings.
 
         Raises:

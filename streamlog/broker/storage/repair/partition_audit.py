@@ -36,7 +36,7 @@ from streamlog.broker.storage.log.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from streamlog.broker.storage.log.swap import leftover_files, swap_end
 from streamlog.broker.storage.repair.findings import Counts, Finding, FindingKind
 from streamlog.broker.storage.repair.raw_partition import (
-    PlacedBatch,
+    RawBatch,
     RawPartition,
     RawSegment,
     Unsound,
@@ -262,7 +262,7 @@ class PartitionAudit:
             reason=why,
         )
 
-    def walk(self, offset: int) -> Iterator[PlacedBatch | Finding]:
+    def walk(self, offset: int) -> Iterator[RawBatch | Finding]:
         """Iterate over batches and findings from the one that contains `offset` on.
 
         Raises:
@@ -285,7 +285,7 @@ class PartitionAudit:
 
     def _walk_segment(
         self, segment: RawSegment, next_base: int | None, offset: int
-    ) -> Iterator[PlacedBatch | Finding]:
+    ) -> Iterator[RawBatch | Finding]:
         path = segment.path
         try:
             file = self._files.open(path)
@@ -349,12 +349,10 @@ class PartitionAudit:
                 reason=f"after the last whole batch: {tail.reason}",
             )
 
-    def _classify(
-        self, path: str, each: tuple[int, RecordBatch] | Unsound
-    ) -> PlacedBatch | Finding:
+    def _classify(self, path: str, each: tuple[int, RecordBatch] | Unsound) -> RawBatch | Finding:
         if isinstance(each, Unsound):
             return self._damaged(path, each, each.next_offset)
-        return PlacedBatch(path, *each)
+        return RawBatch(path, *each)
 
     def _damaged(self, path: str, item: Unsound, next_offset: int | None) -> Finding:
         return Finding(
@@ -386,7 +384,7 @@ class PartitionAudit:
         self.counts.records += max(batch.record_count, 0)
         self.counts.size_bytes += batch.size_bytes
 
-    def _order(self, placed: PlacedBatch) -> Iterator[Finding]:
+    def _order(self, placed: RawBatch) -> Iterator[Finding]:
         """Check that a batch continues its producer's sequence, as the broker checked it."""
         batch = placed.batch
         if batch.record_count == 0:
@@ -422,7 +420,7 @@ class PartitionAudit:
                 reason=why,
             )
 
-    def _unreadable(self, placed: PlacedBatch) -> Iterator[Finding]:
+    def _unreadable(self, placed: RawBatch) -> Iterator[Finding]:
         """Report a batch whose records no reader can decode."""
         why = unreadable_reason(placed.batch)
         if why:

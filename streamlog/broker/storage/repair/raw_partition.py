@@ -34,7 +34,7 @@ class Unsound:
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedBatch:
+class RawBatch:
     """A sound batch and its position in a file."""
 
     path: str

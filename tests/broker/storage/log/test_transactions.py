@@ -74,7 +74,7 @@ def committed(log: PartitionLog, offset: int = 0) -> list[tuple[int, bytes]]:
     seen: list[tuple[int, bytes]] = []
     limit = stable_offset(log)
     while found := log.read(offset, max_bytes=300, before_offset=limit):
-        aborted = sorted(log.aborted(offset, log.found_end_offset), key=_first_offset)
+        aborted = sorted(log.aborted(offset, log.read_end_offset), key=_first_offset)
         hidden: set[int] = set()
         for each in split_batches(found):
             while aborted and aborted[0].first_offset <= each.last_offset:

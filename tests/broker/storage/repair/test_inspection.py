@@ -22,7 +22,7 @@ from streamlog.broker.storage.repair.partition_repair import (
     RepairStep,
     repair_partition,
 )
-from streamlog.broker.storage.repair.raw_partition import PlacedBatch
+from streamlog.broker.storage.repair.raw_partition import RawBatch
 from streamlog.errors import LogDirectoryLost, UnknownTopicOrPartition, UsageError
 from streamlog.records.batch import LogRecord, split_batches
 from streamlog.records.control_batches import ABORT, COMMIT
@@ -138,7 +138,7 @@ def kinds(report: InspectionReport) -> set[FindingKind]:
     return {finding.kind for finding in report.findings}
 
 
-def placed(files: MemoryFiles) -> Iterator[PlacedBatch | Finding]:
+def placed(files: MemoryFiles) -> Iterator[RawBatch | Finding]:
     with Inspection.open("data", files=files) as inspection:
         yield from inspection.batches(inspection.partition("t", 0))
 
@@ -183,7 +183,7 @@ def test_a_flipped_bit_is_found_and_mended(data: st.DataObject) -> None:
     touched = [
         each
         for each in placed(files)
-        if isinstance(each, PlacedBatch)
+        if isinstance(each, RawBatch)
         and each.path == path
         and each.position <= position < each.position + each.batch.size_bytes
     ]
@@ -208,7 +208,7 @@ def test_a_flipped_bit_is_found_and_mended(data: st.DataObject) -> None:
     assert served(files) == {o: value for o, value in before.items() if o not in lost}
 
 
-def _flipped_back(victim: PlacedBatch, files: MemoryFiles, aside: str) -> bytes:
+def _flipped_back(victim: RawBatch, files: MemoryFiles, aside: str) -> bytes:
     """All of the batch was set aside, and nothing else."""
     kept = read_file(files, aside)
     sound = bytes(victim.batch.data)
@@ -221,7 +221,7 @@ def _flipped_back(victim: PlacedBatch, files: MemoryFiles, aside: str) -> bytes:
 def test_whatever_is_overwritten_or_cut_the_rest_is_served(data: st.DataObject) -> None:
     files = filled()
     before = served(files)
-    where = [each for each in placed(files) if isinstance(each, PlacedBatch)]
+    where = [each for each in placed(files) if isinstance(each, RawBatch)]
     touched: set[int] = set()
     for _ in range(data.draw(st.integers(1, 4))):
         path = data.draw(st.sampled_from(paths(files, ".log")))
@@ -445,7 +445,7 @@ def test_mending_survives_a_crash_at_every_step(keep_bytes: int | None) -> None:
         files = Dying()
         filled(12, files=files)
         before = served(files)
-        victim = [each for each in placed(files) if isinstance(each, PlacedBatch)][4]
+        victim = [each for each in placed(files) if isinstance(each, RawBatch)][4]
         flip(files, victim.path, victim.position + 30, 1)
         files.crash(keep_bytes=None)
         files.steps_left = steps
