@@ -67,7 +67,7 @@ def test_one_disk_after_the_other_is_replaced() -> None:
                 await node.kill()
                 empty(node)
                 await node.start()
-                assert (await read_status_until(log.admin(), WELL_S)).is_well
+                assert (await read_status_until(log.admin(), WELL_S)).is_healthy
                 # At its first look the registration of the old disk may still count.
                 assert node.broker is not None
                 assert node.broker.directory.log("t", 0).log_end_offset == 30
@@ -124,7 +124,7 @@ def test_the_only_complete_replica_is_replaced_and_nothing_empty_leads_in_silenc
             elected = await log.admin().elect_leaders([PLACE], unclean=True)
             assert elected[PLACE] is None
             assert await values(log) == [b"one"]
-            assert (await read_status_until(log.admin(), WELL_S)).is_well
+            assert (await read_status_until(log.admin(), WELL_S)).is_healthy
 
     lived(Cluster, story)
 
@@ -147,7 +147,7 @@ def test_a_copy_of_a_disk_that_is_put_back_does_not_count_as_the_disk() -> None:
             await node.start()
             await until(lambda: leader(cluster) == -1)
             await cluster.ready()
-            assert not (await read_status(log.admin())).is_well
+            assert not (await read_status(log.admin())).is_healthy
             assert (await log.admin().elect_leaders([PLACE], unclean=True))[PLACE] is None
             assert await values(log) == [b"one"], "what was lost is what an operator accepted"
 

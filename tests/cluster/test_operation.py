@@ -32,7 +32,7 @@ def test_a_lost_disk_is_replaced(tmp_path: Path) -> None:
             cluster.start(3)
             await cluster.ready()
             await cluster.in_sync("orders")
-            assert (await read_status_until(log.admin(), 60)).is_well
+            assert (await read_status_until(log.admin(), 60)).is_healthy
 
     with Cluster(tmp_path) as cluster:
         asyncio.run(story(cluster))
