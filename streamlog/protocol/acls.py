@@ -1,7 +1,7 @@
-"""The words of ACLs by Kafka's numbers: resources, patterns, operations, permissions.
+"""Kafka's numbers in ACLs: resource types, patterns, operations, permissions.
 
-What broker and client have in common; who decides by ACLs is the broker
-(`broker/security/acl_authorizer`). KIP-140, KIP-290 (patterns), KIP-430 (what can be done to what).
+Brokers and clients share them (KIP-140, KIP-290 for patterns, KIP-430 for the operations of each
+resource type). Not done here: the decision by ACLs (`broker/security/acl_authorizer`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from enum import IntEnum
 ANY_NAME = "*"
 ANY_HOST = "*"
 CLUSTER = "kafka-cluster"
-"""The name of the one cluster."""
+"""The resource name of the cluster."""
 
 
 class ResourceType(IntEnum):
-    """What can be protected, by Kafka's numbers."""
+    """The types of protected resources, with Kafka's numbers."""
 
     ANY = 1
     TOPIC = 2
@@ -26,7 +26,7 @@ class ResourceType(IntEnum):
 
 
 class Pattern(IntEnum):
-    """How a resource is named (KIP-290); the first two only in filters."""
+    """How an ACL's name matches resources (KIP-290); ANY and MATCH only in filters."""
 
     ANY = 1
     MATCH = 2
@@ -35,7 +35,7 @@ class Pattern(IntEnum):
 
 
 class Operation(IntEnum):
-    """What can be done."""
+    """The operations on resources, with Kafka's numbers."""
 
     ANY = 1
     ALL = 2
@@ -52,7 +52,7 @@ class Operation(IntEnum):
 
 
 class Permission(IntEnum):
-    """What an ACL says."""
+    """Whether an ACL allows or denies; ANY only in filters."""
 
     ANY = 1
     DENY = 2
@@ -82,4 +82,4 @@ OPERATIONS: Mapping[ResourceType, tuple[Operation, ...]] = {
     ),
     ResourceType.TRANSACTIONAL_ID: (Operation.WRITE, Operation.DESCRIBE),
 }
-"""What can be done to what (KIP-430)."""
+"""The operations of each resource type (KIP-430)."""

@@ -1,8 +1,8 @@
-"""The APIs that are served, by key: the one list of what this release speaks.
+"""The table of all APIs that this release serves and uses, with their versions.
 
-A broker advertises it in ApiVersions and dispatches by it, a client negotiates with it. An API
-or a version that is not here is neither answered nor asked for. Kafka assigns the keys, but for
-those of our own.
+A broker advertises the table in ApiVersions and dispatches by it; a client negotiates versions with
+it. APIs and versions that are not in the table are neither served nor used. Kafka assigns the keys,
+except those of our own APIs.
 """
 
 from __future__ import annotations
@@ -165,8 +165,8 @@ from streamlog.protocol.schema import Message
 
 API_VERSIONS_KEY: Final = 18
 OWN_KEY: Final = 20_000
-"""APIs of our own have keys from here on, far from those of Kafka and of its vendors; clients that
-do not know a key that is advertised step over it."""
+"""The first key of our own APIs, far from those of Kafka and its vendors. Clients ignore keys in
+ApiVersions that they don't know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,17 +180,17 @@ class Api:
     min_version: int
     max_version: int
     client_version_max: int
-    """The newest in which clients ask; in newer ones brokers ask each other."""
+    """The newest version that clients use; newer ones are for requests between brokers."""
     flexible_from: int | None
     is_of_peers: bool
-    """Whether nodes of a cluster ask it of each other, and nobody else does."""
+    """Whether only nodes of the cluster send this request, to each other."""
 
     def is_flexible(self, version: int) -> bool:
         """Whether this version has compact lengths and tagged fields."""
         return self.flexible_from is not None and version >= self.flexible_from
 
     def is_served(self, version: int) -> bool:
-        """Whether requests of this version are understood."""
+        """Whether requests of this version are served."""
         return version in self.request.__versions__
 
 
@@ -218,14 +218,14 @@ def _api(
 
 
 _SERVED: Final = (
-    # Old librdkafkas take a range that begins at 3 for a broker that can't do snappy, gzip and
-    # lz4, and then send uncompressed without a word. So the range begins at 0, as it does with
-    # Kafka itself (KAFKA-18659), although nobody who still writes 0 to 2 is served.
+    # Old versions of librdkafka conclude from a range that starts at 3 that the broker does not
+    # support snappy, gzip and lz4, and silently send uncompressed batches. So the range starts at
+    # 0, as in Kafka itself (KAFKA-18659), although requests of versions 0 to 2 are not served.
     _api(0, ProduceRequest, ProduceResponse, advertised_from=0),
     _api(1, FetchRequest, FetchResponse),
     _api(2, ListOffsetsRequest, ListOffsetsResponse),
     _api(3, MetadataRequest, MetadataResponse),
-    # Our clients go by names: a group may have offsets in topics of which a client knows no id.
+    # Our clients use names: a group may have offsets in topics whose id the client does not know.
     _api(8, OffsetCommitRequest, OffsetCommitResponse, clients_up_to=9),
     _api(9, OffsetFetchRequest, OffsetFetchResponse, clients_up_to=9),
     _api(10, FindCoordinatorRequest, FindCoordinatorResponse),
@@ -242,7 +242,7 @@ _SERVED: Final = (
     _api(21, DeleteRecordsRequest, DeleteRecordsResponse),
     _api(22, InitProducerIdRequest, InitProducerIdResponse),
     _api(23, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
-    # Not the newer ones of these: in them a broker begins transactions by itself (KIP-890).
+    # Without the newer versions of these, in which a broker starts transactions itself (KIP-890).
     _api(24, AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, clients_up_to=3),
     _api(25, AddOffsetsToTxnRequest, AddOffsetsToTxnResponse),
     _api(26, EndTxnRequest, EndTxnResponse),
@@ -294,7 +294,7 @@ _BY_REQUEST: Final = {api.request: api for api in _SERVED}
 
 
 def api_of(message_type: type[Message]) -> Api:
-    """The API of a request class.
+    """Return the API of a request class.
 
     Raises:
         UsageError: the class is not the request of any API.

@@ -1,9 +1,9 @@
-"""The reasons for which a Kafka broker refuses: number, name, whether to try again, meaning.
+"""Kafka's error codes: number, name, whether a retry may help, and meaning.
 
-Numbers, names and the flag are Kafka's (`Errors` in its sources), which a test checks as far
-as another client knows them. `error_for` turns a number into the exception that callers see;
-which class it is decides nothing, the three flags do. A number nobody knows, from a newer
-broker, is an error like any other, and not retriable.
+Numbers, names and the retriable flag are Kafka's (`Errors` in its sources); a test compares them
+with another client's. `error_for` turns a number into the exception that callers get. The code in
+this package decides by the exception's flags, not by its class. An unknown number, from a newer
+broker, becomes an error that is not retriable.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _RETRIABLE: Final = "retriable"
 
 
 class ErrorCode(IntEnum):
-    """A reason; `retriable` is Kafka's flag: the same request may succeed later."""
+    """An error code; `retriable` is Kafka's flag for errors that a later retry may not meet."""
 
     retriable: bool
     meaning: str
@@ -233,17 +233,19 @@ _ABORTS_TRANSACTION: Final = frozenset({ErrorCode.TRANSACTION_ABORTABLE})
 
 
 def error_for(code: int, detail: str) -> errors.LogError:
-    """The exception for a refusal; `detail` says what was asked for and where.
+    """Return the exception for an error code.
 
-    The class with a text of its own is chosen by the code; the flags are Kafka's.
+    Args:
+        code: the error code, not 0.
+        detail: what was requested, and where, for the message.
 
     Raises:
-        UsageError: the code says that there was no error.
+        UsageError: the code is 0, which means no error.
     """
     if code == ErrorCode.NONE:
         raise errors.UsageError(f"no error: {detail}")
     meaning = describe(code)
-    # What a broker of ours says ends with the meaning already.
+    # Messages of our own brokers already end with the meaning.
     told = detail if detail.endswith(meaning) else f"{detail}: {meaning}"
     error = _CLASSES.get(code, errors.LogError)(told)
     error.code = code
@@ -254,7 +256,7 @@ def error_for(code: int, detail: str) -> errors.LogError:
 
 
 def describe(code: int) -> str:
-    """Name, number and meaning of a code, for a line a person reads."""
+    """Return name, number and meaning of a code, for messages."""
     try:
         known = ErrorCode(code)
     except ValueError:
@@ -263,7 +265,7 @@ def describe(code: int) -> str:
 
 
 def is_retriable(code: int) -> bool:
-    """Whether the same request may succeed later; False for a code nobody knows."""
+    """Whether a retry of the request may succeed; False for an unknown code."""
     try:
         return ErrorCode(code).retriable
     except ValueError:

@@ -40,7 +40,7 @@ from streamlog.protocol.schema import Field, Message, Struct, StructType
 
 M = TypeVar("M", bound=Message)
 CodeOf: TypeAlias = Callable[..., int]
-"""The code of an item, given the items of the request that lead to it, the outermost first."""
+"""Returns the code of an item; gets the items of the request on the way to it, outermost first."""
 
 _CODES: Final = frozenset({"error_code", "partition_error_code"})
 _MESSAGE: Final = "error_message"
@@ -52,7 +52,7 @@ _IDENTITY: Final = frozenset(
 """Fields that say which item a struct is about. Names stand for names, and numbers for numbers,
 whatever either is called in the request."""
 _NOT_ANSWERED: Final = frozenset({"forgotten_topics_data"})
-"""Lists of requests whose items have no answer."""
+"""Lists of requests whose items get no answer."""
 
 _ITEMS_TOO: Final = frozenset({FindCoordinatorRequest, OffsetFetchRequest, ElectLeadersRequest})
 """Requests whose response has one code for all in some versions only."""
@@ -121,7 +121,7 @@ def add_items(response: Message, other: Message, request: type[Message]) -> None
 
 
 def by_partition(code_of: Callable[[str, int], int]) -> CodeOf:
-    """Return the same for items that end in a topic and a partition, or its number."""
+    """Convert a function of topic and partition number to one of the items of a request."""
     return lambda *path: code_of(path[-2].name, getattr(path[-1], "partition_index", path[-1]))
 
 

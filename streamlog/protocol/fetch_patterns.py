@@ -1,10 +1,10 @@
-"""Fetch requests that repeat the last one but for the offset.
+"""Fast decoding of Fetch requests that repeat the last one except for the offset.
 
-A reader of one partition asks the same thing again and again: its requests differ in the number
-to recognise the answer by and in the offset to go on at, and the answers in a few numbers and in
-the records. So the codec reads the first request and writes the first answer; what repeats them
-is told by its bytes and made by copying. Rule of the file, as in `produce_runs`: it knows no
-field's place by itself, but finds marks in what the codec writes.
+The requests of a reader of one partition differ only in the correlation id and the fetch offset,
+and the answers only in a few numbers and the records. So the codec decodes the first request and
+encodes the first answer; later requests are recognized by their bytes, and their answers are copies
+with other numbers. Rule of the file, as in `produce_runs`: it does not know the position of any
+field, but finds marker values in what the codec writes.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from streamlog.protocol.messages.produce_and_fetch import (
 from streamlog.protocol.schema import Piece, one_buffer
 
 VERSION_MIN: Final = 10
-"""Readers of older ones don't know every codec, which somebody has to look at."""
+"""Readers of older versions don't support every codec, so their answers need a check."""
 NO_SESSION: Final = (0, -1)
-"""Session and epoch of a request that stands for itself."""
+"""Session id and epoch of a request without a fetch session."""
 
 _INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
@@ -35,13 +35,13 @@ _ALIKE_AT: Final = 8
 _ONE: Final = b"x"
 READ_COMMITTED: Final = 1
 _MARKS: Final = tuple(0x7EED_FACE_FEED_0FF5 + number for number in range(3))
-"""Offsets that nothing else in a message looks like: names are text, numbers small."""
+"""Marker offsets that occur nowhere else in a message: names are text, and numbers are small."""
 _THROTTLE_MARK: Final = 0x5AFE_0DD5
 """A throttle time, of which the first occurrence counts: it comes before names and ids."""
 
 
 class PartitionEnds(NamedTuple):
-    """Between which offsets there is something to read."""
+    """The offsets of a partition that an answer carries."""
 
     high_watermark: int
     last_stable_offset: int
@@ -56,7 +56,7 @@ class FoundRecords(NamedTuple):
 
 
 class FetchPattern:
-    """What the requests of one reader of one partition have in common."""
+    """The common part of the requests of one reader of one partition."""
 
     __slots__ = (
         "_after",
@@ -83,7 +83,7 @@ class FetchPattern:
         self._head = _AnswerHead(request, message)
 
     def match(self, frame: memoryview) -> FetchAlike | None:
-        """The frame as a request of this pattern."""
+        """Return the frame as a request of this pattern; None if it is not one."""
         at = self._offset_at
         if (
             frame[at + _INT64.size :] != self._after
@@ -101,14 +101,14 @@ class FetchPattern:
 
 
 class FetchAlike(NamedTuple):
-    """A request that repeats its pattern, as far as it does not."""
+    """A request that repeats its pattern: the parts in which it differs."""
 
     pattern: FetchPattern
     correlation_id: int
     offset: int
 
     def message(self) -> FetchRequest:
-        """What the codec would have read."""
+        """Return the request as the codec would have decoded it."""
         return _at_offset(self.pattern.request, self.offset)
 
     def full(self) -> Request:
@@ -124,7 +124,7 @@ class FetchAlike(NamedTuple):
 
 
 class _AnswerHead:
-    """What stands before the records, and behind them, in an answer of the codec."""
+    """The bytes before and behind the records in an answer that the codec wrote."""
 
     __slots__ = ("_bytes", "_flexible", "_pack", "_parts", "_tail")
 
@@ -183,7 +183,7 @@ class _AnswerHead:
 
 
 def fetch_pattern(frame: memoryview, request: Request) -> FetchPattern | None:
-    """A pattern of what the codec has read, if more that look like it may come."""
+    """Return the pattern of a decoded request; None if later ones can't repeat it."""
     message = request.message
     if not isinstance(message, FetchRequest) or not _is_plain(request.version, message):
         return None
@@ -194,12 +194,12 @@ def fetch_pattern(frame: memoryview, request: Request) -> FetchPattern | None:
     at = written.index(_INT64.pack(_MARKS[0]))
     offset = _INT64.pack(topic.partitions[0].fetch_offset)
     if frame != written[:at] + offset + written[at + _INT64.size :]:
-        return None  # It can be written in another way, too.
+        return None  # The client encodes the request otherwise than our codec does.
     return FetchPattern(request, message, written, at)
 
 
 def _at_offset(request: FetchRequest, offset: int) -> FetchRequest:
-    """The same request of one partition, but for where to read."""
+    """Return a copy of a request of one partition with another fetch offset."""
     moved, topic = copy(request), copy(request.topics[0])
     partition = copy(topic.partitions[0])
     partition.fetch_offset = offset
@@ -209,7 +209,7 @@ def _at_offset(request: FetchRequest, offset: int) -> FetchRequest:
 
 
 def _is_plain(version: int, request: FetchRequest) -> bool:
-    """Whether it is for one partition, outside of sessions, and only reads."""
+    """Whether a request is for one partition, without a session, and requests no time mark."""
     return (
         version >= VERSION_MIN
         and request.replica_id < 0

@@ -1,10 +1,10 @@
-"""SCRAM: how a password is proven without being sent or kept (RFC 5802, RFC 7677).
+"""SCRAM: proves a password without sending or storing it (RFC 5802, RFC 7677, KIP-84).
 
-Both sides' arithmetic, and the client's side of the exchange. What a server keeps of a password
-are a salt, a count of iterations and two keys, from which neither the password nor the client's
-proof can be made. Kafka's dialect: names and passwords are UTF-8 as they are, without SASLprep,
-and there is no channel binding. Nonces and salts are given: nothing here draws chance.
-Rule of the file: nothing that is secret shows in a `repr` or in the text of an error.
+This module has the computations of both sides, and the client's side of the exchange. A server
+stores a salt, an iteration count and two keys, from which neither the password nor the client's
+proof can be computed. As in Kafka, names and passwords are plain UTF-8 without SASLprep, and there
+is no channel binding. Callers pass nonces and salts: nothing here is random. Rule of the file: no
+secret appears in a `repr` or in the text of an error.
 """
 
 from __future__ import annotations
@@ -20,52 +20,52 @@ from typing import Final, Self
 from streamlog.errors import AuthenticationFailed
 
 ITERATIONS_MIN: Final = 4096
-"""RFC 7677's; who offers less is not talked to."""
+"""RFC 7677's minimum; the client refuses a server that asks for less."""
 ITERATIONS_MAX: Final = 1_000_000
-"""A server that asks for more wants a client's processor, not its proof."""
+"""The client refuses a server that asks for more, which would only cost it CPU time."""
 ITERATIONS_DEFAULT: Final = 8192
 SALT_BYTES: Final = 32
 HEADER: Final = "n,,"
-"""No channel binding, no other identity."""
+"""The GS2 header: no channel binding, no authorization identity."""
 
 
 class ScramMechanism(IntEnum):
-    """The mechanisms, by Kafka's numbers."""
+    """The SCRAM mechanisms, with Kafka's numbers (KIP-554)."""
 
     SCRAM_SHA_256 = 1
     SCRAM_SHA_512 = 2
 
     @property
     def sasl_name(self) -> str:
-        """As in SaslHandshake."""
+        """The mechanism's name in SaslHandshake."""
         return self.name.replace("_", "-")
 
     @property
     def digest(self) -> str:
-        """The hash function."""
+        """The name of the hash function."""
         return f"sha{self.name[-3:]}"
 
     def hashed(self, data: bytes) -> bytes:
-        """RFC 5802's H."""
+        """Return RFC 5802's H(data)."""
         return hashlib.new(self.digest, data).digest()
 
     def signed(self, key: bytes, data: bytes) -> bytes:
-        """RFC 5802's HMAC."""
+        """Return RFC 5802's HMAC(key, data)."""
         return hmac.digest(key, data, self.digest)
 
     def salted_password(self, password: str, salt: bytes, iterations: int) -> bytes:
-        """RFC 5802's Hi: slow on purpose."""
+        """Return RFC 5802's Hi(password), which is slow on purpose."""
         return hashlib.pbkdf2_hmac(self.digest, password.encode(), salt, iterations)
 
     @classmethod
     def of(cls, sasl_name: str) -> Self | None:
-        """The mechanism of a name; None if it is none of these."""
+        """Return the mechanism of a SASL name; None if it is not a SCRAM mechanism."""
         return next((each for each in cls if each.sasl_name == sasl_name), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScramCredential:
-    """What a server keeps of a password."""
+    """What a server stores of a password: salt, iterations and two keys."""
 
     mechanism: ScramMechanism
     salt: bytes = field(repr=False)
@@ -77,7 +77,7 @@ class ScramCredential:
     def of_salted(
         cls, mechanism: ScramMechanism, salt: bytes, iterations: int, salted_password: bytes
     ) -> Self:
-        """From what a client makes of a password."""
+        """Make a credential from a salted password, which clients compute."""
         client_key = mechanism.signed(salted_password, b"Client Key")
         return cls(
             mechanism=mechanism,
@@ -89,29 +89,29 @@ class ScramCredential:
 
     @classmethod
     def of(cls, mechanism: ScramMechanism, password: str, salt: bytes, iterations: int) -> Self:
-        """From the password itself."""
+        """Make a credential from a password."""
         salted = mechanism.salted_password(password, salt, iterations)
         return cls.of_salted(mechanism, salt, iterations, salted)
 
     def fits(self, password: str) -> bool:
-        """Whether this is the password; as slow as proving it."""
+        """Whether a password is the credential's, for PLAIN; slow on purpose."""
         tried = ScramCredential.of(self.mechanism, password, self.salt, self.iterations)
         return hmac.compare_digest(tried.stored_key, self.stored_key)
 
     def is_proven(self, proof: bytes, auth_message: bytes) -> bool:
-        """Whether who has made the proof knows the password."""
+        """Whether a client's proof was computed with the password."""
         signature = self.mechanism.signed(self.stored_key, auth_message)
         if len(proof) != len(signature):
             return False
         return hmac.compare_digest(self.mechanism.hashed(xor(proof, signature)), self.stored_key)
 
     def server_signature(self, auth_message: bytes) -> bytes:
-        """What proves to the client that the server knows the password's keys."""
+        """Return the proof, for the client, that the server knows the password's keys."""
         return self.mechanism.signed(self.server_key, auth_message)
 
 
 class ScramClient:
-    """A client's side of one exchange: three messages, made one after the other."""
+    """The client's side of one exchange: call `first`, `final` and `check` in this order."""
 
     def __init__(self, mechanism: ScramMechanism, user: str, password: str, *, nonce: str) -> None:
         self._mechanism = mechanism
@@ -121,14 +121,15 @@ class ScramClient:
         self._expected = b""
 
     def first(self) -> bytes:
-        """Who wants in."""
+        """Return the client's first message: the user and the nonce."""
         return (HEADER + self._first_bare).encode()
 
     def final(self, server_first: bytes) -> bytes:
-        """The proof, on what the server has asked.
+        """Return the client's final message, with the proof.
 
         Raises:
-            AuthenticationFailed: the server asks what a server would not.
+            AuthenticationFailed: the server's message is malformed, or its nonce or number of
+                iterations is not acceptable.
         """
         fields = attributes(server_first)
         nonce, salt, iterations = (
@@ -142,16 +143,17 @@ class ScramClient:
             raise AuthenticationFailed("the broker's SCRAM message can't be read")
         if not ITERATIONS_MIN <= int(iterations) <= ITERATIONS_MAX:
             raise AuthenticationFailed(
-                f"the broker asks for {int(iterations)} SCRAM iterations; it has to be from"
+                f"the broker asks for {int(iterations)} SCRAM iterations; the number has to be from"
                 f" {ITERATIONS_MIN} to {ITERATIONS_MAX}"
             )
         return self._proof(nonce, salt, int(iterations), server_first)
 
     def check(self, server_final: bytes) -> None:
-        """See that the server knows the password's keys.
+        """Check the server's proof that it knows the password's keys.
 
         Raises:
-            AuthenticationFailed: it does not: it is somebody else.
+            AuthenticationFailed: the proof is wrong, so the server is not the one that it claims
+                to be, or the server reports an error.
         """
         signature = decode_base64(attributes(server_final).get("v", ""))
         if not hmac.compare_digest(signature, self._expected):
@@ -172,7 +174,7 @@ class ScramClient:
 
 
 def attributes(message: bytes) -> dict[str, str]:
-    """The parts of a message by their letters; of what can't be read, nothing."""
+    """Return the attributes of a message by their letters; empty if it is malformed."""
     try:
         parts = message.decode().split(",")
     except UnicodeDecodeError:
@@ -182,24 +184,24 @@ def attributes(message: bytes) -> dict[str, str]:
 
 
 def escape(user: str) -> str:
-    """A name as it stands in a message."""
+    """Return a user name in the escaped form of a message."""
     return user.replace("=", "=3D").replace(",", "=2C")
 
 
 def unescape(name: str) -> str | None:
-    """The name that is meant; None if it is not well-formed."""
+    """Return the user name of an escaped form; None if it is malformed."""
     if "=" in name.replace("=2C", "").replace("=3D", ""):
         return None
     return name.replace("=2C", ",").replace("=3D", "=")
 
 
 def encode_base64(data: bytes) -> str:
-    """Bytes in a message."""
+    """Return bytes in base64."""
     return base64.b64encode(data).decode()
 
 
 def decode_base64(text: str) -> bytes:
-    """The bytes that are meant; none if it is not well-formed."""
+    """Return the bytes of a base64 text; empty if it is malformed."""
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -207,5 +209,5 @@ def decode_base64(text: str) -> bytes:
 
 
 def xor(left: bytes, right: bytes) -> bytes:
-    """Two strings of the same length, bit by bit."""
+    """Return the bitwise exclusive or of two byte strings of equal length."""
     return bytes(a ^ b for a, b in zip(left, right, strict=True))

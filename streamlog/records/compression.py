@@ -53,7 +53,7 @@ _SNAPPY_RATIO_MAX = 22  # a copy of 64 bytes takes 3
 
 
 class Compression(IntEnum):
-    """How the records of a batch are compressed: the lowest three bits of its attributes."""
+    """The codec of a batch's records: the lowest three bits of its attributes."""
 
     NONE = 0
     GZIP = 1
@@ -63,7 +63,7 @@ class Compression(IntEnum):
 
     @classmethod
     def parse(cls, name: str) -> Compression:
-        """The codec called `name` ("none", "gzip", "snappy", "lz4", "zstd").
+        """Return the codec called `name`: "none", "gzip", "snappy", "lz4" or "zstd".
 
         Raises:
             ConfigError: no codec has that name.
@@ -85,9 +85,9 @@ _CODECS = {codec.name.lower(): codec for codec in Compression}
 def compress(
     codec: Compression, data: bytes | bytearray | memoryview, *, level: int | None = None
 ) -> bytes:
-    """`data` compressed with `codec`, in the framing that Kafka's clients expect.
+    """Compress `data` with `codec`, in the framing that Kafka's clients expect.
 
-    Levels are the library's: gzip 1 to 9, lz4 1 to 17, zstd -131072 to 22; snappy has none.
+    The ranges of levels are: gzip 1 to 9, lz4 1 to 17, zstd -131072 to 22; snappy has none.
     """
     if codec is Compression.NONE:
         return bytes(data)
@@ -103,11 +103,12 @@ def compress(
 def decompress(
     codec: Compression, data: bytes | bytearray | memoryview, *, size_bytes_max: int
 ) -> bytes:
-    """What `data` was before `codec` compressed it.
+    """Decompress `data`.
 
     Raises:
-        DecompressedTooLarge: `data` would yield more than `size_bytes_max` bytes.
-        CorruptData: the same, or it is malformed.
+        DecompressedTooLarge: the result would have more than `size_bytes_max` bytes.
+        CorruptData: the data is malformed, or the codec can't tell that from a result that is too
+            large.
     """
     if codec is Compression.NONE:
         _check_size(len(data), size_bytes_max)
@@ -135,11 +136,12 @@ def _check_size(size_bytes: int, size_bytes_max: int) -> None:
 def _decompress_framed(
     codec: Compression, data: bytes | bytearray | memoryview, size_bytes_max: int
 ) -> bytes:
-    """Decompress gzip, lz4 or zstd into a buffer that grows up to the bound.
+    """Decompress gzip, lz4 or zstd into a buffer that grows up to a bound.
 
-    The library writes into what it is given and fails when that is full, so a bomb costs no more
-    memory than the bound. It can't say why it failed: malformed data is tried again, each time
-    with eight times the room, until the bound, or what the format can yield at most, ends that.
+    The library writes into a given buffer and fails when that is full, so a decompression bomb
+    costs no more memory than the bound. The library does not say why it failed, so malformed data
+    is retried, too, each time with eight times the room, up to the bound or to the largest result
+    that the format allows.
     """
     library, ratio_max = _FRAMED[codec]
     bound_bytes = min(size_bytes_max, len(data) * ratio_max)
@@ -155,10 +157,10 @@ def _decompress_framed(
 def _decompress_within(
     library: ModuleType, data: bytes | bytearray | memoryview, room_bytes: int
 ) -> bytes:
-    """Decompress into room that costs nothing as far as it is not used, and is not copied.
+    """Decompress into fresh memory, of which only the used part costs anything.
 
-    Fresh bytes are memory that the system clears when it is touched, which a bytearray is at
-    once, by this thread, while it holds up all others.
+    The system clears the memory of new `bytes` when it is first touched. A bytearray would be
+    cleared at once, by this thread, while it holds the interpreter.
     """
     output = BytesIO(bytes(room_bytes))
     with output.getbuffer() as view:

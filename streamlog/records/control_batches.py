@@ -1,7 +1,7 @@
-"""Control batches: markers that end transactions, time marks, and which batches were aborted.
+"""Control batches: transaction markers and time marks; and the batches of aborted transactions.
 
-A reader of committed records passes over the batches of a producer between the first offset of an
-aborted transaction and its marker. Pure.
+A reader of committed records skips a producer's batches between the first offset of an aborted
+transaction and its marker (KIP-98).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _TRANSACTIONAL_CONTROL = 0x30
 
 
 class Marker(NamedTuple):
-    """What a control record says."""
+    """The content of a control record."""
 
     kind: int
     """ABORT, COMMIT, or a type that is none of a transaction's."""
@@ -54,7 +54,7 @@ class Marker(NamedTuple):
 
 
 class MarkTold(NamedTuple):
-    """The event time to which a mark brings the readers that keep time by one clock."""
+    """The event time to which a mark moves the readers that share one clock."""
 
     clock: str
     """Names an application and how it reads event time from the topic's records."""
@@ -62,20 +62,20 @@ class MarkTold(NamedTuple):
 
 
 def clock_of(group: str, digest: str) -> str:
-    """The name of the clock of an application; `digest` stands for how it reads event time."""
+    """Return the name of an app's clock; `digest` identifies how it reads event time."""
     return f"{group}:{digest}"
 
 
 def group_of(clock: str) -> str:
-    """The group whose readers keep time by this clock."""
+    """Return the group whose readers use this clock."""
     return clock.rpartition(":")[0]
 
 
 class TimeMark(NamedTuple):
-    """Nothing was appended for so long: event time has gone on by as much, with no record.
+    """A mark that nothing was appended for some time, and that event time has passed meanwhile.
 
-    A reader that has come to time t before it is told that no record older than t + `elapsed_ms`
-    is expected. So it depends on nothing but what stands before it in the log.
+    A reader whose event time was t before the mark may expect no record older than
+    t + `elapsed_ms`. So its effect depends only on what is before it in the log.
     """
 
     offset: int
@@ -87,16 +87,19 @@ class TimeMark(NamedTuple):
     other partitions of the topic had come when this one was quiet, or empty."""
 
     def time_behind(self, time_ms: int, clock: str) -> int:
-        """The event time behind this mark, for a reader of that clock that had come to `time_ms`.
+        """Return a reader's event time after this mark.
 
-        A reader that knows no time (-1) learns one only if the mark tells its clock.
+        Args:
+            time_ms: its event time before the mark; -1 if it has none, which stays so unless the
+                mark names the reader's clock.
+            clock: the reader's clock.
         """
         told_ms = max((told.time_ms for told in self.told if told.clock == clock), default=-1)
         return max(time_ms + self.elapsed_ms if time_ms >= 0 else time_ms, told_ms)
 
 
 def encode_marker(marker: Marker, producer: tuple[int, int], *, timestamp_ms: int) -> bytes:
-    """A control batch that ends the transaction of a producer (id, epoch), with base offset 0."""
+    """Encode the marker that ends a transaction of a producer (id, epoch), with base offset 0."""
     key = _KEY.pack(_VERSION, marker.kind)
     value = _VALUE.pack(_VERSION, marker.coordinator_epoch)
     batch = bytearray(
@@ -111,7 +114,7 @@ def encode_marker(marker: Marker, producer: tuple[int, int], *, timestamp_ms: in
 
 
 def encode_time_mark(elapsed_ms: int, timestamp_ms: int, told: Sequence[MarkTold] = ()) -> bytes:
-    """A control batch that says for how long nothing was appended, with base offset 0."""
+    """Encode a time mark, with base offset 0."""
     key = _KEY.pack(_VERSION, TIME_MARK)
     value = _ELAPSED.pack(_TOLD_VERSION if told else _VERSION, elapsed_ms)
     if told:
@@ -123,16 +126,16 @@ def encode_time_mark(elapsed_ms: int, timestamp_ms: int, told: Sequence[MarkTold
 
 
 def encode_control(kind: int, value: bytes, *, timestamp_ms: int) -> bytes:
-    """A control batch of the quorum, with base offset 0; it has no producer."""
+    """Encode a control batch of the quorum, with base offset 0 and no producer."""
     key = _KEY.pack(_VERSION, kind)
     return _sealed(bytearray(encode_batch([(timestamp_ms, key, value, ())])), _CONTROL)
 
 
 def control_kind(batch: RecordBatch) -> int | None:
-    """Of what type a control batch is; None if compaction has left it no record.
+    """Return the type of a control batch; None if compaction has removed its record.
 
     Raises:
-        CorruptData: it is malformed.
+        CorruptData: the batch is malformed.
     """
     found = _record(batch)
     return None if found is None else found[0]
@@ -145,10 +148,10 @@ def _sealed(batch: bytearray, attributes: int) -> bytes:
 
 
 def marker_of(batch: RecordBatch) -> Marker | None:
-    """The record of a control batch; None if compaction has left it none.
+    """Return the content of a control batch; None if compaction has removed its record.
 
     Raises:
-        CorruptData: it is malformed.
+        CorruptData: the batch is malformed.
     """
     found = _record(batch)
     if found is None:
@@ -162,10 +165,10 @@ def marker_of(batch: RecordBatch) -> Marker | None:
 
 
 def time_mark_of(batch: RecordBatch) -> TimeMark | None:
-    """The time mark in a control batch; None if it holds something else.
+    """Return the time mark in a control batch; None if the batch holds something else.
 
     Raises:
-        CorruptData: it is malformed.
+        CorruptData: the batch is malformed.
     """
     found = _record(batch)
     if found is None or found[0] != TIME_MARK:
@@ -192,7 +195,7 @@ def _told(value: bytes) -> Iterator[MarkTold]:
 
 
 def _record(batch: RecordBatch) -> tuple[int, bytes | None] | None:
-    """Type and value of the record in a control batch."""
+    """Return type and value of the record in a control batch; None if it has no record."""
     records = batch.records()
     if not records:
         return None
@@ -204,14 +207,14 @@ def _record(batch: RecordBatch) -> tuple[int, bytes | None] | None:
 
 
 UNTIL_MARKER: Final = 2**63 - 1
-"""The last offset of a transaction whose marker has not been met yet."""
+"""The last offset of a transaction whose marker was not read yet."""
 
 MarkerOf: TypeAlias = Callable[[RecordBatch], Marker | None]
 """Reads the marker of a control batch; raises CorruptData if it is malformed."""
 
 
 class AbortedRange(NamedTuple):
-    """An aborted transaction: its producer's transactional batches in here are hidden."""
+    """The offsets of an aborted transaction, whose batches readers skip."""
 
     producer_id: int
     first_offset: int
@@ -220,7 +223,7 @@ class AbortedRange(NamedTuple):
 
 
 class AbortedBatches:
-    """The aborted transactions of a partition, asked about its batches."""
+    """Finds the batches of aborted transactions in a partition."""
 
     __slots__ = ("_marker_of", "_ranges")
 
@@ -233,13 +236,14 @@ class AbortedBatches:
             self.add(each)
 
     def add(self, aborted: AbortedRange) -> None:
-        """Add a transaction; it begins after the ones that are known of its producer."""
+        """Add a transaction, which must begin after the known ones of its producer."""
         self._ranges.setdefault(aborted.producer_id, []).append(aborted)
 
     def hides(self, batch: RecordBatch) -> bool:
-        """Whether readers of committed records skip the batch because it was aborted.
+        """Whether readers of committed records skip a batch of an aborted transaction.
 
-        Where the last offsets are not known, pass every batch in order, control batches included.
+        If the last offsets of transactions are unknown, call it for every batch in order, control
+        batches included: their markers end the transactions.
 
         Raises:
             CorruptData: a control batch that may end a transaction is malformed.
