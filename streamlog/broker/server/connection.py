@@ -1,14 +1,19 @@
 """Connection: one client's requests, from the bytes of its socket to `Broker.begin` and back.
 
-Requests of one connection are taken up in the order in which they come, and answered in that
-order, whatever waits in between. No task runs here: bytes come in callbacks, most answers go out
-in the same one, and those that wait are futures that write themselves.
+Requests of one connection are begun in the order in which they arrive, and answered in that order,
+whichever of them waits. No task runs here: bytes arrive in callbacks, most answers leave in the
+same callback, and an answer that waits is a future whose callback writes it.
 
-What a connection can cost is bounded by the settings in `ConnectionConfig`: one request being
-received, if there is memory for it (`limits`), `IN_FLIGHT_MAX` requests taken up and not
-written, so many bytes of answers behind one that waits. A client that sends more, or does not
-read, is not read from until it does; what all of them cost together is `connections`'. Bytes that
-are no request close their own connection, with a line in the log, and disturb no other.
+A request takes one of two ways. On the full way the codec reads it, and the session, the ACLs and
+the quota are checked; this way refuses and throttles. The fast way serves requests that repeat
+earlier ones (`produce_runs`, `fetch_patterns`) and that those checks would let through; whatever
+they would stop takes the full way.
+
+The settings in `ConnectionConfig` bound what a connection can cost: one request being received, if
+there is memory for it (`limits`), `IN_FLIGHT_MAX` requests without a written response, and the
+bytes of answers behind one that waits. While a bound is reached, nothing is read from the client.
+`connections` bounds all connections together. Bytes that are not a request close their own
+connection, with a line in the log, and disturb no other.
 """
 
 from __future__ import annotations
@@ -77,11 +82,11 @@ _log = repeated.logger(__name__)
 
 @dataclass(slots=True)
 class _Slot:
-    """A request's place in the queue, and its answer once there is one."""
+    """A request in the queue, with its answer once there is one."""
 
     request: Request | ProduceRun | FetchAlike
     throttle_ms: int = 0
-    """For how long the client is left alone for what the request has brought."""
+    """The throttle time that the records of a Produce request have caused."""
     answer: Pending | None = None
     pieces: list[Piece] | None = None
 
@@ -111,13 +116,13 @@ class Connection(asyncio.BufferedProtocol):
         self._fetch_pattern: FetchPattern | None = None
         self._queue: deque[_Slot] = deque()
         self._queued_bytes = 0
-        """Memory of answers behind one that waits; ranges of files take none."""
+        """Memory of the answers behind one that waits; ranges of files take none."""
         self._held_bytes = 0
-        """That, and what waits for the client to read it."""
+        """The queued bytes, and the bytes that wait for the client to read them."""
         self._is_checked = False
-        """Whether the records of a request are being checked: nothing is taken up meanwhile."""
+        """Whether a thread validates the records of a request: no request is begun meanwhile."""
         self._granted_bytes = 0
-        """Memory for requests that is this connection's; see `limits`."""
+        """The memory for requests that this connection holds; see `limits`."""
         self._reads_done = 0
         self._received_bytes = 0
         self._muted: asyncio.TimerHandle | None = None
@@ -129,12 +134,12 @@ class Connection(asyncio.BufferedProtocol):
         self._peer = "?"
         self._principal = ANONYMOUS
         self._is_stranger = gate is not None
-        """Whether the client still has to prove who it is."""
+        """Whether the client has not authenticated yet, at a listener with SASL."""
 
     # ---- asyncio ----
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has come."""
+        """Register the connection, or close it if a limit is reached."""
         # A cast: uvloop's transports have the methods of asyncio's, but not their classes.
         self._transport = cast("asyncio.Transport", transport)
         self._outlet = writer_of(
@@ -154,7 +159,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - either way it is gone
-        """The client is gone; what it waits for is not needed."""
+        """Cancel the requests that wait, and release everything that the connection holds."""
         self._ended = True
         self._connections.leave(self)
         self._connections.memory.leave(self)
@@ -173,18 +178,18 @@ class Connection(asyncio.BufferedProtocol):
         self.closed.set()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the reader knows better
-        """Where the next bytes go."""
+        """Return the buffer for the next bytes."""
         return self._reader.room()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes have come there."""
+        """Begin the requests that the new bytes complete."""
         self._reads_done += 1
         self._received_bytes += nbytes
         if self._reader.took(nbytes):
             self._work()
 
     def eof_received(self) -> bool:
-        """The client will send no more: it is gone, or reads what is on its way to it."""
+        """Begin no more requests; keep the transport open while the client has answers to read."""
         self.stop()
         return self._outlet.blocked
 
@@ -237,11 +242,11 @@ class Connection(asyncio.BufferedProtocol):
         return self._received_bytes if self._reads else None
 
     def _has_memory(self) -> bool:
-        """Whether there is memory for the request that is being received; if not, it waits."""
+        """Return whether there is memory for the request being received; if not, wait for it."""
         connections, reader = self._connections, self._reader
         memory = connections.strangers_memory if self._is_stranger else connections.memory
         if self._is_checked:
-            return False  # What is being checked holds the memory that it came with.
+            return False  # The request in the thread still uses the memory that it arrived in.
         if reader.due_bytes == self._granted_bytes == 0:
             return True
         reader.trim(kept_bytes=READ_BYTES if memory.is_short else KEPT_BYTES_MAX)
@@ -258,7 +263,7 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _count(self) -> None:
-        """Tell how much memory waits for this client."""
+        """Report the memory that waits for this client to read."""
         held = self._queued_bytes
         if self._outlet.blocked:
             held += self._outlet.held_bytes
@@ -269,7 +274,7 @@ class Connection(asyncio.BufferedProtocol):
     # ---- requests ----
 
     def stop(self) -> None:
-        """Take up nothing more, and close once everything that is answered is out."""
+        """Begin no more requests, and close once every available answer is written."""
         self._ended = True
         for slot in self._queue:
             if slot.answer is not None:
@@ -282,7 +287,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def _work(self) -> None:
-        """Take up what has come, as far as there is room, and write what is answered."""
+        """Begin the requests that have arrived, within the limits, and write the answers."""
         try:
             self._take_up_frames()
         except StreamlogError as error:
@@ -315,6 +320,9 @@ class Connection(asyncio.BufferedProtocol):
         pattern = run.requests[0].pattern
         context = self._context(pattern.version, pattern.client_id)
         has_quotas, now_ms = self._connections.has_quotas, 0
+        # 1. The quota has room for 3 requests. 2. A run of 5 arrives. 3. The first 3 are appended
+        # here and counted below. 4. The fourth takes the full way, where it is appended, exceeds
+        # the quota and mutes the client. 5. The fifth stays in the receive buffer until then.
         if has_quotas:
             now_ms = self._quota_ms()
             run.cut(self._count_fitting(run, now_ms))
@@ -357,7 +365,7 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def _is_full(self) -> bool:
-        """Whether answers that wait hold as much memory as they may."""
+        """Return whether queued answers hold as much memory as they may."""
         if not self._queued_bytes:
             return False
         bound = self._connections.limits.queued_response_bytes_per_connection
@@ -365,7 +373,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._queued_bytes >= bound or self._connections.is_full
 
     def _repeats_fetch(self, frame: memoryview) -> bool:
-        """Whether the frame is a Fetch that repeats the last one, and is taken up as that."""
+        """Answer the frame as a repetition of the last Fetch; return whether that was possible."""
         pattern = self._fetch_pattern
         alike = None if pattern is None else pattern.match(frame)
         if pattern is None or alike is None or not self._is_served():
@@ -410,7 +418,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._fetch_pattern = fetch_pattern(frame, request)
 
     def _take_answer(self, slot: _Slot, answer: Result | Pending | None) -> None:
-        """See to it that the answer goes out in its turn."""
+        """Write an answer now, or queue it behind those that wait."""
         if answer is None:
             return
         if isinstance(answer, asyncio.Future):
@@ -436,9 +444,10 @@ class Connection(asyncio.BufferedProtocol):
             self._work()
 
     def _charge(self, request: Request, response: Message | None) -> int:
-        """Count what a request brings or, with a response, takes away.
+        """Count the records of a Produce request or, if given, of a Fetch response.
 
-        Returned is for how many milliseconds a client that is over its quota is left alone now.
+        Returns the throttle time in ms, for which nothing is read from the client; 0 within the
+        quota.
         """
         if not self._connections.has_quotas:
             return 0
@@ -473,7 +482,7 @@ class Connection(asyncio.BufferedProtocol):
     def _encoded(self, slot: _Slot, response: Result | None) -> list[Piece]:
         request = slot.request
         if response is None:
-            return []  # To a Produce that wants none, once its records were checked.
+            return []  # A Produce with acks=0, whose records a thread has validated.
         if isinstance(response, list):
             return response
         if isinstance(request, FetchAlike):
@@ -494,7 +503,7 @@ class Connection(asyncio.BufferedProtocol):
         self._work()
 
     def _context(self, version: int, client_id: str | None) -> RequestContext:
-        """One for each version in use, made anew if the client changes its name."""
+        """Return the context for a version, cached until the client id changes."""
         known = self._contexts.get(version)
         if known is None or known.client_id != client_id:
             known = self._contexts[version] = RequestContext(
@@ -520,7 +529,7 @@ class Connection(asyncio.BufferedProtocol):
         self.abort()
 
     def _turn_away(self, reason: str) -> None:
-        """Close after a delay: some clients lose the error if it arrives with the end."""
+        """Close after a delay: some clients lose an error that arrives with the end of stream."""
         _log.warning("closed the connection of %s: %s", self._peer, reason)
         self._write()
         self._ended = True
@@ -535,7 +544,7 @@ class Connection(asyncio.BufferedProtocol):
     # ---- answers ----
 
     def _on_answer(self, slot: _Slot) -> None:
-        """What was waited for has come."""
+        """Write the answer of a request that waited, or close if it failed."""
         answer, slot.answer = slot.answer, None
         if answer is None or answer.cancelled():
             return
@@ -559,27 +568,27 @@ class Connection(asyncio.BufferedProtocol):
         self._queued_bytes += memory_bytes(slot.pieces)
 
     def _drain(self) -> None:
-        """Hand out what is answered, up to the first that is not."""
+        """Hand out the answers at the front of the queue, up to the first that still waits."""
         while self._queue and self._queue[0].pieces is not None:
             pieces = self._queue.popleft().pieces or []
             self._queued_bytes -= memory_bytes(pieces)
             self._hand_out(pieces)
 
     def _hand_out(self, pieces: list[Piece]) -> None:
-        """Soon to the socket: what one read brings is answered by one write."""
+        """Collect pieces for the socket: the requests of one read are answered by one write."""
         self._out += pieces
         self._out_bytes += sum(map(len, pieces))
         if self._out_bytes > WRITE_BUFFER_BYTES:
             self._write()
 
     def _write(self) -> None:
-        """Everything handed out goes to the socket."""
+        """Write the collected pieces to the socket."""
         if self._out:
             out, self._out, self._out_bytes = self._out, [], 0
             self._outlet.write(out)
 
     def _on_room(self) -> None:
-        """The client has read everything."""
+        """Continue after a blocked socket: the client has read everything."""
         self._count()
         if self._ended:
             self._transport.close()
@@ -587,7 +596,7 @@ class Connection(asyncio.BufferedProtocol):
             self._work()
 
     def _on_failure(self, error: OSError) -> None:
-        """Nothing more can be written."""
+        """Close the connection: nothing more can be written."""
         if not isinstance(error, ConnectionError):
             _log.warning("closed the connection of %s: %s", self._peer, error)
         self.abort()
@@ -608,14 +617,14 @@ def _sizes(run: ProduceRun) -> list[int]:
 
 
 Client: TypeAlias = Connection | TlsConnection
-"""A connection, or one that still shakes hands."""
+"""A connection, or one whose TLS handshake is not finished."""
 
 
 def _version_refusal(error: UnsupportedVersion) -> tuple[Request, Message]:
-    """Tell in version 0 of ApiVersions what is spoken (KIP-511).
+    """Return ApiVersions' refusal in version 0, which names the supported versions (KIP-511).
 
     Raises:
-        UnsupportedVersion: it was another API, which has no such way.
+        UnsupportedVersion: the request is of another API, whose refusal closes the connection.
     """
     if error.api_key != API_VERSIONS_KEY:
         raise error

@@ -29,11 +29,11 @@ from streamlog.protocol.messages.produce_and_fetch import FetchResponse, Produce
 from streamlog.protocol.schema import Message, Records
 
 BURST_MS = 1_000
-"""So much of what is allowed may be used at once."""
+"""How much of the allowed rate, as ms of it, a client may use at once."""
 THROTTLE_MS_MAX = 30_000
-"""No client waits longer, or it would take the broker for dead."""
+"""The maximum throttle time: a client that waited longer would take the broker for dead."""
 CLIENTS_MAX = 10_000
-"""Clients remembered; the one that has been silent for longest makes room."""
+"""The maximum number of buckets; the one that was used least recently makes room."""
 UNBOUNDED = LONG_MAX
 
 QuotaClient: TypeAlias = tuple[str, str | None]
@@ -91,7 +91,7 @@ class Quota:
 
 
 class Quotas:
-    """Both directions, of all clients."""
+    """The quotas of all clients, for Produce and for Fetch."""
 
     def __init__(self) -> None:
         self._buckets = {PRODUCE_RATE: Quota(), FETCH_RATE: Quota()}
@@ -99,7 +99,7 @@ class Quotas:
         self._table = QuotaTable()
 
     def configure(self, table: QuotaTable, limits: ConnectionConfig) -> bool:
-        """Go by these from now on; whether anybody has a quota at all."""
+        """Use these quotas from now on; return whether any client has one."""
         self._table = table
         self._defaults = {
             PRODUCE_RATE: limits.produce_bytes_per_s,
@@ -154,24 +154,24 @@ def _size(records: Records | None) -> int:
 
 
 RECEIVE_BYTES_PER_S_MIN: Final = 10 * 1024
-"""Slower than this is too slow for who holds memory that others wait for."""
+"""The minimum rate of a connection that holds memory for which others wait."""
 SLOW_MS: Final = 10_000
-"""So long has it to be, before it is said of somebody."""
+"""The span in ms over which that rate is measured."""
 
 
 class Receiver(Protocol):
     """A connection that receives requests."""
 
     def go_on(self, size_bytes: int) -> None:
-        """The memory that was waited for is there; called in the middle of another's work."""
+        """Take the granted memory; called in the middle of another connection's work."""
         ...
 
     def give_back(self) -> int:
-        """Let go of memory that is kept for later only; how much is held now."""
+        """Release memory that is only kept for later; return the bytes still held."""
         ...
 
     def received_bytes(self) -> int | None:
-        """How many bytes have come; None while it is not read from, for whatever reason."""
+        """Return the bytes received so far; None while nothing is read from the client."""
         ...
 
 
@@ -199,10 +199,10 @@ class RequestMemory(Generic[M]):
         return bool(self._waiting) or 2 * self.used_bytes > self._bound_bytes()
 
     def want(self, member: M, size_bytes: int, *, wait: bool = True) -> bool:
-        """Hold so much from now on, or if there is no room and with `wait`, as soon as there is.
+        """Grant a member this many bytes; return whether it has them now.
 
-        Whoever has to wait is told by `go_on`, which may be before this returns. Holding less
-        than before is always granted.
+        With `wait`, a member without a grant queues, and `go_on` is called when it is granted,
+        which may be before this returns. A smaller hold than before is always granted.
         """
         if size_bytes <= self._held.get(member, 0):
             self._waiting.pop(member, None)
@@ -225,14 +225,14 @@ class RequestMemory(Generic[M]):
         return False
 
     def leave(self, member: M) -> None:
-        """It is gone."""
+        """Release everything that a closed connection holds or waits for."""
         self._waiting.pop(member, None)
         self._samples.pop(member, None)
         self._hold(member, 0)
         self._serve()
 
     def slow(self, now_ms: int) -> list[M]:
-        """Those that hold memory which others wait for, and have sent next to nothing."""
+        """Return the members that hold memory for which others wait, and send too slowly."""
         if not self._waiting:
             self._samples.clear()
             return []
@@ -261,18 +261,19 @@ class RequestMemory(Generic[M]):
             self._held[member] = size_bytes
 
     def _serve(self) -> None:
-        """Whoever can go on, in the order of asking."""
+        """Grant what fits, in the order of asking."""
         while (member := self._next()) is not None:
             size_bytes = self._waiting.pop(member)
             self._hold(member, size_bytes)
             member.go_on(size_bytes)
 
     def _next(self) -> M | None:
-        """Whose turn it is; None while those that hold memory have to finish first."""
+        """Return the member to grant next; None while holders of memory have to finish first."""
         first = next(iter(self._waiting), None)
         if first is None or self._fits(first, self._waiting[first]):
             return first
         if any(holder not in self._waiting for holder in self._held):
             return None
-        # Whoever holds some waits for more, so nobody would ever finish: one goes over the bound.
+        # 1. A and B each hold half of the memory. 2. Both ask for more. 3. Neither can finish, so
+        # neither would release anything. The larger of them exceeds the bound, and finishes.
         return max(self._held, key=self._held.__getitem__)

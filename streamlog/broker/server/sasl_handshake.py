@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 TIMEOUT_MS = 30_000
 NONCE_BYTES = 24
 NO_HEADER = -1
-"""The version of a message of a mechanism that came without a header."""
+"""The version of a mechanism's message that came without a request header."""
 _SIZE_BYTES = 4
 
 
 class SaslHandshake:
-    """Of one connection; `open` when it is made, `close` when it is gone."""
+    """The SASL handshake of one connection, between `open` and `close`."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class SaslHandshake:
         clock: Clock,
     ) -> None:
         self.is_busy = False
-        """Whether an answer is being worked on; nothing else is taken up until it is there."""
+        """Whether an answer is in preparation; the connection reads nothing until it is there."""
         self._config = config
         self._users = users
         self._tokens = tokens
@@ -76,28 +76,28 @@ class SaslHandshake:
         self._timer: asyncio.TimerHandle | None = None
 
     def open(self, *, on_open: Callable[[], None], on_timeout: Callable[[], None]) -> None:
-        """Begin to wait for the client to come through; one of the two will be called."""
+        """Wait for the client to authenticate: call `on_open` then, or `on_timeout`."""
         self._on_open = on_open
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(TIMEOUT_MS / 1000, on_timeout)
 
     @property
     def principal(self) -> str:
-        """Who it is."""
+        """The authenticated principal; ANONYMOUS before."""
         return self._authentication.principal
 
     @property
     def is_over(self) -> bool:
-        """Whether the last answer was the last."""
+        """Whether the connection ends after the answer that was given last."""
         return self._authentication.stage is AuthenticationStage.OVER and not self.is_busy
 
     @property
     def reason(self) -> str:
-        """Why authentication has ended the connection."""
+        """The reason for which authentication ended the connection, for the log."""
         return self._authentication.reason
 
     def close(self) -> None:
-        """The connection is gone."""
+        """Stop the timeout of a closed connection."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -114,10 +114,11 @@ class SaslHandshake:
         return Request(api_of(SaslAuthenticateRequest), NO_HEADER, 0, None, message)
 
     def answer(self, request: Request) -> Message | asyncio.Future[Message] | None:
-        """The answer of the gate; None if the request is for whoever is behind it.
+        """Answer a SASL request; return None for another request that the broker may answer.
 
         Raises:
-            AuthenticationFailed: the connection has to be closed without an answer.
+            AuthenticationFailed: the client is not authenticated, or its session has expired
+                (KIP-368): the connection has to be closed without an answer.
         """
         message = request.message
         if isinstance(message, SaslHandshakeRequest):
@@ -140,7 +141,7 @@ class SaslHandshake:
         return self._authentication.is_served(self._clock.wall_ms())
 
     def _check(self, checking: Checking) -> asyncio.Future[Message]:
-        """In a thread."""
+        """Check a password in a thread, because hashing takes milliseconds."""
         loop = asyncio.get_running_loop()
         self.is_busy = True
         answer: asyncio.Future[Message] = loop.create_future()
@@ -162,7 +163,7 @@ class SaslHandshake:
         return answer
 
     def _deliver(self, answer: asyncio.Future[Message], response: Message) -> None:
-        """A refusal is kept back for a while."""
+        """Give a response now, or a refusal after a delay that slows down guessing."""
         if self._authentication.stage is not AuthenticationStage.OVER:
             self._give(answer, response)
             return
@@ -173,16 +174,16 @@ class SaslHandshake:
     def _give(self, answer: asyncio.Future[Message], response: Message) -> None:
         self.is_busy = False
         if answer.done():
-            return  # The client has not waited for it.
+            return  # The client has disconnected.
         self._tell_open()
         if self.is_over and self._is_bare:
-            # There is no other way to say it than hanging up.
+            # Without headers there is no error code: closing the connection is the refusal.
             answer.set_exception(AuthenticationFailed(self.reason))
         else:
             answer.set_result(response)
 
     def _tell_open(self) -> None:
-        """The client has come through; told once."""
+        """Call `on_open` once the client has authenticated for the first time."""
         if self._authentication.stage is AuthenticationStage.OPEN and self._on_open is not None:
             self.close()
             on_open, self._on_open = self._on_open, None
@@ -199,6 +200,6 @@ class SaslHandshake:
 
 
 def bare(response: Message) -> list[Piece]:
-    """The frame of a mechanism's message without a header."""
+    """Return the frame of a mechanism's message without a response header."""
     data = response.auth_bytes if isinstance(response, SaslAuthenticateResponse) else b""
     return [len(data).to_bytes(_SIZE_BYTES, "big"), data]
