@@ -79,7 +79,7 @@ def test_keys_that_would_not_meet_are_refused() -> None:
     words = app.topic("words", key=str, value=str)
     asked = app.topic("asked", key=str, value=str)
     counts = app.stream(words).group_by(lambda _, w: w, name="by-word").count(name="counts")
-    with pytest.raises(TopologyError, match="annotated"):
+    with pytest.raises(TopologyError, match="annotate a function that makes keys"):
         app.stream(asked).join(counts, lambda a, n: f"{a}{n}", name="answers")
 
 
