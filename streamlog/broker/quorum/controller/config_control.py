@@ -94,7 +94,7 @@ class ConfigControl:
         self._context = context
 
     def handlers(self) -> Mapping[Any, Any]:
-        """Who decides what."""
+        """Return the handler of each kind of request."""
         return {IncrementalAlterConfigsRequest: self.alter, AlterConfigsRequest: self.replace}
 
     def alter(self, request: IncrementalAlterConfigsRequest, _: int, __: int) -> Decision:
@@ -160,11 +160,13 @@ class ConfigControl:
             yield from self._without_eligible(None if kind == BROKER_RESOURCE else resource)
 
     def _without_eligible(self, topic: str | None) -> Iterator[MetadataRecord]:
-        """Whoever was eligible may not be by another `min.insync.replicas`.
+        """Empty the ELR of partitions whose `min.insync.replicas` changes (KIP-966).
 
-        With fewer required, records are committed from now on that the eligible leader replicas of
-        before may lack: a leader that learns of the setting learns in the same batch that there
-        are none. Where nobody is in sync nobody leads, and they are all that there is.
+          1. {1} is in sync, {2, 3} are eligible, `min.insync.replicas` is 2: nothing is committed.
+          2. It is set to 1: broker 1 now commits records that 2 and 3 lack.
+          3. Broker 1 dies. If 2 were still eligible, it would lead without these records.
+        The change is in the same batch as the setting, so that a leader learns both at once. A
+        partition without replicas in sync keeps its ELR: it has no leader that could commit.
         """
         for each, number, partition in self._context.metadata.partitions():
             if partition.elr and partition.isr and topic in (None, each.name):
@@ -280,7 +282,8 @@ def _after(
     for name, count in Counter(name for name, _, _ in named).items():
         _refuse_repeated(name, count)
     if replacing:
-        # Whoever reads all, changes one and writes all back writes what can't be changed, too.
+        # A client that reads all settings, changes one and writes all of them back also writes
+        # read-only ones: these are accepted if they are unchanged.
         named = [each for each in named if not _is_fixed_as_it_is(resource, each)]
     own: Mapping[str, str] = {} if replacing else resource.own
     after = alter_settings(resource.settings, own, resource.effective, named)
@@ -332,7 +335,7 @@ class QuotaControl:
         self._context = context
 
     def handlers(self) -> Mapping[Any, Any]:
-        """Who decides what."""
+        """Return the handler of each kind of request."""
         return {AlterClientQuotasRequest: self.alter}
 
     def alter(self, request: AlterClientQuotasRequest, _: int, __: int) -> Decision:

@@ -1,9 +1,9 @@
-"""SecurityControl: users, ACLs (KIP-554, KIP-140, KIP-290), and ids of producers.
+"""SecurityControl: decisions on users (KIP-554), ACLs (KIP-140, KIP-290) and producer ids.
 
-Passwords themselves never come here: a client sends what it has made of one (`protocol/scram`).
-Without an authorizer there are no ACLs, and whoever asks for one is told so. What can't be meant,
-such as an ACL for all operations in general, is refused with what would be taken. Producer ids
-go to brokers by the block; what a crash loses of one nobody misses.
+Passwords never arrive here: a client sends salted hashes (`protocol/scram`). Without an authorizer,
+requests for ACLs are refused with SECURITY_DISABLED. An ACL that makes no sense is refused with a
+message that names what is allowed. Producer ids are allocated to brokers in blocks (KIP-730); the
+rest of a block that a crash loses is never used.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ PRODUCER_IDS_BLOCK = 1000
 
 
 class AskedFilter(Protocol):
-    """What DescribeAcls and DeleteAcls have in common."""
+    """The fields that the filters of DescribeAcls and DeleteAcls share."""
 
     resource_type_filter: int
     resource_name_filter: str | None
@@ -75,7 +75,7 @@ class SecurityControl:
         self._context = context
 
     def handlers(self) -> Mapping[Any, Any]:
-        """Who decides what."""
+        """Return the handler of each kind of request."""
         return {
             AlterUserScramCredentialsRequest: self.alter_users,
             CreateAclsRequest: self.create_acls,
@@ -86,7 +86,7 @@ class SecurityControl:
     # ---- users ----
 
     def alter_users(self, request: AlterUserScramCredentialsRequest, _: int, __: int) -> Decision:
-        """Change credentials; of each user all that was asked for, or nothing."""
+        """Change credentials; for each user, all requested changes or none."""
         before = self._context.metadata.users()
         after, results = before.alter(request.deletions, request.upsertions)
         response = AlterUserScramCredentialsResponse(
@@ -142,7 +142,7 @@ class SecurityControl:
     # ---- producer ids ----
 
     def allocate(self, request: AllocateProducerIdsRequest, _: int, __: int) -> Decision:
-        """A block of ids that nobody else ever gets."""
+        """Allocate a block of producer ids, which no other broker ever gets (KIP-730)."""
         metadata = self._context.metadata
         broker = metadata.brokers.get(request.broker_id)
         if broker is None or broker.epoch != request.broker_epoch:

@@ -51,15 +51,20 @@ from streamlog.protocol.schema import ZERO_UUID, id_text
 def assign_replicas(
     row: Sequence[int], racks: Mapping[int, str], partitions: Iterable[int], copies: int, start: int
 ) -> list[tuple[int, ...]]:
-    """The replicas of each partition, of brokers in a row as `assign_in_order` gives it.
+    """Return the replicas of each partition; the first one is the preferred leader.
 
-    `copies` is at most the number of brokers.
+    Args:
+        row: the brokers in the order of `assign_in_order`.
+        racks: the rack of each broker; empty to ignore racks.
+        partitions: the partition numbers.
+        copies: the replicas per partition, at most the number of brokers.
+        start: the position in `row` of partition 0's first replica.
     """
     return [_replicas(row, racks, start + partition, copies) for partition in partitions]
 
 
 def assign_in_order(brokers: Iterable[int], racks: Mapping[int, str]) -> list[int]:
-    """The brokers in order; with racks, one of each, then the next of each."""
+    """Return the brokers in order of their ids; with racks, one broker of each rack in turn."""
     known = sorted(brokers)
     if not racks:
         return known
@@ -71,7 +76,7 @@ def assign_in_order(brokers: Iterable[int], racks: Mapping[int, str]) -> list[in
 
 
 def racks_of(brokers: Iterable[tuple[int, str | None]]) -> dict[int, str]:
-    """The rack of each broker; empty if one does not say."""
+    """Return the rack of each broker; empty if a broker has no rack."""
     racks = dict(brokers)
     return {} if None in racks.values() else {b: rack for b, rack in racks.items() if rack}
 
@@ -87,7 +92,7 @@ def _replicas(
         left = [broker for broker in order if broker not in chosen]
         elsewhere = [broker for broker in left if racks.get(broker) not in taken]
         if racks and not elsewhere:
-            taken.clear()  # Every rack has one: the next round of them.
+            taken.clear()  # Every rack has a replica: begin the next round of racks.
             continue
         broker = elsewhere[0] if racks else left[0]
         chosen.append(broker)
@@ -97,11 +102,11 @@ def _replicas(
 
 
 TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-"""Kafka's rule; "." and ".." are excluded besides."""
+"""Kafka's rule for topic names, which also excludes "." and ".."."""
 DEFAULT = -1
-"""Partitions or replicas of a topic whose creator leaves them to the cluster (KIP-464)."""
+"""The number of partitions or replicas that leaves the choice to the cluster (KIP-464)."""
 TOPICS_BY_STATE_VERSION = 6
-"""From this DeleteTopics version on topics are named by name or by id."""
+"""The first DeleteTopics version that names topics by name or by id."""
 _ID_BYTES = 16
 
 Replicas = tuple[int, ...]
@@ -114,7 +119,7 @@ class TopicControl:
         self._context = context
 
     def handlers(self) -> Mapping[Any, Any]:
-        """Who decides what."""
+        """Return the handler of each kind of request."""
         return {
             CreateTopicsRequest: self.create,
             DeleteTopicsRequest: self.delete,
@@ -124,7 +129,7 @@ class TopicControl:
     # ---- making ----
 
     def create(self, request: CreateTopicsRequest, _: int, __: int) -> Decision:
-        """Make topics, or with `validate_only` say what would come of it."""
+        """Create topics; with `validate_only`, only check the request."""
         counts = Counter(topic.name for topic in request.topics)
         records: list[MetadataRecord] = []
         results = []
@@ -217,7 +222,7 @@ class TopicControl:
             )
 
     def _placed(self, topic: CreatableTopic) -> list[Replicas]:
-        """Where the cluster puts the partitions."""
+        """Return the replicas that the cluster chooses for the partitions of a new topic."""
         context = self._context
         count = topic.num_partitions
         if count == DEFAULT:
@@ -234,10 +239,11 @@ class TopicControl:
         return assign_replicas(row, racks, range(count), copies, context.chance.randrange(len(row)))
 
     def _row(self, name: str, copies: int) -> tuple[list[int], dict[int, str]]:
-        """The brokers that replicas are put on: those that live, if they are enough.
+        """Return the brokers that get replicas, in order, and their racks.
 
-        If not, those that are away as well, and at last those that are about to go: who restarts
-        brokers one by one sees no topic with fewer copies by that, and none refused.
+        These are the live brokers if they are enough; otherwise also those that are away, and
+        finally those that shut down. So a topic that is created during a rolling restart has all
+        its replicas.
         """
         context = self._context
         active = context.active()
@@ -259,7 +265,7 @@ class TopicControl:
         return assign_in_order((each.broker_id for each in brokers), racks), racks
 
     def _assigned(self, topic: CreatableTopic) -> list[Replicas]:
-        """The creator says which broker holds what."""
+        """Return the replicas that the request assigns to the partitions."""
         if topic.num_partitions != DEFAULT or topic.replication_factor != DEFAULT:
             raise error_for(
                 ErrorCode.INVALID_REQUEST,
@@ -361,7 +367,7 @@ class TopicControl:
     # ---- adding partitions ----
 
     def add_partitions(self, request: CreatePartitionsRequest, _: int, __: int) -> Decision:
-        """Give topics more partitions, or with `validate_only` say what would come of it."""
+        """Add partitions to topics; with `validate_only`, only check the request."""
         counts = Counter(topic.name for topic in request.topics)
         records: list[MetadataRecord] = []
         results = []
@@ -397,8 +403,8 @@ class TopicControl:
             if len(assigned) != asked.count - now:
                 raise error_for(
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                    f"{asked.name}: {asked.count - now} partitions are added and"
-                    f" {len(assigned)} are assigned",
+                    f"{asked.name}: the request adds {asked.count - now} partitions and assigns"
+                    f" replicas to {len(assigned)}",
                 )
             self._check_assigned(asked.name, assigned, copies=copies)
         config = self._context.decisive_config(topic.name)
@@ -407,7 +413,7 @@ class TopicControl:
     def _placed_after(
         self, topic: TopicRegistration, numbers: range, copies: int
     ) -> list[Replicas]:
-        """As if they had been placed with the others."""
+        """Return the replicas of added partitions, chosen as if at the topic's creation."""
         row, racks = self._row(topic.name, copies)
         first = topic.partitions[0].replicas[0]
         start = row.index(first) if first in row else self._context.chance.randrange(len(row))
@@ -415,15 +421,15 @@ class TopicControl:
 
 
 def is_topic_name(name: str) -> bool:
-    """Whether a topic may be called so."""
+    """Return whether Kafka's rule allows this topic name."""
     return name not in (".", "..") and TOPIC_NAME.fullmatch(name) is not None
 
 
 def check_name(name: str) -> None:
-    """Whether a topic may be called so.
+    """Check a topic name against Kafka's rule.
 
     Raises:
-        LogError: INVALID_TOPIC_EXCEPTION, it may not.
+        LogError: INVALID_TOPIC_EXCEPTION: the name is not allowed.
     """
     if not is_topic_name(name):
         raise error_for(

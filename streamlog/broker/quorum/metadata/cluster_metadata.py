@@ -1,11 +1,11 @@
-"""ClusterMetadata: what the metadata log says, up to an offset.
+"""ClusterMetadata: the metadata image: the outcome of the metadata log up to an offset.
 
 `replay` takes one record and returns its change, which brokers act on. `changes_between` compares
 two images, for a broker that has received a snapshot instead of records. `ClusterTopics` serves
 the topics to the replicas.
 
-Rule: the image changes by `replay` alone, so every broker that has replayed the same records has
-the same image.
+Rules of this module: the image changes by `replay` only, so that brokers that have replayed the
+same records have equal images.
 """
 
 from __future__ import annotations
@@ -51,27 +51,27 @@ from streamlog.protocol.scram import ScramCredential, ScramMechanism
 
 
 class ClusterTopics:
-    """A view of the metadata; what it says changes with it."""
+    """The topics of a metadata image, which change with it."""
 
     def __init__(self, metadata: ClusterMetadata) -> None:
         self._metadata = metadata
 
     def names(self) -> Collection[str]:
-        """Every topic."""
+        """Return the names of all topics, sorted."""
         return self._metadata.topic_names()
 
     def topic_id(self, name: str) -> bytes | None:
-        """Its identity; None if there is no such topic."""
+        """Return a topic's id; None if there is no topic of this name."""
         topic = self._metadata.topic(name)
         return None if topic is None else topic.topic_id
 
     def name_of(self, topic_id: bytes) -> str | None:
-        """The name of the topic with this identity."""
+        """Return the name of the topic with this id; None if there is none."""
         topic = self._metadata.topics.get(topic_id)
         return None if topic is None else topic.name
 
     def leader(self, name: str, partition: int) -> tuple[int, int] | None:
-        """Who leads a partition, and in which leader epoch; None if nobody does."""
+        """Return a partition's leader and leader epoch; None if it has no leader."""
         topic = self._metadata.topic(name)
         found = None if topic is None else topic.partitions.get(partition)
         if found is None or found.leader == NO_LEADER:
@@ -79,7 +79,7 @@ class ClusterTopics:
         return found.leader, found.leader_epoch
 
     def partitions(self, name: str) -> int:
-        """How many it has; 0 if there is no such topic."""
+        """Return the number of a topic's partitions; 0 if there is no such topic."""
         topic = self._metadata.topic(name)
         return 0 if topic is None else len(topic.partitions)
 
@@ -95,7 +95,7 @@ class BrokerChanged:
 
 @dataclass(frozen=True, slots=True)
 class TopicCreated:
-    """A topic is there; its partitions follow."""
+    """A topic was created; its partitions follow as further changes."""
 
     topic_id: bytes
     name: str
@@ -103,7 +103,7 @@ class TopicCreated:
 
 @dataclass(frozen=True, slots=True)
 class TopicDeleted:
-    """A topic is gone, with these partitions."""
+    """A topic was deleted, with these partitions."""
 
     topic_id: bytes
     name: str
@@ -112,7 +112,7 @@ class TopicDeleted:
 
 @dataclass(frozen=True, slots=True)
 class PartitionChanged:
-    """A partition is new (None before), or other than it was."""
+    """A partition was created (None before) or changed."""
 
     topic_id: bytes
     topic: str
@@ -123,7 +123,7 @@ class PartitionChanged:
 
 @dataclass(frozen=True, slots=True)
 class ConfigChanged:
-    """A setting of a resource has another value, or none of its own."""
+    """A setting of a resource was changed, or reset to its default (None)."""
 
     resource_type: int
     resource_name: str
@@ -133,26 +133,26 @@ class ConfigChanged:
 
 @dataclass(frozen=True, slots=True)
 class QuotaChanged:
-    """Somebody has other bounds."""
+    """The quotas of a user, a client or an address were changed."""
 
     entity: Entity
 
 
 @dataclass(frozen=True, slots=True)
 class UserChanged:
-    """A user's credentials are other ones; with "" what is common to all users is."""
+    """A user's credentials were changed; with the name "", the secret of all users."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class AclsChanged:
-    """Other ACLs hold."""
+    """An ACL was added or removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdsTaken:
-    """Producer ids below `next_producer_id` are given out."""
+    """A broker has reserved producer ids up to below `next_producer_id`."""
 
     broker_id: int
     next_producer_id: int
@@ -174,17 +174,17 @@ MetadataChange: TypeAlias = (
 TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4
 ALL_BROKERS = ""
-"""The name of the settings that hold for every broker."""
+"""The resource name of the settings of all brokers."""
 _ID_BYTES = 16
 DELETIONS_KEPT = 10_000
-"""The newest topics that are known to have been deleted."""
+"""The number of deleted topics whose ids are kept."""
 
 E = TypeVar("E")
 
 
 @dataclass(slots=True)
 class TopicRegistration:
-    """A topic; only `ClusterMetadata` changes it."""
+    """A topic and its partitions; only `ClusterMetadata` changes it."""
 
     name: str
     topic_id: bytes
@@ -192,13 +192,13 @@ class TopicRegistration:
 
 
 def acl_id(acl: AclRule) -> bytes:
-    """The id of an ACL: it follows from what it says, so that there is none twice."""
+    """Return the id of an ACL, a hash of its content, so that equal ACLs have one id."""
     text = json.dumps(acl.kept())
     return sha256(text.encode()).digest()[:_ID_BYTES]
 
 
 def acl_record(acl: AclRule) -> AccessControlEntryRecord:
-    """The record that adds an ACL."""
+    """Return the record that adds an ACL."""
     return AccessControlEntryRecord(
         id=acl_id(acl),
         resource_type=acl.resource_type,
@@ -212,7 +212,7 @@ def acl_record(acl: AclRule) -> AccessControlEntryRecord:
 
 
 def quota_record(entity: Entity, key: str, value: float | None) -> ClientQuotaRecord:
-    """The record that sets a bound, or with None removes it."""
+    """Return the record that sets a quota, or removes it (None)."""
     return ClientQuotaRecord(
         entity=[QuotaEntityData(entity_type=kind, entity_name=name) for kind, name in entity],
         key=key,
@@ -222,7 +222,7 @@ def quota_record(entity: Entity, key: str, value: float | None) -> ClientQuotaRe
 
 
 def credential_record(user: str, credential: ScramCredential) -> UserScramCredentialRecord:
-    """The record that keeps what is kept of a password."""
+    """Return the record of a user's SCRAM credential, which does not contain the password."""
     return UserScramCredentialRecord(
         name=user,
         mechanism=credential.mechanism,
@@ -234,7 +234,7 @@ def credential_record(user: str, credential: ScramCredential) -> UserScramCreden
 
 
 class ClusterMetadata:
-    """The image of the cluster at `offset`, that of the last record replayed; -1 for none."""
+    """The metadata image at `offset`, that of the last replayed record; -1 before the first."""
 
     def __init__(self) -> None:
         self.offset = -1
@@ -242,9 +242,12 @@ class ClusterMetadata:
         self.topics: dict[bytes, TopicRegistration] = {}
         self.next_producer_id = 0
         self.user_secret = b""
-        """What credentials of users that there are not are made up from; empty if not set."""
+        """The secret from which an unknown user gets made-up credentials; empty if not set.
+
+        So a client can't tell an unknown user from a wrong password."""
         self.deleted_topics: dict[bytes, None] = {}
-        """Ids of the newest that were deleted; a snapshot has none of them, they are no image's."""
+        """The ids of the topics that were deleted last. Not part of the image: a snapshot does
+        not contain them."""
         self._topic_ids: dict[str, bytes] = {}
         self._configs: dict[tuple[int, str], dict[str, str]] = {}
         self._rates: dict[Entity, dict[str, float]] = {}
@@ -253,10 +256,10 @@ class ClusterMetadata:
 
     @classmethod
     def of_snapshot(cls, records: Iterable[MetadataRecord], offset: int) -> Self:
-        """The image that was at `offset`.
+        """Return the image of a snapshot at `offset`.
 
         Raises:
-            CorruptData: the records are none of a snapshot.
+            CorruptData: the records contradict each other.
         """
         image = cls()
         for record in records:
@@ -265,53 +268,56 @@ class ClusterMetadata:
         return image
 
     def become(self, other: ClusterMetadata) -> None:
-        """Be what another image is, which is not used any more: whoever holds this one sees it."""
+        """Take over the content of another image, which is not used afterwards.
+
+        The object stays the same, so that all its users see the new content.
+        """
         vars(self).update(vars(other))
 
-    # ---- looking ----
+    # ---- queries ----
 
     def topic(self, name: str) -> TopicRegistration | None:
-        """The topic of a name."""
+        """Return the topic of this name; None if there is none."""
         topic_id = self._topic_ids.get(name)
         return None if topic_id is None else self.topics[topic_id]
 
     def topic_names(self) -> list[str]:
-        """All of them, sorted."""
+        """Return the names of all topics, sorted."""
         return sorted(self._topic_ids)
 
     def partition(self, topic_id: bytes, number: int) -> PartitionRegistration | None:
-        """A partition; None if there is none."""
+        """Return a partition; None if there is none."""
         topic = self.topics.get(topic_id)
         return None if topic is None else topic.partitions.get(number)
 
     def partitions(self) -> Iterator[tuple[TopicRegistration, int, PartitionRegistration]]:
-        """All partitions of all topics, in an order that stays the same."""
+        """Iterate over all partitions, ordered by topic id and number."""
         for topic in sorted(self.topics.values(), key=lambda each: each.topic_id):
             for number, partition in sorted(topic.partitions.items()):
                 yield topic, number, partition
 
     def config(self, resource_type: int, resource_name: str) -> Mapping[str, str]:
-        """The settings of a resource's own."""
+        """Return the dynamic settings of a resource itself, without inherited ones."""
         return self._configs.get((resource_type, resource_name), {})
 
     def configured(self, resource_type: int) -> list[str]:
-        """The resources of a type that have settings of their own, by name."""
+        """Return the names of a type's resources that have dynamic settings, sorted."""
         return sorted(name for kind, name in self._configs if kind == resource_type)
 
     def quotas(self) -> QuotaTable:
-        """The quotas as they are now."""
+        """Return a copy of the quotas."""
         return QuotaTable(self._rates)
 
     def users(self) -> Users:
-        """The users as they are now."""
+        """Return a copy of the users and their credentials."""
         return Users(self.user_secret, {name: {**own} for name, own in self._credentials.items()})
 
     def acls(self) -> Acls:
-        """The ACLs as they are now."""
+        """Return a copy of the ACLs."""
         return Acls(self._acls.values())
 
     def digest(self) -> str:
-        """The same for two images if and only if they say the same."""
+        """Return a hash of the image; equal images have equal hashes."""
         found = sha256()
         for record in self.snapshot():
             value = encode_record(record)
@@ -322,10 +328,10 @@ class ClusterMetadata:
     # ---- replaying ----
 
     def replay(self, record: MetadataRecord, offset: int) -> MetadataChange | None:
-        """Take the record at `offset` into account; returns what it has changed, if anything.
+        """Apply the record at `offset`; return its change, or None if nothing has changed.
 
         Raises:
-            CorruptData: it does not fit what there is; nothing has changed.
+            CorruptData: the record contradicts the image, which is unchanged.
         """
         change = self._REPLAYS[type(record)](self, record, offset)
         self.offset = offset
