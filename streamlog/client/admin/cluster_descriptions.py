@@ -1,7 +1,7 @@
-"""What a cluster says about itself, and what is wrong with it.
+"""Descriptions of a cluster, and the search for problems in them.
 
-Descriptions are values. `find_problems` compares descriptions of all brokers: a partition without a
-leader, a replica that lags, a voter that does not answer. Pure.
+Descriptions are values. `find_problems` compares the reports of all brokers with the metadata, and
+finds partitions without a leader, replicas that lag, and voters that do not answer. It does no I/O.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from streamlog.record import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class BrokerDescription:
-    """A broker, and where clients reach it."""
+    """A broker, with its address for clients."""
 
     node_id: int
     host: str
@@ -24,22 +24,22 @@ class BrokerDescription:
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """A cluster."""
+    """A cluster's id, controller and live brokers."""
 
     cluster_id: str
     controller: int
-    """The broker that manages topics; -1 while none does."""
+    """The id of the broker that acts as the controller; -1 while there is none."""
     brokers: tuple[BrokerDescription, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """A partition: who leads it, who holds it."""
+    """A partition's leader and replicas, as the controller knows them."""
 
     topic: str
     partition: int
     leader: int
-    """-1 while nobody leads it."""
+    """The id of the leader; -1 while there is none."""
     leader_epoch: int
     replicas: tuple[int, ...]
     """The preferred leader first."""
@@ -49,13 +49,14 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True)
 class QuorumReplica:
-    """How far a node is in the metadata log, as its leader knows."""
+    """A node's progress in the metadata log, as the quorum's leader knows it."""
 
     node_id: int
     end_offset: int
-    """-1 while it has not asked for anything."""
+    """The offset up to which the node has the log; -1 until its first fetch."""
     caught_up_ms: int | None
-    """When it last had everything, by the leader's wall clock; None if that is not known."""
+    """When the node last had the whole log, in ms since 1970 by the leader's clock; None if
+    unknown."""
     fetched_ms: int | None = None
     """When it last fetched, by the leader's wall clock; None if that is not known."""
     is_rejoining: bool = False
@@ -137,11 +138,11 @@ NOBODY = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What was asked, in the order in which it was asked."""
+    """The answers that `find_problems` compares, in the order of the requests."""
 
     first: ClusterReports
     quorum: QuorumDescription | None
-    """None if the cluster has none, or does not tell."""
+    """None if the cluster has no quorum, or does not describe it."""
     partitions: Sequence[PartitionDescription]
     second: ClusterReports
     quorum_after: QuorumDescription | None = None
@@ -149,17 +150,17 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceRules:
-    """Which proofs are asked for; all of them, but in tests of whether one is missed."""
+    """The evidence that is required: all of it, except in tests that plant a fault."""
 
     wants_reports: bool = True
-    """A broker has to answer for itself; the controller's word is not enough."""
+    """Whether every broker must report for itself; the controller's view alone may be outdated."""
 
 
 CORRECT = EvidenceRules()
 
 
 def find_problems(evidence: Evidence, rules: EvidenceRules = CORRECT) -> list[str]:
-    """Why the cluster is not proved well, one line for each reason; empty if it is."""
+    """Return the reasons why the cluster is not proved healthy, one line each; empty if it is."""
     found = list(_partitions_told(evidence.partitions))
     found += _quorum(evidence)
     if rules.wants_reports:
@@ -170,7 +171,7 @@ def find_problems(evidence: Evidence, rules: EvidenceRules = CORRECT) -> list[st
 
 
 def _partitions_told(partitions: Iterable[PartitionDescription]) -> Iterator[str]:
-    """What the controller itself says is missing."""
+    """Yield what is missing by the controller's own view."""
     for each in partitions:
         name = f"{each.topic}-{each.partition}"
         if each.leader == NOBODY:
@@ -181,7 +182,7 @@ def _partitions_told(partitions: Iterable[PartitionDescription]) -> Iterator[str
 
 
 def _waits_for(partition: PartitionDescription) -> str:
-    """What has to come back for a partition that has no leader."""
+    """Return what must return before a partition without a leader can have one."""
     if partition.in_sync:
         last = " or ".join(map(str, partition.in_sync))
         return f": it waits for broker {last}, which was last in sync"
@@ -198,7 +199,7 @@ def _silent(evidence: Evidence) -> list[tuple[int, str]]:
 
 
 def _quorum(evidence: Evidence) -> Iterator[str]:
-    """Voters that do not vote, lack what is committed, or may be dead."""
+    """Yield voters that do not vote, lack committed entries, or may be dead."""
     quorum, after = evidence.quorum, evidence.quorum_after
     if quorum is None or after is None:
         return
@@ -220,13 +221,13 @@ def _quorum(evidence: Evidence) -> Iterator[str]:
 
 
 def silent_voters(before: QuorumDescription, after: QuorumDescription) -> list[int]:
-    """Voters that have not fetched between two looks: they may be dead.
+    """Return the voters that have not fetched between two descriptions: they may be dead.
 
-    What their last fetch said was on their disks says nothing of the disks that they have now.
+    The offset of an old fetch does not prove that the voter's present disk has the log.
     """
     known = {each.node_id: each.fetched_ms for each in before.voters}
     if not any(each.fetched_ms for each in after.voters):
-        return []  # A voter is alone, or the release is one that does not tell.
+        return []  # There is one voter only, or the release does not report fetch times.
     return [
         each.node_id
         for each in after.voters
@@ -235,7 +236,7 @@ def silent_voters(before: QuorumDescription, after: QuorumDescription) -> list[i
 
 
 def _processes(evidence: Evidence) -> Iterator[str]:
-    """Broker processes that are not the ones the metadata names."""
+    """Yield broker processes that differ from those that the metadata names."""
     registrations = _registrations(evidence)
     for node_id, report in sorted(evidence.second.told.items()):
         registered = registrations.get(node_id)
@@ -276,14 +277,14 @@ def _process(report: NodeDescription, registered: Registration | None) -> Iterat
 
 
 def _registrations(evidence: Evidence) -> dict[int, Registration]:
-    """By the process that has applied most of the metadata."""
+    """Return the registrations from the broker that has applied most of the metadata."""
     reports = evidence.second.told.values()
     freshest = max(reports, key=lambda each: each.applied_offset, default=None)
     return {} if freshest is None else {**freshest.registrations}
 
 
 def _replicas(evidence: Evidence) -> Iterator[str]:
-    """Replicas that do not have what they are counted for."""
+    """Yield replicas that lack committed records."""
     first, second = evidence.first.told, evidence.second.told
     for each in evidence.partitions:
         place = TopicPartition(each.topic, each.partition)
@@ -294,7 +295,7 @@ def _replicas(evidence: Evidence) -> Iterator[str]:
         committed = 0 if known is None or known.in_sync is None else known.high_watermark
         for node_id in each.replicas:
             if node_id not in second:
-                continue  # It is told elsewhere that it is silent, or missing.
+                continue  # Another line reports that the broker is silent or missing.
             replica = second[node_id].replicas.get(place)
             if replica is None:
                 yield f"{name}: broker {node_id} has no replica of it"
@@ -306,7 +307,7 @@ def _replicas(evidence: Evidence) -> Iterator[str]:
 
 
 def _led(name: str, partition: PartitionDescription, leader: NodeDescription) -> Iterator[str]:
-    """What the leader says."""
+    """Yield problems in the leader's own report of a partition."""
     own = leader.replicas.get(TopicPartition(partition.topic, partition.partition))
     if own is None or own.in_sync is None or own.leader_epoch != partition.leader_epoch:
         yield f"{name}: broker {leader.node_id} does not lead epoch {partition.leader_epoch}"

@@ -268,8 +268,8 @@ class Accumulator(Generic[T]):
     def ready(self, now_ms: int) -> tuple[list[TopicPartition], int | None]:
         """Return the partitions with a batch to send now, and the time when the next is due.
 
-        The time is None if no other batch becomes due by time alone: a full buffer of records
-        behind a batch in flight is due when that one has its outcome.
+        The time is None if no other batch becomes due by time alone. A batch that waits for the
+        outcome of one in flight is such a batch: the sender looks again after every outcome.
         """
         due: list[TopicPartition] = []
         next_ms: int | None = None
@@ -460,7 +460,7 @@ class Accumulator(Generic[T]):
             if _may_renew(queue):
                 _number_anew(queue, identity)
 
-    def begin_anew(self, identity: ProducerIdentity) -> None:
+    def reset_identity(self, identity: ProducerIdentity) -> None:
         """Use this identity for all partitions, from sequence number 0.
 
         Call it between transactions, while no batch is in flight.

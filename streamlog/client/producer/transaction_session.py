@@ -110,7 +110,7 @@ class TransactionSession:
         response = await self._cluster.call(node_id, request, api.response)
         transactions.on_answer(response, self._cluster.clock.now_ms())
         if transactions.identity is not None and transactions.identity != identity:
-            self._accumulator.begin_anew(transactions.identity)
+            self._accumulator.reset_identity(transactions.identity)
 
     async def _wait(self, for_ms: int | None) -> None:
         try:

@@ -161,7 +161,7 @@ def test_in_a_transaction_a_gap_loses_the_batch_and_nothing_is_renumbered() -> N
     assert not one.wants_identity(), "it is the transaction's"
     assert numbers(one.withdraw()[0]) == [6, 7, 8]
     assert not one.has_outstanding
-    one.begin_anew(ProducerIdentity(7, 1))
+    one.reset_identity(ProducerIdentity(7, 1))
     fill(one, 3, start=9, now_ms=50)
     assert one.has_outstanding
     batch = take(one, 50)
