@@ -1,12 +1,12 @@
-"""Connections: who is connected to a broker, and what all of them together may cost.
+"""Connections: the connections of a broker, and the bounds on what all of them together cost.
 
-Bounded are how many there are, in total and from one address, how long one may say nothing, and
-how much memory is held by answers that nobody reads and by requests that are being received.
-Connections that have not sent a request, or have not proven who they are, are half open: they
-have a small share of that memory, and are the first that give way when there are too many.
-Rule of the file: whoever goes over a bound is refused, muted or hung up on, and the others do not
-notice; a refusal is told in the log, and then at most every `REFUSALS_TOLD_MS` how many more.
-Settings are looked at once a sweep, so what is altered holds within a second.
+Bounded are their number, in total and from one address, the time that one may be idle, and the
+memory that is held by answers that clients do not read and by requests being received.
+Connections that have not sent a request, or have not authenticated, are half open: they have a
+small share of that memory, and are the first to be closed when there are too many.
+Rule of the file: a connection that exceeds a bound is refused, muted or closed, and the others do
+not notice. The log has the first refusal, and then at most every `REFUSALS_TOLD_MS` the number of
+further ones. Settings are read once a sweep, so a change takes effect within a second.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from streamlog.broker.config.settings import INT_MAX
 from streamlog.broker.server.limits import Quotas, Receiver, RequestMemory
 
 SWEEP_MS = 1_000
-"""How often idle connections are looked for."""
+"""The interval of the search for idle connections."""
 SWEEPS_PER_IDLE = 4
-"""At least: so a connection lives by a quarter too long at most."""
+"""The minimum number of sweeps in the idle time: it is exceeded by a quarter at most."""
 REFUSALS_TOLD_MS = 10_000
 SCRATCH_BYTES = 64 * 1024
-"""One read of encrypted bytes from a socket."""
+"""The size of one read of encrypted bytes from a socket."""
 HALF_OPEN_MS = 1_000
 """A connection that has been half open for this many ms gives way to a new one."""
 HALF_OPEN_REQUEST_BYTES = 16 * 1024 * 1024
-"""Memory for large requests of all clients together that have not proven yet who they are."""
+"""The memory for large requests of all clients together that have not authenticated."""
 ADDRESS_SHARE = 3 / 4
 """The share of the connections allowed by the limit of open files that one address may have."""
 
@@ -48,20 +48,20 @@ class ClientConnection(Receiver, Protocol):
         ...
 
     def end_idle(self, idle_ms: int) -> None:
-        """Hang up on who says nothing."""
+        """Close the connection because it is idle."""
         ...
 
     @property
     def is_half_open(self) -> bool:
-        """Whether it has not sent a request yet, or not proven who it is."""
+        """Whether the connection has not sent a request, or its client has not authenticated."""
         ...
 
     def end_half_open(self) -> None:
-        """Hang up to make room for another connection."""
+        """Close the connection to make room for another one."""
         ...
 
     def end_slow(self) -> None:
-        """Hang up on who holds memory that others wait for."""
+        """Close the connection because it holds memory for which others wait."""
         ...
 
 
@@ -69,13 +69,13 @@ M = TypeVar("M", bound=ClientConnection)
 
 
 class _Place(NamedTuple):
-    """Where a connection comes from, and by which listener; empty: any."""
+    """The address and the listener of a connection; empty: any."""
 
     address: str
     listener: str
 
     def holds(self, other: _Place) -> bool:
-        """Whether the other one is in here."""
+        """Return whether this covers the other one."""
         return self.address in ("", other.address) and self.listener in ("", other.listener)
 
 
@@ -101,25 +101,25 @@ class Connections(Generic[M]):
         self.quotas = Quotas()
         self._quota_table = quota_table
         self.has_quotas = self.quotas.configure(quota_table(), self.limits)
-        """Whether anything has to be counted; asked for each request."""
+        """Whether any client has a quota; read for each request."""
         self.held_bytes = 0
-        """Memory of all answers that wait for their clients."""
+        """The memory of all answers that wait for their clients to read."""
         self.memory: RequestMemory[M] = RequestMemory(lambda: self.limits.queued_request_bytes)
         self.refused = 0
-        """Connections that were one too many, since the start."""
+        """How many connections were refused since the start."""
         self.evicted = 0
-        """Half-open connections that gave way to others, since the start."""
+        """How many connections were closed to make room for others since the start."""
         self.strangers_memory: RequestMemory[M] = RequestMemory(
             lambda: min(HALF_OPEN_REQUEST_BYTES, self.limits.queued_request_bytes)
         )
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
-        """Where encrypted bytes of any connection are received; decrypted before others come."""
+        """The buffer for encrypted bytes of any connection, which are decrypted at once."""
         self._config = config
         self._members: dict[M, _Place] = {}
         self._of_address: Counter[str] = Counter()
         self._of_listener: Counter[str] = Counter()
         self._half_open: dict[M, float] = {}
-        """Since when, the oldest first; some of them may have come through meanwhile."""
+        """When each half-open connection began, oldest first; some may no longer be half open."""
         self._quiet: dict[M, tuple[int | None, int]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._untold = 0
@@ -135,31 +135,31 @@ class Connections(Generic[M]):
 
     @property
     def is_full(self) -> bool:
-        """Whether answers hold so much memory that nobody who holds some may ask for more."""
+        """Whether answers hold so much memory that their clients may send no more requests."""
         return self.held_bytes >= self.limits.queued_response_bytes
 
     def counts(self) -> ConnectionCounts:
-        """How many there are, and were."""
+        """Return how many connections are open, were refused, and were evicted."""
         return ConnectionCounts(len(self._members), self.refused, self.evicted)
 
     def next_number(self) -> int:
-        """For one more; by it the older of two is told."""
+        """Return the number of a new connection, larger than those of older ones."""
         self._accepted += 1
         return self._accepted
 
     def open(self) -> None:
-        """Begin to look for idle ones."""
+        """Begin to search for idle connections."""
         if self._timer is None:
             self._arm()
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop the search for idle connections."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def admit(self, member: M, address: str, listener: str = "") -> bool:
-        """Whether there is room for one more; it counts from now on."""
+        """Count a new connection; return False if a bound refuses it."""
         limits = self._look()
         place = _Place(address, listener)
         for lacks, told, among in (
@@ -178,7 +178,7 @@ class Connections(Generic[M]):
         return True
 
     def _lacks_room_of_address(self, limits: ConnectionConfig, place: _Place) -> int | None:
-        """The bound that one more would go over; None if there is room."""
+        """Return the bound that one more connection would exceed; None if there is room."""
         bound = limits.max_connections_from(place.address)
         if self._most < limits.max_connections:
             bound = min(bound, max(int(self._most * ADDRESS_SHARE), 1))
@@ -212,7 +212,7 @@ class Connections(Generic[M]):
         return bool(self._preferred) and newcomer.listener == self._preferred and not any(among)
 
     def _end_quietest(self) -> bool:
-        """Let another broker in at the cost of the client that has said nothing for longest."""
+        """Close the client that has been idle for longest, to let another broker in."""
         others = [each for each, at in self._members.items() if at.listener != self._preferred]
         if not others:
             return False
@@ -226,7 +226,7 @@ class Connections(Generic[M]):
         member.end_half_open()
 
     def leave(self, member: M) -> None:
-        """It is gone, if it ever was one."""
+        """Stop counting a connection; one that was refused is not counted."""
         place = self._members.pop(member, None)
         self._quiet.pop(member, None)
         self._half_open.pop(member, None)
@@ -241,7 +241,7 @@ class Connections(Generic[M]):
                 del counts[name]
 
     def sweep(self) -> None:
-        """Close the connections that have been idle for too long."""
+        """Close connections that are idle for too long or too slow, and read the settings."""
         idle_ms = self._look().idle_ms
         sweeps = max(idle_ms // self._sweep_ms(), 1)
         for member in self:
@@ -258,7 +258,7 @@ class Connections(Generic[M]):
         self._arm()
 
     def _look(self) -> ConnectionConfig:
-        """The settings of now."""
+        """Read the settings and quotas, and return the limits."""
         self.limits = self._config()
         self.has_quotas = self.quotas.configure(self._quota_table(), self.limits)
         return self.limits
