@@ -1,10 +1,10 @@
-"""GlobalReader: the topics of global tables into this worker, in memory or on its disk.
+"""Global reader: reads the topics of global tables into this worker's memory, or onto its disk.
 
-Everything that is there is read before the worker joins its group, so that no task looks into half
-a table; from then on what comes is followed, by a consumer of no group. What is not committed in
-the log is not read. Rule of the file: rows are brought by the event loop, or by a thread that it
-waits for, and looked up by the engine thread, row by row. Not done here: the rows
-(`processing/joins/stream_table_join`), and what is kept of them on disk (`global_reader`).
+All committed records are read before the worker joins its group, so that no task looks up a
+half-read table. After that, new records are followed by a consumer without a group.
+
+Rule: rows are applied on the event loop, or on a thread that it waits for; the engine thread looks
+them up one by one. Not done here: the joins (`processing/joins/stream_table_join`).
 """
 
 from __future__ import annotations
@@ -37,25 +37,26 @@ from streamlog.worker.state.changelog_reader import is_truncated
 logger = repeated.logger(__name__)
 
 AWAY_MS_MAX = 12 * 60 * 60 * 1000
-"""Half of how long a compacted topic keeps deletions by default (`delete.retention.ms`)."""
+"""How old a store may be: half of the time for which compacted topics keep tombstones by default
+(`delete.retention.ms`). An older store could keep deleted rows."""
 _REACHED = b"\x00reached"
-"""Below the keys of rows."""
+"""The key of a store's progress; it sorts before the keys of rows."""
 
 
 class _Reached(msgspec.Struct, array_like=True):
-    """How far a store has come, as it is written down."""
+    """The progress of a store, as it is stored."""
 
     cluster: str
     wall_ms: int
     offsets: dict[int, int]
     topic_id: str = ""
-    """As hexadecimal text; empty if the broker tells none."""
+    """The topic id as hexadecimal text; empty if the broker has no topic ids."""
     epochs: dict[int, int] = {}
-    """By partition: the leader epoch of the record before the offset."""
+    """Partition to the leader epoch of the record before the offset."""
 
 
 class GlobalStores:
-    """The stores of tables that are kept on disk, by the names of the tables."""
+    """The stores of global tables on disk, by the names of the tables."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class GlobalStores:
         *,
         cluster: str = "",
     ) -> None:
-        """`cluster` is the log's identity. Use `opened`."""
+        """Not for direct use: call `opened`. `cluster` is the id of the log's cluster."""
         self.rocksdb = rocksdb
         self._directories = directories or {}
         self._cluster = cluster
@@ -74,10 +75,10 @@ class GlobalStores:
     def opened(
         cls, tables: Iterable[GlobalTableNode], path: str, *, memory_bytes: int, cluster: str
     ) -> GlobalStores:
-        """The stores in the app's state directory; each process has its own.
+        """Open the stores in the app's state directory; each process has stores of its own.
 
         Raises:
-            LogDirectoryError: directories can't be made, read or written.
+            LogDirectoryError: a directory can't be created, read or written.
         """
         names = [table.name for table in tables if table.backend == "rocksdb"]
         directories = {name: TaskDirectory(f"{path}/global/{name}") for name in names}
@@ -96,7 +97,7 @@ class GlobalStores:
     def places(
         self, tables: Mapping[str, Iterable[str]]
     ) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
-        """How far each table on disk has been read; `tables` are by topic."""
+        """Return the read positions of each table on disk; `tables` maps topics to tables."""
         found: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
         for topic, names in tables.items():
             for name in names:
@@ -111,9 +112,9 @@ class GlobalStores:
         return found
 
     def forget(self, names: Collection[str]) -> None:
-        """These tables are to be read anew: their topics were truncated."""
+        """Empty the stores of tables whose topics were truncated."""
         for name in names:
-            logger.warning("global table %s is read anew: its topic was truncated", name)
+            logger.warning("global table %s is read again: its topic was truncated", name)
             self.rocksdb[name].delete_range(b"")
 
     def starts(
@@ -124,9 +125,14 @@ class GlobalStores:
         wall_ms: int,
         ids: Mapping[str, bytes],
     ) -> dict[TopicPartition, int]:
-        """Where to read on, so that every table has all of its topic; `tables` are by topic.
+        """Return the offsets to read from, so that every table gets its whole topic.
 
-        `ids` are those of the topics.
+        Args:
+            tables: topic to the names of its tables.
+            begins: the log start offsets.
+            ends: the ends of the partitions.
+            wall_ms: the present time, in milliseconds since 1970.
+            ids: the topic ids.
         """
         self._ids = {topic: topic_id.hex() for topic, topic_id in ids.items()}
         starts = dict(ends)
@@ -144,7 +150,7 @@ class GlobalStores:
         places: Mapping[TopicPartition, OffsetAndMetadata],
         wall_ms: int,
     ) -> None:
-        """All records before these places are in the stores."""
+        """Store the positions up to which all records are in the stores."""
         for topic, names in tables.items():
             mine = {part.partition: at for part, at in places.items() if part.topic == topic}
             found = _Reached(
@@ -160,7 +166,7 @@ class GlobalStores:
                     self.rocksdb[name].put(_REACHED, data)
 
     def close(self) -> None:
-        """Close the stores; what is in them is there when the worker comes back."""
+        """Close the stores; their content is used at the next start."""
         for store in self.rocksdb.values():
             store.close()
 
@@ -177,7 +183,7 @@ class GlobalStores:
         ends: Mapping[TopicPartition, int],
         wall_ms: int,
     ) -> dict[int, int]:
-        """How far a table has been read, by partition; nothing if it is to be read anew."""
+        """Return the read position of each partition; none if the table has to be read again."""
         store, reached = self.rocksdb.get(name), self._reached(name)
         if store is None:
             return {}
@@ -190,20 +196,21 @@ class GlobalStores:
             if reached.cluster == self._cluster and is_same and is_whole and is_recent:
                 return reached.offsets
             logger.warning(
-                "global table %s is read anew: what is on disk can't be gone on with", name
+                "global table %s is read again: its store does not match the topic or is too old",
+                name,
             )
         store.delete_range(b"")
         return {}
 
 
 POLL_MS = 500
-"""Longest wait for records, and so the longest a stop goes unnoticed while they are read."""
+"""The longest wait for records; a stop may go unnoticed for this long."""
 SLICE_RECORDS = 5_000
-"""Taken in at once: heartbeats and agents get their turn in between."""
+"""The records of one step. Heartbeats and agents run between two steps."""
 TELL_MS = 60 * 60 * 1000
-"""Tables on disk are known to be up to date so often, even if nothing comes."""
+"""The interval at which the progress of tables on disk is stored without new records."""
 FETCH_BYTES = 4 * 1024 * 1024
-"""Of one partition at once."""
+"""The size of a fetch of one partition."""
 
 
 class GlobalReader:
@@ -218,14 +225,14 @@ class GlobalReader:
         *,
         stores: GlobalStores | None = None,
     ) -> None:
-        """`counts` are the partitions of every topic; `stores` those of tables that are on disk."""
+        """Create a reader; `counts` are the partitions of topics, `stores` the tables on disk."""
         self.figures = Figures()
-        """Those of the worker."""
+        """The counters of the worker."""
         self._damaged = DamagedInputs.of_global_tables(topology)
         self._stores = stores or GlobalStores({})
         self.tables = GlobalTables(topology.global_tables, self._stores.rocksdb)
         self.left: dict[str, int] = {}
-        """By topic, how many offsets are still to be read before tasks may start."""
+        """Topic to the number of offsets left to read before tasks may start."""
         self._partitions = [
             TopicPartition(topic, number)
             for topic in self.tables.topics
@@ -240,7 +247,7 @@ class GlobalReader:
         )
 
     async def __aenter__(self) -> Self:
-        """Connect, if there is anything to be read."""
+        """Connect if the app has global tables."""
         if self._partitions:
             await self._consumer.__aenter__()
         return self
@@ -299,8 +306,8 @@ class GlobalReader:
                 await self._step()
             except SourceLost as error:
                 raise SourceLost(
-                    f"{error}. It is the topic of a global table, whose rows in this worker are of"
-                    " the old one: start the worker again, and the table is read anew",
+                    f"{error}. It is the topic of a global table, whose rows on this worker are of"
+                    " the old one: start the worker again, so that it reads the table again",
                     topic=error.topic,
                     partition=error.partition,
                     position=error.position,
@@ -309,12 +316,12 @@ class GlobalReader:
                 ) from error
 
     def _epochs(self) -> dict[tuple[TopicPartition, int], int]:
-        """The leader epochs of the places that tables on disk have been read to."""
+        """Return the leader epochs at the read positions of tables on disk."""
         places = self._stores.places(self.tables.of_topics).values()
         return {(part, at.offset): at.leader_epoch for each in places for part, at in each.items()}
 
     async def _cut(self, ends: Mapping[TopicPartition, int]) -> list[str]:
-        """Tables on disk whose topic was truncated, and written to again since."""
+        """Return the tables on disk whose topic was truncated and written to again since."""
         cut = []
         for name, places in self._stores.places(self.tables.of_topics).items():
             inside = {part: at for part, at in places.items() if at.offset <= ends.get(part, -1)}
@@ -337,7 +344,7 @@ class GlobalReader:
             await self._tell()
 
     def _pass(self, damaged: DamagedBatch) -> None:
-        """Continue behind a batch that can't be read, without its rows.
+        """Continue after a damaged batch, without its rows.
 
         Raises:
             ProcessingError: the policy is `FAIL`.
@@ -348,7 +355,7 @@ class GlobalReader:
         self._consumer.seek(TopicPartition(damaged.topic, damaged.partition), damaged.next_offset)
 
     async def _tell(self) -> None:
-        """Write down how far the tables on disk have been read."""
+        """Store the read positions of the tables on disk."""
         consumer, self._told_ms = self._consumer, self._clock.wall_ms()
         places = {part: consumer.place(part, at) for part, at in consumer.positions().items()}
         tables = self.tables.of_topics
@@ -370,10 +377,10 @@ class GlobalReader:
 def make_reader(
     program: Program, log: Log, counts: Mapping[str, int], clock: Clock
 ) -> GlobalReader:
-    """That of a program, with the stores of tables that are kept on disk.
+    """Return the reader of a program, with the opened stores of its tables on disk.
 
     Raises:
-        LogDirectoryError: their directories can't be made, read or written.
+        LogDirectoryError: a store's directory can't be created, read or written.
     """
     stores = GlobalStores.opened(
         program.topology.global_tables,

@@ -155,7 +155,7 @@ def test_state_that_is_ahead_of_its_changelog_is_rebuilt(
     told = [r.getMessage() for r in caplog.records if "is rebuilt from it" in r.getMessage()]
     assert told, caplog.text
     for line in told:
-        assert f"does not fit changelog {CHANGELOG}-" in line
+        assert f"does not match changelog {CHANGELOG}-" in line
         assert "it was truncated" in line
         assert "processed again, so rows of it may be written twice" in line
 

@@ -1,13 +1,14 @@
-"""Follower: reads a changelog into the store of a task, up to an offset or for as long as it runs.
+"""Changelog reader: reads a changelog into the store of a task, to an end or continuously.
 
-Who opens a task lets it reach the end that it has read; who only wants to be ready for it lets it
-follow. Rule of the file: how far the store is, is an offset, not a record that was seen: what ends
-a transaction, what was aborted and what was compacted away has a place in the log and gives no
-record. Slices are small enough for the event loop to apply, so that the consumer group is answered
-meanwhile; only what waits for the disk is done by a thread. A store that is far behind is filled
-(see `tables/local_disk/rocksdb_store`); what one lacks that a task was killed with waits in memory,
-as commits do (`tables/state/store_transaction`). Not done here: who may write to the changelog
-(`restore`).
+A restore reads up to a known end (`reach`); a standby reads on (`step`).
+
+Rules: the progress of a store is an offset, not a record, because markers, aborted records and
+compacted records take offsets and yield no record. A slice is small enough to be applied on the
+event loop, between two heartbeats of the consumer group; only work that waits for the disk runs on
+a thread. A store that is far behind is filled in bulk (`tables/local_disk/rocksdb_store`). The
+records that a store lost in a crash are held in memory, as commits are
+(`tables/state/store_transaction`).
+Not done here: the owner of a changelog (`restore`).
 """
 
 from __future__ import annotations
@@ -55,23 +56,31 @@ async def find_departure(
     topic_id: bytes,
     begin: int,
 ) -> str:
-    """Why the changelog with this id is not what the store was made of; empty if it is.
+    """Return why the store was not made of this changelog; empty if it was, or if unknown.
 
-    `begin` is the changelog's first offset.
+    Args:
+        log: the log.
+        consumer: a consumer of the changelog.
+        changelog: the changelog's partition.
+        store: the store.
+        topic_id: the id of the changelog's topic.
+        begin: the log start offset of the changelog.
     """
     read, position = stored_read_up_to(store), changelog_offset(store)
     if read is None:
-        return ""  # An older version has written it, or a snapshot: nothing is known.
+        return ""  # Written by an older version, or by a snapshot, which do not note it.
     if ZERO_UUID not in (read.topic_id, topic_id) and read.topic_id != topic_id:
         return "it was deleted and created again"
     if read.offset < position:
-        # The task has written the rest itself.
+        # The task wrote the records from `read.offset` on itself, and noted no epoch for them: the
+        # last of them has to be the progress that the store holds.
         record = await _record(log, changelog, position - 1)
         if record is not None:
             is_own = (record.key, record.value) == (PROGRESS_KEY, store.get(PROGRESS_KEY))
             return "" if is_own else _other_at(position - 1)
     if begin <= read.last_offset < position:
-        # A backup that was put back may have come to the same epoch again.
+        # 1. The log is truncated, or an old backup restored. 2. New records reach
+        # the same leader epoch again. 3. The epochs agree; only the content differs.
         record = await _record(log, changelog, read.last_offset)
         if record is not None and crc_of(record.key, record.value) != read.last_crc:
             return _other_at(read.last_offset)
@@ -85,7 +94,7 @@ def _other_at(offset: int) -> str:
 async def is_truncated(
     consumer: Consumer, places: Mapping[TopicPartition, OffsetAndMetadata]
 ) -> bool:
-    """Whether a log was truncated below one of these places, as far as brokers can tell."""
+    """Return whether a log was truncated below a position; False if unknown (KIP-320)."""
     try:
         return bool(await consumer.truncated(places))
     except UnsupportedVersion:
@@ -110,34 +119,34 @@ async def _record(log: Log, changelog: TopicPartition, offset: int) -> LogRecord
 logger = repeated.logger(__name__)
 
 T = TypeVar("T")
-"""What comes of work on the disk."""
+"""The result of work on the disk."""
 
 SLICE_RECORDS = 5_000
-"""Applied between two looks at anything else: some 5 ms."""
+"""The number of records applied without a pause: about 5 ms."""
 FILLING_RECORDS_MIN = 50_000
-"""A store that is so far behind is filled. It is opened twice more for that: some 20 ms."""
+"""A store that is this far behind is filled in bulk. That opens it twice more: about 20 ms."""
 TAIL_RECORDS_MAX = 2 * REPLAY_RECORDS_MAX
-"""A store that was in use is no further behind after a crash, unless commits were very large."""
+"""The largest lag of a store after a crash, unless commits were very large."""
 FETCH_BYTES = 4 * 1024 * 1024
-"""Asked for at once, and kept before it is decoded."""
+"""The size of one fetch."""
 POLL_MS = 20
-"""The longest that an end without a record behind it, as that of a transaction, goes unnoticed."""
+"""The longest delay until an end without a record, such as a transaction marker, is noticed."""
 NOTHING_READ = (-1, 0)
-LACKING = "What the changelog lacks is processed again, so rows of it may be written twice"
+LACKING = "Records that the changelog lacks are processed again, so their rows may be written twice"
 
 
 class Admission(Protocol):
-    """Tells which changes in a changelog count."""
+    """Port: decides which records of a changelog count."""
 
     def admit(self, records: RecordColumns) -> Iterable[Change]:
-        """What is to be applied of these records, which come in the order of the log."""
+        """Return the changes of these records that count; call it in the order of the log."""
 
     def begin_anew(self) -> None:
-        """A base came: nothing before it counts."""
+        """Forget the records so far: a hand-over starts the state anew."""
 
 
 class ChangelogReader:
-    """Reads one changelog into one store. Use it in an `async with` block, from one task."""
+    """Reads one changelog into one store; an async context manager, used by one task."""
 
     def __init__(
         self,
@@ -150,12 +159,19 @@ class ChangelogReader:
         isolation: Isolation = "read_uncommitted",
         front: DeferredStore | None = None,
     ) -> None:
-        """`admission` is asked once, for the store as it is when following begins.
+        """Create a reader.
 
-        With a `front` the store lies beneath it, and what a crash has lost goes there.
+        Args:
+            log: the log.
+            store: the store to bring up to date.
+            changelog: the changelog's partition.
+            admission: returns the admission for the store as it is at the start.
+            clock: the clock.
+            isolation: the isolation level of the reads.
+            front: the commits above the store; records that a crash has lost are added there.
         """
         self.records = 0
-        """Applied so far."""
+        """The number of records applied."""
         self._log = log
         self._changelog = changelog
         self._topic_id = ZERO_UUID
@@ -172,7 +188,7 @@ class ChangelogReader:
         )
 
     async def __aenter__(self) -> Self:
-        """Look where the changelog begins and ends, and whether the store can go on from there."""
+        """Read the changelog's offsets, and decide whether the store can be continued."""
         consumer, changelog = await self._consumer.__aenter__(), self._changelog
         try:
             begin = (await consumer.begin_offsets([changelog]))[changelog]
@@ -213,17 +229,17 @@ class ChangelogReader:
 
     @property
     def rebuilt(self) -> bool:
-        """Whether the store did not fit the changelog and was emptied."""
+        """Whether the store did not match the changelog and was emptied."""
         return self._restoration.rebuilt
 
     def warn_if_rebuilt(self, path: str) -> None:
-        """Log why the state under this path is built anew, if it is."""
+        """Log why the state in this directory is rebuilt, if it is."""
         why = self._restoration.why
         if why.startswith(TRUNCATED):
             why += f". {LACKING}"
         if why:
             logger.warning(
-                "state in %s does not fit changelog %s-%d, and is rebuilt from it: %s",
+                "state in %s does not match changelog %s-%d and is rebuilt from it: %s",
                 path,
                 *self._changelog,
                 why,
@@ -231,13 +247,13 @@ class ChangelogReader:
 
     @property
     def lag(self) -> int:
-        """How many offsets the store is behind, as of the last answer of the log."""
+        """The number of offsets that the store is behind, as of the last fetch."""
         known = self._consumer.lag(self._changelog)
         return max(self.end - self.position, 0) if known is None else known
 
     @property
     def _lacks_a_tail(self) -> bool:
-        """Whether the store was in use, and lacks what a crash has lost."""
+        """Whether the store was in use and lacks only the records that a crash has lost."""
         found = self._restoration
         return not (found.is_new or found.rebuilt) and found.remaining <= TAIL_RECORDS_MAX
 
@@ -259,7 +275,7 @@ class ChangelogReader:
             await offload(self._store.end_filling)
 
     async def step(self, *, timeout_ms: int) -> bool:
-        """Apply what has come, waiting so long for it; whether the position has moved."""
+        """Apply the next records, after at most `timeout_ms`; returns whether it moved."""
         polled = await self._consumer.poll_columns(timeout_ms=timeout_ms, max_records=SLICE_RECORDS)
         next_offset = self._consumer.positions()[self._changelog]
         if next_offset == self.position:
@@ -275,10 +291,10 @@ class ChangelogReader:
         return True
 
     def apply(self, records: RecordColumns, *, next_offset: int) -> None:
-        """Take in the records from `position` up to, but not including, `next_offset`.
+        """Apply the records from `position` up to, but not including, `next_offset`.
 
-        With the garbage collector at rest: it would walk thousands of records after every few
-        hundred that become changes, none of them in a cycle (a third of the time, measured).
+        The garbage collector is paused. It would visit thousands of records after every few hundred
+        new changes and find no cycle, which took a third of the time.
         """
         was_enabled = gc.isenabled()
         gc.disable()
@@ -290,7 +306,7 @@ class ChangelogReader:
         self.records += len(records)
 
     def _apply(self, records: RecordColumns, next_offset: int) -> None:
-        """In pieces, where there is a base among them."""
+        """Apply records, split at each base of a hand-over."""
         low, restoration = 0, self._restoration
         while BASE_KEY in (keys := records.keys[low:]):
             high = low + keys.index(BASE_KEY)
@@ -303,7 +319,7 @@ class ChangelogReader:
         restoration.apply(self.admission.admit(rest), next_offset=next_offset)
 
     async def _departure(self, consumer: Consumer, begin: int) -> str:
-        """Why the store can't be continued from, if the changelog has its offset."""
+        """Return why the store can't be continued; empty if it can, or if unknown."""
         if not begin < changelog_offset(self._store) <= self.end:
             return ""
         return await find_departure(
@@ -316,15 +332,15 @@ class ChangelogReader:
         )
 
     async def _complete_offset(self, consumer: Consumer) -> int:
-        """From where on no deletion can have been compacted away yet."""
-        since_ms = self._clock.wall_ms() - DELETE_RETENTION_MS // 2  # clocks may differ
+        """Return the offset from which on no tombstone can have been compacted away yet."""
+        since_ms = self._clock.wall_ms() - DELETE_RETENTION_MS // 2  # Half, as clocks may differ.
         found = await consumer.offsets_for_times({self._changelog: since_ms})
         place = found[self._changelog]
         return self.end if place is None else place.offset
 
 
 async def offload(work: Callable[[], T]) -> T:
-    """Wait for the disk in a thread; it comes to its end even if nobody waits any more."""
+    """Run blocking work on a thread; a cancelled caller still waits until the work has ended."""
     done = asyncio.get_running_loop().run_in_executor(None, work)
     try:
         return await asyncio.shield(done)

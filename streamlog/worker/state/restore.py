@@ -1,20 +1,26 @@
-"""Opens the state of a task: takes it over from whoever had it, and brings it up to date.
+"""Restore: opens the state of a task, takes it over from a former owner, and brings it up to date.
 
-Several processes may believe that a task is theirs: one that was stopped or blocked for
-longer than its session learns last that it has lost it. So a changelog has an owner, settled
-by the changelog itself. (1) A opens: it writes a fence, and its offset is A's epoch. (2) A is
-blocked, B takes over and writes its own fence. (3) A wakes up and writes a checkpoint, with
-its epoch on every record. (4) Whoever replays skips it, as its epoch is older than the last
-fence; A itself sees that its checkpoint did not land where the one before ended, looks at
-what lies between, finds B's fence, and drops the task (`commit`). Changes that A wrote before
-B's fence are part of what B restores. Compaction knows no owners: of a key that A wrote late it
-keeps A's record. So whoever meets late records writes those keys once more, with their values.
+Several processes may believe that they own a task: one that was blocked for longer than its session
+learns last that it has lost it. So the changelog itself decides who its owner is:
 
-All of that is at least once. A checkpoint that was written in a transaction has no epoch: it counts
-if the transaction was committed, which the group's generation decides (`exactly_once`). There a
-fence only marks how far its writer has to read, and nothing else is written outside of
-transactions. So a worker that is stopped before its fence, and goes on after others have taken
-over, takes nothing from them.
+1. A opens the state: it writes a fence, whose offset is A's epoch.
+2. A is blocked. B takes over and writes a fence of its own.
+3. A continues and writes a checkpoint, with A's epoch on every record.
+4. A replay skips these records, as their epoch is older than the last fence. A itself finds that
+   its checkpoint does not start where the one before ended, reads the records in between, finds B's
+   fence, and drops the task (`commit`).
+
+Changes that A wrote before B's fence are part of the state that B restores. Compaction knows no
+owners: it keeps A's late record of a key, as the newest. So an owner that meets late records writes
+their keys again, with its own values.
+
+All of that is for at-least-once. With exactly-once, a checkpoint has no epoch: it counts if its
+transaction is committed, which the group's generation decides (`exactly_once`). A fence then only
+marks how far its writer has to read, and everything else is written in transactions. So a worker
+that is blocked before its fence, and continues after others have taken over, takes nothing from
+them.
+
+Not done here: reading the changelog (`changelog_reader`), and the checkpoints (`commit`).
 """
 
 from __future__ import annotations
@@ -48,32 +54,32 @@ logger = repeated.logger(__name__)
 STATE_CLEANUP_DELAY_MS = 10 * 60 * 1000
 """Default; Kafka Streams' `state.cleanup.delay.ms`."""
 LOOK_MS = 60_000
-"""Between two looks, if the delay is not shorter."""
+"""The interval between two looks, unless the delay is shorter."""
 LOOK_MS_MIN = 100
 
 
 async def remove_abandoned(path: str, *, delay_ms: int, clock: Clock) -> None:
-    """Look after the app's state directory until cancelled."""
+    """Remove the state of tasks that have moved away, after a delay, until cancelled."""
     abandoned = AbandonedTasks(path, delay_ms=delay_ms)
     while True:
         for name in await asyncio.to_thread(abandoned.remove, clock.now_ms()):
-            logger.info("task %s has moved away: its state in %s is removed", name, path)
+            logger.info("task %s has moved away: its state in %s was removed", name, path)
         await asyncio.sleep(min(LOOK_MS, max(delay_ms, LOOK_MS_MIN)) / 1000)
 
 
 OWNER_KEY = b"\x00owner"
-"""Reserved (see `tables/state/changelog.py`): in the changelog a fence, in a store the last one's
-offset."""
+"""A reserved key (see `tables/state/changelog.py`): in the changelog a fence, in a store the offset
+of the last fence."""
 LATE_KEY = b"\x00late"
-"""Reserved, in a store only: keys that a former owner wrote late, still to be written again."""
+"""A reserved key of a store: the keys that a former owner wrote late, to be written again."""
 CLUSTER_KEY = b"\x00cluster"
-"""Reserved, in a store only: the log that its changelog is in."""
+"""A reserved key of a store: the id of the changelog's cluster."""
 CHANGELOG_KEY = b"\x00changelog"
-"""Reserved, in a store only: the topic id of its changelog."""
+"""A reserved key of a store: the topic id of the changelog."""
 EPOCH_HEADER = "epoch"
-"""On every record of a checkpoint that is in no transaction: the offset of its writer's fence."""
+"""The header of checkpoint records outside of transactions: the offset of the writer's fence."""
 LOCK_WAIT_MS = 5_000
-"""A worker on the same machine that gives the task up needs time to commit and close it."""
+"""How long to wait for a worker on this machine that commits and closes the task."""
 LOCK_RETRY_MS = 100
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
@@ -88,41 +94,42 @@ class TaskState:
 
     store: RocksStore
     front: DeferredStore
-    """The store with the commits that wait to be written to it: for whoever reads and writes."""
+    """The store with the commits that are not written to it yet; all reads and writes go here."""
     directory: TaskDirectory
-    """Where the store lies; it makes the snapshots."""
+    """The directory of the store, which makes the snapshots."""
     changelog: TopicPartition
     epoch: int
-    """The offset of our fence."""
+    """The offset of this owner's fence."""
     next_offset: int
-    """Where our next checkpoint lands if nobody else writes."""
+    """The offset of the next checkpoint if no other worker writes."""
     late: frozenset[bytes] = frozenset()
-    """Keys that the task's next transaction writes again."""
+    """The keys that the task's next transaction writes again."""
 
     def reach(self, next_offset: int) -> None:
-        """A checkpoint was written up to here.
+        """Note the offset after a checkpoint that was written.
 
         Raises:
-            SourceLost: that is not behind the ones before: the changelog is another one by now.
+            SourceLost: the offset is not larger than the last one: the changelog was truncated, or
+                created again.
         """
         if next_offset <= self.next_offset:
             raise self.lost(next_offset)
         self.next_offset = next_offset
 
     def settle_late(self) -> None:
-        """The late keys are written again; for the thread that runs the task."""
+        """Forget the late keys, which were written again; call it on the task's thread."""
         self.late = frozenset()
         self.front.delete(LATE_KEY)
 
     def lost(self, next_offset: int) -> SourceLost:
-        """The error of a checkpoint that was written before `next_offset`, and not at the end."""
+        """Return the error for a checkpoint that was written below the expected offset."""
         topic, partition = self.changelog
         return SourceLost(
             f"changelog {topic}-{partition} was deleted and created again, or truncated, while a"
-            f" task was writing to it: offset {self.next_offset} was next, and a checkpoint landed"
-            f" before {next_offset}. If it was truncated, start the worker again: the state is"
-            " rebuilt from what the changelog has. If it was created again, restore the topic from"
-            " a backup, or go on without that state: worker --accept-state-loss",
+            f" task was writing to it: offset {self.next_offset} was next, and a checkpoint was"
+            f" written before {next_offset}. If it was truncated, start the worker again: the state"
+            " is rebuilt from the changelog. If it was created again, restore the topic from a"
+            " backup, or continue without that state: worker --accept-state-loss",
             topic=topic,
             partition=partition,
             position=self.next_offset,
@@ -130,35 +137,35 @@ class TaskState:
 
 
 def epoch_headers(epoch: int) -> Headers:
-    """The headers of a checkpoint's records."""
+    """Return the headers of the records of a checkpoint outside of transactions."""
     return ((EPOCH_HEADER, _EPOCH.pack(epoch)),)
 
 
 class Fences:
-    """Tells the records of owners from those of former ones, in the order of a changelog."""
+    """Separates the records of a changelog's owner from late records of former owners."""
 
     def __init__(self, owner: int = -1, late: Iterable[bytes] = ()) -> None:
         self.owner = owner
-        """The offset of the last fence known."""
+        """The offset of the last known fence."""
         self.late = set(late)
-        """Keys whose newest record is a former owner's."""
+        """The keys whose newest record is a former owner's."""
         self._is_anew = False
 
     @classmethod
     def stored(cls, store: KeyValueStore) -> Fences:
-        """As of the changelog offset that the store reflects."""
+        """Return the fences as of the changelog offset that a store reflects."""
         data, late = store.get(OWNER_KEY), store.get(LATE_KEY)
         owner = -1 if data is None else _unpack(data)
         return cls(owner, [] if late is None else _unpack_keys(late))
 
     def admit(self, records: Iterable[LogRecord]) -> Iterable[Change]:
-        """The changes to apply: fences as their offset, nothing by a former owner."""
+        """Return the changes to apply: without late records, and with fences as their offsets."""
         columns = RecordColumns.of(records)
         if self._is_anew:
             self._is_anew = False
             return chain([(LATE_KEY, None)], self.admit(columns))
         if not self.late and self._are_all_own(columns):
-            # Of two commits a key may be there twice: they are applied in their order.
+            # A key may occur twice, in two commits; changes are applied in order.
             return Changes(cast("list[bytes]", columns.keys), columns.values)
         changes: list[Change] = []
         before = frozenset(self.late)
@@ -179,25 +186,25 @@ class Fences:
         return changes
 
     def begin_anew(self) -> None:
-        """The state begins with what follows: nobody before was late. Who owns it stays."""
+        """Start anew after a hand-over: no late keys remain, but the owner does."""
         self.late.clear()
         self._is_anew = True
 
     def _are_all_own(self, columns: RecordColumns) -> bool:
-        """Whether these are checkpoints of the last owner, as almost always, and nothing else."""
+        """Return whether all records are checkpoints of the last owner, which is the usual case."""
         if not columns or None in columns.keys or OWNER_KEY in columns.keys:
             return False
         headers = columns.headers
         if headers is None:
             return True
-        # Of one batch they are the very same object, which `count` sees at once.
+        # The headers of one batch are one object, so `count` compares identities.
         first = headers[0]
         is_own = not first or first == epoch_headers(self.owner)
         return is_own and headers.count(first) == len(headers)
 
 
 class Restorer:
-    """Opens one task's state, in steps, so that its worker stays in the group meanwhile."""
+    """Opens one task's state in slices, so that its worker stays in the group meanwhile."""
 
     def __init__(
         self,
@@ -213,11 +220,21 @@ class Restorer:
         accept_state_loss: bool = False,
         in_transactions: bool = False,
     ) -> None:
-        """`base` is what the state began with, if it was handed over (see `version_log`).
+        """Create a restorer.
 
-        Where checkpoints are written `in_transactions`, late keys wait for the first of them.
-        State on disk that is of another changelog than the one in `version_log` is refused, unless
-        that was given up or the user accepts the loss.
+        Args:
+            log: the log.
+            producer: writes the fence.
+            changelog: the changelog's partition.
+            path: the directory of the task's state.
+            budget: the memory of RocksDB.
+            clock: the clock.
+            base: the snapshot that the state began with, if it was handed over.
+            own_topics: the recorded topic ids; state of another changelog is refused, unless that
+                one was given up.
+            accept_state_loss: whether state of another changelog is deleted instead.
+            in_transactions: whether checkpoints are written in transactions; late keys then wait
+                for the first one.
         """
         self.changelog = changelog
         own = own_topics or OwnTopics()
@@ -227,7 +244,7 @@ class Restorer:
         self._in_transactions = in_transactions
         self._base = base
         self.records = 0
-        """Applied so far."""
+        """The number of records applied."""
         self._log = log
         self._producer = producer
         self._path = path
@@ -238,11 +255,11 @@ class Restorer:
 
     @property
     def records_left(self) -> int | None:
-        """How far the state is behind its changelog; None before that is known."""
+        """The number of changelog records left to read; None while unknown."""
         return None if self._follower is None else self._follower.lag
 
     async def run(self) -> TaskState:
-        """Open a store, take the changelog over, replay what the store lacks.
+        """Open a store, write the fence, and replay the records that the store lacks.
 
         Raises:
             LogDirectoryLost: the state belongs to another log.
@@ -268,9 +285,9 @@ class Restorer:
         return TaskState(store, front, self._directory, self.changelog, epoch, epoch + 1, late)
 
     async def _opened_store(self) -> RocksStore:
-        """The newest state on this machine, in a directory of its own.
+        """Open the newest state on this machine.
 
-        Whoever has it may be about to give it up; if not, something older has to do.
+        Another worker may hold it and close it soon. If it does not, older state is opened.
         """
         deadline_ms = self._clock.now_ms() + LOCK_WAIT_MS
         while True:
@@ -281,10 +298,10 @@ class Restorer:
                 await asyncio.sleep(LOCK_RETRY_MS / 1000)
 
     def _check_changelog(self, store: RocksStore) -> None:
-        """Make sure that the state on disk is of this changelog.
+        """Check that the state on disk was made of this changelog.
 
         Raises:
-            SourceLost: it is of one that was deleted.
+            SourceLost: it was made of a changelog that was deleted.
         """
         stored = store.get(CHANGELOG_KEY)
         if not stored or not self._changelog_id or stored == self._changelog_id:
@@ -296,18 +313,18 @@ class Restorer:
         )
         if stored not in self._given_up and not self._accept_state_loss:
             raise SourceLost(
-                f"{what}. Restore the topic from a backup, or go on with what the new one has:"
-                " worker --accept-state-loss",
+                f"{what}. Restore the topic from a backup, or continue with the content of the new"
+                " one: worker --accept-state-loss",
                 topic=topic,
                 partition=partition,
                 ids=(stored, self._changelog_id),
             )
-        logger.warning("%s: built anew from the changelog that there is", what)
+        logger.warning("%s: rebuilt from the present changelog", what)
         store.delete_range(b"")
         store.put(CLUSTER_KEY, self._log.cluster_id.encode())
 
     async def _adopt_base(self, store: RocksStore) -> None:
-        """Take the files of a snapshot, where they are newer than what is here."""
+        """Fill the store from the files of a snapshot if they are newer than the store."""
         base, wall_ms = self._base, self._clock.wall_ms()
         if base is None or not base.is_of_use(store, wall_ms=wall_ms):
             return
@@ -336,8 +353,8 @@ class Restorer:
             changelog=self.changelog,
             admission=Fences.stored,
             clock=self._clock,
-            # Our fence lies behind all that a former owner can have written. Up to there, what it
-            # was about to commit is waited for.
+            # The fence comes after every record that a former owner can still commit. Reading up to
+            # it with `read_committed` waits until the former owner's transaction has ended.
             isolation="read_committed",
             front=front,
         )
@@ -347,15 +364,15 @@ class Restorer:
             if follower.rebuilt:
                 store.put(CLUSTER_KEY, self._log.cluster_id.encode())
             await follower.reach(end_offset)
-        self.records = follower.records - 1  # Our own fence.
+        self.records = follower.records - 1  # Without this owner's fence.
         return frozenset(Fences.stored(front).late)
 
 
 def check_cluster(log: Log, store: RocksStore, path: str) -> None:
-    """Make sure that the state is of this log; a store that is new belongs to it from now on.
+    """Check that the state belongs to this log; a new store belongs to it from now on.
 
     Raises:
-        LogDirectoryLost: it belongs to another one.
+        LogDirectoryLost: the state belongs to another log.
     """
     here, stored = log.cluster_id.encode(), store.get(CLUSTER_KEY)
     if stored is None:
@@ -364,7 +381,7 @@ def check_cluster(log: Log, store: RocksStore, path: str) -> None:
         raise LogDirectoryLost(
             f"the state in {path} belongs to log {stored.decode(errors='replace')}, but "
             f"this is log {log.cluster_id}: was the log's directory deleted or moved? "
-            "Bring it back, or delete the state directory to start from what this log has"
+            "Restore it, or delete the state directory to start from the content of this log"
         )
 
 
@@ -377,7 +394,7 @@ async def rewrite_late_keys(
     epoch: int,
     wall_ms: int,
 ) -> None:
-    """Put what the store has behind what a former owner wrote of these keys."""
+    """Write the store's values of these keys again, after the late records of a former owner."""
     headers = epoch_headers(epoch)
     batch = [(wall_ms, key, store.get(key), headers) for key in sorted(keys)]
     if batch:

@@ -260,7 +260,7 @@ def test_a_store_is_rebuilt_that_is_ahead_of_a_changelog_that_was_cut(
 
     with BrokerProcess(tmp_path / "data", flush="os") as broker:
         asyncio.run(main(broker))
-    assert f"state in here does not fit changelog {CHANGELOG.topic}-0" in caplog.text
+    assert f"state in here does not match changelog {CHANGELOG.topic}-0" in caplog.text
     assert "it was truncated" in caplog.text
 
 
