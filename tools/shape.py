@@ -31,6 +31,17 @@ SMALL_LINES = 130
 FOLDER_MODULES = 20
 ANY_LINES = 250
 PRAGMA = re.compile(r"#\s*(noqa|type:|mypy:|pragma:|fmt:|ruff:)")
+PHRASES = re.compile(
+    r"\b(?:nobody|somebody|whoever|goes on|at hand|in hand|is told|are told|is over|(?:for|to|by) who|"
+    r"so (?:long|many|far) (?:as|that)|stands still|likewise|the same[.,;:])",
+    re.IGNORECASE,
+)
+"""What docs/glossary.md bans from sentences: a reader needs the sentence before, or reads twice."""
+WORDS = frozenset(
+    "place places told aside beside dues mending mended whoever somebody halt halts halted "
+    "standstill doubts doubting outlet surroundings".split()
+)
+"""What docs/glossary.md bans from names."""
 NO_CODE = {
     tokenize.NL,
     tokenize.NEWLINE,
@@ -235,6 +246,36 @@ def produce_walk(tree: Tree) -> list[str]:
     return walk
 
 
+def banned_names(tree: Tree) -> list[str]:
+    """Return the names of functions, classes, and parameters with a banned word."""
+    found = []
+    for module, node in tree.nodes():
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                pass
+            case ast.ClassDef(name=name) | ast.arg(arg=name) | ast.Name(name, ast.Store()):
+                pass
+            case _:
+                continue
+        words = re.findall(r"[A-Z]?[a-z]+", name)
+        if not WORDS.isdisjoint(word.lower() for word in words):
+            found.append(f"{module}:{node.lineno}: {name}")
+    return found
+
+
+def banned_phrases(tree: Tree) -> list[str]:
+    """Return the docstrings, comments, and messages with a banned phrase."""
+    found = []
+    for name, module in tree.modules.items():
+        for token in tokenize.generate_tokens(io.StringIO(module.text).readline):
+            if token.type in {tokenize.COMMENT, tokenize.STRING}:
+                found += [
+                    f"{name}:{token.start[0]}: {match[0]}"
+                    for match in PHRASES.finditer(" ".join(token.string.split()))
+                ]
+    return found
+
+
 def comment_rate(tree: Tree) -> float:
     """Return comments per 100 lines of code."""
     return 100 * sum(lines.comments for lines in tree.lines.values()) / tree.code
@@ -272,6 +313,8 @@ FIGURES = {
     "produce": Figure("modules that a Produce request walks through", produce_walk, 20),
     "comments": Figure("comments per 100 lines of code", comment_rate, 4, rises=True),
     "any": Figure(f"`Any` per {ANY_LINES} lines of code", any_rate, 1),
+    "names": Figure("names with a banned word", banned_names, 0),
+    "phrases": Figure("banned phrases in texts", banned_phrases, 0),
 }
 BARS: dict[str, float] = {
     "modules": 502,
