@@ -32,15 +32,16 @@ FOLDER_MODULES = 20
 ANY_LINES = 250
 PRAGMA = re.compile(r"#\s*(noqa|type:|mypy:|pragma:|fmt:|ruff:)")
 PHRASES = re.compile(
-    r"\b(?:nobody|somebody|whoever|goes on|at hand|in hand|is told|are told|is over|(?:for|to|by) who|"
-    r"so (?:long|many|far) (?:as|that)|stands still|likewise|the same[.,;:])",
+    r"\b(?:nobody|somebody|whoever|goes on|at hand|in hand|is told|are told|is over|"
+    r"(?:for|to|by) who|so (?:long|many|far) (?:as|that)|stands still|likewise|the same[.,;:])",
     re.IGNORECASE,
 )
 """What docs/glossary.md bans from sentences: a reader needs the sentence before, or reads twice."""
-WORDS = frozenset(
-    "place places told aside beside dues mending mended whoever somebody halt halts halted "
-    "standstill doubts doubting outlet surroundings".split()
-)
+WORDS = {
+    *("place", "places", "told", "aside", "beside", "dues", "mending", "mended"),
+    *("whoever", "somebody", "halt", "halts", "halted", "standstill", "doubts", "doubting"),
+    *("outlet", "surroundings"),
+}
 """What docs/glossary.md bans from names."""
 NO_CODE = {
     tokenize.NL,
@@ -327,6 +328,8 @@ BARS: dict[str, float] = {
     "produce": 29,
     "comments": 2.1,
     "any": 0.9,
+    "names": 360,
+    "phrases": 114,
 }
 """Where each figure is held today; lower a bar when its figure falls."""
 
