@@ -21,10 +21,14 @@ Not done here: the broker's side (`broker_lifecycle`), the choice of leaders (`l
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any
 
 from streamlog.broker.config.broker import FLUSH_OS
-from streamlog.broker.quorum.controller.decision import ControllerContext, Decision, respond
+from streamlog.broker.quorum.controller.decision import (
+    ControllerContext,
+    Decision,
+    Handler,
+    respond,
+)
 from streamlog.broker.quorum.controller.leader_elections import NOTHING, PartitionWish, record_of
 from streamlog.broker.quorum.metadata.metadata_records import MetadataRecord
 from streamlog.broker.quorum.metadata.registrations import (
@@ -50,7 +54,7 @@ from streamlog.protocol.messages.metadata_log import (
     RegisterBrokerRecord,
     UnregisterBrokerRecord,
 )
-from streamlog.protocol.schema import ZERO_UUID
+from streamlog.protocol.schema import ZERO_UUID, Message
 
 PartitionKey = tuple[bytes, int]
 """The topic id and the number of a partition."""
@@ -70,7 +74,7 @@ class BrokerControl:
         self._leaving: dict[int, int] = {}
         """Per broker that shuts down: the metadata offset that the others have to apply first."""
 
-    def handlers(self) -> Mapping[Any, Callable[..., Decision]]:
+    def handlers(self) -> Mapping[type[Message], Handler]:
         """Return the handler of each kind of request."""
         return {
             BrokerRegistrationRequest: self.register,

@@ -14,8 +14,6 @@ Not done here: the log and the order of decisions (`quorum_member`).
 
 from __future__ import annotations
 
-from typing import Any
-
 from streamlog.broker.quorum.controller.broker_control import BrokerControl
 from streamlog.broker.quorum.controller.config_control import ConfigControl, QuotaControl
 from streamlog.broker.quorum.controller.decision import ControllerContext, Decision, Handler
@@ -39,7 +37,7 @@ class Controller:
         self._brokers = BrokerControl(context)
         self._partitions = PartitionControl(context)
         self._rebalance_at_ms = 0
-        self._handlers: dict[Any, Handler] = {
+        self._handlers: dict[type[Message], Handler] = {
             kind: handler
             for part in (
                 self._brokers,

@@ -10,7 +10,6 @@ import difflib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from streamlog import repeated
 from streamlog.broker.config.broker import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig
@@ -40,6 +39,7 @@ from streamlog.broker.quorum.controller.decision import (
     MIN_INSYNC,
     ControllerContext,
     Decision,
+    Handler,
     respond,
 )
 from streamlog.broker.quorum.metadata.cluster_metadata import (
@@ -67,6 +67,7 @@ from streamlog.protocol.messages.topics_and_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from streamlog.protocol.schema import Message
 
 ADVERTISED = "advertised.listeners"
 
@@ -93,7 +94,7 @@ class ConfigControl:
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
 
-    def handlers(self) -> Mapping[Any, Any]:
+    def handlers(self) -> Mapping[type[Message], Handler]:
         """Return the handler of each kind of request."""
         return {IncrementalAlterConfigsRequest: self.alter, AlterConfigsRequest: self.replace}
 
@@ -334,7 +335,7 @@ class QuotaControl:
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
 
-    def handlers(self) -> Mapping[Any, Any]:
+    def handlers(self) -> Mapping[type[Message], Handler]:
         """Return the handler of each kind of request."""
         return {AlterClientQuotasRequest: self.alter}
 

@@ -12,9 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
-from streamlog.broker.quorum.controller.decision import ControllerContext, Decision, respond
+from streamlog.broker.quorum.controller.decision import (
+    ControllerContext,
+    Decision,
+    Handler,
+    respond,
+)
 from streamlog.broker.quorum.controller.leader_elections import PartitionWish, change_of, record_of
 from streamlog.broker.quorum.metadata.cluster_metadata import TopicRegistration
 from streamlog.broker.quorum.metadata.metadata_records import MetadataRecord
@@ -52,6 +56,7 @@ from streamlog.protocol.messages.partitions_and_replicas import (
     ReassignableTopicResponse,
     ReplicaElectionResult,
 )
+from streamlog.protocol.schema import Message
 
 
 class Reassignments:
@@ -60,7 +65,7 @@ class Reassignments:
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
 
-    def handlers(self) -> Mapping[Any, Any]:
+    def handlers(self) -> Mapping[type[Message], Handler]:
         """Return the handler of each kind of request."""
         return {
             AlterPartitionReassignmentsRequest: self.alter,
@@ -285,7 +290,7 @@ class PartitionControl:
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
 
-    def handlers(self) -> Mapping[Any, Any]:
+    def handlers(self) -> Mapping[type[Message], Handler]:
         """Return the handler of each kind of request."""
         return {AlterPartitionRequest: self.alter, ElectLeadersRequest: self.elect}
 

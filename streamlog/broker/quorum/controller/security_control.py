@@ -9,10 +9,15 @@ rest of a block that a crash loses is never used.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from streamlog.broker.config.security import AUTHORIZER_NONE
-from streamlog.broker.quorum.controller.decision import ControllerContext, Decision, respond
+from streamlog.broker.quorum.controller.decision import (
+    ControllerContext,
+    Decision,
+    Handler,
+    respond,
+)
 from streamlog.broker.quorum.metadata.cluster_metadata import acl_id, acl_record, credential_record
 from streamlog.broker.quorum.metadata.metadata_records import MetadataRecord
 from streamlog.broker.security.acl_authorizer import AclRule, AclRuleFilter, is_principal
@@ -50,6 +55,7 @@ from streamlog.protocol.messages.sasl_acls_quotas import (
     DeleteAclsRequest,
     DeleteAclsResponse,
 )
+from streamlog.protocol.schema import Message
 
 DISABLED = "this broker checks no ACLs: set authorizer.class.name=standard"
 PRODUCER_IDS_BLOCK = 1000
@@ -74,7 +80,7 @@ class SecurityControl:
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
 
-    def handlers(self) -> Mapping[Any, Any]:
+    def handlers(self) -> Mapping[type[Message], Handler]:
         """Return the handler of each kind of request."""
         return {
             AlterUserScramCredentialsRequest: self.alter_users,

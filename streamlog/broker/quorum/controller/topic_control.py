@@ -10,12 +10,16 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any
 
 from streamlog.broker.config.broker import PARTITIONS_MAX, TopicConfig
 from streamlog.broker.config.settings import SettingSource
 from streamlog.broker.quorum.controller.config_control import inherited_source
-from streamlog.broker.quorum.controller.decision import ControllerContext, Decision, respond
+from streamlog.broker.quorum.controller.decision import (
+    ControllerContext,
+    Decision,
+    Handler,
+    respond,
+)
 from streamlog.broker.quorum.metadata.cluster_metadata import TOPIC_RESOURCE, TopicRegistration
 from streamlog.broker.quorum.metadata.metadata_records import MetadataRecord
 from streamlog.broker.quorum.metadata.registrations import NO_LEADER, UNASSIGNED_DIRECTORY
@@ -45,7 +49,7 @@ from streamlog.protocol.messages.topics_and_configs import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from streamlog.protocol.schema import ZERO_UUID, id_text
+from streamlog.protocol.schema import ZERO_UUID, Message, id_text
 
 
 def assign_replicas(
@@ -118,7 +122,7 @@ class TopicControl:
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
 
-    def handlers(self) -> Mapping[Any, Any]:
+    def handlers(self) -> Mapping[type[Message], Handler]:
         """Return the handler of each kind of request."""
         return {
             CreateTopicsRequest: self.create,
