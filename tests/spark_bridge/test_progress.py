@@ -33,11 +33,11 @@ def test_of_two_attempts_the_one_that_is_ahead_is_told(tmp_path: Path) -> None:
     watch.look()
     second = ProgressWriter(place, "0_1-8", clock=clock)
     second(Read(("orders", 1), 25, 100, is_staged=False))
-    second.tell()
+    second.write()
     watch.look()
     assert heard == [Read(("orders", 1), 40, 100, is_staged=False)]
     second(Read(("orders", 1), 75, 100, is_staged=False))
-    second.tell()
+    second.write()
     watch.look()
     assert heard[1:] == [Read(("orders", 1), 60, 100, is_staged=False)]
 
@@ -48,7 +48,7 @@ def test_what_is_run_again_is_told_once(tmp_path: Path) -> None:
         place = SnapshotStore(str(tmp_path / str(number)))
         teller = ProgressWriter(place, f"0_1-{number}")
         teller(Read(("orders", 1), records, 100, is_staged=False))
-        teller.tell()
+        teller.write()
         ProgressWatch(place, heard.append, told).look()
     assert [read.records for read in heard] == [40, 60]
 
