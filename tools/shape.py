@@ -327,7 +327,7 @@ BARS: dict[str, float] = {
     "floors": 8,
     "produce": 29,
     "comments": 2.1,
-    "any": 0.9,
+    "any": 1,
     "names": 360,
     "phrases": 114,
 }
