@@ -1,7 +1,7 @@
 """ConfigControl and QuotaControl: the controller's decisions on settings and client quotas.
 
-A change of one resource or entity happens as a whole or not at all. Values are checked by the
-tables of settings before anything is recorded.
+All changes of one resource or entity in a request are made, or none of them. The tables of settings
+(`broker/config`) check every value before anything is recorded.
 """
 
 from __future__ import annotations
@@ -79,13 +79,15 @@ Asked = tuple[Place, list[tuple[str, int, str | None]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Resource:
-    """What can be altered."""
+    """A resource whose settings can be changed: what it has now, and what it accepts."""
 
     settings: Mapping[str, Setting]
     own: Mapping[str, str]
-    """The layer that changes go to."""
+    """The settings of the resource itself, which changes apply to."""
     effective: Mapping[str, str]
+    """All settings in force: its own, and inherited ones where it has none."""
     check: Callable[[Mapping[str, str]], object]
+    """Raises if these own settings can't be in force together."""
 
 
 class ConfigControl:
@@ -99,7 +101,7 @@ class ConfigControl:
         return {IncrementalAlterConfigsRequest: self.alter, AlterConfigsRequest: self.replace}
 
     def alter(self, request: IncrementalAlterConfigsRequest, _: int, __: int) -> Decision:
-        """Make changes; those to one resource are made together or not at all."""
+        """Change single settings (KIP-339); for each resource, all of its changes or none."""
         asked: list[Asked] = [
             (
                 (each.resource_type, each.resource_name),
@@ -112,7 +114,7 @@ class ConfigControl:
         return respond(response, () if request.validate_only else records)
 
     def replace(self, request: AlterConfigsRequest, _: int, __: int) -> Decision:
-        """Give resources these settings, and their defaults to all others."""
+        """Replace all settings of resources; a setting that is not named returns to its default."""
         asked: list[Asked] = [
             (
                 (each.resource_type, each.resource_name),
@@ -136,6 +138,9 @@ class ConfigControl:
                 error_message=None, resource_type=kind, resource_name=name
             )
             try:
+                # Each entry is compared with the committed settings, not with the outcome of the
+                # entries before it: the records of two entries for one resource could contradict
+                # each other.
                 _refuse_repeated(f"resource {name!r}", counts[place])
                 resource = self._resource(kind, name)
                 after = _after(resource, changes, replacing=replacing)
@@ -152,6 +157,7 @@ class ConfigControl:
         self, place: Place, before: Mapping[str, str], after: Mapping[str, str]
     ) -> Iterator[MetadataRecord]:
         kind, resource = place
+        # Sorted, because the order of a set of texts differs from run to run.
         for name in sorted({*before, *after}):
             if before.get(name) != after.get(name):
                 yield ConfigRecord(
@@ -164,7 +170,7 @@ class ConfigControl:
         """Empty the ELR of partitions whose `min.insync.replicas` changes (KIP-966).
 
           1. {1} is in sync, {2, 3} are eligible, `min.insync.replicas` is 2: nothing is committed.
-          2. It is set to 1: broker 1 now commits records that 2 and 3 lack.
+          2. The setting becomes 1: broker 1 now commits records that 2 and 3 lack.
           3. Broker 1 dies. If 2 were still eligible, it would lead without these records.
         The change is in the same batch as the setting, so that a leader learns both at once. A
         partition without replicas in sync keeps its ELR: it has no leader that could commit.
@@ -204,7 +210,7 @@ class ConfigControl:
         )
 
     def _named(self, kind: int, name: str) -> _Resource:
-        """A group, or a subscription to clients' metrics: either may not exist yet."""
+        """Return a group or a metrics subscription of clients, which need not exist yet."""
         if not name:
             raise error_for(
                 ErrorCode.INVALID_REQUEST,
@@ -230,6 +236,7 @@ class ConfigControl:
         own = self._context.metadata.config(BROKER_RESOURCE, name)
         default = self._context.metadata.config(BROKER_RESOURCE, ALL_BROKERS)
 
+        # The layers, from weak to strong: this node's file, all brokers, one broker.
         def with_own(texts: Mapping[str, str]) -> BrokerConfig:
             if name == ALL_BROKERS:
                 return config.override(texts)
@@ -243,13 +250,15 @@ class ConfigControl:
         )
 
     def _check_topics(self, config: BrokerConfig) -> None:
+        # Settings that are valid one by one can contradict each other: a broker's default has to
+        # fit the settings of every topic that inherits it. `override` raises if it does not.
         metadata = self._context.metadata
         for name in metadata.topic_names():
             config.topic.override(metadata.config(TOPIC_RESOURCE, name))
 
 
 def inherited_source(context: ControllerContext, topic_setting: str) -> SettingSource:
-    """Where a topic that says nothing about a setting has its value from."""
+    """Return where the value of a setting comes from that the topic itself does not set."""
     name = TOPIC_SETTINGS[topic_setting].broker_name
     if not name:
         return SettingSource.DEFAULT
@@ -260,6 +269,7 @@ def inherited_source(context: ControllerContext, topic_setting: str) -> SettingS
     ):
         if name in context.metadata.config(BROKER_RESOURCE, resource):
             return source
+    # The file may state the default, so only a different value shows that the file sets it.
     given = context.config.as_texts()[name]
     return SettingSource.DEFAULT if given == setting.text(setting.default) else SettingSource.STATIC
 
@@ -267,10 +277,16 @@ def inherited_source(context: ControllerContext, topic_setting: str) -> SettingS
 def _after(
     resource: _Resource, changes: Iterable[tuple[str, int, str | None]], *, replacing: bool
 ) -> dict[str, str]:
-    """The resource's own settings as they shall be."""
+    """Return the resource's own settings after the changes, checked.
+
+    Raises:
+        LogError: INVALID_REQUEST: a null value, an unknown operation, or a name given twice.
+        ConfigError: a value is invalid, or a setting can't be changed while the broker runs.
+    """
     named = [(name, _operation(operation), text) for name, operation, text in changes]
     for name, operation, text in named:
-        # Of a secret nothing is shown, so a client that writes back all it has read sends null.
+        # DescribeConfigs shows null for a secret, so a client that writes back all settings as it
+        # has read them sends null.
         if (
             text is None
             and operation is not SettingOperation.DELETE
@@ -302,7 +318,8 @@ def _is_fixed_as_it_is(resource: _Resource, change: Change) -> bool:
     setting = resource.settings.get(name)
     if setting is None or setting.is_dynamic:
         return False
-    # Of a secret nothing is shown, and what is shown of this depends on who asks.
+    # Clients see neither of these as they are stored: secrets are shown as null, and the advertised
+    # listeners as fits the client's connection. So they can't be compared.
     is_unlike = (setting.is_secret and text is None) or name == ADVERTISED
     return is_unlike or resource.effective[name] == text
 
@@ -323,7 +340,7 @@ def _refuse_repeated(what: str, count: int) -> None:
 
 
 QUOTAS_MAX = 10_000
-"""Entities with a quota: every broker looks through what holds for each of its clients."""
+"""The most entities with quotas: every broker searches them for each of its clients."""
 
 
 _log = repeated.logger(__name__)
@@ -340,7 +357,7 @@ class QuotaControl:
         return {AlterClientQuotasRequest: self.alter}
 
     def alter(self, request: AlterClientQuotasRequest, _: int, __: int) -> Decision:
-        """Make changes; those to one entity are made together or not at all."""
+        """Change quotas (KIP-546); for each entity, all of its changes or none."""
         counts = Counter(_parts(entry.entity) for entry in request.entries)
         quotas = self._context.metadata.quotas()
         known = {*quotas}
@@ -353,6 +370,7 @@ class QuotaControl:
                     raise _refusal("the same entity is in twice")
                 entity, changes = _checked(entry)
                 quotas = quotas.alter(entity, changes)
+                # A table that exceeds the limit already can still be changed, but not grow.
                 if len(quotas) > max(QUOTAS_MAX, len(known)):
                     detail = f"there are quotas for {QUOTAS_MAX} entities already: remove some"
                     raise error_for(ErrorCode.POLICY_VIOLATION, detail)

@@ -1,9 +1,9 @@
 """SecurityControl: decisions on users (KIP-554), ACLs (KIP-140, KIP-290) and producer ids.
 
 Passwords never arrive here: a client sends salted hashes (`protocol/scram`). Without an authorizer,
-requests for ACLs are refused with SECURITY_DISABLED. An ACL that makes no sense is refused with a
-message that names what is allowed. Producer ids are allocated to brokers in blocks (KIP-730); the
-rest of a block that a crash loses is never used.
+requests for ACLs are refused with SECURITY_DISABLED. An invalid ACL is refused with a message that
+names what is allowed. Producer ids are allocated to brokers in blocks (KIP-730). If a broker
+crashes, the rest of its block is never used.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from streamlog.protocol.schema import Message
 
 DISABLED = "this broker checks no ACLs: set authorizer.class.name=standard"
 PRODUCER_IDS_BLOCK = 1000
-"""Given out at a time."""
+"""The number of producer ids that a broker gets at a time."""
 
 
 class AskedFilter(Protocol):
@@ -106,7 +106,7 @@ class SecurityControl:
     # ---- ACLs ----
 
     def create_acls(self, request: CreateAclsRequest, _: int, __: int) -> Decision:
-        """Add ACLs: those that can be; one that is there already stays."""
+        """Add the valid ACLs of a request. An ACL that exists already stays as it is."""
         there = self._context.metadata.acls().all
         added: dict[AclRule, MetadataRecord] = {}
         results = []
@@ -124,8 +124,10 @@ class SecurityControl:
         return respond(CreateAclsResponse(results=results), added.values())
 
     def delete_acls(self, request: DeleteAclsRequest, _: int, __: int) -> Decision:
-        """Delete what filters match."""
+        """Delete the ACLs that match a filter of the request; each filter has its own result."""
         acls = self._context.metadata.acls()
+        # One record per ACL, even if two filters match it: the replay of a second removal would
+        # fail as damage of the log.
         gone: dict[AclRule, MetadataRecord] = {}
         results = []
         for wanted in request.filters:
@@ -153,6 +155,7 @@ class SecurityControl:
         broker = metadata.brokers.get(request.broker_id)
         if broker is None or broker.epoch != request.broker_epoch:
             return respond(AllocateProducerIdsResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
+        # A retry gets a new block too: unused ids do no harm, but an id used twice does.
         first = metadata.next_producer_id
         record = ProducerIdsRecord(
             broker_id=request.broker_id,
@@ -183,10 +186,10 @@ def _result(name: str, error: LogError | None) -> AlterUserScramCredentialsResul
 
 
 def filter_of(asked: AskedFilter) -> AclRuleFilter:
-    """The filter that a request means.
+    """Return the filter in a request.
 
     Raises:
-        LogError: INVALID_REQUEST, it means none.
+        LogError: INVALID_REQUEST: a resource type, pattern, operation or permission is unknown.
     """
     try:
         return AclRuleFilter(
@@ -222,7 +225,7 @@ def _acl(asked: AclCreation) -> AclRule:
 
 
 def _problem(acl: AclRule) -> str:
-    """What is wrong with it; nothing, if it can be meant."""
+    """Return what is wrong with an ACL; an empty text if it is valid."""
     kind = acl.resource_type
     possible = OPERATIONS.get(kind, ())
     names = ", ".join(each.name for each in possible)

@@ -1,7 +1,7 @@
-"""TopicControl: the controller's decisions on topics, and which brokers get the replicas.
+"""TopicControl: the controller's decisions on topics, and the choice of brokers for replicas.
 
-Replicas are assigned as by Kafka's StripedReplicaPlacer: brokers in turn, racks in turn, leaders
-spread evenly.
+Replicas are assigned as in Kafka's StripedReplicaPlacer: the racks take turns, the brokers of a
+rack take turns, and leaders are spread evenly.
 """
 
 from __future__ import annotations
@@ -88,6 +88,7 @@ def racks_of(brokers: Iterable[tuple[int, str | None]]) -> dict[int, str]:
 def _replicas(
     row: Sequence[int], racks: Mapping[int, str], first: int, copies: int
 ) -> tuple[int, ...]:
+    # The partition with the next number begins one broker further: so leaders are spread evenly.
     count = len(row)
     order = [row[(first + step) % count] for step in range(count)]
     chosen: list[int] = []
@@ -130,7 +131,7 @@ class TopicControl:
             CreatePartitionsRequest: self.add_partitions,
         }
 
-    # ---- making ----
+    # ---- creation ----
 
     def create(self, request: CreateTopicsRequest, _: int, __: int) -> Decision:
         """Create topics; with `validate_only`, only check the request."""
@@ -150,6 +151,7 @@ class TopicControl:
                 )
             else:
                 if request.validate_only:
+                    # The random id means nothing: the real creation will draw another.
                     result.topic_id = ZERO_UUID
                 else:
                     records += made
@@ -205,7 +207,8 @@ class TopicControl:
         active = self._context.active()
         for number, replicas in enumerate(assigned, first):
             isr = [each for each in replicas if each in active]
-            # Nothing is committed yet, and each replica has all of that.
+            # Nothing is committed yet, so every replica has all committed records, even on a broker
+            # that is away: it may lead while too few are in sync to commit (KIP-966).
             is_enough = len(isr) >= config.min_insync(len(replicas))
             eligible = [] if is_enough else [each for each in replicas if each not in isr]
             yield PartitionRecord(
@@ -245,9 +248,9 @@ class TopicControl:
     def _row(self, name: str, copies: int) -> tuple[list[int], dict[int, str]]:
         """Return the brokers that get replicas, in order, and their racks.
 
-        These are the live brokers if they are enough; otherwise also those that are away, and
-        finally those that shut down. So a topic that is created during a rolling restart has all
-        its replicas.
+        These are the live brokers if there are enough of them. Otherwise brokers that are away are
+        added, and if need be those that are shutting down. So a topic that is created during a
+        rolling restart has all its replicas.
         """
         context = self._context
         active = context.active()
@@ -257,6 +260,7 @@ class TopicControl:
             brokers = [each for each in brokers if each.broker_id in active]
         elif len(staying) >= copies:
             brokers = staying
+        # Without a live broker the partitions would have no leader.
         if not active or not 1 <= copies <= len(brokers):
             count, alive = len(brokers), "" if active else ", none of which is alive"
             some = f"{count} broker{'' if count == 1 else 's'}{alive}"
@@ -312,11 +316,12 @@ class TopicControl:
     def _new_id(self) -> bytes:
         while True:
             topic_id = self._context.chance.randbytes(_ID_BYTES)
-            # Kafka keeps ids that are zero but for the last bytes to itself.
+            # Kafka reserves ids that are zero except for their last bytes, such as the id of the
+            # metadata topic.
             if any(topic_id[:8]) and topic_id not in self._context.metadata.topics:
                 return topic_id
 
-    # ---- deleting ----
+    # ---- deletion ----
 
     def delete(self, request: DeleteTopicsRequest, version: int, _: int) -> Decision:
         """Delete topics, with all their records."""
@@ -333,6 +338,8 @@ class TopicControl:
         try:
             topic = self._find(asked)
             self._check_not_internal(topic.name)
+            # The request may name a topic twice, by its name and by its id. A second record would
+            # contradict the first one at the replay.
             if topic.topic_id in gone:
                 raise UnknownTopicOrPartition(f"there is no topic {topic.name}")
         except LogError as error:
@@ -399,6 +406,8 @@ class TopicControl:
                 f"{asked.name} has {now} partitions and can't get {asked.count}: it has to be more,"
                 f" and at most {PARTITIONS_MAX}",
             )
+        # New partitions get as many replicas as partition 0 has, without those that a
+        # reassignment adds.
         copies = topic.partitions[0].replication_factor
         if asked.assignments is None:
             assigned = self._placed_after(topic, range(now, asked.count), copies)
@@ -418,6 +427,7 @@ class TopicControl:
         self, topic: TopicRegistration, numbers: range, copies: int
     ) -> list[Replicas]:
         """Return the replicas of added partitions, chosen as if at the topic's creation."""
+        # Partition 0 shows where the topic began in the row, unless its first broker is gone.
         row, racks = self._row(topic.name, copies)
         first = topic.partitions[0].replicas[0]
         start = row.index(first) if first in row else self._context.chance.randrange(len(row))

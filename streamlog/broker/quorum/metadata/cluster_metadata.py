@@ -1,11 +1,11 @@
-"""ClusterMetadata: the metadata image: the outcome of the metadata log up to an offset.
+"""ClusterMetadata: the metadata image, which is the outcome of the metadata log up to an offset.
 
-`replay` takes one record and returns its change, which brokers act on. `changes_between` compares
-two images, for a broker that has received a snapshot instead of records. `ClusterTopics` serves
-the topics to the replicas.
+`replay` applies one record and returns its change, which brokers act on. `changes_between` compares
+two images, for a broker that has received a snapshot instead of records. `ClusterTopics` gives the
+replicas the topics of an image.
 
-Rules of this module: the image changes by `replay` only, so that brokers that have replayed the
-same records have equal images.
+Rules of this module: the image changes by `replay` only, so that nodes that have replayed the same
+records have equal images.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from streamlog.protocol.scram import ScramCredential, ScramMechanism
 
 
 class ClusterTopics:
-    """The topics of a metadata image, which change with it."""
+    """A view of the topics of a metadata image, always up to date."""
 
     def __init__(self, metadata: ClusterMetadata) -> None:
         self._metadata = metadata
@@ -177,7 +177,7 @@ ALL_BROKERS = ""
 """The resource name of the settings of all brokers."""
 _ID_BYTES = 16
 DELETIONS_KEPT = 10_000
-"""The number of deleted topics whose ids are kept."""
+"""The most ids of deleted topics that are kept in memory."""
 
 E = TypeVar("E")
 
@@ -234,7 +234,10 @@ def credential_record(user: str, credential: ScramCredential) -> UserScramCreden
 
 
 class ClusterMetadata:
-    """The metadata image at `offset`, that of the last replayed record; -1 before the first."""
+    """The metadata image at `offset`, the offset of the last replayed record.
+
+    The offset is -1 before the first record.
+    """
 
     def __init__(self) -> None:
         self.offset = -1
@@ -246,7 +249,8 @@ class ClusterMetadata:
 
         So a client can't tell an unknown user from a wrong password."""
         self.deleted_topics: dict[bytes, None] = {}
-        """The ids of the topics that were deleted last. Not part of the image: a snapshot does
+        """The ids of the topics that were deleted last, oldest first. By them a broker knows at
+        its start that a topic was deleted on purpose. Not part of the image: a snapshot does
         not contain them."""
         self._topic_ids: dict[str, bytes] = {}
         self._configs: dict[tuple[int, str], dict[str, str]] = {}
@@ -264,7 +268,7 @@ class ClusterMetadata:
         image = cls()
         for record in records:
             image.replay(record, offset)
-        image.offset = offset
+        image.offset = offset  # For a snapshot without records too.
         return image
 
     def become(self, other: ClusterMetadata) -> None:
@@ -321,11 +325,16 @@ class ClusterMetadata:
         found = sha256()
         for record in self.snapshot():
             value = encode_record(record)
+            # The length first: otherwise two divisions of the same bytes into records would have
+            # one hash.
             found.update(len(value).to_bytes(4))
             found.update(value)
         return found.hexdigest()
 
-    # ---- replaying ----
+    # ---- replay ----
+
+    # Each method checks the record before it changes anything: an image that was changed by half a
+    # record would differ from those of the other nodes.
 
     def replay(self, record: MetadataRecord, offset: int) -> MetadataChange | None:
         """Apply the record at `offset`; return its change, or None if nothing has changed.
@@ -365,9 +374,11 @@ class ClusterMetadata:
         topic = self._known_topic(record.topic_id, offset)
         del self.topics[record.topic_id]
         del self._topic_ids[topic.name]
+        # A topic that is created later under this name begins without settings.
         self._configs.pop((TOPIC_RESOURCE, topic.name), None)
         self.deleted_topics[topic.topic_id] = None
         if len(self.deleted_topics) > DELETIONS_KEPT:
+            # A dict keeps the order of insertion: this is the oldest deletion.
             del self.deleted_topics[next(iter(self.deleted_topics))]
         return TopicDeleted(topic.topic_id, topic.name, tuple(sorted(topic.partitions)))
 
@@ -396,11 +407,13 @@ class ClusterMetadata:
             own.pop(record.name, None)
         else:
             own[record.name] = record.value
+        # No empty entries: `configured` lists the resources that have settings.
         if not own:
             del self._configs[resource]
         return ConfigChanged(*resource, record.name, record.value)
 
     def _take_producer_ids(self, record: ProducerIdsRecord, offset: int) -> MetadataChange:
+        # To go back would give two producers one id.
         if record.next_producer_id < self.next_producer_id:
             raise _misfit(
                 offset,
@@ -465,7 +478,7 @@ class ClusterMetadata:
         return UserChanged("")
 
     def _nothing(self, _: NoOpRecord, __: int) -> None:
-        """Only time has passed."""
+        """Change nothing: a record that only shows that time has passed."""
 
     def _known_topic(self, topic_id: bytes, offset: int) -> TopicRegistration:
         topic = self.topics.get(topic_id)
@@ -480,7 +493,7 @@ class ClusterMetadata:
             raise _misfit(offset, f"broker {broker_id} is {there}, not of epoch {epoch}")
         return broker
 
-    # Each method takes the record of its key: what a dict can't say in types.
+    # Each method takes the record type that is its key; the type of a dict can't express that.
     _REPLAYS: ClassVar[Mapping[type, Callable[..., MetadataChange | None]]] = {
         RegisterBrokerRecord: _register,
         UnregisterBrokerRecord: _unregister,
@@ -500,10 +513,13 @@ class ClusterMetadata:
         NoOpRecord: _nothing,
     }
 
-    # ---- writing it down ----
+    # ---- snapshot ----
 
     def snapshot(self) -> Iterator[MetadataRecord]:
-        """Records that build this image anew, the same ones for the same image."""
+        """Iterate over records that build this image anew; equal images give equal records.
+
+        The order matters for the replay: a topic comes before its partitions.
+        """
         for _, broker in sorted(self.brokers.items()):
             yield broker.record()
         for topic in sorted(self.topics.values(), key=lambda each: each.topic_id):
@@ -515,6 +531,7 @@ class ClusterMetadata:
                 yield ConfigRecord(
                     resource_type=kind, resource_name=resource, name=name, value=value
                 )
+        # By `repr`, because the name of an entity may be None, which is not comparable with text.
         for entity, rates in sorted(self._rates.items(), key=lambda each: repr(each[0])):
             for key, rate in sorted(rates.items()):
                 yield quota_record(entity, key, rate)
@@ -547,7 +564,9 @@ def _known(kind: Callable[[int], E], number: int, offset: int) -> E:
 
 
 def changes_between(before: ClusterMetadata, after: ClusterMetadata) -> list[MetadataChange]:
-    """What leads from one image to the other."""
+    """Return the changes from one image to the other, as if their records had been replayed."""
+    # Removals first: a topic that was deleted and created again has the same name in both images,
+    # and the old one's log has to go before the new one can be created.
     return [*_gone(before, after), *_there(before, after)]
 
 
@@ -563,6 +582,7 @@ def _gone(before: ClusterMetadata, after: ClusterMetadata) -> Iterator[MetadataC
             case ConfigChanged(resource_type=kind, resource_name=name, name=key):
                 if key not in after.config(kind, name):
                     yield ConfigChanged(kind, name, key, None)
+            # These carry no values: watchers read them from the new image.
             case QuotaChanged() | UserChanged() | AclsChanged():
                 yield change
             case _:
@@ -587,7 +607,10 @@ def _there(before: ClusterMetadata, after: ClusterMetadata) -> Iterator[Metadata
 
 
 def _made(image: ClusterMetadata) -> Iterable[MetadataChange]:
-    """What makes an image out of nothing; of what changes several times the last counts."""
+    """Return the changes that build an image from nothing, without superseded ones.
+
+    Of several changes of one broker or partition only the last counts.
+    """
     scratch = ClusterMetadata()
     changes: dict[object, MetadataChange] = {}
     for record in image.snapshot():
