@@ -1,4 +1,4 @@
-"""What table operators send through repartition topics: references, outcomes and revisions.
+"""Values that table operators send through repartition topics: references, outcomes, revisions.
 
 A foreign-key join sends a `Reference` to the task of the right row, and a `ReferenceOutcome` back
 to the task of the left row. An aggregation of a table sends a `Revision`: what a change removes
@@ -24,7 +24,7 @@ class Reference(NamedTuple):
     row_key: bytes
     version: int
     value: UserValue
-    """The value of the row that refers; None: it no longer does."""
+    """The value of the row that refers to the key; None if it no longer does."""
 
 
 class ReferenceOutcome(NamedTuple):
@@ -35,7 +35,7 @@ class ReferenceOutcome(NamedTuple):
     # 3. The outcome of A arrives. Its version is older than the row's, so it is dropped.
     version: int
     value: UserValue
-    """None: there is no result."""
+    """The result; None if the join has none for this version."""
     is_gone: bool = False
     """Whether the row was deleted; this version has no other outcome then."""
 

@@ -94,6 +94,7 @@ class Variance:
         count, mean, squares = state
         number = float(found) if isinstance(found, Decimal) else found
         count += 1
+        # Welford: one factor is the distance from the old mean, the other from the new one.
         away = number - mean
         mean += away / count
         return count, mean, squares + away * (number - mean)
@@ -103,6 +104,7 @@ class Variance:
         if not state[0] or not later[0]:
             return state if later[0] == 0 else later
         count = state[0] + later[0]
+        # Chan: the difference of the means adds to the squares, weighted by both counts.
         away = later[1] - state[1]
         mean = state[1] + away * later[0] / count
         return count, mean, state[2] + later[2] + away * away * state[0] * later[0] / count
@@ -172,6 +174,7 @@ class First:
     def _one(
         self, state: tuple[UserValue, ...] | None, found: tuple[UserValue, ...]
     ) -> tuple[UserValue, ...]:
+        # Strictly smaller: of equal ranks, the earlier value stays.
         if state is None or (self._ordered and found[0] < state[0]):
             return found
         return state
@@ -185,6 +188,7 @@ class Last(First):
     def _one(
         self, state: tuple[UserValue, ...] | None, found: tuple[UserValue, ...]
     ) -> tuple[UserValue, ...]:
+        # Strictly smaller: of equal ranks, the later value replaces the earlier one.
         if state is not None and self._ordered and found[0] < state[0]:
             return state
         return found
@@ -234,6 +238,8 @@ class Top:
 
     def add(self, state: list[UserValue], found: UserValue) -> list[UserValue]:
         """Return the state with one more value."""
+        # From the end, because most values are not among the largest. Only a strictly larger value
+        # moves before another one, so of equal values the earlier one stays in front.
         at = len(state)
         refuse_unordered(found[0] if self._ordered else found)
         if self._ordered:
@@ -264,8 +270,9 @@ PRECISION_MIN, PRECISION_MAX = 4, 21
 ACCURACY = 0.01
 """The largest relative error of a quantile."""
 BINS_MAX = 2048
-"""Bins of a quantile's sketch, for positive and for negative numbers each. With 1 % they span 17
-orders of magnitude; beyond, the numbers nearest to zero share a bin."""
+"""The most bins of a quantile's sketch, separately for positive and for negative numbers. With an
+accuracy of 1 % they span 17 orders of magnitude; beyond that, the numbers nearest to zero share a
+bin."""
 
 INT_MAX = (1 << 63) - 1
 """The largest integer that is hashed as a number."""
@@ -273,7 +280,8 @@ INT_MAX = (1 << 63) - 1
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 _encode_as_it_is = msgspec.msgpack.Encoder().encode
 _EXPONENT_MAX = 400
-"""Of a decimal that may equal a float, or is converted to a whole number."""
+"""The largest exponent of a decimal that is converted to a whole number or compared with a float;
+the conversion of a larger one would cost too much memory."""
 
 
 class _Sketch(Protocol):
@@ -433,6 +441,7 @@ def _counts(store: _DenseStore) -> dict[int, int]:
 
 def _mark_type(found: object) -> int | float | str:
     """Return a value as the library hashes it: equal values alike, and none like a text."""
+    # In Python 1, 1.0, True and Decimal(1) are equal, so all of them are hashed as the integer.
     if isinstance(found, float) and found.is_integer():
         found = int(found)
     if isinstance(found, int) and -INT_MAX <= found <= INT_MAX:
@@ -441,6 +450,7 @@ def _mark_type(found: object) -> int | float | str:
         return found
     if isinstance(found, Decimal):
         return _mark_decimal(found)
+    # Anything else is hashed as a text that begins with NUL; texts are hashed as they are.
     plain = str(found) if isinstance(found, int) else found
     try:
         return "\0" + _pack(plain).decode("latin-1")

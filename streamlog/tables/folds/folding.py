@@ -97,9 +97,9 @@ class Row:
         self.touched = False
         """Whether the row has changed since it was last forwarded, if that happens at commits."""
         self.number = 0
-        """In that case, the number of the record that changed it last; `time_ms` is the stream time
-        then."""
+        """The number of the record that last changed the row; set only if `touched` is."""
         self.time_ms = 0
+        """The stream time at that record."""
         gc_hints.leave_out(self)  # A state has no reference to its row.
 
     @property
@@ -283,6 +283,7 @@ class Column:
         if type(found) is not int or not packing.is_long(found):
             return False
         state, more = row.numbers[at], found
+        # A sum beyond 64 bits can't be kept as a number in C: the caller widens the row.
         if self.kind == _SUM:
             if not packing.is_long_sum(state, more):
                 return False
@@ -308,6 +309,8 @@ class Column:
             return found
         if type(found) is float and _is_nan(found):
             return found  # NaN wins, in any order of the values.
+        # A NaN in the state stays: no comparison with it is true, and then `min` and `max` return
+        # their first argument.
         if self.kind == _MIN:
             return min(state, found)
         return max(state, found)
@@ -332,6 +335,7 @@ def _is_nan(number: float) -> bool:
 def _mean(total: UserValue, count: UserValue) -> UserValue:
     if type(total) is Decimal:
         return float(column_folds.quotient(total, count))
+    # A total without a bound may exceed the largest float.
     try:
         return total / count
     except OverflowError:
@@ -371,8 +375,14 @@ class Columns:
             if row.width:
                 if column.folds(row, at, found):
                     continue
+                # Widen the row: its numbers become a list of objects.
+                # 1. Columns 0 and 1 fold the value into their numbers.
+                # 2. The sum of column 2 exceeds 64 bits: `row.state` copies the numbers, 0 and 1
+                #    with this value, 2 without it.
+                # 3. Column 2 and the following ones fold into the list: each folds the value once.
                 row.state = row.state
             row.kept[at] = column.folded(row.kept[at], found)
+        # A row without values, or one that was widened, may consist of small numbers by now.
         if row.width == 0 and self._are_numbers:
             _narrow(row)
 

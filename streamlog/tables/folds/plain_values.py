@@ -45,6 +45,7 @@ def _copied_dict(value: dict[object, object], depth: int) -> object:
         if type(key) is not str or not packing.is_ascii_text(key):
             return OTHER
         copy = _copied(part, depth)
+        # One part that is not plain makes the whole value not plain: the serde copies all of it.
         if copy is OTHER:
             return OTHER
         found[key] = copy

@@ -80,6 +80,11 @@ class DirectoryLock:
                 "or change its permissions"
             ) from error
         try:
+            # 1. This opening opens the file; the holder of the lock removes the directory and
+            #    releases the lock.
+            # 2. The lock is free now, but on a file that has no name any more: another opening may
+            #    create the directory again and lock a new file.
+            # 3. So the lock counts only if the name still leads to the locked file.
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             is_there = os.path.samestat(os.fstat(file), os.stat(name))  # noqa: PTH116 - text here
         except OSError as error:
@@ -107,19 +112,20 @@ BLOOM_BITS_PER_KEY = 10
 """One look-up in a hundred for an absent key reads a block in vain; costs 1.25 bytes per key."""
 
 FILLING_BUFFERS_MAX = 4
-"""Of a store that is being filled: with two, a write waits for the disk now and then, and holds the
-interpreter's lock meanwhile (up to 95 ms measured; 9 ms with four)."""
+"""Write buffers of a store that is being filled. With two, a write sometimes waits for the disk
+while it holds the interpreter's lock: up to 95 ms measured, and 9 ms with four."""
 
 FILLING_TABLES_MAX = 20
-"""Flushed buffers that wait to be merged, 300 MiB in all: merging them can wait until the task
-runs, and took as long as everything else (measured). More would be too many."""
+"""The number of flushed buffers from which on RocksDB merges them, 300 MiB in all. Merging took as
+long as all other work of the filling (measured), and can wait until the task runs. A larger number
+would leave too many files for reads to search."""
 
 OPEN_FILES_MAX = 128
-"""Per task: a worker with a hundred tasks stays below the usual limits of a machine."""
+"""Open files per task: a worker with a hundred tasks stays below the usual limits of a machine."""
 
 DAMAGED_FILE = "damaged"
-"""Exists in the directory of a store in which a read failed. It warns the next opening of the
-store, and owners that would take over its files."""
+"""The name of a file that marks a store in which a read failed: the next owner of the task does not
+take over its files."""
 
 LOG_FILES_KEPT = 2
 """RocksDB's own event logs: this run's and the one before."""
@@ -205,6 +211,7 @@ class RocksStore:
                 path, budget or RocksBudget(), write_buffer_bytes=write_buffer_bytes, lock=held
             )
         except BaseException:
+            # A lock that the caller acquired stays with the caller, which may try again.
             if lock is None:
                 held.release()
             raise
@@ -255,6 +262,7 @@ class RocksStore:
         """Remove the keys from `low` up to but not including `high`."""
         try:
             if high is None:
+                # RocksDB deletes up to an excluded key: take the smallest key after the last one.
                 last = cast("bytes | None", next(self._database.keys(backwards=True), None))
                 high = low if last is None else last + b"\x00"
             if low < high:
@@ -340,6 +348,7 @@ class RocksStore:
         try:
             self._close_database()
         finally:
+            # Last: the next owner must not open files that are still being written.
             self._lock.release()
 
     def _opened(self) -> Rdict:
@@ -428,6 +437,7 @@ def _options(budget: RocksBudget, write_buffer_bytes: int, *, is_filling: bool) 
     options.set_write_buffer_manager(budget.write_buffers)
     options.set_max_open_files(OPEN_FILES_MAX)
     options.set_keep_log_file_num(LOG_FILES_KEPT)
+    # A store has one writer, and vector buffers (below) don't take concurrent writes.
     options.set_allow_concurrent_memtable_write(allow=False)
     if is_filling:
         options.set_memtable_factory(MemtableFactory.vector())
@@ -455,8 +465,6 @@ def _explain(error: Exception, path: str) -> StreamlogError:
         )
     return LogDirectoryFailed(f"the state directory {path} can't be used: {text}")
 
-
-"""What rocksdict raises: nothing more special."""
 
 SortedPair = tuple[bytes, bytes]
 

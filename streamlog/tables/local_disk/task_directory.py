@@ -41,9 +41,9 @@ logger = logging.getLogger(__name__)
 
 SNAPSHOTS = "snapshots"
 SNAPSHOTS_KEPT = 2
-"""The number of snapshots to keep; they hold on to files that their store has rewritten since."""
+"""The number of snapshots to keep. Each keeps files on disk that its store has replaced since."""
 SNAPSHOT_BYTES = 64 * 1024 * 1024
-"""A snapshot is due when this much was written since the last one: a second of replay."""
+"""A snapshot is due when this much was written since the last one; replaying it takes a second."""
 SNAPSHOT_INTERVAL_MS = 10 * 60 * 1000
 """A store that is being written has a snapshot that is not much older than this."""
 UNFINISHED = ".tmp"
@@ -51,7 +51,8 @@ UNFINISHED = ".tmp"
 EPOCHS_TRIED_MAX = 100
 """Other owners may create the next epoch concurrently, but not forever."""
 CURRENT_FILE = "CURRENT"
-"""RocksDB's: names the file that lists the others. It is written last and makes them a database."""
+"""A file of RocksDB that names the list of all other files. It is copied last: a directory without
+it is not a database."""
 LINKED = ".sst"
 """The suffix of files that never change."""
 STANDBY_FILE = "standby"
@@ -100,6 +101,9 @@ class TaskDirectory:
         make_directory(f"{self._path}/{SNAPSHOTS}")
         sources = self.sources()
         owned = (s for s in sources if s.is_store and STANDBY_FILE not in _names(s.path))
+        # 1. The owner of epoch 4 is still closing its store, and holds the lock.
+        # 2. Beginning with older state now would replay what epoch 4 writes to disk in a moment:
+        #    the lock error tells the caller to try again, unless it prefers older state.
         if not skip_locked and (newest := next(owned, None)) is not None:
             DirectoryLock.acquire(newest.path).release()
         if any(map(_is_damaged, sources)):
@@ -124,6 +128,7 @@ class TaskDirectory:
 
         Their snapshots stay until there are newer ones, unless they are damaged.
         """
+        # Later epochs belong to owners that have opened the task since.
         for source in self.sources(is_any=True):
             if source.epoch < self._epoch and (source.is_store or self._is_damaged):
                 _remove(source)
@@ -142,6 +147,7 @@ class TaskDirectory:
         self._snapshot_bytes, self._snapshot_ms = store.written_bytes, now_ms
         self._number += 1
         path = f"{self._path}/{SNAPSHOTS}/{self._epoch}-{self._number}"
+        # Renamed when complete: a crash leaves a directory that is no source, and is removed below.
         store.checkpoint(path + UNFINISHED)
         os.rename(path + UNFINISHED, path)  # noqa: PTH104 - paths are text in all of the engine
         snapshots = [source for source in self.sources(is_any=True) if not source.is_store]
@@ -208,6 +214,7 @@ class AbandonedTasks:
         the files does not tell for how long they have been idle.
         """
         idle = {name for name in _names(self._path) if _is_idle(f"{self._path}/{name}")}
+        # From idle tasks only: one that was open at this look starts to count anew.
         since_ms = {name: self._idle_since_ms.get(name, now_ms) for name in idle}
         removed = [name for name, at_ms in since_ms.items() if now_ms - at_ms >= self._delay_ms]
         for name in removed:
@@ -237,6 +244,7 @@ def _remove_task(path: str) -> None:
     directory = TaskDirectory(path)
     for source in directory.sources(is_any=True):
         _remove(source)
+    # `rmdir` fails if anything is left, which is in use: then the task's directory stays.
     with suppress(OSError):
         os.rmdir(f"{path}/{SNAPSHOTS}")  # noqa: PTH106 - as above
         os.rmdir(path)  # noqa: PTH106 - as above
@@ -396,6 +404,7 @@ class WorkerIdentity:
 
     def _first_free(self) -> int:
         for number in range(SLOTS_MAX):
+            # The file stays when its worker ends: the next worker in this slot has its name.
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
             descriptor = os.open(f"{self._path}/{number}.name", flags, 0o600)
             try:

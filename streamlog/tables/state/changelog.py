@@ -260,8 +260,12 @@ class Restoration:
     def _misfit(self, complete_offset: int) -> str:
         if self.position > self.end_offset:
             return f"{TRUNCATED}: it ends at {self.end_offset}"
+        # Equal is fine: the first record that remains is the next one to apply.
         if self.position < self.start_offset:
             return f"it begins at {self.start_offset}"
+        # 1. The store reflects offsets below 50 and has row k; the deletion of k is at offset 60.
+        # 2. Compaction removes the deletion, because it is old enough; `complete_offset` is 61.
+        # 3. Applying the records from 50 on would never delete k: the store starts anew.
         if self.position < complete_offset:
             return "compaction may have removed deletions that are to be applied"
         return ""
@@ -307,6 +311,7 @@ class Restoration:
 
     def begin_anew(self) -> None:
         """Remove all rows: a base follows in the changelog."""
+        # The changelog offset stays: after a crash, the restart reads the base from there again.
         self._store.delete_range(ROWS_FROM, ROWS_TO)
         self._store.write([(PROGRESS_KEY, None)])
 

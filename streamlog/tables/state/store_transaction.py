@@ -33,11 +33,11 @@ from streamlog.tables.stores.memory_store import Scans, SortedKeys
 from streamlog.tables.stores.store import Change, Changes, KeyValueStore, prefix_end
 
 MEMORY_BYTES = 192 * 1024 * 1024
-"""Default for the state of all tasks of a process, RocksDB's memory included."""
+"""Default memory for the state of all tasks of a process, including RocksDB's share."""
 MEMORY_BYTES_MIN = 16 * 1024 * 1024
-"""With less, every write would go to the disk on its own."""
+"""The least memory for the state. With less, every write would go to disk separately."""
 EACH_BYTES_MAX = 16 * 1024 * 1024
-"""Enough for some 80,000 small aggregates of one task."""
+"""The largest share of one task's cache: enough for some 80,000 small aggregates."""
 
 
 class Bounded(Protocol):
@@ -69,6 +69,7 @@ class CacheBudget:
 
     def leave(self, member: Bounded) -> None:
         """Remove a member, which keeps nothing, and resize the others."""
+        # First this one, then the others grow: together they never exceed the whole.
         self._members.discard(member)
         member.resize(0)
         self._resize_members()
@@ -222,6 +223,10 @@ class StoreTransaction:
         if self._scans.are_open:
             self._scans.settle()
         self._given = None
+        # 1. Columns, and nothing is pending: keep them as they are. Most commits write their rows
+        #    once and read none of them, so an index by key would be in vain.
+        # 2. No key is pending yet: add all changes at once.
+        # 3. A key is pending: one by one, because the size of each replaced value is subtracted.
         if isinstance(changes, Changes) and not self._pending:
             if changes:
                 self._fresh = changes
@@ -271,6 +276,9 @@ class StoreTransaction:
         self._index()
         pending = self._pending
         # By identity: an equal value that was written since is another change, and stays pending.
+        # 1. `changes` returns k=1, which is sent to the changelog.
+        # 2. Meanwhile the task writes k=2.
+        # 3. The changelog has taken k=1. The store gets 1; 2 is pending for the next commit.
         for key, value in records:
             if pending.get(key, _MISSING) is value:
                 del pending[key]
@@ -322,7 +330,7 @@ def _merge_changes(
             yield below
             below = next(stored, None)
         if below is not None and below[0] == key:
-            below = next(stored, None)
+            below = next(stored, None)  # Replaced, or deleted if the new value is None.
         if value is not None:
             yield key, value
     if below is not None:
@@ -347,6 +355,7 @@ class _Cache:
 
     def resize(self, bound_bytes: int) -> None:
         """Set another bound; a smaller one drops everything."""
+        # Cached values are in the store too: dropping all of them costs reads, never data.
         if bound_bytes // 2 < self._generation_bytes:
             self._young, self._old, self._young_bytes = {}, {}, 0
         self._generation_bytes = bound_bytes // 2
@@ -382,17 +391,18 @@ class _Cache:
 
 
 REPLAY_RECORDS_MAX = 800_000
-"""A task's changes that are not on disk: what a restart replays after a crash, in a second."""
+"""The most changes of a task that may be missing on disk: a restart after a crash replays them from
+the changelog, in about a second."""
 
 GONE_SHARE = 4
-"""If fewer than one in this many changes have come and gone, the others are written to disk."""
+"""If fewer than one in this many waiting changes can be dropped, the others are written to disk."""
 
 SAMPLE_STEP = 16
 """One in this many changes is measured for its size."""
 
 _RESERVED = b"\x01"
-"""Keys below are no store's: progress, owner and offset. They are written last, the offset at the
-very end."""
+"""Keys below this one belong to no named store: progress, owner and offset. They are written after
+all others, the offset last."""
 
 
 class _Unbuffered(Enum):
@@ -457,7 +467,9 @@ class DeferredStore:
 
         Each row is as it was or as it is. The call costs a pass over all waiting changes.
         """
-        keys, values = self._waiting.columns()  # What leaves it later is in the store by then.
+        # The order matters: waiting changes first, then the store. In the reverse order, a change
+        # that is written to the store in between would be in neither.
+        keys, values = self._waiting.columns()
         changed = [
             (key, value)
             for key, value in zip(keys, values, strict=True)
@@ -484,6 +496,8 @@ class DeferredStore:
         self._keys.add_all(waiting.keys_from(before))
         self._unsafe += len(fresh)
         self._count()
+        # `apply_records` writes a commit in slices: only the last one has the offset, so changes go
+        # to disk only at the end of a commit.
         is_much = self._budget.used_bytes > self._budget.bound_bytes
         is_long = self._unsafe >= REPLAY_RECORDS_MAX
         if fresh.last_key != OFFSET_KEY or not (is_much or is_long):
@@ -492,6 +506,7 @@ class DeferredStore:
         if is_long or not is_enough:
             self._write_down()
         if is_long:
+            # `write` leaves the rows in RocksDB's memory, where a crash loses them.
             self._store.persist()
             self._unsafe = 0
 
@@ -502,6 +517,9 @@ class DeferredStore:
 
     def _write_down(self) -> None:
         keys, values = self._waiting.in_order()
+        # 1. The rows go down in slices; the store still has the old offset.
+        # 2. A crash: the restart replays from the old offset, and overwrites the rows.
+        # 3. The last slice has the progress and, as its last entry, the new offset.
         last = bisect_left(keys, _RESERVED)
         for start in range(last, len(keys), WRITE_KEYS_MAX):
             stop = start + WRITE_KEYS_MAX

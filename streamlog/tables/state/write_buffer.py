@@ -54,6 +54,8 @@ class WriteBuffer:
     def get(self, key: bytes, default: T) -> bytes | T | None:
         """Return the value, or `default` for a missing key; for any thread."""
         _, values, places = self._columns
+        # The writer adds the index of a new key before its value: another thread may see the
+        # index alone, and takes the key as missing.
         place = places.get(key)
         return default if place is None or place >= len(values) else values[place]
 
@@ -68,6 +70,7 @@ class WriteBuffer:
         """
         own_keys, own_values, _ = self._columns
         keys, values = own_keys[:], own_values[:]
+        # The writer may append between the two copies: only pairs that are complete count.
         count = min(len(keys), len(values))
         return keys[:count], values[:count]
 
@@ -97,6 +100,9 @@ class WriteBuffer:
             if (at - start) % _FAR == 0:
                 buffer_writes.bring_near(values, at + _FAR)
                 buffer_writes.bring_near(own_values, next_place + _FAR)
+            # 1. The last commit wrote a, b, c; this one writes a, c. After a, the search starts at
+            #    b and finds c, the same object, within the next few entries.
+            # 2. d is new, or has moved: no object matches, and the dictionary is asked.
             place = key_sort.next_place(own_keys, next_place, keys, at)
             if place < 0:
                 if is_cold or (at - start) % _AHEAD == 0:
@@ -122,11 +128,13 @@ class WriteBuffer:
         places: dict[bytes, int] = {}
         for at in range(len(own_keys)):
             key, value = own_keys[at], own_values[at]
+            # All later keys get a smaller index, so the index is rebuilt rather than corrected.
             if value is None and _is_in(key, spans):
                 continue
             places[key] = len(keys)
             keys.append(key)
             values.append(value)
+        # One assignment: a concurrent reader sees all three old or all three new.
         self._columns = (keys, values, places)
 
     def clear(self) -> None:

@@ -64,6 +64,8 @@ class Scans(Generic[V]):
 
     def begin(self, keys: Iterator[bytes], values: Values[V]) -> Iterator[tuple[bytes, V]]:
         """Iterate over these keys in their order, with their current values."""
+        # Lazy: nothing is read before the first `next`, so `settle` has to read what is left before
+        # the store changes.
         scan = _OpenScan((key, values[key]) for key in keys)
         self._begun.add(scan)
         self.are_open = True
@@ -104,6 +106,7 @@ class SortedKeys:
 
     def remove(self, key: bytes) -> None:
         """Remove an existing key."""
+        # The key may still be among the unsorted ones, which are in no block.
         self._settle()
         index = bisect_left(self._lasts, key)
         block = self._blocks[index]
@@ -120,6 +123,7 @@ class SortedKeys:
     def range(self, low: bytes, high: bytes | None) -> Iterator[bytes]:
         """Iterate over keys from `low` up to but not including `high`; do not change the keys."""
         self._settle()
+        # The first block whose last key is not below `low`; all earlier blocks lie below it.
         first = bisect_left(self._lasts, low)
         for index in range(first, len(self._blocks)):
             block = self._blocks[index]
@@ -134,6 +138,8 @@ class SortedKeys:
         if not self._added:
             return
         added, self._added = self._added, []
+        # Blocks are at least half full after a rebuild or a split, so this underestimates the
+        # number of keys. Without blocks the bound is 0, so `_insert` always finds a block.
         if len(added) * REBUILD_SHARE >= len(self._blocks) * BLOCK_KEYS_MAX // 2:
             self._rebuild(added)
             return
@@ -150,6 +156,7 @@ class SortedKeys:
         self._lasts = [block[-1] for block in self._blocks]
 
     def _insert(self, key: bytes) -> None:
+        # A key after all others belongs to the last block.
         index = min(bisect_right(self._lasts, key), len(self._blocks) - 1)
         block = self._blocks[index]
         insort(block, key)
@@ -216,6 +223,7 @@ class MemoryStore:
 
     def close(self) -> None:
         """Remove everything."""
+        # An open scan keeps the rows that it has not yielded yet.
         self._closed = True
         self._scans.settle()
         self._values = {}
@@ -266,7 +274,7 @@ class CachedStore:
 
     def write(self, changes: Iterable[Change]) -> None:
         """Apply the changes in their order."""
-        found = list(changes)
+        found = list(changes)  # Both stores read it, and an iterator can be read only once.
         self._rows.write(found)
         self._store.write(found)
 

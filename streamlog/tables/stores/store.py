@@ -76,6 +76,7 @@ class OrderedFloat:
         number: float = _DOUBLE.unpack(data)[0]
         if math.isnan(number):
             raise SerdeError("nan can't be a key: it equals nothing, not even itself")
+        # -0.0 + 0.0 is 0.0: the two are equal, so they must have equal bytes.
         bits: int = _UNSIGNED.unpack(_DOUBLE.pack(number + 0.0))[0]
         return _UNSIGNED.pack(bits ^ (_ALL if bits & _SIGN else _SIGN))
 
@@ -192,6 +193,10 @@ class Changes:
 
     def part(self, start: int, stop: int) -> Changes:
         """Return the changes from index `start` up to but not including `stop`."""
+        # A head of 3 changes and 2 of its own, indexes 0 to 4:
+        # 1. part(0, 3) lies within the head, which answers alone.
+        # 2. part(2, 4) takes index 2 from the head, and the first of its own.
+        # 3. part(3, 5) has no head.
         cut = 0 if self.head is None else len(self.head)
         if self.head is not None and stop <= cut:
             return self.head.part(start, stop)
@@ -305,6 +310,7 @@ class NamedStore:
 
 def prefix_end(prefix: bytes) -> bytes | None:
     """Return the smallest key after all keys with this prefix; None if there is none."""
+    # A byte FF has no successor: the last byte below FF is incremented, and the rest dropped.
     head = prefix.rstrip(b"\xff")
     return head[:-1] + bytes((head[-1] + 1,)) if head else None
 

@@ -70,6 +70,7 @@ class SessionStore(ExpiringRows):
         """
         prefix = ROWS + escape_key(key)
         low = prefix + time_bytes(max(earliest_end_ms, self._expiry.bound_ms + 1))
+        # Rows are in the order of their ends, so the bound on starts has to be checked row by row.
         for row, value in self._store.range(low, prefix_end(prefix)):
             end_ms, start_ms = span_at(row, len(prefix))
             if start_ms <= latest_start_ms:
@@ -180,6 +181,8 @@ class VersionedStore:
         """Return the newest value, or the one at a time; None if there is none or it is unknown."""
         prefix = ROWS + escape_key(key)
         is_known = as_of_ms is not None and as_of_ms > self._expiry.bound_ms
+        # Of the time before the retention only the newest version is certain to remain. It
+        # answers if it was valid by then; if not, the version of that time may have been removed.
         latest_ms = as_of_ms if as_of_ms is not None and is_known else TIME_MS_MAX
         version = next(self._versions(prefix, latest_ms), None)
         if version is None:
@@ -209,6 +212,7 @@ class VersionedStore:
 
     def _first_after(self, prefix: bytes, timestamp_ms: int) -> int:
         """Return the timestamp of the first version after this time, where none is before it."""
+        # Versions are in descending order, so the last row before the bound is the earliest one.
         first_ms = TIME_MS_MAX
         for row, _ in self._store.range(prefix, prefix + _falling(timestamp_ms)):
             first_ms = -1 - time_at(row, len(prefix))
@@ -218,12 +222,14 @@ class VersionedStore:
         flag = _DELETED if version.value is None else _PRESENT
         data = time_bytes(version.valid_to_ms) + flag + (version.value or b"")
         self._store.put(ROWS + escape_key(key) + _falling(version.timestamp_ms), data)
+        # The newest value ends at TIME_MS_MAX: it never expires, and needs no hint.
         if (last_ms := version.last_ms()) < TIME_MS_MAX - 1:
             self._expiry.note(key, last_ms)
 
 
 def _falling(time_ms: int) -> bytes:
     """Return a time as bytes that sort in descending order."""
+    # -1 - t maps 64-bit times onto themselves; -t would overflow for the smallest one.
     return time_bytes(-1 - time_ms)
 
 
@@ -291,6 +297,7 @@ class WindowStore(ExpiringRows):
         if low >= high:
             return
         least_ms = max(from_ms, self._expiry.bound_ms + 1)
+        # The key comes first in a row, so the times of each key have to be checked row by row.
         for row, value in self._store.range(low, high):
             start_ms = time_at(row, len(row) - 8)
             if least_ms <= start_ms <= to_ms:

@@ -43,6 +43,7 @@ class TtlQueue:
             store.delete(time_bytes(old_ms) + key)
         if new_ms is not None:
             store.put(time_bytes(new_ms) + key, b"")
+            # Only ever earlier: if the row moves to a later time, `take` looks once in vain.
             self._next_ms = min(self._next_ms, new_ms)
 
     def may_be_due(self, now_ms: int) -> bool:
@@ -60,6 +61,7 @@ class TtlQueue:
         """Remove and return the keys that are due by this time, in the order of their times."""
         if now_ms < self._next_ms:
             return []
+        # The range excludes its end, and a row is due at its own millisecond.
         dues = [due for due, _ in store.range(b"", time_bytes(now_ms + 1))]
         for due in dues:
             store.delete(due)
@@ -137,6 +139,7 @@ class Expiry:
         end = HINTS + time_bytes(self.bound_ms + 1)
         while hints := [hint for hint, _ in islice(self._store.range(HINTS, end), SLICE_KEYS)]:
             yield from dict.fromkeys(hint[len(HINTS) + _TIME_BYTES :] for hint in hints)
+            # The smallest key after the last hint that was read: a range excludes its end.
             self._store.delete_range(HINTS, hints[-1] + b"\x00")
 
     def _hint(self, time_ms: int) -> bytes:
@@ -186,6 +189,7 @@ class ExpiringStore:
         """Set a value by a record of this time; returns False if it has already expired."""
         old = self._store.get(ROWS + key)
         old_ms = None if old is None else time_at(old)
+        # A late record changes the value, but the row lives as long as its newest record allows.
         new_ms = timestamp_ms if old_ms is None else max(timestamp_ms, old_ms)
         if new_ms <= self._expiry.bound_ms:
             return False
