@@ -1,14 +1,18 @@
-"""FetchSessions: what readers have asked for, so that they need not repeat it (KIP-227).
+"""FetchSessions: incremental Fetch requests of consumers (KIP-227).
 
-A reader that asks in full may be given a session. From then on it says only what is new, moved or
-no longer wanted, and is told only of partitions with news: records, another high watermark or
-log start, an error, another broker to read from. Each request of a session carries the next epoch;
-one that does not has been lost or doubled, and the reader asks in full again. Sessions are a
-convenience that costs memory: there are so many, and who takes the place of whom is decided as in
-Kafka: one that was not used for `STALE_MS`, else a smaller one that is older than that. There are
-no followers here, which in Kafka come first. What Kafka keeps until its place is wanted goes after
-`IDLE_MS`, when another one begins: most readers that leave never say so.
-Rule of the file: it decides what to read and what to tell; reading is `data`'s.
+A full Fetch may open a session. Later requests of the session name only the partitions that are
+new, have another position, or are no longer wanted. Responses hold only partitions with news:
+records, another high watermark or log start offset, an error, another broker to read from.
+Each request carries the session's next epoch. Another epoch means that a request was lost or sent
+twice: it is refused, and the consumer sends a full Fetch again.
+
+Sessions cost memory, so their number is bounded. As in Kafka, a new session takes the slot of one
+that was unused for `STALE_MS`, or else of a smaller one that was opened that long ago. Followers
+have no sessions here; in Kafka theirs take precedence. Unlike Kafka, which keeps a session until
+its slot is needed, opening a session closes those unused for `IDLE_MS`: most consumers that leave
+do not close theirs.
+
+Rule of the file: it decides what to read and what to respond; `apis/fetch` reads.
 """
 
 from __future__ import annotations
@@ -28,28 +32,28 @@ from streamlog.protocol.messages.produce_and_fetch import (
 )
 
 STALE_MS: Final = 120_000
-"""A session that was not used for this many ms gives way to any other."""
+"""A session unused for this many ms gives its slot to any new session."""
 IDLE_MS: Final = 600_000
-"""A session that was not used for this many ms is closed."""
+"""A session unused for this many ms is closed when another one opens."""
 PARTITIONS_MAX: Final = 500_000
-"""Of all sessions together; some 200 bytes each."""
+"""The most partitions of all sessions together, at some 200 bytes each."""
 EPOCH_MAX: Final = 2**31 - 1
 FIRST_EPOCH: Final = 0
-"""Of a request that asks in full and would like a session."""
+"""The epoch of a full Fetch that asks for a session."""
 LAST_EPOCH: Final = -1
-"""Of a request that asks in full and wants no session, and that ends the one it names."""
+"""The epoch of a full Fetch that wants no session; it closes the session that it names."""
 NO_SESSION: Final = 0
 TOPIC_IDS_VERSION: Final = 13
-"""From this Fetch version on topics go by id (KIP-516)."""
+"""The first Fetch version that names topics by id (KIP-516)."""
 
 _UNKNOWN: Final = -1
 
 Key: TypeAlias = tuple[str, bytes, int]
-"""Name or id of a topic, whichever the reader uses, and number of the partition."""
+"""A topic's name and id, of which one is empty, depending on the version, and a partition."""
 
 
 class _Followed:
-    """A partition of a session, and what its reader last received about it."""
+    """A partition of a session, and the offsets that its consumer received last."""
 
     __slots__ = ("high_watermark", "log_start_offset", "wanted")
 
@@ -59,7 +63,7 @@ class _Followed:
         self.log_start_offset = _UNKNOWN
 
     def has_news(self, found: PartitionData) -> bool:
-        """Whether the reader has to be told; it counts as told then."""
+        """Whether a response has to hold the partition; `found` counts as received then."""
         news = (
             bool(found.records)
             or found.error_code != 0
@@ -68,7 +72,8 @@ class _Followed:
             or found.high_watermark != self.high_watermark
             or found.log_start_offset != self.log_start_offset
         )
-        # After an error the partition is told of again, whatever its high watermark is then.
+        # After an error, the next success is news even with the same high watermark: the consumer
+        # has to learn that the error is gone.
         self.high_watermark = _UNKNOWN if found.error_code else found.high_watermark
         self.log_start_offset = found.log_start_offset
         return news
@@ -82,23 +87,27 @@ class _Session:
         self.by_id = by_id
         self.made_ms = self.used_ms = now_ms
         self.epoch = FIRST_EPOCH + 1
-        """Of the request that is due."""
+        """The epoch that the next request has to carry."""
         self.followed: OrderedDict[Key, _Followed] = OrderedDict()
 
     def take(self, request: FetchRequest) -> None:
-        """Follow what is new, move what has moved, let go of what is not wanted."""
+        """Apply a request: add new partitions, change positions, remove forgotten ones."""
         for key, wanted in _asked(request.topics):
             known = self.followed.get(key)
             if known is None:
                 self.followed[key] = _Followed(wanted)
             else:
+                # In place: a new position does not change whose turn it is.
                 known.wanted = wanted
         for topic in request.forgotten_topics_data:
             for number in topic.partitions:
                 self.followed.pop((topic.topic, topic.topic_id, number), None)
 
     def topics(self) -> list[FetchTopic]:
-        """Everything that is followed, those that are due first in front."""
+        """Return all partitions in the order to read them in.
+
+        A topic is in the result once per run of its partitions: their order is what counts.
+        """
         topics: list[FetchTopic] = []
         last: tuple[str, bytes] | None = None
         for (name, topic_id, _), followed in self.followed.items():
@@ -109,7 +118,7 @@ class _Session:
         return topics
 
     def note(self, found: Iterable[FetchableTopicResponse]) -> None:
-        """The reader is told of everything."""
+        """Record what the first response holds: all that was found."""
         for topic in found:
             for each in topic.partitions:
                 followed = self.followed.get((topic.topic, topic.topic_id, each.partition_index))
@@ -117,7 +126,7 @@ class _Session:
                     followed.has_news(each)
 
     def news(self, found: Iterable[FetchableTopicResponse]) -> list[FetchableTopicResponse]:
-        """What of `found` is to be told; partitions with records go to the end of the line."""
+        """Return the part of `found` that is news; partitions with records are read last next."""
         told = []
         for topic in found:
             partitions = [each for each in topic.partitions if self._is_news(topic, each)]
@@ -130,25 +139,27 @@ class _Session:
         key = topic.topic, topic.topic_id, found.partition_index
         followed = self.followed.get(key)
         if followed is None:
-            return False  # It was let go of by a later request of the session.
+            return False  # A later request of the session has removed it.
+        # A response has room for max_bytes. If the order never changed, a busy partition in front
+        # would take all of it each time, and those behind it would starve.
         if found.records:
             self.followed.move_to_end(key)
         return followed.has_news(found)
 
 
 class Visit:
-    """One Fetch: `request` is what is to be read for it, `finish` makes its answer."""
+    """One Fetch without a session: `request` is what to read, `finish` makes the response."""
 
     def __init__(self, request: FetchRequest) -> None:
         self.request = request
 
     def finish(self, response: FetchResponse, *, now_ms: int) -> FetchResponse:  # noqa: ARG002 - see below
-        """The answer, from everything that was read. A session that begins begins at `now_ms`."""
+        """Return the response for what was read; a new session is opened as of `now_ms`."""
         return response
 
 
 class _FirstVisit(Visit):
-    """It asks in full, and gets a session if there is room for one."""
+    """A full Fetch that asks for a session; it gets one if there is room."""
 
     def __init__(self, sessions: FetchSessions, request: FetchRequest, *, by_id: bool) -> None:
         super().__init__(request)
@@ -165,18 +176,19 @@ class _FirstVisit(Visit):
 
 
 class _NextVisit(Visit):
-    """It continues a session."""
+    """A request of an open session."""
 
     def __init__(self, session: _Session, request: FetchRequest) -> None:
         super().__init__(request)
         self._session = session
         self._epoch = session.epoch
 
-    def finish(self, response: FetchResponse, *, now_ms: int) -> FetchResponse:  # noqa: ARG002 - it goes on
+    def finish(self, response: FetchResponse, *, now_ms: int) -> FetchResponse:  # noqa: ARG002 - the session is open
         """See `Visit.finish`."""
         session = self._session
         if session.epoch != self._epoch:
-            # The reader has not waited for this answer and asked again.
+            # 1. A request waits for records. 2. The consumer gives up and sends the session's next
+            # request. 3. This response will not be read, so nothing in it may count as received.
             code = ErrorCode.INVALID_FETCH_SESSION_EPOCH
             return FetchResponse(error_code=code, session_id=session.session_id)
         response.responses = session.news(response.responses)
@@ -188,23 +200,23 @@ class FetchSessions:
     """The fetch sessions of one broker. Times are monotonic, in ms."""
 
     def __init__(self, *, slots: Callable[[], int], new_id: Callable[[], int]) -> None:
-        """`slots` tells how many there may be, `new_id` draws a number from 1 to 2^31-1."""
+        """`slots` returns the maximum number; `new_id` returns a number from 1 to 2^31-1."""
         self._slots = slots
         self._new_id = new_id
         self._sessions: OrderedDict[int, _Session] = OrderedDict()
-        """The one that was not used for the longest time in front."""
+        """In the order of their last use, the longest unused first."""
         self.partitions = 0
-        """Of all sessions together."""
+        """The number of partitions of all sessions together."""
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def begin(self, request: FetchRequest, *, version: int, now_ms: int) -> Visit:
-        """Take up a request.
+        """Return the visit for a request: what to read, and how to respond.
 
         Raises:
             LogError: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or
-                FETCH_SESSION_TOPIC_ID_ERROR: the reader has to ask in full.
+                FETCH_SESSION_TOPIC_ID_ERROR; the consumer has to send a full Fetch.
         """
         by_id = version >= TOPIC_IDS_VERSION
         if request.session_epoch in (FIRST_EPOCH, LAST_EPOCH):
@@ -236,6 +248,7 @@ class FetchSessions:
                 f"fetch session {session.session_id} was closed: all sessions together may"
                 f" have at most {PARTITIONS_MAX} partitions",
             )
+        # Epoch 0 would ask for a new session, so the largest is followed by 1.
         session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
         session.used_ms = now_ms
         self._sessions.move_to_end(session.session_id)
@@ -277,7 +290,8 @@ class FetchSessions:
         return session
 
     def _make_room(self, size: int, now_ms: int) -> bool:
-        """Whether one more session, of `size` partitions, may be; an old one may have to go."""
+        """Whether a session of `size` partitions may open; close an older one if that is needed."""
+        # The setting may have become smaller: then close more than the one in the way.
         slots = self._slots()
         while self._sessions:
             longest_unused = next(iter(self._sessions.values()))
@@ -293,10 +307,12 @@ class FetchSessions:
         return self.partitions + size <= PARTITIONS_MAX
 
     def _least(self, size: int, now_ms: int) -> _Session | None:
-        """The session that gives way to one of `size` partitions."""
+        """Return the session that a new one of `size` partitions replaces; None if none may go."""
         longest_unused = next(iter(self._sessions.values()), None)
         if longest_unused is None or now_ms - longest_unused.used_ms > STALE_MS:
             return longest_unused
+        # Only a larger session replaces a smaller one, and none that is younger than `STALE_MS`:
+        # otherwise two consumers could take the slot from each other with every request.
         settled = (each for each in self._sessions.values() if now_ms - each.made_ms > STALE_MS)
         smallest = min(
             settled, key=lambda each: (len(each.followed), each.session_id), default=None

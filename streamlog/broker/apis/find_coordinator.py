@@ -1,4 +1,8 @@
-"""FindCoordinator, for groups and for transactional ids."""
+"""FindCoordinator: the coordinator of a group or of a transactional id.
+
+It is the leader of one partition of `__consumer_offsets` or `__transaction_state`, chosen by the
+hash of the key.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +27,13 @@ if TYPE_CHECKING:
     from streamlog.broker.security.principals import RequestContext
 
 MANY_COORDINATORS_VERSION = 4
-"""From this FindCoordinator version on several keys are asked for at once (KIP-699)."""
+"""The first FindCoordinator version that takes several keys (KIP-699)."""
 GROUP_KEY_TYPE = 0
 TRANSACTION_KEY_TYPE = 1
 
 
 class FindCoordinator:
-    """Finds coordinators."""
+    """Handles FindCoordinator from the metadata that this broker knows."""
 
     def __init__(self, admin: MetadataRequests, metadata: ClusterMetadata) -> None:
         self._admin = admin
@@ -51,7 +55,7 @@ class FindCoordinator:
     def find_coordinator(
         self, request: FindCoordinatorRequest, version: int, reached: AdvertisedEndpoint
     ) -> FindCoordinatorResponse:
-        """Who leads the partition that a group, or a transactional id, belongs to."""
+        """Return the broker that leads the partition of each key, or an error per key."""
         if version >= MANY_COORDINATORS_VERSION:
             found = [self._coordinator(k, request, reached) for k in request.coordinator_keys]
             return FindCoordinatorResponse(coordinators=found)
@@ -83,6 +87,7 @@ class FindCoordinator:
         there = self._metadata.topic(topic)
         if there is not None:
             leader = there.partitions[shard_index(key, len(there.partitions))].leader
+            # A leader that the list lacks is fenced, or has no listener that this client can use.
             for node_id, host, port, _ in self._admin.brokers(reached):
                 if node_id == leader:
                     return FoundCoordinator(key=key, node_id=node_id, host=host, port=port)

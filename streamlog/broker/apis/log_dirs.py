@@ -1,9 +1,9 @@
-"""DescribeLogDirs, and the report that this broker process gives of itself.
+"""DescribeLogDirs: sizes of partitions on disk, and this broker's report on itself.
 
-All partitions lie in one directory. A request that asks for a report also gets what the process
-that answers has: its directory, its registration, its position in the metadata log, and for each
-replica the end of what is durable. The controller's metadata says what a broker had when it
-registered and what leaders have confirmed since; `streamlog cluster status` compares the two
+All partitions are in one directory. With `include_report` the response also says what this process
+has: its directory, its registration, its position in the metadata log, and the durable end of each
+replica. The controller's metadata, in contrast, says what a broker had when it registered and what
+leaders have confirmed since. `streamlog cluster status` compares the two
 (`client/admin/cluster_descriptions`).
 """
 
@@ -36,22 +36,23 @@ if TYPE_CHECKING:
 
 
 UNMEASURED = -1
+"""The size of a partition whose files were not looked at."""
 
 
 class LogDirReports(Protocol):
-    """Port: what this process says of itself."""
+    """Port: this process's report on itself and its replicas."""
 
     def node(self) -> NodeReport:
-        """Its registration, its directory, its part in the quorum."""
+        """Return the process's registration, its directory, and its state in the quorum."""
         ...
 
     def replica(self, topic: str, partition: int) -> ReplicaReport | None:
-        """One replica; None if the metadata has not put one here."""
+        """Return the state of a replica; None if the metadata assigns none to this broker."""
         ...
 
 
 class PartitionRequests:
-    """Answers for partitions as files of this broker."""
+    """Handles requests about the files of partitions."""
 
     def __init__(self, directory: LogDirectory, reports: LogDirReports) -> None:
         self._directory = directory
@@ -64,7 +65,7 @@ class PartitionRequests:
         }
 
     def log_dirs(self, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
-        """How large partitions are on disk; those that are not there are left out, as in Kafka."""
+        """Return the sizes of partitions on disk; missing partitions are left out, as in Kafka."""
         topics = self._directory.topics
         here = {name: sorted(state.partitions) for name, state in topics.items()}
         asked: dict[str, Sequence[int]] = {**here}
@@ -99,7 +100,8 @@ class PartitionRequests:
             partitions=[
                 DescribeLogDirsPartition(
                     partition_index=number,
-                    # Reports are asked for again and again, and sizes are looked up in files.
+                    # No sizes in reports: `cluster status` polls them, and a size takes a look at
+                    # every file of the partition.
                     partition_size=(
                         UNMEASURED if reports else self._directory.partition_bytes(name, number)
                     ),
@@ -114,7 +116,7 @@ NO_LEADER = -1
 
 
 class NodeReports:
-    """Reports of one broker process."""
+    """The reports of one broker process."""
 
     def __init__(self, directory: LogDirectory, member: ClusterNode, replicas: Replicas) -> None:
         self._directory = directory
@@ -122,7 +124,7 @@ class NodeReports:
         self._replicas = replicas
 
     def node(self) -> NodeReport:
-        """The process: its registration, its directory, its part in the quorum."""
+        """Return the process's registration, its directory, and its state in the quorum."""
         member, metadata = self._member, self._member.metadata
         view = member.quorum.replicas()
         broker_id, broker_epoch = member.identity()
@@ -147,7 +149,7 @@ class NodeReports:
         )
 
     def replica(self, topic: str, partition: int) -> ReplicaReport | None:
-        """One replica; None if the metadata has not put one here."""
+        """Return the state of a replica; None if the metadata assigns none to this broker."""
         replica = self._replicas.get(topic, partition)
         if replica is None:
             return None
@@ -157,7 +159,8 @@ class NodeReports:
             isr=None, high_watermark=facts.high_watermark, log_end_offset=facts.counted_offset
         )
         if replica.is_alone:
-            # Nobody follows: what is durable is committed, and the facts are not kept up to date.
+            # Without followers, everything durable is committed, and the facts, which only the
+            # replication protocol needs, are not kept up to date.
             durable = replica.log.synced.offset
             report.high_watermark = report.log_end_offset = durable
         if leader is not None:

@@ -1,9 +1,11 @@
-"""AdminRequests: who is there, and topics: described, and deleted in part.
+"""MetadataRequests: Metadata, DescribeCluster and DeleteRecords. TopicPages: topics page by page.
 
-Answered from the metadata that this broker knows. A topic is known by its id as well as by its
-name; the id is new for each topic, so a client notices when one was made again. What changes
-topics is the controller's (`quorum/controller/topic_control`); a topic that a client asks for and
-that is not there is asked of it on the way.
+Responses come from the metadata image that this broker has applied, which may lag behind the
+controller's. Clients name a topic by its name or by its id; a topic that is deleted and created
+again has another id, by which clients notice.
+
+Not done here: changes to topics, which the controller makes (`quorum/controller/topic_control`).
+Metadata asks it to create a missing topic if the client and the settings allow that.
 """
 
 from __future__ import annotations
@@ -59,35 +61,37 @@ if TYPE_CHECKING:
 
 
 ALL_TOPICS_VERSION_MAX = 0
-"""Up to this Metadata version an empty list of topics means all of them."""
+"""The last Metadata version in which an empty list asks for all topics."""
 TOPIC_IDS_VERSION = 12
-"""From this Metadata version on topics may be asked for by their ids."""
+"""The first Metadata version in which a client may ask for topics by id."""
 AUTO_CREATION_TIMEOUT_MS = 10_000
-"""How long a client that asks for a topic waits for it to be made."""
+"""How long a Metadata response waits for the controller to create the missing topics."""
 CONTROLLERS_ENDPOINT = 2
+"""The endpoint type in DescribeCluster of a client that talks to controllers (KIP-919)."""
 
 NOT_ASKED = -(2**31)
-"""Authorized operations that were not asked for."""
+"""The value of authorized operations in a response to a client that did not ask for them."""
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
-"""Everything that can be done to a topic, by the numbers of KIP-430: nothing is forbidden here."""
+"""All operations on a topic, as the bit field of KIP-430. The authorizer, if any, narrows them."""
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
+"""All operations on the cluster, as the bit field of KIP-430."""
 
 
 class Deletion(NamedTuple):
-    """The head of a partition's log, deleted here, and its answer."""
+    """A deletion on this broker, and the partition's part of the response."""
 
     partition: Partition
     start_offset: int
-    """What is before it."""
+    """The log start offset after the deletion."""
     result: DeleteRecordsPartitionResult
 
     def refuse(self, failure: StreamlogError) -> None:
-        """It may not be for good, or not everywhere: the answer says so."""
+        """Report an error: the deletion may not survive a restart, or not reach all replicas."""
         self.result.low_watermark, self.result.error_code = -1, _code(failure)
 
 
 class MetadataRequests:
-    """Answers for the cluster and its topics."""
+    """Handles requests about the cluster and its topics."""
 
     def __init__(
         self,
@@ -99,7 +103,7 @@ class MetadataRequests:
         submit: Callable[[Message], Answer],
         controller_id: Callable[[], int | None],
     ) -> None:
-        """`submit` hands a request to the controller; `controller_id` tells who that is."""
+        """`submit` sends a request to the controller; `controller_id` returns its node id."""
         self._controller_id = controller_id
         self._directory = directory
         self._metadata = metadata
@@ -112,11 +116,12 @@ class MetadataRequests:
     def metadata(
         self, request: MetadataRequest, version: int, reached: AdvertisedEndpoint
     ) -> Message | asyncio.Future[Message]:
-        """Brokers and topics; a topic that is not there may be made on the way."""
+        """Return the brokers and topics; create missing topics first, where that is allowed."""
         if version < TOPIC_IDS_VERSION and _has_ids(request):
             return _invalid(request)
         missing = self._to_be_made(request)
         if not missing:
+            # No future here: the usual request is answered at once.
             return self._metadata_of(request, version, reached, {})
         topics = [
             CreatableTopic(name=name, num_partitions=DEFAULT, replication_factor=DEFAULT)
@@ -125,6 +130,8 @@ class MetadataRequests:
         creation = CreateTopicsRequest(topics=topics, timeout_ms=AUTO_CREATION_TIMEOUT_MS)
 
         def then(made: Message) -> Message:
+            # A new topic may not be in this broker's metadata yet: the client then gets
+            # UNKNOWN_TOPIC_OR_PARTITION, which it retries.
             results = made.topics if isinstance(made, CreateTopicsResponse) else []
             refused = {each.name: each.error_code for each in results if each.error_code}
             return self._metadata_of(request, version, reached, refused)
@@ -155,7 +162,7 @@ class MetadataRequests:
         reached: AdvertisedEndpoint,
         refused: Mapping[str, int],
     ) -> MetadataResponse:
-        """What there is now; `refused` are topics that could not be made, with the reasons."""
+        """Return the metadata of now; `refused` maps topics not created to their error codes."""
         asked, metadata = request.topics, self._metadata
         if asked is None or (not asked and version <= ALL_TOPICS_VERSION_MAX):
             found = [metadata.topic(name) for name in metadata.topic_names()]
@@ -181,7 +188,7 @@ class MetadataRequests:
     def describe_cluster(
         self, request: DescribeClusterRequest, reached: AdvertisedEndpoint
     ) -> DescribeClusterResponse:
-        """Brokers alone; controllers are not to be talked to."""
+        """Return the brokers; refuse a client that asks for controllers (endpoint type 2)."""
         if request.endpoint_type == CONTROLLERS_ENDPOINT:
             return DescribeClusterResponse(
                 error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
@@ -211,9 +218,13 @@ class MetadataRequests:
     def delete_records(
         self, request: DeleteRecordsRequest
     ) -> tuple[DeleteRecordsResponse, list[Deletion]]:
-        """Delete the oldest records of partitions; it is for good once checkpoints are kept.
+        """Delete the oldest records of partitions that this broker leads.
 
-        Returned are the answer, and what of it has been deleted here.
+        A deletion survives a restart once the log start offset is in a checkpoint, which this
+        method does not wait for.
+
+        Returns:
+            The response so far, and the deletions to wait for before it is sent.
         """
         done: list[Deletion] = []
         topics = [
@@ -266,7 +277,7 @@ class MetadataRequests:
     def _topic(
         self, asked: MetadataRequestTopic, refused: Mapping[str, int]
     ) -> MetadataResponseTopic:
-        # An id decides: Java's client sends an empty name with it, others send null.
+        # An id takes precedence: the Java client sends an empty name with it, others send null.
         name = asked.name if asked.topic_id == ZERO_UUID else None
         try:
             if name is not None and name not in refused:
@@ -304,9 +315,10 @@ class MetadataRequests:
         )
 
     def _controller(self, brokers: list[tuple[int, str, int, str | None]]) -> int:
-        """Whom clients ask for changes: who decides, or this broker, which hands them on.
+        """Return the broker to which clients send changes: the controller, or this broker.
 
-        A controller that is no broker is not to be talked to.
+        This broker forwards changes to a controller that is not a broker: clients can't connect to
+        such a controller. Returns -1 if the response does not list this broker either.
         """
         controller_id, own = self._controller_id(), self._directory.node_id
         shown = {broker_id for broker_id, *_ in brokers}
@@ -317,15 +329,17 @@ class MetadataRequests:
     def brokers(
         self, reached: AdvertisedEndpoint, *, with_fenced: bool = False
     ) -> list[tuple[int, str, int, str | None]]:
-        """The brokers that live, or all that are registered, and where the client reaches them.
+        """Return (id, host, port, rack) of the brokers that are not fenced, or of all registered.
 
-        That is by the listener by which it has come to this one: one for others may be in a network
-        of its own, and ask for another proof. Who has none of that name is not shown (KIP-103).
+        Addresses are those of the listener over which the client is connected: another listener
+        may be in a network that the client can't reach, or require other credentials. A broker
+        without a listener of that name is left out (KIP-103).
         """
         own, metadata = self._directory.node_id, self._metadata
         found = []
         for broker_id, broker in sorted(metadata.brokers.items()):
             if broker_id == own:
+                # Listed even while it is fenced: the client is connected to it.
                 found.append((own, reached.host, reached.port, broker.rack))
             elif with_fenced or not broker.is_fenced:
                 endpoint = broker.endpoint(reached.listener)
@@ -335,7 +349,7 @@ class MetadataRequests:
 
 
 def offline(metadata: ClusterMetadata, partition: PartitionRegistration) -> list[int]:
-    """Replicas of a partition whose brokers do not live."""
+    """Return the replicas of a partition whose brokers are fenced or not registered."""
     brokers = metadata.brokers
     return [each for each in partition.replicas if each not in brokers or brokers[each].is_fenced]
 
@@ -345,7 +359,7 @@ def _has_ids(request: MetadataRequest) -> bool:
 
 
 def _invalid(request: MetadataRequest) -> MetadataResponse:
-    """Versions 10 and 11 have room for ids, but Kafka refuses them there."""
+    """Refuse topic ids in versions 10 and 11, which have the field but, in Kafka, not the use."""
     code = ErrorCode.INVALID_REQUEST
     topics = [
         MetadataResponseTopic(error_code=code, name=each.name or "", topic_id=each.topic_id)
@@ -359,11 +373,11 @@ def _code(error: StreamlogError) -> int:
 
 
 PAGE_PARTITIONS_MAX: Final = 2_000
-"""On one page, whatever is asked for; Kafka's `max.request.partition.size.limit`."""
+"""The most partitions on a page; Kafka's `max.request.partition.size.limit`."""
 
 
 class TopicPages:
-    """Shows topics page by page."""
+    """Handles DescribeTopicPartitions: topics in pages (KIP-966)."""
 
     def __init__(self, metadata: ClusterMetadata, *, internal_topics: frozenset[str]) -> None:
         self._metadata = metadata
@@ -374,7 +388,7 @@ class TopicPages:
         return {DescribeTopicPartitionsRequest: lambda request, _: self.describe(request)}
 
     def describe(self, request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
-        """The page that begins at the cursor."""
+        """Return the page that begins at the cursor, or the first page."""
         cursor = request.cursor or Cursor()
         asked = {topic.name for topic in request.topics}
         if request.cursor is not None and (
@@ -395,11 +409,14 @@ class TopicPages:
         page = DescribeTopicPartitionsResponse()
         for name in names:
             if not room:
+                # The page ended with the last partition of a topic: the next page begins at the
+                # next name, whether or not that topic still exists then.
                 page.next_cursor = Cursor(topic_name=name, partition_index=0)
                 break
             state = self._metadata.topic(name)
             if state is None:
                 if with_missing:
+                    # Costs no room: only partitions count towards the limit.
                     page.topics.append(_missing(name, _why_missing(name)))
                 continue
             first = cursor.partition_index if name == cursor.topic_name else 0

@@ -1,12 +1,14 @@
-"""Publishing: appends the batches of a finished job in one transaction.
+"""PublishRequests: appends the staged batches of a finished job in one transaction (decision 010).
 
-Staged batches lie in files until their job publishes them. `CooperativeRun` appends them in slices,
-so that other requests get their share of the event loop: a generator yields the futures that it
-waits for, or None to let others run; callbacks of the loop drive it, and its owner stops it.
-`Publications` knows the published jobs by their receipts in `__publications`. A receipt is a record
-of the job's own transaction, so it exists if and only if the rest of the job does. The topic is
-compacted and never expires: a job that is repeated after years is still known.
-Rule of the file: only committed receipts are read.
+Staged batches are in files until their job publishes them. A publication is a generator of `Steps`
+that `CooperativeRun` drives from callbacks of the event loop: it yields a future to wait for, or
+None to let other requests run between two pieces.
+
+`Publications` recognizes published jobs by their receipts in the topic `__publications`. A receipt
+is a record of the job's own transaction, so it is committed exactly if everything else of the job
+is. The topic is compacted and has no retention: a job that is repeated years later is recognized.
+
+Rule of the file: only committed receipts count.
 """
 
 from __future__ import annotations
@@ -88,7 +90,7 @@ Steps: TypeAlias = Generator["asyncio.Future[Any] | None", Any, T]
 
 
 def pause(ms: int) -> asyncio.Future[None]:
-    """To be handed out: goes on after so long."""
+    """Return a future that is done after `ms` milliseconds, for a generator to yield."""
     loop = asyncio.get_running_loop()
     over: asyncio.Future[None] = loop.create_future()
     loop.call_later(ms / 1000, lambda: None if over.done() else over.set_result(None))
@@ -96,7 +98,7 @@ def pause(ms: int) -> asyncio.Future[None]:
 
 
 class CooperativeRun(Generic[T]):
-    """One generator on its way; `answer` gets what comes of it, then `on_over` is called."""
+    """Drives one generator; sets its result or error on `answer`, then calls `on_over`."""
 
     def __init__(
         self, steps: Steps[T], answer: asyncio.Future[T], on_over: Callable[[], None]
@@ -107,9 +109,10 @@ class CooperativeRun(Generic[T]):
         self._stopped = False
 
     def go_on(self, done: asyncio.Future[Any] | None = None) -> None:
-        """The next turn, with what was waited for."""
+        """Run the generator to its next yield; `done` is the future that it waited for."""
         if self._stopped:
-            # Who waited was told that it is over (`stop`): a refusal counts as seen.
+            # `stop` has failed `answer` already. Reading the exception of `done` keeps asyncio from
+            # logging it as never retrieved; errors of the program itself are raised all the same.
             error = None if done is None or done.cancelled() else done.exception()
             if error is not None and not isinstance(error, StreamlogError | OSError):
                 raise error
@@ -127,12 +130,13 @@ class CooperativeRun(Generic[T]):
             self._over(error=error)
         else:
             if waits_for is None:
+                # `call_soon`, not a loop here: the callbacks that are ready now run before it.
                 asyncio.get_running_loop().call_soon(self.go_on)
             else:
                 waits_for.add_done_callback(self.go_on)
 
     def stop(self, reason: StreamlogError) -> None:
-        """It does not go on; whoever waits is told the reason."""
+        """Close the generator and fail `answer` with the reason; `on_over` is not called."""
         self._stopped = True
         self._steps.close()
         if not self._answer.done():
@@ -140,7 +144,7 @@ class CooperativeRun(Generic[T]):
 
     def _over(self, *, result: Any = None, error: Exception | None = None) -> None:  # noqa: ANN401 - of the generator
         self._stopped = True
-        if not self._answer.done():  # Or nobody waits for it any more.
+        if not self._answer.done():  # The client may have disconnected and cancelled it.
             if error is None:
                 self._answer.set_result(result)
             else:
@@ -156,7 +160,7 @@ _VERSION = 0
 
 
 def encode_receipt(topics: list[PublishedTopic], *, wall_ms: int) -> bytes:
-    """What is remembered of a publication."""
+    """Return the value of a job's record in `__publications`, as JSON."""
     return json.dumps(
         {
             "version": _VERSION,
@@ -173,7 +177,7 @@ def encode_receipt(topics: list[PublishedTopic], *, wall_ms: int) -> bytes:
 
 
 def decode_receipt(data: bytes) -> list[PublishedTopic]:
-    """The other way."""
+    """Return what a receipt says was published: topics, partitions, offsets and counts."""
     return [
         PublishedTopic(
             name=name,
@@ -189,7 +193,7 @@ def decode_receipt(data: bytes) -> list[PublishedTopic]:
 
 
 class Publications:
-    """The receipts of this broker, read on as they come."""
+    """The receipts of this broker's jobs, read from the log as far as they are needed."""
 
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
@@ -197,19 +201,19 @@ class Publications:
         self._receipts: dict[str, bytes] = {}
 
     def partition(self) -> Partition:
-        """Where receipts are written.
+        """Return the partition that holds the receipts.
 
         Raises:
-            UnknownTopicOrPartition: it is not there (yet).
+            UnknownTopicOrPartition: the topic has not been created yet.
         """
         return self._partitions.get(PUBLICATIONS_TOPIC, 0)
 
     def receipt(self, job_id: str) -> list[PublishedTopic] | None:
-        """What the job has published; None if it has not been.
+        """Return what a job has published; None if it has not been published.
 
         Raises:
             CorruptData: the log of receipts is damaged.
-            LogDirectoryError: the disk refused.
+            LogDirectoryError: the receipts can't be read from the disk.
         """
         if not self._partitions.exists(PUBLICATIONS_TOPIC, 0):
             return None
@@ -218,6 +222,8 @@ class Publications:
         return None if found is None else decode_receipt(found)
 
     def _read_on(self, partition: Partition) -> None:
+        # Up to the last stable offset: a receipt beyond it is of an open transaction, which may
+        # still be aborted.
         log, end_offset = partition.log, partition.last_stable_offset
         position = max(self._position, log.log_start_offset)
         if position >= end_offset:
@@ -229,6 +235,7 @@ class Publications:
                 if not batch.is_control and not aborted.hides(batch):
                     self._note(batch)
                 position = batch.next_offset
+            # After each read, not at the end: a read that fails later does not repeat this one.
             self._position = position
 
     def _note(self, batch: RecordBatch) -> None:
@@ -237,13 +244,13 @@ class Publications:
 
 
 PIECE_BYTES: Final = 1024 * 1024
-"""Of a staged file that is taken at a time; a batch that is larger is taken alone."""
+"""How much of a staged file is appended at a time; a larger batch is appended alone."""
 BUSY_PAUSE_MS: Final = 20
 BUSY_PAUSES_MAX: Final = 1_500
-"""How often an earlier attempt of the same job is waited for, which is being ended: 30 s."""
+"""How often to wait for the end of an earlier attempt's transaction: 30 s in all."""
 
 NO_CONNECTION: Final = -1
-"""Behind which no other checks wait: publications are made one at a time."""
+"""The queue of record checks for publications; one is enough, as they run one at a time."""
 
 _log = repeated.logger(__name__)
 M = TypeVar("M", bound=Message)
@@ -259,17 +266,17 @@ class _Own(NamedTuple):
 
 
 class _Producer(NamedTuple):
-    """In whose name the records are written."""
+    """The transactional producer of one attempt to publish a job."""
 
     job_id: str
     producer_id: int
     producer_epoch: int
     staged_by: str
-    """Under which name its segments were staged."""
+    """The job id under which its segments were staged."""
 
 
 class Coordinators(NamedTuple):
-    """Whom it asks."""
+    """The parts of the broker that a publication uses."""
 
     transacting: TransactionRequests
     groups: GroupRequests
@@ -277,7 +284,7 @@ class Coordinators(NamedTuple):
 
 
 class PublishRequests:
-    """Answers requests about jobs."""
+    """Handles Publish, Stage and DropStaged; publishes one job at a time."""
 
     def __init__(
         self,
@@ -307,7 +314,7 @@ class PublishRequests:
         }
 
     def stop(self, reason: ConnectionLost) -> None:
-        """Stop; waiting requests fail."""
+        """Stop the current publication, and fail it and the waiting ones with `reason`."""
         current, self._current = self._current, None
         if current is not None:
             current.stop(reason)
@@ -362,10 +369,12 @@ class PublishRequests:
             response = yield from self._published(request)
         except (StreamlogError, OSError) as error:
             if isinstance(error, ConnectionLost):
+                # The broker stops: fail the request instead of answering it.
                 raise
             _log.warning("could not publish job %s: %s", request.job_id, error)
             code, message = self._told(error)
             return PublishResponse(error_code=code, error_message=message)
+        # Only now: until the commit, a repeated attempt needs the files.
         try:
             self._directory.staging.drop(request.staged_by or request.job_id)
         except OSError as error:
@@ -381,12 +390,16 @@ class PublishRequests:
             return PublishResponse(is_repeated=True, topics=known)
         self._check(request)
         producer = yield from self._new_producer(request.job_id, staged_by)
-        # An attempt that was decided before the broker was killed has been completed by that.
+        # A second look, because the first may have come too early:
+        # 1. An attempt decides to commit. 2. The broker is killed before the markers are written.
+        # 3. The client repeats the job: the receipt is not below the last stable offset yet.
+        # 4. InitProducerId returns once the decided transaction is complete: the receipt counts.
         known = self._publications.receipt(request.job_id)
         if known is not None:
             return PublishResponse(is_repeated=True, topics=known)
         try:
             topics = yield from self._fill(request, producer)
+            # Checked again: a member may have joined while the batches were appended.
             for group in request.groups:
                 self._check_empty(group)
         except (StreamlogError, OSError):
@@ -396,7 +409,7 @@ class PublishRequests:
         return PublishResponse(topics=topics)
 
     def _check(self, request: PublishRequest) -> None:
-        """Refuse what can't work before anything is written."""
+        """Raise LogError for a request that can't succeed, before anything is written."""
         seen: set[tuple[str, int]] = set()
         for topic in request.topics:
             for each in topic.partitions:
@@ -415,7 +428,7 @@ class PublishRequests:
                     self._partitions.get(placed.name, at.partition_index)
 
     def _check_led(self, job_id: str, topic: str, index: int) -> None:
-        """A publication is one broker's work; what another one leads it can't write."""
+        """Raise LogError unless this broker leads the partition: it writes all of a publication."""
         try:
             self._partitions.get(topic, index)
         except NotLeader as error:
@@ -448,7 +461,7 @@ class PublishRequests:
                 )
 
     def _fill(self, request: PublishRequest, producer: _Producer) -> Steps[list[PublishedTopic]]:
-        """Everything of the job, in its transaction and on disk."""
+        """Append the batches, offsets and receipt of a job; wait until they are committed."""
         receipts = self._publications.partition()
         places = [(t.name, each.partition_index) for t in request.topics for each in t.partitions]
         yield from self._add_partitions(producer, [*places, (PUBLICATIONS_TOPIC, 0)])
@@ -500,10 +513,11 @@ class PublishRequests:
         )
 
     def _pieces(self, job_id: str, segment: PublishSegment) -> Generator[bytes, None, None]:
-        """Whole batches of a staged file, about `PIECE_BYTES` at a time.
+        """Yield the batches of a staged file, in pieces of about `PIECE_BYTES`.
 
         Raises:
-            CorruptData: it is not what was staged.
+            CorruptData: the file is not what was staged. The CRC is known only at the end, when
+                the pieces are appended: the caller aborts the transaction.
         """
         position = checksum = 0
         with closing(self._directory.staging.open(job_id, segment.name)) as file:
@@ -523,7 +537,7 @@ class PublishRequests:
     def _append(
         self, producer: _Producer, partition: Partition, data: Buffer
     ) -> Steps[tuple[int, int, int]]:
-        """First offset, last offset and number of the records, which are the producer's now."""
+        """Append batches for the producer; return first and last offset and number of records."""
         job_id, producer_id, epoch, _ = producer
         batches = adopt_batches(data, producer_id, epoch)
         wall_ms, config, prepared = self._clock.wall_ms(), partition.log.config, None
@@ -531,6 +545,8 @@ class PublishRequests:
         if needs_thread([own], config):
             check = partial(check_records, own, config, wall_ms, origin=AppendOrigin.COORDINATOR)
             prepared = yield self._checks.begin(NO_CONNECTION, check, _or_raised)
+        # After the check in a thread, right before the append: meanwhile the transaction may have
+        # timed out, or a newer attempt may have fenced this one.
         self._transacting.check(job_id, (producer_id, epoch), (partition.topic, partition.index))
         result = partition.append(
             own,
@@ -544,7 +560,7 @@ class PublishRequests:
     # ---- the transaction ----
 
     def _new_producer(self, job_id: str, staged_by: str) -> Steps[_Producer]:
-        """Fence earlier attempts: this attempt's producer epoch ends their transaction."""
+        """Start an attempt: its producer epoch fences earlier ones and ends their transaction."""
         request = InitProducerIdRequest(
             transactional_id=job_id,
             transaction_timeout_ms=self._directory.config.transaction.timeout_ms_max,
@@ -623,7 +639,7 @@ class PublishRequests:
             _raise(answer.error_code, f"commit the publication of job {producer.job_id}")
 
     def _ask(self, request: Message, kind: type[M]) -> Steps[M]:
-        """Ask a coordinator of this broker."""
+        """Send a request to a coordinator on this broker; return its response."""
         own = _Own(api_of(type(request)).max_version)
         answer = self._handlers[type(request)](request, own)
         if isinstance(answer, asyncio.Future):
@@ -633,7 +649,7 @@ class PublishRequests:
         return answer
 
     def _durable(self, partitions: list[Partition]) -> Steps[None]:
-        """Wait until what was appended is committed."""
+        """Wait until everything in the partitions is below the high watermark."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def on_durable(failure: StreamlogError | None) -> None:
@@ -647,19 +663,20 @@ class PublishRequests:
         yield done
 
     def _told(self, error: StreamlogError | OSError) -> tuple[int, str]:
-        """Code and text for a client."""
+        """Return an error's code and text for a response."""
         if isinstance(error, OSError):
             error = self._directory.failure_of(error)
         if isinstance(error, LogError):
             return error.code, str(error)
-        # Not CORRUPT_MESSAGE: clients try that again, and a staged file stays what it is.
+        # Not CORRUPT_MESSAGE, on which clients retry: a damaged staged file stays damaged.
         is_corrupt = isinstance(error, CorruptData)
         code = ErrorCode.INVALID_RECORD if is_corrupt else ErrorCode.KAFKA_STORAGE_ERROR
         return code, str(error)
 
 
 def _whole_batches(file: File, position: int) -> bytes:
-    """As many as fit into a piece, or one that is larger; nothing if there is none."""
+    """Return the batches that fit into a piece, or one larger batch; empty if none is whole."""
+    # Reads twice as much until a batch is whole; a read that finds nothing more is the file's end.
     wanted_bytes, found_bytes, data = PIECE_BYTES, -1, b""
     while len(data) > found_bytes:
         found_bytes = len(data)

@@ -1,9 +1,11 @@
-"""QuotaRequests: DescribeClientQuotas and AlterClientQuotas (KIP-546).
+"""QuotaRequests: DescribeClientQuotas (KIP-546).
 
-Quotas are for users and client ids and bound bytes that are written and read; whatever else Kafka
-knows (addresses, shares of time) nothing here honours, and it is refused with what would be taken.
-A change to one entity is made as a whole, kept durably with the altered settings of the broker, and
-holds for connections within a second. How the bounds are counted is `quotas`'.
+Quotas are for users and client ids, and bound the bytes written and read per second. Kafka's other
+entities and quotas (IP addresses, request time) have no effect here: a filter for them is refused,
+and the error lists the entity types that exist.
+
+Not done here: AlterClientQuotas, which the controller decides, and the counting, which is that of
+`server/limits`.
 """
 
 from __future__ import annotations
@@ -28,12 +30,13 @@ if TYPE_CHECKING:
     from streamlog.broker.quorum.metadata.cluster_metadata import ClusterMetadata
 
 QUOTAS_MAX = 10_000
-"""Entities with a quota; all of them are written with every change."""
+"""The most entities with a quota."""
 EXACT, DEFAULT, ANY = 0, 1, 2
+"""Match types of a filter: a name, the default entity, any entity of the type (KIP-546)."""
 
 
 class QuotaRequests:
-    """Shows and changes the quotas of clients."""
+    """Handles DescribeClientQuotas from the metadata that this broker knows."""
 
     def __init__(self, metadata: ClusterMetadata) -> None:
         self._metadata = metadata
@@ -45,7 +48,7 @@ class QuotaRequests:
         }
 
     def describe(self, request: DescribeClientQuotasRequest) -> DescribeClientQuotasResponse:
-        """The quotas that meet the filters; without filters, all."""
+        """Return the quotas that match all filters; without filters, all quotas."""
         try:
             _check_filters(request.components)
         except LogError as error:
@@ -90,8 +93,10 @@ def _meets(entity: Entity, request: DescribeClientQuotasRequest) -> bool:
     for each in request.components:
         if each.entity_type not in names:
             return False
+        # The default entity has the name None, and so has its filter: one comparison does for both.
         if each.match_type != ANY and names[each.entity_type] != each.match:
             return False
+    # Strict: the entity has no types other than those of the filters.
     return not request.strict or len(names) == len(request.components)
 
 

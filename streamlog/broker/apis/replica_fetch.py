@@ -1,12 +1,14 @@
-"""ReplicaFetches: Fetch requests of followers, which the leader answers and learns from.
+"""ReplicaFetches: handles Fetch requests of followers and reports their progress to the leader.
 
-What a follower asks from tells the leader what is on that disk; see `replication.leader`. One
-that has everything is parked until something is appended, the high watermark moves, or its time
-is over: so an append is on its way to the followers at once, and a commit back to them.
-Rule of the file: a follower's fetch is counted when it comes, and once. What it is answered later
-is read then, if this broker still leads in the epoch that was asked for.
-What a follower out of sync asks for of a throttled replica is left out while the leader's quota is
-exceeded (KIP-73), and the fetch then waits no longer than that.
+The offset that a follower fetches from says what is on its disk; see `replication/leader_replica`.
+The request of a follower that has everything waits until something is appended, the high watermark
+moves, or its time-out passes. So an append reaches the followers at once, and so does a commit.
+
+Rule of the file: a fetch counts for the leader once, when it arrives. Its records are read when it
+is answered, if this broker still leads in the epoch that the request names.
+
+While the leader's replication quota is exceeded, a response has no records of throttled replicas
+for followers out of sync (KIP-73), and such a fetch waits at most until the quota has room again.
 """
 
 from __future__ import annotations
@@ -45,42 +47,43 @@ if TYPE_CHECKING:
     from streamlog.protocol.schema import Message
 
 ANY_BYTES = 1
-"""What a follower waits for: whatever there is to tell it."""
+"""The bytes that a follower waits for: anything new completes its fetch."""
 
 
 def is_of_a_follower(request: FetchRequest) -> bool:
-    """Whether a broker asks, and no reader."""
+    """Whether a broker sends the request, not a consumer."""
     return _asker(request) >= 0
 
 
 def _asker(request: FetchRequest) -> int:
-    """Which broker; -1 for a reader."""
+    """Return the broker that sends the request; -1 for a consumer."""
+    # From version 15 on the id is in `replica_state` (KIP-903).
     state = request.replica_state
     return request.replica_id if state is None else state.replica_id
 
 
 class Names(Protocol):
-    """Which topic has which identity."""
+    """Port: maps topic ids to names."""
 
     def name_of(self, topic_id: bytes) -> str | None:
-        """The name of the topic with this identity; None if there is none."""
+        """Return the name of the topic with this id; None if there is no such topic."""
         ...
 
 
 @dataclass(slots=True)
 class _Asked:
-    """One partition of a fetch, as the leader has judged it."""
+    """One partition of a fetch, with what the leader decided when the request arrived."""
 
     replica: PartitionReplica | None
     wanted: FetchPartition
     answer: FetchAnswer | None
     is_throttled: bool = False
-    """Whether its records count for the quota, and are held back while that is exceeded."""
+    """Whether its records count for the quota, and are left out while the quota is exceeded."""
 
 
 @dataclass(frozen=True, slots=True)
 class DelayedReplicaFetch:
-    """A follower's fetch that waits."""
+    """A follower's fetch that waits for news."""
 
     request: FetchRequest
     asked: list[list[_Asked]]
@@ -89,7 +92,7 @@ class DelayedReplicaFetch:
 
 
 class ReplicaFetches:
-    """Takes up the fetches of followers."""
+    """Answers the fetches of followers, at once or when there is news."""
 
     def __init__(
         self, replicas: Replicas, names: Names, *, clock: Clock, alarm: DeadlineTimer
@@ -105,11 +108,14 @@ class ReplicaFetches:
         self._told: WeakKeyDictionary[PartitionReplica, dict[int, tuple[int, int]]] = (
             WeakKeyDictionary()
         )
-        """What each follower was told last of the ends of a partition, for as long as that is."""
+        """Per replica and follower, the high watermark and log start offset that it got last.
+
+        Weak: an entry goes with its replica, so that a new replica of the partition starts afresh.
+        """
         replicas.on_progress_told = self.on_progress
 
     def begin(self, request: FetchRequest) -> Message | asyncio.Future[Message]:
-        """The answer, or where it will be."""
+        """Count a fetch; return the response, or a future if there is no news yet."""
         now_ms = self._clock.now_ms()
         asked = [self._judge(request, topic, now_ms) for topic in request.topics]
         response, has_news = self._response(request, asked, now_ms)
@@ -118,6 +124,8 @@ class ReplicaFetches:
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         deadline_ms = now_ms + min(request.max_wait_ms, FETCH_WAIT_MS_MAX)
         parts = [each for topic in asked for each in topic]
+        # The request waits for the partitions that are not throttled, but only until the quota has
+        # room for the others.
         held_ms = self._replicas.leader_quota.exceeded_for_ms(now_ms)
         if held_ms and any(each.is_throttled for each in parts):
             deadline_ms = min(deadline_ms, now_ms + held_ms)
@@ -132,7 +140,10 @@ class ReplicaFetches:
         return answer
 
     def on_progress(self, topic: str, partition: int) -> None:
-        """Answer the followers of a partition soon: there is news for them, and more may follow."""
+        """Answer the waiting fetches of a partition, in the next turn of the loop.
+
+        Later, not now: more appends in this turn then leave in one response.
+        """
         self._delayed.on_append(topic, partition, ANY_BYTES)
 
     def tick(self, now_ms: int) -> None:
@@ -148,7 +159,7 @@ class ReplicaFetches:
         self._delayed.stop(gone)
 
     def _answer(self, delayed: DelayedReplicaFetch) -> None:
-        """Answer a fetch with what there is now, whether or not that is news."""
+        """Answer a fetch with the records of now, even if there are none."""
         response, _ = self._response(delayed.request, delayed.asked, self._clock.now_ms())
         delayed.answer.set_result(response)
 
@@ -168,6 +179,7 @@ class ReplicaFetches:
                     last_epoch=wanted.last_fetched_epoch,
                     log_start=wanted.log_start_offset,
                 )
+                # Even if the response waits: the leader's high watermark depends on this offset.
                 answer = replica.on_fetch(fetch, now_ms)
             asked.append(_Asked(replica, wanted, answer))
         return asked
@@ -175,7 +187,7 @@ class ReplicaFetches:
     def _response(
         self, request: FetchRequest, asked: list[list[_Asked]], now_ms: int
     ) -> tuple[FetchResponse, bool]:
-        """The answer as of now, and whether it says anything new."""
+        """Return the response as of now, and whether it says anything new to the follower."""
         quota, asker = self._replicas.leader_quota, _asker(request)
         is_exceeded = quota.exceeded_for_ms(now_ms) > 0
         room_bytes = request.max_bytes
@@ -189,11 +201,14 @@ class ReplicaFetches:
                     asker
                 )
                 is_held = is_exceeded and each.is_throttled
+                # The first partition with records gets one batch even beyond the limits (KIP-74):
+                # otherwise a follower could never pass a batch larger than its max_bytes.
                 is_first = room_bytes == request.max_bytes and not is_held
                 data = _data(each, 0 if is_held else room_bytes, is_first=is_first)
                 size_bytes = 0 if data.records is None else len(data.records)
                 throttled_bytes += size_bytes if each.is_throttled else 0
                 room_bytes -= size_bytes
+                # Asked for each partition, since it records what the follower gets.
                 told = self._is_told(request, each.replica, data)
                 has_news = has_news or not told or size_bytes > 0
                 answers.append(data)
@@ -208,7 +223,7 @@ class ReplicaFetches:
     def _is_told(
         self, request: FetchRequest, replica: PartitionReplica | None, data: PartitionData
     ) -> bool:
-        """Whether a follower knows already what is committed, and deleted; else it is about to."""
+        """Whether the follower has these offsets already; they count as sent from now on."""
         if replica is None or data.error_code or data.diverging_epoch is not None:
             return False
         broker = _asker(request)
@@ -224,7 +239,9 @@ def _data(asked: _Asked, room_bytes: int, *, is_first: bool) -> PartitionData:
         return _refused(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     leader = replica.machine.leader
     if leader is None or leader.epoch != wanted.current_leader_epoch:
-        # Also if it has lost the epoch while the fetch was parked.
+        # 1. A fetch of epoch 5 waits. 2. This broker loses the partition, and leads it again in
+        # epoch 6. 3. An append completes the fetch: the follower has to check its log against
+        # epoch 6 first, so it gets an error and no records.
         return _unled(replica, asked)
     match asked.answer:
         case ReplicaError(code, log_start):
@@ -243,6 +260,7 @@ def _data(asked: _Asked, room_bytes: int, *, is_first: bool) -> PartitionData:
 
 
 def _unled(replica: PartitionReplica, asked: _Asked) -> PartitionData:
+    """Return the error that the replica gave when the request arrived, or NOT_LEADER."""
     match asked.answer:
         case ReplicaError(code, log_start):
             return _refused(asked.wanted, code, log_start)
