@@ -101,6 +101,7 @@ class EngineThread:
         self._closing.set()
         for future in [*self._pending]:
             future.cancel()
+        # Wakes the thread, which ends after its present work.
         self._jobs.put(None)
 
     def _submit(self, work: Work[T]) -> Future[T]:
@@ -116,6 +117,9 @@ class EngineThread:
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             future, work = job
+            # Cancelled in the queue. From here on a cancellation has no effect: work that has begun
+            # is
+            # completed.
             if not future.set_running_or_notify_cancel():
                 continue
             try:

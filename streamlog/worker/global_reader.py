@@ -86,6 +86,8 @@ class GlobalStores:
         found = cls(stores, directories, cluster=cluster)
         try:
             for name, directory in directories.items():
+                # Processes share the directory: each takes a store that no other process has
+                # locked.
                 budget = RocksBudget(memory_bytes // len(names))
                 stores[name] = directory.open(budget, skip_locked=True, is_standby=True)
                 directory.remove_old()
@@ -141,6 +143,9 @@ class GlobalStores:
             for name in names:
                 offsets = self._offsets(name, mine, begins, ends, wall_ms)
                 for number, part in mine.items():
+                    # Several tables may read one topic: the one that is furthest behind decides.
+                    # The others apply
+                    # some records again, which leaves the same rows.
                     starts[part] = min(starts[part], offsets.get(number, begins[part]))
         return starts
 
@@ -189,11 +194,13 @@ class GlobalStores:
             return {}
         if reached is not None:
             known = [(mine[n], at) for n, at in reached.offsets.items() if n in mine]
+            # Below the log start, deletions may be missing; beyond the end, the log is another one.
             is_whole = all(begins[part] <= at <= ends[part] for part, at in known)
             is_recent = wall_ms - reached.wall_ms <= AWAY_MS_MAX
             topics = {part.topic for part in mine.values()}
             is_same = all(reached.topic_id == self._ids.get(topic, "") for topic in topics)
             if reached.cluster == self._cluster and is_same and is_whole and is_recent:
+                # A partition without an offset was added since, and is read from its start.
                 return reached.offsets
             logger.warning(
                 "global table %s is read again: its store does not match the topic or is too old",
@@ -260,6 +267,9 @@ class GlobalReader:
     ) -> None:
         try:
             if self._partitions:
+                # After an error the positions may be ahead of the rows: the step that failed is
+                # read
+                # again.
                 if exc_type is None and self._stores.rocksdb and self._consumer.positions():
                     await self._tell()
                 await self._consumer.__aexit__(exc_type, exc, traceback)
@@ -267,7 +277,7 @@ class GlobalReader:
             await asyncio.to_thread(self._stores.close)
 
     async def load(self, stop: asyncio.Event) -> None:
-        """Read all that is there, or until `stop` is set.
+        """Read all records that the topics hold now, or until `stop` is set.
 
         Raises:
             RequestTimedOut: the read has stalled.
@@ -279,6 +289,7 @@ class GlobalReader:
         ids = {topic: await consumer.topic_id(topic) for topic in self.tables.topics}
         begins = await consumer.begin_offsets(self._partitions)
         ends = await consumer.end_offsets(self._partitions)
+        # Before `starts`, which would continue a truncated table at its stored position.
         await asyncio.to_thread(self._stores.forget, await self._cut(ends))
         starts = await asyncio.to_thread(
             self._stores.starts, self.tables.of_topics, begins, ends, self._clock.wall_ms(), ids
@@ -287,6 +298,8 @@ class GlobalReader:
         consumer.assign(self._partitions)
         for partition, offset in starts.items():
             epoch = epochs.get((partition, offset), NO_EPOCH)
+            # With epoch and topic id, the next fetch finds out if the log was truncated or created
+            # again since (KIP-320, KIP-516).
             consumer.seek(partition, OffsetAndMetadata(offset, "", epoch, ids[partition.topic]))
         begun_ms = self._clock.now_ms()
         reader = RangeReader(consumer, ends, self._clock)
@@ -296,7 +309,7 @@ class GlobalReader:
         logger.info("global tables of %s read in %d ms", ", ".join(self.tables.topics), took_ms)
 
     async def follow(self) -> None:
-        """Take in what comes, for ever.
+        """Apply new records until cancelled.
 
         Raises:
             SourceLost: a topic was created again, or truncated: tasks would see rows of both.
@@ -324,6 +337,7 @@ class GlobalReader:
         """Return the tables on disk whose topic was truncated and written to again since."""
         cut = []
         for name, places in self._stores.places(self.tables.of_topics).items():
+            # An offset beyond the end needs no question: `starts` reads the table again.
             inside = {part: at for part, at in places.items() if at.offset <= ends.get(part, -1)}
             if await is_truncated(self._consumer, inside):
                 cut.append(name)
@@ -339,7 +353,11 @@ class GlobalReader:
             return
         if not self._stores.rocksdb:
             self._apply(polled)
+        # Also without records: a store whose progress is older than `AWAY_MS_MAX` is read again.
         elif polled or self._clock.wall_ms() - self._told_ms >= TELL_MS:
+            # The disk may block, so rows go there on a thread. The progress is stored after the
+            # rows:
+            # after a crash in between, the records are applied again, and none is missing.
             await asyncio.to_thread(self._apply, polled)
             await self._tell()
 

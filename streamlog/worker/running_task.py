@@ -93,6 +93,7 @@ async def build_task(
     Raises:
         ProcessingError: an `init` failed; the state is closed.
     """
+    # A list, so that `close` finds a task whose `write_again` has failed.
     made: list[Task] = []
 
     def make() -> None:
@@ -127,6 +128,8 @@ def start_of(running: RunningTask, part: TopicPartition, place: StartOffset) -> 
     """Return where to read from: the task's position, or an agent's if it is smaller."""
     offset = running.task.positions[part]
     log = running.task.logs.get(part, place.log)
+    # The consumer has one position for all readers of a partition: the one that is furthest behind
+    # decides.
     if place.has_agent and place.committed < offset:
         return place.start
     return OffsetAndMetadata(offset, "", log.leader_epoch, log.topic_id or ZERO_UUID)
@@ -175,6 +178,7 @@ def _restart_inputs(
     restarts: dict[tuple[str, int], InputRestart] = {}
     for part in inputs:
         offset, place = progress.offsets.get(part), places.get(part)
+        # An input that the state does not know has no lost log; `begin_inputs` sets its start.
         if offset is None or place is None:
             continue
         log = progress.logs.get(part, SourceLog())

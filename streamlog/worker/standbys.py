@@ -100,6 +100,9 @@ class Standbys:
 
     async def follow(self, tasks: Collection[TaskId]) -> None:
         """Follow exactly these tasks; returns when the stores of all others are closed."""
+        # Stop first: a task that is about to open may need the store of one of these, and RocksDB
+        # allows
+        # one owner.
         for task_id in [*self._runs]:
             if task_id not in tasks:
                 await self._stop(task_id)
@@ -155,16 +158,22 @@ class Standbys:
             async with follower:
                 follower.warn_if_rebuilt(path)
                 if follower.rebuilt:
+                    # The rebuild has emptied the store; this writes the cluster's id again.
                     check_cluster(deps.log, store, path)
+                # Before the read, so that the leader knows the lag of a warm-up while it catches
+                # up.
                 standby.lag = follower.lag
                 await follower.reach(follower.end)
                 directory.remove_old()
                 logger.info(
                     "standby of task %s is up to date: %d records read", task_id, follower.records
                 )
+                # From here on it may answer queries: its rows are no longer older than its age
+                # says.
                 standby.store = store
                 await self._keep_even(standby, follower, directory)
         finally:
+            # Before the close, so that no query reads a closed store.
             standby.store = standby.lag = standby.even_ms = None
             store.close()
 
@@ -188,7 +197,7 @@ LOOK_MS = 500
 
 
 class TaskLags:
-    """The state that this worker has of tasks that it does not run, and the lags of it."""
+    """The lags of tasks whose state this worker has, but which it does not run."""
 
     def __init__(
         self,
@@ -242,4 +251,5 @@ class TaskLags:
         await self.standbys.follow(self._exchange.standby | self._exchange.warmup)
 
     def _lags(self) -> dict[TaskId, int]:
+        # The later ones win: a lag that is known replaces `UNKNOWN_LAG` of the same task.
         return self._on_disk | self.standbys.lags | self._tasks.restoring

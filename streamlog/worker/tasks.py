@@ -265,6 +265,7 @@ class WorkerTasks:
                 running.seen = {TopicPartition(*at): n for at, n in running.task.positions.items()}
             found[f"task {task_id}"] = running.sight(self._with.consumer.high_watermark)
         for task_id, restorer in self._restorers.items():
+            # 1 while unknown: a restore that hangs before its first read counts as behind, too.
             left = restorer.records_left or 1
             found[f"task {task_id}"] = Sight({}, {restorer.changelog: left})
         return found
@@ -387,7 +388,7 @@ class WorkerTasks:
         return None if running is None or running.state is None else running.state.front
 
     def of_open_tasks(self, written: AgentWrites) -> AgentWrites:
-        """Return those of the agents' rows whose tasks are open."""
+        """Return the agents' rows whose tasks are open."""
         return {
             (table, partition): rows
             for (table, partition), rows in written.items()
@@ -427,8 +428,7 @@ class WorkerTasks:
             transactor: writes the transaction.
             moved: the offsets that differ from the committed ones.
             all_offsets: the offsets to send if none has moved: the coordinator fences a worker of
-            an
-                old generation by the offsets of its transaction.
+                an old generation by the offsets of its transaction.
             written: the rows that agents have set.
 
         Raises:
@@ -446,6 +446,8 @@ class WorkerTasks:
         found = zip(stateful, await self._engine.call_each(works), strict=True)
         changed = [(each, state, made) for (each, state), made in found if made is not None]
         sinks = await self._sinks.take()
+        # Sinks can be empty while state has changed, and offsets can move without either: marks and
+        # gaps move a position.
         if not (sinks or changed or moved):
             return
         self._with.on_step("checkpointed")
@@ -457,6 +459,9 @@ class WorkerTasks:
         )
         next_offsets = await self._sinks.commit(sinks, write)
         for (_, state, _), next_offset in zip(changed, next_offsets, strict=True):
+            # Before any store takes its changes: if a changelog was created again, this raises, and
+            # the
+            # stores stay as they were.
             state.reach(next_offset)
         stores = [
             (each.task.id, partial(apply_checkpoint, each.task, made.changes, next_offset))
@@ -709,6 +714,8 @@ class WorkerTasks:
         if opening is None:
             return  # It was completed while this method waited for another task.
         opening.cancel()
+        # `wait`, and not `await opening`: its error belongs to the background group, and its
+        # cancellation must not cancel this caller.
         await asyncio.wait([opening])
 
     async def _close(self, task_id: TaskId) -> None:
@@ -719,4 +726,5 @@ class WorkerTasks:
         self._holdups.forget(str(task_id))
         for part in running.inputs:
             self._reached.pop(part, None)
+        # On the engine thread: calls that are queued for the task run before.
         await self._engine.call(task_id, running.task.close)

@@ -166,7 +166,7 @@ async def _answers(log: Log, *, within_ms: int) -> bool:
 UNDONE_MAX = 5
 """The number of aborted commits in a row after which the worker ends with their reason."""
 POLL_MS = 100
-"""The longest wait for records; so long a stop or a full queue may go unnoticed."""
+"""The longest wait for records, and so the longest time that a stop goes unnoticed."""
 POLL_HELD_MS = 10
 """The longest wait for records while inputs are paused or async calls run: they may end soon."""
 POLL_RECORDS_MAX = 5_000
@@ -443,6 +443,9 @@ class _WorkerLoop:
                 self._program.sources,
                 on_assigned=self._on_assigned,
                 on_revoked=self._on_revoked,
+                # At least once, a late commit does no harm: fences void its checkpoints, and the
+                # group
+                # refuses its offsets. In a transaction, refused offsets abort everything.
                 on_lost=self._on_revoked if self._transactor is None else self._on_lost,
             )
             self._agents.start(self._background)

@@ -1,7 +1,8 @@
 """Questions: the queries about rows that workers send to each other, and the answers.
 
-A query names its table and its task. The worker that receives it checks whether it has the task, as
-the sender's view of the assignment may be old. A query is never forwarded, so it takes one hop.
+A query names its table and its task. The worker that receives it checks whether it has the task,
+because the sender's view of the assignment may be old. A worker never forwards a query, so a query
+takes one hop.
 
 Rule: plain data. A reader ignores unknown fields, and missing fields have defaults. Not done here:
 the way over HTTP (`web/table_pages`), and the choice of a worker (`routed_tables`).
@@ -48,10 +49,15 @@ class ScanQuery(TaskQuery, frozen=True, kw_only=True):
     """Asks for the next page of a scan."""
 
     low: bytes = b""
+    """The first key of the page."""
     high: bytes | None = None
+    """The key before which the scan ends; None: the end of the table."""
     head: bytes = b""
+    """The bytes that the row's own key begins with."""
     own_at: int = 0
+    """The index at which the row's own key begins: a window comes before it."""
     rows_max: int = PAGE_ROWS_MAX
+    """The largest number of rows in the answer."""
 
     @property
     def span(self) -> KeySpan:
@@ -91,6 +97,7 @@ class ScanAnswer(msgspec.Struct, frozen=True, kw_only=True):
 class AppliedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to `AppliedQuery`."""
 
+    # The names on the wire stay, so that workers of different releases can ask each other.
     is_applied: bool = msgspec.field(default=False, name="passed")
     is_suspended: bool = msgspec.field(default=False, name="stands")
     """Whether the worker processes nothing at present: its group rebalances, or it is stopping."""

@@ -3,7 +3,7 @@
 `RoutedTables` finds the worker that has a row: this one, the task's owner, or a standby if old rows
 will do. It repeats a query while the task moves. `LocalRows` answers for the tasks of this worker:
 a task answers between two batches, one query at a time, from its committed state; a standby answers
-from what it has read, with the age of it.
+from what it has read, and says how old its rows may be.
 
 Rule: queries that wait are bounded, in number here and in cost by the pages of a scan. A query
 beyond the bound is refused immediately, as its sender can repeat it while the task has to process
@@ -123,6 +123,7 @@ class LocalRows:
             return task.row(query.table, query.key, committed=True)
 
         if (copy := self._copy(query)) is not None:
+            # A standby applies records on this event loop, so its store needs no engine thread.
             found = copy.store.get(self._prefix(query) + query.key)
             return RowAnswer(data=found, age_ms=copy.age_ms)
         return RowAnswer(data=await self._ask(query, look))
@@ -147,6 +148,8 @@ class LocalRows:
         part = (query.topic, query.partition)
         while True:
             positions = await self._ask(query, lambda task: task.committed_positions)
+            # A position is the offset after the last committed record: it has to be beyond the
+            # row's.
             if positions.get(part, 0) > query.offset:
                 return AppliedAnswer(is_applied=True)
             # A rebalance waits until this worker's agents have finished. If an agent waited here
@@ -332,9 +335,14 @@ class RoutedTables:
             partition=partition,
             topic=topic.name,
             offset=offset,
+            # Short waits, repeated: each query looks up the owner anew, as the task may move
+            # meanwhile.
             wait_ms=min(wait_ms, APPLIED_WAIT_MS),
         )
         while not (answer := await self._answer(query, _applied_of(query), wait_ms)).is_applied:
+            # The row is in the log, and its task will process it. Waiting on could block a
+            # rebalance
+            # that waits for this caller (`LocalRows.check_applied`).
             if answer.is_suspended:
                 break
             if self._with.clock.now_ms() >= deadline_ms:
@@ -384,6 +392,9 @@ class RoutedTables:
                 answer = await self._answer(query, _rows_of(query), wait_ms)
                 for found in rows.seen(answer.rows, at_ms=at_ms):
                     yield RoutedRow(*found, answer.age_ms)
+                # A page begins at a key, not at a cursor of the worker: the task may move between
+                # two
+                # pages, and its next owner continues the scan.
                 low = answer.next_key
 
     async def _answer(
@@ -414,13 +425,16 @@ class RoutedTables:
         peers = self._with.peers
         others = [peer for peer in self._owners(task_id) if not peers.is_me(peer)]
         standbys = list(peers.standbys(task_id)) if stale_ok else []
+        # Before the other workers: this answer costs no request.
         if any(peers.is_me(peer) for peer in standbys):
             yield self._with.local
+        # A worker may be in both lists; it is asked once.
         unasked = {peer.endpoint for peer in (*others, *standbys) if not peers.is_me(peer)}
         for peer in (*others, *standbys):
             if peer.endpoint in unasked and peer.endpoint:
                 unasked.discard(peer.endpoint)
                 yield self._with.remote(peer.endpoint)
+        # Reached only if no holder above has answered. Without an endpoint no retry can help.
         if others and not any(peer.endpoint for peer in (*others, *standbys)):
             raise ConfigError(
                 f"task {task_id} runs on another worker, which has no HTTP server: start every "

@@ -102,6 +102,9 @@ def decode_member_info(user_data: bytes) -> MemberInfo:
         found = _member_info(user_data) if len(user_data) <= USER_DATA_BYTES_MAX else MemberInfo()
     except msgspec.MsgspecError:
         return MemberInfo()
+    # A worker of another release may mean something else by these fields: without its data it
+    # counts
+    # as a worker without state.
     return found if found.version == VERSION else MemberInfo()
 
 
@@ -116,6 +119,8 @@ def encode_directory(directory: MemberDirectory, *, members: int) -> bytes:
     data = _encode(directory)
     if len(data) * members <= DIRECTORIES_BYTES_MAX:
         return data
+    # Without tasks a query still finds its worker: it asks all of them in turn
+    # (`RoutedTables._owners`).
     plain = [PeerInfo(process=each.process, endpoint=each.endpoint) for each in directory.peers]
     return _encode(msgspec.structs.replace(directory, peers=plain))
 
@@ -315,6 +320,8 @@ class StreamsAssignor:
         directory = decode_directory(user_data)
         self.peers.replace(directory)
         warmup = frozenset(unpack_tasks(directory.warmup))
+        # Other warm-ups: the last rebalance has changed the plan, so the next request waits only
+        # for the first pause.
         if warmup != self.warmup:
             self._pause_ms = ASK_MS
         self.standby, self.warmup = frozenset(unpack_tasks(directory.standby)), warmup
@@ -325,6 +332,8 @@ class StreamsAssignor:
         It should if a warm-up has caught up, or if its peers have another address of this worker: a
         static member (KIP-345) that restarts replaces its predecessor without a rebalance.
         """
+        # A store that is not open yet has no lag, and `UNKNOWN_LAG` is negative: neither has caught
+        # up.
         ready = any(
             0 <= self.lags.get(task, -1) <= self._policy.acceptable_lag for task in self.warmup
         )
@@ -344,5 +353,6 @@ class StreamsAssignor:
             process=info.process,
             endpoint=info.endpoint,
             active=pack_tasks(self._placement.tasks_of(part.partitions)),
+            # Both follow the changelog, so both can answer queries that accept old rows.
             standby=pack_tasks([*part.standby, *part.warmup]),
         )

@@ -142,7 +142,7 @@ class Admission(Protocol):
         """Return the changes of these records that count; call it in the order of the log."""
 
     def begin_anew(self) -> None:
-        """Forget the records so far: a hand-over starts the state anew."""
+        """Forget all records before this point: a hand-over starts the state anew."""
 
 
 class ChangelogReader:
@@ -204,6 +204,8 @@ class ChangelogReader:
             if (read := stored_read_up_to(self._store)) is not None:
                 self._last = read.last_offset, read.last_crc
             if self._front is not None and self._lacks_a_tail:
+                # The lost records are held in `front`, above the store; filling in bulk would write
+                # past it.
                 self._restoration.resume_in(self._front)
                 self._fills = False
             self.admission = self._admission_of(self._store)
@@ -278,6 +280,9 @@ class ChangelogReader:
         """Apply the next records, after at most `timeout_ms`; returns whether it moved."""
         polled = await self._consumer.poll_columns(timeout_ms=timeout_ms, max_records=SLICE_RECORDS)
         next_offset = self._consumer.positions()[self._changelog]
+        # The position shows progress, and not the records: a transaction marker, an aborted record
+        # or
+        # a compacted one moves it without yielding any.
         if next_offset == self.position:
             return False
         epoch = self._consumer.place(self._changelog, next_offset).leader_epoch
@@ -286,6 +291,8 @@ class ChangelogReader:
             crc = crc_of(records.keys[-1], records.values[-1])
             self._last = records.offsets[-1], crc
         read = ReadUpTo(next_offset, epoch, self._topic_id, *self._last)
+        # Before `apply`: after a crash in between, the noted offset is ahead of the store's, which
+        # `find_departure` allows for.
         self._restoration.read_up_to(None if epoch == NO_EPOCH else read)
         self.apply(records, next_offset=next_offset)
         return True
@@ -320,6 +327,7 @@ class ChangelogReader:
 
     async def _departure(self, consumer: Consumer, begin: int) -> str:
         """Return why the store can't be continued; empty if it can, or if unknown."""
+        # Outside of these bounds the offset alone shows the departure (`Restoration`).
         if not begin < changelog_offset(self._store) <= self.end:
             return ""
         return await find_departure(
@@ -341,6 +349,8 @@ class ChangelogReader:
 
 async def offload(work: Callable[[], T]) -> T:
     """Run blocking work on a thread; a cancelled caller still waits until the work has ended."""
+    # A thread can't be cancelled. If the caller left before it ends, it could close the store that
+    # the thread still uses.
     done = asyncio.get_running_loop().run_in_executor(None, work)
     try:
         return await asyncio.shield(done)

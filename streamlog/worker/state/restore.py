@@ -1,7 +1,8 @@
 """Restore: opens the state of a task, takes it over from a former owner, and brings it up to date.
 
-Several processes may believe that they own a task: one that was blocked for longer than its session
-learns last that it has lost it. So the changelog itself decides who its owner is:
+Several processes may believe that they own a task: a process that was blocked for longer than its
+session is the last to learn that it has lost the task. So the changelog itself decides which
+process is its owner:
 
 1. A opens the state: it writes a fence, whose offset is A's epoch.
 2. A is blocked. B takes over and writes a fence of its own.
@@ -112,6 +113,7 @@ class TaskState:
             SourceLost: the offset is not larger than the last one: the changelog was truncated, or
                 created again.
         """
+        # Equal is wrong too: each checkpoint has at least one record.
         if next_offset <= self.next_offset:
             raise self.lost(next_offset)
         self.next_offset = next_offset
@@ -156,6 +158,7 @@ class Fences:
         """Return the fences as of the changelog offset that a store reflects."""
         data, late = store.get(OWNER_KEY), store.get(LATE_KEY)
         owner = -1 if data is None else _unpack(data)
+        # -1: the store has not seen a fence, so every epoch counts.
         return cls(owner, [] if late is None else _unpack_keys(late))
 
     def admit(self, records: Iterable[LogRecord]) -> Iterable[Change]:
@@ -176,10 +179,18 @@ class Fences:
             if record.key == OWNER_KEY:
                 self.owner = record.offset
                 changes.append((OWNER_KEY, _EPOCH.pack(record.offset)))
+            # No epoch: the record was written in a transaction, and counts because that is
+            # committed.
+            # `>=`: compaction removes a fence once a later one follows, so a record may come
+            # without the
+            # fence of its writer before it.
             elif epoch is None or _unpack(epoch) >= self.owner:
                 changes.append((record.key, record.value))
                 self.late.discard(record.key)
             else:
+                # Skipped here, but compaction keeps it as the newest record of its key: the owner
+                # has to
+                # write the key again.
                 self.late.add(record.key)
         if self.late != before:
             changes.append((LATE_KEY, _pack_keys(self.late)))
@@ -271,9 +282,14 @@ class Restorer:
             check_cluster(self._log, store, self._path)
             self._check_changelog(store)
             await self._adopt_base(store)
+            # Before the replay: the fence is where the replay ends, and what a former owner writes
+            # from now on is late.
             epoch = await self._fence()
             late = await self._replay(store, front, end_offset=epoch + 1)
             if not self._in_transactions:
+                # Exactly once, they wait for the first transaction: written outside of one, they
+                # could
+                # replace rows of a worker that has taken over meanwhile.
                 await self._write_again(front, late, epoch)
                 late = frozenset()
             if self._changelog_id:
@@ -321,6 +337,7 @@ class Restorer:
             )
         logger.warning("%s: rebuilt from the present changelog", what)
         store.delete_range(b"")
+        # `delete_range` has removed the reserved keys as well.
         store.put(CLUSTER_KEY, self._log.cluster_id.encode())
 
     async def _adopt_base(self, store: RocksStore) -> None:
@@ -361,6 +378,7 @@ class Restorer:
         async with follower:
             self._follower = follower
             follower.warn_if_rebuilt(self._path)
+            # The rebuild has emptied the store, its reserved keys included.
             if follower.rebuilt:
                 store.put(CLUSTER_KEY, self._log.cluster_id.encode())
             await follower.reach(end_offset)
