@@ -60,6 +60,7 @@ class ErrorPolicy:
 
     def dlq_topic(self, app_id: str) -> str | None:
         """Return the dead-letter topic, or None if the policy ends in another action."""
+        # Only `retry` has a policy after it, so the last one decides what happens in the end.
         last = [*self.chain][-1]
         return (last.topic or f"{app_id}-dlq") if last.action == "dlq" else None
 

@@ -128,6 +128,7 @@ class Process(Node):
     @property
     def feeds(self) -> tuple[str, ...]:
         """The time sources of its firings."""
+        # A processor chooses a timer's clock when it sets the timer, so both are time sources.
         if self.timers is not None:
             return self.feed("event"), self.feed("wall")
         return tuple(sorted({self.feed(each.clock) for each in self.punctuations}))

@@ -84,7 +84,7 @@ class Aggregation:
     result: Callable[[UserState], UserValue]
     state: AnySerde
     merge: Callable[[UserState, UserState], UserState] | None = None
-    """Returns the state of two states together, in this order, and uses up both. None: unknown."""
+    """Merges two states in this order; neither is used afterwards. None: they can't be merged."""
     columns: Mapping[str, AnyAggregator] | None = None
     """The built-in columns that it consists of; None if it has any other function."""
     numbers: WholeNumbers | str = PYTHON
@@ -174,7 +174,7 @@ class Node:
 
     @property
     def detail(self) -> str:
-        """The text about it, in a line, after its kind, name and parents."""
+        """The end of its line in a printed topology, after its kind, name and parents."""
         return ""
 
 
@@ -298,6 +298,8 @@ class TableMapValues(Node):
         # 1. A row changes to 1, and fn(1) is None: readers below have no row.
         # 2. It changes to 2, and fn(2) is None too. Without the old value 1, the node would forward
         #    the deletion of a row that no reader has seen.
+        # A policy that leaves out records has the same effect as a None: if the function failed on
+        # the old value, no reader below has the row.
         leaves_out = self.on_error is not None and self.on_error.action != "fail"
         return self.may_delete or leaves_out
 
@@ -394,6 +396,9 @@ class AsyncMapValues(Node):
     @property
     def feeds(self) -> tuple[str, ...]:
         """All its results."""
+        # 1. Records 1 and 2 arrive and their calls start; with "none", call 2 may return first.
+        # 2. Its result is emitted while record 5 is processed: it belongs to none of the records
+        #    at that moment, and the nodes below must not take the time of record 5 for it.
         return (self.name,)
 
 
@@ -601,6 +606,7 @@ class StreamJoin(Node):
     @property
     def feeds(self) -> tuple[str, ...]:
         """Records that are forwarded alone, when their window has closed."""
+        # Time closes the window, and no record: an unmatched record belongs to none that arrives.
         return () if self.unmatched is None else (self.name,)
 
     @property
@@ -611,6 +617,7 @@ class StreamJoin(Node):
     @property
     def awaits_feeds(self) -> bool:
         """The result of a record depends on the time of the other sources."""
+        # The time of the node decides which windows have closed, and so which records are alone.
         return True
 
     @property

@@ -43,7 +43,7 @@ class Refer(Node):
     on: Callable[[UserValue], UserKey]
     fn: Callable[[UserValue, UserValue], UserValue]
     is_left: bool
-    """Whether rows without one on the other side are part of the result."""
+    """Whether a left row without a right row is part of the result."""
     key: AnySerde
     """The key serde of the left table."""
 
@@ -66,6 +66,7 @@ class ForeignKeyJoin(Node):
     """The rows of the right table."""
     fn: Callable[[UserValue, UserValue], UserValue]
     is_left: bool
+    """Whether a left row without a right row is part of the result."""
     key: AnySerde
     """The key serde of the right table."""
     value: AnySerde
@@ -284,6 +285,8 @@ class TableTableJoin(Keyed):
 
     def end_range(self, at_ms: int) -> tuple[int, int]:
         """Return the first and the last end of windows that may contain this time."""
+        # [0, 100) contains 99 and not 100: the windows that contain 99 end at 100 or later. If a
+        # window contains its end, [0, 100] contains 100 too.
         return at_ms + (not self.ends_count), FAR_MS
 
     def joined(self, left: object, right: object) -> UserValue:
@@ -292,6 +295,8 @@ class TableTableJoin(Keyed):
 
     def joins(self, left: object, right: object) -> bool:
         """Return whether these two result in a row."""
+        # A left row without a right one counts in left and outer joins, a right row alone only in
+        # outer joins; without either row there is nothing to forward.
         if self.kind == "inner":
             return left is not None and right is not None
         return left is not None or (self.kind == "outer" and right is not None)
@@ -356,6 +361,9 @@ class AtCommits(Node):
     @property
     def needs_old_values(self) -> bool:
         """It must not delete a row that appears and disappears between two commits."""
+        # 1. A row appears after a commit: its change is held until the next one.
+        # 2. The row expires before that. Only the old value of the first change, None, shows that
+        #    readers below have never seen the row, so no deletion is forwarded.
         return self.deletes
 
     @property
@@ -402,6 +410,7 @@ class AsOfJoin(TableJoin):
     @property
     def feeds(self) -> tuple[str, ...]:
         """The records that have waited."""
+        # A record that has waited is forwarded while a later record is processed.
         return () if self.waiting is None else (self.name,)
 
     @property

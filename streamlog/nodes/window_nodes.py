@@ -133,6 +133,8 @@ class WindowedRows(Keyed):
     @property
     def old_values(self) -> OldValues:
         """It keeps rows, but does not know which of them were forwarded early."""
+        # The value that a change replaces for readers is the one that was forwarded last, and with
+        # early rows that may be older than the row that is kept.
         return "kept" if self.early is None else "unknown"
 
 
@@ -174,6 +176,7 @@ class RecordWindowsAggregate(WindowedRows):
 
     def end_range(self, at_ms: int) -> tuple[int, int]:
         """Return the first and the last end of windows that may contain this time."""
+        # A window [end - size, end] contains `at` if it ends at `at` or up to a size later.
         return at_ms, at_ms + self.windows.size_ms
 
     @property
@@ -185,6 +188,7 @@ class RecordWindowsAggregate(WindowedRows):
     @property
     def rows_kept_ms(self) -> int:
         """The retention; at least until the window has closed."""
+        # A retention shorter than the grace would remove rows that may still change.
         return max(self.windows.retention_ms, self.closes_after_ms)
 
 
@@ -205,6 +209,12 @@ class SessionAggregate(RecordWindowsAggregate):
 
         A session that was emitted as final stays unchanged.
         """
+        # The gap is 10, the grace 5, and a session ends at 100.
+        # 1. A record of time 110 joins it, and is late only when stream time exceeds 125, because
+        #    its own session would be [110, 110].
+        # 2. With `Emit.UPDATE` the session stays open that long: 100 + 10 + 5 + 10.
+        # 3. With `Emit.CLOSE` its row is final when stream time exceeds 115: after that, the
+        #    record begins a session of its own.
         return self.late_after_ms + (self.windows.gap_ms if self.emit == Emit.UPDATE else 0)
 
     def end_range(self, at_ms: int) -> tuple[int, int]:

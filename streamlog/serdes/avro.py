@@ -115,6 +115,8 @@ class AvroSerde(Generic[T]):
 
     def loads(self, data: bytes) -> T:
         """Deserialize a value that was written with any of the schemas."""
+        # The heads of all schemas of one serde have one length: 10 bytes with a fingerprint, 5 with
+        # an id.
         head = data[: len(self._head)]
         schema = self._schemas.get(head)
         if schema is None:
@@ -125,6 +127,8 @@ class AvroSerde(Generic[T]):
             )
         read = io.BytesIO(data)
         read.seek(len(head))
+        # Values of an older schema are resolved to the newest one; without a target, fastavro reads
+        # the value as it was written.
         target = None if schema is self._schema else self._schema
         try:
             found = self._library.schemaless_reader(read, schema, target)

@@ -44,6 +44,7 @@ def serde_for(declared: TypeForm) -> AnySerde:
         raise SerdeError("Windowed needs the type of its key: write Windowed[str]")
     if typing.get_origin(inner) is Windowed:
         return WindowedSerde(serde_for(typing.get_args(inner)[0]))
+    # Exactly these types: a subclass of `str`, such as an enumeration, is JSON.
     return _PLAIN.get(inner) or _migrating(inner)
 
 

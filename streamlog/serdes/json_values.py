@@ -64,6 +64,7 @@ def display_json(value: object, enc_hook: Callable[[UserValue], object]) -> byte
         value: the value to show.
         enc_hook: converts objects that msgspec does not know.
     """
+    # msgspec writes NaN and infinities as null: without a null the value has none of them.
     data = msgspec.json.encode(value, enc_hook=enc_hook)
     if b"null" not in data:
         return data
@@ -82,6 +83,8 @@ def _display_value(value: object) -> object:
 
 
 def _may_have(value: object) -> bool:
+    # Encoding and one search cost a fraction of a walk through the value. A match in text is
+    # harmless: the walk follows and finds nothing.
     try:
         return _PACKED_NUMBER.search(_encode(value)) is not None
     except OverflowError:
@@ -221,6 +224,7 @@ def outer_classes(declared: object) -> tuple[type, ...]:
     if is_typeddict(declared) or is_typeddict(origin):
         return (dict,)
     if declared is float:
+        # As for type checkers, an int is a float.
         return (float, int)
     named = origin or declared
     return (named,) if isinstance(named, type) and named is not ANY_TYPE else (object,)
@@ -302,6 +306,7 @@ class ModelSerde(Generic[T]):
         if not isinstance(obj, self._expected):
             raise wrong_type_error(self._type_name, obj)
         try:
+            # Pydantic only warns of a value of another type than declared, and would write it.
             data: bytes = self._adapter.dump_json(obj, by_alias=True, warnings="error")
             if NULL in data:
                 self._refuse_not_finite(obj, data)

@@ -81,6 +81,9 @@ def migration_to(
     found = vars(declared).get(_ATTRIBUTE)
     if declared.__module__ != "builtins" and _USED not in vars(declared):
         try:
+            # 1. `serde_for(V2)` makes a serde without a migration, and caches it.
+            # 2. A migration to V2 that is declared now would never be used: the mark makes
+            #   `migration` raise an error instead.
             setattr(declared, _USED, True)
         except (TypeError, AttributeError):
             # A class without room for the mark has no room for a migration either.
@@ -142,7 +145,7 @@ class MigratingSerde(Generic[T]):
             except SerdeError:
                 found = None
             if found is None:
-                raise
+                raise  # The error of the new type, which is the one being handled here.
         try:
             return self._migrate(found)
         except StreamlogError:
@@ -164,6 +167,8 @@ def readable_forms(serde: AnySerde) -> list[object]:
 
 def _is_distinguishable(new: object, old: object) -> bool:
     """Return whether the new type requires a field that the old type lacks."""
+    # Old data always lacks such a field, so the new type refuses it. A field with a default would
+    # be filled in, and old data read as new.
     required = set(_object(new).get("required", ()))
     return bool(required - set(_object(old).get("properties", ())))
 

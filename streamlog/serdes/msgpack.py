@@ -40,6 +40,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 def wide_number(number: int) -> msgspec.msgpack.Ext:
     """Return the extension that holds a number of any size."""
+    # A signed number needs one bit more than `bit_length` counts: 2**63 takes nine bytes.
     size_bytes = number.bit_length() // 8 + 1
     return msgspec.msgpack.Ext(WIDE, number.to_bytes(size_bytes, "big", signed=True))
 
@@ -212,6 +213,8 @@ def _packable(obj: object) -> object:
     if kind is int:
         number = cast("int", obj)
         return wide_number(number) if is_wide(number) else number
+    # MessagePack's timestamp is a moment, and is read back with a time zone; a datetime without one
+    # is written as text.
     if isinstance(obj, datetime) and obj.tzinfo is not None:
         return obj
     make = _PACKED_BY.get(kind)

@@ -179,6 +179,7 @@ class WindowedSerde(Generic[K]):
     def loads(self, data: bytes) -> Windowed[K]:
         """Return the key with its window."""
         layout = self._known()
+        # The window has a fixed size and the key has none: the key is everything before the window.
         key_bytes = len(data) - layout.size_bytes
         if key_bytes < 0:
             raise unreadable_error("Windowed", data, f"at least {layout.size_bytes} bytes expected")
@@ -200,6 +201,7 @@ class WindowedSerde(Generic[K]):
 
 def window_bytes(serde: AnySerde) -> int:
     """Return how many bytes at the end of a key are a window; partitioners hash the others."""
+    # By the key alone, all windows of a key are in one partition.
     layout = serde.layout if isinstance(serde, WindowedSerde) else None
     return 0 if layout is None else layout.size_bytes
 
