@@ -1,9 +1,9 @@
-"""What brokers tell the controller: that they are there (KIP-631), who is in sync (KIP-497).
+"""Broker registration and in-sync changes: what brokers send to the controller (KIP-631, KIP-497).
 
-Declarations only, see `schema`; field by field they are Kafka's own, which a test checks, but for
-those from `OWN_TAG` on: partitions of which a broker has found its copy damaged, and by which the
-controller tells a log directory from an older copy of it. Clients never send any of these but
-UnregisterBroker; with an authorizer they take CLUSTER_ACTION.
+Declarations only, see `schema`. The fields are Kafka's own, which a test checks, except those with
+tags from `OWN_TAG` on: the partitions whose replica on the broker is damaged, and the ids by which
+the controller detects that a log directory was restored from an older copy. Clients send none of
+these requests but UnregisterBroker; with an authorizer, they require CLUSTER_ACTION.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from streamlog.protocol.schema import (
 
 
 class DamagedPartition(Struct):
-    """One whose copy on the broker lacks, below what it had counted, what it had."""
+    """A partition whose replica on the broker lacks records that it had stored."""
 
     partition_index: int = int32("0+")
     leader_epoch: int = int32("0+", default=-1)
-    """Of the partition, as far as the broker knows."""
+    """The partition's leader epoch that the broker knows."""
 
 
 class DamagedTopic(Struct):
@@ -42,7 +42,7 @@ class DamagedTopic(Struct):
 
 
 class RegisteredListener(Struct):
-    """Where a broker is reached, by whom."""
+    """A listener of a broker: its name, address and security protocol."""
 
     name: str = string("0+")
     host: str = string("0+")
@@ -51,7 +51,7 @@ class RegisteredListener(Struct):
 
 
 class Feature(Struct):
-    """A range of levels of a feature that a broker knows."""
+    """The range of levels of a feature that a broker supports."""
 
     name: str = string("0+")
     min_supported_version: int = int16("0+")
@@ -59,10 +59,10 @@ class Feature(Struct):
 
 
 class BrokerRegistrationRequest(Message, versions="0-4", flexible_from=0):
-    """A broker process has started.
+    """A broker process has started and registers.
 
-    `previous_broker_epoch` is the one in which it was shut down in order, -1 if it was not
-    (KIP-966).
+    `previous_broker_epoch` is the epoch in which the broker was shut down in order; -1 if it was
+    not shut down in order (KIP-966).
     """
 
     broker_id: int = int32("0+")
@@ -76,12 +76,15 @@ class BrokerRegistrationRequest(Message, versions="0-4", flexible_from=0):
     previous_broker_epoch: int = int64("3+", default=-1)
     damaged: list[DamagedTopic] = array(DamagedTopic, "0+", tag=OWN_TAG)
     directory_lives: list[bytes] = uuid_array("0+", tag=OWN_TAG + 1)
-    """Starts of the log directory: the last one that registered is among them unless the directory
-    was put back from a copy; this process's own is the last."""
+    """Ids of starts of the log directory; the last one is this process's own. The start that last
+    registered is among them, unless the directory was restored from an older copy."""
 
 
 class BrokerRegistrationResponse(Message, versions="0-4", flexible_from=0):
-    """Errors: DUPLICATE_BROKER_REGISTRATION, INCONSISTENT_CLUSTER_ID, NOT_CONTROLLER, ..."""
+    """The epoch of the registration; -1 with an error.
+
+    Errors: DUPLICATE_BROKER_REGISTRATION, INCONSISTENT_CLUSTER_ID, NOT_CONTROLLER, ...
+    """
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
@@ -89,7 +92,7 @@ class BrokerRegistrationResponse(Message, versions="0-4", flexible_from=0):
 
 
 class BrokerHeartbeatRequest(Message, versions="0-1", flexible_from=0):
-    """A broker lives, and has applied the metadata log up to an offset."""
+    """A broker is alive, and has applied the metadata log up to an offset."""
 
     broker_id: int = int32("0+")
     broker_epoch: int = int64("0+", default=-1)
@@ -101,7 +104,10 @@ class BrokerHeartbeatRequest(Message, versions="0-1", flexible_from=0):
 
 
 class BrokerHeartbeatResponse(Message, versions="0-1", flexible_from=0):
-    """Errors: STALE_BROKER_EPOCH, BROKER_ID_NOT_REGISTERED, NOT_CONTROLLER."""
+    """The controller's view of the broker.
+
+    Errors: STALE_BROKER_EPOCH, BROKER_ID_NOT_REGISTERED, NOT_CONTROLLER.
+    """
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
@@ -111,13 +117,13 @@ class BrokerHeartbeatResponse(Message, versions="0-1", flexible_from=0):
 
 
 class UnregisterBrokerRequest(Message, versions="0", flexible_from=0):
-    """A broker is gone for good."""
+    """Remove a broker from the cluster for good."""
 
     broker_id: int = int32("0+")
 
 
 class UnregisterBrokerResponse(Message, versions="0", flexible_from=0):
-    """Errors: BROKER_ID_NOT_REGISTERED, NOT_CONTROLLER."""
+    """The result. Errors: BROKER_ID_NOT_REGISTERED, NOT_CONTROLLER."""
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
@@ -125,17 +131,19 @@ class UnregisterBrokerResponse(Message, versions="0", flexible_from=0):
 
 
 class BrokerState(Struct):
-    """A replica that is to be in sync, as the leader knows its broker (KIP-903)."""
+    """A replica that is to be in sync, with the broker epoch that the leader knows (KIP-903)."""
 
     broker_id: int = int32("3+")
     broker_epoch: int = int64("3+", default=-1)
 
 
 class ProposedPartition(Struct):
-    """Who is to be in sync."""
+    """The in-sync replicas that a leader proposes for a partition."""
 
     partition_index: int = int32("0+")
     leader_epoch: int = int32("0+")
+    # From version 3 on, each replica comes with its broker epoch, so that the controller can refuse
+    # one whose broker has restarted since (KIP-903).
     new_isr: list[int] = int32_array("0-2")
     new_isr_with_epochs: list[BrokerState] = array(BrokerState, "3+")
     leader_recovery_state: int = int8("1+")
@@ -151,7 +159,10 @@ class ProposedTopic(Struct):
 
 
 class AlterPartitionRequest(Message, versions="0-3", flexible_from=0):
-    """The leader of partitions proposes who is in sync, each against an epoch it knows."""
+    """The leader of partitions proposes their in-sync replicas.
+
+    The controller accepts a proposal only for the leader epoch and the partition epoch in it.
+    """
 
     broker_id: int = int32("0+")
     broker_epoch: int = int64("0+", default=-1)
@@ -159,7 +170,10 @@ class AlterPartitionRequest(Message, versions="0-3", flexible_from=0):
 
 
 class AlteredPartition(Struct):
-    """Errors: FENCED_LEADER_EPOCH, INVALID_UPDATE_VERSION, INELIGIBLE_REPLICA, ..."""
+    """The state of a partition after the proposal.
+
+    Errors: FENCED_LEADER_EPOCH, INVALID_UPDATE_VERSION, INELIGIBLE_REPLICA, ...
+    """
 
     partition_index: int = int32("0+")
     error_code: int = int16("0+")
@@ -179,7 +193,7 @@ class AlteredTopic(Struct):
 
 
 class AlterPartitionResponse(Message, versions="0-3", flexible_from=0):
-    """Errors of the whole: STALE_BROKER_EPOCH, NOT_CONTROLLER."""
+    """The result per partition. Errors of the request: STALE_BROKER_EPOCH, NOT_CONTROLLER."""
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
@@ -187,14 +201,14 @@ class AlterPartitionResponse(Message, versions="0-3", flexible_from=0):
 
 
 class AllocateProducerIdsRequest(Message, versions="0", flexible_from=0):
-    """A broker needs ids for producers."""
+    """A broker asks for a block of producer ids."""
 
     broker_id: int = int32("0+")
     broker_epoch: int = int64("0+", default=-1)
 
 
 class AllocateProducerIdsResponse(Message, versions="0", flexible_from=0):
-    """A block of ids that nobody else ever gets. Errors: STALE_BROKER_EPOCH, ..."""
+    """A block of producer ids that is never given out again. Errors: STALE_BROKER_EPOCH, ..."""
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")

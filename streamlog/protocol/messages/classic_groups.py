@@ -1,9 +1,9 @@
-"""Groups, committed offsets and producer ids, and what a group keeps in records.
+"""Classic groups, committed offsets and producer ids, and the records in which a group is stored.
 
-Declarations only, see `schema`; field by field they are Kafka's own, which a test checks.
-The last part is not an API: the consumers' embedded protocol (the opaque bytes in JoinGroup
-and SyncGroup, KIP-429, KIP-792) and the records of `__consumer_offsets`. Those carry their
-version in front: see `codec.encode_versioned`.
+Declarations only, see `schema`. The fields are Kafka's own, which a test checks. The last part is
+not an API: the consumers' embedded protocol (the opaque bytes in JoinGroup and SyncGroup, KIP-429,
+KIP-792) and the records of `__consumer_offsets`. Both carry their version in front: see
+`codec.encode_versioned`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from streamlog.protocol.schema import (
 
 
 class FindCoordinatorRequest(Message, versions="0-5", flexible_from=3):
-    """Which broker coordinates a group (`key_type` 0) or a transactional id (1).
+    """Find the broker that coordinates a group (`key_type` 0) or a transactional id (1).
 
-    Several at once from version 4 on (KIP-699): `coordinator_keys` replaces `key`.
+    From version 4 on, `coordinator_keys` replaces `key`, and one request may have several
+    (KIP-699).
     """
 
     key: str = string("0-3")
@@ -48,7 +49,7 @@ class FoundCoordinator(Struct):
 
 
 class FindCoordinatorResponse(Message, versions="0-5", flexible_from=3):
-    """The coordinator, or from version 4 on one for each key."""
+    """The coordinator; from version 4 on, one for each key."""
 
     throttle_time_ms: int = int32("1+")
     error_code: int = int16("0-3")
@@ -60,17 +61,18 @@ class FindCoordinatorResponse(Message, versions="0-5", flexible_from=3):
 
 
 class JoinGroupRequestProtocol(Struct):
-    """An assignor the member offers, with what that assignor wants to know."""
+    """An assignor that the member offers, with the assignor's own data."""
 
     name: str = string("0+")
     metadata: bytes = opaque("0+")
 
 
 class JoinGroupRequest(Message, versions="0-9", flexible_from=6):
-    """Enter a group, or come back to it for a new generation.
+    """Join a group, or rejoin it for a new generation.
 
-    From version 4 on the first join, without an id, is answered with MEMBER_ID_REQUIRED and
-    an id (KIP-394). `group_instance_id` makes a static member (version 5, KIP-345).
+    From version 4 on, a first join without a member id is refused with MEMBER_ID_REQUIRED, and the
+    response carries the id to join with (KIP-394). `group_instance_id` makes a static member
+    (version 5, KIP-345).
     """
 
     group_id: str = string("0+")
@@ -84,7 +86,7 @@ class JoinGroupRequest(Message, versions="0-9", flexible_from=6):
 
 
 class JoinGroupResponseMember(Struct):
-    """A member as the leader sees it."""
+    """A member and its assignor's data, as the group's leader receives them."""
 
     member_id: str = string("0+")
     group_instance_id: str | None = string("5+", nullable="5+", default=None)
@@ -92,9 +94,9 @@ class JoinGroupResponseMember(Struct):
 
 
 class JoinGroupResponse(Message, versions="0-9", flexible_from=6):
-    """The new generation; `members` is filled for its leader only.
+    """The new generation. Only the group's leader receives `members`.
 
-    `skip_assignment` (version 9): a static leader came back, the assignment stays.
+    `skip_assignment` (version 9): a static leader has rejoined, and the assignment stays as it is.
     Errors: MEMBER_ID_REQUIRED, UNKNOWN_MEMBER_ID, INCONSISTENT_GROUP_PROTOCOL,
     FENCED_INSTANCE_ID, GROUP_MAX_SIZE_REACHED, NOT_COORDINATOR, ...
     """
@@ -111,14 +113,14 @@ class JoinGroupResponse(Message, versions="0-9", flexible_from=6):
 
 
 class SyncGroupRequestAssignment(Struct):
-    """What the leader gives to one member."""
+    """The leader's assignment for one member."""
 
     member_id: str = string("0+")
     assignment: bytes = opaque("0+")
 
 
 class SyncGroupRequest(Message, versions="0-5", flexible_from=4):
-    """Wait for the assignment; the leader brings it."""
+    """Wait for the assignment. The leader sends the assignments of all members."""
 
     group_id: str = string("0+")
     generation_id: int = int32("0+")
@@ -149,14 +151,14 @@ class HeartbeatRequest(Message, versions="0-4", flexible_from=4):
 
 
 class HeartbeatResponse(Message, versions="0-4", flexible_from=4):
-    """Whether the generation still stands: REBALANCE_IN_PROGRESS asks to join again."""
+    """Whether the generation is current; REBALANCE_IN_PROGRESS makes the member rejoin."""
 
     throttle_time_ms: int = int32("1+")
     error_code: int = int16("0+")
 
 
 class MemberIdentity(Struct):
-    """A member that leaves, by id, or by instance if it is static."""
+    """A leaving member, by its id, or by its instance id if it is static."""
 
     member_id: str = string("3+")
     group_instance_id: str | None = string("3+", nullable="3+", default=None)
@@ -164,7 +166,7 @@ class MemberIdentity(Struct):
 
 
 class LeaveGroupRequest(Message, versions="0-5", flexible_from=4):
-    """Members leave for good; one until version 2, several from 3 on."""
+    """Remove members for good: one up to version 2, several from version 3 on."""
 
     group_id: str = string("0+")
     member_id: str = string("0-2")
@@ -172,7 +174,7 @@ class LeaveGroupRequest(Message, versions="0-5", flexible_from=4):
 
 
 class MemberResponse(Struct):
-    """Whether this member was there. Error: UNKNOWN_MEMBER_ID."""
+    """The result for one member. Error: UNKNOWN_MEMBER_ID."""
 
     member_id: str = string("3+")
     group_instance_id: str | None = string("3+", nullable="3+")
@@ -188,7 +190,7 @@ class LeaveGroupResponse(Message, versions="0-5", flexible_from=4):
 
 
 class OffsetCommitRequestPartition(Struct):
-    """The next offset to read, with a note of the consumer's."""
+    """The offset to commit, with the consumer's own text."""
 
     partition_index: int = int32("0+")
     committed_offset: int = int64("0+")
@@ -197,7 +199,7 @@ class OffsetCommitRequestPartition(Struct):
 
 
 class OffsetCommitRequestTopic(Struct):
-    """Positions in one topic, which goes by its id from version 10 on (KIP-848)."""
+    """Offsets of one topic, by its id from version 10 on (KIP-848)."""
 
     name: str = string("0-9")
     topic_id: bytes = uuid("10+")
@@ -205,10 +207,11 @@ class OffsetCommitRequestTopic(Struct):
 
 
 class OffsetCommitRequest(Message, versions="2-10", flexible_from=8):
-    """Keep positions.
+    """Commit offsets.
 
-    Generation -1 with an empty member id is a consumer that is in no group. Without a retention
-    time (versions 2 to 4) positions are kept as long as the coordinator keeps any (KIP-211).
+    Generation -1 with an empty member id commits for a consumer that is not a member. Without a
+    retention time (it is in versions 2 to 4), the coordinator keeps the offsets as long as any
+    others (KIP-211).
     """
 
     group_id: str = string("0+")
@@ -220,7 +223,7 @@ class OffsetCommitRequest(Message, versions="2-10", flexible_from=8):
 
 
 class OffsetCommitResponsePartition(Struct):
-    """Whether the position was kept.
+    """Whether the offset was committed.
 
     Errors: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, OFFSET_METADATA_TOO_LARGE, ...
     """
@@ -230,7 +233,7 @@ class OffsetCommitResponsePartition(Struct):
 
 
 class OffsetCommitResponseTopic(Struct):
-    """Whether the positions in one topic were kept. Error: UNKNOWN_TOPIC_ID."""
+    """The results in one topic. Error: UNKNOWN_TOPIC_ID."""
 
     name: str = string("0-9")
     topic_id: bytes = uuid("10+")
@@ -238,21 +241,21 @@ class OffsetCommitResponseTopic(Struct):
 
 
 class OffsetCommitResponse(Message, versions="2-10", flexible_from=8):
-    """Whether each position was kept."""
+    """Whether each offset was committed."""
 
     throttle_time_ms: int = int32("3+")
     topics: list[OffsetCommitResponseTopic] = array(OffsetCommitResponseTopic, "0+")
 
 
 class OffsetFetchRequestTopic(Struct):
-    """Partitions of one topic (until version 7)."""
+    """Partitions of one topic, up to version 7."""
 
     name: str = string("0-7")
     partition_indexes: list[int] = int32_array("0-7")
 
 
 class OffsetFetchRequestTopics(Struct):
-    """Partitions of one topic (from version 8 on), which goes by its id from version 10 on."""
+    """Partitions of one topic, from version 8 on; from version 10 on, by topic id."""
 
     name: str = string("8-9")
     topic_id: bytes = uuid("10+")
@@ -260,7 +263,7 @@ class OffsetFetchRequestTopics(Struct):
 
 
 class OffsetFetchRequestGroup(Struct):
-    """What to look up for one group; null topics: all that it has."""
+    """The committed offsets to look up for one group; null topics: all of them."""
 
     group_id: str = string("8+")
     member_id: str | None = string("9+", nullable="9+", default=None)
@@ -271,7 +274,7 @@ class OffsetFetchRequestGroup(Struct):
 
 
 class OffsetFetchRequest(Message, versions="1-10", flexible_from=6):
-    """Look up positions, of one group until version 7, of several from 8 on.
+    """Look up committed offsets: of one group up to version 7, of several from version 8 on.
 
     `require_stable`: answer UNSTABLE_OFFSET_COMMIT while a transaction is open (KIP-447).
     """
@@ -285,7 +288,7 @@ class OffsetFetchRequest(Message, versions="1-10", flexible_from=6):
 
 
 class OffsetFetchResponsePartition(Struct):
-    """A position (until version 7); offset -1 for none, metadata is not null."""
+    """A committed offset, up to version 7; -1 for none. The metadata is never null."""
 
     partition_index: int = int32("0-7")
     committed_offset: int = int64("0-7")
@@ -295,14 +298,14 @@ class OffsetFetchResponsePartition(Struct):
 
 
 class OffsetFetchResponseTopic(Struct):
-    """Positions in one topic (until version 7)."""
+    """Committed offsets in one topic, up to version 7."""
 
     name: str = string("0-7")
     partitions: list[OffsetFetchResponsePartition] = array(OffsetFetchResponsePartition, "0-7")
 
 
 class OffsetFetchResponsePartitions(Struct):
-    """A position (from version 8 on); offset -1 for none."""
+    """A committed offset, from version 8 on; -1 for none."""
 
     partition_index: int = int32("8+")
     committed_offset: int = int64("8+")
@@ -312,7 +315,7 @@ class OffsetFetchResponsePartitions(Struct):
 
 
 class OffsetFetchResponseTopics(Struct):
-    """Positions in one topic (from version 8 on). Error: UNKNOWN_TOPIC_ID."""
+    """Committed offsets in one topic, from version 8 on. Error: UNKNOWN_TOPIC_ID."""
 
     name: str = string("8-9")
     topic_id: bytes = uuid("10+")
@@ -320,7 +323,7 @@ class OffsetFetchResponseTopics(Struct):
 
 
 class OffsetFetchResponseGroup(Struct):
-    """Positions of one group."""
+    """Committed offsets of one group."""
 
     group_id: str = string("8+")
     topics: list[OffsetFetchResponseTopics] = array(OffsetFetchResponseTopics, "8+")
@@ -328,7 +331,7 @@ class OffsetFetchResponseGroup(Struct):
 
 
 class OffsetFetchResponse(Message, versions="1-10", flexible_from=6):
-    """The positions."""
+    """The committed offsets."""
 
     throttle_time_ms: int = int32("3+")
     topics: list[OffsetFetchResponseTopic] = array(OffsetFetchResponseTopic, "0-7")
@@ -339,8 +342,8 @@ class OffsetFetchResponse(Message, versions="1-10", flexible_from=6):
 class InitProducerIdRequest(Message, versions="0-5", flexible_from=2):
     """A producer asks for its id and epoch.
 
-    A null `transactional_id` is an idempotent producer. With its old id and epoch it asks for
-    the next epoch (version 3, KIP-360).
+    With a null `transactional_id`, the producer is idempotent but not transactional. A producer
+    that sends its present id and epoch asks for the next epoch (version 3, KIP-360).
     """
 
     transactional_id: str | None = string("0+", nullable="0+")
@@ -350,7 +353,7 @@ class InitProducerIdRequest(Message, versions="0-5", flexible_from=2):
 
 
 class InitProducerIdResponse(Message, versions="0-5", flexible_from=2):
-    """The id and epoch to write with. Errors: PRODUCER_FENCED, NOT_COORDINATOR, ..."""
+    """The producer id and epoch. Errors: PRODUCER_FENCED, NOT_COORDINATOR, ..."""
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
@@ -359,7 +362,7 @@ class InitProducerIdResponse(Message, versions="0-5", flexible_from=2):
 
 
 class DescribeGroupsRequest(Message, versions="0-6", flexible_from=5):
-    """Look at groups."""
+    """Describe groups."""
 
     groups: list[str] = string_array("0+")
     include_authorized_operations: bool = boolean("3+")
@@ -377,7 +380,7 @@ class DescribedGroupMember(Struct):
 
 
 class DescribedGroup(Struct):
-    """A group; one that is not there has the state Dead.
+    """A group; a group that does not exist has the state Dead.
 
     `protocol_data` is the name of the assignor in use. Error, from version 6 on (KIP-1043):
     GROUP_ID_NOT_FOUND.
@@ -401,14 +404,14 @@ class DescribeGroupsResponse(Message, versions="0-6", flexible_from=5):
 
 
 class ListGroupsRequest(Message, versions="0-5", flexible_from=3):
-    """All groups, or those in some states (version 4) or of some types (5)."""
+    """List groups: all, or those in some states (version 4) or of some types (version 5)."""
 
     states_filter: list[str] = string_array("4+")
     types_filter: list[str] = string_array("5+")
 
 
 class ListedGroup(Struct):
-    """One line about a group."""
+    """The summary of a group."""
 
     group_id: str = string("0+")
     protocol_type: str = string("0+")
@@ -417,11 +420,14 @@ class ListedGroup(Struct):
 
 
 class ListGroupsResponse(Message, versions="0-5", flexible_from=3):
-    """The groups this broker coordinates."""
+    """The groups that this broker coordinates."""
 
     throttle_time_ms: int = int32("1+")
     error_code: int = int16("0+")
     groups: list[ListedGroup] = array(ListedGroup, "0+")
+
+
+# ---- the consumers' embedded protocol ----
 
 
 class GroupTopicPartition(Struct):
@@ -432,9 +438,10 @@ class GroupTopicPartition(Struct):
 
 
 class ConsumerProtocolSubscription(Message, versions="0-3", append_only=True):
-    """What a consumer tells the assignor.
+    """The data that a consumer sends to the assignor.
 
-    `owned_partitions` (version 1, KIP-429) of `generation_id` (2, KIP-792).
+    `owned_partitions` (version 1, KIP-429) are those of the generation `generation_id` (version 2,
+    KIP-792).
     """
 
     topics: list[str] = string_array("0+")
@@ -445,14 +452,17 @@ class ConsumerProtocolSubscription(Message, versions="0-3", append_only=True):
 
 
 class ConsumerProtocolAssignment(Message, versions="0-3", append_only=True):
-    """What a consumer is given."""
+    """The partitions that the assignor gives to a consumer."""
 
     assigned_partitions: list[GroupTopicPartition] = array(GroupTopicPartition, "0+")
     user_data: bytes | None = opaque("0+", nullable="0+", default=None)
 
 
+# ---- the records of `__consumer_offsets` ----
+
+
 class OffsetCommitKey(Message, versions="0-1"):
-    """Key of a position in `__consumer_offsets`."""
+    """Key of a committed offset in `__consumer_offsets`."""
 
     group: str = string("0-1")
     topic: str = string("0-1")
@@ -460,16 +470,22 @@ class OffsetCommitKey(Message, versions="0-1"):
 
 
 class OffsetCommitValue(Message, versions="0-4", flexible_from=4):
-    """A position in `__consumer_offsets`; `topic_id` says of which topic of that name."""
+    """A committed offset in `__consumer_offsets`.
+
+    `topic_id` distinguishes topics that had this name at different times.
+    """
 
     offset: int = int64("0+")
     leader_epoch: int = int32("3+", default=-1)
     metadata: str = string("0+")
     commit_timestamp: int = int64("0+")
+    # Only version 1 has it: offsets in other versions are kept by the coordinator (KIP-211).
     expire_timestamp: int = int64("1", default=-1)
     topic_id: bytes = uuid("4+", tag=0)
 
 
+# The version in front of a key is the kind of record: 0 and 1 are offsets, 2 is a group. Kinds from
+# 3 on are those of `consumer_groups`.
 class GroupMetadataKey(Message, versions="2"):
     """Key of a group in `__consumer_offsets`."""
 

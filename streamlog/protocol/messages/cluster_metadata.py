@@ -1,6 +1,6 @@
-"""Who is there and who leads what: ApiVersions, Metadata, DescribeCluster.
+"""ApiVersions, Metadata, DescribeCluster and OffsetForLeaderEpoch: a client's view of the cluster.
 
-Declarations only, see `schema`; field by field they are Kafka's own, which a test checks.
+Declarations only, see `schema`. The fields are Kafka's own, which a test checks.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from streamlog.protocol.schema import (
 
 
 class ApiVersionsRequest(Message, versions="0-4", flexible_from=3):
-    """The first request on a connection: which versions do you speak?"""
+    """The first request on a connection: asks which versions the broker supports."""
 
     client_software_name: str = string("3+")
     client_software_version: str = string("3+")
 
 
 class ApiVersion(Struct):
-    """The versions of one API that the broker speaks."""
+    """The versions of one API that the broker supports."""
 
     api_key: int = int16("0+")
     min_version: int = int16("0+")
@@ -36,7 +36,7 @@ class ApiVersion(Struct):
 
 
 class SupportedFeatureKey(Struct):
-    """A feature the broker could switch on, and its levels."""
+    """A feature that the broker supports, with its levels."""
 
     name: str = string("3+")
     min_version: int = int16("3+")
@@ -44,7 +44,7 @@ class SupportedFeatureKey(Struct):
 
 
 class FinalizedFeatureKey(Struct):
-    """A feature that is on, and its levels."""
+    """A feature that is enabled, with its levels."""
 
     name: str = string("3+")
     max_version_level: int = int16("3+")
@@ -52,10 +52,11 @@ class FinalizedFeatureKey(Struct):
 
 
 class ApiVersionsResponse(Message, versions="0-4", flexible_from=3):
-    """What the broker speaks.
+    """The versions that the broker supports.
 
-    Its header is version 0 always. To a version that the broker does not know it answers with
-    UNSUPPORTED_VERSION in version 0, and the client takes it from there.
+    Its header always has version 0. A broker that does not know the version of the request answers
+    in version 0 with UNSUPPORTED_VERSION, and the client asks again in a version that the broker
+    knows.
     """
 
     error_code: int = int16("0+")
@@ -68,16 +69,17 @@ class ApiVersionsResponse(Message, versions="0-4", flexible_from=3):
 
 
 class MetadataRequestTopic(Struct):
-    """A topic by name, or by id (version 10; null name from 12 on)."""
+    """A topic by name, or by id (version 10; the name is null from version 12 on)."""
 
     topic_id: bytes = uuid("10+")
     name: str | None = string("0+", nullable="10+")
 
 
 class MetadataRequest(Message, versions="0-13", flexible_from=9):
-    """Brokers, and topics with their leaders.
+    """Look up brokers, and topics with their leaders.
 
-    Null topics: all. An empty list: none, but all in version 0, which has no null.
+    Null topics mean all topics. An empty list means none, except in version 0: it has no null, and
+    an empty list means all topics.
     """
 
     topics: list[MetadataRequestTopic] | None = array(MetadataRequestTopic, "0+", nullable="1+")
@@ -87,7 +89,7 @@ class MetadataRequest(Message, versions="0-13", flexible_from=9):
 
 
 class MetadataResponseBroker(Struct):
-    """Where a broker can be reached."""
+    """The address of a broker."""
 
     node_id: int = int32("0+")
     host: str = string("0+")
@@ -96,7 +98,7 @@ class MetadataResponseBroker(Struct):
 
 
 class MetadataResponsePartition(Struct):
-    """Who leads a partition and who follows.
+    """The leader and the replicas of a partition.
 
     Errors: LEADER_NOT_AVAILABLE, REPLICA_NOT_AVAILABLE.
     """
@@ -111,8 +113,9 @@ class MetadataResponsePartition(Struct):
 
 
 class MetadataResponseTopic(Struct):
-    """A topic. `topic_authorized_operations` is the smallest int32 if not asked for.
+    """A topic with its partitions.
 
+    `topic_authorized_operations` is the smallest int32 if the request did not ask for it.
     Errors: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_ID.
     """
 
@@ -125,7 +128,7 @@ class MetadataResponseTopic(Struct):
 
 
 class MetadataResponse(Message, versions="0-13", flexible_from=9):
-    """Brokers and topics; `controller_id` has to be one of the brokers.
+    """Brokers and topics. `controller_id` must be the id of one of the brokers.
 
     Errors: REBOOTSTRAP_REQUIRED (KIP-1102).
     """
@@ -135,14 +138,15 @@ class MetadataResponse(Message, versions="0-13", flexible_from=9):
     cluster_id: str | None = string("2+", nullable="2+", default=None)
     controller_id: int = int32("1+", default=-1)
     topics: list[MetadataResponseTopic] = array(MetadataResponseTopic, "0+")
+    # Version 11 moved these to DescribeCluster (KIP-700).
     cluster_authorized_operations: int = int32("8-10", default=-2147483648)
     error_code: int = int16("13+")
 
 
 class DescribeClusterRequest(Message, versions="0-2", flexible_from=0):
-    """Look at the brokers (`endpoint_type` 1) or the controllers (2).
+    """List the brokers (`endpoint_type` 1) or the controllers (2).
 
-    `include_fenced_brokers`: those too that do not live just now (KIP-1073).
+    With `include_fenced_brokers`, the answer includes brokers that are fenced (KIP-1073).
     """
 
     include_cluster_authorized_operations: bool = boolean("0+")
@@ -151,7 +155,7 @@ class DescribeClusterRequest(Message, versions="0-2", flexible_from=0):
 
 
 class DescribeClusterBroker(Struct):
-    """Where a broker can be reached, and whether it is taken for dead (KIP-1073)."""
+    """The address of a broker, and whether it is fenced (KIP-1073)."""
 
     broker_id: int = int32("0+")
     host: str = string("0+")
@@ -161,7 +165,7 @@ class DescribeClusterBroker(Struct):
 
 
 class DescribeClusterResponse(Message, versions="0-2", flexible_from=0):
-    """The cluster."""
+    """The id of the cluster, its controller and its brokers."""
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
@@ -174,7 +178,10 @@ class DescribeClusterResponse(Message, versions="0-2", flexible_from=0):
 
 
 class OffsetForLeaderPartition(Struct):
-    """Where did this epoch end? `current_leader_epoch` is as in Fetch."""
+    """The leader epoch whose end the client looks up.
+
+    `current_leader_epoch` has the meaning that it has in Fetch.
+    """
 
     partition: int = int32("0+")
     current_leader_epoch: int = int32("2+", default=-1)
@@ -189,14 +196,14 @@ class OffsetForLeaderTopic(Struct):
 
 
 class OffsetForLeaderEpochRequest(Message, versions="2-4", flexible_from=4):
-    """A consumer finds out whether what it has read is still there (KIP-320)."""
+    """Look up where leader epochs end, to detect a truncated log (KIP-320)."""
 
     replica_id: int = int32("3+", default=-2)
     topics: list[OffsetForLeaderTopic] = array(OffsetForLeaderTopic, "0+")
 
 
 class EpochEndOffset(Struct):
-    """The last epoch that is not after the one asked for, and where it ended; -1 if unknown."""
+    """The last epoch that is not after the requested one, and where it ends; -1 if unknown."""
 
     error_code: int = int16("0+")
     partition: int = int32("0+")
@@ -212,7 +219,7 @@ class OffsetForLeaderTopicResult(Struct):
 
 
 class OffsetForLeaderEpochResponse(Message, versions="2-4", flexible_from=4):
-    """The ends found."""
+    """The ends of the requested epochs."""
 
     throttle_time_ms: int = int32("2+")
     topics: list[OffsetForLeaderTopicResult] = array(OffsetForLeaderTopicResult, "0+")

@@ -1,4 +1,8 @@
-"""Groups: the heartbeat of KIP-848, descriptions, lists, and deletions."""
+"""Consumer groups: heartbeats and descriptions (KIP-848), stored records, and deletions.
+
+Declarations only, see `schema`. The keys and values of `__consumer_offsets` carry their version in
+front, as those of `classic_groups`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ from streamlog.protocol.schema import (
 
 
 class ConsumerGroupDescribeRequest(Message, versions="0-1", flexible_from=0):
-    """Look at groups."""
+    """Describe consumer groups."""
 
     group_ids: list[str] = string_array("0+")
     include_authorized_operations: bool = boolean("0+")
@@ -36,7 +40,7 @@ class DescribedTopicPartitions(Struct):
 
 
 class DescribedAssignment(Struct):
-    """Partitions of one member."""
+    """The partitions of one member."""
 
     topic_partitions: list[DescribedTopicPartitions] = array(DescribedTopicPartitions, "0+")
 
@@ -44,7 +48,7 @@ class DescribedAssignment(Struct):
 class DescribedMember(Struct):
     """A member; `assignment` is what it has, `target_assignment` what it is to have.
 
-    `member_type` (version 1): 0 speaks the classic protocol, 1 the consumers' own.
+    `member_type` (version 1): 0 for the classic protocol, 1 for the consumer protocol.
     """
 
     member_id: str = string("0+")
@@ -89,11 +93,11 @@ class HeartbeatTopicPartitions(Struct):
 
 
 class ConsumerGroupHeartbeatRequest(Message, versions="0-1", flexible_from=0):
-    """A member is alive; it joins with epoch 0 and leaves with -1, or -2 if it will be back.
+    """A member is alive. It joins with epoch 0, and leaves with -1, or with -2 if it will rejoin.
 
-    What has not changed since the last heartbeat is null (a timeout -1). `partitions_and_replicas`
-    is what the member owns. From version 1 on members make their ids themselves (KIP-1082), and can
-    subscribe by a regular expression.
+    A field that has not changed since the last heartbeat is null; an unchanged timeout is -1.
+    `topic_partitions` are the partitions that the member owns. From version 1 on, members choose
+    their ids themselves (KIP-1082), and can subscribe by a regular expression.
     """
 
     group_id: str = string("0+")
@@ -111,7 +115,7 @@ class ConsumerGroupHeartbeatRequest(Message, versions="0-1", flexible_from=0):
 
 
 class Assignment(Struct):
-    """What a member may use now."""
+    """The partitions that a member may use now."""
 
     topic_partitions: list[HeartbeatTopicPartitions] = array(HeartbeatTopicPartitions, "0+")
 
@@ -132,6 +136,10 @@ class ConsumerGroupHeartbeatResponse(Message, versions="0-1", flexible_from=0):
     assignment: Assignment | None = struct(Assignment, "0+", nullable="0+")
 
 
+# ---- the records of `__consumer_offsets` ----
+# The only version of each key is the kind of record.
+
+
 class ConsumerGroupMetadataKey(Message, versions="3"):
     """Key of a group."""
 
@@ -139,7 +147,7 @@ class ConsumerGroupMetadataKey(Message, versions="3"):
 
 
 class ConsumerGroupMetadataValue(Message, versions="0", flexible_from=0):
-    """A group's epoch: it grows with every change of members, subscriptions and topics."""
+    """A group's epoch, which grows with every change of members, subscriptions and topics."""
 
     epoch: int = int32("0+")
     metadata_hash: int = int64("0+", default=0, tag=0)
@@ -160,14 +168,14 @@ class ClassicProtocol(Struct):
 
 
 class ClassicMemberMetadata(Struct):
-    """What there is more of a member that speaks the classic protocol."""
+    """Additional fields of a member that speaks the classic protocol."""
 
     session_timeout_ms: int = int32("0+")
     supported_protocols: list[ClassicProtocol] = array(ClassicProtocol, "0+")
 
 
 class ConsumerGroupMemberMetadataValue(Message, versions="0", flexible_from=0):
-    """What a member has said of itself."""
+    """The fields that a member has sent in its heartbeats."""
 
     instance_id: str | None = string("0+", nullable="0+")
     rack_id: str | None = string("0+", nullable="0+")
@@ -183,19 +191,19 @@ class ConsumerGroupMemberMetadataValue(Message, versions="0", flexible_from=0):
 
 
 class ConsumerGroupTargetAssignmentMetadataKey(Message, versions="6"):
-    """Key of a group's assignment."""
+    """Key of the epoch of a group's target assignment."""
 
     group_id: str = string("6")
 
 
 class ConsumerGroupTargetAssignmentMetadataValue(Message, versions="0", flexible_from=0):
-    """The group epoch that the assignment was made for."""
+    """The group epoch for which the target assignment was computed."""
 
     assignment_epoch: int = int32("0+")
 
 
 class ConsumerGroupTargetAssignmentMemberKey(Message, versions="7"):
-    """Key of what a member is to have."""
+    """Key of the target assignment of a member."""
 
     group_id: str = string("7")
     member_id: str = string("7")
@@ -209,20 +217,20 @@ class AssignedTopicPartition(Struct):
 
 
 class ConsumerGroupTargetAssignmentMemberValue(Message, versions="0", flexible_from=0):
-    """What a member is to have."""
+    """The target assignment of a member."""
 
     topic_partitions: list[AssignedTopicPartition] = array(AssignedTopicPartition, "0+")
 
 
 class ConsumerGroupCurrentMemberAssignmentKey(Message, versions="8"):
-    """Key of what a member has."""
+    """Key of the current assignment of a member."""
 
     group_id: str = string("8")
     member_id: str = string("8")
 
 
 class ConsumerGroupCurrentMemberAssignmentValue(Message, versions="0", flexible_from=0):
-    """What a member has, and what it still has to give up."""
+    """The partitions that a member has, and those that it still has to release."""
 
     member_epoch: int = int32("0+")
     previous_member_epoch: int = int32("0+")
@@ -234,7 +242,7 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message, versions="0", flexible_
 
 
 class DeleteGroupsRequest(Message, versions="0-2", flexible_from=2):
-    """Delete groups with all their positions."""
+    """Delete groups with all their committed offsets."""
 
     groups_names: list[str] = string_array("0+")
 
@@ -247,49 +255,50 @@ class DeletableGroupResult(Struct):
 
 
 class DeleteGroupsResponse(Message, versions="0-2", flexible_from=2):
-    """What became of each group."""
+    """The result for each group."""
 
     throttle_time_ms: int = int32("0+")
     results: list[DeletableGroupResult] = array(DeletableGroupResult, "0+")
 
 
 class OffsetDeleteRequestPartition(Struct):
-    """A partition whose position is to be forgotten."""
+    """A partition whose committed offset is to be deleted."""
 
     partition_index: int = int32("0+")
 
 
 class OffsetDeleteRequestTopic(Struct):
-    """Positions in one topic."""
+    """Committed offsets in one topic."""
 
     name: str = string("0+")
     partitions: list[OffsetDeleteRequestPartition] = array(OffsetDeleteRequestPartition, "0+")
 
 
 class OffsetDeleteRequest(Message, versions="0"):
-    """Forget positions of one group (KIP-496)."""
+    """Delete committed offsets of one group (KIP-496)."""
 
     group_id: str = string("0+")
     topics: list[OffsetDeleteRequestTopic] = array(OffsetDeleteRequestTopic, "0+")
 
 
 class OffsetDeleteResponsePartition(Struct):
-    """Whether a position was forgotten. Error: GROUP_SUBSCRIBED_TO_TOPIC."""
+    """Whether the committed offset was deleted. Error: GROUP_SUBSCRIBED_TO_TOPIC."""
 
     partition_index: int = int32("0+")
     error_code: int = int16("0+")
 
 
 class OffsetDeleteResponseTopic(Struct):
-    """What became of the positions in one topic."""
+    """The results in one topic."""
 
     name: str = string("0+")
     partitions: list[OffsetDeleteResponsePartition] = array(OffsetDeleteResponsePartition, "0+")
 
 
 class OffsetDeleteResponse(Message, versions="0"):
-    """What became of the positions. Errors: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, ..."""
+    """The results. Errors: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, ..."""
 
+    # Here Kafka has the error before the throttle time, unlike in other responses.
     error_code: int = int16("0+")
     throttle_time_ms: int = int32("0+")
     topics: list[OffsetDeleteResponseTopic] = array(OffsetDeleteResponseTopic, "0+")

@@ -1,9 +1,9 @@
 """The records of `__cluster_metadata`, as Kafka declares them (KIP-631 and later).
 
-Declarations only, see `schema`. Kafka keeps these apart from its wire's messages
-(metadata/src/main/resources); they are declared here field by field as its 4.0 writes them, but
-for those under `OWN_TAG`, which Kafka steps over, and for one kind of record of our own. What
-goes around a record is `quorum/metadata/metadata_records`'.
+Declarations only, see `schema`. Kafka declares these records apart from its requests
+(metadata/src/main/resources). The fields here are those that Kafka 4.0 writes, except the fields
+under `OWN_TAG`, which Kafka skips, and one record type of our own. Not done here: the frame around
+a record (`broker/quorum/metadata/metadata_records`).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from streamlog.protocol.schema import (
 )
 
 NO_CHANGE = -2
-"""The leader in a change that is not about the leader."""
+"""The value of `leader` in a change that does not concern the leader."""
 
 
 class BrokerEndpoint(Struct):
-    """Where a broker is reached, by whom."""
+    """A listener of a broker: its name, address and security protocol."""
 
     name: str = string("0+")
     host: str = string("0+")
@@ -41,7 +41,7 @@ class BrokerEndpoint(Struct):
 
 
 class BrokerFeature(Struct):
-    """A range of levels of a feature that a broker knows."""
+    """The range of levels of a feature that a broker supports."""
 
     name: str = string("0+")
     min_supported_version: int = int16("0+")
@@ -49,7 +49,10 @@ class BrokerFeature(Struct):
 
 
 class RegisterBrokerRecord(Message, versions="0-3", flexible_from=0):
-    """A broker process has started; an epoch of -1 is the offset of this record."""
+    """A broker process has registered.
+
+    An epoch of -1 stands for the offset of this record.
+    """
 
     broker_id: int = int32("0+")
     is_migrating_zk_broker: bool = boolean("2+")
@@ -62,18 +65,18 @@ class RegisterBrokerRecord(Message, versions="0-3", flexible_from=0):
     in_controlled_shutdown: bool = boolean("1+")
     log_dirs: list[bytes] = uuid_array("3+", tag=0)
     directory_life: bytes = uuid("0+", tag=OWN_TAG)
-    """Which start of its log directory this process is; all zero if it does not tell."""
+    """The id of this start of the log directory; all zero if the broker has sent none."""
 
 
 class UnregisterBrokerRecord(Message, versions="0", flexible_from=0):
-    """A broker is gone for good."""
+    """A broker is removed from the cluster for good."""
 
     broker_id: int = int32("0+")
     broker_epoch: int = int64("0+")
 
 
 class BrokerRegistrationChangeRecord(Message, versions="0-2", flexible_from=0):
-    """A broker is fenced (1) or no longer (-1), or shuts down (1); 0 is no change."""
+    """A broker is fenced (1) or unfenced (-1), or begins to shut down (1); 0 means no change."""
 
     broker_id: int = int32("0+")
     broker_epoch: int = int64("0+")
@@ -83,20 +86,20 @@ class BrokerRegistrationChangeRecord(Message, versions="0-2", flexible_from=0):
 
 
 class TopicRecord(Message, versions="0", flexible_from=0):
-    """A topic is there; its partitions follow."""
+    """A topic is created; records of its partitions follow."""
 
     name: str = string("0+")
     topic_id: bytes = uuid("0+")
 
 
 class RemoveTopicRecord(Message, versions="0", flexible_from=0):
-    """A topic is gone, with its partitions and settings."""
+    """A topic is deleted, with its partitions and settings."""
 
     topic_id: bytes = uuid("0+")
 
 
 class PartitionRecord(Message, versions="0-2", flexible_from=0):
-    """All of a partition: when it is new, and in snapshots."""
+    """The whole state of a partition, written when it is created and in snapshots."""
 
     partition_id: int = int32("0+", default=-1)
     topic_id: bytes = uuid("0+")
@@ -109,6 +112,8 @@ class PartitionRecord(Message, versions="0-2", flexible_from=0):
     leader_epoch: int = int32("0+", default=-1)
     partition_epoch: int = int32("0+", default=-1)
     directories: list[bytes] = uuid_array("1+")
+    # KIP-966: out of sync, but with all committed records. Null and empty differ: null is the
+    # value that is not written.
     eligible_leader_replicas: list[int] | None = int32_array(
         "2+", nullable="2+", tag=1, starts_null=True
     )
@@ -117,13 +122,14 @@ class PartitionRecord(Message, versions="0-2", flexible_from=0):
 
 
 class PartitionChangeRecord(Message, versions="0-2", flexible_from=0):
-    """What is other about a partition; None, and `NO_CHANGE` for the leader, is as it was.
+    """The fields of a partition that change; None, or `NO_CHANGE` for the leader, means no change.
 
-    `is_unclean`: the leader was elected although it may lack records that were acknowledged.
+    `is_unclean`: the leader was elected although it may lack acknowledged records.
     """
 
     partition_id: int = int32("0+", default=-1)
     topic_id: bytes = uuid("0+")
+    # An empty list is a change, to no replicas; so the default has to be null.
     isr: list[int] | None = int32_array("0+", nullable="0+", tag=0, starts_null=True)
     leader: int = int32("0+", default=NO_CHANGE, tag=1)
     replicas: list[int] | None = int32_array("0+", nullable="0+", tag=2, starts_null=True)
@@ -139,7 +145,7 @@ class PartitionChangeRecord(Message, versions="0-2", flexible_from=0):
 
 
 class ConfigRecord(Message, versions="0", flexible_from=0):
-    """A setting of a resource; None: it is at its default again."""
+    """A setting of a resource; a value of None returns it to its default."""
 
     resource_type: int = int8("0+")
     resource_name: str = string("0+")
@@ -148,7 +154,7 @@ class ConfigRecord(Message, versions="0", flexible_from=0):
 
 
 class ProducerIdsRecord(Message, versions="0", flexible_from=0):
-    """Producer ids below a number were given to brokers."""
+    """The producer ids below `next_producer_id` were given to brokers."""
 
     broker_id: int = int32("0+")
     broker_epoch: int = int64("0+", default=-1)
@@ -156,14 +162,14 @@ class ProducerIdsRecord(Message, versions="0", flexible_from=0):
 
 
 class QuotaEntityData(Struct):
-    """A part of whom a quota is for; None is the default of its type."""
+    """A part of a quota's entity; a name of None is the default of the type."""
 
     entity_type: str = string("0+")
     entity_name: str | None = string("0+", nullable="0+")
 
 
 class ClientQuotaRecord(Message, versions="0", flexible_from=0):
-    """A bound for somebody, or that there is none any more."""
+    """The limit of an entity, or its removal."""
 
     entity: list[QuotaEntityData] = array(QuotaEntityData, "0+")
     key: str = string("0+")
@@ -172,7 +178,7 @@ class ClientQuotaRecord(Message, versions="0", flexible_from=0):
 
 
 class UserScramCredentialRecord(Message, versions="0", flexible_from=0):
-    """What is kept of a password, for one mechanism."""
+    """A user's SCRAM credential for one mechanism."""
 
     name: str = string("0+")
     mechanism: int = int8("0+")
@@ -183,14 +189,14 @@ class UserScramCredentialRecord(Message, versions="0", flexible_from=0):
 
 
 class RemoveUserScramCredentialRecord(Message, versions="0", flexible_from=0):
-    """A password of one mechanism is forgotten."""
+    """The removal of a user's credential for one mechanism."""
 
     name: str = string("0+")
     mechanism: int = int8("0+")
 
 
 class AccessControlEntryRecord(Message, versions="0", flexible_from=0):
-    """Somebody may do something, or may not."""
+    """An ACL is added: it allows or denies an operation to a principal."""
 
     id: bytes = uuid("0+")
     resource_type: int = int8("0+")
@@ -203,16 +209,19 @@ class AccessControlEntryRecord(Message, versions="0", flexible_from=0):
 
 
 class RemoveAccessControlEntryRecord(Message, versions="0", flexible_from=0):
-    """An ACL is gone."""
+    """An ACL is removed."""
 
     id: bytes = uuid("0+")
 
 
 class NoOpRecord(Message, versions="0", flexible_from=0):
-    """Nothing has changed."""
+    """No change."""
 
 
 class UserSecretRecord(Message, versions="0", flexible_from=0):
-    """Our own: from which credentials of users that there are not are made up (`users`)."""
+    """Our own: the secret from which made-up credentials of unknown users are derived.
+
+    See `broker/security/users`.
+    """
 
     secret: bytes = secret("0+")

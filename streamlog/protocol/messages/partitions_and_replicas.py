@@ -1,4 +1,7 @@
-"""Partitions and replicas: growth, log directories, elections, reassignments, topic pages."""
+"""Partitions and replicas: their number, directories, elections, reassignments and descriptions.
+
+Declarations only, see `schema`. The fields are Kafka's own, except those under `OWN_TAG`.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +24,16 @@ from streamlog.protocol.schema import (
 
 
 class CreatePartitionsAssignment(Struct):
-    """Which brokers hold a new partition."""
+    """The brokers that hold a new partition."""
 
     broker_ids: list[int] = int32_array("0+")
 
 
 class CreatePartitionsTopic(Struct):
-    """How many partitions a topic shall have; null assignments: wherever the cluster wants."""
+    """The total number of partitions that a topic is to have.
+
+    With null assignments, the cluster chooses the brokers.
+    """
 
     name: str = string("0+")
     count: int = int32("0+")
@@ -37,7 +43,7 @@ class CreatePartitionsTopic(Struct):
 
 
 class CreatePartitionsRequest(Message, versions="0-3", flexible_from=2):
-    """Give topics more partitions, or find out whether they could have them."""
+    """Add partitions to topics, or only validate the request."""
 
     topics: list[CreatePartitionsTopic] = array(CreatePartitionsTopic, "0+")
     timeout_ms: int = int32("0+")
@@ -45,7 +51,7 @@ class CreatePartitionsRequest(Message, versions="0-3", flexible_from=2):
 
 
 class CreatePartitionsTopicResult(Struct):
-    """What became of one topic. Errors: INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT, ..."""
+    """The result for one topic. Errors: INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT, ..."""
 
     name: str = string("0+")
     error_code: int = int16("0+")
@@ -53,7 +59,7 @@ class CreatePartitionsTopicResult(Struct):
 
 
 class CreatePartitionsResponse(Message, versions="0-3", flexible_from=2):
-    """What became of each topic."""
+    """The result for each topic."""
 
     throttle_time_ms: int = int32("0+")
     results: list[CreatePartitionsTopicResult] = array(CreatePartitionsTopicResult, "0+")
@@ -67,27 +73,27 @@ class DescribableLogDirTopic(Struct):
 
 
 class DescribeLogDirsRequest(Message, versions="1-4", flexible_from=2):
-    """Where partitions are stored; null: all of them."""
+    """Describe the directories that hold partitions; null topics: all partitions."""
 
     topics: list[DescribableLogDirTopic] | None = array(DescribableLogDirTopic, "0+", nullable="0+")
     include_report: bool = boolean("2+", tag=OWN_TAG)
-    """Whether the broker reports on its own process and replicas, instead of on sizes."""
+    """Whether the broker reports the state of its process and replicas instead of sizes."""
 
 
 class ReplicaReport(Struct):
-    """What the broker knows of its own replica of a partition."""
+    """A replica's state, as its own broker knows it."""
 
     leader_epoch: int = int32("0+", default=-1)
-    """The epoch that the replica leads or follows in; -1 before the broker acts on it."""
+    """The leader epoch in which the replica leads or follows; -1 before it does either."""
     isr: list[int] | None = int32_array("0+", nullable="0+")
     """The in-sync replicas if this one leads; null if it follows."""
     high_watermark: int = int64("0+", default=-1)
     log_end_offset: int = int64("0+", default=-1)
-    """The end of what is durable on this broker's disk."""
+    """The end of the records that are durable on this broker's disk."""
 
 
 class RegistrationReport(Struct):
-    """A broker as the metadata has it."""
+    """A broker's registration in the metadata."""
 
     broker_id: int = int32("0+")
     broker_epoch: int = int64("0+", default=-1)
@@ -96,25 +102,28 @@ class RegistrationReport(Struct):
 
 
 class NodeReport(Struct):
-    """What a broker process says of itself, and which brokers its metadata knows."""
+    """The state of a broker process, and the brokers in its metadata."""
 
     broker_id: int = int32("0+")
     broker_epoch: int = int64("0+", default=-1)
     """The epoch of this process's registration; -1 while it has none."""
     directory_id: bytes = uuid("0+")
     applied_offset: int = int64("0+", default=-1)
-    """The end of what this process has applied of the metadata log."""
+    """The end of the part of the metadata log that this process has applied."""
     quorum_leader: int = int32("0+", default=-1)
     quorum_epoch: int = int32("0+", default=-1)
     is_rejoining: bool = boolean("0+")
-    """Whether it is a voter that does not vote: its disk was replaced or damaged."""
+    """Whether it is a voter that must not vote yet, because its disk was replaced or damaged."""
     strays: int = int32("0+")
-    """Folders that were set aside because the cluster does not know their topics."""
+    """The number of folders that were moved away because the cluster has no such topic."""
     registrations: list[RegistrationReport] = array(RegistrationReport, "0+")
 
 
 class DescribeLogDirsPartition(Struct):
-    """Bytes of a partition, and how far it is behind if it is a copy that is being made."""
+    """The size of a replica in bytes, and its lag.
+
+    `offset_lag` counts for a replica that is being copied to another directory (`is_future_key`).
+    """
 
     partition_index: int = int32("0+")
     partition_size: int = int64("0+")
@@ -131,7 +140,7 @@ class DescribeLogDirsTopic(Struct):
 
 
 class DescribeLogDirsResult(Struct):
-    """One directory; -1 bytes: not known."""
+    """One directory; a size of -1 bytes is unknown."""
 
     error_code: int = int16("0+")
     log_dir: str = string("0+")
@@ -141,7 +150,7 @@ class DescribeLogDirsResult(Struct):
 
 
 class DescribeLogDirsResponse(Message, versions="1-4", flexible_from=2):
-    """The directories of the broker that was asked."""
+    """The directories of the broker that received the request."""
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("3+")
@@ -157,9 +166,9 @@ class ElectedTopicPartitions(Struct):
 
 
 class ElectLeadersRequest(Message, versions="0-2", flexible_from=2):
-    """Elect leaders anew: the preferred ones (0), or anybody where nobody leads (1).
+    """Elect leaders: the preferred replicas (0), or any replica where there is no leader (1).
 
-    Null partitions: all of them.
+    The number is `election_type` (KIP-460). Null partitions: all of them.
     """
 
     election_type: int = int8("1+")
@@ -170,7 +179,7 @@ class ElectLeadersRequest(Message, versions="0-2", flexible_from=2):
 
 
 class PartitionResult(Struct):
-    """What became of one partition. Errors: ELECTION_NOT_NEEDED, ELIGIBLE_LEADERS_..., ..."""
+    """The result for one partition. Errors: ELECTION_NOT_NEEDED, ELIGIBLE_LEADERS_..., ..."""
 
     partition_id: int = int32("0+")
     error_code: int = int16("0+")
@@ -185,7 +194,10 @@ class ReplicaElectionResult(Struct):
 
 
 class ElectLeadersResponse(Message, versions="0-2", flexible_from=2):
-    """What became of each partition; if all were meant, of each that got another leader."""
+    """The result for each partition.
+
+    After a request for all partitions: only for those with a new leader.
+    """
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("1+")
@@ -193,7 +205,7 @@ class ElectLeadersResponse(Message, versions="0-2", flexible_from=2):
 
 
 class ReassignablePartition(Struct):
-    """Which brokers shall hold a partition; null: give up moving it."""
+    """The brokers that are to hold a partition; null cancels its reassignment."""
 
     partition_index: int = int32("0+")
     replicas: list[int] | None = int32_array("0+", nullable="0+")
@@ -207,7 +219,7 @@ class ReassignableTopic(Struct):
 
 
 class AlterPartitionReassignmentsRequest(Message, versions="0", flexible_from=0):
-    """Begin to move partitions to other brokers, or give it up."""
+    """Begin to move partitions to other brokers, or cancel such moves (KIP-455)."""
 
     timeout_ms: int = int32("0+", default=60_000)
     topics: list[ReassignableTopic] = array(ReassignableTopic, "0+")
@@ -229,7 +241,7 @@ class ReassignableTopicResponse(Struct):
 
 
 class AlterPartitionReassignmentsResponse(Message, versions="0", flexible_from=0):
-    """Whether each partition is being moved; the end is not waited for."""
+    """Whether each reassignment has begun; the response does not wait for its end."""
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
@@ -245,7 +257,7 @@ class ListPartitionReassignmentsTopics(Struct):
 
 
 class ListPartitionReassignmentsRequest(Message, versions="0", flexible_from=0):
-    """Which partitions are being moved; null: of all."""
+    """List the partitions that are being moved; null topics: all topics."""
 
     timeout_ms: int = int32("0+", default=60_000)
     topics: list[ListPartitionReassignmentsTopics] | None = array(
@@ -285,14 +297,17 @@ class TopicRequest(Struct):
 
 
 class Cursor(Struct):
-    """The first partition of a page; the topic need not exist any more."""
+    """The first partition of a page; its topic may have been deleted since."""
 
     topic_name: str = string("0+")
     partition_index: int = int32("0+")
 
 
 class DescribeTopicPartitionsRequest(Message, versions="0", flexible_from=0):
-    """Topics with their partitions, by name, from the cursor on; no topics: all of them."""
+    """Describe topics and their partitions in the order of names, from the cursor on (KIP-966).
+
+    No topics: all of them.
+    """
 
     topics: list[TopicRequest] = array(TopicRequest, "0+")
     response_partition_limit: int = int32("0+", default=2_000)
@@ -300,7 +315,11 @@ class DescribeTopicPartitionsRequest(Message, versions="0", flexible_from=0):
 
 
 class DescribeTopicPartitionsResponsePartition(Struct):
-    """Who leads a partition, who follows, and who could lead it without being in sync."""
+    """The leader and the replicas of a partition.
+
+    `eligible_leader_replicas` are out of sync but may lead: they have all committed records
+    (KIP-966).
+    """
 
     error_code: int = int16("0+")
     partition_index: int = int32("0+")
@@ -330,7 +349,7 @@ class DescribeTopicPartitionsResponseTopic(Struct):
 
 
 class DescribeTopicPartitionsResponse(Message, versions="0", flexible_from=0):
-    """One page; without a cursor the last one."""
+    """One page; without a cursor, the last page."""
 
     throttle_time_ms: int = int32("0+")
     topics: list[DescribeTopicPartitionsResponseTopic] = array(

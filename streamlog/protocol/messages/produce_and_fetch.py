@@ -1,9 +1,9 @@
-"""Records to the log and back: Produce, Fetch, ListOffsets.
+"""Produce, Fetch and ListOffsets: records to the log and back.
 
-Declarations only, see `schema`; field by field they are Kafka's own, which a test checks, but
-for one under `OWN_TAG`: whoever does not know a tagged field steps over it (KIP-482).
-Versions are those that are served: Produce from 3 on (before that, batches had another
-format), Fetch from 4 on (KIP-98). From Fetch 13 on topics go by id (KIP-516).
+Declarations only, see `schema`. The fields are Kafka's own, which a test checks, except those with
+tags from `OWN_TAG` on: a peer that does not know a tagged field skips it (KIP-482). The versions
+are those that are served: Produce from 3 on (earlier ones have batches of another format), Fetch
+from 4 on (KIP-98). From Fetch 13 on, topics are identified by their ids (KIP-516).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from streamlog.protocol.schema import (
 )
 
 OWN_TAG = 10_000
-"""Fields of our own have tags from here on, far from those of Kafka."""
+"""The first tag of our own fields, far from the tags of Kafka."""
 
 
 class PartitionProduceData(Struct):
-    """Batches for one partition (since version 3: exactly one)."""
+    """Batches for one partition; exactly one batch from version 3 on."""
 
     index: int = int32("0+")
     records: Records | None = record_batches("0+", nullable="0+")
@@ -46,8 +46,9 @@ class TopicProduceData(Struct):
 class ProduceRequest(Message, versions="3-11", flexible_from=9):
     """Append batches.
 
-    `acks`: 0 no answer at all, 1 when the leader has it, -1 when every replica in sync has it.
-    Version 9 is flexible; the others changed the response, or what batches may hold.
+    `acks`: 0 for no answer, 1 for an answer once the leader has the batches, -1 for an answer once
+    all in-sync replicas have them. Version 9 is flexible; the other versions differ in the
+    response, or in what batches may contain.
     """
 
     transactional_id: str | None = string("3+", nullable="3+", default=None)
@@ -57,29 +58,33 @@ class ProduceRequest(Message, versions="3-11", flexible_from=9):
 
 
 class BatchIndexAndErrorMessage(Struct):
-    """Why a record was refused: its place in the batch and a sentence."""
+    """The reason why a record was refused, with its index in the batch."""
 
     batch_index: int = int32("8+")
     batch_index_error_message: str | None = string("8+", nullable="8+", default=None)
 
 
 class LeaderIdAndEpoch(Struct):
-    """Who leads a partition now: told with NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH."""
+    """The present leader of a partition.
+
+    It accompanies NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH.
+    """
 
     leader_id: int = int32("10+", default=-1)
     leader_epoch: int = int32("10+", default=-1)
 
 
 class PartitionProduceResponse(Struct):
-    """Where the batch went.
+    """The offset of the batch.
 
-    `log_append_time_ms` is -1 unless the topic's timestamps are the broker's.
+    `log_append_time_ms` is -1 unless the topic has the broker's timestamps.
     Errors: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, NOT_LEADER_OR_FOLLOWER, INVALID_RECORD,
     OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, UNKNOWN_TOPIC_OR_PARTITION, ...
     """
 
     index: int = int32("0+")
     error_code: int = int16("0+")
+    # With an error it is -1, which is not its declared default: see `error_responses`.
     base_offset: int = int64("0+")
     log_append_time_ms: int = int64("2+", default=-1)
     log_start_offset: int = int64("5+", default=-1)
@@ -89,14 +94,14 @@ class PartitionProduceResponse(Struct):
 
 
 class TopicProduceResponse(Struct):
-    """What became of the batches of one topic."""
+    """The results for the batches of one topic."""
 
     name: str = string("0+")
     partition_responses: list[PartitionProduceResponse] = array(PartitionProduceResponse, "0+")
 
 
 class NodeEndpoint(Struct):
-    """Where a leader named in the same response can be reached (KIP-951)."""
+    """The address of a leader that the response names (KIP-951)."""
 
     node_id: int = int32("10+")
     host: str = string("10+")
@@ -105,7 +110,10 @@ class NodeEndpoint(Struct):
 
 
 class ProduceResponse(Message, versions="3-11", flexible_from=9):
-    """What became of every batch. The throttle time comes last, unlike elsewhere."""
+    """The result for each batch.
+
+    The throttle time follows the results, unlike in other responses.
+    """
 
     responses: list[TopicProduceResponse] = array(TopicProduceResponse, "0+")
     throttle_time_ms: int = int32("1+")
@@ -113,17 +121,20 @@ class ProduceResponse(Message, versions="3-11", flexible_from=9):
 
 
 class FetchPartition(Struct):
-    """From where, and how much at most.
+    """The offset to read from, and the most bytes to read.
 
-    `current_leader_epoch` is the leader as the client knows it, -1 for no check (KIP-320).
-    `log_start_offset` is sent by replicas only; `last_fetched_epoch`, of the record before the
-    offset, tells whether the log was cut meanwhile. `mark_after_ms` is ours, and unknown to
-    brokers of Kafka: a reader at the end wants a time mark once nothing was appended for so long.
-    With it, an application may ask that the mark brings the readers of its `mark_clock` to
-    `mark_to_ms` (`records/control_batches`). Ours are also two fields of members of the
-    controllers'
-    quorum: how far it has heard that the log is committed, and that it has lost its disk
-    (`quorum/raft/raft_machine`).
+    `current_leader_epoch` is the leader epoch that the client knows, -1 for no check (KIP-320).
+    `log_start_offset` is sent by replicas only. `last_fetched_epoch` is the epoch of the record
+    before the offset, and reveals a truncation (KIP-595). The other fields are ours, and brokers of
+    Kafka skip them.
+
+    For readers, `mark_after_ms`: write a time mark when this reader is at the end, and nothing was
+    appended for that long. The mark moves readers that share `mark_clock` to `mark_to_ms`
+    (`records/control_batches`).
+
+    For members of the quorum, `known_high_watermark` is the high watermark that the member knows,
+    and `rejoin_id` is not 0 if the member may have lost entries with its disk
+    (`broker/quorum/raft/raft_messages`).
     """
 
     partition: int = int32("0+")
@@ -140,7 +151,7 @@ class FetchPartition(Struct):
 
 
 class FetchTopic(Struct):
-    """Partitions of one topic to read."""
+    """The partitions of one topic to read."""
 
     topic: str = string("0-12")
     topic_id: bytes = uuid("13+")
@@ -148,7 +159,7 @@ class FetchTopic(Struct):
 
 
 class ForgottenTopic(Struct):
-    """Partitions to drop from an incremental fetch session (KIP-227)."""
+    """Partitions to remove from an incremental fetch session (KIP-227)."""
 
     topic: str = string("7-12")
     topic_id: bytes = uuid("13+")
@@ -156,20 +167,21 @@ class ForgottenTopic(Struct):
 
 
 class FetchingReplica(Struct):
-    """The replica that asks (KIP-903); consumers are none."""
+    """The replica that sends the request (KIP-903); -1 for a consumer."""
 
     replica_id: int = int32("15+", default=-1)
     replica_epoch: int = int64("15+", default=-1)
 
 
 class FetchRequest(Message, versions="4-16", flexible_from=12):
-    """Read batches, waiting until there are `min_bytes` or `max_wait_ms` have passed.
+    """Read batches; wait until there are `min_bytes`, or `max_wait_ms` have passed.
 
-    `replica_id` is -1 for consumers. `isolation_level`: 0 read uncommitted, 1 read committed.
-    `session_id` 0 with `session_epoch` -1 asks for no session (version 7, KIP-227).
+    `replica_id` is -1 for consumers. `isolation_level`: 0 for read uncommitted, 1 for read
+    committed. `session_id` 0 with `session_epoch` -1 requests no session (version 7, KIP-227).
     """
 
     cluster_id: str | None = string("12+", nullable="12+", default=None, tag=0)
+    # Version 15 moved it into `replica_state`, with the epoch of its broker (KIP-903).
     replica_id: int = int32("0-14", default=-1)
     replica_state: FetchingReplica | None = struct(FetchingReplica, "15+", tag=1)
     max_wait_ms: int = int32("0+")
@@ -184,31 +196,31 @@ class FetchRequest(Message, versions="4-16", flexible_from=12):
 
 
 class DivergingEpoch(Struct):
-    """Where the follower's log parted from the leader's (KIP-595)."""
+    """The end of the last epoch that the leader's log shares with the follower's (KIP-595)."""
 
     epoch: int = int32("12+", default=-1)
     end_offset: int = int64("12+", default=-1)
 
 
 class SnapshotId(Struct):
-    """The snapshot to load instead (KIP-630)."""
+    """The snapshot that the follower has to load first (KIP-630)."""
 
     end_offset: int = int64("0+", default=-1)
     epoch: int = int32("0+", default=-1)
 
 
 class AbortedTransaction(Struct):
-    """From `first_offset` on, records of this producer are to be dropped."""
+    """An aborted transaction: readers drop the records of its producer from `first_offset` on."""
 
     producer_id: int = int64("4+")
     first_offset: int = int64("4+")
 
 
 class PartitionData(Struct):
-    """What was read from one partition.
+    """The records read from one partition.
 
-    `high_watermark` is -1 with an error. `aborted_transactions` is null for an uncommitted
-    reader. `records`: whole batches, the first one contains the offset asked for.
+    `high_watermark` is -1 with an error. `aborted_transactions` is null for a reader of uncommitted
+    records. `records` are whole batches, of which the first contains the requested offset.
     Errors: OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER,
     FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, UNKNOWN_TOPIC_ID, ...
     `rejoined` is ours: a member of the quorum that has lost its disk may vote again.
@@ -231,7 +243,7 @@ class PartitionData(Struct):
 
 
 class FetchableTopicResponse(Struct):
-    """What was read from one topic."""
+    """The records read from one topic."""
 
     topic: str = string("0-12")
     topic_id: bytes = uuid("13+")
@@ -239,20 +251,22 @@ class FetchableTopicResponse(Struct):
 
 
 class FetchResponse(Message, versions="4-16", flexible_from=12):
-    """What was read. `session_id` 0 says that there is no session."""
+    """The records. `session_id` 0 means that there is no session."""
 
     throttle_time_ms: int = int32("1+")
     error_code: int = int16("7+")
     session_id: int = int32("7+")
     responses: list[FetchableTopicResponse] = array(FetchableTopicResponse, "0+")
+    # Saves the client a Metadata request after a change of leader (KIP-951).
     node_endpoints: list[NodeEndpoint] = array(NodeEndpoint, "16+", tag=0)
 
 
 class ListOffsetsPartition(Struct):
-    """The first offset whose timestamp is not before `timestamp` (ms).
+    """Look up the first offset whose timestamp is at or after `timestamp`, in ms since 1970.
 
-    Or by name: -1 latest, -2 earliest, -3 that of the largest timestamp (version 7, KIP-734),
-    -4 earliest on local disk (8), -5 latest in remote storage (9).
+    A negative timestamp has a meaning of its own: -1 is the latest offset, -2 the earliest, -3 that
+    of the largest timestamp (version 7, KIP-734), -4 the earliest on local disk (version 8), -5 the
+    latest in remote storage (version 9).
     """
 
     partition_index: int = int32("0+")
@@ -261,7 +275,7 @@ class ListOffsetsPartition(Struct):
 
 
 class ListOffsetsTopic(Struct):
-    """Partitions of one topic to look into."""
+    """The partitions of one topic."""
 
     name: str = string("0+")
     partitions: list[ListOffsetsPartition] = array(ListOffsetsPartition, "0+")
@@ -277,9 +291,9 @@ class ListOffsetsRequest(Message, versions="1-10", flexible_from=6):
 
 
 class ListOffsetsPartitionResponse(Struct):
-    """The offset found; -1 for none.
+    """The offset; -1 if there is none.
 
-    `leader_epoch` is that of the record at the offset, -1 if there is none.
+    `leader_epoch` is that of the record at the offset; -1 if there is none.
     """
 
     partition_index: int = int32("0+")
@@ -290,14 +304,14 @@ class ListOffsetsPartitionResponse(Struct):
 
 
 class ListOffsetsTopicResponse(Struct):
-    """Offsets found in one topic."""
+    """The offsets in one topic."""
 
     name: str = string("0+")
     partitions: list[ListOffsetsPartitionResponse] = array(ListOffsetsPartitionResponse, "0+")
 
 
 class ListOffsetsResponse(Message, versions="1-10", flexible_from=6):
-    """The offsets found."""
+    """The offsets."""
 
     throttle_time_ms: int = int32("2+")
     topics: list[ListOffsetsTopicResponse] = array(ListOffsetsTopicResponse, "0+")

@@ -1,10 +1,9 @@
-"""Publications: staged segments, offsets and records that begin to count all at once.
+"""Publications: staged segments, offsets and records that become visible all at once.
 
-APIs of our own, with keys far from those of Kafka; brokers of Kafka do not advertise them. What a
-job has staged lies under the broker until Publish takes all of it into its partitions in one
-transaction of the broker's, or DropStaged takes it away. A job is published once: whoever repeats
-it is told what came of the first time.
-Declarations only, see `schema`.
+Declarations only, see `schema`. These APIs are ours; their keys are far from those of Kafka, whose
+brokers don't advertise them. A job's staged files stay outside the log until Publish appends all of
+them to their partitions in one transaction of the broker, or until DropStaged deletes them. A job
+is published once: a repeated request gets the result of the first.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from streamlog.protocol.schema import (
 
 
 class PublishSegment(Struct):
-    """A file of whole record batches that was staged, and what it has to be like.
+    """A staged file of whole record batches, with its expected size and content.
 
-    `crc32c` is of the whole file, without sign.
+    `crc32c` is that of the whole file, as an unsigned number.
     """
 
     name: str = string("0+")
@@ -36,7 +35,7 @@ class PublishSegment(Struct):
 
 
 class PublishPartition(Struct):
-    """What goes into one partition: the segments in their order, then the records."""
+    """The content for one partition: the segments in their order, then the records."""
 
     partition_index: int = int32("0+")
     segments: list[PublishSegment] = array(PublishSegment, "0+")
@@ -44,14 +43,14 @@ class PublishPartition(Struct):
 
 
 class PublishTopic(Struct):
-    """What goes into the partitions of one topic."""
+    """The content for the partitions of one topic."""
 
     name: str = string("0+")
     partitions: list[PublishPartition] = array(PublishPartition, "0+")
 
 
 class PublishOffset(Struct):
-    """Where a group goes on in one partition."""
+    """The offset from which a group continues in one partition."""
 
     partition_index: int = int32("0+")
     committed_offset: int = int64("0+")
@@ -59,23 +58,23 @@ class PublishOffset(Struct):
 
 
 class PublishOffsetTopic(Struct):
-    """Where a group goes on in one topic."""
+    """The offsets from which a group continues in one topic."""
 
     name: str = string("0+")
     partitions: list[PublishOffset] = array(PublishOffset, "0+")
 
 
 class PublishGroup(Struct):
-    """Offsets of a group; nobody may be a member of it when they begin to count."""
+    """The committed offsets of a group, which must not have members when they take effect."""
 
     group_id: str = string("0+")
     topics: list[PublishOffsetTopic] = array(PublishOffsetTopic, "0+")
 
 
 class PublishRequest(Message, versions="0-0", flexible_from=0):
-    """Have all of a job count, or nothing. The job's id is its transactional id, too.
+    """Publish all of a job, or nothing. The job's id is also its transactional id.
 
-    `staged_by` is the name under which its segments were staged, if that is not the job's id.
+    `staged_by` is the name under which the segments were staged, if it differs from the job's id.
     """
 
     job_id: str = string("0+")
@@ -85,7 +84,7 @@ class PublishRequest(Message, versions="0-0", flexible_from=0):
 
 
 class PublishedPartition(Struct):
-    """Where the records of the job stand: from `base_offset` up to `last_offset`."""
+    """The offsets of the job's records, from `base_offset` to `last_offset` inclusive."""
 
     partition_index: int = int32("0+")
     base_offset: int = int64("0+")
@@ -94,14 +93,14 @@ class PublishedPartition(Struct):
 
 
 class PublishedTopic(Struct):
-    """Partitions of a topic."""
+    """Partitions of one topic."""
 
     name: str = string("0+")
     partitions: list[PublishedPartition] = array(PublishedPartition, "0+")
 
 
 class PublishResponse(Message, versions="0-0", flexible_from=0):
-    """What was published, and whether an earlier request has done it.
+    """The published offsets. `is_repeated`: an earlier request has published the job.
 
     Errors: INVALID_REQUEST, UNKNOWN_TOPIC_OR_PARTITION, NON_EMPTY_GROUP, CORRUPT_MESSAGE,
     MESSAGE_TOO_LARGE, TRANSACTIONAL_ID_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED,
@@ -116,7 +115,7 @@ class PublishResponse(Message, versions="0-0", flexible_from=0):
 
 
 class StageRequest(Message, versions="0-0", flexible_from=0):
-    """A piece of a file of a job, which begins with position 0 and grows at its end."""
+    """Append a piece to a job's file. The first piece has position 0."""
 
     job_id: str = string("0+")
     name: str = string("0+")
@@ -126,7 +125,7 @@ class StageRequest(Message, versions="0-0", flexible_from=0):
 
 
 class StageResponse(Message, versions="0-0", flexible_from=0):
-    """How long the file is now; once the last piece was taken it is on disk."""
+    """The size of the file. After the last piece, the file is synced to disk."""
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
@@ -135,13 +134,13 @@ class StageResponse(Message, versions="0-0", flexible_from=0):
 
 
 class DropStagedRequest(Message, versions="0-0", flexible_from=0):
-    """Forget what a job has staged."""
+    """Delete the staged files of a job."""
 
     job_id: str = string("0+")
 
 
 class DropStagedResponse(Message, versions="0-0", flexible_from=0):
-    """There is nothing left of it."""
+    """Without an error, the job has no staged files."""
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")

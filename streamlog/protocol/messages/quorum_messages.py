@@ -1,8 +1,8 @@
-"""What the controllers' quorum says to itself: Vote, Begin- and EndQuorumEpoch, snapshots.
+"""The quorum of the controllers: elections, its description, snapshots, and its control records.
 
-Declarations only, see `schema`; field by field they are Kafka's own (KIP-595, 630, 836), which a
-test checks, but for those under `OWN_TAG`. Entries go by Fetch, see `data`. With them stand the
-control records of the log and of snapshots.
+Declarations only, see `schema`. The fields are Kafka's own (KIP-595, KIP-630, KIP-836), which a
+test checks, except those under `OWN_TAG`. Not here: replicas read entries by Fetch
+(`produce_and_fetch`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from streamlog.protocol.schema import (
 
 
 class VoteNodeEndpoint(Struct):
-    """Where a leader named in the same response is reached."""
+    """The address of a leader that the response names."""
 
     node_id: int = int32("1+")
     host: str = string("1+")
@@ -35,7 +35,7 @@ class VoteNodeEndpoint(Struct):
 
 
 class LeaderEndpoint(Struct):
-    """Where the leader that asks is reached."""
+    """A listener of the leader that sends the request."""
 
     name: str = string("1+")
     host: str = string("1+")
@@ -43,9 +43,10 @@ class LeaderEndpoint(Struct):
 
 
 class VotePartition(Struct):
-    """A candidate, and how far its log reaches.
+    """A candidate, with the end of its log.
 
-    `pre_vote` is ours here, as versions up to 1 have no such field: would you (KIP-996)?
+    `pre_vote` is ours, because Kafka has it only in version 2 (KIP-996): the voter says whether it
+    would vote for the candidate, without voting.
     """
 
     partition_index: int = int32("0+")
@@ -59,14 +60,14 @@ class VotePartition(Struct):
 
 
 class VoteTopic(Struct):
-    """Partitions of one topic; there is but one of both."""
+    """The partitions of one topic. The quorum has only one topic, with one partition."""
 
     topic_name: str = string("0+")
     partitions: list[VotePartition] = array(VotePartition, "0+")
 
 
 class VoteRequest(Message, versions="0-1", flexible_from=0):
-    """A controller wants to lead the quorum."""
+    """A controller asks for votes, to lead the quorum."""
 
     cluster_id: str | None = string("0+", nullable="0+", default=None)
     voter_id: int = int32("1+", default=-1)
@@ -74,7 +75,7 @@ class VoteRequest(Message, versions="0-1", flexible_from=0):
 
 
 class VotePartitionResult(Struct):
-    """Yes or no, and what the voter knows."""
+    """Whether the vote is granted, and the leader and epoch that the voter knows."""
 
     partition_index: int = int32("0+")
     error_code: int = int16("0+")
@@ -91,7 +92,7 @@ class VoteTopicResult(Struct):
 
 
 class VoteResponse(Message, versions="0-1", flexible_from=0):
-    """A vote. Errors: INCONSISTENT_CLUSTER_ID, CLUSTER_AUTHORIZATION_FAILED."""
+    """The vote. Errors: INCONSISTENT_CLUSTER_ID, CLUSTER_AUTHORIZATION_FAILED."""
 
     error_code: int = int16("0+")
     topics: list[VoteTopicResult] = array(VoteTopicResult, "0+")
@@ -99,7 +100,7 @@ class VoteResponse(Message, versions="0-1", flexible_from=0):
 
 
 class BeginEpochPartition(Struct):
-    """Who leads which epoch."""
+    """The leader of an epoch."""
 
     partition_index: int = int32("0+")
     voter_directory_id: bytes = uuid("1+")
@@ -115,7 +116,7 @@ class BeginEpochTopic(Struct):
 
 
 class BeginQuorumEpochRequest(Message, versions="0-1", flexible_from=1):
-    """A controller says that it leads."""
+    """A controller announces that it leads a new epoch."""
 
     cluster_id: str | None = string("0+", nullable="0+", default=None)
     voter_id: int = int32("1+", default=-1)
@@ -124,7 +125,7 @@ class BeginQuorumEpochRequest(Message, versions="0-1", flexible_from=1):
 
 
 class EpochPartitionResult(Struct):
-    """What the voter knows. Errors: FENCED_LEADER_EPOCH."""
+    """The leader and epoch that the voter knows. Errors: FENCED_LEADER_EPOCH."""
 
     partition_index: int = int32("0+")
     error_code: int = int16("0+")
@@ -140,7 +141,7 @@ class EpochTopicResult(Struct):
 
 
 class BeginQuorumEpochResponse(Message, versions="0-1", flexible_from=1):
-    """Heard. Errors: INCONSISTENT_CLUSTER_ID, CLUSTER_AUTHORIZATION_FAILED."""
+    """The acknowledgement. Errors: INCONSISTENT_CLUSTER_ID, CLUSTER_AUTHORIZATION_FAILED."""
 
     error_code: int = int16("0+")
     topics: list[EpochTopicResult] = array(EpochTopicResult, "0+")
@@ -148,14 +149,14 @@ class BeginQuorumEpochResponse(Message, versions="0-1", flexible_from=1):
 
 
 class PreferredCandidate(Struct):
-    """A voter that should lead next."""
+    """A voter that should become the next leader."""
 
     candidate_id: int = int32("1+")
     candidate_directory_id: bytes = uuid("1+")
 
 
 class EndEpochPartition(Struct):
-    """Who leads no longer, and who should try first."""
+    """The leader that resigns, and the voters that should become candidates first."""
 
     partition_index: int = int32("0+")
     leader_id: int = int32("0+")
@@ -172,7 +173,7 @@ class EndEpochTopic(Struct):
 
 
 class EndQuorumEpochRequest(Message, versions="0-1", flexible_from=1):
-    """A controller resigns: nobody needs to wait for its silence."""
+    """A leader resigns, so that the voters need not wait until it times out."""
 
     cluster_id: str | None = string("0+", nullable="0+", default=None)
     topics: list[EndEpochTopic] = array(EndEpochTopic, "0+")
@@ -180,7 +181,7 @@ class EndQuorumEpochRequest(Message, versions="0-1", flexible_from=1):
 
 
 class EndQuorumEpochResponse(Message, versions="0-1", flexible_from=1):
-    """Heard. Errors: INCONSISTENT_CLUSTER_ID, CLUSTER_AUTHORIZATION_FAILED."""
+    """The acknowledgement. Errors: INCONSISTENT_CLUSTER_ID, CLUSTER_AUTHORIZATION_FAILED."""
 
     error_code: int = int16("0+")
     topics: list[EpochTopicResult] = array(EpochTopicResult, "0+")
@@ -188,7 +189,7 @@ class EndQuorumEpochResponse(Message, versions="0-1", flexible_from=1):
 
 
 class DescribeQuorumPartition(Struct):
-    """A partition to look at."""
+    """A partition to describe."""
 
     partition_index: int = int32("0+")
 
@@ -201,13 +202,13 @@ class DescribeQuorumTopic(Struct):
 
 
 class DescribeQuorumRequest(Message, versions="0-2", flexible_from=0):
-    """How far is everybody in the metadata log?"""
+    """Ask how far each replica of the metadata log is."""
 
     topics: list[DescribeQuorumTopic] = array(DescribeQuorumTopic, "0+")
 
 
 class QuorumReplicaState(Struct):
-    """How far one replica is; times are by the leader's wall clock, -1 if it does not know."""
+    """How far one replica is. Times are those of the leader's wall clock, -1 if unknown."""
 
     replica_id: int = int32("0+")
     replica_directory_id: bytes = uuid("2+")
@@ -215,7 +216,7 @@ class QuorumReplicaState(Struct):
     last_fetch_timestamp: int = int64("1+", default=-1)
     last_caught_up_timestamp: int = int64("1+", default=-1)
     is_rejoining: bool = boolean("0+", tag=OWN_TAG)
-    """Whether it is a voter that does not vote: its disk was replaced or damaged."""
+    """Whether it is a voter that must not vote yet, because its disk was replaced or damaged."""
 
 
 class DescribedQuorum(Struct):
@@ -239,7 +240,7 @@ class DescribedQuorumTopic(Struct):
 
 
 class QuorumListener(Struct):
-    """Where a controller is reached."""
+    """A listener of a controller."""
 
     name: str = string("2+")
     host: str = string("2+")
@@ -254,7 +255,7 @@ class QuorumNode(Struct):
 
 
 class DescribeQuorumResponse(Message, versions="0-2", flexible_from=0):
-    """How far everybody is."""
+    """How far each replica of the metadata log is."""
 
     error_code: int = int16("0+")
     error_message: str | None = string("2+", nullable="2+", default=None)
@@ -263,14 +264,14 @@ class DescribeQuorumResponse(Message, versions="0-2", flexible_from=0):
 
 
 class FetchedSnapshotId(Struct):
-    """Which snapshot: what all records before `end_offset` amount to."""
+    """A snapshot: the state after all records before `end_offset`."""
 
     end_offset: int = int64("0+")
     epoch: int = int32("0+")
 
 
 class PartitionSnapshot(Struct):
-    """From where to read which snapshot."""
+    """A snapshot, and the position in bytes to read it from."""
 
     partition: int = int32("0+")
     current_leader_epoch: int = int32("0+")
@@ -296,7 +297,7 @@ class FetchSnapshotRequest(Message, versions="0-0", flexible_from=0):
 
 
 class SnapshotLeader(Struct):
-    """Who leads the quorum now."""
+    """The present leader of the quorum."""
 
     leader_id: int = int32("0+")
     leader_epoch: int = int32("0+")
@@ -315,6 +316,7 @@ class PartitionSnapshotResult(Struct):
     current_leader: SnapshotLeader | None = struct(SnapshotLeader, "0+", tag=0)
     size: int = int64("0+")
     position: int = int64("0+")
+    # Unaligned: a piece may begin and end within a batch, as `max_bytes` cuts the file anywhere.
     unaligned_records: Records | None = record_batches("0+", nullable="none")
 
 
@@ -333,6 +335,9 @@ class FetchSnapshotResponse(Message, versions="0-0", flexible_from=0):
     topics: list[TopicSnapshotResult] = array(TopicSnapshotResult, "0+")
 
 
+# ---- control records of the metadata log and of snapshots ----
+
+
 class QuorumVoter(Struct):
     """A voter of the quorum."""
 
@@ -341,7 +346,7 @@ class QuorumVoter(Struct):
 
 
 class LeaderChangeMessage(Message, versions="0-1", flexible_from=0):
-    """A leader's first entry of its epoch, in a control record."""
+    """Control record: the first entry of a leader in its epoch."""
 
     version: int = int16("0+")
     leader_id: int = int32("0+")
@@ -350,13 +355,13 @@ class LeaderChangeMessage(Message, versions="0-1", flexible_from=0):
 
 
 class SnapshotHeaderRecord(Message, versions="0-0", flexible_from=0):
-    """How a snapshot begins, in a control record."""
+    """Control record: the first of a snapshot."""
 
     version: int = int16("0+")
     last_contained_log_timestamp: int = int64("0+")
 
 
 class SnapshotFooterRecord(Message, versions="0-0", flexible_from=0):
-    """How a whole snapshot ends, in a control record."""
+    """Control record: the last of a snapshot. Without it, the snapshot is incomplete."""
 
     version: int = int16("0+")

@@ -1,4 +1,7 @@
-"""SASL handshakes, users, ACLs, and client quotas."""
+"""SASL handshakes, users, ACLs, and client quotas.
+
+Declarations only, see `schema`.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from streamlog.protocol.schema import (
 
 
 class QuotaFilter(Struct):
-    """Entities of this type; `match_type` 0: of that name, 1: the default, 2: any."""
+    """A filter of entities of one type; `match_type` 0: by name, 1: the default, 2: any."""
 
     entity_type: str = string("0+")
     match_type: int = int8("0+")
@@ -28,28 +31,31 @@ class QuotaFilter(Struct):
 
 
 class DescribeClientQuotasRequest(Message, versions="0-1", flexible_from=1):
-    """Look at quotas that meet all filters; `strict`: and are of no other type."""
+    """Look up the quotas whose entities match all filters.
+
+    `strict` excludes entities that have a type without a filter (KIP-546).
+    """
 
     components: list[QuotaFilter] = array(QuotaFilter, "0+")
     strict: bool = boolean("0+")
 
 
 class QuotaEntity(Struct):
-    """Part of an entity; null is the default of its type."""
+    """A part of an entity; a null name is the default of the type."""
 
     entity_type: str = string("0+")
     entity_name: str | None = string("0+", nullable="0+")
 
 
 class QuotaValue(Struct):
-    """A bound."""
+    """A limit."""
 
     key: str = string("0+")
     value: float = float64("0+")
 
 
 class DescribedQuota(Struct):
-    """The bounds of one entity."""
+    """The limits of one entity."""
 
     entity: list[QuotaEntity] = array(QuotaEntity, "0+")
     values: list[QuotaValue] = array(QuotaValue, "0+")
@@ -65,7 +71,7 @@ class DescribeClientQuotasResponse(Message, versions="0-1", flexible_from=1):
 
 
 class QuotaOperation(Struct):
-    """Set a bound, or remove it."""
+    """Set a limit, or remove it."""
 
     key: str = string("0+")
     value: float = float64("0+")
@@ -73,21 +79,21 @@ class QuotaOperation(Struct):
 
 
 class QuotaAlteration(Struct):
-    """Changes to the bounds of one entity."""
+    """Changes to the limits of one entity."""
 
     entity: list[QuotaEntity] = array(QuotaEntity, "0+")
     ops: list[QuotaOperation] = array(QuotaOperation, "0+")
 
 
 class AlterClientQuotasRequest(Message, versions="0-1", flexible_from=1):
-    """Change quotas, or find out whether they could be changed."""
+    """Change quotas, or only validate the changes."""
 
     entries: list[QuotaAlteration] = array(QuotaAlteration, "0+")
     validate_only: bool = boolean("0+")
 
 
 class AlteredQuota(Struct):
-    """What became of the changes to one entity, all of them or none."""
+    """The result for one entity: all of its changes were made, or none."""
 
     error_code: int = int16("0+")
     error_message: str | None = string("0+", nullable="0+", default=None)
@@ -95,7 +101,7 @@ class AlteredQuota(Struct):
 
 
 class AlterClientQuotasResponse(Message, versions="0-1", flexible_from=1):
-    """What became of the changes."""
+    """The results."""
 
     throttle_time_ms: int = int32("0+")
     entries: list[AlteredQuota] = array(AlteredQuota, "0+")
@@ -104,14 +110,15 @@ class AlterClientQuotasResponse(Message, versions="0-1", flexible_from=1):
 class SaslHandshakeRequest(Message, versions="0-1"):
     """Choose a mechanism (KIP-43).
 
-    What it says comes bare after version 0, after version 1 in SaslAuthenticate.
+    After version 0, the messages of the mechanism follow without a header; after version 1, each is
+    a SaslAuthenticate request (KIP-152).
     """
 
     mechanism: str = string("0+")
 
 
 class SaslHandshakeResponse(Message, versions="0-1"):
-    """Which there are. Errors: UNSUPPORTED_SASL_MECHANISM, ILLEGAL_SASL_STATE."""
+    """The mechanisms of the broker. Errors: UNSUPPORTED_SASL_MECHANISM, ILLEGAL_SASL_STATE."""
 
     error_code: int = int16("0+")
     mechanisms: list[str] = string_array("0+")
@@ -124,7 +131,7 @@ class SaslAuthenticateRequest(Message, versions="0-2", flexible_from=2):
 
 
 class SaslAuthenticateResponse(Message, versions="0-2", flexible_from=2):
-    """The mechanism's answer; with the last one how long the session lasts (KIP-368).
+    """The mechanism's answer; the last one carries the lifetime of the session (KIP-368).
 
     Errors: SASL_AUTHENTICATION_FAILED, ILLEGAL_SASL_STATE.
     """
@@ -136,7 +143,7 @@ class SaslAuthenticateResponse(Message, versions="0-2", flexible_from=2):
 
 
 class DescribeAclsRequest(Message, versions="1-3", flexible_from=2):
-    """The ACLs that a filter matches; null and 1 match anything (KIP-140, KIP-290)."""
+    """List the ACLs that a filter matches; null and 1 match anything (KIP-140, KIP-290)."""
 
     resource_type_filter: int = int8("0+")
     resource_name_filter: str | None = string("0+", nullable="0+")
@@ -161,6 +168,7 @@ class DescribeAclsResource(Struct):
 
     resource_type: int = int8("0+")
     resource_name: str = string("0+")
+    # 3 is LITERAL; version 0 had no other patterns (KIP-290).
     pattern_type: int = int8("1+", default=3)
     acls: list[AclDescription] = array(AclDescription, "0+")
 
@@ -175,7 +183,7 @@ class DescribeAclsResponse(Message, versions="1-3", flexible_from=2):
 
 
 class AclCreation(Struct):
-    """An ACL to be."""
+    """An ACL to add."""
 
     resource_type: int = int8("0+")
     resource_name: str = string("0+")
@@ -193,21 +201,21 @@ class CreateAclsRequest(Message, versions="1-3", flexible_from=2):
 
 
 class AclCreationResult(Struct):
-    """What became of one. Errors: SECURITY_DISABLED, INVALID_REQUEST."""
+    """The result for one ACL. Errors: SECURITY_DISABLED, INVALID_REQUEST."""
 
     error_code: int = int16("0+")
     error_message: str | None = string("0+", nullable="0+", default=None)
 
 
 class CreateAclsResponse(Message, versions="1-3", flexible_from=2):
-    """What became of each."""
+    """The result for each ACL."""
 
     throttle_time_ms: int = int32("0+")
     results: list[AclCreationResult] = array(AclCreationResult, "0+")
 
 
 class DeleteAclsFilter(Struct):
-    """Which ACLs to delete, as in DescribeAcls."""
+    """A filter of ACLs to delete, as in DescribeAcls."""
 
     resource_type_filter: int = int8("0+")
     resource_name_filter: str | None = string("0+", nullable="0+")
@@ -219,13 +227,13 @@ class DeleteAclsFilter(Struct):
 
 
 class DeleteAclsRequest(Message, versions="1-3", flexible_from=2):
-    """Delete what filters match."""
+    """Delete the ACLs that any of the filters matches."""
 
     filters: list[DeleteAclsFilter] = array(DeleteAclsFilter, "0+")
 
 
 class DeleteAclsMatchingAcl(Struct):
-    """One that was deleted."""
+    """A deleted ACL."""
 
     error_code: int = int16("0+")
     error_message: str | None = string("0+", nullable="0+", default=None)
@@ -239,7 +247,7 @@ class DeleteAclsMatchingAcl(Struct):
 
 
 class DeleteAclsFilterResult(Struct):
-    """What one filter has deleted."""
+    """The ACLs that one filter has deleted."""
 
     error_code: int = int16("0+")
     error_message: str | None = string("0+", nullable="0+", default=None)
@@ -247,7 +255,7 @@ class DeleteAclsFilterResult(Struct):
 
 
 class DeleteAclsResponse(Message, versions="1-3", flexible_from=2):
-    """What each filter has deleted."""
+    """The ACLs that each filter has deleted."""
 
     throttle_time_ms: int = int32("0+")
     filter_results: list[DeleteAclsFilterResult] = array(DeleteAclsFilterResult, "0+")
@@ -260,20 +268,23 @@ class UserName(Struct):
 
 
 class DescribeUserScramCredentialsRequest(Message, versions="0", flexible_from=0):
-    """Which credentials users have; null or none: all users (KIP-554)."""
+    """List the credentials of users; null, or an empty list: of all users (KIP-554)."""
 
     users: list[UserName] | None = array(UserName, "0+", nullable="0+")
 
 
 class CredentialInfo(Struct):
-    """`mechanism`: 1 is SCRAM-SHA-256, 2 is SCRAM-SHA-512. What proves the password is not told."""
+    """A credential without its secrets.
+
+    `mechanism`: 1 is SCRAM-SHA-256, 2 is SCRAM-SHA-512.
+    """
 
     mechanism: int = int8("0+")
     iterations: int = int32("0+")
 
 
 class DescribeUserScramCredentialsResult(Struct):
-    """One user. Errors: RESOURCE_NOT_FOUND, DUPLICATE_RESOURCE."""
+    """The credentials of one user. Errors: RESOURCE_NOT_FOUND, DUPLICATE_RESOURCE."""
 
     user: str = string("0+")
     error_code: int = int16("0+")
@@ -306,18 +317,19 @@ class ScramCredentialUpsertion(Struct):
     mechanism: int = int8("0+")
     iterations: int = int32("0+")
     salt: bytes = opaque("0+")
+    # Still a secret: it is enough to authenticate with this mechanism.
     salted_password: bytes = secret("0+")
 
 
 class AlterUserScramCredentialsRequest(Message, versions="0", flexible_from=0):
-    """Remove and set credentials, of each user together or not at all."""
+    """Remove and set credentials. For each user, all changes are made, or none."""
 
     deletions: list[ScramCredentialDeletion] = array(ScramCredentialDeletion, "0+")
     upsertions: list[ScramCredentialUpsertion] = array(ScramCredentialUpsertion, "0+")
 
 
 class AlterUserScramCredentialsResult(Struct):
-    """What became of one user. Errors: RESOURCE_NOT_FOUND, UNACCEPTABLE_CREDENTIAL, ..."""
+    """The result for one user. Errors: RESOURCE_NOT_FOUND, UNACCEPTABLE_CREDENTIAL, ..."""
 
     user: str = string("0+")
     error_code: int = int16("0+")
@@ -325,7 +337,7 @@ class AlterUserScramCredentialsResult(Struct):
 
 
 class AlterUserScramCredentialsResponse(Message, versions="0", flexible_from=0):
-    """What became of each user."""
+    """The result for each user."""
 
     throttle_time_ms: int = int32("0+")
     results: list[AlterUserScramCredentialsResult] = array(AlterUserScramCredentialsResult, "0+")

@@ -1,4 +1,7 @@
-"""CreateTopics, DeleteTopics, and the requests that describe, alter, and list configs."""
+"""Topics and settings: create, delete, describe, alter and list them, and delete records.
+
+Declarations only, see `schema`.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from streamlog.protocol.schema import (
 
 
 class CreatableReplicaAssignment(Struct):
-    """Which brokers hold a partition."""
+    """The brokers that hold a partition."""
 
     partition_index: int = int32("0+")
     broker_ids: list[int] = int32_array("0+")
@@ -34,7 +37,10 @@ class CreatableTopicConfig(Struct):
 
 
 class CreatableTopic(Struct):
-    """A topic to create; -1 partitions or replicas: the broker's default (version 4)."""
+    """A topic to create.
+
+    -1 partitions or -1 replicas stand for the broker's default (version 4).
+    """
 
     name: str = string("0+")
     num_partitions: int = int32("0+")
@@ -44,7 +50,7 @@ class CreatableTopic(Struct):
 
 
 class CreateTopicsRequest(Message, versions="2-7", flexible_from=5):
-    """Create topics, or find out whether they could be created."""
+    """Create topics, or only validate the request."""
 
     topics: list[CreatableTopic] = array(CreatableTopic, "0+")
     timeout_ms: int = int32("0+", default=60000)
@@ -52,7 +58,7 @@ class CreateTopicsRequest(Message, versions="2-7", flexible_from=5):
 
 
 class CreatableTopicConfigs(Struct):
-    """A setting of the topic as it came out."""
+    """A setting of the created topic."""
 
     name: str = string("5+")
     value: str | None = string("5+", nullable="5+")
@@ -62,7 +68,7 @@ class CreatableTopicConfigs(Struct):
 
 
 class CreatableTopicResult(Struct):
-    """What became of one topic.
+    """The result for one topic.
 
     Errors: TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS,
     INVALID_REPLICATION_FACTOR, INVALID_CONFIG, ...
@@ -72,6 +78,7 @@ class CreatableTopicResult(Struct):
     topic_id: bytes = uuid("7+")
     error_code: int = int16("0+")
     error_message: str | None = string("1+", nullable="0+", default=None)
+    # Why there are no `configs`: the client may create the topic, but not describe its settings.
     topic_config_error_code: int = int16("5+", tag=0)
     num_partitions: int = int32("5+", default=-1)
     replication_factor: int = int16("5+", default=-1)
@@ -79,7 +86,7 @@ class CreatableTopicResult(Struct):
 
 
 class CreateTopicsResponse(Message, versions="2-7", flexible_from=5):
-    """What became of each topic."""
+    """The result for each topic."""
 
     throttle_time_ms: int = int32("2+")
     topics: list[CreatableTopicResult] = array(CreatableTopicResult, "0+")
@@ -93,7 +100,7 @@ class DeleteTopicState(Struct):
 
 
 class DeleteTopicsRequest(Message, versions="1-6", flexible_from=4):
-    """Delete topics: `topic_names` until version 5, `topics` from 6 on."""
+    """Delete topics: `topic_names` up to version 5, `topics` from version 6 on."""
 
     topics: list[DeleteTopicState] = array(DeleteTopicState, "6+")
     topic_names: list[str] = string_array("0-5")
@@ -101,7 +108,7 @@ class DeleteTopicsRequest(Message, versions="1-6", flexible_from=4):
 
 
 class DeletableTopicResult(Struct):
-    """What became of one topic. Errors: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID."""
+    """The result for one topic. Errors: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID."""
 
     name: str | None = string("0+", nullable="6+")
     topic_id: bytes = uuid("6+")
@@ -110,14 +117,14 @@ class DeletableTopicResult(Struct):
 
 
 class DeleteTopicsResponse(Message, versions="1-6", flexible_from=4):
-    """What became of each topic."""
+    """The result for each topic."""
 
     throttle_time_ms: int = int32("1+")
     responses: list[DeletableTopicResult] = array(DeletableTopicResult, "0+")
 
 
 class DescribeConfigsResource(Struct):
-    """Settings of a topic (type 2) or broker (4); null keys: all of them."""
+    """A topic (type 2) or a broker (type 4) to describe; null keys: all settings."""
 
     resource_type: int = int8("0+")
     resource_name: str = string("0+")
@@ -125,7 +132,7 @@ class DescribeConfigsResource(Struct):
 
 
 class DescribeConfigsRequest(Message, versions="1-4", flexible_from=4):
-    """Look at settings."""
+    """Describe settings."""
 
     resources: list[DescribeConfigsResource] = array(DescribeConfigsResource, "0+")
     include_synonyms: bool = boolean("1+")
@@ -133,7 +140,7 @@ class DescribeConfigsRequest(Message, versions="1-4", flexible_from=4):
 
 
 class DescribeConfigsSynonym(Struct):
-    """A place the value could come from, the strongest first."""
+    """A source of the value, with its value; the one with the highest precedence comes first."""
 
     name: str = string("1+")
     value: str | None = string("1+", nullable="0+")
@@ -143,7 +150,7 @@ class DescribeConfigsSynonym(Struct):
 class DescribeConfigsResourceResult(Struct):
     """One setting.
 
-    `config_source`: 1 topic, 2 broker, 3 all brokers, 4 broker's start, 5 default.
+    `config_source`: 1 topic, 2 this broker, 3 all brokers, 4 the broker's start, 5 the default.
     `config_type`: 1 boolean, 2 string, 3 int, 4 short, 5 long, 6 double, 7 list, 8 class,
     9 password.
     """
@@ -159,7 +166,7 @@ class DescribeConfigsResourceResult(Struct):
 
 
 class DescribeConfigsResult(Struct):
-    """Settings of one resource."""
+    """The settings of one resource."""
 
     error_code: int = int16("0+")
     error_message: str | None = string("0+", nullable="0+", default=None)
@@ -184,7 +191,10 @@ class AlterableConfig(Struct):
 
 
 class AlterConfigsResource(Struct):
-    """Changes to the settings of a topic (type 2) or broker (4; without a name: of all)."""
+    """Changes to the settings of a topic (type 2) or a broker (type 4).
+
+    A broker without a name stands for all brokers.
+    """
 
     resource_type: int = int8("0+")
     resource_name: str = string("0+")
@@ -199,7 +209,7 @@ class IncrementalAlterConfigsRequest(Message, versions="0-1", flexible_from=1):
 
 
 class AlterConfigsResourceResponse(Struct):
-    """What became of the changes to one resource, all of them or none."""
+    """The result for one resource: all of its changes were made, or none."""
 
     error_code: int = int16("0+")
     error_message: str | None = string("0+", nullable="0+", default=None)
@@ -208,14 +218,14 @@ class AlterConfigsResourceResponse(Struct):
 
 
 class IncrementalAlterConfigsResponse(Message, versions="0-1", flexible_from=1):
-    """What became of the changes."""
+    """The results."""
 
     throttle_time_ms: int = int32("0+")
     responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse, "0+")
 
 
 class DeleteRecordsPartition(Struct):
-    """Delete what is before an offset; -1: before the high watermark."""
+    """Delete the records before an offset; -1: before the high watermark."""
 
     partition_index: int = int32("0+")
     offset: int = int64("0+")
@@ -236,7 +246,7 @@ class DeleteRecordsRequest(Message, versions="0-2", flexible_from=2):
 
 
 class DeleteRecordsPartitionResult(Struct):
-    """Where a partition begins now. Errors: OFFSET_OUT_OF_RANGE, POLICY_VIOLATION, ..."""
+    """The new log start offset. Errors: OFFSET_OUT_OF_RANGE, POLICY_VIOLATION, ..."""
 
     partition_index: int = int32("0+")
     low_watermark: int = int64("0+")
@@ -251,16 +261,16 @@ class DeleteRecordsTopicResult(Struct):
 
 
 class DeleteRecordsResponse(Message, versions="0-2", flexible_from=2):
-    """Where the partitions begin now."""
+    """The new log start offsets."""
 
     throttle_time_ms: int = int32("0+")
     topics: list[DeleteRecordsTopicResult] = array(DeleteRecordsTopicResult, "0+")
 
 
 class ListConfigResourcesRequest(Message, versions="0-1", flexible_from=0):
-    """List the resources of these types, or if there are none, of all.
+    """List the resources of these types; without types, of all types.
 
-    Version 0 is about subscriptions of client metrics alone.
+    Version 0 lists only subscriptions of client metrics.
     """
 
     resource_types: list[int] = int8_array("1+")
@@ -270,11 +280,15 @@ class ListedConfigResource(Struct):
     """A resource; see DescribeConfigs for the numbers of types."""
 
     resource_name: str = string("0+")
+    # 16 is the type of client metrics, the only one of version 0.
     resource_type: int = int8("1+", default=16)
 
 
 class ListConfigResourcesResponse(Message, versions="0-1", flexible_from=0):
-    """What there is. Errors: UNSUPPORTED_VERSION (a type), CLUSTER_AUTHORIZATION_FAILED."""
+    """The resources.
+
+    Errors: UNSUPPORTED_VERSION (for an unknown type), CLUSTER_AUTHORIZATION_FAILED.
+    """
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
@@ -289,7 +303,7 @@ class ReplacedConfig(Struct):
 
 
 class ReplaceConfigsResource(Struct):
-    """All settings of a topic (type 2) or broker (4) that are not to be at their defaults."""
+    """All settings of a topic (type 2) or a broker (type 4) that are not at their defaults."""
 
     resource_type: int = int8("0+")
     resource_name: str = string("0+")
@@ -297,14 +311,14 @@ class ReplaceConfigsResource(Struct):
 
 
 class AlterConfigsRequest(Message, versions="0-2", flexible_from=2):
-    """Replace settings."""
+    """Replace settings: those that are not in the request return to their defaults."""
 
     resources: list[ReplaceConfigsResource] = array(ReplaceConfigsResource, "0+")
     validate_only: bool = boolean("0+")
 
 
 class AlterConfigsResponse(Message, versions="0-2", flexible_from=2):
-    """What became of it."""
+    """The results."""
 
     throttle_time_ms: int = int32("0+")
     responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse, "0+")

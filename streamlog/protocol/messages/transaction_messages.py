@@ -1,4 +1,7 @@
-"""Transactions: of producers, of coordinators, and of those who look at them."""
+"""Transactions: requests of producers, coordinators and admins, and the records that store them.
+
+Declarations only, see `schema`. The fields are Kafka's own, except those under `OWN_TAG`.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +30,16 @@ class DescribeProducersTopic(Struct):
 
 
 class DescribeProducersRequest(Message, versions="0-0", flexible_from=0):
-    """Who writes to partitions?"""
+    """List the producers that write to partitions (KIP-664)."""
 
     topics: list[DescribeProducersTopic] = array(DescribeProducersTopic, "0+")
 
 
 class DescribedProducer(Struct):
-    """A producer as a partition knows it; -1 for what it does not know, or no transaction."""
+    """A producer as a partition knows it.
+
+    -1 stands for an unknown value, or for no transaction.
+    """
 
     producer_id: int = int64("0+")
     producer_epoch: int = int32("0+")
@@ -67,7 +73,7 @@ class DescribeProducersResponse(Message, versions="0-0", flexible_from=0):
 
 
 class DescribeTransactionsRequest(Message, versions="0-0", flexible_from=0):
-    """How is it with these transactional ids?"""
+    """Describe the transactions of these transactional ids (KIP-664)."""
 
     transactional_ids: list[str] = string_array("0+")
 
@@ -93,7 +99,7 @@ class DescribedTransaction(Struct):
 
 
 class DescribeTransactionsResponse(Message, versions="0-0", flexible_from=0):
-    """Each transactional id."""
+    """The transaction of each transactional id."""
 
     throttle_time_ms: int = int32("0+")
     transaction_states: list[DescribedTransaction] = array(DescribedTransaction, "0+")
@@ -107,7 +113,7 @@ class AddPartitionsToTxnTopic(Struct):
 
 
 class AddPartitionsToTxnTransaction(Struct):
-    """Partitions of one transaction; `verify_only`: whether they are in it already."""
+    """Partitions of one transaction; `verify_only`: only check that it contains them."""
 
     transactional_id: str = string("4+")
     producer_id: int = int64("4+")
@@ -117,9 +123,9 @@ class AddPartitionsToTxnTransaction(Struct):
 
 
 class AddPartitionsToTxnRequest(Message, versions="0-4", flexible_from=3):
-    """A producer is about to write to partitions in its transaction, which begins by that.
+    """Add partitions to a producer's transaction before it writes to them; the first ones begin it.
 
-    From version 4 on brokers ask each other, on behalf of many producers.
+    From version 4 on, brokers send it, for the transactions of several producers.
     """
 
     transactions: list[AddPartitionsToTxnTransaction] = array(AddPartitionsToTxnTransaction, "4+")
@@ -130,7 +136,10 @@ class AddPartitionsToTxnRequest(Message, versions="0-4", flexible_from=3):
 
 
 class AddPartitionsToTxnPartitionResult(Struct):
-    """Errors: CONCURRENT_TRANSACTIONS, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, ..."""
+    """The result for one partition.
+
+    Errors: CONCURRENT_TRANSACTIONS, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, ...
+    """
 
     partition_index: int = int32("0+")
     partition_error_code: int = int16("0+")
@@ -146,14 +155,17 @@ class AddPartitionsToTxnTopicResult(Struct):
 
 
 class AddPartitionsToTxnResult(Struct):
-    """What has become of the partitions of one transaction."""
+    """The results for the partitions of one transaction."""
 
     transactional_id: str = string("4+")
     topic_results: list[AddPartitionsToTxnTopicResult] = array(AddPartitionsToTxnTopicResult, "4+")
 
 
 class AddPartitionsToTxnResponse(Message, versions="0-4", flexible_from=3):
-    """All partitions of a transaction were added, or none: then some say why."""
+    """The result for each partition.
+
+    All partitions of a transaction were added, or none; then the codes of some say why.
+    """
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("4+")
@@ -164,7 +176,7 @@ class AddPartitionsToTxnResponse(Message, versions="0-4", flexible_from=3):
 
 
 class AddOffsetsToTxnRequest(Message, versions="0-4", flexible_from=3):
-    """A producer is about to commit offsets of a group in its transaction."""
+    """Add a group's offsets to a transaction, before the producer commits them."""
 
     transactional_id: str = string("0+")
     producer_id: int = int64("0+")
@@ -173,14 +185,14 @@ class AddOffsetsToTxnRequest(Message, versions="0-4", flexible_from=3):
 
 
 class AddOffsetsToTxnResponse(Message, versions="0-4", flexible_from=3):
-    """Errors as for AddPartitionsToTxn."""
+    """The result. Errors as in AddPartitionsToTxn."""
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
 
 
 class EndTxnRequest(Message, versions="0-4", flexible_from=3):
-    """A producer commits its transaction, or aborts it."""
+    """Commit or abort a transaction."""
 
     transactional_id: str = string("0+")
     producer_id: int = int64("0+")
@@ -189,7 +201,7 @@ class EndTxnRequest(Message, versions="0-4", flexible_from=3):
 
 
 class EndTxnResponse(Message, versions="0-4", flexible_from=3):
-    """Errors: INVALID_TXN_STATE, CONCURRENT_TRANSACTIONS, PRODUCER_FENCED, ..."""
+    """The result. Errors: INVALID_TXN_STATE, CONCURRENT_TRANSACTIONS, PRODUCER_FENCED, ..."""
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
@@ -203,7 +215,10 @@ class WritableTxnMarkerTopic(Struct):
 
 
 class WritableTxnMarker(Struct):
-    """How a producer's transaction ends in some partitions; `transaction_result`: committed."""
+    """The end of a producer's transaction in some partitions.
+
+    `transaction_result`: True for commit, False for abort.
+    """
 
     producer_id: int = int64("0+")
     producer_epoch: int = int16("0+")
@@ -213,9 +228,10 @@ class WritableTxnMarker(Struct):
 
 
 class WriteTxnMarkersRequest(Message, versions="1-1", flexible_from=1):
-    """A coordinator ends transactions, or an admin one that nobody else ends any more.
+    """Write the markers that end transactions.
 
-    `coordinator_id` is ours, and tells which broker's coordinator it is.
+    A coordinator sends it; or an admin, for a transaction that has no coordinator any more.
+    `coordinator_id` is ours: the broker of the coordinator, or -1.
     """
 
     markers: list[WritableTxnMarker] = array(WritableTxnMarker, "0+")
@@ -223,7 +239,10 @@ class WriteTxnMarkersRequest(Message, versions="1-1", flexible_from=1):
 
 
 class WritableTxnMarkerPartitionResult(Struct):
-    """Errors: TRANSACTION_COORDINATOR_FENCED, INVALID_PRODUCER_EPOCH, ..."""
+    """The result for one partition.
+
+    Errors: TRANSACTION_COORDINATOR_FENCED, INVALID_PRODUCER_EPOCH, ...
+    """
 
     partition_index: int = int32("0+")
     error_code: int = int16("0+")
@@ -239,20 +258,20 @@ class WritableTxnMarkerTopicResult(Struct):
 
 
 class WritableTxnMarkerResult(Struct):
-    """What has become of one marker."""
+    """The result for one marker."""
 
     producer_id: int = int64("0+")
     topics: list[WritableTxnMarkerTopicResult] = array(WritableTxnMarkerTopicResult, "0+")
 
 
 class WriteTxnMarkersResponse(Message, versions="1-1", flexible_from=1):
-    """What has become of the markers."""
+    """The result for each marker."""
 
     markers: list[WritableTxnMarkerResult] = array(WritableTxnMarkerResult, "0+")
 
 
 class TxnOffsetCommitRequestPartition(Struct):
-    """The next offset to read."""
+    """The offset to commit."""
 
     partition_index: int = int32("0+")
     committed_offset: int = int64("0+")
@@ -268,10 +287,10 @@ class TxnOffsetCommitRequestTopic(Struct):
 
 
 class TxnOffsetCommitRequest(Message, versions="0-4", flexible_from=3):
-    """Offsets that count once the transaction is committed.
+    """Commit offsets in a transaction; they take effect when it commits.
 
-    From version 3 on the group's member says who it is, so that one that was replaced is refused
-    (KIP-447).
+    From version 3 on, the request names the group's member and generation, so that the coordinator
+    can refuse a member that was replaced (KIP-447).
     """
 
     transactional_id: str = string("0+")
@@ -285,7 +304,10 @@ class TxnOffsetCommitRequest(Message, versions="0-4", flexible_from=3):
 
 
 class TxnOffsetCommitResponsePartition(Struct):
-    """Errors as for OffsetCommit, and INVALID_TXN_STATE, INVALID_PRODUCER_EPOCH."""
+    """The result for one partition.
+
+    Errors as in OffsetCommit, and INVALID_TXN_STATE, INVALID_PRODUCER_EPOCH.
+    """
 
     partition_index: int = int32("0+")
     error_code: int = int16("0+")
@@ -301,16 +323,17 @@ class TxnOffsetCommitResponseTopic(Struct):
 
 
 class TxnOffsetCommitResponse(Message, versions="0-4", flexible_from=3):
-    """Each partition has a code of its own."""
+    """The result for each partition; there is no code for the whole request."""
 
     throttle_time_ms: int = int32("0+")
     topics: list[TxnOffsetCommitResponseTopic] = array(TxnOffsetCommitResponseTopic, "0+")
 
 
 class ListTransactionsRequest(Message, versions="0-1", flexible_from=0):
-    """Which transactional ids are there, in these states, of these producers, open for so long?
+    """List transactional ids, filtered by state, producer, and age of the transaction.
 
-    An empty filter lets all through. `duration_filter`: milliseconds, negative for none (KIP-994).
+    An empty filter admits all. `duration_filter` is the least age in milliseconds; negative for
+    none (KIP-994).
     """
 
     state_filters: list[str] = string_array("0+")
@@ -319,7 +342,7 @@ class ListTransactionsRequest(Message, versions="0-1", flexible_from=0):
 
 
 class TransactionStateRecord(Struct):
-    """A transactional id."""
+    """A transactional id with the state of its transaction."""
 
     transactional_id: str = string("0+")
     producer_id: int = int64("0+")
@@ -327,7 +350,7 @@ class TransactionStateRecord(Struct):
 
 
 class ListTransactionsResponse(Message, versions="0-1", flexible_from=0):
-    """Those there are, and which filters name no state."""
+    """The transactional ids, and the filters that name no known state."""
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
@@ -335,11 +358,11 @@ class ListTransactionsResponse(Message, versions="0-1", flexible_from=0):
     transaction_states: list[TransactionStateRecord] = array(TransactionStateRecord, "0+")
 
 
-# The records of `__transaction_state`.
+# ---- the records of `__transaction_state` ----
 
 
 class TransactionLogKey(Message, versions="0-0"):
-    """Of a record about a transactional id."""
+    """The key of a record: the transactional id."""
 
     transactional_id: str = string("0")
 
@@ -352,7 +375,7 @@ class PartitionsSchema(Struct):
 
 
 class TransactionLogValue(Message, versions="0-1", flexible_from=1):
-    """A transactional id as it is from this record on."""
+    """The state of a transactional id from this record on."""
 
     producer_id: int = int64("0+")
     previous_producer_id: int = int64("1+", default=-1, tag=0)
