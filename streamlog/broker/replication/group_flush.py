@@ -1,7 +1,7 @@
 """GroupFlush: syncs the logs of a data directory in rounds, in a worker thread.
 
-One round runs at a time. Everything that is appended meanwhile is covered by the next one: one
-fdatasync per file, for any number of requests. A request whose answer depends on the sync leaves a
+One round runs at a time. The next round covers everything that is appended meanwhile, with one
+fdatasync per file for any number of requests. A request whose answer depends on the sync leaves a
 callback (`then`).
 
 Rules of this module: a round that failed is the last one, because it is unknown then what the disk
@@ -65,7 +65,7 @@ class _Round:
         failure: OSError | None = None
         for _, sync in self.syncs:
             if failure is not None:
-                sync.close()
+                sync.close()  # It holds descriptors.
                 continue
             try:
                 sync.run()
@@ -92,7 +92,7 @@ class GroupFlush:
     def add(self, partition: Flushed, *, sealed_only: bool = False) -> None:
         """Sync what is in the partition's log now, with the next round.
 
-        With `sealed_only`, only segments that are not written any more.
+        With `sealed_only`, sync the sealed segments only.
         """
         # A full sync that is due already includes the sealed segments.
         self._due[partition] = sealed_only and self._due.get(partition, True)
@@ -133,6 +133,7 @@ class GroupFlush:
 
     def _start_soon(self) -> None:
         """Start a round in the next turn of the loop, so that it covers this whole turn."""
+        # The end of a round that runs starts the next one (`_on_done`).
         if not self._scheduled and self._current is None:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._start)
@@ -144,6 +145,7 @@ class GroupFlush:
         self._begin(due, waiting)
 
     def _begin(self, due: dict[Flushed, bool], waiting: list[Callback]) -> None:
+        # `_begin_syncs` takes out of `due` what it begins; the round keeps the rest.
         next_round = _Round(self._begin_syncs(due), waiting, due)
         if self._failure is not None or not (next_round.syncs or next_round.rest):
             _call(next_round.waiting, self._failure)
@@ -197,7 +199,8 @@ class GroupFlush:
         error = done.result()
         failure = None if error is None else self._directory.failure_of(error)
         if isinstance(failure, TooManyOpenFiles):
-            # Each file is synced or was not touched: only the directory could not be opened.
+            # Every file is either synced or untouched, since only the directory could not be
+            # opened. So a repetition of the whole round is safe.
             self._log_short(failure)
             finished.rest.update((partition, False) for partition, _ in finished.syncs)
             self._begin_later(finished)
@@ -207,6 +210,7 @@ class GroupFlush:
         else:
             for partition, sync in finished.syncs:
                 partition.on_synced(sync)
+            # The callbacks wait for all that was due when they were added, not for one round.
             if finished.rest:
                 self._begin(finished.rest, finished.waiting)
                 return

@@ -1,4 +1,4 @@
-"""Partition: one partition as this broker serves it; Partitions: all of this broker.
+"""Partition, Partitions: one partition as this broker serves it, and all that have a log here.
 
 A layer over `PartitionLog` that limits what clients may read. On a single broker the high watermark
 is the end of what is on disk (`flush=always`), or of the log (`flush=os`). The last stable offset
@@ -47,8 +47,8 @@ NO_EPOCH = -1
 HIGH_WATERMARK = -1
 """The offset of a deletion up to the high watermark."""
 RELEASED_BYTES = 2**31 - 1
-"""The size to report for a transaction marker, which may release any number of bytes to readers of
-committed records: it wakes all of them."""
+"""The size to report for a transaction marker. A marker may release any number of bytes to readers
+of committed records, so this size wakes all of them."""
 
 
 class AppendListener(Protocol):
@@ -178,6 +178,8 @@ class Partition:
         first = self.log.producers.transactions.first_unstable_offset
         if first is None:
             return high_watermark
+        # The head of an open transaction may have been deleted: DeleteRecords goes up to the high
+        # watermark, and does not ask for transactions.
         return min(high_watermark, max(first, self.log.log_start_offset))
 
     def may_acknowledge(self, offset: int) -> bool:
@@ -187,6 +189,7 @@ class Partition:
         """
         if not self._alone:
             return self.high_watermark >= offset
+        # With `flush=os`, an answer waits for a sync only where `flush.messages` demands one.
         return self.log.synced.offset >= offset or not self._is_due()
 
     def is_kept(self, offset: int) -> bool:
@@ -351,6 +354,7 @@ class Partition:
         result = self.log.end_transaction(
             producer_id, producer_epoch, marker, now_ms=now_ms, wall_ms=wall_ms
         )
+        # With `flush=always` the marker counts after its sync, see `on_synced`.
         if not self._always:
             self.log.producers.transactions.settle(self.high_watermark)
         self._on_appended(RELEASED_BYTES, rolled_at, now_ms)
@@ -364,6 +368,7 @@ class Partition:
         """
         if not self.is_leader:
             return None
+        # The last append before the start of this process is not known: the quiet time begins now.
         if self._appended_ms is None:
             self._appended_ms = now_ms
         is_open = self.log.producers.transactions.first_unstable_offset is not None
@@ -385,7 +390,10 @@ class Partition:
             self._on_appended(result.size_bytes, rolled_at, now_ms)
 
     def _on_appended(self, size_bytes: int, rolled_at: int, now_ms: int) -> None:
-        """Schedule the sync of an append; `rolled_at` is the active segment's earlier start."""
+        """Schedule the sync of an append.
+
+        `rolled_at` is the base offset that the active segment had before the append.
+        """
         self._appended_ms = now_ms
         if not self._alone and self.replica is not None:
             self.replica.on_appended(size_bytes)
@@ -399,8 +407,11 @@ class Partition:
         self._listener.on_append(self.topic, self.index, size_bytes)
         if self._is_due():
             self._flush.add(self)
+        # The append has sealed a segment. Sealed segments are synced with `flush=os` too.
         elif self.log.active_base_offset != rolled_at:
             self._flush.add(self, sealed_only=True)
+        # `flush.ms` counts from the oldest append that is not synced: later ones do not move the
+        # deadline, and the next full sync removes it.
         if self._deadline_ms is None and self.log.config.flush_ms < FLUSH_NEVER:
             self._deadline_ms = now_ms + self.log.config.flush_ms
             self._flush.add_later(self, self._deadline_ms)
@@ -440,12 +451,14 @@ class Partition:
         """Begin a sync of what is in the log now. Raises what `PartitionLog.begin_sync` raises."""
         if not sealed_only:
             self._deadline_ms = None
+            # Bytes that are appended during this sync belong to the next one.
             self._syncing_bytes, self._hidden_bytes = self._hidden_bytes, 0
         return self.log.begin_sync(sealed_only=sealed_only)
 
     def on_synced(self, sync: PendingSync) -> None:
         """Take up a sync that succeeded: more may be committed."""
         self.log.end_sync(sync)
+        # A partition that has lost its last follower may still have requests that wait for it.
         if self.replica is not None and (not self._alone or self.replica.has_waiting_commits):
             self.replica.on_synced(sync.generation)
         if not self._alone:
@@ -471,7 +484,7 @@ class Partition:
         return unsynced > 0 and (self._always or unsynced >= self.log.config.flush_messages)
 
     def delete_before(self, offset: int) -> None:
-        """Delete the records below `offset`; -1 means all below the high watermark (KIP-107).
+        """Delete the records below `offset` (KIP-107); -1 stands for the high watermark.
 
         The deletion is durable once the directory has written its checkpoints.
 
@@ -581,7 +594,7 @@ class Partitions:
         return self._hosted.get((topic, index))
 
     def lead(self, topic: str, index: int) -> bool:
-        """Serve a partition as its leader; return whether it was not served before.
+        """Serve a partition as its leader; return False if it was served as such before.
 
         Raises:
             UnknownTopicOrPartition: its log is not on this broker.
@@ -591,7 +604,7 @@ class Partitions:
         return before is not partition
 
     def resign(self, topic: str, index: int) -> bool:
-        """Stop to serve a partition as its leader; return whether it was served.
+        """Stop serving a partition as its leader; return whether it was served.
 
         Waiting requests are answered.
         """
@@ -601,14 +614,14 @@ class Partitions:
         return True
 
     def drop(self, topic: str, index: int) -> None:
-        """Forget a partition without a log here any more; `resign` comes before."""
+        """Forget a partition whose log is no longer on this broker. Call `resign` first."""
         self._hosted.pop((topic, index), None)
         self._listener.on_gone(topic, index)
 
     def high_watermark(self, topic: str, index: int) -> int:
         """Return a partition's high watermark, as far as this broker knows it.
 
-        0 before metadata has given the partition's log here a role.
+        It is 0 until metadata has given this broker's replica a role.
         """
         partition = self._hosted.get((topic, index))
         return 0 if partition is None else partition.high_watermark

@@ -155,6 +155,7 @@ class PartitionReplica:
         self._flushed = flushed
         self._on_committed = on_committed
         self._waiting: dict[int, Committed] = {}
+        """The callbacks of requests that wait for a commit, by ticket."""
         self._tickets = 0
         self._deletions: list[tuple[int, Committed]] = []
         """Requests that wait until all live replicas have deleted the records below an offset."""
@@ -189,7 +190,7 @@ class PartitionReplica:
 
     @property
     def is_in_touch(self) -> bool:
-        """Whether it follows a leader that has answered recently, in the present epoch."""
+        """Whether it follows a leader that has answered recently, in the current leader epoch."""
         follower = self.machine.follower
         if follower is None or follower.is_stopped or self._last_answer is None:
             return False
@@ -238,10 +239,12 @@ class PartitionReplica:
 
     def apply(self, state: ReplicaState, *, metadata_offset: int, now_ms: int) -> None:
         """Take the role of the committed state, see `Replica.on_metadata`."""
+        # Before the role changes: all that counted while this leader was alone is committed.
         self.read_offsets(keep=not self.is_alone)
         machine, node = self.machine, self._node
         self._perform(machine.on_registered(node.broker_epoch, node.registered_offset))
         self._perform(machine.on_metadata(state, metadata_offset=metadata_offset, now_ms=now_ms))
+        # A follower does not fetch before its log is synced (`Follower.next_fetch`).
         if self.facts.flushed_offset < self.facts.end_offset:
             self._flush.add(self._flushed)
         self.configure()
@@ -249,7 +252,7 @@ class PartitionReplica:
         self._node.neighbours.may_fetch(self)
 
     def read_offsets(self, *, keep: bool) -> None:
-        """Read the log's offsets: a leader without followers does not report its appends.
+        """Read the offsets from the log, because a leader without followers reports no appends.
 
         `keep` leaves the high watermark; otherwise everything that counts is committed.
         """
@@ -262,7 +265,7 @@ class PartitionReplica:
         facts.high_watermark = max(facts.high_watermark, log.log_start_offset)
 
     def configure(self) -> None:
-        """Go by other settings of the topic, or by another number of replicas."""
+        """Apply changed settings of the topic, or a changed number of replicas."""
         state = self.machine.state
         count = 1 if state is None else len(state.replicas)
         settings = ReplicaSettings(
@@ -294,6 +297,7 @@ class PartitionReplica:
         if leader is None:
             then(self.not_leader())
             return
+        # Stored first: the effects of `wait` may call back at once.
         self._tickets += 1
         self._waiting[self._tickets] = then
         self._perform(leader.wait(self._tickets, end_offset))
@@ -364,6 +368,7 @@ class PartitionReplica:
         leader = self.machine.leader
         if leader is None:
             return None
+        # Retention moves the start of the log without a report to the replica.
         self.facts.start_offset = self.log.log_start_offset
         answer, effects = leader.on_fetch(fetch, now_ms)
         self._perform(effects)
@@ -411,6 +416,7 @@ class PartitionReplica:
         follower = self.machine.follower
         self._last_answer = None if follower is None else (follower.epoch, now_ms)
         try:
+            # In order: a new high watermark comes after the batches that it covers.
             for effect in effects:
                 if isinstance(effect, AppendBatches):
                     self.log.append(records, now_ms=now_ms, origin=AppendOrigin.COPY)
@@ -438,8 +444,8 @@ class PartitionReplica:
     def refetch_damage(self) -> None:
         """Cut the log where records were lost, to fetch them again; for replicas out of sync.
 
-        A damaged log is emptied: it is not known what else it lacks. A log in which a repair has
-        replaced lost records by empty batches is cut at the first of them.
+        A damaged log is emptied, because it is unknown what else it lacks. A log in which a repair
+        has replaced lost records by empty batches is cut at the first of these batches.
 
         Raises:
             LogDirectoryError: the disk refused.
@@ -473,6 +479,7 @@ class PartitionReplica:
                 case RefuseAcknowledgement(ticket):
                     self._waiting.pop(ticket)(self._not_enough_replicas())
                 case LoseLeadership(_, tickets):
+                    # Only a leader counts the bytes of its appends.
                     self._uncommitted.clear()
                     for ticket in tickets:
                         self._waiting.pop(ticket)(self.not_leader())
@@ -514,6 +521,7 @@ class PartitionReplica:
                     "%s-%d is emptied and continues at offset %d, where its leader's log begins",
                     *(self.topic, self.index, offset),
                 )
+                # In the order of a cut, for the same reason.
                 self.log.high_watermark = offset
                 self.log.truncation.begin_restart(offset)
                 self._node.neighbours.keep_checkpoints()

@@ -5,9 +5,9 @@ time are reported, and the tickets to try again come back. `DelayedRequests` kee
 consumers and of followers behind such tickets and tries them again; a request that still lacks
 something is parked once more. Nothing polls.
 
-A wait counts down: it is parked with the bytes that it lacks over all its partitions, and each
-append to one of them is subtracted. That is exact as long as parking and appends are on one
-thread with nothing in between, which is the broker's loop.
+A wait counts down: it begins with the bytes that the request lacks over all its partitions, and
+every append to one of these partitions is subtracted. The count is exact because nothing is
+appended between a look at the logs and the parking: both happen in one step of the event loop.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ class Purgatory(Generic[Key]):
             wait.missing_bytes -= size_bytes
             if wait.missing_bytes <= 0:
                 ready.append(ticket)
+        # Not in the loop above: `cancel` changes the dict.
         for ticket in ready:
             self.cancel(ticket)
         return ready
@@ -92,6 +93,7 @@ class Purgatory(Generic[Key]):
         due = []
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             _, ticket = heapq.heappop(self._deadlines)
+            # A wait that has ended leaves its deadline in the heap.
             if ticket in self._waits:
                 self.cancel(ticket)
                 due.append(ticket)
@@ -126,7 +128,7 @@ class Wait(NamedTuple, Generic[Key]):
 
 
 class PendingAnswer(Protocol):
-    """A future, as far as it is ended here."""
+    """The part of a future that is used here."""
 
     def done(self) -> bool:
         """Return whether there is an answer, or the client has disconnected."""
@@ -217,8 +219,8 @@ class DelayedRequests(Generic[D]):
         self._parked.clear()
 
     def _wake(self, tickets: list[int]) -> None:
-        # Not at once: a request that appends to several partitions has more for a Fetch of them,
-        # which is then answered once, with all of it.
+        # In the next iteration of the loop, not at once: after a Produce to several partitions, a
+        # Fetch of these partitions is then answered once, with the records of all.
         if tickets:
             if not self._ready:
                 self._call_soon(self._look_at_ready)
@@ -229,7 +231,7 @@ class DelayedRequests(Generic[D]):
         for ticket in ready:
             request = self._parked.pop(ticket, None)
             if request is None or request.answer.done():
-                continue  # The client has disconnected.
+                continue  # It was answered meanwhile, or its client has disconnected.
             try:
                 wait = self._look(request)
             except StreamlogError as error:

@@ -169,7 +169,7 @@ class Follower:
         Args:
             fetch_id: the fetch that is answered.
             end_offset: the offset after the last batch; without batches, the fetch's offset.
-            high_watermark: the leader's.
+            high_watermark: the high watermark of the leader.
             log_start: the start of the leader's log.
             begin_offset: where an empty log has to begin instead, see `FetchedBatches`.
         """
@@ -177,7 +177,8 @@ class Follower:
             return []
         log = self._log
         if log_start > log.end_offset:
-            # The leader deleted everything that this log has, so the batches do not follow it.
+            # The leader has deleted everything that is in this log, and the batches begin after a
+            # gap.
             log.start_at(log_start)
             return [StartAt(log_start)]
         effects: list[Effect] = []
@@ -332,7 +333,7 @@ class Replica:
     def on_registered(self, broker_epoch: int, metadata_offset: int) -> list[Effect]:
         """End every role under an earlier registration of this broker.
 
-        `metadata_offset` is that of the record that registered it; older metadata is ignored.
+        `metadata_offset` is the offset of the record that registered it. Older metadata is ignored.
         """
         if broker_epoch == self._broker.epoch:
             return []
@@ -383,7 +384,7 @@ class Replica:
         return [] if self.leader is None else self.leader.on_flushed()
 
     def on_settings(self, settings: ReplicaSettings) -> list[Effect]:
-        """Go by other settings of the topic."""
+        """Apply changed settings of the topic."""
         self._settings = settings
         return [] if self.leader is None else self.leader.on_settings(settings)
 
@@ -430,7 +431,7 @@ class Replica:
         return effects
 
     def _leave(self) -> list[Effect]:
-        """End the present role."""
+        """End the current role."""
         if self.follower is not None:
             self._fetch_id = self.follower.next_fetch_id
             self.follower = None

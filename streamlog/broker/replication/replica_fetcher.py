@@ -1,6 +1,6 @@
 """ReplicaFetcher: the loop that fetches from one leader broker for the followers here.
 
-A request contains all partitions that are ready, and its response is awaited before the next. The
+A request contains all partitions that are ready, and the next one is sent after its response. The
 fetched records are synced in between: the next fetch offset confirms to the leader that they are
 on this disk. A leader without new records holds the request for a while. There is no fetch session
 (KIP-227): every request names all its partitions.
@@ -106,6 +106,7 @@ class ReplicaFetcher:
         if leader_broker_epoch == self._leader_broker_epoch:
             return
         self._leader_broker_epoch = leader_broker_epoch
+        # A deadline in the past ends the request with TimeoutError, see `_ask`.
         if self._patience is not None:
             self._patience.reschedule(asyncio.get_running_loop().time())
 
@@ -150,7 +151,7 @@ class ReplicaFetcher:
     def _add_again(self, asked: _Asked) -> None:
         """Fetch again for the replicas of a request that was not answered entirely.
 
-        Not in `run`, whose loop variable would keep the last replica in memory.
+        Not part of `run`, whose loop variable would keep the last replica in memory.
         """
         for replica, _ in asked.values():
             self.add(replica)
@@ -162,6 +163,7 @@ class ReplicaFetcher:
         self._add_in(replica, pause_s)
 
     def _add_in(self, replica: PartitionReplica, pause_s: float) -> None:
+        # One timer per replica: the newest pause counts.
         known = self._timers.pop(replica, None)
         if known is not None:
             known.cancel()
@@ -177,6 +179,7 @@ class ReplicaFetcher:
         asked: _Asked = {}
         candidates, self._candidates = self._candidates, set()
         held_s = min(self._quota.exceeded_for_ms(self._clock.now_ms()) / 1000, THROTTLE_S_MAX)
+        # Sorted, because the order of a set of objects differs from run to run.
         for replica in sorted(candidates, key=_topic_partition):
             topic_id = self._topic_id(replica.topic)
             follower = replica.machine.follower
@@ -204,6 +207,7 @@ class ReplicaFetcher:
         else:
             self._log_trouble(None)
         finally:
+            # After a cancellation too: a fetch that stays open is never followed by another.
             for replica, fetch in unanswered.values():
                 if replica.machine.follower is not None:
                     replica.machine.follower.on_failed(fetch.fetch_id)
@@ -286,7 +290,7 @@ class ReplicaFetcher:
                 one_buffer(data.records or b""), asked.fetch.offset, is_empty=replica.is_empty
             )
         except StreamlogError:
-            # Or the fetch would stay open, and this partition would never be fetched again.
+            # Otherwise the fetch would stay open, and the partition would never be fetched again.
             follower.on_failed(asked.fetch_id)
             raise
         records, effects = (
@@ -341,6 +345,6 @@ def _request(asked: _Asked, config: ReplicationConfig) -> FetchRequest:
         min_bytes=1,
         max_bytes=config.fetch_response_max_bytes,
         session_id=0,
-        session_epoch=-1,
+        session_epoch=-1,  # No fetch session.
         topics=list(topics.values()),
     )

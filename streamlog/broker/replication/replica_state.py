@@ -1,9 +1,10 @@
-"""Replica state: the offsets of a replica's log, and the replica's effects as data.
+"""ReplicaLog, ReplicaState: the offsets of a replica's log, its committed state, and its effects.
 
 `ReplicaLog` holds the log's start and end, the end of what is on disk, and the high watermark. The
-shell reports appends and syncs, and performs the effects in order. It performs each one at once or
-stops, because `ReplicaLog` already contains the outcome when an effect is returned. `ReplicaRules`
-are faults that a simulation plants. The metadata quorum (`quorum/raft`) shares some effects.
+shell reports appends and syncs, and performs the effects in order. `ReplicaLog` already contains
+the outcome of an effect that is returned, so the shell performs it at once, or stops.
+`ReplicaRules` are faults that a simulation plants. The metadata quorum (`quorum/raft`) shares some
+effects.
 
 Rules of this module: effects are frozen values without behavior. `flushed_offset` is what the disk
 is known to have. A sync that began before a truncation proves nothing about later appends, so each
@@ -19,7 +20,7 @@ from typing import Protocol, TypeAlias
 
 NO_LEADER = -1
 NO_EPOCH = -1
-"""The epoch of an empty log, or of a broker that is not registered."""
+"""The leader epoch of an empty log, or the broker epoch of an unregistered broker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,6 +262,9 @@ class ReplicaLog:
         start = self.start_offset
         if self.end_offset <= start or epoch < self.epochs.at(start):
             return epoch, start
+        # 1. The leader has epochs 1 (up to 6) and 3 (up to 9), and none of epoch 2. 2. A follower
+        #    asks for epoch 2. 3. Epoch 3 begins at 6, and the record before it is of epoch 1: the
+        #    answer is epoch 1, which ends at 6.
         following = self.epochs.start_after(epoch)
         end_offset = self.end_offset if following is None else min(following, self.end_offset)
         return self.epochs.at(end_offset - 1), end_offset
@@ -268,6 +272,8 @@ class ReplicaLog:
     def cut(self, offset: int) -> None:
         """Note that the records from `offset` on are cut off."""
         self.end_offset = offset
+        # What is cut off is neither on disk nor committed any more. A cut below the log's start
+        # leaves an empty log that begins at the cut.
         self.flushed_offset = min(self.flushed_offset, offset)
         self.high_watermark = min(self.high_watermark, offset)
         self.start_offset = min(self.start_offset, offset)

@@ -5,9 +5,9 @@ Committed metadata arrives by `apply`, registrations by `register`. Leaders answ
 propose in-sync sets to the controller (AlterPartition, KIP-497): one request is in flight at a
 time, with all proposals that are due.
 
-Rules of this module: everything runs in `run`, which the broker owns; once that has ended, no
-replica fetches and none lags. A proposal without an answer may have been granted, so it is sent
-again unchanged until there is an answer or metadata has overtaken it.
+Rules of this module: everything runs in `run`, which the broker owns. Once `run` has ended, no
+replica fetches, and no follower is removed for its lag. A proposal without an answer may have been
+granted, so it is sent again unchanged until there is an answer or metadata has overtaken it.
 """
 
 from __future__ import annotations
@@ -74,20 +74,23 @@ class AlterPartitionRequests:
             await self._ask_for_due(broker())
 
     async def _ask_for_due(self, broker: tuple[int, int]) -> None:
-        """Send all proposals that still stand, and keep those that were not settled.
+        """Send all proposals that are still valid, and keep those that were not settled.
 
-        Not in `run`, whose loop would keep the last replica, and its log, in memory.
+        Not part of `run`: a variable of that endless loop would keep the last replica, and its
+        log, in memory.
         """
         due, self._due = self._due, {}
         sent = {
             (replica.topic, replica.index): (replica, proposal)
             for replica, proposal in due.items()
+            # Metadata may have overtaken the proposal since it was made.
             if replica.proposal() is proposal
         }
         if sent and not await self._ask(broker, sent):
             await asyncio.sleep(RETRY_S)
         for replica, proposal in sent.values():
-            # A proposal without an answer may have been granted: it is repeated unchanged.
+            # A proposal without an answer may have been granted: it is repeated unchanged, unless
+            # the replica has made another one in the meantime.
             if replica.proposal() is proposal and replica not in self._due:
                 self.propose(replica, proposal)
 
@@ -242,12 +245,13 @@ class Replicas:
         return self.leader_quota.rate(now_ms), self.follower_quota.rate(now_ms)
 
     def configure(self) -> None:
-        """Let all replicas go by changed settings of topics or of the broker."""
+        """Apply changed settings of topics or of the broker to all replicas."""
         for replica in list(self._replicas.values()):
             replica.configure()
 
     def set_brokers(self, alive: Mapping[int, int], racks: Mapping[int, str] | None = None) -> None:
         """Note the live brokers with their epochs and racks, as committed."""
+        # In place: the state machines of all replicas read this dict.
         self.node.brokers.clear()
         self.node.brokers.update(alive)
         self.node.racks = dict(racks or {})
@@ -258,7 +262,7 @@ class Replicas:
     def apply(self, partition: Partition, state: ReplicaState, metadata_offset: int) -> None:
         """Apply the committed state of a partition that has a replica here.
 
-        Metadata is applied in its order, and `set_brokers` is called before.
+        Call it in the order of the metadata log, and call `set_brokers` first.
         """
         key = (partition.topic, partition.index)
         replica = self._replicas.get(key)
@@ -297,7 +301,8 @@ class Replicas:
 
     async def _check_lag(self) -> None:
         while True:
-            # Twice per `lag_max_ms`, as Kafka: a follower is removed after 1 to 1.5 times as long.
+            # Twice per `lag_max_ms`, as in Kafka: a lagging follower leaves the in-sync set after
+            # 1 to 1.5 times `lag_max_ms`.
             await asyncio.sleep(self.node.lag_max_ms / 2000)
             self._tick()
 

@@ -39,7 +39,7 @@ class ReplicationQuota:
         self._bytes_per_s = bytes_per_s
         self._samples: deque[_Sample] = deque()
         self._since_ms = 0
-        """The start of the measured time: that of the first sample, if there is one."""
+        """The start of the measured time; if there are samples, the start of the first one."""
         self._owed_bytes = 0
         """The bytes above the bound before that time."""
 
@@ -61,6 +61,7 @@ class ReplicationQuota:
         if self._bytes_per_s >= UNBOUNDED or not size_bytes:
             return
         self._forget(now_ms)
+        # Idle time pays off the debt, and no more: unused bytes are not saved for later.
         if not self._samples:
             self._pass_over(0, now_ms)
         if not self._samples or now_ms - self._samples[-1].start_ms >= SAMPLE_MS:
@@ -73,8 +74,10 @@ class ReplicationQuota:
             return 0
         self._forget(now_ms)
         used_bytes = self._owed_bytes + sum(each.size_bytes for each in self._samples)
+        # Rounded up, so that the quota is not exceeded any more after this time.
         takes_ms = -(-used_bytes * 1000 // self._bytes_per_s)
         elapsed_ms = now_ms - self._since_ms
+        # The span is at least one sample: else the first bytes of it would exceed any bound.
         return 0 if takes_ms <= max(elapsed_ms, SAMPLE_MS) else takes_ms - elapsed_ms
 
     def rate(self, now_ms: int) -> float:
