@@ -1,7 +1,14 @@
-"""LoggerLevels: the loggers of this broker as a config resource, BROKER_LOGGER (KIP-412).
+"""ConfigRequests: DescribeConfigs, ListConfigResources, and the levels of this broker's loggers.
 
-Levels are shown and changed while the broker runs, and are forgotten when it stops. Python has no
-TRACE and calls FATAL critical; Kafka's names are used on the wire.
+Settings come from the metadata that this broker knows, and from its own configuration. A response
+lists each place that gives a setting a value, the strongest first.
+
+`LoggerLevels` shows the loggers of this process as a config resource, BROKER_LOGGER (KIP-412).
+Levels are changed while the broker runs, and lost when it stops. The names are Kafka's: TRACE is
+Python's DEBUG, and FATAL its CRITICAL.
+
+Not done here: changes to settings, which the controller makes. Only levels of loggers are changed
+here.
 """
 
 from __future__ import annotations
@@ -65,7 +72,7 @@ class LoggerLevels:
     """The levels of the loggers of this process."""
 
     def described(self) -> list[DescribeConfigsResourceResult]:
-        """The level that holds for each logger."""
+        """Return the effective level of each logger."""
         return [
             DescribeConfigsResourceResult(
                 name=name,
@@ -78,7 +85,7 @@ class LoggerLevels:
         ]
 
     def alter(self, changes: Sequence[tuple[str, int, str | None]], *, validate_only: bool) -> None:
-        """Set levels, or with DELETE let loggers follow the one above them.
+        """Set levels; DELETE makes a logger use the level of its parent.
 
         All changes are checked before the first one is made.
 
@@ -115,7 +122,7 @@ def _wanted(name: str, operation: int, value: str | None) -> int:
 
 
 def _names() -> list[str]:
-    """The package's loggers, those above them included."""
+    """Return the names of the package's loggers, including the package itself."""
     known = {each for each in logging.root.manager.loggerDict if _is_own(each)}
     return sorted(known | {PACKAGE})
 
@@ -129,6 +136,8 @@ def _logger(name: str) -> logging.Logger:
 
 
 def _level_name(level: int) -> str:
+    # Python's levels are any numbers: one between two of Kafka's gets the lower name. DEBUG comes
+    # after TRACE in the table, so the number that both share is shown as DEBUG.
     at_most = [number for number in NAMES if number <= level]
     return NAMES[max(at_most)] if at_most else "TRACE"
 
@@ -142,9 +151,9 @@ BROKER_RESOURCE = 4
 RESOURCE_TYPES = frozenset(
     {TOPIC_RESOURCE, BROKER_RESOURCE, BROKER_LOGGER_RESOURCE, *RESOURCE_TABLES}
 )
-"""What may be asked for."""
+"""The types of resources that a client may list."""
 RESOURCE_TYPES_VERSION = 1
-"""From this ListConfigResources version on types are asked for (KIP-1142)."""
+"""The first ListConfigResources version in which a client names types (KIP-1142)."""
 ADVERTISED = "advertised.listeners"
 ALL_BROKERS = ""
 """The name of the settings that hold for every broker of the cluster."""
@@ -154,16 +163,16 @@ Change = tuple[str, SettingOperation, str | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Resource:
-    """What can be described and altered."""
+    """A resource: its settings, their values, and where the values come from."""
 
     settings: Mapping[str, Setting]
     effective: Mapping[str, str]
     layers: Callable[[str], list[DescribeConfigsSynonym]]
-    """Where a setting has a value, the strongest first."""
+    """Returns the values of a setting with their sources, the strongest first."""
 
 
 class ConfigRequests:
-    """Shows and changes the settings of topics and of this broker."""
+    """Handles requests about settings, and changes levels of this broker's loggers."""
 
     def __init__(self, directory: LogDirectory, metadata: ClusterMetadata) -> None:
         self._directory = directory
@@ -185,9 +194,9 @@ class ConfigRequests:
     def resources(
         self, request: ListConfigResourcesRequest, version: int
     ) -> ListConfigResourcesResponse:
-        """What has settings that can be described; of groups and metrics, what has been set.
+        """List the resources with settings; groups and client metrics only if any are set.
 
-        Version 0 is about clients' metrics alone.
+        Version 0 lists client metrics only (KIP-714).
         """
         if not set(request.resource_types) <= RESOURCE_TYPES:
             return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
@@ -213,7 +222,7 @@ class ConfigRequests:
     # ---- levels of loggers ----
 
     def before(self, forward: Callable[..., Answer]) -> Callable[..., Answer]:
-        """Changes levels of loggers here; changes of all other resources are the controller's."""
+        """Return a handler that changes loggers here and passes all other changes to `forward`."""
 
         def alter(request: IncrementalAlterConfigsRequest, at: RequestContext) -> Answer:
             loggers: list[AlterConfigsResource] = []
@@ -228,6 +237,7 @@ class ConfigRequests:
             ]
             if not others:
                 return IncrementalAlterConfigsResponse(responses=own)
+            # The controller gets the rest only: it knows nothing of this broker's loggers.
             request.resources = others
             return map_response(forward(request, at), lambda response: _with_loggers(response, own))
 
@@ -252,7 +262,7 @@ class ConfigRequests:
     def describe(
         self, request: DescribeConfigsRequest, reached: AdvertisedEndpoint
     ) -> DescribeConfigsResponse:
-        """All settings of topics and of this broker, or those that are asked for."""
+        """Return the settings of the resources that the request names."""
         results = []
         for asked in request.resources:
             result = DescribeConfigsResult(
@@ -284,6 +294,7 @@ class ConfigRequests:
             _result(setting, resource.layers(name)) for name, setting in resource.settings.items()
         ]
         if asked.resource_type == BROKER_RESOURCE and asked.resource_name == ALL_BROKERS:
+            # Of the settings for all brokers, only those that were altered, as in Kafka.
             own = self._metadata.config(BROKER_RESOURCE, ALL_BROKERS)
             described = [each for each in described if each.name in own]
         elif asked.resource_type == BROKER_RESOURCE:
@@ -293,7 +304,7 @@ class ConfigRequests:
         return [each for each in described if not keys or each.name in keys]
 
     def _fixed(self, reached: AdvertisedEndpoint) -> list[DescribeConfigsResourceResult]:
-        """Read-only broker settings that clients look for."""
+        """Return read-only settings of the broker that clients look up."""
         given = self._directory.config.security
         values = {
             "broker.id": (str(self._directory.node_id), "The older name of node.id."),
@@ -357,7 +368,7 @@ class ConfigRequests:
         )
 
     def _named(self, kind: int, name: str) -> _Resource:
-        """A group, or a subscription to clients' metrics, whether it exists or not."""
+        """Return a group, or a client metrics subscription, whether it exists or not."""
         own = self._metadata.config(kind, name)
         source = SettingSource.GROUP if kind == GROUP_RESOURCE else SettingSource.CLIENT_METRICS
         settings = resource_settings(kind)
@@ -374,13 +385,13 @@ class ConfigRequests:
         )
 
     def _inherited(self, setting: Setting) -> list[DescribeConfigsSynonym]:
-        """Where a topic has a value from that has none of its own."""
+        """Return where a resource without an own value gets it: the broker, or the default."""
         if setting.broker_name:
             return self._layers(setting.broker_name)
         return [_synonym(setting.name, setting.text(setting.default), SettingSource.DEFAULT)]
 
     def _check_own(self, name: str) -> None:
-        """Raise LogError unless this is the name of this broker, whose loggers are its own."""
+        """Raise LogError unless `name` is this broker's id: loggers are those of one process."""
         if name != str(self._directory.node_id):
             raise error_for(
                 ErrorCode.INVALID_REQUEST,
@@ -401,13 +412,14 @@ class ConfigRequests:
         return _Resource(
             settings=BROKER_SETTINGS,
             effective=directory.given_config.override(default).as_texts(),
+            # Without those of this broker, which are not the other brokers'.
             layers=lambda name: [
                 each for each in self._layers(name) if each.source != SettingSource.BROKER
             ],
         )
 
     def _layers(self, name: str) -> list[DescribeConfigsSynonym]:
-        """Where a setting of the broker has a value."""
+        """Return the values of a broker setting, the strongest first, as in KIP-226."""
         setting = BROKER_SETTINGS[name]
         given = self._directory.given_config.as_texts()[name]
         default = setting.text(setting.default)
@@ -422,6 +434,7 @@ class ConfigRequests:
         if given != default:
             found.append(_synonym(name, given, SettingSource.STATIC))
         found.append(_synonym(name, default, SettingSource.DEFAULT))
+        # The sources stay: they say whether a secret is set, and where.
         for each in found if setting.is_secret else ():
             each.value = None
         return found

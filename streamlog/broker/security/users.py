@@ -47,7 +47,7 @@ class Users:
 
     @property
     def names(self) -> list[str]:
-        """All users."""
+        """The names of all users, sorted."""
         return sorted(self._credentials)
 
     def of(self, user: str) -> Mapping[ScramMechanism, ScramCredential]:
@@ -61,11 +61,12 @@ class Users:
 
     def password_credential(self, user: str) -> tuple[ScramCredential, bool]:
         """Return the credential to check a password against: the user's strongest."""
+        # For an unknown user, a mechanism that takes as long to check as for most users.
         strongest = max(self.of(user), default=self._usual_mechanism())
         return self.credential(user, strongest)
 
     def join(self, others: Credentials) -> Users:
-        """Return these users and others, which replace those of equal names."""
+        """Return these users and `others`; a user in both has the credentials of `others`."""
         return Users(self._secret, {**self._credentials, **others}) if others else self
 
     def alter(
@@ -103,13 +104,13 @@ class Users:
     # Derived credentials.
 
     def _usual_mechanism(self) -> ScramMechanism:
-        """Return the mechanism against which most passwords are checked."""
+        """Return the mechanism that most users' passwords are checked with."""
         counts = Counter(max(own) for own in self._credentials.values())
         return counts.most_common(1)[0][0] if counts else ScramMechanism.SCRAM_SHA_512
 
     def _derive(self, user: str, mechanism: ScramMechanism) -> ScramCredential:
-        # Salt length and iterations are those of most real users: a client that compares responses
-        # sees no difference.
+        # Salt length and iterations are those of most users with this mechanism: a client sees them
+        # in the first response (RFC 5802), and must not recognize an unknown user by them.
         shapes = Counter(
             (len(each.salt), each.iterations)
             for own in self._credentials.values()
@@ -197,7 +198,7 @@ def _credential(asked: ScramCredentialUpsertion) -> ScramCredential:
             f"{asked.name!r}: {asked.iterations} iterations; must be from {ITERATIONS_MIN} to"
             f" {ITERATIONS_MAX}",
         )
-    # Of any length, as in Kafka: only digests of it are kept.
+    # Any length is accepted, as in Kafka: only digests of it are stored.
     if not asked.salted_password:
         raise error_for(
             ErrorCode.UNACCEPTABLE_CREDENTIAL, f"{asked.name!r}: the salted password is empty"

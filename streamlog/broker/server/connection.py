@@ -196,28 +196,28 @@ class Connection(asyncio.BufferedProtocol):
     # ---- what it costs ----
 
     def progress(self) -> int | None:
-        """See `Member`."""
+        """See `ClientConnection`."""
         if self._muted is not None or (self._queue and not self._outlet.blocked):
             return None
         return self._reads_done + self._outlet.unblockings
 
     def end_idle(self, idle_ms: int) -> None:
-        """See `Member`."""
+        """See `ClientConnection`."""
         _log.info("closed the connection of %s: it was idle for %d ms", self._peer, idle_ms)
         self.abort()
 
     @property
     def is_half_open(self) -> bool:
-        """See `Member`."""
+        """See `ClientConnection`."""
         return self._is_stranger or not self._contexts
 
     def end_half_open(self) -> None:
-        """See `Member`."""
+        """See `ClientConnection`."""
         self._ended = True
         self.abort()
 
     def end_slow(self) -> None:
-        """See `Member`."""
+        """See `ClientConnection`."""
         _log.warning(
             "closed the connection of %s: it sends a large request too slowly while others"
             " wait for the memory that it holds (queued.max.request.bytes)",

@@ -1,7 +1,7 @@
-"""EmbeddedTransport: a Broker in this process, behind the Transport port.
+"""EmbeddedTransport: the Transport port to a broker in this process.
 
-Client and broker exchange typed messages, so that neither frames nor codecs run; record batches are
-the same bytes on both sides. A client can't tell it from a socket.
+Client and broker exchange message objects without encoding them; record batches are passed on as
+bytes. Otherwise it behaves like a connection over a socket.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _log = repeated.logger(__name__)
 
 
 class EmbeddedTransport(Transport):
-    """Requests straight to `Broker.handle`."""
+    """Passes requests directly to `Broker.begin`."""
 
     def __init__(self, broker: Broker, *, client_id: str = "streamlog") -> None:
         self._broker = broker
@@ -51,7 +51,8 @@ class EmbeddedTransport(Transport):
                     f"within {timeout_ms} ms"
                 ) from None
         else:
-            # As over a socket: whoever calls in a loop lets others run.
+            # A call over a socket always yields to the event loop. Without this, a caller in a loop
+            # would starve all other tasks.
             await asyncio.sleep(0)
         if answer is None:
             raise TypeError(f"{api_of(type(request)).name} has no response: use send")
@@ -60,7 +61,7 @@ class EmbeddedTransport(Transport):
         return answer
 
     async def send(self, request: Message) -> None:
-        """See `Transport.send`. As over a socket the sender is not told of a refusal."""
+        """See `Transport.send`. As over a socket, a refusal is logged and not raised."""
         try:
             answer = self._begin(request)
         except LogError as refusal:
@@ -74,7 +75,7 @@ class EmbeddedTransport(Transport):
         self._closed = True
 
     def version(self, api_key: int) -> int:
-        """See `Transport.version`: both sides are of the same release."""
+        """See `Transport.version`: always the latest, since both sides are of one release."""
         return APIS[api_key].max_version
 
     def _begin(self, request: Message) -> Message | asyncio.Future[Message] | None:
@@ -94,7 +95,7 @@ def _tell_refusal(refusal: BaseException) -> None:
 
 
 def _read_records(response: FetchResponse) -> None:
-    """What a socket would take from the files is here wanted in memory."""
+    """Read ranges of files into memory; over a socket, the kernel would send them."""
     for topic in response.responses:
         for partition in topic.partitions:
             if partition.records is not None:

@@ -19,8 +19,9 @@ from streamlog.errors import ConfigError
 
 FETCH_TIMEOUT_MS = 10_000
 RETRY_MS = 10_000
-"""After a fetch that failed."""
+"""How soon a failed fetch is repeated, unless the refresh interval is shorter."""
 MISSING_KEY_MS = 10_000
+"""The minimum time between a fetch and another one for an unknown key."""
 SET_BYTES_MAX = 1024 * 1024
 LOCAL = ("localhost", "127.0.0.1", "::1")
 
@@ -28,13 +29,13 @@ _log = repeated.logger(__name__)
 
 
 class JwkSet:
-    """The keys at a URL. Call it with a key's name for those that it could be."""
+    """The keys at a URL. Call it with a key id to get the keys that may have signed a token."""
 
     def __init__(self, url: str, *, refresh_ms: int) -> None:
-        """Nothing is fetched yet.
+        """Check the URL; `open` fetches. `refresh_ms` is the interval of later fetches.
 
         Raises:
-            ConfigError: the URL is of no kind that is fetched, or PyJWT is not installed.
+            ConfigError: the URL's scheme is not supported, or PyJWT is not installed.
         """
         try:
             import jwt  # noqa: F401, PLC0415 - an extra
@@ -43,7 +44,8 @@ class JwkSet:
                 "signed tokens need the extra `oauth`: pip install 'streamlog[oauth]'"
             ) from None
         self._url = urllib.parse.urlsplit(url)
-        # Over http anybody on the way could put keys of his own in their place.
+        # Over plain http, an attacker in the network could replace the keys by their own, and sign
+        # tokens for any user.
         is_local = self._url.scheme == "http" and self._url.hostname in LOCAL
         if self._url.scheme not in ("https", "file") and not is_local:
             raise ConfigError(
@@ -57,7 +59,10 @@ class JwkSet:
         self._closed = False
 
     def __call__(self, name: str | None) -> list[Key]:
-        """The key of this name, or all for a token that names none."""
+        """Return the keys with this id (`kid`), or all keys for a token without an id.
+
+        An unknown id starts a fetch in the background: this token is refused, a later one may pass.
+        """
         found = [key for key in self._keys if name is None or key.name == name]
         if not found:
             since_ms = (asyncio.get_running_loop().time() - self._fetched_s) * 1000
@@ -66,13 +71,13 @@ class JwkSet:
         return found
 
     async def open(self) -> None:
-        """Fetch the keys for the first time; it is no error if there are none yet."""
+        """Fetch the keys for the first time; a failure is logged, and the fetch repeated later."""
         self._fetch()
         if self._fetching is not None:
             await asyncio.wait([self._fetching])
 
     def close(self) -> None:
-        """Fetch no more."""
+        """Stop fetching; a fetch in progress is ignored when it ends."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -80,9 +85,12 @@ class JwkSet:
     def _fetch(self) -> None:
         if self._fetching is not None or self._closed:
             return
+        # This fetch takes the place of the next periodic one, which its end schedules anew.
         if self._timer is not None:
             self._timer.cancel()
         loop = asyncio.get_running_loop()
+        # The start counts, and a failure too: unknown keys then don't cause more than one fetch per
+        # `MISSING_KEY_MS` at a server that is down.
         self._fetched_s = loop.time()
         self._fetching = loop.run_in_executor(None, self._read)
         self._fetching.add_done_callback(self._on_fetched)
@@ -109,7 +117,7 @@ class JwkSet:
         from urllib.request import urlopen  # noqa: PLC0415 - a broker without tokens starts faster
 
         url = self._url.geturl()
-        # The scheme was looked at when this was made.
+        # The constructor has checked the scheme.
         with urlopen(url, timeout=FETCH_TIMEOUT_MS / 1000) as answer:  # noqa: S310
             data: bytes = answer.read(SET_BYTES_MAX + 1)
         if len(data) > SET_BYTES_MAX:
@@ -118,10 +126,10 @@ class JwkSet:
 
 
 def _keys(data: bytes) -> list[Key]:
-    """The keys of a set that can be used.
+    """Return the keys of a JSON Web Key Set (RFC 7517) that can check signatures.
 
     Raises:
-        ValueError, KeyError, TypeError: it is no set of keys.
+        ValueError, KeyError, TypeError: the data is not a key set, or no key can be used.
     """
     import jwt  # noqa: PLC0415 - an extra
 
@@ -129,6 +137,8 @@ def _keys(data: bytes) -> list[Key]:
     for each in json.loads(data)["keys"]:
         if not isinstance(each, dict):
             raise TypeError("a member of the key set is not a key")
+        # By the key, never by the token: a token that chose its algorithm could name HMAC, and be
+        # signed with the public key as the secret.
         algorithms = ALGORITHMS.get(str(each.get("kty")), ())
         if "alg" in each:
             algorithms = tuple(name for name in algorithms if name == each["alg"])

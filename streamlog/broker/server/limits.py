@@ -29,7 +29,7 @@ from streamlog.protocol.messages.produce_and_fetch import FetchResponse, Produce
 from streamlog.protocol.schema import Message, Records
 
 BURST_MS = 1_000
-"""How much of the allowed rate, as ms of it, a client may use at once."""
+"""The size of a bucket: how many ms of the allowed rate a client may use at once."""
 THROTTLE_MS_MAX = 30_000
 """The maximum throttle time: a client that waited longer would take the broker for dead."""
 CLIENTS_MAX = 10_000
@@ -60,11 +60,14 @@ class Quota:
             used_bytes += size_bytes
         self._buckets.pop(account, None)
         self._buckets[account] = _Bucket(used_bytes, now_ms)
+        # Re-inserted above, so the first is the least recently used. Its client starts again with
+        # an empty bucket.
         if len(self._buckets) > CLIENTS_MAX:
             self._buckets.popitem(last=False)
         over_bytes = used_bytes - bytes_per_s * BURST_MS / 1000
         if over_bytes <= 0:
             return 0
+        # Rounded up: after the throttle time the bucket is not over the burst any more.
         return min(int(over_bytes * 1000 / bytes_per_s) + 1, THROTTLE_MS_MAX)
 
     def count_fitting(
@@ -252,10 +255,12 @@ class RequestMemory(Generic[M]):
         return found
 
     def _fits(self, member: M, size_bytes: int) -> bool:
+        # A request larger than the bound is received when no other member holds memory.
         others_bytes = self.used_bytes - self._held.get(member, 0)
         return others_bytes == 0 or others_bytes + size_bytes <= self._bound_bytes()
 
     def _hold(self, member: M, size_bytes: int) -> None:
+        # The former hold is released in the same step: a hold grows by the difference.
         self.used_bytes += size_bytes - self._held.pop(member, 0)
         if size_bytes:
             self._held[member] = size_bytes

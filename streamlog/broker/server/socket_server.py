@@ -1,8 +1,8 @@
-"""The listeners of a broker: opens them, accepts connections, and closes both together.
+"""SocketServer: opens the listeners of a broker, accepts connections, and closes both together.
 
 All listeners share one set of connections, so that the limits on clients hold for the broker as a
-whole. The listener that a process on this machine can use most easily, one without security if
-there is one, is opened last: its port is the one that is reported.
+whole. A listener without security, if there is one, opens last: the data directory names the last
+one to local processes that find the directory in use, and such a listener is the easiest to use.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 
 
 STOP_TIMEOUT_MS = 2_000
-"""How long stopping waits for clients to take what was written for them."""
+"""How long a stop waits for clients to read their responses."""
 WILDCARDS = ("", "0.0.0.0", "::")  # noqa: S104 - named here to tell them from real addresses
 
 
 class Acceptor:
-    """Serves one broker at one listener. An async context manager."""
+    """Serves a broker at one listener, while entered."""
 
     def __init__(
         self,
@@ -61,16 +61,16 @@ class Acceptor:
         tokens: Tokens | None = None,
         connections: Connections[Client] | None = None,
     ) -> None:
-        """A server at a listener, or without security at a host and port.
+        """Prepare a server at a listener, or, without security, at a host and port.
 
-        `tls` is for a listener that has it, `tokens` for OAUTHBEARER. Servers of one broker share
-        their `connections`; the last that is entered is where processes that find the data
-        directory in use are sent to.
+        A listener with TLS needs `tls`, one with OAUTHBEARER needs `tokens`. The acceptors of one
+        broker share their `connections`. The last one to be entered is the one that the data
+        directory names to processes that find it in use.
         """
         self.listener = listener or Listener(host=host, port=port)
         self.host = self.listener.host
         self.port = self.listener.port
-        """After entering: the port that was taken, if 0 was asked for."""
+        """The port; if 0 was asked for, after entering, the one that the system has chosen."""
         self._broker = broker
         self._tls = tls
         self._tokens = tokens
@@ -83,15 +83,15 @@ class Acceptor:
 
     @property
     def advertised(self) -> tuple[str, int]:
-        """What clients are told, as far as it is the same for all."""
+        """The host and port that clients get, unless those depend on how a client has connected."""
         reachable = "127.0.0.1" if self.host in WILDCARDS else self.host
         return self.listener.advertised or (reachable, self.port)
 
     async def __aenter__(self) -> Self:
-        """Listen.
+        """Open the listener.
 
         Raises:
-            ListenError: the address is taken, or is not one of this machine's.
+            ListenError: the address is in use, or is not one of this machine's.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -114,6 +114,8 @@ class Acceptor:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        # Leadership is handed over while other brokers can still connect. The first acceptor to
+        # exit does it for the whole broker.
         try:
             if kind is None:
                 await self._broker.leave()
@@ -127,13 +129,15 @@ class Acceptor:
             )
         except OSError as error:
             if self._servers and error.errno == errno.EADDRNOTAVAIL:
-                return  # Another address of the same name is served: there is no IPv6 here.
+                return  # Another address of the name is open: this machine has no IPv6, say.
             raise
+        # With port 0, the first address gets any free port, and the next one has to get that too.
         self._servers.append(server)
         self.port = server.sockets[0].getsockname()[1]
 
     def _connection(self) -> asyncio.BufferedProtocol:
-        # On all addresses a client is told the one that it has come by.
+        # A listener on all addresses: each client gets the address to which it has connected, since
+        # another one may be in a network that it can't reach.
         varies = self.host in WILDCARDS and self.listener.advertised is None
         place = None if varies else self.advertised
         connection = Connection(
@@ -171,6 +175,7 @@ class Acceptor:
                 for connection in connections:
                     await connection.closed.wait()
         except TimeoutError:
+            # A client that does not read would otherwise keep the broker from stopping.
             for connection in connections:
                 connection.abort()
             for connection in connections:
@@ -195,14 +200,14 @@ _log = repeated.logger(__name__)
 
 
 class SocketServer:
-    """Serves one broker at several listeners. An async context manager."""
+    """Serves a broker at several listeners, while entered."""
 
     def __init__(self, broker: Broker, listeners: Sequence[Listener]) -> None:
-        """Nothing is listened to yet.
+        """Check the settings and load the certificates; nothing is opened yet.
 
         Raises:
-            ConfigError: a listener has TLS, and there is no certificate for it; or there are other
-            brokers, and a listener has no address for them.
+            ConfigError: a listener with TLS has no certificate, or, in a cluster, a listener has no
+                address that other brokers can connect to.
         """
         self._broker = broker
         config = broker.directory.config.security
@@ -236,10 +241,10 @@ class SocketServer:
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Listen.
+        """Open all listeners, or none.
 
         Raises:
-            ListenError: an address is taken, or is not one of this machine's.
+            ListenError: an address is in use, or is not one of this machine's.
         """
         if self._keys is not None:
             self._stack.callback(self._keys.close)
@@ -250,6 +255,7 @@ class SocketServer:
                 if server is not first:
                     await self._stack.enter_async_context(server)
             await self._stack.enter_async_context(first)
+            # Only now: the cluster must not learn of a listener that is not open.
             self._broker.listens_at([_told(each) for each in self.servers])
         except BaseException:
             await self._stack.aclose()
@@ -262,7 +268,7 @@ class SocketServer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # Each of them is told why: who is at an end in order lets others lead before.
+        # With the error, if any: on an orderly exit, acceptors hand leadership over first.
         await self._stack.__aexit__(kind, error, traceback)
 
     def _tokens(self, config: SecurityConfig) -> Tokens | None:
@@ -318,7 +324,7 @@ def _tell_bound(allowed: Shares, limits: ConnectionConfig) -> None:
 
 
 def _ports(listener: Listener) -> set[int]:
-    """The ports by which it may be reached."""
+    """Return the ports at which others may reach a listener."""
     advertised = () if listener.advertised is None else (listener.advertised[1],)
     return {listener.port, *advertised}
 

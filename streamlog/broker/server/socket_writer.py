@@ -1,13 +1,13 @@
-"""Outlet: what a connection is answered with, on its way into the socket.
+"""SocketWriter: writes the responses of a connection to its socket.
 
-Answers are pieces: bytes in memory, and ranges of files, which the kernel takes from its page
-cache (sendfile) without a copy in this process. They leave in the order in which they were
-given. Event loops have no such thing that works on asyncio's and uvloop's alike and keeps that
-order, so the outlet writes by itself, to a descriptor of its own for the same socket; the
-transport goes on reading.
+Responses are pieces: bytes in memory, and ranges of files, which the kernel sends from its page
+cache (sendfile) without a copy in this process. Pieces leave in the order of the calls. No event
+loop has a call that keeps this order and works on both asyncio and uvloop, so the writer has a
+duplicate of the socket's descriptor and writes to that; the transport only reads.
 
-What a slow reader leaves is bounded by whoever gives: `blocked` says to give no more. Of a range
-that waits only its place is held. Measured in docs/decisions/002-sendfile.md.
+The caller bounds what a slow client leaves in memory: while `blocked` is true, it should write no
+more. A range that waits costs no memory but its position. Measured in
+docs/decisions/002-sendfile.md.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from streamlog.broker.storage.disk.file_range import FileRange
 from streamlog.protocol.schema import Buffer, Piece, one_buffer
 
 JOINED_BYTES_MAX = 16 * 1024
-"""So many bytes are joined for one write; copying more costs more than a list of buffers."""
+"""Up to this many bytes are joined for one write; a list of buffers is cheaper for more."""
 PIECES_MAX = 64
-"""In one system call, which takes 1,024 at most."""
+"""The most pieces in one system call; Linux allows 1,024."""
 TURN_BYTES_MAX = 4 * 1024 * 1024
-"""Then other connections have their turn, however fast this client reads."""
-# Linux: hold the head of an answer back until the file's bytes follow, for one packet.
+"""After this many bytes other connections have their turn, however fast this client reads."""
+# Linux: hold the head of a response back until the bytes of the file follow, for one packet.
 _MORE = getattr(socket, "MSG_MORE", 0)
 
 
 class SocketWriter:
-    """One connection's way out. Made while it is open, closed with it.
+    """Writes to the socket of one connection, while that is open.
 
-    `on_room` is called when everything has left after it was `blocked`, `on_failure` when the
-    socket is dead or a file is not what it was: nothing more will leave then.
+    Calls `on_room` when everything has been sent after the writer was `blocked`, and `on_failure`
+    when the socket fails or a file was truncated; the writer is closed then.
     """
 
     def __init__(
@@ -51,30 +51,32 @@ class SocketWriter:
         self._on_failure = on_failure
         self._queue: deque[Piece] = deque()
         self._sent_bytes = 0
-        """Of the first in the queue."""
+        """How much of the first piece in the queue has been sent."""
         self.blocked = False
-        """Whether the client has to read before more can leave."""
+        """Whether pieces wait until the socket has room."""
         self.unblockings = 0
-        """How often a client that had to read has read something."""
+        """How often the socket had room again after it was full; a sign of progress."""
         self._closed = False
 
     @property
     def held_bytes(self) -> int:
-        """Memory that waits for the client."""
+        """The memory, in bytes, of what the client has not taken yet."""
         return memory_bytes(self._queue)
 
     def write(self, pieces: Sequence[Piece]) -> None:
-        """Send pieces after those that were given before."""
+        """Send pieces after those of earlier calls."""
         self._queue += pieces
         if not self.blocked and not self._closed:
             self._send()
 
     def close(self) -> None:
-        """Drop what has not left."""
+        """Close the duplicate of the socket, and drop what has not been sent."""
         if self._closed:
             return
         self._closed = True
         self._queue.clear()
+        # Before the close: the loop finds the callback by the descriptor's number, which a closed
+        # socket no longer has.
         if self.blocked:
             self._loop.remove_writer(self._socket)
         self._socket.close()
@@ -100,12 +102,13 @@ class SocketWriter:
             self.close()
             self._on_failure(error)
             return
+        # Also after `TURN_BYTES_MAX`: the loop finds the socket writable in its next turn.
         if self._queue and not self.blocked:
             self.blocked = True
             self._loop.add_writer(self._socket, self._on_writable)
 
     def _send_some(self) -> int:
-        """One system call."""
+        """Send as much as one system call takes; return the number of bytes."""
         first = self._queue[0]
         if isinstance(first, FileRange):
             taken = first.send(self._socket.fileno(), self._sent_bytes)
@@ -118,7 +121,7 @@ class SocketWriter:
         return self._socket.sendmsg(buffers, (), more)
 
     def _gathered(self) -> tuple[list[Buffer], int]:
-        """The pieces in memory at the front, and whether a file's are behind them."""
+        """Return the pieces in memory at the front, and the flags for sending them."""
         buffers: list[Buffer] = []
         more = size_bytes = 0
         for piece in self._queue:
@@ -129,6 +132,7 @@ class SocketWriter:
                 break
             buffers.append(one_buffer(piece))
             size_bytes += len(piece)
+        # The first piece is in memory, or `_send_some` would have sent a range.
         if self._sent_bytes:
             buffers[0] = memoryview(buffers[0])[self._sent_bytes :]
         if len(buffers) > 1 and size_bytes <= JOINED_BYTES_MAX:
@@ -138,13 +142,14 @@ class SocketWriter:
     def _advance(self, taken: int) -> None:
         left = self._sent_bytes + taken
         queue = self._queue
+        # `>=`: a piece that is empty leaves with the one before it.
         while queue and left >= len(queue[0]):
             left -= len(queue.popleft())
         self._sent_bytes = left
 
 
 def _second_socket(transport: asyncio.Transport) -> socket.socket:
-    """A second socket for the connection; one that is not the kernel's gives its own."""
+    """Return a duplicate of the connection's socket; a simulated transport provides one itself."""
     given: Callable[[], socket.socket] | None = transport.get_extra_info("second_socket")
     if given is not None:
         return given()
@@ -153,5 +158,5 @@ def _second_socket(transport: asyncio.Transport) -> socket.socket:
 
 
 def memory_bytes(pieces: Iterable[Piece]) -> int:
-    """How much memory pieces hold; ranges of files hold none."""
+    """Return the bytes of the pieces that are in memory; ranges of files are not."""
     return sum(len(piece) for piece in pieces if not isinstance(piece, FileRange))

@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 
 
 LOOK_INTERVAL_MS: Final = 1_000
-"""How often it is looked whether files have changed, at most."""
+"""The minimum interval between two looks at the certificate files."""
 
 FLIGHTS_MAX: Final = 4
-"""A handshake has fewer, there and back."""
+"""More round trips than a TLS handshake takes."""
 
 _REASONS = {
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it showed no certificate (ssl.client.auth=required)",
@@ -65,23 +65,25 @@ _log = repeated.logger(__name__)
 
 
 class Certificates:
-    """The certificates of a broker, and the names that it gives to those of clients."""
+    """The broker's own certificate, and the rules that name clients by their certificates."""
 
     def __init__(self, config: SecurityConfig, clock: Clock) -> None:
         """Read the files.
 
         Raises:
-            ConfigError: a file is missing or does not hold what it should.
+            ConfigError: a file is missing, or its contents can't be used.
         """
         self._config = config
         self._clock = clock
         self._rules = PrincipalRules.parse(config.principal_rules)
+        # 1. Read the old files. 2. They are replaced. 3. Take the stamps: those of the new files,
+        # which would then never be read. So the stamps are taken first.
         self._stamps = self._stamped()
         self._context = server_context(config)
         self._looked_ms = clock.now_ms()
 
     def context(self) -> ssl.SSLContext:
-        """For a client that comes now."""
+        """Return the context for a new connection, reloaded if the files have changed."""
         now_ms = self._clock.now_ms()
         if now_ms - self._looked_ms >= LOOK_INTERVAL_MS:
             self._looked_ms = now_ms
@@ -89,18 +91,19 @@ class Certificates:
         return self._context
 
     def principal_of(self, subject: Subject) -> str | None:
-        """Whom a client's certificate is about; None if no rule has a name for it."""
+        """Return the principal of a client's certificate; None if no rule gives it a name."""
         name = self._rules.name_of(distinguished_name(subject))
         return None if name is None else of_user(name)
 
     def own_principal(self, security: Security, host: str) -> str | None:
-        """Who this broker is to others of its cluster, which have certificates like its own.
+        """Return the principal as which other brokers see this one; None without certificates.
 
-        It shakes hands with itself, as one of them would that reaches it by `host` and comes to it
-        with `security`. None: they show no certificates.
+        Other brokers are assumed to have certificates like this broker's. The check is a handshake
+        of this broker with itself: as a server reached by the name `host`, and as a client with the
+        settings `security`.
 
         Raises:
-            ConfigError: they would not take it.
+            ConfigError: other brokers would reject this broker's certificate.
         """
         context = security.tls()
         if context is None:
@@ -130,6 +133,8 @@ class Certificates:
         stamps = self._stamped()
         if stamps == self._stamps:
             return
+        # Also if the files turn out to be bad: they are read again, and the error is logged again,
+        # only when they change.
         self._stamps = stamps
         try:
             self._context = server_context(self._config)
@@ -139,16 +144,16 @@ class Certificates:
             _log.info("reloaded the certificates: %s", self._config.keystore)
 
     def _stamped(self) -> list[tuple[int, ...] | None]:
-        """Taken before files are read: what changes meanwhile is read again."""
+        """Return a value that changes with the files; take it before you read them."""
         paths = (self._config.keystore, self._config.truststore)
         return [file_stamp(path) for path in paths if path]
 
 
 def server_context(config: SecurityConfig) -> ssl.SSLContext:
-    """What listeners with TLS show and ask for.
+    """Return the TLS context of the listeners.
 
     Raises:
-        ConfigError: a file is missing or does not hold what it should.
+        ConfigError: a file is missing, or its contents can't be used.
     """
     if not config.keystore:
         raise ConfigError(
@@ -160,7 +165,8 @@ def server_context(config: SecurityConfig) -> ssl.SSLContext:
     context.minimum_version, context.maximum_version = min(versions), max(versions)
     context.options |= ssl.OP_NO_RENEGOTIATION
     try:
-        # Given as a function, so that OpenSSL never asks at a terminal.
+        # A function, even without a password: otherwise OpenSSL would ask at the terminal for the
+        # password of an encrypted key.
         context.load_cert_chain(config.keystore, password=lambda: config.key_password)
     except (OSError, ValueError) as error:
         raise ConfigError(
@@ -189,7 +195,11 @@ def server_context(config: SecurityConfig) -> ssl.SSLContext:
 
 
 def _shaken(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> Subject | None:
-    """The subject that the server sees. Raises ssl.SSLError if one does not take the other."""
+    """Shake hands in memory; return the subject of the client's certificate, None without one.
+
+    Raises:
+        ssl.SSLError: one side rejects the other.
+    """
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [
         client.wrap_bio(to_client, to_server, server_hostname=host),
@@ -200,16 +210,16 @@ def _shaken(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> Subjec
             with suppress(ssl.SSLWantReadError):
                 end.do_handshake()
     shown = ends[1].getpeercert() or {}
-    # As `ssl` gives it; its types know only of texts.
+    # The types of `ssl` say that all values are strings; the subject is a tuple.
     return cast("Subject | None", shown.get("subject"))
 
 
 def describe_tls_error(error: Exception) -> str:
-    """An error of OpenSSL in words."""
+    """Return an error of OpenSSL, or of the operating system, in words."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not taken: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
-        # Some errors have no reason at all, not even an empty one.
+        # Some errors lack the attribute.
         reason = getattr(error, "reason", None) or str(error.args[0])
         return _REASONS.get(reason, reason.replace("_", " ").lower())
     return getattr(error, "strerror", None) or str(error)
@@ -217,15 +227,15 @@ def describe_tls_error(error: Exception) -> str:
 
 HANDSHAKE_TIMEOUT_MS = 10_000
 CHUNK_BYTES = 256 * 1024
-"""Encrypted at a time; more waits for the client to take it."""
+"""How much is encrypted at a time; the next chunk waits until the socket has taken this one."""
 TURN_BYTES_MAX = 4 * 1024 * 1024
-"""Then other connections have their turn, however fast this client reads."""
+"""After this many bytes other connections have their turn, however fast this client reads."""
 HANDSHAKE_RECORD = 0x16
-"""The first byte of everybody who speaks TLS."""
+"""The first byte that a TLS client sends: the record type of a handshake (RFC 8446)."""
 
 
 class TlsConnection(asyncio.BufferedProtocol):
-    """One client of a listener with TLS; the transport of the connection behind it."""
+    """One client of a listener with TLS: the socket's protocol, and the inner one's transport."""
 
     def __init__(
         self,
@@ -256,7 +266,7 @@ class TlsConnection(asyncio.BufferedProtocol):
     # ---- asyncio ----
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has come."""
+        """Prepare for the handshake, or close the connection if a limit refuses it."""
         # A cast: uvloop's transports have the methods of asyncio's, but not their classes.
         self._transport = cast("asyncio.Transport", transport)
         self._peer = (transport.get_extra_info("peername") or (self._peer,))[0]
@@ -269,8 +279,9 @@ class TlsConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone."""
+        """Release the connection; log a client that left during the handshake."""
         self._timer.cancel()
+        # After the handshake the inner connection is the member; `leave` then does nothing.
         self._connections.leave(self)
         if self._is_open:
             self._inner.connection_lost(exc)
@@ -280,13 +291,15 @@ class TlsConnection(asyncio.BufferedProtocol):
         self.closed.set()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - one size fits
-        """Where the next bytes go."""
+        """Return the buffer for encrypted bytes, which all connections share."""
+        # Safe: `buffer_updated` empties it before the loop reads for another connection.
         return self._scratch
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Encrypted bytes have come there."""
+        """Decrypt the bytes that the socket has received."""
         if not self._has_begun:
             self._has_begun = True
+            # OpenSSL's own error for plaintext, "wrong version number", would not help a user.
             if self._scratch[0] != HANDSHAKE_RECORD:
                 self._fail(
                     f"it does not speak TLS, and the listener {self._listener.name} asks for it:"
@@ -297,24 +310,27 @@ class TlsConnection(asyncio.BufferedProtocol):
         self._take_up()
 
     def eof_received(self) -> bool:
-        """The client will send no more."""
+        """See `BufferedProtocol`: an end during the handshake closes the connection."""
         return bool(self._inner.eof_received()) if self._is_open else False
 
     # ---- the transport of the connection ----
 
     def get_extra_info(self, name: str, default: object = None) -> Any:  # noqa: ANN401 - asyncio's
-        """As of any transport; `principal` is whom the client's certificate is about."""
+        """Return what the socket's transport says; `principal` is from the client's certificate."""
         if name != "principal":
             return self._transport.get_extra_info(name, default)
         return default if self._principal is None else self._principal
 
     def pause_reading(self) -> None:
-        """Take nothing more from the socket, and decrypt nothing more: there is no room for it."""
+        """Stop reading from the socket, and stop decrypting what has been read."""
         self._is_paused = True
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Go on, soon: what has come before may not be decrypted yet."""
+        """Read again, and decrypt the bytes that were received before the pause.
+
+        In the next turn of the loop: the inner connection may call this while it handles bytes.
+        """
         self._is_paused = False
         self._transport.resume_reading()
         asyncio.get_running_loop().call_soon(self._take_up)
@@ -322,52 +338,53 @@ class TlsConnection(asyncio.BufferedProtocol):
     def close(self) -> None:
         """Send the TLS close alert, and close the connection."""
         if not self._transport.is_closing():
-            with suppress(ssl.SSLError):  # The client has said so itself, or does not listen.
+            # It writes the alert, then raises: the client's own alert has not arrived yet.
+            with suppress(ssl.SSLError):
                 self._tls.unwrap()
             self._flush()
         self._transport.close()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close the connection without the close alert; drop what waits to be sent."""
         self._transport.abort()
 
     def outlet(
         self, *, on_room: Callable[[], None], on_failure: Callable[[OSError], None]
     ) -> TlsWriter:
-        """The way out; see `Outlet`. There is one."""
+        """Return the connection's writer; called once, like the constructor of `SocketWriter`."""
         self._outlet = TlsWriter(self._raw, self._encrypted, on_room=on_room, on_failure=on_failure)
         return self._outlet
 
     # ---- a member of the connections, until the handshake is done ----
 
     def progress(self) -> int | None:
-        """See `Member`: the handshake has a time of its own."""
+        """See `ClientConnection`: never idle, since the handshake has its own time-out."""
         return None
 
     def end_idle(self, idle_ms: int) -> None:  # noqa: ARG002 - see above
-        """See `Member`."""
+        """See `ClientConnection`."""
         self.abort()
 
     @property
     def is_half_open(self) -> bool:
-        """See `Member`."""
+        """See `ClientConnection`."""
         return True
 
     def end_half_open(self) -> None:
-        """See `Member`."""
+        """See `ClientConnection`."""
         self._is_told = True
         self.abort()
 
     def stop(self) -> None:
-        """The server ends."""
+        """Close the connection: the server stops."""
         self.abort()
 
     def end_slow(self) -> None:
-        """See `Member`."""
+        """See `ClientConnection`."""
         self.abort()
 
     def go_on(self, size_bytes: int) -> None:
-        """See `Receiver`: it asks for no memory."""
+        """See `Receiver`: a handshake asks for no memory."""
 
     def give_back(self) -> int:
         """See `Receiver`."""
@@ -380,20 +397,20 @@ class TlsConnection(asyncio.BufferedProtocol):
     # ---- TLS ----
 
     def _take_up(self) -> None:
-        """Do what can be done with the bytes that have come."""
+        """Continue the handshake, or decrypt, with the bytes received so far."""
         if self._transport.is_closing():
             return
         try:
             if self._is_open or self._shake_hands():
                 self._decrypt()
         except ssl.SSLError as error:
-            self._flush()  # The alert that says it to the client.
+            self._flush()  # OpenSSL's alert, so that the client learns the reason too.
             self._fail(describe_tls_error(error))
             return
         self._flush()
 
     def _shake_hands(self) -> bool:
-        """Whether it is done."""
+        """Continue the handshake; return whether it is complete and the client is accepted."""
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
@@ -403,12 +420,16 @@ class TlsConnection(asyncio.BufferedProtocol):
         if not self._listener.has_sasl and not self._is_somebody():
             return False
         self._is_open = True
+        # The inner connection counts from here on; both at once would count the client twice.
         self._connections.leave(self)
         self._inner.connection_made(cast("asyncio.Transport", self))
         return True
 
     def _is_somebody(self) -> bool:
-        """Whether there is a name for who has shown a certificate; without one it is nobody."""
+        """Set the principal by the client's certificate; return False if no rule names it.
+
+        A client without a certificate is accepted as anonymous.
+        """
         shown = self._tls.getpeercert()
         if shown:
             subject = cast("Subject", shown["subject"])
@@ -422,10 +443,12 @@ class TlsConnection(asyncio.BufferedProtocol):
         return True
 
     def _decrypt(self) -> None:
+        # Until OpenSSL has no whole record left: the inner connection may close or pause this one
+        # in any turn, so both are checked each time.
         while not self._transport.is_closing() and not self._is_paused:
             room = cast("memoryview", self._inner.get_buffer(-1))
             try:
-                # What it reads into a buffer it counts, whatever typeshed says.
+                # With a buffer it returns the number of bytes, although its type is bytes.
                 size_bytes = cast("int", self._tls.read(len(room), room))
             except ssl.SSLWantReadError:
                 return
@@ -444,7 +467,7 @@ class TlsConnection(asyncio.BufferedProtocol):
         return self._outgoing.read()
 
     def _flush(self) -> None:
-        """What TLS itself has to say goes out."""
+        """Send what OpenSSL has written itself: handshake messages and alerts."""
         if self._outgoing.pending:
             self._raw.write([self._outgoing.read()])
 
@@ -464,17 +487,18 @@ class TlsConnection(asyncio.BufferedProtocol):
 
     def _fail(self, reason: str) -> None:
         self._tell(reason)
+        # Not abort: the alert has to reach the client.
         self._transport.close()
 
     def _tell(self, reason: str) -> None:
-        """Once."""
+        """Log why the connection is closed, so that `connection_lost` does not log it again."""
         self._is_told = True
         what = "TLS" if self._is_open else "the TLS handshake"
         _log.warning("closed the connection of %s: %s failed: %s", self._peer, what, reason)
 
 
 class TlsWriter:
-    """As `Outlet`, with TLS on the way."""
+    """Encrypts what a connection writes, chunk by chunk; used like a `SocketWriter`."""
 
     def __init__(
         self,
@@ -493,33 +517,33 @@ class TlsWriter:
         self._loop = asyncio.get_running_loop()
         self._queue: deque[Piece] = deque()
         self._sent_bytes = 0
-        """Of the first in the queue."""
+        """How much of the first piece in the queue has been encrypted."""
         self._closed = False
 
     @property
     def held_bytes(self) -> int:
-        """Memory that waits for the client."""
+        """The memory, in bytes, of what the client has not taken yet."""
         return memory_bytes(self._queue) + self._raw.held_bytes
 
     @property
     def unblockings(self) -> int:
-        """How often a client that had to read has read something."""
+        """How often the socket had room again after it was full; a sign of progress."""
         return self._raw.unblockings
 
     def write(self, pieces: Sequence[Piece]) -> None:
-        """Send pieces after those that were given before."""
+        """Send pieces after those of earlier calls."""
         self._queue += pieces
         if not self.blocked and not self._closed:
             self._send()
 
     def close(self) -> None:
-        """Drop what has not left."""
+        """Close, and drop what has not been sent."""
         self._closed = True
         self._queue.clear()
         self._raw.close()
 
     def go_on(self) -> None:
-        """There is room in the socket, or it is this connection's turn again."""
+        """Continue: the socket has room, or it is this connection's turn again."""
         if self._closed or not self.blocked:
             return
         self.blocked = False
@@ -528,6 +552,8 @@ class TlsWriter:
             self._on_room()
 
     def _send(self) -> None:
+        # Chunk by chunk, and only while the socket takes it: a slow reader holds one encrypted
+        # chunk in memory, and the ranges behind it stay in their files.
         turn_bytes = 0
         while self._queue and not self._raw.blocked and not self._closed:
             if turn_bytes >= TURN_BYTES_MAX:
@@ -544,7 +570,7 @@ class TlsWriter:
         self.blocked = bool(self._queue) or self._raw.blocked
 
     def _chunk(self) -> Buffer:
-        """What is encrypted next: many small pieces, or a part of a large one."""
+        """Take the next bytes to encrypt from the queue: small pieces, or a part of a large one."""
         parts: list[Buffer] = []
         room_bytes = CHUNK_BYTES
         while self._queue and room_bytes:
@@ -569,7 +595,7 @@ def writer_of(
     on_room: Callable[[], None],
     on_failure: Callable[[OSError], None],
 ) -> SocketWriter | TlsWriter:
-    """The way out of a connection, with TLS or without."""
+    """Return the writer of a connection, with TLS or without."""
     if isinstance(transport, TlsConnection):
         return transport.outlet(on_room=on_room, on_failure=on_failure)
     return SocketWriter(transport, on_room=on_room, on_failure=on_failure)
