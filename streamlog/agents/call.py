@@ -166,6 +166,8 @@ class AgentCall:
         current = self._slice
         if current is not None:
             current.settle(current.given)
+            # A slice with a failure keeps its lane until `read_on` has dealt with the bad record:
+            # the next record of the key must not overtake it.
             if current.is_used_up and current.failure is None:
                 self._slice = None
                 self._dealer.let_go(current.lane)
@@ -197,12 +199,15 @@ class AgentCall:
         self._held.clear()
         self._gathered = None
         self._slice = slices[0] if slices else None
+        # `extendleft` inserts one by one, so the reversed list keeps its order.
         self._again.extendleft(reversed(slices[1:]))
 
     def skip(self) -> None:
         """Declare the current records handled, and drop what was yielded for them."""
         given = [(slice_, slice_.given) for slice_ in (*self._held, self._slice) if slice_]
         for slice_, until in given:
+            # `take_back` drops results and rows and resets `given`; with `given` back where it was,
+            # `finish` counts the records as handled.
             slice_.take_back()
             slice_.given = until
         self._gathered = None
@@ -227,6 +232,7 @@ class AgentCall:
         """Drop the records of other partitions that the function has not seen."""
         gathered = self._gathered
         if gathered is not None:
+            # In place: `gather` waits with the same list.
             gathered[:] = [each for each in gathered if wanted(each[0])]
             for slice_ in self._held:
                 if not wanted(slice_.part):
@@ -282,6 +288,8 @@ class AgentCall:
             return
         if slice_ not in self._held:
             self._held.append(slice_)
+        # Before the loop: a key that can't be deserialized ends the slice, so `is_used_up` then
+        # holds before that record.
         slice_.keys()
         while not slice_.is_used_up and len(gathered) < n:
             gathered.append((slice_.part, slice_.record(slice_.given)))

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Lanes(Generic[T]):
-    """Items in lanes, of which each has at most one item out; items without a lane are free."""
+    """Items in lanes: at most one item of a lane is out; items without a lane are independent."""
 
     def __init__(self) -> None:
         self._ready: deque[tuple[Hashable | None, T]] = deque()
@@ -47,6 +47,7 @@ class Lanes(Generic[T]):
             if behind is not None:
                 behind.append(item)
                 return
+            # An empty queue marks the lane as taken.
             self._behind[lane] = deque()
         self._ready.append((lane, item))
 
@@ -219,6 +220,7 @@ class Shared:
     def _lane(self, part: SlicePart, record: LogRecord) -> Hashable | None:
         match self._ordered:
             case "key":
+                # None is no lane: records without a key are independent of each other.
                 return record.key
             case "partition":
                 return part.partition

@@ -74,7 +74,7 @@ class AgentProgress:
         return merge_ranges([*self._handled_before, *runs])
 
     def fresh(self, records: Sequence[LogRecord]) -> Sequence[LogRecord]:
-        """Return the records that are to be handled; the others were received or handled before."""
+        """Return the records to handle, without records that were received or handled before."""
         if records and records[0].offset < self._received:
             records = [each for each in records if each.offset >= self._received]
         if not records:
@@ -174,10 +174,11 @@ def metadata_of(
     if not ahead and not log.topic_id and not log.cuts:
         return ""
     text = f"{_MAGIC}:{log.topic_id.hex()}:{log.cuts}"
-    # Equal shares: a reader with many ranges loses some of them, not those of the other readers.
+    # Equal shares: a reader with many ranges loses some of its own, not another reader's.
     budget = (METADATA_BYTES_MAX - _MAGIC_BYTES_MAX) // max(len(ahead), 1)
     for name, place in ahead.items():
         time = "" if place.time_ms is None else f"@{place.time_ms}"
+        # 2: the semicolon and the colon of the entry.
         left = budget - len(name) - len(time) - 2
         if left > 0:
             text += f";{name}:{_within(_steps(offset, place), left)}{time}"
@@ -221,6 +222,7 @@ def _within(steps: Sequence[int], length_max: int) -> str:
     Their number is odd, because the last step counts handled offsets.
     """
     text = str(steps[0])
+    # In pairs, a gap and what is handled after it: a gap at the end would say nothing.
     for at in range(1, len(steps) - 1, 2):
         longer = f"{text},{steps[at]},{steps[at + 1]}"
         if len(longer) > length_max:

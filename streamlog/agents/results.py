@@ -2,8 +2,8 @@
 
 A value gets the key and the event time of the current record; a value for a list (`take`) gets the
 time of the list's last record, and no key. A yielded `Record` has its own key, time and headers.
-Results are written in batches: at once if no records wait, otherwise when there are `RESULTS_MAX`
-of them or after `GATHER_MS`, and always before their records are committed.
+Results are written in batches: at once if no records wait, otherwise once `RESULTS_MAX` of them
+wait or `GATHER_MS` have passed, and always before their records are committed.
 
 Rule: results are written in the order of their records, and an error names the current record.
 """
@@ -96,6 +96,7 @@ class Results:
             await self._news.wait()
             if self._has_waiting():
                 await self._gather()
+            # Before the drain: a result that is added while it writes sets the event again.
             self._news.clear()
             await self.drain()
 
@@ -138,7 +139,7 @@ class Results:
         batches, self._letters = self._letters, []
         for slice_ in slices:
             results, slice_.results = slice_.results, []
-            if results:  # `take_back` empties them if their records are to be repeated.
+            if results:  # `take_back` drops the results of records that the call gets again.
                 batches += self._batches(slice_, results)
         if batches:
             await self._write(batches)

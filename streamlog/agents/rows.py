@@ -158,6 +158,7 @@ class CallRows:
     def get(self, table: str, key: object) -> UserValue:
         """See `LocalTables`."""
         rows, current, at = self._of(table, key)
+        # Newest first: what this record has set, then uncommitted rows, then the committed row.
         written = current.slice.written.get(at) or self._shared.get(at[:2], at[2])
         data = self._shared.committed.row(rows, at[1], at[2]) if written is None else written.stored
         found = None if data is None else rows.row(at[2], data)
@@ -178,6 +179,7 @@ class CallRows:
         current = self._current(table)
         for partition in sorted(current.partitions):
             part = (rows.owner.name, partition)
+            # In this order: rows of the current record replace rows of handled records.
             changed = {key: row.stored for key, row in self._shared.part(part).items()}
             mine = current.slice.written.items()
             changed |= {at[2]: row.stored for at, row in mine if at[:2] == part}
@@ -197,6 +199,8 @@ class CallRows:
                 "use the row of the record's own key, or pass concurrency=1 or "
                 "ordered='partition'"
             )
+        # `local_key` has checked that the row is in a current partition. If a list spans several of
+        # them, the key decides which one.
         partition = next(iter(current.partitions)) if len(current.partitions) == 1 else -1
         if partition < 0:
             partition = shared.partition_of(rows, raw)

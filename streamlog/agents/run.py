@@ -71,7 +71,7 @@ class AgentFailures:
         self._drop(Drop(node, reason, count, message=message))
 
     def wait_ms(self, records: FailedRecords) -> int | None:
-        """Return the pause before the next attempt, in milliseconds; None if there is none."""
+        """Return the pause before the next attempt, in milliseconds; None after the last one."""
         place = _failure_position(records)
         attempt = self._attempts[place] = self._attempts.get(place, 0) + 1
         if attempt <= len(self.waits_ms):
@@ -85,6 +85,8 @@ class AgentFailures:
             ProcessingError: the policy ends with `fail`.
         """
         attempt = self._attempts.pop(_failure_position(records), 1)
+        # `read_on` passes a ProcessingError, whose cause is the serde's error: the dead letter
+        # reports that cause.
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
         for part, raw in records:
             self._failures.give_up(
@@ -230,14 +232,17 @@ class AgentRun:
             first, *others = _leaves(failures)
             for other in others:
                 logger.warning("agent %s failed in another call too: %s", self.agent.name, other)
+            # `from` keeps the user's error as the cause; else the group would be the context.
             raise first from first.__cause__
         finally:
+            # No call will set the event any more, and `until_idle` must return.
             self._idle.set()
 
     def assign(self, places: Mapping[TopicPartition, AgentPosition]) -> None:
-        """Read exactly those of these partitions that are of the agent's topic, from there on.
+        """Read exactly the partitions of the agent's topic in `places`, from these positions on.
 
-        Partitions that it reads already continue, unless it was suspended.
+        A partition that the agent reads already continues where it is, unless the agent was
+        suspended.
         """
         # After `suspend`, records that waited were dropped, so a part that stays would have a gap:
         # every part starts anew at its committed position.
@@ -261,7 +266,7 @@ class AgentRun:
         self._parts = {at: part for at, part in self._parts.items() if at not in partitions}
 
     def take(self, partition: TopicPartition, records: Sequence[RawRecord]) -> None:
-        """Add records of a partition, in order; those that are handled already are dropped."""
+        """Add records of a partition, in order; drop records that are handled already."""
         part = self._parts.get(partition)
         if part is None or self._suspended or self.is_ending:
             return
@@ -294,6 +299,7 @@ class AgentRun:
 
     def deal(self, limit: int, lanes: Sequence[Hashable | None]) -> Slice | None:
         """See `Dealer`."""
+        # The lanes of the call come first: no other call can get the records that wait for them.
         turn = self._feed.follow(lanes)
         if turn is None:
             if not self._feed.ready:
@@ -325,6 +331,7 @@ class AgentRun:
             if cancel is not None:
                 cancel()
             self._busy.add(call)
+            # The alarm, or a cancellation, leaves the waiter in its queue; `_wake` removes it.
             if waiter in queue:
                 queue.remove(waiter)
 
@@ -333,6 +340,7 @@ class AgentRun:
         # A call that gathers a list holds lanes, so records may be ready for it alone: `follow`.
         while self._gatherers:
             self._wake_up(self._gatherers.popleft())
+        # One call per ready record: any other call would find none, and wait again.
         ready = len(self._waiters) if self.is_ending else self._feed.ready
         while self._waiters and ready > 0:
             self._wake_up(self._waiters.popleft())
@@ -437,6 +445,8 @@ class AgentRun:
             await made
             return
         results = self.results
+        # Closed here, so that the generator's `finally` blocks run before the call ends, not when
+        # the garbage collector finds it.
         async with aclosing(made):
             async for value in made:
                 call.yielded(value)

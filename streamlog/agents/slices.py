@@ -75,8 +75,8 @@ Keep = Callable[[Mapping[RowAt, Written]], None]
 class Slice:
     """Consecutive records of one partition, for one call.
 
-    `settled <= given`: rows before the first index are handled, the rows between them are current,
-    and those after are to be given.
+    Two indexes divide them: rows before `_settled` are handled, rows from `_settled` to `given` are
+    current, and the call has not got the rows from `given` on.
     """
 
     def __init__(
@@ -107,7 +107,8 @@ class Slice:
         self.raws = list(raws)
         self.values: list[UserValue] = []
         self.results: list[tuple[int, bool, UserValue]] = []
-        """Yielded values, each with the index of its record and whether it is for that alone."""
+        """Yielded values: the index of the record, whether the value is for that record alone (not
+        for a list that ends with it), and the value."""
         self.failure: ProcessingError | None = None
         """The error of the record that can't be deserialized, which would follow the last one."""
         self.bad: RawRecord | None = None
@@ -175,7 +176,7 @@ class Slice:
         return Record(key, self.values[row], timestamp, raw.headers, *at)
 
     def answer(self, data: bytes | None, *, of_list: bool) -> None:
-        """Answer the ask of the current record, or those of all current records if it is a list."""
+        """Answer the ask of the current record; for a list, the asks of all its records."""
         if self._asks:
             first = self._settled if of_list else self.given - 1
             self._answer_rows(range(first, self.given), data)
@@ -192,6 +193,7 @@ class Slice:
             if self.written and self._written_by < until:
                 written, self.written = self.written, {}
                 if not self.part.is_revoked:
+                    # The new owner reads the record of a revoked partition again, and sets the row.
                     self._keep(written)
 
     def current_records(self) -> list[tuple[SlicePart, RawRecord]]:

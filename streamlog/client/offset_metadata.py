@@ -1,4 +1,4 @@
-"""Values of a commit: the offset with its metadata, and the group member that commits it."""
+"""OffsetAndMetadata and GroupMetadata: an offset to commit, and the member that commits it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparison: the rows that a history has staged for a topic, compared with its live app's rows.
+"""Comparison: a history's staged rows for a topic, compared with the live app's rows.
 
 Rows are compared as multisets per partition: key, value, timestamp and headers. Live rows after the
 last equal row are counted apart, because most of them follow from records after the history's end.
@@ -174,7 +174,7 @@ def _partition(
         fields = fields_of(record)
         if wanted[fields] > 0:
             wanted[fields] -= 1
-            # An equal row comes after these: the history should have had them.
+            # These came before an equal row, so the history should have had them.
             live_only += later
             later = []
         else:

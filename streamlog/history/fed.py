@@ -1,4 +1,4 @@
-"""Fed: equality of a history's rows with those of workers whose inputs grew while they ran.
+"""FedEquality: how a history's rows equal the rows of workers whose inputs grew while they ran.
 
 A history processes records in the same order as workers that read a complete log. Workers whose
 inputs grow may process a record before another one of an earlier time that is not written yet, if a
@@ -168,7 +168,7 @@ def _flows(
 
 
 def _provided(node: Node, flow: Flow, above: Sequence[Flow], sub: Subtopology) -> Flow:
-    """Add the conditions of the class: those of this node and of the nodes above."""
+    """Add the conditions of the class, of this node and of the nodes above."""
     if flow.equality == "A":
         return flow
     is_one = _is_one_source(node, sub) and all(each.equality == "S" for each in above)
@@ -213,10 +213,12 @@ def _entry(
         return Flow()
     found = list(written.get(topic.name, ()))
     sources = sum(feeder.partitions(counts) for feeder in sub.feeders[topic.name])
+    # A source without a promise leaves none for the topic: its records come between the others.
     if not found or any(flow.equality == "A" for flow in found):
         return next((flow for flow in found if flow.equality == "A"), Flow("A", topic.name))
     # A task sends downstream one time for all sources of a topic.
     has_own_time = all(flow.has_own_time and not flow.is_merged for flow in found)
+    # One task writes all records of the topic, so each partition has them in the task's order.
     if len(found) == 1 and sources == 1:
         return replace(found[0], keeps_keys=True, is_merged=False, has_own_time=has_own_time)
     if len(sub.feeders[topic.name]) > 1:
@@ -233,6 +235,9 @@ def _of_sources(found: Sequence[Flow], why: str) -> Flow:
         return _weakened(found[0], "K", why)
     if all(flow.is_additive for flow in found):
         return Flow("T", why, is_additive=True)
+    # 1. Two sources update key k, one to a and one to b.
+    # 2. Live, a arrives last; in the history, b is the later one by its time.
+    # 3. The last values differ.
     if any(flow.equality == "T" for flow in found):
         return Flow("A", f"{why}, which update the same keys")
     return Flow("M", why, keeps_keys=False)
@@ -281,11 +286,15 @@ def _without_order(node: Node, flow: Flow) -> Flow | None:
     if isinstance(node, _VALUES_ONLY | Sink | RepartitionSink | JoinSide):
         return flow
     if isinstance(node, _THINNING):
+        # 1. A live run updates key k to 3, then to 5; the history only to 5.
+        # 2. The filter drops 5. The live run has a last value of 3, and the history has none.
         why = f"{node.name} drops updates"
         return Flow("A", why, keeps_keys=flow.keeps_keys) if is_table else flow
     if isinstance(node, _REKEYING):
         if is_table:
+            # An update on the way that only one run makes stays under its new key for ever.
             return Flow("A", f"{node.name} changes the keys of updates", keeps_keys=False)
+        # The order of each old key says nothing about the order of a new key.
         weakened = (
             _weakened(flow, "M", f"{node.name} changes keys") if flow.equality == "K" else flow
         )
@@ -344,6 +353,7 @@ def _aggregated(node: Aggregate, flow: Flow) -> Flow | None:
 
 
 def _final(_node: Node, flow: Flow) -> Flow | None:
+    # Only the last row of each window comes out, so updates on the way make no difference.
     return Flow("K", flow.why) if flow.equality in {"S", "K", "T"} else None
 
 
@@ -356,6 +366,7 @@ def _counted(node: CountedAggregate, flow: Flow) -> Flow | None:
 
 
 def _joined(node: Node, flow: Flow) -> Flow | None:
+    # A join emits a row for each update, so updates that differ make rows that differ.
     if flow.equality == "T":
         return None
     return Flow("M", flow.why or f"{node.name} joins several sources", keeps_keys=False)
@@ -371,6 +382,7 @@ def _windowed(node: WindowedRows, flow: Flow) -> Flow | None:
     if node.waits_idle_ms is not None or not (per_key or sums):
         return None
     if node.emit == Emit.CLOSE:
+        # Windows close in the order of (end, start, key), whatever the order of their records was.
         return Flow("S")
     if per_key and node.emit == Emit.UPDATE:
         return _weakened(flow, "K", flow.why)
@@ -403,6 +415,7 @@ def _reads_time(kind: object) -> bool:
 def _names(code: object) -> set[str]:
     if not isinstance(code, CodeType):
         return set()
+    # Nested functions and comprehensions are constants of the code that contains them.
     return {*code.co_names}.union(*map(_names, code.co_consts))
 
 
@@ -425,10 +438,11 @@ def _late(flow: Flow, node: Node) -> Flow:
 
 
 def _in_partitions(flow: Flow, tasks: int) -> Flow:
-    """Return the flow of an output's partitions, to each of which several tasks may write."""
+    """Return the flow of an output topic, to whose partitions several tasks may write."""
     if tasks == 1 or flow.equality in {"M", "T", "A"}:
         return flow
-    # Even if each key stays in one partition: records without a key go to any of them.
+    # Never S: rows of several tasks interleave in a partition, in any order. Even if each key stays
+    # in one partition, rows without a key go to any of them.
     return _weakened(flow, "K" if flow.keeps_keys else "M", f"{tasks} tasks write it")
 
 

@@ -149,9 +149,10 @@ class Horizon:
 def horizon(plan: Plan, reader: LogReader) -> Horizon:
     """Return the event time that all streams of a plan have reached; reads them whole.
 
-    A history up to the latest offsets would end at another time in each partition, and its rows
-    could not equal those of a live worker. So it ends where the partition with the least time ends.
-    Partitions without records don't count, nor do tables, whose topics may be quiet for any time.
+    A history up to the latest offsets would end at a different time in each partition, and its rows
+    could not equal a live worker's rows. So it ends at the smallest time that a partition has
+    reached. Partitions without records don't count, nor do tables, whose topics may be quiet for
+    any time.
 
     Raises:
         ProcessingError: a time can't be read from a value.
@@ -178,7 +179,7 @@ def _come_to(
     damaged: DamagedInputs,
 ) -> int:
     if topic.timestamp is None:
-        # The time is that of the records: keys and values need no decoding.
+        # Event time is record time here, so keys and values need no decoding.
         raw = serde_for(bytes)
         topic = replace(topic, key=raw, value=raw)
     entry = CutInput(topic, place.partition, 0, span=TimeSpan())
@@ -315,6 +316,7 @@ class BackfillJob:
                 entries = add_source_logs((task.entry for task in tasks), plan, reader)
             snapshot = self._finish(plan, tasks, entries, self._publish(tasks))
         except BaseException:
+            # With a manifest, the directory is a complete snapshot, of an earlier run of the job.
             if not place.has(MANIFEST_FILE):
                 place.remove()
             raise
@@ -381,6 +383,8 @@ class BackfillJob:
         if asked.outputs == "publish":
             outputs = {n: spec for n, spec in program.topics.items() if n not in read}
             reader.run(declare_topics(reader.log, outputs))
+        # Topics that are read must exist in the log. Output topics may not exist yet, so their
+        # declared numbers of partitions count.
         there = reader.partitions()
         counts = {name: n for name, n in counts.items() if name not in read} | there
         since_ms, until_ms = UNKNOWN_MS, FAR_MS
@@ -403,6 +407,7 @@ class BackfillJob:
         plan = with_ends(plan, reader)
         if asked.until != "now":
             return plan
+        # After `with_ends`: the time is what the streams have reached at the planned ends.
         come_to = horizon(plan, reader)
         spans = {name: replace(span, until_ms=come_to.time_ms) for name, span in plan.spans.items()}
         return replace(plan, spans=spans, notes=(*plan.notes, f"until now: {come_to}"))

@@ -2,10 +2,11 @@
 
 The tasks that write the topic get their inputs record by record. When a wanted row comes out, its
 inputs are the records of its key (and of its window, if it has one) that the task has processed
-before: more can't be known of functions. If another record triggered the row, it is reported too. A
-record of a repartition topic is reported by its origin. Rules of the file: the run writes only
-temporary files; it keeps a few records per row, however long the history is. Not done here: the
-choice of the rows (`comparison`).
+before. Which of them a user's function has used is unknown. If another record triggered the row, it
+is reported too. A record of a repartition topic is reported by its origin.
+
+Rules of the file: the run writes only temporary files; it keeps a few records per row, however long
+the history is. Not done here: the choice of the rows (`comparison`).
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class Lineage(LocalRun):
 
         Args:
             plan: the plan of the history.
-            deps: the run's dependencies; `place` is temporary, not that of a snapshot.
+            deps: the run's dependencies; `place` is a temporary directory, not a snapshot's.
             topic: the topic of the rows.
             staged: rows that the history has.
             missing: rows that the history lacks.
@@ -106,7 +107,7 @@ class Lineage(LocalRun):
         self._by_key: dict[object, list[_WantedRow]] = {}
         for fields in dict.fromkeys(staged):
             self._look_for(fields, FAR_MS)
-        # A missing row never comes out, so only its time limits its inputs.
+        # A missing row never comes out, so its own time is the only limit of its inputs.
         for fields in dict.fromkeys(missing):
             self._look_for(fields, fields[2])
 
@@ -121,7 +122,7 @@ class Lineage(LocalRun):
         return {fields: [*self._lines(wanted)] for fields, wanted in self._wanted.items()}
 
     def on_taken(self, taken: Sequence[LineageRecord]) -> None:
-        """Note records that a task has processed which writes the topic."""
+        """Note records that were processed by a task that writes the topic."""
         for each in taken:
             spec = self._plan.topology.topics[each.place[0]]
             for wanted in self._by_key.get(_comparable(_loaded(spec.key, each.record.key)), ()):
@@ -155,6 +156,7 @@ class Lineage(LocalRun):
         key = _loaded(self._topic.key, fields[0])
         span = (UNKNOWN_MS, until_ms)
         if isinstance(key, Windowed):
+            # The end of a window is exclusive, unless it is the time of the window's last record.
             last_ms = when_ms(key.end) - (not self._is_end_in)
             span, key = (when_ms(key.start), last_ms), key.key
         wanted = _WantedRow(*span, deque(maxlen=self._inputs_max))
@@ -237,7 +239,7 @@ class _WatchedTask(StageTask):
 
 
 class _Watch:
-    """Knows which records a task was given, and which of them the current step has processed."""
+    """Tracks the records that a task was given, and those that the current step has processed."""
 
     def __init__(self, task: Task, lineage: Lineage) -> None:
         self._task = task
@@ -254,6 +256,7 @@ class _Watch:
         given = self._given.setdefault(place, deque())
         columns, marks = arrival.records, deque(arrival.marks)
         for number, record in enumerate(columns):
+            # Marks between two records arrive with the later one, so the order of the log stays.
             before = []
             while marks and marks[0].offset < record.offset:
                 before.append(marks.popleft())

@@ -1,6 +1,6 @@
 """LiveComparison: the rows of a version that runs beside an app, compared with the app's rows.
 
-Both run meanwhile, and neither has read as far as the other. The comparison takes three steps:
+Both keep running, and one may have read further than the other. The comparison takes three steps:
 
 1. Read both topics to their ends, then ask for the committed offsets of both groups.
 2. Wait until each side has read what the other side had read at step 1. Now every row of the first
@@ -67,7 +67,7 @@ class LivePartition:
 
 @dataclass(frozen=True, slots=True)
 class LiveComparison:
-    """The rows of an app's topic compared with those of a version; `str` is a report."""
+    """The rows of an app's topic compared with a version's rows; `str` is a report."""
 
     topic: str
     version: str
@@ -117,7 +117,7 @@ def compared_live(
     patience_ms: int,
     since_ms: int | None = None,
 ) -> LiveComparison:
-    """Compare a topic of an app with that of a version that runs beside it.
+    """Compare a topic of an app with the topic of a version that runs beside it.
 
     Args:
         topic: the output topic, by the app's name for it.
@@ -155,6 +155,7 @@ def compared_live(
     ]
     for each in partitions:
         each.read_first(reader)
+    # Only now the offsets: they then cover the inputs of every row that was read.
     catching = _CatchingUp(reader, (program.app_id, beside.app_id), clock)
     catching.wait(clock.now_ms() + patience_ms)
     for each in partitions:
@@ -205,6 +206,7 @@ class _LiveRows:
     def _count(self, counts: dict[Fields, int], sign: int, record: LogRecord) -> None:
         fields = fields_of(record)
         before = counts.get(fields, 0)
+        # Opposite signs: the other side has a row that this one matches.
         self._equal += before * sign < 0
         counts[fields] = before + sign
         if not counts[fields]:
@@ -285,6 +287,7 @@ class _CatchingUp:
         """Wait until repartition topics are read, except records that wait for another source."""
         before: list[TopicPartition] = []
         since_ms = self._clock.now_ms()
+        # Held records are no error: at the deadline, the report names their partitions.
         while self._clock.now_ms() < deadline_ms:
             offsets = {at: n for app_id in self._ids for at, n in self._offsets(app_id).items()}
             self.held = self._short_of(offsets, ends)

@@ -7,8 +7,8 @@ the next run of the plan starts from the beginning.
 
 The first half of the file identifies the source logs. A topic that is deleted and created again is
 another log, and so is a truncated one from some offset on. The plan notes topic IDs and leader
-epochs before it reads offsets. When all tasks are done, the logs must still be the same, or the run
-may have read parts of two logs. The snapshot keeps IDs and epochs with the offsets of each task.
+epochs before it reads offsets. When all tasks are done, the logs must be unchanged: otherwise the
+run may have read parts of two logs. The snapshot keeps IDs and epochs with each task's offsets.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ def add_source_logs(entries: Iterable[TaskEntry], plan: Plan, reader: LogReader)
         for topic, number, offset in entry.offsets
         if (topic, number) in plan.logs
     }
+    # The plan has the epochs at its ends. Only a task that was cut before an end needs a request.
     epochs = {
         (at, offset): reader.leader_epochs({at: offset})[at]
         for at, offset in {(at, offset) for (_, at), offset in wanted.items()}
@@ -98,7 +99,7 @@ def add_source_logs(entries: Iterable[TaskEntry], plan: Plan, reader: LogReader)
                 )
             )
         found.append(msgspec.structs.replace(entry, sources=tuple(sources)))
-    # Last: if the logs are still the same now, the epochs above are theirs as well.
+    # Last: if the logs are unchanged now, the epochs that were read above belong to them too.
     check_logs(plan.logs, plan.ends, reader)
     return found
 
@@ -115,6 +116,7 @@ def check_logs(
     """
     ids = reader.topic_ids(_topics(logs))
     for (topic, number), log in sorted(logs.items()):
+        # Brokers without topic IDs answer with zeros, which say nothing about the topic.
         now = ids.get(topic)
         if now is None or (log.topic_id and any(now) and now.hex() != log.topic_id):
             what = "deleted" if now is None else "deleted and created again"
@@ -148,7 +150,7 @@ ATTEMPT = "0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDeps:
-    """What a run needs besides its plan."""
+    """The dependencies and directories of a run, apart from its plan."""
 
     reader: LogReader
     directory: Path
@@ -278,6 +280,9 @@ def with_ends(plan: Plan, reader: LogReader) -> Plan:
             continue
         # Event time is record time here, so earlier records need not be read.
         wanted = [place for place in places if place.topic == topic]
+        # 1. `bounds` has returned the end 10.
+        # 2. Records 10 and 11 are appended, and 11 is the first at or after `since_ms`.
+        # 3. `start` is 11, so it is limited to 10: the range is empty.
         for place, start in reader.starts(wanted, span.since_ms).items():
             begin, end = ends[place]
             ends[place] = (end if start is None else max(begin, min(start, end)), end)

@@ -1,12 +1,12 @@
 """Lowering: decides which stages of a history an engine may aggregate with operators of its own.
 
 An engine can count and add whole numbers per (key, window) in columns, in any order and in parts,
-where the result equals that of the task. The rows of the windows, which are few, go to the task,
+if its result equals the task's result. The rows of the windows, which are few, go to the task,
 which closes windows, emits rows and keeps open windows. The results are equal because of three
 properties, which are checked here as far as the topology shows them:
 
 1. Counts, and sums, minima and maxima of whole numbers don't depend on the order of records. Those
-   of floats do, so they are never lowered. Whether values are whole numbers of at most 64 bits
+   of floats do, so floats are never lowered. Whether values are whole numbers of at most 64 bits
    turns out during the run; if not, the task processes the records.
 2. Whether a record is late follows from the record alone: from the time of its source, which it
    carries, and the end of its window. That holds as long as no source is skipped as idle.

@@ -1,4 +1,4 @@
-"""Plan: the stages of an app's history, and how their rows equal those of a live run.
+"""Plan: the stages of an app's history, and how their rows equal a live run's rows.
 
 The topology is cut at its repartition topics: a stage is a sub-topology, which runs as one task per
 partition once all stages that feed it have finished. The plan decides on the equality class, so
@@ -175,7 +175,7 @@ def plan_history(
 
     Args:
         topology: the app's topology.
-        counts: numbers of partitions of the topics in the log; those of repartition topics follow.
+        counts: numbers of partitions of the topics in the log; repartition topics are derived.
         span: the event times that are read of streams; tables are read from their start.
         engine: the engine that will run the plan.
         outputs: what happens to the output rows.
@@ -238,6 +238,7 @@ def _refuse(topology: Topology) -> None:
 def _upstream_first(topology: Topology) -> list[Subtopology]:
     ordered: list[Subtopology] = []
     pending = list(topology.subtopologies)
+    # It ends, because `_refuse` has excluded cycles: some pending sub-topology is always ready.
     while pending:
         to_come = {topic for sub in pending for topic in sub.repartition_topics}
         ready = [sub for sub in pending if not to_come & {*sub.topics}]
@@ -286,6 +287,8 @@ def planned_again(topology: Topology, counts: Mapping[str, int], manifest: Manif
     manifest.check(topology, {})
     until_ms = FAR_MS if manifest.cut_ms is None else manifest.cut_ms
     span = TimeSpan(since_ms=manifest.since_ms, until_ms=until_ms)
+    # The log's counts replace declared ones. The manifest's replace both: tasks and their keys were
+    # divided by them.
     counts = {spec.name: spec.partitions or 1 for spec in topology.topics.values()} | {**counts}
     plan = plan_history(topology, counts | manifest.partitions, span=span)
     ends = {(topic, at): (start, end) for topic, at, start, end in manifest.reads}
@@ -335,8 +338,9 @@ def _spans(topology: Topology, span: TimeSpan) -> dict[str, TimeSpan]:
     for node in topology.nodes:
         if not isinstance(node, Entry) or node.topic.internal:
             continue
-        # A table is all of its changelog: a part of it would be another table.
+        # A table needs its whole changelog: a part of the changelog would give another table.
         since_ms = span.since_ms if isinstance(node, Source) else UNKNOWN_MS
+        # A topic that is read both as a stream and as a table is read from its start.
         before = spans.get(node.topic.name, span)
         spans[node.topic.name] = TimeSpan(
             since_ms=min(since_ms, before.since_ms), until_ms=span.until_ms

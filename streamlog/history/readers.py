@@ -39,7 +39,7 @@ class LogReader:
     """An open log and the loop it lives on; a context manager."""
 
     def __init__(self, url: str, security: Security | None = None) -> None:
-        """Prepare a reader; `url` and `security` are those of the app."""
+        """Prepare a reader; `url` and `security` are the app's."""
         self._opening = (url, security)
         self._runner = asyncio.Runner()
         self._log: Log | None = None
@@ -180,6 +180,8 @@ class LogReader:
             except DamagedBatch as batch:
                 if damaged is None:
                     raise
+                # `outbox` raises if no policy skips the batch, so the seek passes over skipped ones
+                # only.
                 passed = damaged.outbox(batch)
                 consumer.seek(partition, batch.next_offset)
                 yield Arrival(RecordColumns(), passed=passed)

@@ -2,8 +2,9 @@
 
 It is the same under every engine and on every machine: the engine provides the input readers and
 takes the rows for repartition topics. State is in a store of its own during the run; the results
-are files in the snapshot's directory, named by the attempt, so attempts at one task don't conflict
-and any of them can count. Rule of the file: an attempt that fails leaves nothing that counts.
+are files in the snapshot's directory, named by the attempt, so attempts at one task don't conflict,
+and the results of any one can be used. Rule of the file: an attempt that fails leaves nothing that
+counts.
 """
 
 from __future__ import annotations
@@ -237,7 +238,7 @@ class _TaskEffects:
         self._shuffled.tell(source, mark)
 
     def commit(self, task: Task, changes: Changes) -> None:
-        """See `Effects.commit`; offsets of the changelog are counted, as there is none."""
+        """See `Effects.commit`; there is no changelog, so its offsets are counted here."""
         self._changes += len(changes)
         task.committed(changes, next_offset=self._changes)
 
@@ -293,9 +294,12 @@ def progress_of(place: PartitionKey, ends: Mapping[Source, SourceEnd]) -> TaskPr
         NotLowered: a record has to wait for a source that is behind, so it is in no window yet.
     """
     count = sum(end.records + end.marks for end in ends.values())
-    # Sources that have not said that they are quiet: the merge waits for each of them.
+    # The merge waits for each source that has not reported that it is quiet (`quiet_ms` < 0).
     waited_for = [end.turn_ms for end in ends.values() if end.quiet_ms < 0]
     turn_ms = min(waited_for) if waited_for else max(end.turn_ms for end in ends.values())
+    # 1. The last record of source A is at 10:05. Source B has come to 10:00, and is not quiet.
+    # 2. A task would hold A's record until B has reached 10:05: it belongs to no window yet.
+    # 3. The engine has folded it already, so the folded windows are not the task's windows.
     if waited_for and any(end.records and end.turn_ms > turn_ms for end in ends.values()):
         raise NotLowered(f"records of {place[0]}-{place[1]} wait for a source that is behind")
     data: dict[str, object] = {
@@ -386,6 +390,7 @@ class FoldedRun(TaskRun):
         self.figures = figures
         self._lowering = lowering
         self._folded = windows
+        # Without inputs, the task has reached its ends from the start.
         self._ends = dict(task.positions)
 
     def steps(self) -> Iterator[None]:

@@ -69,6 +69,7 @@ class SegmentWriter:
         self._row_bytes = 0
         self._count = self._size_bytes = self._crc = 0
         path.parent.mkdir(parents=True, exist_ok=True)
+        # An earlier attempt may have left a file, and `_write` appends.
         path.unlink(missing_ok=True)
 
     def append(self, columns: FieldColumns) -> None:
@@ -118,6 +119,7 @@ def read_segment(path: str) -> Iterator[RecordBatch]:
         CorruptData: a batch is damaged, or the file ends within one.
     """
     with Path(path).open("rb") as file:
+        # The head of a record batch: base offset (8 bytes), and length of the rest (4 bytes).
         while header := file.read(12):
             length = int.from_bytes(header[8:12], "big")
             data = header + file.read(length)
@@ -218,11 +220,13 @@ class ShuffleWriter:
     def finish(self) -> None:
         """Finish all files: the next stage can read them."""
         for (topic, partition, rank), writer in self._writers.items():
+            # No fsync: a run that fails starts again from the beginning.
             self._shuffles[topic].segments[partition, rank] = writer.finish(is_durable=False)
 
 
 def source_in(batch: SinkBatch) -> bytes:
     """Return the identity of the one source of a batch for a repartition topic."""
+    # The provenance is the last header; all records of the batch have one source.
     name, data = (batch.headers or [()])[0][-1]
     if data is None:
         raise CorruptData(f"a record for {batch.topic} lacks the provenance of its source")
@@ -234,7 +238,9 @@ def merge_sources(sources: Mapping[int, Iterable[RecordBatch]]) -> Iterator[Reco
     runs = [_Run(rank, iter(batches)) for rank, batches in sorted(sources.items())]
     offset = 0
     while runs := [run for run in runs if run.load()]:
-        # Every run holds its next entries up to `last`; up to the smallest `last` none is missing.
+        # 1. Source A is loaded up to merge key 7, source B up to 9.
+        # 2. A's next batch may have an entry of key 8, so B's entry of key 9 has to wait.
+        # 3. Up to 7, the smallest of the last keys, no entry can come any more.
         bound = min(run.last for run in runs)
         entries = sorted((e for run in runs for e in run.take(bound)), key=_order_of)
         for start in range(0, len(entries), MERGED_RECORDS):
@@ -282,6 +288,7 @@ class _Run:
         name, found = headers[-1]
         data = found or b""
         turn_ms = unpack_mark(data)[0].turn_ms if name == MARK else unpack_record(data)[0]
+        # The merge key never decreases within a source: a late record keeps its position in it.
         self._turn_ms = max(self._turn_ms, turn_ms)
         self._position += 1
         return (self._turn_ms, self._rank, self._position, timestamp_ms, key, value, headers)

@@ -1,9 +1,10 @@
 """StoredReader: partitions of a log, read from its files without a broker.
 
-For tasks on other machines that have the data directory on a shared path, or beside a live broker.
-It returns what `LogReader` returns: committed records with the time marks between them. A
-transaction that is open at the planned end lies behind it, because that end is the last stable
-offset. Rule of the file: every batch's checksum is compared before the batch is used. A module of
+It serves tasks on other machines that reach the data directory by a shared path, also next to a
+live broker. It returns what `LogReader` returns: committed records with the time marks between
+them. A transaction that is open at the planned end lies behind it, because that end is the last
+stable offset. Rule of the file: every batch's checksum is compared before the batch is used. A
+module of
 its own, because it loads the broker's storage, which readers through a client don't need.
 """
 
@@ -64,6 +65,7 @@ class StoredReader:
                 records, marks = RecordColumns(), []
                 continue
             marks += found
+            # Only whole batches can be read, and the first and last may reach beyond the range.
             if batch.base_offset < start or batch.last_offset >= end:
                 kept = [r for r in columns if start <= r.offset < end]
                 columns = RecordColumns.of(kept)
@@ -87,7 +89,7 @@ class StoredReader:
             )
         if start >= end:
             return
-        # From the batches, not from the index: a live broker writes that later than its log.
+        # From the batches, not from the index: a live broker writes the index later than its log.
         try:
             aborted = AbortedBatches(self._log.committed(topic, number, start, end).aborted)
         except CorruptData as error:
@@ -98,6 +100,7 @@ class StoredReader:
                 batch.check_crc()
                 is_hidden = aborted.hides(batch)
             except CorruptData as error:
+                # Whether a damaged batch was aborted is unknown, so it counts as committed.
                 is_hidden, problem = False, error
             if not is_hidden:
                 yield batch, problem

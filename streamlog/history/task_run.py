@@ -226,7 +226,7 @@ class TaskRun:
         task.start_at(self._starts)
         is_first = True
         while True:
-            # A full task has enough buffered: it first has to process some of it.
+            # A full task first processes some of the records that it has buffered.
             arrived = {} if task.is_full else self._arrivals()
             if not (is_first or arrived or self._results):
                 break
@@ -293,6 +293,7 @@ class TaskRun:
         """Move a partition to its end, past the markers that may follow the last record."""
         if not feed.is_staged:
             self._task.start_at({place: self._ends[place]})
+        # An empty arrival, so that `steps` runs the task once more with the new position.
         return Arrival(RecordColumns())
 
     def _read(self, feed: InputReader, place: PartitionKey, arrival: Arrival) -> None:
@@ -325,6 +326,7 @@ class TaskRun:
             marks={place: each.marks for place, each in arrived.items() if each.marks},
         )
         self._handle(outbox)
+        # As in a worker, rows that wait for a commit are written before it.
         if self._task.state_bytes > COMMIT_BYTES:
             while self._task.has_waiting:
                 self._handle(self._task.emit())
@@ -348,9 +350,9 @@ class TaskRun:
     def _tell_cuts(self) -> None:
         """Tell downstream tasks that no record of a cut input comes before the end of the history.
 
-        The mark says so of the order, by its merge key, and leaves the input's time as it is. A
-        timer due at T must not fire here: the record beyond the cut is at T or later, but a node
-        upstream may drop it, and then it moves no time (docs/decisions/012, rule 8).
+        The mark advances the merge order, by its merge key, but not the input's time. A timer due
+        at T must not fire here: the record beyond the cut is at T or later, but a node upstream may
+        drop it, and then it moves no time (docs/decisions/012, rule 8).
         """
         mark = ProvenanceMark(self._until_ms, UNKNOWN_MS, BUSY_MS)
         for place in sorted(self._task.cuts):

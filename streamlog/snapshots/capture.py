@@ -68,6 +68,7 @@ def capture(
         LogDirectoryError: the directory can't be written to.
     """
     if store is not None:
+        # A snapshot appends nothing to a changelog, so the store keeps its offset there.
         changes = task.checkpoint()
         task.committed(changes, next_offset=changelog_offset(store))
     return entry_of(
@@ -197,6 +198,7 @@ def finish_snapshot(
     found = [(entry.subtopology, entry.partition) for entry in tasks]
     wanted = [(s.number, n) for s in topology.subtopologies for n in range(s.tasks(partitions))]
     if found != wanted:
+        # Equal sets of different length: some task is there twice.
         wrong = sorted({*found} ^ {*wanted}) or [a for a, b in pairwise(found) if a == b]
         raise CorruptData(
             f"a snapshot of {topology.app_id!r} needs one entry per task: task "
@@ -219,6 +221,7 @@ def finish_snapshot(
         since_ms=since_ms,
         versions={"streamlog": _version(), "python": platform.python_version()},
     )
+    # Last: `Snapshot.open` takes a directory without a manifest for no snapshot.
     place.add(MANIFEST_FILE, manifest.encode())
     return Snapshot(manifest, place)
 

@@ -7,7 +7,7 @@ timers and join buffers that are not rows.
 
 The fingerprint of the topology identifies a program. It covers operators, stores, serdes and
 windows, but neither functions nor the app's ID. Rules of the file: pure; a file is identified by
-its checksum (CRC-32C), so a truncated file, or that of another attempt, is never used; a format
+its checksum (CRC-32C), so a truncated file, or a file of another attempt, is never used; a format
 that is newer than this module is refused. Not done here: reading and writing files (`snapshot`).
 """
 
@@ -72,11 +72,14 @@ class PendingRecords(StagedRecords, frozen=True, kw_only=True):
     """
 
     position: int
-    """The offset that the task's progress has for the first of them."""
+    """The offset of the first record, as the task's progress counts."""
 
 
 class SourceEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """The log that an input offset of a task belongs to: workers notice another one (KIP-320)."""
+    """The log that an input offset of a task belongs to, by topic ID and leader epoch.
+
+    Workers detect by it that the topic was created again or its log truncated (KIP-320).
+    """
 
     topic: str
     partition: int
@@ -211,6 +214,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             CorruptData: the bytes are not such JSON, or a newer streamlog has written them.
         """
         try:
+            # The format alone first: a newer manifest may not decode as this type.
             found = msgspec.json.decode(data, type=_Format)
             if found.format == FORMAT_VERSION:
                 return msgspec.json.decode(data, type=cls)
@@ -307,6 +311,7 @@ def _same_topics(topology: Topology, app_id: str) -> list[tuple[str, str]]:
 def _lowest(rows: Iterable[Row]) -> dict[PartitionKey, int]:
     found: dict[PartitionKey, int] = {}
     for topic, partition, offset in rows:
+        # Several sub-topologies may read a partition, each up to another offset.
         at = (topic, partition)
         found[at] = min(offset, found.get(at, offset))
     return found
@@ -355,9 +360,13 @@ class Landing:
         known = {(self.name(topic), number): at for (topic, number), at in progress.offsets.items()}
         silent = {(topic, partition): 0 for topic in topics if topic.endswith(REPARTITION)}
         for here, before in {**silent, **known}.items():
+            # Neither a record in the snapshot nor one left in the topic: nothing to rebase.
             if here in silent.keys() - known.keys() - self.positions.keys():
                 continue
             offsets[here] = self.positions.get(here, before)
+            # 1. In the snapshot, the task has read its repartition topic up to offset 40.
+            # 2. In the log, the new app reads that topic from offset 100 on.
+            # 3. `moved` is 60: all offsets in the section of the input shift by it.
             if here in self.positions and here[0] in inputs:
                 moved = self.positions[here] - before
                 inputs[here[0]] = self._input(inputs[here[0]], self.positions[here], moved)
@@ -375,8 +384,8 @@ class Landing:
         sources: list[list[Any]] = []
         for name, number, at, index, time_ms, _, *more in data["sources"]:
             if not self.merges:
-                # Positions in topics of the log stay valid. Positions in repartition topics were
-                # those of the history's own, so they are unknown now.
+                # Positions in topics of the log stay valid. Positions in repartition topics counted
+                # in topics that only the history had, so they are unknown now.
                 position_of = [NO_POSITION, 0] if name.endswith(REPARTITION) else [at, index]
                 sources.append([name, number, *position_of, time_ms, 0])
                 continue
@@ -404,7 +413,7 @@ class Landing:
 def renumber_progress(
     progress: TaskProgress, tails: Mapping[tuple[str, int], Sequence[int]]
 ) -> TaskProgress:
-    """Return the progress of a live task in the form in which a history leaves it.
+    """Return the progress of a live task with the numbering of a history's progress.
 
     A log has gaps between records, such as markers of transactions. A snapshot numbers pending
     records without gaps, from the task's position on.
@@ -421,6 +430,7 @@ def renumber_progress(
         if data is None or "sequence" not in data:
             continue
         position = progress.offsets.get((topic, partition), 0)
+        # The number of records before `row[6]`, whatever gaps the log has between them.
         sources = [
             [*row[:6], position + bisect_left(offsets, row[6]), *row[7:]] for row in data["sources"]
         ]

@@ -27,7 +27,10 @@ LOCAL: Final = ("", "file")
 
 
 def default_snapshot_store(log_url: str, state_dir: str) -> str:
-    """Return the default directory of an app's snapshots: beside its embedded log, or its state."""
+    """Return the default directory of an app's snapshots.
+
+    It lies next to the embedded log; for another log, next to the app's state.
+    """
     directory = log_url.removeprefix(EMBEDDED) if log_url.startswith(EMBEDDED) else state_dir
     return os.path.join(os.path.dirname(directory.rstrip("/")) or ".", SNAPSHOTS)  # noqa: PTH118, PTH120 - paths are text in all of the engine
 
@@ -48,6 +51,7 @@ class SnapshotStore:
         scheme, _, rest = url.rpartition("://")
         self._path = os.path.abspath(rest) if scheme in LOCAL else None  # noqa: PTH100 - as above
         if self._path is None:
+            # Raises now if the library is missing, not after a job has run for hours.
             self._remote()
 
     def __repr__(self) -> str:
@@ -154,6 +158,7 @@ class SnapshotStore:
         directory = os.path.dirname(target)  # noqa: PTH120 - as above
         try:
             os.makedirs(directory, exist_ok=True)  # noqa: PTH103 - as above
+            # In the same directory, because a rename is atomic only within one file system.
             with tempfile.TemporaryDirectory(dir=directory, prefix=".") as scratch:
                 path = f"{scratch}/{os.path.basename(name)}"  # noqa: PTH119 - as above
                 yield path

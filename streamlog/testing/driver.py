@@ -262,7 +262,7 @@ class TestDriver:
                 self._apply(task, task.write_rows(table, rows))
 
     def dead_letters(self, topic: str | None = None) -> list[Record[bytes, bytes]]:
-        """Return the records of a topic of dead letters, by default that of the app.
+        """Return the records of a dead-letter topic, by default the app's own.
 
         Raises:
             UsageError: no error policy of the app writes to this topic.
@@ -289,8 +289,10 @@ class TestDriver:
         """
         self.check_runs()
         until_ms = self.now_ms + duration_ms(by)
+        # From one due time to the next: what fires at one may schedule something before `until_ms`.
         self._marks.look(self.now_ms)
         while (due_ms := self._due_ms) <= until_ms:
+            # Time never goes back, even if something was due before the test moved the time.
             self.now_ms = max(due_ms, self.now_ms)
             self._marks.mark(self._tasks.values(), self.now_ms)
             due = min(self._schedules, key=lambda each: each.due_ms, default=None)
@@ -303,7 +305,7 @@ class TestDriver:
 
     @property
     def _due_ms(self) -> int:
-        """The next time at which something is due; `FAR_MS` if nothing is."""
+        """The time of the next timer, crontab, mark or agent call; `FAR_MS` if none is due."""
         times = [each.due_ms for each in self._schedules]
         times += [task.next_wall_ms for task in self._tasks.values()]
         times.append(self._marks.next_ms(self._tasks.values()))
@@ -457,6 +459,8 @@ class TestDriver:
             global_tables=self._global_tables.tables,
         )
         positions = task.positions
+        # A task with state has its positions in its store, where they were committed with the rows;
+        # only a task without state relies on `_committed`.
         for topic, partition in task.inputs:
             committed = self._committed.get((task_id, topic, partition), 0)
             position = positions.get((topic, partition), committed)
@@ -478,6 +482,7 @@ class TestDriver:
         return [(record.key or b"", record.value) for record in records]
 
     def _commit(self, task: Task) -> None:
+        # The order of a worker: first the changelog has the changes, then the store its new offset.
         try:
             changes = task.checkpoint()
         except StreamlogError as error:
@@ -502,6 +507,7 @@ class TestDriver:
         for task in tasks:
             found = self._new_of(task)
             results = self._agents.results(self._calls.pop(task.id, ()))
+            # `always`: a task may also have work because time has moved.
             if found.records or found.marks or results or always:
                 sent = self._process(task, found, results)
                 moved = moved or sent or bool(found.records or found.marks or results)

@@ -114,7 +114,7 @@ class DriverAgents:
         rows: AgentRows | None = None,
         write_rows: WriteRows = _nowhere,
     ) -> None:
-        """`rows` are the rows of the agents' tables; `write_rows` gets those of handled records."""
+        """`rows` are the agents' table rows; `write_rows` gets the rows of handled records."""
         self._agents = agents
         self._rows = rows
         self._write_rows = write_rows
@@ -141,7 +141,7 @@ class DriverAgents:
 
     @property
     def due_ms(self) -> int | None:
-        """When the next call of an agent is due; None if none waits for time to pass."""
+        """The time of the next agent call, in ms; None if no agent waits for time to pass."""
         return self._alarms.due_ms
 
     def start(self, *, workers: int = 1) -> None:
@@ -157,7 +157,7 @@ class DriverAgents:
             fresh = {TopicPartition(topic, number): AgentPosition(0) for number in partitions}
             run.assign(self._places.get(run.agent.name, fresh))
         if self._runs:
-            # `close` awaits this task, and those of the services.
+            # `close` awaits this task and the tasks of the services.
             self._work = self._loop().get_loop().create_task(self._keep())
         if self._services:
             loop = self._loop().get_loop()
@@ -240,6 +240,8 @@ class DriverAgents:
         """End the streams of the agents, and wait for the functions to return."""
         if self._runner is None:
             return
+        # Before the streams end: a record that is current now counts as not handled, so it is
+        # repeated after the next start.
         self._places = {run.agent.name: run.places for run in self._runs}
         for run in self._runs:
             run.end()
@@ -262,6 +264,7 @@ class DriverAgents:
         """Run the services for some rounds; return whether they have sent records."""
         if all(each.done() for each in self._serving):
             return False
+        # New records, not finished turns: a service that only sleeps must not keep a test running.
         before = self._arrived
         self._loop().run(_turns())
         if self._failures:
@@ -322,6 +325,7 @@ class DriverAgents:
             await run.run()
         except StreamlogError as error:
             self._failures.append(error)
+            # No agent will answer these any more.
             for answer in self._asked.values():
                 if not answer.done():
                     answer.set_exception(error)

@@ -60,18 +60,19 @@ class DriverMarks:
         for place, due_ms in self._due(tasks).items():
             if due_ms <= now_ms:
                 _, appended_ms = self._appended[place]
+                # Only a quiet topic's time is passed on: until then, its partitions may still move.
                 is_calm = place in reached and self._calm_ms(place[0]) <= now_ms
                 times = (reached[place],) if is_calm else ()
                 self._topics[place[0]].mark(place[1], now_ms - appended_ms, times)
 
     def _reached(self, tasks: Iterable[Task]) -> dict[PartitionKey, MarkTold]:
-        """Return, for inputs behind the other partitions of their topic, the time of those."""
+        """Return the topic's time for each input that is behind its topic's other partitions."""
         own: dict[str, int] = {}
         for task in tasks:
             for (topic, _), time_ms in task.stream_times.items():
                 own[topic] = max(time_ms, own.get(topic, UNKNOWN_MS))
         topic_times = {
-            # A topic without records has no time of its own, so that of its partners counts.
+            # A topic without records has no time, so the newest time of its partners counts.
             topic: time_ms if time_ms > UNKNOWN_MS else max(own[name] for name in self._met(topic))
             for topic, time_ms in own.items()
         }

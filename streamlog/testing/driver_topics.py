@@ -60,6 +60,7 @@ class MemoryTopic:
                 f"there is no partition {partition}: the topic has {len(self.partitions)}"
             )
         records = self.partitions[partition]
+        # Marks have offsets too, so the offset is not the record's index.
         record = RawRecord(self.end(partition), timestamp_ms, key, value, headers)
         records.append(record)
         self.arrivals.append((partition, record))

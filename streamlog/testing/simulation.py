@@ -84,11 +84,12 @@ class Simulation:
         if runs < 1:
             raise UsageError(f"a simulation has 1 run or more, not {runs}")
         self.now_ms = rehearsal.start_ms
-        """The time of the simulation, which stands still."""
+        """The time of the simulation in milliseconds since 1970; it does not move."""
         self._rehearsal = rehearsal
         self._topology = rehearsal.topology
         self._counts = self._topology.partition_counts(rehearsal.partitions)
         self._seeds = range(seed, seed + runs)
+        # Inputs only: each run, and the test driver, gets its own copy of them.
         self._given = self._topics()
         self._driver = TestDriver(rehearsal)
         self._is_open = False
@@ -181,6 +182,7 @@ class Simulation:
         return filled
 
     def _compare_runs(self) -> SimulationReport:
+        # Before the driver starts, so that it sees all records at once.
         records = self._fill(self._driver.topic)
         with self._driver:
             expected = self._rows_of(self._driver.topic)
@@ -223,7 +225,9 @@ class Simulation:
             arrivals = topic_of(name).arrivals
             rows = [(at, r.key, r.value, r.timestamp_ms, r.headers) for at, r in arrivals]
             if name in by_commits:
+                # How many rows of a key there are depends on commits, but not the last one.
                 rows = list({row[:2]: row for row in rows}.values())
+            # Counts, because the order in which tasks write differs from run to run.
             found[name] = Counter(rows)
         return found
 

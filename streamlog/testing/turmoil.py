@@ -1,9 +1,9 @@
 """Turmoil: runs an app's tasks on workers that join, leave and are killed, in batches of any size.
 
-The tasks are those of the test driver, with the commits of a worker under `exactly_once`: the
-writes, the state and the offsets of a worker's tasks take effect together. A killed worker loses
-what it has not committed, and its tasks start elsewhere from the changelog, or from a copy of the
-state that is one commit behind. All randomness comes from one seed.
+It runs the tasks of the test driver with the commits of a worker under `exactly_once`: the writes,
+the state and the offsets of a worker's tasks take effect together. A killed worker loses what it
+has not committed. Its tasks start elsewhere, from the changelog or from a copy of the state that is
+one commit behind. All randomness comes from one seed.
 
 Rule: `story` notes each fault, to explain a difference. Not done here: agents, and timers by the
 wall clock.
@@ -105,11 +105,12 @@ class Turmoil:
         for task_id in self._subs:
             self._open(task_id, self._rng.choice(self._workers))
         rounds = 0
+        # Some turns even without input, so that short inputs meet faults too.
         while self._behind or rounds < TROUBLE_MAX:
             self._turn()
             rounds += 1
             if rounds > ROUNDS_MAX:
-                break
+                break  # `_drain` finds out whether the topology is endless, or only slow.
         while self._drain():
             rounds += 1
             if rounds > ROUNDS_MAX:
@@ -158,6 +159,7 @@ class Turmoil:
         for place in task.inputs:
             log = self._topics[place[0]].partitions[place[1]]
             fed, ends[place] = self._fed[task_id, *place], len(log)
+            # Possibly nothing: the inputs of a task then arrive at different speeds.
             more = log[fed:] if at_most is None else log[fed : fed + self._rng.randint(0, at_most)]
             if more:
                 records[place] = more
@@ -184,6 +186,8 @@ class Turmoil:
         for task_id, task in worker.tasks.items():
             if task.has_waiting:
                 self._collect(worker, task_id, task.emit())
+        # Writes, offsets and changelogs together are the transaction of a worker: no fault can come
+        # between them.
         writes, worker.writes = worker.writes, []
         self._write(writes)
         self._committed |= worker.offsets
@@ -226,6 +230,7 @@ class Turmoil:
             store = left if left is not None and self._rng.random() < KEPT else MemoryStore()
             self._disks[task_id] = store
             log = self._topics[sub.changelog_topic].partitions[task_id.partition]
+            # An old store is a prefix of the changelog, so only the tail is applied.
             restoration = Restoration(store, start_offset=0, end_offset=len(log))
             tail = [(record.key or b"", record.value) for record in log[restoration.position :]]
             restoration.apply(tail, next_offset=len(log))
@@ -285,6 +290,7 @@ class Turmoil:
         task_id = self._rng.choice(list(worker.tasks))
         self._tell("move", f"task {task_id} moves from {worker} to worker {other.number}")
         self._close(task_id, worker.tasks.pop(task_id))
+        # Calls that have no result yet end here; the task repeats them on its new worker.
         worker.calls.pop(task_id, None)
         self._open(task_id, other)
 

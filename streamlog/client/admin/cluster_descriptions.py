@@ -58,9 +58,9 @@ class QuorumReplica:
     """When the node last had the whole log, in ms since 1970 by the leader's clock; None if
     unknown."""
     fetched_ms: int | None = None
-    """When it last fetched, by the leader's wall clock; None if that is not known."""
+    """When the node last fetched, in ms since 1970 by the leader's clock; None if unknown."""
     is_rejoining: bool = False
-    """Whether it is a voter that does not vote: its disk was replaced or damaged."""
+    """Whether the node is a voter that does not vote yet: its disk was replaced or damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +71,21 @@ class QuorumDescription:
     """The active controller."""
     epoch: int
     high_watermark: int
-    """What is before it is on the disks of a majority of the voters."""
+    """Entries before this offset are on the disks of a majority of the voters."""
     voters: tuple[QuorumReplica, ...]
     observers: tuple[QuorumReplica, ...]
-    """Brokers that follow, and do not vote."""
+    """Brokers that fetch the metadata log and do not vote."""
 
     def lag(self, replica: QuorumReplica) -> int:
-        """Entries that a node lacks of what the leader has."""
+        """Return the number of entries in the leader's log that a node lacks."""
         ends = [each.end_offset for each in self.voters if each.node_id == self.leader]
+        # Without the leader's own end, only the committed entries are known.
         return max(0, max(ends, default=self.high_watermark) - max(replica.end_offset, 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """A broker as the metadata of the cluster has it."""
+    """A broker's registration in the metadata of the cluster."""
 
     epoch: int
     is_fenced: bool
@@ -93,26 +94,26 @@ class Registration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaDescription:
-    """A replica as its own broker knows it."""
+    """A replica, as reported by its own broker."""
 
     leader_epoch: int
     in_sync: tuple[int, ...] | None
     """The in-sync replicas if this one leads; None if it follows."""
     high_watermark: int
     end_offset: int
-    """The end of what is durable."""
+    """The offset after the last durable record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDescription:
-    """A broker process as it knows itself."""
+    """A broker process, by its own report."""
 
     node_id: int
     epoch: int
-    """Of its registration; -1 while it has none."""
+    """The epoch of the process's registration; -1 while it has none."""
     directory: bytes
     applied_offset: int
-    """The end of what it has applied of the metadata log."""
+    """The offset after the last metadata entry that the process has applied."""
     quorum_leader: int
     quorum_epoch: int
     is_rejoining: bool = False
@@ -125,12 +126,12 @@ class NodeDescription:
 
 @dataclass(frozen=True, slots=True)
 class ClusterReports:
-    """What the brokers have answered, by number."""
+    """The brokers' reports and failures, by node id."""
 
     told: Mapping[int, NodeDescription] = field(default_factory=dict)
     silent: Mapping[int, str] = field(default_factory=dict)
-    """Brokers that gave no answer, and why. Those of other makes, which do not know the question,
-    are in neither."""
+    """Brokers that gave no answer, and why. Brokers that do not support the report, such as other
+    vendors', are in neither mapping."""
 
 
 NOBODY = -1
@@ -138,7 +139,11 @@ NOBODY = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """The answers that `find_problems` compares, in the order of the requests."""
+    """The answers that `find_problems` compares, in the order of the requests.
+
+    Because the reports come in two rounds, each later answer can be checked against an earlier one:
+    an offset that was committed in the first round must be on every replica in the second.
+    """
 
     first: ClusterReports
     quorum: QuorumDescription | None
@@ -150,7 +155,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceRules:
-    """The evidence that is required: all of it, except in tests that plant a fault."""
+    """The evidence that is required; only tests that plant a fault switch parts off."""
 
     wants_reports: bool = True
     """Whether every broker must report for itself; the controller's view alone may be outdated."""
@@ -160,7 +165,7 @@ CORRECT = EvidenceRules()
 
 
 def find_problems(evidence: Evidence, rules: EvidenceRules = CORRECT) -> list[str]:
-    """Return the reasons why the cluster is not proved healthy, one line each; empty if it is."""
+    """Return the reasons why the cluster is not proved healthy, one line each; none if it is."""
     found = list(_partitions_told(evidence.partitions))
     found += _quorum(evidence)
     if rules.wants_reports:
@@ -171,7 +176,7 @@ def find_problems(evidence: Evidence, rules: EvidenceRules = CORRECT) -> list[st
 
 
 def _partitions_told(partitions: Iterable[PartitionDescription]) -> Iterator[str]:
-    """Yield what is missing by the controller's own view."""
+    """Yield missing leaders and replicas that are not in sync, as the controller knows them."""
     for each in partitions:
         name = f"{each.topic}-{each.partition}"
         if each.leader == NOBODY:
@@ -182,7 +187,9 @@ def _partitions_told(partitions: Iterable[PartitionDescription]) -> Iterator[str
 
 
 def _waits_for(partition: PartitionDescription) -> str:
-    """Return what must return before a partition without a leader can have one."""
+    """Return which broker or disk must return before a partition can have a leader again."""
+    # Only a replica of the last ISR has all committed records, so only one of them can lead without
+    # loss.
     if partition.in_sync:
         last = " or ".join(map(str, partition.in_sync))
         return f": it waits for broker {last}, which was last in sync"
@@ -203,6 +210,8 @@ def _quorum(evidence: Evidence) -> Iterator[str]:
     quorum, after = evidence.quorum, evidence.quorum_after
     if quorum is None or after is None:
         return
+    # The second answer is checked against the first: each voter must have the entries that were
+    # committed then, and must have fetched since.
     if after.leader == NOBODY:
         yield "no node leads the quorum"
     if (after.leader, after.epoch) != (quorum.leader, quorum.epoch):
@@ -291,6 +300,9 @@ def _replicas(evidence: Evidence) -> Iterator[str]:
         name = f"{each.topic}-{each.partition}"
         if each.leader in second:
             yield from _led(name, each, second[each.leader])
+        # 1. In the first round, the leader reports that records up to 10 are committed.
+        # 2. In the second round, a follower's log ends at 8: it lacks records 8 and 9.
+        # If both came from one round, a follower could be behind a commit of that very moment.
         known = first[each.leader].replicas.get(place) if each.leader in first else None
         committed = 0 if known is None or known.in_sync is None else known.high_watermark
         for node_id in each.replicas:

@@ -29,7 +29,7 @@ Committed: TypeAlias = Callable[
 
 
 class OffsetReset:
-    """Looks up the positions of partitions, and sets them in `positions`."""
+    """Looks up the missing positions of partitions, and sets them in a `SubscriptionState`."""
 
     def __init__(
         self, cluster: Cluster, positions: SubscriptionState, settings: FetchSettings
@@ -45,7 +45,10 @@ class OffsetReset:
         self._committed = committed
 
     async def find(self, partitions: Collection[TopicPartition] | None = None) -> None:
-        """Set the unknown positions of these partitions; without any, of all that are not held.
+        """Look up and set the positions of partitions that have none.
+
+        Args:
+            partitions: the partitions to look up; None: all for which `on_assigned` does not run.
 
         Raises:
             OffsetOutOfRange: a partition has no committed offset, and `auto_offset_reset` is
@@ -78,9 +81,12 @@ class OffsetReset:
         committed = await self._committed(eras) if self._committed is not None else {}
         for partition, era in eras.items():
             state = self._positions.get(partition)
+            # A partition that was sought or reassigned during the look-up has another era: its new
+            # position wins.
             if state is not None and state.era == era:
                 place = committed.get(partition)
                 if place is None:
+                    # `_by_time` then applies `auto_offset_reset`.
                     state.move(None, PositionStart.RESET)
                 else:
                     state.move(

@@ -1,4 +1,4 @@
-"""Refusals: records that a broker never accepts, as reported to the caller of `send_batch`.
+"""RefusedRecord: records that a broker never accepts, as reported to callers of `send_batch`.
 
 A broker refuses a batch for one of its records: too large, without a key in a compacted topic, a
 timestamp out of bounds. Brokers name the bad records (KIP-467), but not for every reason, and old
@@ -64,8 +64,11 @@ def refusal_of(
         blamed: indexes, in the batch, of the records that the broker names.
     """
     first, last = rows
+    # Brokers authorize whole topics, so no record of a denied batch is good. A batch of one record
+    # is refused for that record, also by brokers that name none.
     is_denied = isinstance(error, LogError) and error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     if is_denied or len(records) == 1:
         blamed = range(len(records))
+    # Brokers count in the batch, the caller counts in its own part of it.
     own = tuple(at - first for at in range(first, last + 1) if at in blamed)
     return RefusedRecord(partition, error, records.part(first, last + 1), own)
