@@ -11,6 +11,7 @@ from enum import IntEnum
 
 ANY_NAME = "*"
 ANY_HOST = "*"
+# There is one cluster, so its resource has a fixed name, as in Kafka.
 CLUSTER = "kafka-cluster"
 """The resource name of the cluster."""
 

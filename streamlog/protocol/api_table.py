@@ -203,6 +203,7 @@ def _api(
     clients_up_to: int | None = None,
     is_of_peers: bool = False,
 ) -> Api:
+    # Requests of versions below `served.first` are refused, even if `advertised_from` lists them.
     served = request.__versions__
     return Api(
         key=key,
@@ -225,7 +226,8 @@ _SERVED: Final = (
     _api(1, FetchRequest, FetchResponse),
     _api(2, ListOffsetsRequest, ListOffsetsResponse),
     _api(3, MetadataRequest, MetadataResponse),
-    # Our clients use names: a group may have offsets in topics whose id the client does not know.
+    # Version 10 has topic ids. Our clients use names, because a group may have offsets in topics
+    # whose id the client does not know.
     _api(8, OffsetCommitRequest, OffsetCommitResponse, clients_up_to=9),
     _api(9, OffsetFetchRequest, OffsetFetchResponse, clients_up_to=9),
     _api(10, FindCoordinatorRequest, FindCoordinatorResponse),
@@ -242,7 +244,8 @@ _SERVED: Final = (
     _api(21, DeleteRecordsRequest, DeleteRecordsResponse),
     _api(22, InitProducerIdRequest, InitProducerIdResponse),
     _api(23, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
-    # Without the newer versions of these, in which a broker starts transactions itself (KIP-890).
+    # Not the newer versions of these, in which a broker adds partitions to transactions itself
+    # (KIP-890). Version 4 of AddPartitionsToTxn is for brokers.
     _api(24, AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, clients_up_to=3),
     _api(25, AddOffsetsToTxnRequest, AddOffsetsToTxnResponse),
     _api(26, EndTxnRequest, EndTxnResponse),

@@ -83,9 +83,9 @@ def tagged(declared: StructType, version: int) -> list[Field]:
 
 
 def size_bytes_min(item: StructType | str | None, version: int, *, flexible: bool) -> int:
-    """Return the least size of an array's element on the wire; at least 1.
+    """Return the least size of an array's element on the wire, in bytes; at least 1.
 
-    A reader checks an array's count against it before it makes a list of that length.
+    A reader checks an array's count against the remaining bytes by this size, before it allocates.
     """
     if isinstance(item, str):
         return _least(item, flexible=flexible)
@@ -144,7 +144,7 @@ def read_uvarint(data: Buffer, position: int) -> tuple[int, int]:
         byte = data[index]
         if byte < _GOES_ON:
             number |= byte << shift
-            if number <= _UINT32_MAX:
+            if number <= _UINT32_MAX:  # Five bytes hold 35 bits.
                 return number, index + 1
             break
         number |= (byte - _GOES_ON) << shift
@@ -192,7 +192,11 @@ _READER_SCOPE: Final[dict[str, object]] = {
 
 
 class _ReaderCompiler:
-    """Generates the lines that read one version."""
+    """Generates the lines that read one version.
+
+    Fields of fixed size are collected (`_pending`), and consecutive ones are read by one `unpack`.
+    So every line that depends on the position must follow a `_flush`.
+    """
 
     def __init__(
         self, source: GeneratedSource, version: int, *, flexible: bool, is_answer: bool
@@ -209,6 +213,7 @@ class _ReaderCompiler:
         out = self._source.name("it")
         self._source.line(f"{out} = new({self._source.constant('Struct', declared)})")
         read = present(declared, self._version)
+        # `new` skips the constructor, so fields that this version lacks get their defaults here.
         for field in declared.__fields__:
             if field not in read:
                 default = "[]" if field.starts_empty else repr(field.default)
@@ -243,7 +248,7 @@ class _ReaderCompiler:
             self._source.line(f"{target} = {self.struct(item)}")
 
     def _flush(self) -> None:
-        """Read the pending neighbours."""
+        """Generate the `unpack` of the pending fields."""
         if not self._pending:
             return
         codes = "".join(code for code, _ in self._pending)
@@ -254,15 +259,20 @@ class _ReaderCompiler:
         self._pending.clear()
 
     def _uvarint(self, variable: str) -> None:
-        """An unsigned number, mostly of one byte; that byte is read with its neighbours."""
+        """Generate the lines that read an unsigned varint into a variable.
+
+        Most have one byte, which is read together with the fixed-size fields in front of it.
+        """
         self._pending.append(("B", variable))
         self._flush()
+        # One byte was read too far for a longer number, which begins at that byte.
         with self._source.block(f"if {variable} > 127:"):
             self._source.line(f"{variable}, pos = read_uvarint(data, pos - 1)")
 
     def _sized(self, declared: StructType, field: Field, target: str) -> None:
-        """A field that begins with its length, which says null too."""
+        """Generate the lines of a field that begins with its length, or with null."""
         length = self._source.name("n")
+        # A compact length is stored plus 1, so that 0 stands for null.
         if self._flexible:
             self._uvarint(length)
             is_null = f"not {length}"
@@ -286,6 +296,8 @@ class _ReaderCompiler:
                 self._piece(field.kind, target, length)
 
     def _piece(self, kind: str, target: str, length: str) -> None:
+        # A slice beyond the end is cut without an error. `pos` is then behind the data, which
+        # `_decode` finds at the end, or a later `unpack` before that.
         end = self._source.name("end")
         self._source.line(f"{end} = pos + {length}")
         piece = f"data[pos:{end}]"
@@ -295,6 +307,7 @@ class _ReaderCompiler:
 
     def _array(self, name: str, item: StructType | str | None, target: str, count: str) -> None:
         least = size_bytes_min(item, self._version, flexible=self._flexible)
+        # Bounds memory: a few bytes may claim billions of elements.
         with self._source.block(f"if {count} * {least} > size - pos:"):
             self._source.line(f"bad_count({name!r}, {count}, size - pos, {least})")
         if isinstance(item, str) and item in FIXED:
@@ -308,7 +321,7 @@ class _ReaderCompiler:
             self._source.line(f"{values}.append({self._element(name, item)})")
 
     def _element(self, name: str, item: StructType | str | None) -> str:
-        """Lines for one element of an array; returns the variable that holds it."""
+        """Generate the lines of one array element; return the variable that holds it."""
         if isinstance(item, StructType):
             return self.struct(item)
         length, value = self._source.name("n"), self._source.name("value")
@@ -324,22 +337,28 @@ class _ReaderCompiler:
         return value
 
     def _tags(self, declared: StructType, out: str) -> None:
-        """The tagged fields: how many, and for each its tag, its size and itself."""
+        """Generate the lines of the tagged fields.
+
+        They are the number of fields, then tag, size and bytes of each (KIP-482).
+        """
         count, tag, end = (self._source.name(stem) for stem in ("tags", "tag", "end"))
         self._uvarint(count)
         with self._source.block(f"for _ in range({count}):"):
             self._source.line(f"{tag}, pos = read_uvarint(data, pos)")
             self._source.line(f"{end}, pos = read_uvarint(data, pos)")
             self._source.line(f"{end} += pos")
+            # Before the field is read: a reader of a known field must not run into the next one's
+            # bytes, and `pos` must not move behind the data for an unknown field.
             with self._source.block(f"if {end} > size:"):
                 self._source.line(f"bad_tag({declared.__name__!r}, {end}, size)")
             for field in tagged(declared, self._version):
                 with self._source.block(f"if {tag} == {field.tag}:"):
                     self._tag(declared, field, out, end)
+            # Skips the field if no line above has read it: an unknown tag (KIP-482).
             self._source.line(f"pos = {end}")
 
     def _tag(self, declared: StructType, field: Field, out: str, end: str) -> None:
-        """A tagged field that is known: it has to end where it was said to."""
+        """Generate the lines of a known tagged field, which must have exactly its declared size."""
         self._field(declared, field, out)
         self._flush()
         with self._source.block(f"if pos != {end}:"):
@@ -379,7 +398,10 @@ def compile_writer(message_type: type[Message], version: int) -> Writer:
 
 
 def null_field(value: Struct, version: int) -> str | None:
-    """Return the first field that is None though this version has no null there, for messages."""
+    """Return the first field that is None although this version has no null for it, for messages.
+
+    None if there is no such field.
+    """
     for field in present(type(value), version):
         inner = getattr(value, field.name, None)
         if inner is None:
@@ -420,7 +442,10 @@ _WRITER_SCOPE: Final[dict[str, object]] = {
 
 
 class _WriterCompiler:
-    """Generates the lines that write one version."""
+    """Generates the lines that write one version.
+
+    Consecutive fields of fixed size are written by one `pack`, see `_ReaderCompiler`.
+    """
 
     def __init__(self, source: GeneratedSource, version: int, *, flexible: bool) -> None:
         self._source = source
@@ -445,12 +470,15 @@ class _WriterCompiler:
             assert isinstance(field.item, StructType)  # noqa: S101 - `schema.struct` sets it
             self._struct_field(field.item, value, out, nullable=self._version in field.nullable)
             return
+        # In a variable: the attribute is read once, though the lines use it several times.
         content = self._source.name("content")
         self._source.line(f"{content} = {value}")
         if self._version not in field.nullable:
             self._content(field, content, out)
             return
         self._flush(out)
+        # Each branch ends with a flush: a `pack` that one of them has begun must not continue
+        # behind the `if`.
         with self._source.block(f"if {content} is None:"):
             self._length(field.kind, "-1", out)
             self._flush(out)
@@ -482,6 +510,7 @@ class _WriterCompiler:
                 self._source.line(f"{size} = records_bytes({content})")
                 self._length(field.kind, size, out)
                 self._flush(out)
+                # The batches are buffers of their own; what follows goes into a new bytearray.
                 with self._source.block(f"if {size}:"):
                     self._source.line(f"{out} = write_records({content}, buffers)")
             case _:
@@ -547,6 +576,7 @@ class _WriterCompiler:
                 self._flush(part)
                 self._source.line(f"{parts}.append(uvarint({field.tag}) + uvarint(len({part})))")
                 self._source.line(f"{parts}.append({part})")
+        # One byte is enough for the count: no struct has 128 tagged fields.
         self._source.line(f"{out}.append(len({parts}) // 2)")
         with self._source.block(f"if {parts}:"):
             self._source.line(f"{out} += b''.join({parts})")
@@ -604,7 +634,7 @@ def decode(
 ) -> M:
     """Decode the message in `data` from `position` to the end.
 
-    `exact=False` ignores bytes behind the message, as Kafka's clients do in answers.
+    `exact=False` ignores bytes behind the message, as Kafka's clients do in responses.
 
     Raises:
         UnsupportedVersion: the message does not have this version.
@@ -642,6 +672,7 @@ def decode_versioned(message_type: type[M], data: Buffer) -> M:
     if len(data) < _INT16.size:
         raise CorruptData(f"{message_type.__name__}: {len(data)} bytes are too few for a version")
     version = _INT16.unpack_from(data)[0]
+    # A newer version of these has more bytes at the end, which are ignored.
     newest = message_type.__versions__.last
     if message_type.__append_only__ and version > newest:
         return _decode(message_type, newest, data, _INT16.size)[0]
@@ -656,6 +687,7 @@ def _decode(message_type: type[M], version: int, data: Buffer, position: int) ->
         raise CorruptData(
             f"{message_type.__name__} version {version} in {len(data)} bytes: {error}"
         ) from error
+    # The readers do not check the end for each string: see `_ReaderCompiler._piece`.
     if end > len(data):
         raise CorruptData(
             f"{message_type.__name__} version {version} is cut short: "

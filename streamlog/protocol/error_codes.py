@@ -23,13 +23,14 @@ class ErrorCode(IntEnum):
     meaning: str
 
     def __new__(cls, code: int, meaning: str = "", policy: str = "") -> Self:
-        """A row of the table below."""
+        """Create a member from a row of the table below."""
         member = int.__new__(cls, code)
         member._value_ = code
         member.meaning = meaning
         member.retriable = policy == _RETRIABLE
         return member
 
+    # Number, meaning, and `_RETRIABLE` where a retry may succeed.
     UNKNOWN_SERVER_ERROR = -1, "the broker failed in a way it did not expect; its log says more"
     NONE = 0, "all is well"
     OFFSET_OUT_OF_RANGE = 1, "the offset is before the log's start or past its end"
@@ -249,6 +250,7 @@ def error_for(code: int, detail: str) -> errors.LogError:
     told = detail if detail.endswith(meaning) else f"{detail}: {meaning}"
     error = _CLASSES.get(code, errors.LogError)(told)
     error.code = code
+    # On the instance, because several codes share a class, and not all of them are retriable.
     error.retriable = is_retriable(code)
     error.fatal = error.fatal or code in _FATAL
     error.aborts_transaction = code in _ABORTS_TRANSACTION

@@ -1,9 +1,9 @@
-"""Error responses: what answers a request that is refused, derived from the declarations.
+"""Error responses: the responses to refused requests, derived from the declarations.
 
-A response has one error code for all of it, or one for each item that the request names. Where it
-has one for all, that one is set, and nothing else is said. Otherwise the response lists the items
-of the request, level by level (topics, partitions), each under its identity and with the code.
-The tables below hold what the declarations do not say.
+A response has one error code for the whole request, or one for each item of the request. With one
+for the whole request, that code is set, and the response is empty otherwise. Without, the response
+lists the items of the request, level by level (topics, partitions), each with its identity and the
+code. The tables below hold the exceptions, which the declarations don't express.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from streamlog.protocol.schema import Field, Message, Struct, StructType
 
 M = TypeVar("M", bound=Message)
 CodeOf: TypeAlias = Callable[..., int]
-"""Returns the code of an item; gets the items of the request on the way to it, outermost first."""
+"""Returns the error code of an item. Its arguments are the items of the request that lead to it,
+the outermost first: a topic, then a partition."""
 
 _CODES: Final = frozenset({"error_code", "partition_error_code"})
 _MESSAGE: Final = "error_message"
@@ -49,16 +50,17 @@ _NUMBERS: Final = frozenset({"partition_index", "partition", "partition_id", "in
 _IDENTITY: Final = frozenset(
     {*_NAMES, *_NUMBERS, "topic_id", "producer_id", "resource_type", "resource_name", "entity"}
 )
-"""Fields that say which item a struct is about. Names stand for names, and numbers for numbers,
-whatever either is called in the request."""
+"""Fields that identify the item of a struct. Request and response may call a name or a number
+differently, so any field of `_NAMES` corresponds to any other of them, and so do `_NUMBERS`."""
 _NOT_ANSWERED: Final = frozenset({"forgotten_topics_data"})
-"""Lists of requests whose items get no answer."""
+"""Lists of requests whose items have no counterpart in the response."""
 
 _ITEMS_TOO: Final = frozenset({FindCoordinatorRequest, OffsetFetchRequest, ElectLeadersRequest})
-"""Requests whose response has one code for all in some versions only."""
+"""Requests whose responses have a code for the whole request only in some versions, so both the
+code and the items are set."""
 _ITEMS_ALONE: Final = frozenset({AddPartitionsToTxnRequest})
-"""Requests of brokers about several transactions, whose answers are put together from those about
-single ones: a code for all would hold for the other transactions too."""
+"""Requests for several transactions, whose response is combined from the responses for single ones:
+a code for the whole request would apply to the other transactions as well."""
 _ABSENT: Final[Mapping[StructType, Mapping[str, object]]] = {
     FindCoordinatorResponse: {"node_id": -1, "port": -1},
     FoundCoordinator: {"node_id": -1, "port": -1},
@@ -70,7 +72,7 @@ _ABSENT: Final[Mapping[StructType, Mapping[str, object]]] = {
     OffsetFetchResponsePartition: {"committed_offset": -1},
     DeleteRecordsPartitionResult: {"low_watermark": -1},
 }
-"""How Kafka says that there is no such value, where that is not the declared default."""
+"""The values that Kafka uses for an absent value, where they differ from the declared default."""
 
 _FENCED_SINCE: Final[Mapping[type[Message], int]] = {
     InitProducerIdRequest: 4,
@@ -78,16 +80,16 @@ _FENCED_SINCE: Final[Mapping[type[Message], int]] = {
     AddOffsetsToTxnRequest: 2,
     EndTxnRequest: 2,
 }
-"""The versions from which on clients know PRODUCER_FENCED (KIP-588)."""
+"""The first version whose clients know PRODUCER_FENCED (KIP-588)."""
 
 
 def error_response(request: Message, code: int, message: str | None = None) -> Message:
-    """Return the response to `request` that carries nothing but an error.
+    """Return the response to `request` that carries only an error.
 
     Args:
-        request: what is refused.
-        code: the error code of all of it.
-        message: why, for responses that have room for it.
+        request: the refused request.
+        code: the error code of the request, and of each of its items.
+        message: the reason, for responses that have a field for it.
     """
     kind = type(request)
     plan = _plan(kind, api_of(kind).response)
@@ -101,35 +103,38 @@ def error_response(request: Message, code: int, message: str | None = None) -> M
 def response_by_item(
     request: Message, response: type[M], code_of: CodeOf, message: str | None = None
 ) -> M:
-    """Return the response in which every item of `request` has its own code.
+    """Return the response in which each item of `request` has its own error code.
 
     Args:
-        request: what is answered.
+        request: the request.
         response: the class of its response.
-        code_of: returns the code of an item; 0 for none.
-        message: why, for items that have room for it.
+        code_of: returns the error code of an item; 0 for none.
+        message: the reason, for items that have a field for it.
     """
     plan = _plan(type(request), response).without_code()
     return cast("M", plan.make(request, (), code_of, message))
 
 
 def add_items(response: Message, other: Message, request: type[Message]) -> None:
-    """Add the items that `other` answers to those of `response`; both answer such a `request`."""
+    """Append the items of the response `other` to those of `response`.
+
+    Both are responses to requests of the class `request`.
+    """
     for items in _plan(request, type(response)).lists:
         there, more = getattr(response, items.name), getattr(other, items.name)
         setattr(response, items.name, [*there, *more])
 
 
 def by_partition(code_of: Callable[[str, int], int]) -> CodeOf:
-    """Convert a function of topic and partition number to one of the items of a request."""
+    """Convert a function of topic and partition number to a function of the items of a request."""
     return lambda *path: code_of(path[-2].name, getattr(path[-1], "partition_index", path[-1]))
 
 
 def code_for(request: Message, version: int, code: int) -> int:
-    """Return the code by which clients that speak this version understand an error.
+    """Return the error code that clients of this version understand.
 
-    Kafka's consumers before 3.9 give up at COORDINATOR_NOT_AVAILABLE in an OffsetFetch;
-    NOT_COORDINATOR makes all of them look for the coordinator and ask again.
+    Kafka's consumers before 3.9 give up at COORDINATOR_NOT_AVAILABLE in an OffsetFetch. At
+    NOT_COORDINATOR, all consumers look for the coordinator and repeat the request.
     """
     kind = type(request)
     if code == ErrorCode.PRODUCER_FENCED and version < _FENCED_SINCE.get(kind, 0):
@@ -149,10 +154,10 @@ class _Plan:
     struct: StructType
     absent: Mapping[str, object]
     code: str | None
-    """The field of its error code; None if it has none."""
+    """The name of the error code's field; None if the struct has none."""
     has_message: bool
     identity: tuple[tuple[str, str | None], ...]
-    """Its fields with those of the request; None: what is answered is a scalar itself."""
+    """Fields of the response and of the request's item; None if that item is a scalar."""
     lists: tuple[_List, ...]
 
     def make(
@@ -184,7 +189,7 @@ class _List:
     name: str
     sources: tuple[tuple[str, _Plan], ...]
     is_merged: bool
-    """Whether an item that several lists of one request name is answered once."""
+    """Whether an item that is in several lists of a request gets one answer."""
 
     def make(
         self, asked: object, path: tuple[object, ...], code_of: CodeOf, message: str | None
@@ -196,6 +201,7 @@ class _List:
         ]
         if not self.is_merged:
             return made
+        # By identity, so that the last answer of an item replaces the others.
         (_, plan), *_ = self.sources
         names = [name for name, _ in plan.identity]
         return [*{tuple(getattr(each, name) for name in names): each for each in made}.values()]
@@ -207,7 +213,7 @@ def _plan(request: StructType, response: StructType) -> _Plan:
 
 
 def _plan_of(struct: StructType, asked: Sequence[Field] | str, *, is_item: bool) -> _Plan:
-    """Plan `struct` for what has the fields `asked`, or is a scalar of that kind."""
+    """Return the plan of `struct` for an item with the fields, or of the scalar kind, `asked`."""
     code = next((field.name for field in struct.__fields__ if field.name in _CODES), None)
     return _Plan(
         struct=struct,
@@ -215,6 +221,7 @@ def _plan_of(struct: StructType, asked: Sequence[Field] | str, *, is_item: bool)
         code=code,
         has_message=any(field.name == _MESSAGE for field in struct.__fields__),
         identity=_identity(struct, asked) if is_item else (),
+        # An item with a code has the last level: lists below it stay empty.
         lists=() if isinstance(asked, str) or (is_item and code) else _lists(struct, asked),
     )
 
@@ -242,6 +249,8 @@ def _lists(struct: StructType, asked: Sequence[Field]) -> tuple[_List, ...]:
     sources = [
         field for field in asked if field.kind == "array" and field.name not in _NOT_ANSWERED
     ]
+    # Equal numbers of lists correspond by position. Otherwise the first list of the response
+    # answers all lists of the request.
     if len(answered) == len(sources):
         return tuple(
             _list(field, [source]) for field, source in zip(answered, sources, strict=True)
@@ -262,7 +271,7 @@ def _list(field: Field, sources: Sequence[Field]) -> _List:
         )
         for each in sources
     ]
-    # Lists of different versions are never both there.
+    # Lists of disjoint versions are never in one request; the others may name an item twice.
     first, *others = (each.versions for each in sources)
     is_merged = any((first & other).first <= (first & other).last for other in others)
     return _List(field.name, tuple(plans), is_merged)

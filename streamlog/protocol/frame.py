@@ -59,7 +59,7 @@ class HeldBytes(NamedTuple):
 
     data: bytearray
     view: memoryview
-    """Of all of `data`."""
+    """A view of all of `data`."""
     start: int
     end: int
 
@@ -91,6 +91,7 @@ class FrameReader:
             if len(self._buffer) > KEPT_BYTES_MAX:
                 self._take_buffer(READ_BYTES)
                 self._filled = False
+        # At least one byte, because asyncio requires a buffer that is not empty.
         end_bytes = max(self._start + self._wanted_bytes, self._end + 1)
         if end_bytes > len(self._buffer) or (self._filled and self._grown_bytes):
             self._move()
@@ -166,6 +167,7 @@ class FrameReader:
                 f"a frame of {size_bytes} bytes, at most {self.size_bytes_max} are taken: "
                 f"{what_speaks(size_bytes)}"
             )
+        # Until then, `took` reports no news, and `room` keeps enough space for the whole frame.
         if held_bytes - _SIZE.size < size_bytes:
             self._wanted_bytes = _SIZE.size + size_bytes
             return None
@@ -231,6 +233,7 @@ def encode_request(
     except (struct.error, UnicodeEncodeError) as error:
         raise UsageError(f"client id {client_id!r:.40} can't be written: {error}") from error
     head += name
+    # In a flexible header, too, the client id has an int16 length; only tags are added (KIP-482).
     if api.is_flexible(version):
         head += _NO_TAGS
     return [one_buffer(piece) for piece in _framed(head, version, message)]
@@ -330,7 +333,7 @@ def _refuses_version(frame: Buffer, position: int) -> bool:
 def _framed(head: bytearray, version: int, message: Message) -> list[Piece]:
     buffers: list[Piece] = [head]
     encode_into(message, version, buffers)
-    if not buffers[-1]:
+    if not buffers[-1]:  # Nothing follows the record batches.
         buffers.pop()
     _SIZE.pack_into(head, 0, sum(map(len, buffers)) - _SIZE.size)
     return buffers

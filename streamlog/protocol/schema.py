@@ -1,4 +1,9 @@
-"""Declarations of messages: structs with fields, versions, and types, and topic ids as text."""
+"""Declarations of messages: structs with fields, versions and types; and topic ids as text.
+
+A message is a class whose attributes are the fields, in the order of the wire. The functions at the
+end declare fields; each returns a `Field`, but is typed as the value that the field holds, so that
+instances type-check. Not done here: encoding and decoding (`codec`).
+"""
 
 from __future__ import annotations
 
@@ -11,21 +16,21 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class StoredForm(Protocol):
-    """Bytes that lie in a file until they are needed."""
+    """Bytes in a file, which are read only when they are needed."""
 
     def __len__(self) -> int:
-        """How many."""
+        """Return the number of bytes."""
         ...
 
     def read(self) -> bytes:
-        """The bytes, in memory."""
+        """Read the bytes into memory."""
         ...
 
 
 Piece: TypeAlias = Buffer | StoredForm
 Records: TypeAlias = Piece | list[Buffer]
-"""Record batches: a memoryview after reading; what is written may also be in several pieces, or in
-a file, from which whoever sends it takes it."""
+"""Record batches: a memoryview after reading. Batches to write may also be several pieces, or in a
+file that is read when they are sent."""
 Default: TypeAlias = int | str | bytes | bool | None
 
 ZERO_UUID: Final = bytes(16)
@@ -40,7 +45,7 @@ FIXED: Final = {
     "float64": "d",
     "uuid": "16s",
 }
-"""Kinds of a fixed size and how `struct` calls them."""
+"""Kinds of a fixed size, with their codes in `struct`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,7 @@ class Versions:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read "3", "3-7", "3+" or "none"."""
+        """Parse "3", "3-7", "3+" or "none"."""
         if text == "none":
             return cls(1, 0)
         if text.endswith("+"):
@@ -77,10 +82,10 @@ NEVER: Final = Versions.parse("none")
 class Field:
     """One field of a struct.
 
-    `kind` is a key of `FIXED`, or string, bytes, records, struct, array. `item` is what an
-    array holds (a struct or a kind) or which struct a struct is. `tag` is the number of a
-    field that is written only if it has something to say. One that `is_secret` is never shown.
-    An array that `starts_null` says by being empty something else than by not being there.
+    `kind` is a key of `FIXED`, or string, bytes, records, struct or array. `item` is the kind or
+    struct of an array's elements, or the struct of a struct field. A field with a `tag` is written
+    only if its value is not the default. An `is_secret` field is never shown. `starts_null` is for
+    an array in which null and empty have different meanings: its default is null.
     """
 
     kind: str
@@ -100,7 +105,7 @@ class Field:
 
 
 class _Missing:
-    """The constructor argument that was not given: None is a value."""
+    """The default of an argument that was not given; None is a value."""
 
 
 _MISSING: Final = _Missing()
@@ -108,14 +113,14 @@ _MISSING: Final = _Missing()
 
 @dataclass_transform(kw_only_default=True)
 class StructType(type):
-    """Turns the declarations of a class body into `__slots__`, `__fields__`, a constructor."""
+    """Makes `__slots__`, `__fields__` and a constructor from the declarations of a class."""
 
     __fields__: tuple[Field, ...]
 
     def __new__(
         cls, name: str, bases: tuple[type, ...], namespace: dict[str, object], **options: object
     ) -> StructType:
-        """Make the class; `options` go to `__init_subclass__`."""
+        """Create the class; `options` are passed to `__init_subclass__`."""
         fields = tuple(
             _named(value, key) for key, value in namespace.items() if isinstance(value, Field)
         )
@@ -129,7 +134,10 @@ class StructType(type):
 
 
 def _named(field: Field, name: str) -> Field:
-    """A declaration with its name, which is known when the class is made."""
+    """Return a declaration with its name, which is known only when the class is created.
+
+    A declaration that already has a name is shared by another class, and is copied.
+    """
     if field.name:
         return replace(field, name=name)
     object.__setattr__(field, "name", name)
@@ -137,7 +145,10 @@ def _named(field: Field, name: str) -> Field:
 
 
 def _late_constructor(struct: StructType, fields: Sequence[Field]) -> Callable[..., None]:
-    """Makes the constructor for the first instance: of most structs a process has none."""
+    """Return a constructor that generates the real one at the first instance.
+
+    A process never creates instances of most structs, and generating costs time at import.
+    """
 
     def initialize(self: Struct, **values: object) -> None:
         constructor = _constructor(fields)
@@ -148,17 +159,18 @@ def _late_constructor(struct: StructType, fields: Sequence[Field]) -> Callable[.
 
 
 def _constructor(fields: Sequence[Field]) -> Callable[..., None]:
-    """`__init__` with one keyword per field."""
+    """Generate `__init__`, with one keyword parameter per field."""
     parameters = "".join(
         f", {field.name}={'MISSING' if field.starts_empty else repr(field.default)}"
         for field in fields
     )
     lines = [f"def __init__(self{', *' if fields else ''}{parameters}):", "    pass"]
     for field in fields:
+        # A list per instance: as a default, one list would be shared by all instances.
         value = f"[] if {field.name} is MISSING else {field.name}"
         lines.append(f"    self.{field.name} = {value if field.starts_empty else field.name}")
     scope: dict[str, object] = {"MISSING": _MISSING}
-    # The source is built from the declarations of this package alone, at import.
+    # The source consists of declarations of this package, and of nothing from outside.
     exec("\n".join(lines), scope)  # noqa: S102 - see above
     return cast("Callable[..., None]", scope["__init__"])
 
@@ -167,6 +179,7 @@ class Struct(metaclass=StructType):
     """Part of a message."""
 
     __fields__: ClassVar[tuple[Field, ...]]
+    # Structs are mutable and compare by value, so they must not be keys.
     __hash__ = None  # type: ignore[assignment]
 
     def __eq__(self, other: object) -> bool:
@@ -185,7 +198,7 @@ _SHOWN_BYTES_MAX: Final = 32
 
 
 def _shown(struct: Struct, field: Field) -> str:
-    """A value in a line of a log: no record batches, no secrets."""
+    """Return a field's value for a log line, without secrets and long bytes."""
     value = getattr(struct, field.name)
     if field.is_secret:
         return "<secret>"
@@ -195,11 +208,11 @@ def _shown(struct: Struct, field: Field) -> str:
 
 
 class Message(Struct):
-    """A request, a response, or a record with a version of its own.
+    """A request, a response, or a stored record that has a version of its own.
 
-    Class keywords: `versions` that can be read and written, `flexible_from` the first one
-    with compact lengths and tagged fields, `append_only` if later versions only ever add
-    fields at the end, so that a newer one can be read as the newest known.
+    Class keywords: `versions` are those that can be read and written. `flexible_from` is the first
+    one with compact lengths and tagged fields (KIP-482). `append_only` means that later versions
+    only add fields at the end, so that a newer version can be read as the newest known one.
     """
 
     __versions__: ClassVar[Versions]
@@ -209,7 +222,7 @@ class Message(Struct):
     def __init_subclass__(
         cls, *, versions: str, flexible_from: int | None = None, append_only: bool = False
     ) -> None:
-        """Keep the class keywords."""
+        """Store the class keywords."""
         super().__init_subclass__()
         cls.__versions__ = Versions.parse(versions)
         cls.__flexible_from__ = flexible_from
@@ -237,7 +250,7 @@ def int16(versions: str, *, default: int = 0, tag: int | None = None) -> int:
 
 
 def uint16(versions: str) -> int:
-    """Declare a field of two bytes that is never negative: a port."""
+    """Declare an unsigned field of two bytes, such as a port."""
     return cast("int", Field(kind="uint16", versions=Versions.parse(versions), default=0))
 
 
@@ -254,12 +267,12 @@ def int64(versions: str, *, default: int = 0, tag: int | None = None) -> int:
 
 
 def float64(versions: str) -> float:
-    """Declare a number with a fraction, of eight bytes."""
+    """Declare a floating-point number of eight bytes."""
     return cast("float", Field(kind="float64", versions=Versions.parse(versions), default=0))
 
 
 def boolean(versions: str, *, default: bool = False, tag: int | None = None) -> bool:
-    """Declare a truth value; any byte but zero reads as true."""
+    """Declare a truth value; any byte but zero is read as true."""
     field = Field(kind="bool", versions=Versions.parse(versions), default=default, tag=tag)
     return cast("bool", field)
 
@@ -285,7 +298,7 @@ def string(
 
 
 def opaque(versions: str, *, nullable: str = "none", default: bytes | None = b"") -> bytes:
-    """Declare bytes that mean something to somebody else (Kafka's type `bytes`)."""
+    """Declare bytes without a meaning for the protocol (Kafka's type `bytes`)."""
     field = Field(
         kind="bytes",
         versions=Versions.parse(versions),
@@ -296,13 +309,13 @@ def opaque(versions: str, *, nullable: str = "none", default: bytes | None = b""
 
 
 def secret(versions: str) -> bytes:
-    """Declare bytes that no line of a log may show."""
+    """Declare bytes that must not appear in a log line."""
     field = Field(kind="bytes", versions=Versions.parse(versions), default=b"", is_secret=True)
     return cast("bytes", field)
 
 
 def record_batches(versions: str, *, nullable: str) -> Records:
-    """Declare record batches: never copied, neither when read nor when written."""
+    """Declare record batches, which are never copied, neither when read nor when written."""
     field = Field(
         kind="records", versions=Versions.parse(versions), nullable=Versions.parse(nullable)
     )
@@ -310,9 +323,10 @@ def record_batches(versions: str, *, nullable: str) -> Records:
 
 
 def struct(item: type[S], versions: str, *, nullable: str = "none", tag: int | None = None) -> S:
-    """Declare one struct; with a tag or nullable, annotate it `... | None`.
+    """Declare one struct; with a tag or nullable versions, annotate it `... | None`.
 
-    None is not written under a tag, and elsewhere only by versions that are nullable.
+    A tagged struct is not written if it is None. Without a tag, only nullable versions can write
+    None.
     """
     field = Field(
         kind="struct",
@@ -390,9 +404,9 @@ def string_array(versions: str, *, nullable: str = "none") -> list[str]:
 
 
 def one_buffer(pieces: Records | None) -> Buffer:
-    """The bytes of a records field in memory: as they are if they come in one piece of it."""
+    """Return the bytes of a records field in memory; those of a single piece are not copied."""
     if isinstance(pieces, memoryview):
-        return pieces  # As a request has them: the usual case costs one look.
+        return pieces  # The usual case comes first: a request that was read has a view.
     if isinstance(pieces, list):
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
     if pieces is None:
@@ -401,10 +415,11 @@ def one_buffer(pieces: Records | None) -> Buffer:
 
 
 def id_text(topic_id: bytes) -> str:
-    """An id as Kafka's tools print it, in base64; "unknown" for an empty one."""
+    """Return a topic id as Kafka's tools print it, in base64; "unknown" if it is empty."""
     return urlsafe_b64encode(topic_id).decode().rstrip("=") or "unknown"
 
 
 def id_bytes(text: str) -> bytes:
-    """The id that `id_text` gave; empty for an empty text."""
+    """Return the id of an `id_text`; empty for an empty text."""
+    # Kafka leaves out the padding, which the decoder requires.
     return urlsafe_b64decode(text + "=" * (-len(text) % 4))

@@ -103,6 +103,8 @@ class ScramCredential:
         signature = self.mechanism.signed(self.stored_key, auth_message)
         if len(proof) != len(signature):
             return False
+        # The proof is the client key xor the signature; the server stores only the key's hash
+        # (RFC 5802, section 3).
         return hmac.compare_digest(self.mechanism.hashed(xor(proof, signature)), self.stored_key)
 
     def server_signature(self, auth_message: bytes) -> bytes:
@@ -137,10 +139,13 @@ class ScramClient:
             decode_base64(fields.get("s", "")),
             fields.get("i"),
         )
+        # RFC 5802, section 5.1: the server extends the client's nonce, so that neither side accepts
+        # a recorded exchange.
         if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):
             raise AuthenticationFailed("the broker's SCRAM nonce does not continue ours")
         if not salt or iterations is None or not iterations.isdecimal():
             raise AuthenticationFailed("the broker's SCRAM message can't be read")
+        # With few iterations, a false server could guess the password from the proof.
         if not ITERATIONS_MIN <= int(iterations) <= ITERATIONS_MAX:
             raise AuthenticationFailed(
                 f"the broker asks for {int(iterations)} SCRAM iterations; the number has to be from"
@@ -185,6 +190,7 @@ def attributes(message: bytes) -> dict[str, str]:
 
 def escape(user: str) -> str:
     """Return a user name in the escaped form of a message."""
+    # "=" first, or the "=" of an escaped comma would be escaped again.
     return user.replace("=", "=3D").replace(",", "=2C")
 
 
@@ -192,6 +198,7 @@ def unescape(name: str) -> str | None:
     """Return the user name of an escaped form; None if it is malformed."""
     if "=" in name.replace("=2C", "").replace("=3D", ""):
         return None
+    # "=3D" last: otherwise "=3D2C", an escaped "=2C", would become a comma.
     return name.replace("=2C", ",").replace("=3D", "=")
 
 
