@@ -99,6 +99,8 @@ class AgentStream(Stream[K, V]):
     async def records(self) -> AsyncIterator[Record[K, V]]:
         """Iterate over the records with their coordinates."""
         while (ahead := await self._feed.ahead()) is not None:
+            # Called for its effect: a key that can't be deserialized shortens the slice. The length
+            # is read again for each record, because a rebalance shortens it too.
             ahead.keys()
             while ahead.given < len(ahead.values):
                 record = ahead.record(ahead.given)
@@ -172,6 +174,7 @@ class Agent(Generic[K, V]):
         self.on_error = on_error
         self.tables = tables
         """The tables whose rows the agent reads and writes; None derives them from its code."""
+        # With a sink, an answer has the bytes of the record in the sink.
         self.answers: AnySerde = _yield_shape(fn).serde if sink is None else sink.spec.value
         """The serde of yielded values in answers to `ask`."""
 

@@ -71,6 +71,7 @@ def reduce_aggregation(
 ) -> Aggregation:
     """Return the aggregation whose state is the first value, then the result of `fn`."""
 
+    # None stands for "no value yet": `reduce` has no initial value to start from.
     def add(state: UserState, value: UserValue) -> UserState:
         return value if state is None else fn(state, value)
 
@@ -104,6 +105,10 @@ def revision_aggregation(
     """
 
     def revise(state: UserState, revision: Revision) -> UserState:
+        # 1. A row enters the group: old is None, so only `add` is called.
+        # 2. The row changes within the group: the old value is subtracted, the new one added.
+        # 3. It leaves, or is deleted: new is None. If `subtract` returns None, the group's row is
+        #    deleted, and the next row that enters starts from `init()` again.
         if revision.old is not None and state is not None:
             state = subtract(state, revision.old)
         if revision.new is not None:
@@ -122,6 +127,7 @@ def revision_reduction(
     """Return the aggregation of a grouped table whose state is the first value, then `add`'s."""
 
     def add_value(state: UserState, value: UserValue) -> UserState:
+        # Not None, which is the state of a group without a row: `revise` replaces that by `init()`.
         return value if state is _EMPTY else add(state, value)
 
     return revision_aggregation(lambda: _EMPTY, add_value, subtract, serde)
@@ -134,6 +140,8 @@ def state_serde(serde: AnySerde) -> AnySerde:
 
 def _copier(serde: AnySerde) -> Callable[[UserState], UserValue]:
     """Return a function that copies a state, because a result must not change with its state."""
+    # From the cheapest to the dearest: no copy of what can't change, a copy part by part, a round
+    # trip through bytes.
     plain = _plain_containers(serde)
 
     def copy(state: UserState) -> UserValue:
@@ -148,6 +156,7 @@ def _copier(serde: AnySerde) -> Callable[[UserState], UserValue]:
 
 def _plain_containers(serde: AnySerde) -> frozenset[type]:
     """Return the containers that the serde reads back unchanged if all their parts are plain."""
+    # A declared part, as in `list[datetime]`, is read back as its type, which only the serde knows.
     if type(serde) is JsonSerde and serde.declared in _ANYTHING:
         return _CONTAINERS if serde.declared is ANY_TYPE else serde.exact
     return _CONTAINERS if type(serde) is PackedSerde else frozenset()

@@ -91,6 +91,7 @@ def are_ordered(declared: object) -> bool:
     kind = bare(declared)
     if is_union(kind):
         parts = typing.get_args(kind)
+        # `int | float` has an order; `int | str` has none, though each of them has one.
         return all(map(are_ordered, parts)) and (all(map(are_numbers, parts)) or len(parts) == 1)
     if typing.get_origin(kind) is Literal:
         return len({type(value) for value in typing.get_args(kind)}) == 1
@@ -106,6 +107,8 @@ def _compares(kind: type) -> bool:
     """Return whether a class defines `<` or `>` itself."""
     names = ("__lt__", "__gt__")
     if issubclass(kind, msgspec.Struct):
+        # Every Struct class has `<`, which raises TypeError unless the class has `order=True`: only
+        # what classes below Struct define counts.
         own = kind.__mro__[: kind.__mro__.index(msgspec.Struct)]
         defines = any(name in vars(each) for each in own for name in names)
         return defines or bool(kind.__struct_config__.order)
@@ -167,6 +170,7 @@ def state_form(column: AnyAggregator, hint: object, value: object) -> StateForm:
     if column.name in _STATES:
         return StateForm(_STATES[column.name], _STATES[column.name])
     if column.name == "sum":
+        # A field declared as Any or object: the sum has the type of the numbers, if that is known.
         if bare(hint) is None:
             hint = type_of_field(column.field, value)
             hint = ANY_TYPE if hint is object else hint
@@ -191,7 +195,7 @@ def classes_of(column: AnyAggregator, hint: object, value: object) -> tuple[type
         return _NUMBERS
     if column.name in ("collect", "top"):
         args = typing.get_args(hint)
-        hint = args[0] if args else ANY_TYPE
+        hint = args[0] if args else ANY_TYPE  # The type of the items; a bare `list` names none.
     if is_plain(hint) or bare(hint) is None:
         unknown = _FLOATING if column.name == "sum" else PACKABLE
         own = (hint,) if isinstance(hint, type) else ()  # The most frequent class comes first.
@@ -448,6 +452,7 @@ class _StoredColumn:
             self.dump, self.load = fold.dump, fold.load
         elif state.convert is not None:
             self.dump, self.load = state.convert
+        # Other columns get no entry: it would change the form of states that are stored.
         if self.is_converted or aggregator.by is not None:
             self.form.append("packed" if self.kind is bytes else "by")
 
@@ -534,6 +539,7 @@ def _rank(
     check = None if classes is None else column_check(what, classes)
 
     def checked(found: UserValue) -> tuple[UserValue, UserValue]:
+        # The frequent classes are found by identity; only another class costs a call.
         order_by, taken = rank(found), take(found)
         if check_rank is not None and type(order_by) not in cast("tuple[type, ...]", ranks):
             check_rank(order_by)
@@ -552,6 +558,7 @@ def _takes_in_order(into: type[UserObject], names: tuple[str, ...]) -> bool:
         parameters = list(inspect.signature(into).parameters.values())[: len(names)]
     except (TypeError, ValueError):
         return False
+    # Keyword-only fields drop out here, so the names differ and the columns are passed by name.
     given = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
     return tuple(given) == names
 
@@ -586,6 +593,7 @@ def _check_types(what: str, column: AnyAggregator, hint: object, value: object) 
         found = _given_type(what, column.field, value)
         if found is not None:
             _check_values(what, column, column.field, found)
+            # These columns return a value of their field: the row's field must take its type.
             result = result or bare(found)
     if column.by is not None:
         rank = _given_type(what, column.by, value)

@@ -98,6 +98,7 @@ class Declarations(AppServices):
         self.on_error = on_error
         self._ahead_max = timestamp_ahead_max
         if timestamp_ahead_max is not None:
+            # For the error: the limit is checked here, where it is set, and not at the first topic.
             duration_ms(timestamp_ahead_max)
         self.runtime = AppRuntime()
         """The access to the running app, through which `Topic.send` sends."""
@@ -209,6 +210,7 @@ class Declarations(AppServices):
         """
         if not topics:
             raise TopologyError("app.stream needs a topic: app.stream(orders)")
+        # One source per topic: a task reads a topic once, even if several streams begin with it.
         streams = [Stream[K, V](self._source(topic)) for topic in topics]
         return streams[0].merge(*streams[1:]) if len(streams) > 1 else streams[0]
 
@@ -363,6 +365,7 @@ class Declarations(AppServices):
                 concurrency=concurrency,
                 ordered=ordered,
                 sink=sink,
+                # With the app's dead-letter topic named, the agent runs without knowing the app.
                 on_error=policy.named(self.id),
                 tables=tables,
             )
@@ -377,10 +380,12 @@ class Declarations(AppServices):
         """Return the declared topics and the dead-letter topics, by name."""
         policies = [agent.on_error for agent in self._agents.values()]
         letters = dead_letter_topics(policy.dlq_topic(self.id) for policy in policies)
+        # The last one wins: a dead-letter topic that the program declares has the declared types.
         return {**letters, **topology.dead_letters, **self._topics}
 
     def _own(self, topic: Topic[UserKey, UserValue]) -> TopicSpec:
         refuse_other(topic)
+        # By identity: another app may have a topic of this name with other types.
         if self._topics.get(topic.name) is not topic.spec:
             raise TopologyError(
                 f"topic {topic.name!r} does not belong to app {self.id!r}: declare it here too, "

@@ -102,6 +102,7 @@ class LateSerde:
 
     def dumps(self, obj: Late[UserValue]) -> bytes:
         """Serialize a late value as the topic does."""
+        # The value is a pair of the stream's number and the value that arrived.
         return self._inner.dumps(replace(obj, value=obj.value[1]))
 
     def loads(self, data: bytes) -> Late[UserValue]:
@@ -129,6 +130,7 @@ def merge_inputs(inputs: Sequence[CogroupInput], name: str) -> StreamPosition:
     places: list[StreamPosition] = []
     for number, each in enumerate(inputs):
         check_same_app(first, each.place, "cogroup")
+        # Each input has a topic of its own: values of different types can't share one.
         place = repartition_if_needed(each.place, f"{name}-{number + 1}", first.key)
         check_same_keys(place, places[0] if places else place, name)
         places.append(place)

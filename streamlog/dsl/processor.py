@@ -214,6 +214,8 @@ def punctuate(
         raise ConfigError(f"clock is 'event' or 'wall', not {clock!r}")
 
     def declare(method: Method) -> Method:
+        # A mark on the function, and no registration: a subclass inherits it, or overrides the
+        # method and loses it.
         setattr(method, _PUNCTUATION, (every_ms, clock))
         return method
 
@@ -251,6 +253,8 @@ class _Declaration:
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
+    # A task sets its stores as attributes of the object, and those come before this descriptor,
+    # which has no `__set__`. So an instance gets here only before its task has prepared it.
     def __get__(self, instance: object, owner: type) -> Self:
         if instance is None:
             return self
@@ -303,6 +307,7 @@ AnyProcessor: TypeAlias = Processor[UserKey, UserValue, UserKey, UserValue]
 
 def stores_of(kind: type[AnyProcessor], node: str) -> tuple[ProcessorStore, ...]:
     """Return the stores that a processor class declares or inherits."""
+    # Sorted by name: the order of declarations in the class does not change the topology.
     return tuple(
         declared.store(attribute, node)
         for attribute, declared in sorted(_attributes(kind).items())
@@ -339,6 +344,7 @@ def check_processor(kind: object) -> None:
         )
     if kind.process is Processor.process:
         raise TopologyError(f"{kind.__name__} needs a method process(self, record)")
+    # Binding checks the arguments and does not run the constructor.
     try:
         inspect.signature(kind).bind()
     except TypeError as error:
@@ -366,6 +372,7 @@ def _check_method(owner: str, name: str, method: object) -> None:
 def _attributes(kind: type) -> dict[str, object]:
     """Return all attributes of a class, inherited ones included, by name."""
     found: dict[str, object] = {}
+    # Base classes first, so that a subclass overrides what it declares again.
     for each in reversed(kind.__mro__):
         found.update(vars(each))
     return found
@@ -373,6 +380,7 @@ def _attributes(kind: type) -> dict[str, object]:
 
 def output_shapes(kind: type[AnyProcessor]) -> tuple[Shape, Shape]:
     """Return the shapes of forwarded keys and values, from `Processor[KI, VI, KO, VO]`."""
+    # The nearest class that names the types decides: a subclass need not repeat them.
     for each in kind.__mro__:
         for base in vars(each).get("__orig_bases__", ()):
             if typing.get_origin(base) is Processor:

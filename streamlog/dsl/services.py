@@ -65,12 +65,15 @@ class WebAndCommands:
                 f"the path of a page begins with / and has parameters in braces, such as "
                 f"/users/{{name}} or /days/{{day:int}}: {path!r}"
             )
+        # The path begins with a slash, so its first part has index 1.
         if path.split("/")[1] in OWN_PATHS:
             raise TopologyError(f"workers answer {path!r} themselves: take another path")
         if path in self.pages:
             raise TopologyError(f"there is a page {path!r} already")
         if not inspect.iscoroutinefunction(fn):
             raise TopologyError(f"page {path!r} must be `async def`: it shares the worker's loop")
+        # Both ways: a parameter of the path that the function lacks, and one of the function that
+        # the path can't fill, would fail at the first request.
         wants, given = {*inspect.signature(fn).parameters}, {*_PARAMETER.findall(path)}
         if given - wants or wants - given - {REQUEST}:
             raise TopologyError(
@@ -182,6 +185,7 @@ class AppServices:
             ConfigError: the expression or the time zone is not valid.
         """
         timezone = tz or self.timezone
+        # For the error: a worker makes the schedule again from the expression.
         cron_times(spec, timezone)
         _check_on(on)
         if misfire not in {"skip", "once", "all"}:

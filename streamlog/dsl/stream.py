@@ -203,6 +203,7 @@ def add_dedupe(
         by = attrgetter(found) if isinstance(found, str) else found
     else:
         shape = return_shape(by, place.value)
+    # Duplicates meet only if equal keys are in one task.
     there = repartition_if_needed(place, name)
     there.builder.add(
         Dedupe(
@@ -461,8 +462,8 @@ class _JoinOptions:
 def _join(
     place: StreamPosition, other: object, options: _JoinOptions
 ) -> Stream[UserKey, UserValue]:
-    # Each is made of the other, and a module has to come first.
-
+    # The parameters that are None for a record without a partner: the right one in a left join,
+    # either one in an outer join.
     for at in {"inner": (), "left": (1,), "outer": (0, 1)}[options.how]:
         check_takes_none(options.fn, at, where=f"{options.how}_join")
     if isinstance(other, Table) and options.how != "outer":
@@ -490,6 +491,8 @@ def _join_table(place: StreamPosition, side: TableView, options: _JoinOptions) -
             "its .changes() to a topic with the stream's keys, and join with that topic's table"
         )
     grace_ms = _join_grace_ms(side, options)
+    # The stream moves to the table: its keys are written as the table's, so that they have equal
+    # bytes and reach the task that has the row.
     name = options.name
     place = repartition_if_needed(place, name, side.place.key)
     check_same_keys(place, side.place, side.owner)
@@ -506,6 +509,7 @@ def _join_table(place: StreamPosition, side: TableView, options: _JoinOptions) -
         "left": options.how == "left",
     }
     if options.as_of:
+        # Records are stored only while they wait. Without a grace their type need not be declared.
         waiting = StoreSpec(f"{node}/waiting") if grace_ms else None
         value = place.value.serde if grace_ms else place.value.serde_if_needed
         builder.add(AsOfJoin(**join, value=value, grace_ms=grace_ms, waiting=waiting))
@@ -529,6 +533,9 @@ def _join_grace_ms(side: TableView, options: _JoinOptions) -> int:
             "grace= of a join with a table needs as_of=True and a table with a history"
         )
     grace_ms = duration_ms(options.grace)
+    # 1. A record of time 100 waits until stream time is 100 + grace.
+    # 2. By then the table has removed versions older than its stream time minus the history.
+    # 3. A longer grace would look for a row of time 100 that is removed already.
     if grace_ms > table.history_ms:
         raise TopologyError(
             f"a grace of {grace_ms} ms is longer than the history of table {side.owner!r} "
@@ -562,6 +569,7 @@ def _join_stream(
     left = repartition_if_needed(here, f"{name}-left", there.key if there.rekeyed is None else None)
     right = repartition_if_needed(there, f"{name}-right", left.key)
     check_same_keys(left, right, right.node)
+    # Each side keeps its own records, and finds the partners of a record among those of the other.
     sides = [
         JoinSide(
             name=f"{name}/{'left' if is_left else 'right'}",
@@ -619,6 +627,8 @@ class Stream(StreamJoins[K, V]):
             name: the operator's name, also of a repartition topic that the new key requires.
             on_error: the policy for records on which `fn` fails; the app's policy by default.
         """
+        # A new key may belong to another partition: `rekeyed` notes it, and the first operator
+        # below that needs equal keys together adds a repartition topic.
         place = self._add(Map, name, fn=fn, on_error=on_error)
         key, value = (return_shape(fn, place.key, place.value, of=element(at)) for at in (0, 1))
         return Stream(StreamPosition(place.builder, place.node, key, value, name or ""))
@@ -740,6 +750,7 @@ class Stream(StreamJoins[K, V]):
         """
         if not branches:
             raise TopologyError("split needs a branch: .split(large=lambda key, value: value > 10)")
+        # One node chooses the branch, so each function is called at most once for a record.
         split = self._add(Split, None, branches=branches)
         found: Branches[Stream[K, V]] = Branches()
         for branch in branches:
@@ -821,6 +832,8 @@ class Stream(StreamJoins[K, V]):
         name = place.builder.unique_name("merge")
         parents = (place.node, *(other._place.node for other in others))  # noqa: SLF001 - the same
         place.builder.add(Merge(name=name, parents=parents))
+        # If one of the streams has changed keys, equal keys of the merged stream may be in any
+        # partition.
         shaken = next((each for each in rekeyed if each is not None), None)
         key = common_key_shape(place.key, *(other._place.key for other in others))  # noqa: SLF001 - the same
         return Stream(StreamPosition(place.builder, name, key, place.value, shaken))
@@ -909,6 +922,7 @@ class Stream(StreamJoins[K, V]):
         stores, place = stores_of(p, name), self._place
         who = f"processor {name!r}"
         direct = local_tables(who, tables, tables_of_class(p), place.builder)
+        # A processor without state treats each record alone, so it needs no repartition topic.
         if stores or direct or has_timers(p):
             place = repartition_if_needed(place, f"{name}-input")
         place.builder.add(
@@ -961,6 +975,8 @@ class Stream(StreamJoins[K, V]):
             TopologyError: the topic's declared types differ from the known types of the stream.
         """
         check_topic(self._place, topic)
+        # Kafka's windowed keys have no end: readers of the topic in this app learn the windows
+        # from the table that writes it.
         share_layout(self._place.key, topic.spec)
         self._add(Sink, None, topic=topic.spec, on_error=on_error)
 

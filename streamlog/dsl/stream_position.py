@@ -116,6 +116,7 @@ def repartition_if_needed(
     """
     if place.rekeyed is None:
         return place
+    # The operator that changed the keys comes first, so two joins below it share one topic.
     topic = place.rekeyed or name
     if not topic:
         raise TopologyError(
@@ -189,6 +190,7 @@ def is_assignable(declared: object, given: object) -> bool:
         return any(is_assignable(declared, each) for each in typing.get_args(given))
     wanted = typing.get_origin(declared) or declared
     found = typing.get_origin(given) or given
+    # Arguments of generic types are not compared: `list[int]` may be a `list[bool]` at run time.
     if not isinstance(wanted, type) or not isinstance(found, type) or wanted is found:
         return True
     if is_typeddict(wanted) or is_typeddict(found):

@@ -123,6 +123,7 @@ def _closing(owner: Node) -> tuple[int, int, int | None]:
 
     The size is 0 if it is not known. The last is None if the table always waits for quiet sources.
     """
+    # A row of a join may change as long as a row of either table may.
     if isinstance(owner, TableTableJoin):
         return owner.kept_ms or 0, 0, None
     if not isinstance(owner, WindowedAggregate | RecordWindowsAggregate):
@@ -200,10 +201,12 @@ class Table(Generic[K, V]):
             name=_check_optional_name(name) or builder.unique_name("tablemapvalues"),
             parents=(place.node,),
             fn=fn,
+            # If `fn` never returns None, every row is visible, and the old value is not needed.
             may_delete=not is_never_none(value.known),
             on_error=on_error,
         )
         builder.add(node)
+        # The rows stay those of the owner; a reader applies the views to each row that it reads.
         mapped = StreamPosition(builder, node.name, place.key, value)
         return Table(
             TableView(mapped, self.side.owner, (*self.side.views, node), self.side.is_windowed)
@@ -426,6 +429,7 @@ class Table(Generic[K, V]):
         if found is None:
             if self._default is None:
                 raise KeyError(key)
+            # Not stored: a default becomes a row only when the program assigns it.
             return self._default()
         return found
 
@@ -548,6 +552,7 @@ class GroupedTable(Generic[K, V]):
 
     def count(self, *, name: str, on_error: ErrorPolicy | None = None) -> Table[K, int]:
         """Count the rows of each group; the count is 0 after the last row has left."""
+        # A row that changes within its group is subtracted and added: the count stays.
         aggregation = revision_aggregation(
             int, lambda n, _: n + 1, lambda n, _: n - 1, serde_for(int)
         )
@@ -641,6 +646,8 @@ def group_table(
     key, value = (return_shape(fn, place.key, place.value, of=element(at)) for at in (0, 1))
     node = f"{check_name('a grouping', name)}-groups"
     place.builder.add(Regroup(name=node, parents=(place.node,), fn=fn, on_error=on_error))
+    # 1. A row moves from group x to group y: `Regroup` sends a revision to each of the two keys.
+    # 2. They may belong to two tasks, so both travel through the repartition topic.
     revisions = Shape(given=RevisionSerde(value.serde))
     behind = repartition(StreamPosition(place.builder, node, key, revisions), name, key)
     return GroupedTable(behind, value)
@@ -649,6 +656,7 @@ def group_table(
 def _knows_old_values(place: StreamPosition) -> bool:
     nodes = place.builder.nodes
     node = nodes[place.node]
+    # Such nodes have one parent. The walk ends at a node that keeps rows, or knows no old values.
     while node.old_values == "passed on":
         node = nodes[node.parents[0]]
     return node.old_values == "kept"

@@ -73,9 +73,12 @@ def join_on_foreign_key(options: ForeignKeyOptions) -> TableView:
         left.place.key,
         return_shape(options.fn, left.place.value, right.place.value),
     )
-    # A row of the left table is a reference in the task of its foreign key, where the row of the
-    # right table is. The outcome goes back to the task of the row. Rows that refer to nothing have
-    # an outcome at once, on the same topic.
+    # Orders refer to customers.
+    # 1. Order 7 changes: `Refer` sends a reference to the task of its customer, A.
+    # 2. `ForeignKeyJoin` stores it there, joins it with the row of A, and sends the outcome to the
+    #    task of order 7. It does so again whenever the row of A changes.
+    # 3. `ForeignKeyRows` keeps the outcome, if it belongs to the newest version of order 7.
+    # An order that refers to nothing has an outcome at once, on the same topic.
     _add_refer(options)
     outcomes = OutcomeSerde(value.serde)
     met = StreamPosition(builder, _add_join(options), key, Shape(given=outcomes))
@@ -141,7 +144,7 @@ def _add_join(options: ForeignKeyOptions) -> str:
 def _only(
     builder: AppBuilder, name: str, kind: type, key: Shape, serde: AnySerde
 ) -> StreamPosition:
-    """Return the messages of one class among those that rows of the left table become."""
+    """Add a filter for one class of the messages that `Refer` sends, and return its position."""
     node = f"{name}-{kind.__name__.lower()}s"
     wanted = Filter(name=node, parents=(f"{name}-refers",), fn=lambda _, m: isinstance(m, kind))
     builder.add(wanted)
@@ -226,6 +229,8 @@ def _check_windows(left: TableView, right: TableView) -> None:
             f"{left.owner!r} and {right.owner!r} can't be joined, because only one of them is "
             "windowed: equal keys would not meet"
         )
+    # The join stores rows by key and window in a layout of its own, so only the keys inside the
+    # windows have to be serialized alike.
     mine, others = _unwindow_keys(left.place), _unwindow_keys(right.place)
     check_same_keys(mine, others, right.owner)
 
@@ -251,4 +256,6 @@ def _ends_count(side: TableView) -> bool:
     owner = side.place.builder.nodes[side.owner]
     if isinstance(owner, TableTableJoin):
         return owner.ends_count
+    # Sessions and sliding windows end with a record, which they contain; windows of the clock
+    # exclude their end.
     return isinstance(owner, RecordWindowsAggregate)

@@ -125,6 +125,7 @@ class Topic(Generic[K, V]):
             key: UserKey = None if record.key is None else spec.key.loads(record.key)
             value: UserValue = None if record.value is None else spec.value.loads(record.value)
             timestamp_ms = record.timestamp_ms
+            # A tombstone has no value to take a time from: the record's own timestamp counts.
             if spec.timestamp is not None and value is not None:
                 timestamp_ms = when_ms(spec.timestamp(value))
         except Exception as error:  # noqa: BLE001 - the user's serde and extractor: raised again
@@ -143,6 +144,7 @@ class Topic(Generic[K, V]):
 
 
 def _encode(serde: AnySerde, obj: object, what: str) -> bytes | None:
+    # A missing key or a tombstone: there are no bytes, and the serde is not asked.
     if obj is None:
         return None
     try:

@@ -77,6 +77,7 @@ def getter(declared: object, path: str) -> Callable[[UserValue], UserValue] | st
         kind = bare(declared)
         steps.append(_reader(kind, name))
         declared = _step(kind, name, path)
+    # A single attribute stays a name: a compiled fold reads it without calling a function.
     if all(isinstance(step, str) for step in steps):
         return path if len(steps) == 1 else attrgetter(path)
     readers = [attrgetter(step) if isinstance(step, str) else step for step in steps]
@@ -179,6 +180,8 @@ def _fill_variables(hint: object, kind: object) -> object:
     """Return a field's type with the arguments of its generic class for its type variables."""
     names = getattr(typing.get_origin(kind), "__parameters__", ())
     parts = typing.get_args(kind)
+    # In `Page(Generic[T])` with fields `first: T` and `all: list[T]`, `first` of a `Page[int]` is
+    # an int; `all` counts as unknown.
     if isinstance(hint, typing.TypeVar) and hint in names and len(parts) == len(names):
         return parts[names.index(hint)]
     return None if _has_variables(hint) else hint
@@ -426,6 +429,7 @@ class Shape:
     """The declared type; None if it is not known."""
     given: AnySerde | None = None
     """The serde of the topic that the keys or values come from, if no operator changed them."""
+    # Not compared: a type that a function does not declare equals UNKNOWN.
     maker: Maker | None = field(default=None, compare=False)
     """The function that returns the values, if their type is not known."""
 
@@ -543,6 +547,8 @@ def _return_hint(fn: UserFunction) -> object:
     if annotation is None:
         return None
 
+    # `get_type_hints` reads all annotations of a function and fails on any of them, so this one is
+    # moved to a function that has no other.
     def alone() -> None: ...
 
     alone.__annotations__ = {"return": annotation}
@@ -606,6 +612,8 @@ def common_key_shape(keys: Shape, *others: Shape) -> Shape:
     If their windows differ in layout, the layout of the result has both start and end.
     """
     serde = keys.given
+    # In Kafka's layout of time windows a key has the start alone. With windows of two sizes, equal
+    # bytes would be different windows.
     layouts = [getattr(each.given, "layout", None) for each in (keys, *others)]
     if not isinstance(serde, WindowedSerde) or all(each == layouts[0] for each in layouts):
         return keys

@@ -62,6 +62,7 @@ class WindowedStream(Generic[K, V]):
             to: a topic with values of type `Late`, or a function that is called with the record.
         """
         late = to.spec if isinstance(to, Topic) else to
+        # A late record keeps the key with which it arrived, which may be windowed by a table above.
         if isinstance(late, TopicSpec):
             share_layout(self._place.key, late)
         return type(self)(self._place, replace(self._windowing, late=late))
@@ -191,6 +192,8 @@ class WindowedStream(Generic[K, V]):
         on_error: ErrorPolicy | None,
     ) -> WindowedAggregate | RecordWindowsAggregate | CountedAggregate:
         how = self._windowing
+        # Windows that follow from records need a store by key; those of the clock follow from the
+        # timestamp alone.
         windows = how.windows
         if isinstance(windows, Sessions | Sliding):
             return record_windows_aggregate(

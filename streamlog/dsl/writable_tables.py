@@ -63,6 +63,7 @@ def writable_table(
         compact=True,
         is_own=True,
     )
+    # A row that is put from anywhere travels through this topic to the task that has the row.
     builder.add(Source(name=f"{name}-puts", topic=spec))
     node = WritableTable(
         name=name, parents=(f"{name}-puts",), puts=spec, store=StoreSpec(name), ttl_ms=ttl_ms
@@ -109,6 +110,7 @@ def _source_of(builder: TopologyBuilder, spec: TopicSpec) -> str:
     The task only notes the offsets of these records. The agent reads their content.
     """
     for node in builder.nodes.values():
+        # The topic may be read by a stream too: a second source would read every record twice.
         if isinstance(node, Entry) and node.topic.name == spec.name:
             return node.name
     node = Source(name=f"{spec.name}-source", topic=replace(spec, timestamp=None))
@@ -128,6 +130,7 @@ def _refuse_sharing(
             other = owners.setdefault(table, who)
             if other != who:
                 raise _shared_table_error(table, other, who)
+    # Processors may share a table with each other: those of one task see each other's rows.
     for node in builder.nodes.values():
         for table in node.tables if isinstance(node, Process) else ():
             if table in owners:
@@ -139,6 +142,9 @@ def _refuse_late(builder: AppBuilder) -> None:
     for node in builder.nodes.values():
         if not isinstance(node, Process) or node.tables_said or not isinstance(node.make, type):
             continue
+        # 1. `.process(Counter)` reads the code of Counter: the variable `totals` is not set yet.
+        # 2. `totals = app.table("totals", ...)` follows.
+        # 3. Reading the code again finds a table that the node does not have.
         who = f"processor {node.name!r}"
         now = local_tables(who, None, tables_of_class(node.make), builder)
         for table in set(now) - set(node.tables):
