@@ -118,8 +118,7 @@ class EngineThread:
         while (job := self._jobs.get()) is not None:
             future, work = job
             # Cancelled in the queue. From here on a cancellation has no effect: work that has begun
-            # is
-            # completed.
+            # is completed.
             if not future.set_running_or_notify_cancel():
                 continue
             try:

@@ -144,8 +144,7 @@ class GlobalStores:
                 offsets = self._offsets(name, mine, begins, ends, wall_ms)
                 for number, part in mine.items():
                     # Several tables may read one topic: the one that is furthest behind decides.
-                    # The others apply
-                    # some records again, which leaves the same rows.
+                    # The others apply some records again, which leaves the same rows.
                     starts[part] = min(starts[part], offsets.get(number, begins[part]))
         return starts
 
@@ -268,8 +267,7 @@ class GlobalReader:
         try:
             if self._partitions:
                 # After an error the positions may be ahead of the rows: the step that failed is
-                # read
-                # again.
+                # read again.
                 if exc_type is None and self._stores.rocksdb and self._consumer.positions():
                     await self._tell()
                 await self._consumer.__aexit__(exc_type, exc, traceback)
@@ -356,8 +354,7 @@ class GlobalReader:
         # Also without records: a store whose progress is older than `AWAY_MS_MAX` is read again.
         elif polled or self._clock.wall_ms() - self._told_ms >= TELL_MS:
             # The disk may block, so rows go there on a thread. The progress is stored after the
-            # rows:
-            # after a crash in between, the records are applied again, and none is missing.
+            # rows: after a crash in between, the records are applied again, and none is missing.
             await asyncio.to_thread(self._apply, polled)
             await self._tell()
 

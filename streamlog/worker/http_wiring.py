@@ -96,6 +96,7 @@ def make_table_access(
             counts=counts,
             peers=peers,
             local=local,
+            # Called with the first query to another worker: an app that sends none needs no extra.
             remote=make_peer,
             send=send,
             clock=clock,

@@ -98,6 +98,7 @@ class Program:
         """
         topology, names = copy_version(self.topology, version)
         topics = {
+            # Sources keep their names, as a version reads those of the app.
             names.get(name, name): replace(spec, name=names.get(name, name))
             for name, spec in self.topics.items()
         }
@@ -127,6 +128,7 @@ class Program:
 
     def with_source_lost(self, policy: SourceLostPolicy) -> Program:
         """Return the program with this policy for every topic."""
+        # A topic's own policy would win otherwise (`source_policy`).
         topics = {name: replace(spec, source_lost=None) for name, spec in self.topics.items()}
         return replace(self, source_lost=policy, topics=topics)
 
@@ -162,6 +164,8 @@ class Program:
     def placement(self) -> Placement:
         """The topics that one worker has to read together, with their tasks."""
         tasks = {sub.number: sub.inputs for sub in self.topology.subtopologies}
+        # An agent reads one topic. If tasks read it as well, one worker has both, as a consumer
+        # reads a partition once.
         agents = [(agent.topic.name,) for agent in self.agents]
         stateful = [sub.number for sub in self.topology.subtopologies if sub.changelog_topic]
         return Placement(tuple(merge_topic_sets([*tasks.values(), *agents])), tasks, stateful)

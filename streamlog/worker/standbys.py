@@ -101,8 +101,7 @@ class Standbys:
     async def follow(self, tasks: Collection[TaskId]) -> None:
         """Follow exactly these tasks; returns when the stores of all others are closed."""
         # Stop first: a task that is about to open may need the store of one of these, and RocksDB
-        # allows
-        # one owner.
+        # allows one owner.
         for task_id in [*self._runs]:
             if task_id not in tasks:
                 await self._stop(task_id)

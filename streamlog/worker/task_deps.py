@@ -87,6 +87,7 @@ async def prepare_log(program: Program, log: Log, *, log_url: str, web: str | No
     versions = VersionLog(log, program.topology)
     await versions.check(accept_state_loss=program.accept_state_loss)
     own_log = OwnTopicsLog(log, program.topology)
+    # Before `ensure_topics`, which would create a lost topic anew and so hide the loss.
     own = await own_log.check(
         source_lost=program.source_lost, accept_state_loss=program.accept_state_loss
     )
@@ -94,6 +95,7 @@ async def prepare_log(program: Program, log: Log, *, log_url: str, web: str | No
     required = () if log_url.startswith(EMBEDDED) else program.sources
     counts = await ensure_topics(log, program.topology, program.topics, required=required)
     handed = await read_hand_overs(log, program.app_id)
+    # Recorded last: a start that fails before leaves the former version in force.
     change = await versions.settle(accept_state_loss=program.accept_state_loss)
     return WorkerStart(
         program=program,

@@ -460,8 +460,7 @@ class WorkerTasks:
         next_offsets = await self._sinks.commit(sinks, write)
         for (_, state, _), next_offset in zip(changed, next_offsets, strict=True):
             # Before any store takes its changes: if a changelog was created again, this raises, and
-            # the
-            # stores stay as they were.
+            # the stores stay as they were.
             state.reach(next_offset)
         stores = [
             (each.task.id, partial(apply_checkpoint, each.task, made.changes, next_offset))

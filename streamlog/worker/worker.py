@@ -444,8 +444,7 @@ class _WorkerLoop:
                 on_assigned=self._on_assigned,
                 on_revoked=self._on_revoked,
                 # At least once, a late commit does no harm: fences void its checkpoints, and the
-                # group
-                # refuses its offsets. In a transaction, refused offsets abort everything.
+                # group refuses its offsets. In a transaction, refused offsets abort everything.
                 on_lost=self._on_revoked if self._transactor is None else self._on_lost,
             )
             self._agents.start(self._background)
@@ -578,8 +577,8 @@ class _WorkerLoop:
         # The offsets are taken before the flush: agents run on, and a record that one handles
         # during the flush may have unsent output. Its offset belongs to the next commit.
         offsets = self._offsets.done()
-        # Rows that agents have set are committed together with the agents' offsets. If the task
-        # of a row is not open, both wait for a later commit.
+        # Rows that agents have set are committed together with the agents' offsets. If the task of
+        # a row is not open, both wait for a later commit.
         written: AgentWrites = self._agents.rows.uncommitted()
         await self._agents.flush()
         held = {*self._tasks.held_by(written), *await self._consumer.outdated(offsets)}

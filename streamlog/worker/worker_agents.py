@@ -116,6 +116,7 @@ class Replies:
             raise RequestTimedOut(f"{topic} can't be asked: this worker is stopping")
         ask = Ask(self._partition.topic, uuid4().bytes)
         answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+        # Before the record is sent: the answer may be read before the acknowledgement.
         self._asked[ask.number] = answer
         where = topic
         try:
@@ -126,10 +127,12 @@ class Replies:
                 where = f"{topic}-{record.partition} offset {record.offset}"
                 return await answer
         except asyncio.CancelledError:
+            # If `close` has cancelled the answer, the caller was not cancelled: it gets a time-out.
             if not answer.cancelled() or not self._is_over:
                 raise
             raise RequestTimedOut(f"no answer to {where}: this worker is stopping") from None
         except TimeoutError:
+            # The time-out of a request within keeps its own message.
             if not limit.expired():
                 raise
             raise RequestTimedOut(f"no answer to {where} within {timeout_ms} ms") from None
@@ -185,9 +188,11 @@ class Replies:
             except TopicExists:
                 logger.debug("%s exists: an earlier process of this name created it", topic.name)
             if self._is_over:
+                # `close` may have run while the topic was created, and then does not delete it.
                 raise RequestTimedOut(f"{topic.name} is no longer read: this worker is stopping")
             ready = asyncio.get_running_loop().create_future()
             self._reading = self._group.create_task(self._read(ready), name="replies")
+            # From here on the reader misses no answer: it has its start position.
             await ready
 
     async def _read(self, ready: asyncio.Future[None]) -> None:
@@ -218,6 +223,7 @@ class Replies:
     async def _remove_abandoned(self) -> None:
         """Delete the topics for replies of workers that have ended."""
         admin, alive = self._log.admin(), {self._prefix + name for name in self._alive()}
+        # Before the first rebalance every topic would look abandoned.
         if not alive:
             return
         names = [topic.name for topic in await admin.list_topics()]
@@ -263,6 +269,7 @@ class CommittedRows:
             yield from ((key[len(prefix) :], data) for key, data in page)
             if len(page) < ROWS_MAX:
                 return
+            # The smallest key after the last one.
             low = page[-1][0] + b"\x00"
 
     def _store(self, table: TableRows, partition: int) -> DeferredStore:
@@ -410,6 +417,8 @@ class WorkerAgents:
                 part: ahead.get(part, {}).get(name, AgentPosition(at))
                 for part, at in starts.items()
             }
+            # Kept partitions continue after the last handled record: `revoke` has emptied the
+            # queue.
             run.assign({**own, **fresh})
             if run in self._held:
                 self._pauses.hold(run, run.partitions)
@@ -451,6 +460,7 @@ class WorkerAgents:
         await self.revoke()
 
     async def _suspend(self, run: AgentRun) -> None:
+        # First, as the queue is about to be emptied: a pause would have no end.
         self._pauses.let_go(run, run.partitions)
         self._held.discard(run)
         try:

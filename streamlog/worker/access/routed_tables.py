@@ -341,8 +341,7 @@ class RoutedTables:
         )
         while not (answer := await self._answer(query, _applied_of(query), wait_ms)).is_applied:
             # The row is in the log, and its task will process it. Waiting on could block a
-            # rebalance
-            # that waits for this caller (`LocalRows.check_applied`).
+            # rebalance that waits for this caller (`LocalRows.check_applied`).
             if answer.is_suspended:
                 break
             if self._with.clock.now_ms() >= deadline_ms:
@@ -393,8 +392,7 @@ class RoutedTables:
                 for found in rows.seen(answer.rows, at_ms=at_ms):
                     yield RoutedRow(*found, answer.age_ms)
                 # A page begins at a key, not at a cursor of the worker: the task may move between
-                # two
-                # pages, and its next owner continues the scan.
+                # two pages, and its next owner continues the scan.
                 low = answer.next_key
 
     async def _answer(

@@ -103,8 +103,7 @@ def decode_member_info(user_data: bytes) -> MemberInfo:
     except msgspec.MsgspecError:
         return MemberInfo()
     # A worker of another release may mean something else by these fields: without its data it
-    # counts
-    # as a worker without state.
+    # counts as a worker without state.
     return found if found.version == VERSION else MemberInfo()
 
 

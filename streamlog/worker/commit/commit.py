@@ -304,7 +304,7 @@ class TaskCheckpoints:
         #    there.
         # 2. A slower worker B, the task's former owner, wrote offset 10 meanwhile: this one's
         #    starts at 11. B's record is late: its keys are written again below, with this owner's
-        # values.
+        #    values.
         # 3. Or B is a new owner and offset 10 is its fence: then this checkpoint has no effect, and
         #    `_late_keys` raises.
         if first_offset != state.next_offset:

@@ -115,6 +115,7 @@ class Transactor:
             return await self._commit(sinks, checkpoints, offsets, consumer, refusals)
         except ProducerFenced as error:
             await self._close()
+            # The next commit opens a new producer, which fences off the other instance of this id.
             raise CommitAborted(str(error)) from error
         except StreamlogError as error:
             if refusals:
@@ -153,6 +154,7 @@ class Transactor:
                 raise CommitAborted(str(error)) from error
             self._on_step("offsets sent")
         self._on_step("committed")
+        # `offset` is that of a batch's last record.
         return [acknowledged[-1].result().offset + 1 for acknowledged in handed_over]
 
     async def _open(self) -> Producer:

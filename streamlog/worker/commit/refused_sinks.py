@@ -74,6 +74,7 @@ class Settlement:
         found: dict[TopicPartition, list[PackedRecords]] = {}
         for part, some in packs.items():
             left, alone = Counter(self.dropped.get(part)), self.alone.get(part, set())
+            # Nothing was refused here: the batches of the first attempt are sent as they are.
             if not left and not alone:
                 found[part] = [*some]
                 continue
@@ -128,6 +129,7 @@ class RefusedSinks:
         `FAIL` of any of them counts then.
         """
         known = self._writers.get(topic, writer)
+        # A refused record names its topic and not its node, so the strictest policy decides.
         is_stricter = writer.policy == on_error.FAIL
         policy = writer.policy if is_stricter else known.policy
         names = {*known.node.split(", "), writer.node}
@@ -137,10 +139,13 @@ class RefusedSinks:
         topic, partition = refusal.partition
         time_ms, key, value, headers = record
         is_letter = topic in self._letters and topic not in self._writers
+        # A letter has more headers than its record, so it may be too large although the record was
+        # not.
         if is_letter and isinstance(refusal.error, MessageTooLarge) and value is not None:
             settlement.letters.append(_without_value(topic, record))
             return
         writer = self._writers.get(topic, _Writer(topic, on_error.FAIL))
+        # A refusal is final, so of the steps of a policy the last one decides.
         last = [*writer.policy.chain][-1]
         message = _describe(refusal, record)
         match last.action:
@@ -181,6 +186,7 @@ def _fields(record: tuple[Any, ...]) -> Fields:
 
 def _take_one(left: Counter[Fields], record: Fields) -> bool:
     """Take the record from the counter; returns whether it was there."""
+    # Equal records may occur several times, and each refusal takes one of them.
     if left[record] <= 0:
         return False
     left[record] -= 1

@@ -94,6 +94,8 @@ class Sinks:
             try:
                 return await write(packs)
             except RefusedCommit as refused:
+                # The loop ends: each attempt leaves out a record, or sends the suspects in batches
+                # of their own, so that the next refusal names one.
                 packs = await self._without(packs, refused.refusals)
 
     def forget(self) -> None:
@@ -106,6 +108,7 @@ class Sinks:
         settlement = self._settle(refusals)
         await self._held.write(settlement.letters)
         kept = settlement.without_dropped(packs)
+        # Only the letters of these refusals: everything else was taken when the commit began.
         for part, some in (await self.take()).items():
             kept.setdefault(part, []).extend(some)
         return kept

@@ -61,6 +61,8 @@ def _awaited_frames(task: asyncio.Task[object]) -> Iterator[FrameType]:
         frame = getattr(waiting, "cr_frame", None) or getattr(waiting, "ag_frame", None)
         if isinstance(frame, FrameType):
             found.append(frame)
+        # A coroutine and an async generator name what they await; a future names nothing, and ends
+        # the chain.
         waiting = getattr(waiting, "cr_await", None) or getattr(waiting, "ag_await", None)
         if waiting is None:
             break
@@ -194,6 +196,7 @@ class LoopWatch:
     def __init__(self, limit_ms: int, clock: Clock) -> None:
         self._limit_ms = limit_ms
         self._clock = clock
+        # The event loop's thread, which creates this object.
         self._ident = threading.get_ident()
         self._beat_ms = clock.now_ms()
         self._ended = threading.Event()
@@ -213,9 +216,12 @@ class LoopWatch:
     def _run(self) -> None:
         limit_ms = self._limit_ms
         while not self._ended.wait(self._limit_ms / LOOKS_PER_LIMIT / 1000):
+            # The loop is the only writer, and a stale value delays a report at most: no lock is
+            # needed.
             blocked_ms = self._clock.now_ms() - self._beat_ms
             if blocked_ms < self._limit_ms:
                 limit_ms = self._limit_ms
+            # Again after twice the time, as in `Watchdog`.
             elif blocked_ms >= limit_ms:
                 limit_ms *= 2
                 logger.warning(

@@ -91,6 +91,7 @@ class Watchdog:
 
     def _update(self, who: str, sight: Sight, now_ms: int) -> Stall | None:
         track = self._tracks.get(who)
+        # Without records to process, standing still is no stall: the time starts anew.
         if track is None or track.positions != sight.positions or not sight.is_behind:
             self._tracks[who] = _Track(dict(sight.positions), now_ms, self._limit_ms)
             return None
@@ -98,6 +99,7 @@ class Watchdog:
         is_over = self._exit_ms is not None and still_ms >= self._exit_ms
         if still_ms < track.next_ms and not is_over:
             return None
+        # Looks are missed while the event loop is blocked: one report makes up for all of them.
         while track.next_ms <= still_ms:
             track.next_ms *= 2
         return Stall(who, sight, still_ms, is_over)

@@ -48,6 +48,7 @@ class DropLog:
     def warn(self, task: str, waits: Iterable[MergeWait], now_ms: int) -> None:
         """Log the merges of a task whose buffer fills up, before they emit records out of order."""
         for wait in waits:
+            # Such a key can't meet one of a drop: a partition number is no reason.
             key = (wait.topic, f"{wait.partition}")
             logged_ms = self._logged_ms.get(key)
             if wait.is_much and (logged_ms is None or now_ms - logged_ms >= LOG_INTERVAL_MS):
@@ -75,6 +76,7 @@ class DropLog:
             case "error" | "dead letter" if last:
                 text = "%s: %d records dropped: %s; the last one: %s"
                 logger.warning(text, node, count, reason, last)
+            # An error without a text: its policy asked for no log line.
             case "duplicate" | "error":
                 logger.debug("%s: %d records dropped: %s", node, count, reason)
             case _:
@@ -111,6 +113,7 @@ class Holdups:
         held: list[HeldResult] = []
         for holdup in found:
             due_ms, since_ms = self._since.get((task, holdup.node), (holdup.due_ms, now_ms))
+            # The node waits for another time now: the result before was emitted.
             if due_ms != holdup.due_ms:
                 since_ms = now_ms
             self._since[task, holdup.node] = (holdup.due_ms, since_ms)
@@ -147,6 +150,7 @@ class Durations:
 
     def add(self, took_ms: int) -> None:
         """Count a duration."""
+        # A bound belongs to its bucket: Prometheus' `le` is "less or equal".
         self.counts[bisect_left(self.bounds_ms, took_ms)] += 1
         self.sum_ms += took_ms
 
@@ -243,10 +247,12 @@ class HealthReport:
 
 def phase_of(state: WorkerState) -> HealthPhase:
     """Return the phase of a worker."""
+    # First, as the worker joins its group only after it has read these tables.
     if any(state.global_left_records.values()):
         return HealthPhase.READING
     if not state.is_assigned:
         return HealthPhase.REBALANCING if state.has_begun else HealthPhase.STARTING
+    # Also without tasks: there may be more workers than tasks.
     if all(task.is_open for task in state.tasks):
         return HealthPhase.RUNNING
     return HealthPhase.RESTORING

@@ -132,6 +132,7 @@ async def look_up(
     committed = await consumer.committed_metadata(present)
     starts = {}
     for part, now in present.items():
+        # Under `latest`, a source that was created again begins at the end that was noted then.
         first = max(now.begin, own_topics.begin_of(part, now.topic_id))
         start = _start_offset(committed[part], now, first, has_agent=part.topic in agents_read)
         loss = losses.get(part)
@@ -142,6 +143,7 @@ async def look_up(
         elif loss is not None and not start.is_stored:
             found = loss.restart  # Brokers delete the group's offsets together with the topic.
         if found is not None and found != InputRestart(start.committed, start.log):
+            # What readers had done beyond the offset, they had done in the lost log.
             start = replace(start, committed=found.offset, log=found.log, ahead={})
         log = start.log._replace(topic_id=now.topic_id)
         starts[part] = replace(start, log=log, cut=cut)
@@ -162,6 +164,7 @@ def _start_offset(
         committed=stored.offset,
         has_agent=has_agent,
         ahead=noted.places,
+        # The metadata names the topic id; the epoch is a field of the commit itself (KIP-320).
         log=noted.log._replace(leader_epoch=stored.leader_epoch),
         is_stored=True,
     )
@@ -179,6 +182,7 @@ def refuse_growth(
     """
     for part in sorted(partitions):
         known = counts[part.topic]
+        # Repartition topics and changelogs have the former partition count.
         if part.partition >= known and tasks_of([part]):
             raise TopologyError(
                 f"topic {part.topic!r} had {known} partitions when this worker started and has "

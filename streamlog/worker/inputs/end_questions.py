@@ -67,6 +67,7 @@ class EndQuestion:
     def receive_committed(self, committed: Mapping[TopicPartition, int | None]) -> bool:
         """Take the group's committed offsets; returns whether the present level is done."""
         wanted = self.wants_committed
+        # All ends of the level have to be known: a partition without one may still hold records.
         if not wanted or wanted != self._left:
             return False
         return self._pass({part: committed.get(part) or 0 for part in wanted})
@@ -80,6 +81,8 @@ class EndQuestion:
     def _pass(self, reached: Mapping[TopicPartition, int]) -> bool:
         if any(reached[part] < end for part, end in self._ends.items()):
             return False
+        # The ends of the next level are read from here on, and not earlier: only now do its topics
+        # hold every result of this level.
         self._level += 1
         self._ends = {}
         return True

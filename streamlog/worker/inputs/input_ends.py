@@ -203,6 +203,7 @@ class InputEnds:
         for about in settled:
             self._settled.setdefault(about[0], []).append(self._questions.pop(about).question)
         if settled:
+            # The loop may wait in a poll; it gives the answer to the task in its next round.
             self._consumer.wakeup()
         return bool(settled)
 

@@ -93,6 +93,7 @@ class KeyPartitionCheck:
             self._compared[part] = FIRST_KEYS - left + min(left, len(keys))
             self._compare(part, keys[:left])
             return
+        # A producer may change its partitioner later, so some keys are compared for ever.
         batches = self._batches[part] = self._batches.get(part, 0) + 1
         if batches % BATCHES_APART == 0:
             self._compare(part, keys[:SOME_KEYS])
@@ -102,6 +103,7 @@ class KeyPartitionCheck:
         spec, count = self._specs[topic], self._counts[topic]
         misplaced = self._misplaced.setdefault(topic, {})
         tail_bytes = window_bytes(spec.key)
+        # A windowed key ends with its window, which partitioners leave out.
         for key in (each[: max(len(each) - tail_bytes, 0)] for each in keys if each):
             is_misplaced = partition_by(spec.partitioner, key, count) != number
             if key and is_misplaced and len(misplaced) < KEYS_KEPT:
@@ -111,6 +113,7 @@ class KeyPartitionCheck:
 
     def _warn(self, topic: str, misplaced: Mapping[bytes, int]) -> None:
         now_ms, logged_ms = self._clock.now_ms(), self._logged_ms.get(topic)
+        # One line for all partitions of a topic: its producers have one mistake in common.
         if logged_ms is not None and now_ms - logged_ms < TELL_AGAIN_MS:
             return
         self._logged_ms[topic] = now_ms
@@ -185,9 +188,11 @@ class SourceWatch:
         if policy == FAIL:
             raise source_lost_error(part, offset, log, present, cut)
         found = restart(policy, offset, log, present, cut)
+        # The log still holds everything that was read: nothing is lost, and nothing is logged.
         if found == InputRestart(offset, log):
             return found
         text = describe_loss(part, offset, log, present, cut)
+        # Each reader of a partition asks, and asks again after a rebalance: one line for each loss.
         if text not in self._logged:
             self._logged.add(text)
             logger.warning(
@@ -208,10 +213,13 @@ class SourceWatch:
         assigned = self._consumer.assignment()
         if not isinstance(error, SourceLost):
             return await self._await_return(assigned, error)
+        # A topic is created again as a whole; a log is truncated partition by partition.
         if error.is_recreated:
             return await self._judge_all(part for part in assigned if part.topic == error.topic)
         part = TopicPartition(error.topic, error.partition)
         begin = (await self._consumer.begin_offsets([part]))[part]
+        # Retention has overtaken the reader. The log is still the one that was read, so
+        # `source_lost` does not apply.
         if error.resume_at < 0 and error.position < begin:
             self._expired(part, error, begin)
             return frozenset()
@@ -276,6 +284,7 @@ class SourceWatch:
         """Wait until deleted topics are created again; returns all of their partitions."""
         topics = {part.topic for part in assigned}
         missing = await self._missing(topics)
+        # The topics exist, so there is nothing to wait for.
         if not missing:
             raise error
         for topic in sorted(missing):
@@ -319,6 +328,7 @@ async def compare_source_ids(log: Log, program: Program, before: OwnTopics) -> O
         for name, topic in sorted(topics.items())
         if before.sources.get(name, topic.topic_id) != topic.topic_id
     ]
+    # First offsets that were noted for a former topic of the name do not count.
     begins = {name: at for name, at in before.begins.items() if name not in others}
     for name in await _unread(log, program, others):
         old_id, new_id = before.sources[name], topics[name].topic_id
@@ -344,6 +354,7 @@ async def _unread(log: Log, program: Program, names: Collection[str]) -> list[st
     if not without_state:
         return []
     committed = await log.admin().group_places(program.app_id)
+    # Brokers delete offsets with their topic, so offsets that exist belong to the present one.
     read = {part.topic for part in committed}
     return [name for name in without_state if name not in read]
 

@@ -264,9 +264,12 @@ class _HandOverRun:
     async def run(self, *, required: Collection[str], rewind: bool) -> HandOverResult:
         """Check the snapshot and the log, then write the transaction; see `hand_over`."""
         manifest = self._manifest
+        # Before anything is created in the log; the partition counts are checked once the topics
+        # exist.
         manifest.check(self._topology, {}, origin=self._program.origin)
         if await self._is_done():
             return self._result(is_repeated=True)
+        # A damaged file is found here, and not in the middle of the transaction.
         await offload(self._snapshot.verify)
         counts = await ensure_topics(
             self._log, self._topology, self._program.topics, required=required
@@ -348,6 +351,7 @@ class _HandOverRun:
             log, now = source_log(each), known_id(ids.get(at.topic, ZERO_UUID)) or b""
             if is_recreated(log, now):
                 raise self._lost(at, offset, log, Present(now, 0, 0), None)
+            # The snapshot knows no leader epochs here, so a truncation can't be found (KIP-320).
             if each.epoch_start < 0:
                 continue
             chain = ((each.epoch, each.epoch_start),)
@@ -435,10 +439,12 @@ class _HandOverRun:
             if before is not None and agents.get(part.topic):
                 self._check_agents(part, before, sources.get(part, SourceLog()))
                 ahead = positions_of(before.offset, before.metadata)
+                # Agents are no part of a history: each continues where it was.
                 for name in agents.get(part.topic, ()):
                     readers[name] = ahead.get(name, AgentPosition(before.offset))
             at = offset_of(readers)
             log = sources.get(part, SourceLog())
+            # An agent that is behind the cut moves the offset, and the epoch there is unknown.
             epoch = log.leader_epoch if at == cuts[part] else NO_EPOCH
             metadata = metadata_of(at, readers, log)
             found[part] = OffsetAndMetadata(at, metadata, epoch, log.topic_id or ZERO_UUID)
@@ -512,7 +518,9 @@ class _HandOverRun:
             records.extend(columns.timestamps, columns.keys, columns.values, headers)
             sent = await producer.send_batch(topic, file.partition, records)
             if first < 0:
+                # `offset` is that of the batch's last record.
                 first = (await sent).offset - len(records) + 1
+        # The batches of a partition keep their order, so all are acknowledged with the last one.
         if sent is not None:
             await sent
         return first
@@ -537,8 +545,11 @@ class _HandOverRun:
         if changelog is None or before is None:
             raise UsageError(f"task {entry.task} has state in the snapshot, but not in the program")
         logs = {(each.topic, each.partition): source_log(each) for each in entry.sources}
+        # The manifest names the logs of sources that the progress itself does not name.
         before = replace(before, logs={**logs, **before.logs})
         wall_ms = self._clock.wall_ms()
+        # The base makes a replay drop all rows before it. The fence makes what a former owner
+        # writes later void.
         head = _records([(BASE_KEY, self._snapshot.id.encode()), (OWNER_KEY, b"")], wall_ms)
         fence = await (await producer.send_batch(changelog, entry.partition, head))
         rows = self._snapshot.rows(entry)
@@ -546,6 +557,8 @@ class _HandOverRun:
             sent = await producer.send_batch(changelog, entry.partition, _records(some, wall_ms))
             _consume_error(sent)
         progress = landing.rebased(before, entry.partition, sub.inputs).encode()
+        # Last: a store that is filled from the snapshot's files continues at this record
+        # (`Base.adopt`).
         last = _records([(PROGRESS_KEY, progress)], wall_ms)
         done = await (await producer.send_batch(changelog, entry.partition, last))
         return TaskBase(fence=fence.offset, progress=done.offset)
@@ -563,6 +576,7 @@ class _HandOverRun:
         self, producer: Producer, tasks: dict[str, TaskBase], change: VersionChange
     ) -> None:
         """Record the hand-over, for repetitions and for the workers that begin with it."""
+        # In this transaction, so that no worker finds the new state under the old version.
         if not change.is_settled:
             sent = await producer.send(
                 versions_topic_of(self._app_id), change.encode(), partition=0
@@ -619,4 +633,5 @@ def _replace_source(name: str, data: bytes, landing: Landing) -> bytes:
     if cut is None:
         return data
     topic, partition = source_of(data[cut:])
+    # The source is the end of the header; the bytes before it stay.
     return data[:cut] + identity((landing.name(topic), partition))

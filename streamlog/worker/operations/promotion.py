@@ -76,6 +76,8 @@ class SubstituteWorker:
         traceback: TracebackType | None,
     ) -> None:
         self._stop.set()
+        # Without the error, for which the group would cancel the worker: it has to commit, and to
+        # leave its consumer group.
         await self._group.__aexit__(None, None, None)
 
     async def help_if(self, *, is_alone: bool) -> None:
@@ -86,6 +88,7 @@ class SubstituteWorker:
         """
         now_ms = self._clock.now_ms()
         if self._work is not None:
+            # Before its time, as only `rest` stops it.
             if self._work.done():
                 raise self._work.result() or UsageError(
                     f"the worker of {self._program.app_id!r} ended early: repeat the command"
@@ -107,6 +110,7 @@ class SubstituteWorker:
         work, self._work, self._alone_since_ms = self._work, None, None
         if work is not None and (failure := await work) is not None:
             raise failure
+        # For a later `help_if`.
         self._stop.clear()
 
     async def _run(self) -> Exception | None:
@@ -280,6 +284,7 @@ class _Promotion:
     async def run(self) -> PromotionResult:
         """Promote the version; see `promote`."""
         cuts = await self._resume()
+        # The id names the version: a repeated command recognizes its own savepoint by it.
         savepoint_id = f"{self._other}-{uuid4().hex[:8]}" if cuts is None else cuts[0].id
         try:
             async with self._substitute:
@@ -359,9 +364,14 @@ class _Promotion:
         # Only when both groups are empty are the commits final.
         for app_id in ids:
             await self._await_empty(app_id, until_ms)
+        # One millisecond later: a task that has processed a record of the latest time is not beyond
+        # the cut.
         at_ms = max([await self._choice.latest_time(app_id) for app_id in ids]) + 1
+        # A source without a committed offset has an end, too.
         own = [name for name in self._program.sources if not is_internal(name, self._app)]
         ends = await self._choice.ends(ids, own)
+        # Workers resume by themselves after twice this time (`HELD_MS_MAX`): a later cut could find
+        # them beyond it.
         if self._clock.now_ms() > until_ms:
             raise UsageError("it took too long to find the stream times of both: try again")
         urls = (f"{self._url(savepoint_id)}-{BEFORE}", self._url(savepoint_id))
@@ -415,6 +425,7 @@ class _Promotion:
         ours, theirs = [Snapshot.open(cut.url) for cut in cuts]
         mine = ours.offsets
         for at, offset in theirs.offsets.items():
+            # Both have stopped at one cut, so they agree about each source that both read.
             if mine.get(at, offset) != offset:
                 raise UsageError(
                     f"{self._app!r} is at offset {mine[at]} of {at[0]}-{at[1]}, and "

@@ -78,6 +78,7 @@ class _Replay:
             self.position = until
 
     def _take(self, records: RecordColumns) -> None:
+        # In a loop: several hand-overs may be in one slice.
         while BASE_KEY in records.keys:
             # A hand-over: the state starts anew here.
             records = records[records.keys.index(BASE_KEY) + 1 :]
@@ -162,6 +163,7 @@ class _Times:
 
     async def reset(self, to_ms: int) -> list[TaskTime]:
         """Write the new times; see `reset_stream_times`."""
+        # Before the look: the times of running workers change while they are read.
         await refuse_members(self._log, self._app_id)
         look = await self.look()
         if not look.ahead:
@@ -191,6 +193,7 @@ class _Times:
         head = FieldColumns()
         head.extend([wall_ms], [OWNER_KEY], [b""])
         fence = (await (await producer.send_batch(*changelog, head))).offset
+        # A former owner may have written since the first look. What it writes from now on is void.
         await replay.reach(self._log, fence)
         if replay.progress is None:
             return
@@ -204,6 +207,7 @@ class _Times:
         """Return whether a task has a time ahead of the clock, or unread marks with such a time."""
         if replay.progress is None or replay.ahead(self._now_ms):
             return replay.progress is not None
+        # The object itself comes back if there are no such marks.
         return await self._behind_far_marks(replay.progress) is not replay.progress
 
     async def _behind_far_marks(self, progress: TaskProgress) -> TaskProgress:

@@ -72,5 +72,6 @@ class Vacancy:
     def delay_ms(self, lived_ms: float) -> int:
         """Return the delay before the replacement of a process that ran for `lived_ms`."""
         self._young = 0 if lived_ms >= STEADY_MS else self._young + 1
+        # The first early end is not delayed at all, and the second one by `DELAY_MS`.
         doublings = self._young - 2
         return 0 if doublings < 0 else min(DELAY_MS << min(doublings, 30), DELAY_MS_MAX)

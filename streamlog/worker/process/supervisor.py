@@ -140,6 +140,8 @@ class Supervisor:
             )
             since_ms, is_first = self._clock.now_ms(), False
             code, words = await self._work(slot)
+            # A code above 0 is an error of its own; below 0 it is a signal that has killed the
+            # process, and 0 an end without a request.
             if code > 0:
                 self._fail(slot, code, words)
             elif not self._stop.is_set():
@@ -174,6 +176,7 @@ class Supervisor:
             stdin=DEVNULL,
             stdout=PIPE,
             stderr=PIPE,
+            # The pipe closes when the supervisor ends, however it ends; the process watches it.
             pass_fds=(slot.alive_fd,),
             # Ctrl-C at the terminal goes to the supervisor only, which signals the processes.
             start_new_session=True,
@@ -214,6 +217,7 @@ async def _forward(
     mark, rest = f"{slot.number} | ".encode(), b""
     while stream is not None:
         chunk = await stream.read(CHUNK_BYTES)
+        # The last part has no line end yet: it waits for the next chunk.
         *lines, rest = (rest + chunk).split(b"\n")
         if rest and (not chunk or len(rest) > LINE_BYTES_MAX):
             lines, rest = [*lines, rest], b""

@@ -4,8 +4,8 @@ A worker's process reads the topic (`SavepointWatch`) before it starts and while
 follows the messages (`obey`). The coordinator, such as the command `promote`, writes them
 (`SavepointLog`).
 
-Rule: a worker that can't read the topic keeps doing what it was told last. Not done here: bringing
-tasks to the cut (`task_savepoints`), and the messages (`topics/savepoint_messages`).
+Rule: a worker that can't read the topic keeps following the last message that it has read. Not done
+here: bringing tasks to the cut (`task_savepoints`), and the messages (`topics/savepoint_messages`).
 """
 
 from __future__ import annotations
@@ -125,6 +125,7 @@ class SavepointWatch:
     async def _read(self, consumer: Consumer, *, is_sure: bool) -> None:
         part = self._partition
         end = (await consumer.end_offsets([part]))[part] if is_sure else 0
+        # With 0 as the end, one poll without records is enough.
         reader = RangeReader(consumer, {part: end}, self._clock)
         while True:
             polled = await consumer.poll(timeout_ms=POLL_MS if is_sure else 0)
@@ -152,6 +153,7 @@ async def obey(watch: SavepointWatch, stop: asyncio.Event, work: Work) -> None:
     reached: str | None = None
     while not stop.is_set():
         savepoint = await watch.look()
+        # The savepoint has ended or expired, or a later one has replaced it.
         if followed is not None and (savepoint is None or savepoint.id != followed):
             _end_or_resume(watch.savepoint, followed)
             followed = None
@@ -161,6 +163,7 @@ async def obey(watch: SavepointWatch, stop: asyncio.Event, work: Work) -> None:
         if savepoint.id != followed:
             logger.warning("savepoint: this worker commits and waits: %s", savepoint.request.reason)
             followed = savepoint.id
+        # Once for each savepoint: a worker that has been at the cut waits for the release.
         if savepoint.cut is not None and reached != savepoint.id:
             until = moment(savepoint.cut.until_ms).isoformat()
             logger.info("savepoint: this worker processes records up to %s and stops there", until)
@@ -223,6 +226,7 @@ async def _work_under_watch(
             failure = error
         finally:
             relaying.cancel()
+            # Ends `look`, which waits for it.
             wakes.set()
     if failure is not None:
         raise failure
@@ -233,6 +237,7 @@ async def _look(watch: SavepointWatch) -> Savepoint | None:
     before = watch.savepoint
     try:
         return await watch.look()
+    # Another read would give these bytes again.
     except CorruptData:
         raise
     except StreamlogError as error:

@@ -100,6 +100,7 @@ class TaskSavepoints:
         there = [each for each in fresh if await self._is_there(each, tasks)]
         for running in there:
             await tasks.write(self._marks(running.task))
+        # The marks are committed before any file is written: tasks downstream rely on both.
         if there and await commit():
             for running in there:
                 # An aborted commit closes its tasks: they run again and reach the cut once more.

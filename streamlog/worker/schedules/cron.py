@@ -112,6 +112,7 @@ class RunLog:
         sent = await self._producer.send(
             self._place.topic, record.encode(), key=key, partition=0, timestamp_ms=now_ms
         )
+        # Up to the own record: another one may come before it in the log, and counts first.
         await self._read_until((await sent).offset + 1)
         return self._runs[schedule]
 
@@ -245,9 +246,12 @@ class CronScheduler:
         due_ms = schedule.next_after(job.read_ms())
         while not await self._stopped_within(due_ms - job.read_ms()):
             now_ms = job.read_ms()
+            # A wait ends after `LOOK_INTERVAL_MS` at the latest, so it may take several.
             if now_ms < due_ms:
                 continue
             for time_ms in missed_runs(schedule, due_ms, now_ms, job.misfire):
+                # `now_ms` is from before the run: due times during the run are found as missed
+                # ones.
                 await self._run(job, time_ms)
             due_ms = schedule.next_after(now_ms)
 
@@ -257,6 +261,7 @@ class CronScheduler:
         wait_ms = 0
         while not await self._stopped_within(wait_ms):
             wait_ms = LEAD_LOOK_MS
+            # Another worker may run it meanwhile: the log is read again before the next run here.
             if not self._is_leader():
                 runs = None
                 continue
@@ -285,6 +290,7 @@ class CronScheduler:
             return Runs(job.read_ms())
         await log.read()
         runs = log.runs(job.key) or await log.write(job.key, Runs(job.read_ms()))
+        # The owner of the claim is alive: wait for its end, or for its silence.
         if runs.is_open and runs.by != self._me and log.silent_ms(job.key) < SILENT_MS:
             return None
         return runs
@@ -303,6 +309,8 @@ class CronScheduler:
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(self._run(job, due_ms), name=f"run {job.name}")
             while not (await asyncio.wait([running], timeout=RENEW_MS / 1000))[0]:
+                # The claim again, unchanged: the timestamp of its record shows that its owner
+                # lives.
                 await log.write(job.key, claim)
         return await log.write(job.key, claim.done(due_ms))
 

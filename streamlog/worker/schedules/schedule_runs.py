@@ -76,6 +76,7 @@ class Runs:
         """Return the first due time that is not done."""
         after_ms = self.done_ms
         if self.is_open:
+            # One millisecond before the claim: `next_after` returns the interrupted run again.
             after_ms = self.claimed_ms if misfire == "skip" else self.claimed_ms - 1
         return schedule.next_after(after_ms)
 

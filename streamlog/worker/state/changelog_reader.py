@@ -281,8 +281,7 @@ class ChangelogReader:
         polled = await self._consumer.poll_columns(timeout_ms=timeout_ms, max_records=SLICE_RECORDS)
         next_offset = self._consumer.positions()[self._changelog]
         # The position shows progress, and not the records: a transaction marker, an aborted record
-        # or
-        # a compacted one moves it without yielding any.
+        # or a compacted one moves it without yielding any.
         if next_offset == self.position:
             return False
         epoch = self._consumer.place(self._changelog, next_offset).leader_epoch

@@ -180,17 +180,14 @@ class Fences:
                 self.owner = record.offset
                 changes.append((OWNER_KEY, _EPOCH.pack(record.offset)))
             # No epoch: the record was written in a transaction, and counts because that is
-            # committed.
-            # `>=`: compaction removes a fence once a later one follows, so a record may come
-            # without the
-            # fence of its writer before it.
+            # committed. `>=`: compaction removes a fence once a later one follows, so a record may
+            # come without the fence of its writer before it.
             elif epoch is None or _unpack(epoch) >= self.owner:
                 changes.append((record.key, record.value))
                 self.late.discard(record.key)
             else:
                 # Skipped here, but compaction keeps it as the newest record of its key: the owner
-                # has to
-                # write the key again.
+                # has to write the key again.
                 self.late.add(record.key)
         if self.late != before:
             changes.append((LATE_KEY, _pack_keys(self.late)))
@@ -288,8 +285,7 @@ class Restorer:
             late = await self._replay(store, front, end_offset=epoch + 1)
             if not self._in_transactions:
                 # Exactly once, they wait for the first transaction: written outside of one, they
-                # could
-                # replace rows of a worker that has taken over meanwhile.
+                # could replace rows of a worker that has taken over meanwhile.
                 await self._write_again(front, late, epoch)
                 late = frozenset()
             if self._changelog_id:

@@ -63,6 +63,7 @@ async def allow_every_timestamp(admin: Admin, topics: Iterable[str]) -> None:
         lacking = {
             name: value
             for name, value in EVERY_TIMESTAMP.items()
+            # A value that was set for this topic is the user's choice, and stays.
             if name in found and found[name].source != OF_TOPIC and found[name].value != value
         }
         if not lacking:
@@ -155,6 +156,7 @@ async def ensure_topics(
     """
     admin = log.admin()
     existing = await _counts(admin)
+    # First, as the partition counts of all other topics follow from these.
     counts = await declare_topics(log, declared, required=required)
     await _warn_of_other_settings(admin, [s for s in declared.values() if s.name in existing])
     counts = await _with_lone_tables(admin, topology, counts)
@@ -162,6 +164,7 @@ async def ensure_topics(
     changelogs = topology.changelog_partitions(wanted)
     own = {name for name, spec in topology.topics.items() if spec.is_managed} | {*changelogs}
     own |= {name for name, spec in declared.items() if spec.takes_every_time}
+    # New topics get these settings when they are created.
     await allow_every_timestamp(admin, own & existing.keys())
     missing = [
         NewTopic(name, wanted[name], replication_factor=BROKER_DEFAULT, configs=REPARTITION_CONFIGS)
@@ -257,6 +260,7 @@ def other_settings(
     for name, value in wanted.items():
         there = given.get(name)
         parts = [part.strip() for part in (there or "").split(",")]
+        # `compact,delete` compacts as well.
         if there is None or there == value or (name == CLEANUP_POLICY and value in parts):
             continue
         yield (

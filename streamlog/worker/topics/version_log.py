@@ -146,6 +146,7 @@ class Base:
         """Return whether the files are newer than the store, and young enough."""
         where = self.hand_over.tasks.get(self.task)
         is_young = wall_ms - self.hand_over.wall_ms < FILES_AGE_MS_MAX
+        # A store at or beyond the progress record has the rows of the hand-over already.
         return where is not None and is_young and changelog_offset(store) < where.progress
 
     def adopt(self, store: RocksStore, keep: Mapping[bytes, bytes], owner_key: bytes) -> bool:
@@ -166,6 +167,7 @@ class Base:
             entry = snapshot.entry(int(number), int(partition))
             if entry is None or snapshot.id != self.hand_over.snapshot:
                 raise CorruptData(f"{snapshot!r} has another id, or no task {self.task}")
+            # The fence of the hand-over, as if it had been read from the changelog.
             rows: list[Change] = [*keep.items(), (owner_key, where.fence.to_bytes(8, "big"))]
             # The changelog is read on at the progress record, which the files do not contain.
             rows.append(store_offset(where.progress))
@@ -223,6 +225,7 @@ class VersionChange:
     def is_settled(self) -> bool:
         """Whether the program is the current version, so no record is needed."""
         if self.before is None:
+            # An app that has agents only has no topology to record.
             return not self.blueprint.nodes
         return self.before.blueprint == self.blueprint
 
@@ -335,6 +338,7 @@ class VersionLog:
             if change.is_settled:
                 return change
             await self._write(change)
+            # Read back: the record counts only if no other writer was first.
             now = await self.compare()
             if now.is_settled:
                 return change
@@ -395,6 +399,8 @@ class OwnTopics:
     def begin_of(self, part: TopicPartition, topic_id: bytes) -> int:
         """Return the first offset to read in a partition of the topic with this id."""
         begins = self.begins.get(part.topic, ())
+        # The offsets are valid for one life of the topic: created once more, it is read from its
+        # start.
         is_same = self.sources.get(part.topic) == topic_id
         return begins[part.partition] if is_same and part.partition < len(begins) else 0
 
@@ -408,8 +414,10 @@ class OwnTopics:
 
     def followed_by(self, present: dict[str, bytes]) -> OwnTopics:
         """Return the record after a look at the topics that are present, by name."""
+        # State of these topics may lie on any disk, and is deleted there without asking again.
         replaced = [at for name, at in self.ids.items() if present.get(name, at) != at]
         given_up = (*self.given_up, *replaced)[-GIVEN_UP_MAX:]
+        # A topic that is absent keeps its id, so that the next start notices the loss as well.
         return replace(self, ids={**self.ids, **present}, given_up=given_up)
 
 

@@ -152,6 +152,7 @@ def _of_tasks(tasks: tuple[TaskFigures, ...]) -> Iterator[Metric]:
     ):
         family = GaugeMetricFamily(name, text, labels=["task"])
         for task, value in values:
+            # An unknown value is left out: 0 would look like a task that has caught up.
             if value is not None:
                 family.add_metric([task], value)
         yield family
@@ -188,6 +189,7 @@ def _of_holdups(tasks: tuple[TaskFigures, ...]) -> Iterator[Metric]:
     )
     for task in tasks:
         for held in task.held:
+            # Each source is a time series of its own, so their number is bounded.
             for topic, partition in sorted(held.holdup.behind)[:NAMED_MAX]:
                 names = [task.task, held.holdup.node, f"{topic}-{partition}"]
                 lasts.add_metric(names, held.lasts_ms / 1000)
@@ -199,6 +201,7 @@ def _histogram(name: str, text: str, durations: Durations) -> Metric:
     below = 0
     ends = [*(str(bound_ms / 1000) for bound_ms in durations.bounds_ms), "+Inf"]
     for end, count in zip(ends, list(durations.counts), strict=True):
+        # The buckets of Prometheus are cumulative.
         below += count
         buckets.append((end, below))
     family = HistogramMetricFamily(name, text)

@@ -87,6 +87,8 @@ class PeerRows:
         try:
             async with asyncio.timeout((self._answer_ms + more_ms) / 1000):
                 status, body = await _post(self.endpoint, path, _encode(query))
+            # Every failure counts as `NotHere`: the caller looks up the owner again and repeats the
+            # query until its own time-out.
             if status != OK:
                 raise NotHere(f"{who}: {body[:500].decode(errors='replace')}")
             return msgspec.msgpack.decode(body, type=kind)
@@ -131,6 +133,7 @@ async def _response(http: h11.Connection, reader: asyncio.StreamReader) -> tuple
                 status = event.status_code
             case h11.Data():
                 body += event.data
+                # Checked while data arrives, so that no answer fills the memory.
                 if len(body) > ANSWER_BYTES_MAX:
                     raise h11.RemoteProtocolError(f"more than {ANSWER_BYTES_MAX} bytes")
             case h11.EndOfMessage():
@@ -184,6 +187,7 @@ async def body_of(request: Request, bytes_max: int) -> bytes:
     body = bytearray()
     async for part in request.stream():
         body += part
+        # Checked part by part: a request need not state its length.
         if len(body) > bytes_max:
             raise msgspec.DecodeError(f"the body has more than {bytes_max} bytes")
     return bytes(body)
@@ -249,6 +253,7 @@ class _TablePages:
         """Write one row."""
         rows = self._table(request)
         body = await body_of(request, VALUE_BYTES_MAX)
+        # `null` deletes the row, whatever the value's type.
         is_null = body.strip() == b"null"
         value = None if is_null else from_json(rows.source.value, body)
         written = await self._tables.write(rows.name, _key(rows, request), value, wait_ms=WAIT_MS)
@@ -295,6 +300,7 @@ async def _lines(
     first: RoutedRow | None, rest: AsyncIterator[RoutedRow], limit: int
 ) -> AsyncIterator[bytes]:
     lines = [] if first is None else [_line(first)]
+    # `first` was read before the answer began.
     left = limit - 1
     try:
         while left > 0 and (found := await anext(rest, None)) is not None:
@@ -304,6 +310,7 @@ async def _lines(
                 yield b"".join(lines)
                 lines.clear()
     except StreamlogError as error:
+        # The status was sent with the first line, so the error becomes the last one.
         lines.append(msgspec.json.encode({"error": str(error)}) + b"\n")
     yield b"".join(lines)
 
@@ -344,6 +351,7 @@ def _end_ms(rows: TableRows, request: Request, start_ms: int) -> int:
         return Assigner(owner.windows).end_of(start_ms)
     if isinstance(owner, SlidingAggregate):
         return start_ms + owner.windows.size_ms
+    # A session's end follows from its records, and not from its start.
     if end is None:
         raise UsageError(
             f"the windows of table {rows.name!r} are sessions: add &end= with the time of the last "
@@ -354,6 +362,7 @@ def _end_ms(rows: TableRows, request: Request, start_ms: int) -> int:
 
 def _time_ms(text: str) -> int:
     """Return a time in milliseconds; `text` is ISO 8601, or milliseconds since 1970."""
+    # Times before 1970 are negative.
     return int(text) if text.lstrip("-").isdecimal() else when_ms(text)
 
 

@@ -74,6 +74,8 @@ def error_answer(error: StreamlogError) -> Response:
 def status_of(error: StreamlogError) -> int:
     """Return the HTTP status of an error: 4xx for the request's fault, 5xx for the worker's."""
     match error:
+        # Before its base `UsageError`: a setting that a worker lacks is not the fault of the
+        # request.
         case ConfigError() | RequestTimedOut() | ConnectionLost():
             return UNAVAILABLE
         case UsageError():
@@ -265,6 +267,7 @@ async def serve(app: ASGIApp, listener: WebListener) -> AsyncIterator[None]:
         try:
             yield
         finally:
+            # uvicorn ends by itself then; requests in progress get `GRACE_S`.
             server.should_exit = True
 
 
