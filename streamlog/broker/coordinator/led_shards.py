@@ -116,7 +116,7 @@ class LedShards(Generic[S]):
         """Return the partition of a key.
 
         Raises:
-            LogError: COORDINATOR_NOT_AVAILABLE, the topic does not exist yet.
+            LogError: COORDINATOR_NOT_AVAILABLE: the topic does not exist yet.
         """
         count = self._partitions.partitions(self.topic)
         if not count:
@@ -129,9 +129,8 @@ class LedShards(Generic[S]):
         """Return the shard of a partition.
 
         Raises:
-            LogError: NOT_COORDINATOR, another broker leads it; COORDINATOR_LOAD_IN_PROGRESS, it is
-                not
-                loaded yet.
+            LogError: NOT_COORDINATOR: another broker leads it; COORDINATOR_LOAD_IN_PROGRESS: it is
+                not loaded yet.
         """
         led = self._led.get(index)
         if led is not None:

@@ -36,7 +36,8 @@ RETRY_MS = 200
 REQUEST_MS = 4_500
 """The time-out of a request in milliseconds: half of a default session."""
 SHUTDOWN_MS = 30_000
-"""How long a broker waits for permission to end; then it ends without, as after a crash."""
+"""How long in milliseconds a broker waits for permission to end. Then it ends without permission,
+which the cluster takes for a crash."""
 NO_EPOCH = -1
 
 PartitionKey = tuple[bytes, int]
@@ -95,6 +96,7 @@ class BrokerLifecycle:
 
     def may_act(self, metadata_offset: int) -> bool:
         """Return whether metadata up to an offset includes the registration (rule R1)."""
+        # The broker epoch is the offset of the registration record.
         return self.epoch != NO_EPOCH and metadata_offset >= self.epoch
 
     def on_damage(self, partitions: Mapping[PartitionKey, int]) -> None:
@@ -124,7 +126,7 @@ class BrokerLifecycle:
         if self.state is State.NOT_RUNNING:
             return None
         if self._open_number is not None and now_ms - self._sent_ms >= self.request_timeout_ms:
-            self._open_number = None
+            self._open_number = None  # `_takes` drops its answer, should it still arrive.
         if self._open_number is not None or now_ms < self._next_at_ms:
             return None
         self._number += 1
@@ -156,6 +158,7 @@ class BrokerLifecycle:
             self._next_at_ms = now_ms + RETRY_MS
             return ErrorCode(response.error_code)
         self.epoch = response.broker_epoch
+        # A broker that was asked to stop meanwhile is NOT_RUNNING, and stays so.
         if self.state is State.STARTING:
             self.state = State.RECOVERING
         self._drop_reported()
@@ -180,6 +183,7 @@ class BrokerLifecycle:
                 self._next_at_ms = now_ms + RETRY_MS
         elif response.is_fenced:
             self.state = State.RECOVERING
+            # The next heartbeat after it has caught up unfences the broker: send it soon.
             if not response.is_caught_up:
                 self._next_at_ms = now_ms + RETRY_MS
         else:
@@ -200,6 +204,7 @@ class BrokerLifecycle:
     def _drop_reported(self) -> None:
         """Drop the damage that the answered request reported, unless it was found again."""
         for key, epoch in self._reported.items():
+            # Damage in a later leader epoch was found after the request was sent.
             if self._damaged.get(key) == epoch:
                 del self._damaged[key]
 

@@ -47,8 +47,8 @@ PARTIAL_SUFFIX = ".part"
 class VoterGrowth:
     """The growth of a single voter, whose directory it locks; made by `open`.
 
-    A context manager, which gives the directory back. An interrupted growth can be repeated with
-    the same voters, and continues.
+    It is a context manager, which unlocks the directory at its end. To continue an interrupted
+    growth, repeat it with the same voters.
     """
 
     def __init__(
@@ -129,12 +129,13 @@ class VoterGrowth:
     @property
     def rejoining(self) -> frozenset[int]:
         """The new voters that do not vote before a leader lets them in."""
+        # `majority - 1` new voters and the original one are exactly a majority.
         majority = len(self.voters) // 2 + 1
         return frozenset(self.newcomers[majority - 1 :])
 
     @property
     def first(self) -> tuple[int, ...]:
-        """The voters that vote at first: a majority, all of which have to be up."""
+        """The voters that vote at once. They are just a majority, so all of them have to be up."""
         return tuple(each for each in self.voters if each not in self.rejoining)
 
     def make_newcomers(self) -> None:
@@ -149,6 +150,7 @@ class VoterGrowth:
             try:
                 if number not in self._completed:
                     self._make(number, home, self._quorum)
+                # For a directory of an earlier attempt too, which may have ended before this.
                 self._files.sync_directory(parent_of(home))
             except OSError as error:
                 raise directory_error(error, home) from error
@@ -267,6 +269,7 @@ class VoterGrowth:
             )
         finally:
             quorum.close()
+        # Last, after everything in the directory is synced: `home` is complete or does not exist.
         files.rename(partial, home)
 
     def _clear(self, partial: str) -> None:

@@ -3,7 +3,7 @@
 A commit returns the change to append; `replay` of that change alters the state. A committed offset
 is the offset of the next record to read. Offsets that no group has used for
 `offsets.retention.minutes` expire (KIP-211). An offset in an open transaction is staged until the
-transaction ends; if two records commit one offset, the later record counts, as it does in
+transaction ends. If two records commit an offset of one partition, the later record counts, as in
 compaction.
 
 TxnOffsetCommit is an OffsetCommit with two exceptions: a producer that names no member (before
@@ -122,7 +122,7 @@ class GroupOffsetReader(Protocol):
 def fetch_group_offsets(
     request: OffsetFetchRequest, shard: GroupOffsetReader
 ) -> OffsetFetchResponse:
-    """Return the response up to version 7."""
+    """Return the OffsetFetch response up to version 7, for one group."""
     listed_topics = request.topics
     wanted = (
         None if listed_topics is None else [(t.name, t.partition_indexes) for t in listed_topics]
@@ -158,7 +158,7 @@ def split_by_group(request: OffsetFetchRequest) -> list[OffsetFetchRequest]:
 def fetch_offsets(
     request: OffsetFetchRequest, shard: GroupOffsetReader, *, version: int
 ) -> OffsetFetchResponse:
-    """Return the response from version 8 on, for groups of this shard."""
+    """Return the OffsetFetch response from version 8 on, for groups of this shard."""
     groups = []
     for asked in request.groups:
         name, listed_topics = asked.group_id, asked.topics
@@ -299,8 +299,8 @@ class GroupOffsets:
         """Iterate over expired offsets.
 
         Args:
-            since_ms: since when the offset of a group in a topic, with this commit time, is unused;
-                None while it is used.
+            since_ms: returns the time since which an offset is unused, None while it is used. Its
+                arguments are the group, the topic and the time of the commit.
             wall_ms: the current time.
             retention_ms: how long unused offsets are kept, unless the commit has set its own time.
         """
@@ -356,7 +356,7 @@ class GroupOffsets:
 
 
 COMMIT_VERSION = 9
-"""The OffsetCommit version that it is treated as: the newest, with member epochs."""
+"""The OffsetCommit version as which a TxnOffsetCommit is handled: the newest has member epochs."""
 
 
 def names_no_member(request: TxnOffsetCommitRequest) -> bool:
@@ -365,7 +365,7 @@ def names_no_member(request: TxnOffsetCommitRequest) -> bool:
 
 
 def as_commit(request: TxnOffsetCommitRequest) -> OffsetCommitRequest:
-    """Return the same commit without a transaction."""
+    """Return a TxnOffsetCommit as an OffsetCommit."""
     return OffsetCommitRequest(
         group_id=request.group_id,
         generation_id_or_member_epoch=request.generation_id,

@@ -59,7 +59,7 @@ class MemberState(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscriber:
-    """What a member has said about itself."""
+    """A member's description of itself, from its heartbeats."""
 
     member_id: str
     instance_id: str | None = None
@@ -180,7 +180,10 @@ def _next(
 
 
 def _still_owns(owned: Held | None, revoking: Iterable[tuple[bytes, int]]) -> bool:
-    """Whether the member may still own any of them; it may if it does not say what it owns."""
+    """Return whether the member may still own one of these partitions.
+
+    It may if it does not report what it owns.
+    """
     return owned is None or not owned.isdisjoint(revoking)
 
 
@@ -278,7 +281,7 @@ def decode_consumer_change(record: CoordinatorRecord) -> ConsumerChange | None:
 
 
 def is_removal(change: ConsumerChange) -> bool:
-    """Whether the change removes something."""
+    """Return whether the record of the change is a tombstone."""
     return _KINDS[type(change)].to_value(change) is None
 
 

@@ -182,8 +182,8 @@ class BrokerControl:
     ) -> bool:
         """Return whether the log directory is a copy from before its last registration.
 
-        Each start writes a new id into the directory, beside the ids of starts that may have been
-        the last to register:
+        Each start writes a new id into the directory, in addition to the ids of earlier starts that
+        may have been the last to register:
           1. Start A registers; the directory is copied. 2. Start B registers, and confirms records.
           3. The copy is restored, and start C registers with the ids A and C, without B.
         """
@@ -214,7 +214,7 @@ class BrokerControl:
     # ---- heartbeats ----
 
     def heartbeat(self, request: BrokerHeartbeatRequest, _: int, now_ms: int) -> Decision:
-        """Note that a broker is alive; fence it, unfence it or let it go as it asks."""
+        """Note that a broker is alive; fence it, unfence it or let it end as it requests."""
         broker_id = request.broker_id
         broker = self._context.metadata.brokers.get(broker_id)
         if broker is None:
@@ -306,6 +306,7 @@ class BrokerControl:
         ]
         if not silent:
             return None
+        # One broker per decision, so that the next decision sees who leads after this one.
         broker = self._context.metadata.brokers[min(silent)[1]]
         return Decision(tuple(self._with_changes(broker, {}, is_fenced=True)))
 
@@ -316,6 +317,7 @@ class BrokerControl:
             for broker_id, heard_ms in self._heard_ms.items()
             if self._is_unfenced(broker_id)
         ]
+        # One more millisecond: the session ends when the silence exceeds the time-out.
         return min(heard) + self._context.cluster.session_timeout_ms + 1 if heard else None
 
     def _is_silent(self, broker_id: int, now_ms: int) -> bool:

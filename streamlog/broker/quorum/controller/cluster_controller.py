@@ -65,6 +65,7 @@ class Controller:
         self._rebalance_at_ms = now_ms + self._rebalance_interval_ms()
         context = self._context
         records = [*context.inherited()] if context.metadata.offset < 0 else []
+        # Inherited records may contain the secret already, and a second one would replace it.
         has_secret = any(isinstance(each, UserSecretRecord) for each in records)
         if not (context.metadata.user_secret or has_secret):
             records.append(UserSecretRecord(secret=context.chance.randbytes(SECRET_BYTES)))
@@ -83,12 +84,14 @@ class Controller:
 
     def on_tick(self, now_ms: int) -> Decision | None:
         """Return the next timed decision; None if none is due. Several may be due at once."""
+        # Silent brokers first, so that no leadership moves to one of them.
         fenced = self._brokers.on_tick(now_ms)
         if fenced is not None:
             return fenced
         if now_ms < self._rebalance_at_ms or not self._context.cluster.leader_rebalance:
             return None
         rebalanced = self._partitions.rebalance()
+        # One decision moves a limited number of leaderships: continue until none is left to move.
         if rebalanced is None:
             self._rebalance_at_ms = now_ms + self._rebalance_interval_ms()
         return rebalanced

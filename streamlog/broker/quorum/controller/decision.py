@@ -136,11 +136,12 @@ class ControllerContext:
     def decisive_config(self, topic: str) -> TopicConfig:
         """Return the settings of a topic that elections depend on.
 
-        The topic's own ones come first, then those of all brokers, then those of this node's
-        start. Others are left out, because this runs for every partition.
+        The topic's own settings come first, then those of all brokers, then those with which this
+        node was started. Other settings are left out, because this runs for every partition.
         """
         texts: dict[str, str] = {}
         for resource in ((BROKER_RESOURCE, ALL_BROKERS), (TOPIC_RESOURCE, topic)):
+            # The topic is second, and its settings replace those of all brokers.
             own = self.metadata.config(*resource)
             texts |= {name: own[name] for name in _DECISIVE if name in own}
         return _overridden(self.config.topic, tuple(texts.items())) if texts else self.config.topic
@@ -148,5 +149,5 @@ class ControllerContext:
 
 @lru_cache(maxsize=64)
 def _overridden(config: TopicConfig, texts: tuple[tuple[str, str], ...]) -> TopicConfig:
-    """Return the settings with these texts applied; cached, as the check of them is slow."""
+    """Return the settings with these texts applied; cached, because the check is slow."""
     return config.override(dict(texts))

@@ -101,7 +101,8 @@ class PartitionWish:
     gone: Collection[int] = _NO_BROKERS
     """Brokers that leave the in-sync set, unless they are the last in it."""
     doubtful: Collection[int] = _NO_BROKERS
-    """Brokers that leave likewise and may lack their newest records: not eligible either."""
+    """Brokers that leave in the same way, and that may lack their newest records: they are not
+    eligible either."""
     lost: Collection[int] = _NO_BROKERS
     """Brokers that have lost records: neither in sync nor eligible, even if no other is left."""
     placement: PartitionRegistration | None = None
@@ -132,6 +133,8 @@ def change_of(
 
     The record lacks the topic and the partition, see `record_of`.
     """
+    # In this order, because each step depends on the one before: who is in sync, who is eligible,
+    # who leads, and on which disks.
     placed = before if wish.placement is None else wish.placement
     isr = _in_sync(before, wish, placed, terms.rules)
     elr = _eligible(before, wish, placed, isr, terms)
@@ -202,9 +205,12 @@ def _eligible(
     isr: Collection[int],
     terms: Terms,
 ) -> list[int]:
+    # The replicas in sync can commit from now on, so the others may lack committed records.
     if len(isr) >= terms.min_insync and terms.rules.clears_elr:
         return []
     out = {*isr, *wish.lost, *wish.doubtful}
+    # A replica that leaves the in-sync set has everything that is committed: too few are left to
+    # commit more.
     had = {*before.elr, *before.isr} - out
     return [each for each in placed.replicas if each in had]
 
@@ -235,6 +241,7 @@ def _with_leader(
         # The leader alone commits if that is enough, and the others may then lack its records.
         is_enough = terms.min_insync <= 1
         return _Outcome([leader], [] if is_enough else _not_doubtful(rest, wish), leader)
+    # The topic or an administrator has to allow it: this leader may lack acknowledged records.
     unclean = _unclean_leader(order, wish, placed, terms) if terms.allows_unclean else None
     if unclean is not None:
         return _Outcome([unclean], [], unclean, is_unclean=True)
@@ -253,6 +260,7 @@ def _unclean_leader(
     alive = [each for each in full if each in order]
     if alive:
         return alive[0]
+    # Wait for a replica that is away but has its records, unless an administrator gives it up.
     if full and not terms.is_ordered and terms.rules.spares_empty:
         return None
     return order[0] if order else None

@@ -128,6 +128,7 @@ class Reassignments:
             self._check_in_sync(topic, label, partition, before)
             return self._record(topic, number, partition, before)
         self._check(label, target)
+        # A target whose replicas are all in sync is complete at once: one record instead of two.
         pending = self._reassignment(partition, target)
         self._check_in_sync(topic, label, partition, pending)
         done = complete_reassignment(self._context, topic.name, pending, partition.isr)
@@ -163,6 +164,7 @@ class Reassignments:
         complete = {*partition.isr, *partition.elr}
         left = complete & {*after.replicas}
         least = self._context.min_insync(topic.name, partition.replication_factor)
+        # If fewer than `least` are complete, all of them have to stay.
         if len(left) < min(len(complete), least):
             raise error_for(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -190,9 +192,11 @@ class Reassignments:
     ) -> PartitionRegistration:
         """Return the placement during a reassignment to `target`.
 
-        One that is being reassigned already starts from the replicas before that reassignment.
+        If the partition is being reassigned already, the new reassignment starts from the replicas
+        before the earlier one.
         """
         before = [each for each in partition.replicas if each not in partition.adding]
+        # The target comes first, so that its first replica is the preferred leader already.
         replicas = [*target, *(each for each in before if each not in target)]
         placement = replace(
             partition,
@@ -370,6 +374,7 @@ class PartitionControl:
         active = context.active()
         done = complete_reassignment(context, topic.name, partition, wish.isr or ())
         after = wish if done is None else PartitionWish(isr=wish.isr, placement=done)
+        # With the new placement: the number of replicas bounds `min.insync.replicas`.
         terms = context.terms(topic.name, partition if done is None else done, active)
         return record_of(topic.topic_id, number, partition, after, terms)
 
@@ -422,6 +427,7 @@ class PartitionControl:
         results = []
         for name, numbers in self._requested(request):
             elected = [self._elect_one(kind, name, number, records) for number in numbers]
+            # A request for all partitions reports only those that have elected a leader.
             if request.topic_partitions is None:
                 elected = [each for each in elected if not each.error_code]
             results.append(ReplicaElectionResult(topic=name, partition_result=elected))
@@ -499,6 +505,7 @@ class PartitionControl:
             preferred = partition.replicas[0]
             if preferred == partition.leader or preferred not in active:
                 continue
+            # The rest follows at once: the controller repeats this until nothing is left to move.
             if preferred in partition.isr and len(records) < REBALANCED_MAX:
                 terms = context.terms(topic.name, partition, active)
                 wish = PartitionWish(prefers=True)
@@ -525,6 +532,7 @@ def _response(
             now = None if topic is None else topic.partitions.get(each.partition_index)
             if each.error_code or now is None:
                 continue
+            # The change has completed a reassignment in which the proposer lost its leadership.
             if now.leader != leader and version >= BY_ID_VERSION:
                 each.error_code = ErrorCode.NEW_LEADER_ELECTED
                 continue

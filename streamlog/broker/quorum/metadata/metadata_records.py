@@ -56,6 +56,7 @@ MetadataRecord: TypeAlias = (
 FRAME_VERSION = 1
 OWN_KIND = 10_000
 """The first number of kinds that Kafka does not have, far from Kafka's numbers."""
+# Kafka's numbers. The numbers in between are Kafka's record types that are not used here.
 KINDS: dict[int, type[Message]] = {
     0: RegisterBrokerRecord,
     1: UnregisterBrokerRecord,

@@ -28,7 +28,8 @@ UNKNOWN_DIRECTORY = bytes(16)
 UNASSIGNED_DIRECTORY = bytes(15) + b"\x01"
 """The directory id of a replica that was never in sync (Kafka's `DirectoryId.UNASSIGNED`)."""
 OFFSET_OF_RECORD = -1
-"""A broker epoch in a registration record that stands for the offset of the record."""
+"""The broker epoch in a registration record that stands for the record's own offset, which the
+controller does not know when it decides. So broker epochs grow with every registration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +74,9 @@ class BrokerRegistration:
         """Return the registration after a change record."""
         return replace(
             self,
+            # 1 fences, -1 unfences, 0 changes nothing.
             is_fenced=self.is_fenced if not record.fenced else record.fenced > 0,
+            # Only a new registration ends a shutdown.
             is_shutting_down=self.is_shutting_down or record.in_controlled_shutdown > 0,
             directories=tuple(record.log_dirs) or self.directories,
         )
@@ -174,6 +177,7 @@ class PartitionRegistration:
 
     def directory(self, broker_id: int) -> bytes | None:
         """Return the directory in which a broker's replica was last in sync; None if unknown."""
+        # There are no directories in records from before they were recorded.
         for replica, directory in zip(self.replicas, self.directories, strict=False):
             if replica == broker_id and any(directory):
                 return directory
@@ -182,6 +186,7 @@ class PartitionRegistration:
     def changed(self, record: PartitionChangeRecord) -> Self:
         """Return the partition after a change record, with its epochs raised."""
         has_leader = record.leader != NO_CHANGE
+        # Even the present leader gets a new epoch if the record names it, see the head.
         leader_epoch = self.leader_epoch + has_leader
 
         def new(after: list[int] | None, before: tuple[int, ...]) -> tuple[int, ...]:

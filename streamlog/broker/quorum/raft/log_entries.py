@@ -149,6 +149,7 @@ def decode_snapshot(data: bytes | bytearray | memoryview) -> Iterator[bytes]:
 
 
 def _place_at(batch: bytes, base_offset: int, epoch: int) -> bytes:
+    # The CRC of a batch covers neither its base offset nor its leader epoch, so it stays valid.
     placed = bytearray(batch)
     place_batch(placed, base_offset, epoch)
     return bytes(placed)

@@ -410,7 +410,8 @@ class LogReplica:
     def run_in_thread(self, work: Callable[[], None], then: Callable[[], None]) -> None:
         """Do `work` in the thread, or in place if there is none, then call `then`.
 
-        `then` is not called if the replica was reopened meanwhile: it belongs to the old one.
+        If the replica was reopened meanwhile, `then` is not called, because it belongs to the state
+        before.
         """
         if self._thread is None:
             try:
@@ -438,7 +439,7 @@ class LogReplica:
     # ---- disk errors ----
 
     def fail(self, error: BaseException) -> None:
-        """Stop to lead and to follow after a disk error: for now if it is full, or for good."""
+        """Stop leading and following after a disk error: until there is room, or for good."""
         if isinstance(error, OSError):
             error = directory_error(error, self.files.directory)
         if not isinstance(error, StreamlogError):

@@ -179,6 +179,7 @@ class MetadataLog:
         self._size_bytes -= sum(each.size_bytes for each in self._entries[:first])
         del self._entries[:first]
         self._start = start
+        # The snapshot covers a segment if the next segment begins at or before its end.
         while len(self._segments) > 1 and self._segments[1].base_offset <= start.end_offset:
             self._remove(self._segments.pop(0))
 
@@ -232,6 +233,8 @@ class MetadataLog:
         found = [self._open_segment(base_offset) for base_offset in bases]
         while len(found) > 1 and found[1].base_offset <= self._start.end_offset:
             self._unused_segments.append(found.pop(0))
+        # The first segment may begin before the end of the snapshot. If it begins after the end,
+        # entries are missing, and it counts as unsound.
         expected = min([*(each.base_offset for each in found[:1]), self._start.end_offset])
         for segment in found:
             if segment.base_offset != expected or self.unsound is not None:
@@ -266,6 +269,7 @@ class MetadataLog:
                     f" {next_offset}"
                 )
                 break
+            # Entries that the snapshot covers are checked, but not used.
             if entry.next_offset > self._start.end_offset:
                 self._record_entry(entry, segment)
             segment.size_bytes += len(entry.payload)
@@ -290,7 +294,7 @@ class MetadataLog:
     def _begin_segment(self, base_offset: int) -> None:
         path = self._path(base_offset)
         file = self._files.open(path, writable=True)
-        file.truncate(0)
+        file.truncate(0)  # A crash may have left a file of this name.
         self._segments.append(_Segment(base_offset, path, file, 0))
         self._has_new_names = True
 

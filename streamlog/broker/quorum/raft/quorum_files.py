@@ -220,6 +220,7 @@ class FlushedEnd:
         self._number += 1
         head = _SLOT.pack(self._number, offset, 0)[:_CRC_AT]
         slot = (head + struct.pack(">I", crc32c(head))).ljust(_SLOT_BYTES, b"\0")
+        # The slot with the older offset is overwritten.
         position = self._number % 2 * _SLOT_BYTES
         with_reserve(self._files, lambda: write_whole(self._file, slot, position))
         self._file.sync()
@@ -377,8 +378,9 @@ class QuorumFiles:
     def truncate(self, end_offset: int) -> None:
         """Cut the log at `end_offset`, and sync it."""
         with self._disk():
-            # First the number: after a crash in between, the log is longer than it has to be,
-            # which is harmless. The other order would look like a loss, and the member rejoin.
+            # The number first: after a crash in between, the log is longer than the number says,
+            # which is harmless. In the other order it would be shorter, which looks like a loss:
+            # the member would have to rejoin.
             self._flushed.write(min(end_offset, self._flushed.offset or 0))
             self.log.truncate(end_offset)
 
@@ -389,6 +391,8 @@ class QuorumFiles:
             CorruptData: the snapshot's bytes are damaged or incomplete.
         """
         with self._disk():
+            # The snapshot is durable before the entries go: after a crash, an opening begins with
+            # the snapshot, whichever entries are left.
             self.snapshots.settle(snapshot)
             self._flushed.write(snapshot.end_offset)
             self.log.restart(snapshot)

@@ -2,12 +2,13 @@
 
 A field of a Raft message goes into the protocol's field of its name: in the message itself
 (`replica_id`), in the struct of its one partition, or in that struct's `current_leader`. A Raft
-field without a counterpart raises at import. `UNUSED` lists the protocol's fields that Raft does
-not have; a test compares the two.
+field without a counterpart raises TypeError at import. `UNUSED` lists the protocol's fields that
+Raft does not have; a test compares the two.
 
-Rules of this module: some values differ, see `_write_value` and `_read_value`. No leader
-is None here and -1 on the wire. Kafka's requests list topics and partitions; the quorum has one of
-each, partition 0 of `__cluster_metadata`, and a request for others is refused.
+Rules of this module: some values have another form on the wire, see `_write_value` and
+`_read_value`. An unknown leader is None here and -1 on the wire. Kafka's requests list topics and
+partitions; the quorum has one of each, partition 0 of `__cluster_metadata`, and refuses requests
+for others.
 
 Not done here: the dispatch of requests by API key (`apis/quorum`).
 """
@@ -194,7 +195,7 @@ def _field_names(content: type[raft.Request | raft.Response]) -> tuple[str, ...]
 
 
 def _struct_of(struct: StructType, name: str) -> type[Struct]:
-    """Return the struct that a field contains, or of which it contains a list."""
+    """Return the type of a struct field, or of the elements of a list of structs."""
     item = next(each.item for each in struct.__fields__ if each.name == name)
     if not isinstance(item, StructType) or not issubclass(item, Struct):
         raise TypeError(f"{struct.__name__}.{name} contains no struct")

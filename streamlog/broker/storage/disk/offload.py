@@ -1,12 +1,12 @@
-"""Offload: long work, done by one thread beside the broker's event loop.
+"""Offload: one thread that does long work next to the broker's event loop.
 
-Long work is a generator of steps. After each step it can be paused, and where it has to open, read,
-sync, compress or remove something, it yields an `OffloadedJob`. Its driver may start the job in the
-thread and continue when the job has ended; a driver that does not, such as a test, makes the work
-run in place.
+Long work is a generator of steps. Its driver can pause it after each step. Where the work has to
+open, read, sync, compress or remove something, it yields an `OffloadedJob`. The driver may start
+the job in the thread and continue when it has ended. A driver that does not, such as a test, makes
+the job run in place.
 
-Rule of the file: a job touches nothing that the event loop touches meanwhile, and holds the
-interpreter for at most about two milliseconds at a time, because the loop waits for that long.
+Rules of this module: a job touches nothing that the event loop touches meanwhile. It holds the
+interpreter lock for at most about two milliseconds at a time, because the loop waits that long.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def os_thread(name: str) -> Executor:
 
 
 class OffloadedJob(Generic[T_co]):
-    """Work to do once: in the thread if it was started, otherwise when its result is read."""
+    """Work that runs once: in the thread if it is started, otherwise when its result is read."""
 
     def __init__(self, work: Callable[[], T_co]) -> None:
         self._work = work

@@ -1,15 +1,16 @@
 """Repair: makes a damaged partition readable again, except for the records that are lost.
 
-Damaged bytes are moved, never deleted: first of all they go to a file with the suffix
-`.quarantine` in the partition's folder. Then the segment is rewritten: its sound batches unchanged,
-and for every range of lost offsets one empty batch, as compaction writes it, so that readers step
-over it and no offset changes its meaning. The lost offsets are recorded (`log.recovery`): a broker
-whose partition has other replicas fetches them from those, and is not in sync before. If two files
-contain the same offsets, the later file wins, provided that it contains all of them. Indexes are
-rebuilt. What can't be repaired is left, and `ADVICE` says what to do.
+Damaged bytes are moved, never deleted: first they are copied to a file with the suffix
+`.quarantine` in the partition's folder. Then the segment is rewritten, with its sound batches
+unchanged, and with one empty batch, like those of compaction, for every range of lost offsets. So
+readers step over the range, and no offset changes its meaning. The lost offsets are recorded
+(`log.recovery`): a broker fetches their records from other replicas, if there are any, and is in
+sync only afterwards. If two files contain the same offsets, the later file wins, provided that it
+contains all of them. Indexes are rebuilt. What can't be repaired is left as it is, and `ADVICE`
+says what to do.
 
-Rule of the file: a power cut may follow every step; a segment is either the old one or the repaired
-one, and another repair finishes what the first one began.
+Rules of this module: a power cut may follow every step. A segment is then either the old one or the
+repaired one, and another repair finishes what the first one began.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ _COVERED = Struct(">hiqqqhii")
 
 @dataclass(frozen=True, slots=True)
 class RepairStep:
-    """What was done to a file."""
+    """One change of a file, for the report."""
 
     path: str
     what: str

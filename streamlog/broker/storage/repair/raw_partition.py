@@ -1,8 +1,10 @@
-"""RawPartition: a partition as files, as they are and not as `PartitionLog` would open them.
+"""RawPartition: the files of a partition as they are on disk, which `PartitionLog` would change.
 
-`swap.chain_of` says which files are the log, as it does for an opening: a compacted segment that a
-crash has left under its `.swap` name is in effect, and the segments that it replaces are not.
-Rule of the file: it reads and judges nothing; only `Scan` decides what a sound batch is.
+`swap.chain_of` decides which files are the log, as it does when a log is opened: a compacted
+segment that a crash has left under its `.swap` name counts, and the segments that it replaces do
+not.
+
+Rules of this module: it changes nothing, and only `Scan` decides what a sound batch is.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ class RawBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawSegment:
-    """A segment of the log, as files."""
+    """The files of one segment of the log."""
 
     directory: str
     base_offset: int
@@ -77,14 +79,14 @@ class RawSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawPartition:
-    """A partition as files."""
+    """The files of one partition."""
 
     topic: str
     partition: int
     directory: str
     recovery_point: int
     log_start_offset: int
-    """Everything before it was deleted."""
+    """The offset before which all records were deleted."""
     is_compacted: bool
 
     def path(self, base_offset: int, suffix: str = LOG_SUFFIX) -> str:
