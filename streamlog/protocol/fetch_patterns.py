@@ -1,10 +1,10 @@
 """Fast decoding of Fetch requests that repeat the last one except for the offset.
 
 The requests of a reader of one partition differ only in the correlation id and the fetch offset,
-and the answers only in a few numbers and the records. So the codec decodes the first request and
-encodes the first answer; later requests are recognized by their bytes, and their answers are copies
-with other numbers. Rule of the file, as in `produce_runs`: it does not know the position of any
-field, but finds marker values in what the codec writes.
+and the responses only in a few numbers and the records. So the codec decodes the first request and
+encodes the first response; later requests are recognized by their bytes, and their responses are
+copies with other numbers (decision 003). The rule of the file, as in `produce_runs`: it does not
+know the position of any field, but finds marker values in what the codec encodes.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class FetchPattern:
 
     def __init__(self, request: Request, message: FetchRequest, frame: bytes, at: int) -> None:
         self.request = message
-        """One of them; only its offset says nothing about the others."""
+        """One of the requests; the others differ in the fetch offset."""
         self.api = request.api
         self.version = request.version
         self.client_id = request.client_id
@@ -84,6 +84,8 @@ class FetchPattern:
 
     def match(self, frame: memoryview) -> FetchAlike | None:
         """Return the frame as a request of this pattern; None if it is not one."""
+        # The part behind the offset comes first, because its length is compared as well: with it,
+        # all positions before it are inside the frame.
         at = self._offset_at
         if (
             frame[at + _INT64.size :] != self._after
@@ -145,7 +147,9 @@ class _AnswerHead:
         head, _, *rest = encode_response(api, version, 0, response)
         self._tail = b"".join(map(one_buffer, rest))
         self._flexible = api.is_flexible(version)
+        # The head ends with the length of the records, which `around` writes for each response.
         length_bytes = len(uvarint(len(_ONE) + 1)) if self._flexible else _INT32.size
+        # Cut at the markers, in the order in which the response has the fields.
         parts, rest_of_head = [], bytes(one_buffer(head))[2 * _INT32.size : -length_bytes]
         for mark in (_INT32.pack(_THROTTLE_MARK), *map(_INT64.pack, _MARKS)):
             part, _, rest_of_head = rest_of_head.partition(mark)
@@ -191,6 +195,8 @@ def fetch_pattern(frame: memoryview, request: Request) -> FetchPattern | None:
     marked = _at_offset(message, _MARKS[0])
     api, version, number, client_id, _ = request
     written = b"".join(encode_request(api, version, number, client_id, marked))[_INT32.size :]
+    # The frame must equal the codec's bytes with its own offset in place of the marker: only then
+    # the position of the offset is that in the frame.
     at = written.index(_INT64.pack(_MARKS[0]))
     offset = _INT64.pack(topic.partitions[0].fetch_offset)
     if frame != written[:at] + offset + written[at + _INT64.size :]:
@@ -200,6 +206,7 @@ def fetch_pattern(frame: memoryview, request: Request) -> FetchPattern | None:
 
 def _at_offset(request: FetchRequest, offset: int) -> FetchRequest:
     """Return a copy of a request of one partition with another fetch offset."""
+    # Shallow copies, because other requests share the pattern's message.
     moved, topic = copy(request), copy(request.topics[0])
     partition = copy(topic.partitions[0])
     partition.fetch_offset = offset

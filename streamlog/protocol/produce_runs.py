@@ -1,15 +1,17 @@
-"""Produce requests that look alike, taken up together.
+"""Fast decoding of Produce requests that repeat an earlier one except for the records.
 
-A producer that keeps a partition busy sends requests that differ in two places: the number to
-recognise the answer by, and the records. So the codec reads one of them, and those that repeat
-its bytes up to the records are not read again; what one read of a socket has brought of them is
-a `ProduceRun`, which the log can append by one write. Their answers differ in two places too,
-and are copies of one that the codec wrote.
+A producer that keeps a partition busy sends requests that differ only in the correlation id and the
+records. So the codec decodes the first one, and later ones are recognized by their bytes up to the
+records. Those that one read of the socket has brought are a `ProduceRun`, which the log can append
+by one write. Their responses differ only in two numbers, so they are copies of one response that
+the codec has encoded (decision 003).
 
-Rule of the file: it knows no field's place by itself. A request becomes a pattern only if the
-codec writes it with the same bytes, so nothing here has to be kept in step with a version's
-layout; whatever is no exact repetition is left to the codec. And it may be compiled, where an
-index is not checked: nothing is looked at that is not known to be before the end.
+The rules of the file:
+- It does not know the position of any field. A request becomes a pattern only if the codec encodes
+  it to the same bytes, and every request that does not repeat a pattern exactly is left to the
+  codec. So a new version of the request needs no change here.
+- It may be compiled, and then indexes are not checked. So no byte is read unless it is known to lie
+  before the end.
 """
 
 from __future__ import annotations
@@ -28,18 +30,18 @@ from streamlog.protocol.messages.produce_and_fetch import (
 from streamlog.protocol.schema import one_buffer
 
 RUN_MAX: Final = 1024
-"""Requests in one run: so many pieces one write takes, and then others have their turn."""
+"""The most requests in one run: `pwritev` takes no more pieces, and other connections get a turn."""
 PATTERNS_MAX: Final = 256
-"""Patterns that are remembered of one client: a producer has one for each partition."""
+"""The most patterns per connection; a producer has one for each partition."""
 ACKS: Final = (1, -1)
-"""Of requests that want an answer, and are not refused for it."""
+"""The values of `acks` that require an answer and are valid."""
 VERSION_MIN: Final = 7
-"""Older ones are not allowed every codec, which somebody has to look at."""
+"""Older versions don't support every codec, so their requests need a check (zstd, KIP-110)."""
 
 _INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
 _OFFSET_MARK: Final = 0x7EED_FACE_FEED_0FF5
-"""A base offset that nothing else in an answer looks like: names are text, numbers small."""
+"""A marker offset that occurs nowhere else in a response: names are text, and numbers are small."""
 _new_tuple = tuple.__new__  # a named tuple, past its handling of keywords and defaults
 
 # C integers when compiled.
@@ -51,14 +53,15 @@ _CONTINUES = 0x80
 _VARINT_SHIFT_MAX = 28
 _CORRELATION_ID_AT = 4
 _ALIKE_AT = 8
-"""Behind the correlation id: from here to the records all requests of a pattern are the same."""
+"""The position behind the correlation id. From here to the length of the records, all requests of a
+pattern are equal."""
 _NO_TAGS = bytes(3)
-"""Behind the records of a flexible request: of the partition, the topic and the request."""
+"""The empty tags of partition, topic and request, which follow the records if flexible."""
 _NO_TAGS_BYTES = 3
 
 
 class ProducePattern:
-    """What the requests of one producer to one partition have in common."""
+    """The common part of the requests of one producer for one partition."""
 
     __slots__ = (
         "_alike_bytes",
@@ -76,7 +79,10 @@ class ProducePattern:
     )
 
     def __init__(self, request: Request, topic: str, index: int, frame: bytes) -> None:
-        """Of requests that begin like `frame`, up to the length of the records."""
+        """Create the pattern of requests that begin like `frame`.
+
+        `frame` has no size, and ends before the length of the records.
+        """
         self.api = request.api
         self.version = request.version
         self.client_id = request.client_id
@@ -89,10 +95,14 @@ class ProducePattern:
         self.alike = frame[_ALIKE_AT:]
         self._alike_bytes = len(self.alike)
         self.is_flexible = request.api.is_flexible(request.version)
+        # One template is enough: the log start offset changes rarely.
         self._answer = _AcceptedAnswer(self, log_start_offset=0)
 
     def begins(self, data: bytearray, position: int, end: int) -> bool:
-        """Whether the frame from `position` to before `end` begins like its requests do."""
+        """Whether a frame begins like the requests of this pattern, except for the correlation id.
+
+        The frame is from `position` up to but not including `end`, without its size.
+        """
         begin = position + _ALIKE_AT
         return (
             end - begin >= self._alike_bytes
@@ -101,7 +111,12 @@ class ProducePattern:
         )
 
     def records_at(self, data: bytearray, position: int, end: int) -> int:
-        """Where in a frame that begins so the records are, if they are the rest of it; else 0."""
+        """Return the position of the records in a frame that begins like this pattern.
+
+        0 if the records, and empty tags if the version is flexible, are not exactly the rest of the
+        frame.
+        """
+        # `begins` has made sure that this is not behind `end`.
         position += _ALIKE_AT + self._alike_bytes
         size_bytes = 0
         if not self.is_flexible:
@@ -110,6 +125,8 @@ class ProducePattern:
             size_bytes = _int32(data, position)
             position += _INT32_BYTES
         else:
+            # A request with tags of any kind is left to the codec. Before the tags are compared,
+            # there must be at least one byte of the length in front of them.
             end -= _NO_TAGS_BYTES
             if end - position < 1 or data[end : end + _NO_TAGS_BYTES] != _NO_TAGS:
                 return 0
@@ -119,18 +136,19 @@ class ProducePattern:
                 size_bytes |= (byte - _CONTINUES) << shift
                 shift += 7
                 position += 1
+                # Checked before the byte is read; and five bytes are the most of 32 bits.
                 if position >= end or shift > _VARINT_SHIFT_MAX:
                     return 0
                 byte = data[position]
             size_bytes |= byte << shift
             if size_bytes > _UINT32_MAX:
                 return 0
-            size_bytes -= 1
+            size_bytes -= 1  # A compact length is stored plus 1; 0 is null.
             position += 1
         return position if 0 < size_bytes == end - position else 0
 
     def accepted(self, correlation_id: int, base_offset: int, log_start_offset: int) -> bytes:
-        """The answer to a request whose records are in the log."""
+        """Return the response to a request whose records were appended."""
         if self._answer.log_start_offset != log_start_offset:
             self._answer = _AcceptedAnswer(self, log_start_offset=log_start_offset)
         return self._answer.to(correlation_id, base_offset)
@@ -151,7 +169,7 @@ class ProducePattern:
 
 
 class _AcceptedAnswer:
-    """An answer of the codec, to be copied."""
+    """The codec's response for appended records, as a template."""
 
     __slots__ = ("_after", "_before", "_pack", "_size_bytes", "log_start_offset")
 
@@ -169,12 +187,12 @@ class _AcceptedAnswer:
         self._pack = struct.Struct(f">ii{len(self._before)}sq{len(self._after)}s").pack
 
     def to(self, correlation_id: int, base_offset: int) -> bytes:
-        """A copy with the two numbers that differ."""
+        """Return a copy with this correlation id and base offset."""
         return self._pack(self._size_bytes, correlation_id, self._before, base_offset, self._after)
 
 
 class Alike(NamedTuple):
-    """A request that repeats its pattern, as far as it does not."""
+    """A request that repeats its pattern: the parts in which it differs."""
 
     pattern: ProducePattern
     correlation_id: int
@@ -182,7 +200,7 @@ class Alike(NamedTuple):
 
 
 class ProduceRun:
-    """Requests of one connection that came together, in their order."""
+    """Consecutive requests of one connection that arrived together."""
 
     __slots__ = ("found_bytes", "found_count", "requests")
 
@@ -198,14 +216,14 @@ class ProduceRun:
         del self.requests[count:]
 
     def keep(self) -> None:
-        """Give the requests records of their own: these lie where the next ones will."""
+        """Copy the records out of the receive buffer, which the next requests will overwrite."""
         self.requests = [
             request._replace(records=memoryview(bytearray(request.records)))
             for request in self.requests
         ]
 
     def by_pattern(self) -> dict[ProducePattern, list[int]]:
-        """Which of the requests, by number, are for one partition."""
+        """Return the indexes of the requests of each pattern, and so of each partition."""
         numbers: dict[ProducePattern, list[int]] = {}
         for number, request in enumerate(self.requests):
             numbers.setdefault(request.pattern, []).append(number)
@@ -220,14 +238,14 @@ class ProducePatterns:
     def __init__(self) -> None:
         self._patterns: dict[bytes, ProducePattern] = {}
         self._ends: tuple[int, ...] = ()
-        """How many bytes are alike: it depends on the length of the topic's name."""
+        """The lengths of the patterns' common parts; they depend on the topics' names."""
         self._last: ProducePattern | None = None
-        """Of the last request: that the next one has it, too, is likely."""
+        """The pattern of the last request, which the next one probably repeats."""
 
     def peek(self, reader: FrameReader) -> ProduceRun | None:
-        """Return the requests of known patterns that come next in the receive buffer, if any.
+        """Return the next requests in the receive buffer that repeat patterns; None without any.
 
-        They stay there until `take`, so that a caller may cut the run.
+        They stay in the buffer until `take`, so that a caller can cut the run.
         """
         if not self._patterns:
             return None
@@ -239,7 +257,9 @@ class ProducePatterns:
         return run if run.found_count else None
 
     def take(self, reader: FrameReader, run: ProduceRun) -> None:
-        """Take the requests of a run, as far as it was not cut, from the receive buffer."""
+        """Remove the requests that are left in a run from the receive buffer."""
+        # A run that was cut has fewer bytes. The sizes are not stored per request: to collect again
+        # is rare, and the buffer has not changed since `peek`.
         size_bytes = run.found_bytes
         count = len(run.requests)
         if count < run.found_count:
@@ -249,7 +269,7 @@ class ProducePatterns:
         reader.skip(size_bytes)
 
     def forget(self, pattern: ProducePattern) -> None:
-        """Leave requests of a pattern to the codec until one is learned again."""
+        """Leave the requests of a pattern to the codec, until `learn` adds it again."""
         self._last = None
         self._patterns.pop(pattern.alike, None)
 
@@ -265,10 +285,13 @@ class ProducePatterns:
         `bounds` are the position of the first frame, the end of the received bytes, the maximum
         size of a frame, and the maximum number of frames.
         """
+        # The order matters: the size is read once its bytes have arrived, and the fields once all of
+        # the frame has.
         position, end, size_bytes_max, count_max = bounds
         while end - position > _INT32_BYTES + _ALIKE_AT and len(requests) < count_max:
             size_bytes = _int32(data, position)
             begin = position + _INT32_BYTES
+            # A frame that is too large is left to `FrameReader`, which raises the error.
             if size_bytes <= _ALIKE_AT or size_bytes > size_bytes_max or size_bytes > end - begin:
                 break
             frame_end = begin + size_bytes
@@ -290,6 +313,8 @@ class ProducePatterns:
         if pattern is not None and pattern.begins(data, position, end):
             return pattern
         begin = position + _ALIKE_AT
+        # One look-up per length: the end of the common part is unknown until a pattern matches.
+        # `begins` then compares the API and the version, which the key does not contain.
         for alike_bytes in self._ends:
             if alike_bytes > end - begin:
                 continue
@@ -300,7 +325,7 @@ class ProducePatterns:
         return None
 
     def learn(self, frame: memoryview, request: Request) -> None:
-        """Remember what the codec has read, if more that look like it may come."""
+        """Add the pattern of a decoded request, if later ones can repeat it."""
         message = request.message
         if not isinstance(message, ProduceRequest) or not _is_plain(request.version, message):
             return
@@ -308,13 +333,17 @@ class ProducePatterns:
         data = topic.partition_data[0]
         head, records, *rest = encode_request(*request[:4], message)
         size_bytes = len(records)
+        # `head` ends with the length of the records, which is not common to all requests.
         length_bytes = _INT32_BYTES
         if request.api.is_flexible(request.version):
             length_bytes = len(uvarint(size_bytes + 1))
         start = bytes(head[_INT32_BYTES:])
         if frame[: len(start)] != start or frame[len(start) + size_bytes :] != b"".join(rest):
-            return  # It can be written in another way, too.
+            # The client encodes the request otherwise than our codec does, for example with a
+            # longer varint; so the positions in these bytes are not known.
+            return
         alike = start[: len(start) - length_bytes]
+        # Bounds memory: a client may name any number of topics. The oldest pattern goes.
         if len(self._patterns) >= PATTERNS_MAX:
             del self._patterns[next(iter(self._patterns))]
         self._last = None
@@ -323,6 +352,7 @@ class ProducePatterns:
 
 
 def _int32(data: bytes | bytearray, position: int) -> int:
+    # By hand, because `struct` would make objects in the compiled build.
     raw = data[position]
     raw = raw << 8 | data[position + 1]
     raw = raw << 8 | data[position + 2]
@@ -331,7 +361,7 @@ def _int32(data: bytes | bytearray, position: int) -> int:
 
 
 def _is_plain(version: int, request: ProduceRequest) -> bool:
-    """Whether it is of records for one partition, outside of transactions, and wants an answer."""
+    """Whether a request is for one partition, outside of transactions, and requires an answer."""
     if version < VERSION_MIN or request.transactional_id is not None or request.acks not in ACKS:
         return False
     if len(request.topic_data) != 1 or len(request.topic_data[0].partition_data) != 1:
