@@ -30,7 +30,7 @@ from streamlog.protocol.messages.produce_and_fetch import (
 from streamlog.protocol.schema import one_buffer
 
 RUN_MAX: Final = 1024
-"""The most requests in one run: `pwritev` takes no more pieces, and other connections get a turn."""
+"""The most requests in one run, so that one write takes them, and other connections get a turn."""
 PATTERNS_MAX: Final = 256
 """The most patterns per connection; a producer has one for each partition."""
 ACKS: Final = (1, -1)
@@ -285,8 +285,8 @@ class ProducePatterns:
         `bounds` are the position of the first frame, the end of the received bytes, the maximum
         size of a frame, and the maximum number of frames.
         """
-        # The order matters: the size is read once its bytes have arrived, and the fields once all of
-        # the frame has.
+        # The order matters: the size is read once its bytes have arrived, and the fields once the
+        # whole frame has.
         position, end, size_bytes_max, count_max = bounds
         while end - position > _INT32_BYTES + _ALIKE_AT and len(requests) < count_max:
             size_bytes = _int32(data, position)

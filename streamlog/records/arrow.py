@@ -1,12 +1,12 @@
-"""Records as the buffers of Arrow arrays, straight from the bytes of their batches.
+"""ArrowBuffers: records as the buffers of Arrow arrays, decoded straight from their batches.
 
-No object is made for a record: key and value are copied from the batch behind those before them,
-and where they end is noted; that is all that an Arrow binary array is. Whoever has Arrow makes
-arrays of the buffers without a copy; this module knows nothing of it.
+No object is made for a record. Keys and values are copied from the batch into one buffer each, one
+after the other, and their ends are stored: that is the layout of Arrow's binary arrays. A caller
+that has Arrow can make arrays from the buffers without a copy; this module does not import Arrow.
 
-The rule of the file: it may be compiled, where an index is not checked. So room for everything
-that the header of a batch claims is made before, and a record that claims more ends in
-`CorruptData`, as in `batch`.
+The rule of the file: it may be compiled, and then indexes are not checked. So it first allocates
+room for all that the header of a batch claims, and a record that claims more raises `CorruptData`,
+as in `batch`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     Allocate: TypeAlias = Callable[[int], Any]
-    """Gives memory that can be written to."""
+    """Returns writable memory of a size in bytes."""
 
 __all__ = ["ArrowBuffers", "BatchPayload", "BinaryColumn"]
 
@@ -40,15 +40,15 @@ _PADDING_BYTES = len(_PADDING)
 
 
 class BatchPayload:
-    """The records of a batch, decompressed; `size_bytes` of them are to be decoded."""
+    """The decompressed records of a batch; `size_bytes` is their size."""
 
     __slots__ = ("_data", "batch", "size_bytes")
 
     def __init__(self, batch: RecordBatch) -> None:
-        """Decompress them; what is not compressed stays where it lies.
+        """Decompress the records. Those of a batch without compression are not copied.
 
         Raises:
-            CorruptData: they are too large, or the header claims more than there can be.
+            CorruptData: they are too large, or fewer than the header claims.
         """
         data: bytes | memoryview = batch.data[HEADER_BYTES:]
         if batch.is_compressed:
@@ -64,16 +64,16 @@ class BatchPayload:
         self._data = data
 
     def padded(self) -> tuple[bytes | memoryview, int]:
-        """A buffer with room behind the records to read beyond their end, and where they begin."""
-        # What follows in the buffer is as good as padding, and nothing has to be copied.
+        """Return a buffer with `_PADDING_BYTES` behind the records, and their position in it."""
+        # Any bytes serve as padding, so those behind the batch do, and nothing is copied.
         lies = None if self.batch.is_compressed else self.batch.data_and(_PADDING_BYTES)
         return (b"".join((self._data, _PADDING)), 0) if lies is None else (lies, HEADER_BYTES)
 
     def check(self) -> None:
-        """Look at every record, headers included.
+        """Check every record, headers included.
 
         Raises:
-            CorruptData: one is malformed.
+            CorruptData: a record is malformed.
         """
         scan = RecordScan(self.batch)
         if self.batch.is_compressed:
@@ -83,9 +83,10 @@ class BatchPayload:
 
 
 class BinaryColumn:
-    """Keys, or values: `data` one behind the other, int32 `ends` with a 0 in front, `valid` bits.
+    """Keys or values, as the buffers of an Arrow binary array, all little-endian.
 
-    All little end first, as Arrow wants them.
+    `data` holds the contents one after the other, `ends` their ends as int32, with a 0 in front,
+    and `valid` one bit per row, which is 0 for null.
     """
 
     __slots__ = ("_data", "_ends", "data", "ends", "null_count", "size_bytes", "valid")
@@ -99,7 +100,10 @@ class BinaryColumn:
         self._ends = memoryview(self.ends).cast("i")
 
     def take(self, data: bytes, places: Any, first: int, end: int) -> None:  # noqa: ANN401 - a view of numbers
-        """Add what lies at `places[2 * n]` in `data` and is `places[2 * n + 1]` bytes long."""
+        """Append the contents of the rows from `first` up to but not including `end`.
+
+        Row n lies at `places[2 * n]` in `data` and has `places[2 * n + 1]` bytes, or -1 for null.
+        """
         out, valid, ends = self._data, self.valid, self._ends
         size_bytes = self.size_bytes
         for at in range(first, end):
@@ -115,10 +119,11 @@ class BinaryColumn:
 
 
 class ArrowBuffers:
-    """Room for so many records, with so many bytes of keys and of values; `read` fills it.
+    """Room for up to `rows_max` records with up to `bytes_max` bytes of keys, and of values.
 
-    `offsets` and `timestamps` are int64 (milliseconds since 1970), little end first. `allocate`
-    gives room for keys and for values: whoever has a pool of memory saves its being made zero.
+    `read` fills it. `offsets` and `timestamps` (milliseconds since 1970) are int64, little-endian.
+    `allocate` returns writable memory for keys and for values. Memory from a pool need not be
+    zeroed, unlike a new bytearray.
     """
 
     __slots__ = (
@@ -153,22 +158,26 @@ class ArrowBuffers:
         self._value_places = memoryview(bytearray(16 * rows_max)).cast("q")
 
     def read(self, payload: BatchPayload, start: int, end: int) -> None:
-        """Add the records of a batch with offsets from `start` to before `end`.
+        """Append the records of a batch with offsets from `start` up to but not including `end`.
 
         Raises:
-            CorruptData: they are malformed, or more than there is room for.
+            CorruptData: they are malformed, or there is no room for them.
         """
         batch, size_bytes = payload.batch, payload.size_bytes
+        # The size of all records bounds that of their keys, and that of their values.
         taken_bytes = max(self.keys.size_bytes, self.values.size_bytes)
         if (
             batch.record_count > self._rows_max - self.count
             or size_bytes > self._bytes_max - taken_bytes
         ):
             raise CorruptData(f"no room for {batch.record_count} records in {size_bytes} bytes")
+        # Two passes: all records are decoded and checked before any content is copied. So a malformed
+        # record leaves the columns and `count` as they were.
         first = self.count
         buffer, position = payload.padded()
         data = layout.bytes_at(buffer, position, size_bytes + _PADDING_BYTES)
         count = self._decode(batch, data, size_bytes, (start, end))
+        # Arrow has no column for headers, but malformed ones must not pass unnoticed.
         if self._has_headers:
             payload.check()
         self.keys.take(data, self._key_places, first, count)
@@ -176,10 +185,13 @@ class ArrowBuffers:
         self.count = count
 
     def _decode(self, batch: RecordBatch, data: bytes, end: int, wanted: tuple[int, int]) -> int:
-        """Decode what is in `data[:end]`; what follows is padding, see `batch._decode`.
+        """Decode the records in `data[:end]`, which is followed by padding, see `batch._decode`.
 
-        Returned is how many records there are then; of keys and values it says only where they lie,
-        and of headers whether there are any, or something that is none.
+        For keys and values, store only their positions and sizes. For headers, set `_has_headers`
+        if there may be any, which includes malformed ones.
+
+        Returns:
+            The number of records, including those of earlier batches.
         """
         first_wanted, end_wanted = wanted
         at, append_time = self.count, batch.is_log_append_time
@@ -193,6 +205,7 @@ class ArrowBuffers:
             if size < _RECORD_BYTES_MIN - 1 or size > end - position:
                 raise CorruptData(_outside("a record", size, end - position))
             record_end = position + size
+            # + 1 skips the record's attributes, which have no meaning yet.
             delta, position = read_varlong(data, position + 1)
             if delta < delta_min or delta > delta_max:
                 raise CorruptData(f"a record's timestamp delta {delta} overflows")
@@ -210,9 +223,11 @@ class ArrowBuffers:
             if value_size < _NULL or value_size > record_end - position:
                 raise CorruptData(_outside("a value", value_size, record_end - position))
             value_end = position if value_size < 0 else position + value_size
-            # One byte, 0, says that there are no headers.
+            # Without headers, exactly one byte is left: 0, their number. A bitwise or over all
+            # records costs less than a branch in each. `value_end` may lie in the padding.
             others |= (record_end - value_end - 1) | data[value_end]
             offset = batch.base_offset + offset_delta
+            # A fetch returns whole batches, so the first may begin before the wanted offset.
             if first_wanted <= offset < end_wanted:
                 self._offsets[at], self._timestamps[at] = offset, timestamp_ms
                 self._key_places[2 * at], self._key_places[2 * at + 1] = key_at, key_size

@@ -1,10 +1,10 @@
-"""Arrow arrays as the records of batches: what they hold is copied once, from there into a batch.
+"""ArrowRows: records in Arrow arrays, from which their contents are copied once, into a batch.
 
-`ArrowRows` are keys, values and times as they lie in Arrow's buffers, put into the order of their
-partitions; `BatchBuilder.take` writes them. No object is made for a record.
+`ArrowRows` holds keys, values and times in Arrow's buffers, and orders the rows by partition;
+`BatchBuilder.take` encodes them. No object is made for a record.
 
-The rule of the file: it may be compiled, where an index is not checked. So where entries end is
-looked at before anything is read, and an array that lies ends in `CorruptData`.
+The rule of the file: it may be compiled, and then indexes are not checked. So the ends of all
+entries are checked before any entry is read, and an array with false ends raises `CorruptData`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _POSITIVE = 0x7FFFFFFF
 
 
 class BinaryArray:
-    """An Arrow array of the type binary: entry `n` is the one at `first + n` of its buffers."""
+    """An Arrow array of type binary; its entry n is entry `first + n` of the buffers."""
 
     __slots__ = ("_data", "_ends", "_first", "_has_none", "_held", "_valid", "count")
 
@@ -38,14 +38,15 @@ class BinaryArray:
         data: Any,  # noqa: ANN401 - the same
         valid: Any = None,  # noqa: ANN401 - the same, None if all entries are there
     ) -> None:
-        """Look where the entries lie.
+        """Check the ends of the entries.
 
         Raises:
-            CorruptData: beyond the end of the data, or there are fewer of them.
+            CorruptData: an entry ends behind the data, or the buffers have fewer entries.
         """
         size_bytes = len(data)
         self._ends = memoryview(ends).cast("B").cast("i")
         self._first, self.count = first, count
+        # >=, because an array of n entries has n + 1 ends.
         if first < 0 or count < 0 or first + count >= len(self._ends):
             raise CorruptData(
                 f"{len(self._ends)} ends are too few for {count} entries from {first}"
@@ -54,7 +55,8 @@ class BinaryArray:
             raise CorruptData(f"{count} entries from {first} need more than {len(valid)} bytes")
         self._check(size_bytes)
         self._has_none = valid is not None
-        self._held = (data or _NOTHING, valid or _NOTHING)  # They are read through pointers.
+        # Held, because in C the two fields below are pointers into these buffers.
+        self._held = (data or _NOTHING, valid or _NOTHING)
         self._data = layout.bytes_at(self._held[0], 0, len(self._held[0]))
         self._valid = layout.bytes_at(self._held[1], 0, len(self._held[1]))
 
@@ -67,11 +69,11 @@ class BinaryArray:
             before = end
 
     def start(self, row: int) -> int:
-        """Where an entry begins. Nobody looks whether there is such a row, here and in `size`."""
+        """Return the position of an entry; does not check the row, nor does `size`."""
         return self._ends[self._first + row]
 
     def size(self, row: int) -> int:
-        """How long it is; -1 for null."""
+        """Return the size of an entry in bytes; -1 for null."""
         at = self._first + row
         if self._has_none and not self._valid[at >> 3] >> (at & 7) & 1:
             return -1
@@ -79,7 +81,7 @@ class BinaryArray:
 
 
 class ArrowRows:
-    """Keys (None: no record has one), values, and times in milliseconds since 1970, as int64."""
+    """Keys (None if no record has one), values, and times in milliseconds since 1970, as int64."""
 
     __slots__ = ("_order", "_times", "count", "headers", "keys", "values")
 
@@ -90,10 +92,10 @@ class ArrowRows:
         times: Any,  # noqa: ANN401 - a buffer
         headers: Sequence[Sequence[tuple[str, bytes | None]]] | None = None,
     ) -> None:
-        """Put them side by side; None for no headers at all.
+        """Combine the columns; `headers` is None if no record has any.
 
         Raises:
-            ValueError: the columns are not of one length.
+            ValueError: the columns differ in length.
         """
         self.keys, self.values, self.headers = keys, values, headers
         self.count = values.count
@@ -110,7 +112,12 @@ class ArrowRows:
             self._order[row] = row
 
     def places(self, partitions: int, otherwise: int) -> list[int]:
-        """The partition of each record by its key, of 1 or more; `otherwise` without a key."""
+        """Return the partition of each record, by the murmur2 hash of its key.
+
+        Args:
+            partitions: the topic's number of partitions, 1 or more.
+            otherwise: the partition of records without a key.
+        """
         count, keys = max(partitions, 1), self.keys
         if keys is None:
             return [otherwise] * self.count
@@ -124,16 +131,21 @@ class ArrowRows:
         return found
 
     def arrange(self, places: Sequence[int], partitions: int) -> list[int]:
-        """Put the records into the order of their places, 0 up to `partitions`.
+        """Order the records by partition, and keep the order of records in each.
+
+        Args:
+            places: the partition of each record, from 0 up to but not including `partitions`.
+            partitions: the number of partitions.
 
         Returns:
-            Where those of each place begin, and where the last ones end.
+            The position of each partition's first record in this order, and the end of the order.
 
         Raises:
-            ValueError: a place is none of them, or there is not one for each record.
+            ValueError: a partition is out of range, or there is not one for each record.
         """
         if len(places) != self.count:
             raise ValueError(f"{len(places)} places for {self.count} records")
+        # A counting sort: it takes one pass to count, and one to place, and is stable.
         starts = [0] * (partitions + 1)
         for each in places:
             if not 0 <= each < partitions:
@@ -148,9 +160,9 @@ class ArrowRows:
         return starts
 
     def row(self, at: int) -> int:
-        """Which record is at that place of the order. Nobody looks whether there is one."""
+        """Return the row at a position of the order; does not check the position."""
         return self._order[at]
 
     def time_ms(self, row: int) -> int:
-        """When it was. Nobody looks whether there is such a row."""
+        """Return the time of a row, in ms since 1970; does not check the row."""
         return self._times[row]

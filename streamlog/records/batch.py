@@ -225,6 +225,7 @@ class RecordBatch:
         if self.attributes & _CODEC_BITS:
             payload = decompress(self.codec, payload, size_bytes_max=UNCOMPRESSED_BYTES_MAX)
         size_bytes = len(payload)
+        # Bounds the loop of `_decode`, and the memory of the objects that it creates.
         if not 0 <= self.record_count <= min(RECORDS_MAX, size_bytes // _RECORD_BYTES_MIN):
             raise CorruptData(
                 f"the batch at offset {self.base_offset} claims {self.record_count} records"
@@ -253,6 +254,7 @@ def split_batches(buffer: bytes | bytearray | memoryview) -> Iterator[RecordBatc
     position = 0
     while end - position > _MAGIC_AT:
         (length,) = _INT32.unpack_from(view, position + _BASE_OFFSET.size)
+        # Before the end is checked: bytes of another format must not pass as a partial batch.
         _check_format(view[position + _MAGIC_AT], length, position)
         if length > end - position - _PREFIX_BYTES:
             return
@@ -294,8 +296,8 @@ def _decode(
 ) -> None:
     """Decode the records in `data[:end]`, into `columns` if given, else into `records`.
 
-    The header is already checked. `data` goes on behind `end`: up to three numbers are read without
-    a check of the end, and the check of the next size finds out whether they went too far.
+    The header is already checked. `data` continues behind `end`: up to three numbers are read
+    without a check of the end, and the check of the next size detects that they went beyond it.
     """
     # The deltas are relative to the base timestamp; these bounds keep base + delta in 64 bits. In
     # the compiled build the sum would wrap without an error.
@@ -316,6 +318,7 @@ def _decode(
         if not append_time:
             timestamp_ms = base_ms + delta
         offset_delta, position = read_varint(data, position)
+        # Strictly increasing, as a log's readers rely on; gaps come from compaction.
         if offset_delta <= previous or offset_delta > batch.last_offset_delta:
             raise CorruptData(f"a record's offset delta {offset_delta} follows {previous}")
         previous = offset_delta

@@ -1,4 +1,4 @@
-"""Builds batches: encodes records as one batch of Kafka's format v2 (KIP-98).
+"""BatchBuilder: encodes records as one batch of Kafka's format v2 (KIP-98).
 
 `BatchBuilder` takes records one at a time, or as columns, which is several times as fast: it first
 computes the size, then writes by position. `encode_batch` and `encode_columns` encode a whole batch
@@ -134,6 +134,7 @@ class BatchBuilder:
         count = self.record_count
         if len(out) != self.size_bytes:
             del out[self.size_bytes :]  # an append that failed left the start of a record
+        # The base is the first record's timestamp, not the smallest, so deltas may be negative.
         delta = stamp - self._base_timestamp_ms if count else 0
         encoded = _encoded(headers) if headers else None
         body_bytes = varint_size(delta) + varint_size(count) + _field_size(key) + _field_size(value)
@@ -182,6 +183,7 @@ class BatchBuilder:
             raise IndexError(f"no records {start} to {stop} of {len(keys)}")
         key_bytes = buffer_writes.plain_bytes(keys, start, stop)
         value_bytes = buffer_writes.plain_bytes(values, start, stop)
+        # Rare: other kinds of buffers are copied to bytes first, which the C functions require.
         if key_bytes < 0 or value_bytes < 0:
             plain = columns.part(start, stop)
             plain.keys, plain.values = _all_bytes(plain.keys), _all_bytes(plain.values)
@@ -263,6 +265,7 @@ class BatchBuilder:
             key_bytes = -1 if rows.keys is None else rows.keys.size(row)
             value_bytes = rows.values.size(row)
             room_bytes = _NUMBERS_BYTES_MAX + len(encoded) + max(key_bytes, 0) + max(value_bytes, 0)
+            # `room_bytes` is an upper bound, so a batch may end a few bytes before `bytes_max`.
             if self.record_count and room_bytes > bytes_max - self.size_bytes:
                 return at
             if self.record_count >= _COUNT_MAX or room_bytes > _BATCH_BYTES_MAX - self.size_bytes:
@@ -317,6 +320,7 @@ class BatchBuilder:
             *self._producer,
             self.record_count,
         )
+        # Twice: the CRC covers the fields behind it, so they must be written before it is computed.
         prefix = (0, len(out) - _PREFIX_BYTES, -1, _MAGIC)
         _HEADER.pack_into(out, 0, *prefix, 0, *header)
         _HEADER.pack_into(out, 0, *prefix, crc32c(memoryview(out)[_ATTRIBUTES_AT:]), *header)

@@ -1,13 +1,14 @@
-"""The codecs of a record batch: none, gzip, snappy, lz4 and zstd, as Kafka numbers them.
+"""Compression: the codecs of record batches (none, gzip, snappy, lz4, zstd), with Kafka's numbers.
 
-Written as the Java client does: snappy in xerial framing (32 KiB blocks behind a magic header),
-lz4 in the frame format with independent blocks (Java refuses linked ones), put together here, for
-the library's own way to such frames holds the interpreter and keeps others from working. Read as
-the others write: snappy raw too, several gzip members or zstd and lz4 frames in a row.
+Compresses as Kafka's Java client does. Snappy has xerial framing: 32 KiB blocks behind a magic
+header. Lz4 has the frame format with independent blocks, because Java rejects linked ones. The
+frame is assembled here: the library's own function for such frames holds the GIL meanwhile, so
+other threads would wait. Decompresses what other clients produce as well: raw snappy, and several
+gzip members, zstd frames or lz4 frames in a row.
 
-The rule of the file: a few hundred bytes can claim to be gigabytes. `decompress` is told how much
-it may yield and never holds more; more, or anything malformed, is `CorruptData`. No dictionaries;
-whoever names no level gets the one below.
+The rule of the file: a few hundred bytes can claim to be gigabytes. So `decompress` gets a limit
+and never holds more than that; more bytes, or malformed ones, raise `CorruptData`. Dictionaries are
+not supported. Without a level, the constants below apply.
 """
 
 from __future__ import annotations
@@ -30,23 +31,23 @@ LZ4_LEVEL = 1
 XERIAL_BLOCK_BYTES = 32 * 1024
 
 LZ4_BLOCK_BYTES = 64 * 1024
-"""What the header below says."""
+"""The size of blocks that `_LZ4_HEADER` declares."""
 
 # Magic; version 1, independent blocks and no checksums; blocks of 64 KiB; checksum of these two.
 _LZ4_HEADER = bytes.fromhex("04224d18604082")
 _LZ4_END = bytes(4)
 _LZ4_SIZE = struct.Struct("<I")
 _LZ4_STORED = 1 << 31
-"""Of a block's size: it is not compressed."""
+"""The bit of a block's size that means that the block is not compressed."""
 _LZ4_THOROUGH = 3
-"""The first level that searches for more than the first match."""
+"""The first level that searches beyond the first match, for which a block has no function."""
 _LZ4_FLAGS_AT = 4
 _LZ4_CONTENT_SIZE, _LZ4_DICTIONARY = 0x08, 0x01
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, oldest compatible version
 _BLOCK_SIZE = struct.Struct(">I")
 _NO_ROOM = "failed to write whole buffer"
-"""What the library says where it was given too little room; only messages go by it."""
+"""The library's error for a buffer that is too small. It only selects the exception."""
 _FIRST_GUESS_BYTES = 4 * 1024
 _FIRST_GUESS_RATIO = 8
 _SNAPPY_RATIO_MAX = 22  # a copy of 64 bytes takes 3
@@ -74,7 +75,7 @@ class Compression(IntEnum):
         return codec
 
 
-_FRAMED = {  # with how many bytes one byte of it can yield at most
+_FRAMED = {  # with the most bytes that one compressed byte can yield
     Compression.GZIP: (cramjam.gzip, 1032),
     Compression.LZ4: (cramjam.lz4, 255),
     Compression.ZSTD: (cramjam.zstd, 32 * 1024),
@@ -178,6 +179,7 @@ def _compress_lz4(data: bytes | bytearray | memoryview, level: int) -> bytes:
             parts.append(_thorough_block(raw, level))
             continue
         block = bytes(cramjam.lz4.compress_block(raw, store_size=False))
+        # A block that does not become smaller is stored as it is: readers allow at most 64 KiB.
         if len(block) < len(raw):
             parts += (_LZ4_SIZE.pack(len(block)), block)
         else:
@@ -187,7 +189,10 @@ def _compress_lz4(data: bytes | bytearray | memoryview, level: int) -> bytes:
 
 
 def _thorough_block(raw: memoryview, level: int) -> bytes:
-    """A block, its size in front: the only one of a frame, as single ones know no levels."""
+    """Compress a block with a level; return it with its size in front.
+
+    The library supports levels for whole frames only, so this cuts the only block out of a frame.
+    """
     frame = bytes(cramjam.lz4.compress(raw, level))
     flags = frame[_LZ4_FLAGS_AT]
     begin = len(_LZ4_HEADER)
@@ -223,6 +228,7 @@ def _decompress_snappy(data: bytes | bytearray | memoryview, size_bytes_max: int
             raise CorruptData(
                 f"a xerial block claims {size_bytes} bytes; {len(view) - position} are left"
             )
+        # The limit is for the sum of all blocks.
         block = _decompress_block(view[position : position + size_bytes], room_bytes)
         room_bytes -= len(block)
         position += size_bytes
@@ -231,7 +237,10 @@ def _decompress_snappy(data: bytes | bytearray | memoryview, size_bytes_max: int
 
 
 def _decompress_block(block: memoryview, size_bytes_max: int) -> bytes:
-    """Decompress raw snappy, whose head says how much it yields: believed within its means."""
+    """Decompress raw snappy.
+
+    Its head claims a size, which is believed only up to the most that so few bytes can yield.
+    """
     claimed_bytes = cramjam.snappy.decompress_raw_len(block)
     _check_size(claimed_bytes, min(size_bytes_max, len(block) * _SNAPPY_RATIO_MAX))
     return bytes(cramjam.snappy.decompress_raw(block))

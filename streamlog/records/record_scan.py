@@ -1,15 +1,15 @@
-"""RecordScan: whether a batch holds the records that its header promises, without decoding them.
+"""RecordScan: checks, without decoding, that a batch holds the records that its header promises.
 
-A log keeps the bytes that a producer has sent, and everybody who reads them later depends on what
-they promise: as many records as the header counts, each as long as it says, offset deltas 0, 1,
-2, ... (with gaps where compaction has removed records), header keys of UTF-8, timestamps that fit
-into 64 bits, nothing behind the last record. The scan checks all of that and returns what a topic
-may judge by: the oldest and the newest timestamp and the number of records without a key. It makes
-no object per record.
+A log keeps the bytes that a producer has sent, and all later readers rely on them. So the scan
+checks that there are as many records as the header counts, each of its stated length, with offset
+deltas 0, 1, 2, ... (or with gaps, where compaction has removed records), header keys in UTF-8,
+timestamps that fit into 64 bits, and nothing behind the last record. It returns the values by which
+a topic may refuse a batch: the oldest and the newest timestamp, and the number of records without a
+key. It makes no object per record.
 
-The rule of the file: it may be compiled, where integers wrap and an index is not checked. So no
-byte is read that is not known to lie before the end, and every size is bounded before it is added.
-A caller that must not hold the interpreter for long scans a large batch in parts (`most`).
+The rule of the file: it may be compiled, and then integers wrap and indexes are not checked. So no
+byte is read unless it is known to lie before the end, and every size is checked before it is added.
+A caller that must not hold the GIL for long scans a large batch in parts (`most`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _INT32_BYTES = 5
 class RecordScan:
     """A pass over the records of one batch.
 
-    Once `index` is `record_count` of the batch, all of them are sound.
+    When `index` has reached the batch's `record_count`, all records are valid.
     """
 
     __slots__ = (
@@ -58,15 +58,16 @@ class RecordScan:
 
     def __init__(self, batch: RecordBatch) -> None:
         self.index = 0
-        """Of the next record; after an error, of the one that is malformed."""
+        """The index of the next record; after an error, of the malformed one."""
         self.keyless = 0
-        """How many records have no key."""
+        """The number of records without a key."""
         self.newest_ms = NO_TIME_MS
         """The greatest timestamp."""
         self.oldest_ms = _INT64_MAX
         """The smallest timestamp of the records that have one."""
         self._count = batch.record_count
-        # Compaction leaves gaps between the offsets; a producer leaves none.
+        # Compaction leaves gaps between the offsets; a producer leaves none. A dense batch has only
+        # one valid delta for each record: `_due` and `_last` both begin at 0, and both advance.
         is_dense = batch.last_offset_delta + 1 == self._count
         self._due = 0
         self._last = 0 if is_dense else batch.last_offset_delta
@@ -79,24 +80,22 @@ class RecordScan:
         self._position = 0
 
     def read_plain(self, batch: RecordBatch) -> None:
-        """Scan all records of a batch that is not compressed.
+        """Scan all records of a batch without compression.
 
         Raises:
-            CorruptData: they are not what the header promises.
+            CorruptData: the records differ from what the header promises.
         """
-        # Where the records lie: making a view of them would cost as much as a record does.
+        # By position in the batch's view: a view of the records would cost as much as one record.
         begin = batch._position + _HEADER_BYTES  # noqa: SLF001 - as above
         size_bytes = batch.size_bytes - _HEADER_BYTES
         data = layout.bytes_at(batch._view, begin, size_bytes)  # noqa: SLF001 - as above
         self._walk(data, size_bytes, self._count)
 
     def read(self, records: bytes, most: int) -> bool:
-        """Scan up to `most` further records of the decompressed `records`.
-
-        Returns whether there are more.
+        """Scan up to `most` further records of `records`, decompressed; return whether more follow.
 
         Raises:
-            CorruptData: they are not what the header promises.
+            CorruptData: the records differ from what the header promises.
         """
         size_bytes = len(records)
         self._walk(layout.bytes_at(records, 0, size_bytes), size_bytes, most)
@@ -121,13 +120,17 @@ class RecordScan:
             raise CorruptData(f"{end - position} bytes follow the last record of the batch")
 
     def _record(self, data: bytes, position: int, end: int) -> int:
-        """Where a record ends that begins with its attributes, if its headers are sound."""
+        """Check a record from its attributes on; return the position behind its headers.
+
+        That position is behind `end` if the headers are malformed.
+        """
         delta, position = _long(data, position + 1, end)
         if position > end or delta < self._delta_min or delta > self._delta_max:
             self._refuse("timestamp")
         timestamp_ms = self._base_ms + delta
         if timestamp_ms > self.newest_ms:  # noqa: PLR1730 - compiled, without a call
             self.newest_ms = timestamp_ms
+        # -1 is a record without a timestamp, which must not count as the oldest.
         if 0 <= timestamp_ms < self.oldest_ms:
             self.oldest_ms = timestamp_ms
         number, position = _number(data, position, end)
@@ -135,6 +138,8 @@ class RecordScan:
             self._refuse("offset")
         self._due = number + 1
         self._last += self._step
+        # A malformed key leaves the position behind `end`, and then so does the value: one check is
+        # enough for both.
         number, position = _text(data, position, end)
         if number == _NULL:
             self.keyless += 1
@@ -151,7 +156,7 @@ class RecordScan:
 
 
 def _headers(data: bytes, position: int, end: int, count: int) -> int:
-    """Where `count` headers end; behind `end` if they are malformed."""
+    """Return the position behind `count` headers; behind `end` if they are malformed."""
     if position > end or count < 0:
         return end + 1
     for _ in range(count):
@@ -165,7 +170,7 @@ def _headers(data: bytes, position: int, end: int, count: int) -> int:
 
 
 def _text(data: bytes, position: int, end: int) -> tuple[int, int]:
-    """Size of a key or value, -1 for null, and the position behind it; see `_number`."""
+    """Return the size of a key or value, -1 for null, and the position behind it; see `_number`."""
     size, position = _number(data, position, end)
     if position > end or size < _NULL or size > end - position:
         return 0, end + 1
@@ -189,7 +194,7 @@ def _decodes(key: bytes) -> bool:
 
 
 def _number(data: bytes, position: int, end: int) -> tuple[int, int]:
-    """A 32-bit integer and the position behind it, which is behind `end` if it is malformed."""
+    """Return a 32-bit integer and the position behind it, which is behind `end` if malformed."""
     if position >= end:
         return 0, end + 1
     raw = data[position]
@@ -205,7 +210,7 @@ def _number(data: bytes, position: int, end: int) -> tuple[int, int]:
 
 
 def _long(data: bytes, position: int, end: int) -> tuple[int, int]:
-    """A 64-bit integer and the position behind it, which is behind `end` if it is malformed."""
+    """Return a 64-bit integer and the position behind it, which is behind `end` if malformed."""
     raw = 0
     shift = 0
     if end - position > 1 and data[position] < _CONTINUES:
@@ -216,6 +221,7 @@ def _long(data: bytes, position: int, end: int) -> tuple[int, int]:
         position += 1
         raw |= (byte & _LOW_BITS) << shift
         if byte < _CONTINUES:
+            # The tenth byte may add one bit to the 63 of the others, see `varint.read_varlong`.
             if shift == _LAST_SHIFT and byte > 1:
                 break
             return ~(raw >> 1) if raw & 1 else raw >> 1, position
