@@ -171,8 +171,8 @@ class ArrowBuffers:
             or size_bytes > self._bytes_max - taken_bytes
         ):
             raise CorruptData(f"no room for {batch.record_count} records in {size_bytes} bytes")
-        # Two passes: all records are decoded and checked before any content is copied. So a malformed
-        # record leaves the columns and `count` as they were.
+        # Two passes: all records are decoded and checked before any content is copied, so that a
+        # malformed record leaves the columns and `count` as they were.
         first = self.count
         buffer, position = payload.padded()
         data = layout.bytes_at(buffer, position, size_bytes + _PADDING_BYTES)
