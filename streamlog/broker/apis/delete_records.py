@@ -1,7 +1,7 @@
-"""DeleteRecords.
+"""DeleteRecordsRequests: DeleteRecords (KIP-107), answered once the deletion can't be undone.
 
-The response waits until a restart would keep the deletion, which takes a checkpoint of the log
-start offset, and until no live replica has the records any more: any of them may lead next.
+The response waits until the deletion survives a restart, for which the log start offset has to be
+in a checkpoint, and until no live replica has the records: any of them may be the next leader.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class DeleteRecordsRequests:
-    """Deletes what clients ask to have deleted."""
+    """Handles DeleteRecords, and keeps the responses that are not due yet."""
 
     def __init__(self, admin: MetadataRequests, upkeep: LogMaintenance) -> None:
         self._admin = admin
@@ -36,13 +36,13 @@ class DeleteRecordsRequests:
         }
 
     def stop(self, gone: ConnectionLost) -> None:
-        """Tell all who wait that there will be no answer."""
+        """Fail the requests that wait."""
         for answer in list(self._unsettled):
             if not answer.done():
                 answer.set_exception(gone)
 
     def _records(self, request: DeleteRecordsRequest) -> Message | asyncio.Future[Message]:
-        """It is answered when it is for good, and on every replica that lives."""
+        """Delete, and return the response, or its future while a deletion may be undone."""
         response, done = self._admin.delete_records(request)
         if not done:
             return response
@@ -55,7 +55,7 @@ class DeleteRecordsRequests:
 
 
 class _Settling:
-    """What one request has deleted here, until it is deleted everywhere."""
+    """The deletions of one request, until each is durable and on all live replicas, or fails."""
 
     def __init__(
         self, deletions: list[Deletion], timeout_ms: int, on_settled: Callable[[], None]
@@ -66,12 +66,14 @@ class _Settling:
         self._timer: asyncio.TimerHandle | None = None
 
     def on_kept(self, failure: StreamlogError | None) -> None:
-        """It is for good on this broker, or may not be."""
+        """Continue after the checkpoint: wait for the replicas, or fail if it was not written."""
         for number, each in list(self._open.items()):
             if failure is not None:
                 self._settle(number, failure)
             else:
                 each.partition.when_deleted(each.start_offset, partial(self._settle, number))
+        # `when_deleted` calls back at once for a partition without followers: without this check,
+        # the timer would start for a request that is answered already.
         if self._open:
             self._timer = asyncio.get_running_loop().call_later(
                 self._timeout_ms / 1000, self._on_timeout
@@ -84,7 +86,7 @@ class _Settling:
 
     def _settle(self, number: int, failure: StreamlogError | None) -> None:
         each = self._open.pop(number, None)
-        if each is None:
+        if each is None:  # The request has timed out.
             return
         if failure is None:
             each.result.low_watermark = each.partition.low_watermark

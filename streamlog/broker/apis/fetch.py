@@ -95,7 +95,7 @@ class FetchRequests:
         alarm: DeadlineTimer,
         want_mark: WantMark,
     ) -> None:
-        """`partitions` are those of the broker; `slots` is the maximum number of sessions."""
+        """`partitions` returns the broker's partitions; `slots` the maximum number of sessions."""
         self._reads = PartitionReads(partitions, want_mark)
         self._clock = clock
         self._sessions = FetchSessions(slots=slots, new_id=_new_session_id)
@@ -104,14 +104,15 @@ class FetchRequests:
             alarm=alarm.by,
             call_soon=lambda callback: asyncio.get_running_loop().call_soon(callback),
         )
-        """The requests that wait; it is told of appends (it is an `AppendListener`)."""
+        """The requests that wait. As an `AppendListener`, it looks at them after appends."""
 
     def begin(
         self, request: FetchRequest, context: RequestContext, readable: Readable | None = None
     ) -> Message | asyncio.Future[Message]:
         """Return the response, or where it will be.
 
-        `readable` returns which topics may be read; None: all of them.
+        `readable` splits topics into those that the principal may read, and refusals for the
+        others; None if the principal may read all.
         """
         now_ms = self._clock.now_ms()
         try:
@@ -218,6 +219,7 @@ class PartitionReads:
         response = FetchResponse(responses=[reading.topic(each) for each in request.topics])
         missing_bytes = request.min_bytes - reading.found_bytes
         if reading.failed or missing_bytes <= 0 or request.max_wait_ms <= 0:
+            # Only for reads that are answered: a Fetch that waits is read for again.
             partitions.copy_bytes_read += reading.copy_bytes
             return FetchAttempt(response)
         return FetchAttempt(response, tuple(reading.keys), missing_bytes)
@@ -254,7 +256,7 @@ class PartitionReads:
 
 
 class _Reading:
-    """One Fetch in progress: the bytes found so far, and whether a partition could not be read."""
+    """The reading for one Fetch: counts the bytes found, and notes failures of partitions."""
 
     def __init__(
         self, partitions: Partitions, request: FetchRequest, version: int, want_mark: WantMark
@@ -397,6 +399,7 @@ def _wait_at_end(alike: FetchAlike, partition: Partition) -> Wait[PartitionKey] 
     """Return what a reader at the end of its partition waits for; None if it does not wait."""
     request = alike.pattern.request
     waits = request.max_wait_ms > 0 and request.min_bytes > 0
+    # Beyond the high watermark, `read` decides whether the offset is an error.
     if not waits or alike.offset != partition.high_watermark:
         return None
     return Wait(((partition.topic, partition.index),), request.min_bytes)

@@ -136,6 +136,7 @@ class InternalTopics:
     ) -> Answer:
         match request:
             case InitProducerIdRequest(transactional_id=None):
+                # Only idempotent: any broker assigns the producer id, without a coordinator.
                 needed = ()
             case AddPartitionsToTxnRequest(transactions=[]) if _names_internal(request):
                 return _refused(request)
@@ -147,7 +148,7 @@ class InternalTopics:
         return chain_response(self.ensure(missing), lambda _: handler(request, context))
 
     def ensure(self, names: list[str]) -> Answer:
-        """Create these topics."""
+        """Create internal topics; the response has an error for each that can't be created."""
         topics = [
             CreatableTopic(
                 name=name,

@@ -1,9 +1,11 @@
-"""Requests about the offsets of partitions, and the errors of partitions as responses have them.
+"""OffsetRequests: ListOffsets and OffsetForLeaderEpoch; and the error codes of partitions.
 
 ListOffsets, versions 1 to 10, looks up offsets by timestamp or by name. It waits for the flush of
-earlier appends, because it shows the end of a log to a client that may have sent with acks=0.
-OffsetForLeaderEpoch, versions 2 to 4, tells where leader epochs ended (KIP-320). Both answer from
-the logs as they are now. Not here: offsets of groups, which are their coordinator's.
+earlier appends, so that a client that has sent with acks=0 finds its records before the end.
+OffsetForLeaderEpoch, versions 2 to 4, returns where leader epochs ended (KIP-320). Both answer from
+the logs as they are now.
+
+Not done here: committed offsets of groups, which their coordinator keeps.
 """
 
 from __future__ import annotations
@@ -101,6 +103,9 @@ class OffsetRequests:
         try:
             partition = self._partitions.get(topic, wanted.partition_index)
             partition.check_epoch(wanted.current_leader_epoch)
+            # 1. The leader commits up to 100, and fails. 2. A follower that knows of the high
+            # watermark 90 takes over. 3. Until its followers have fetched, it would answer 90, and
+            # a client that has read up to 100 would see the log shrink (KIP-207).
             partition.check_end_known()
             end_offset = partition.last_stable_offset if stable else partition.high_watermark
             found = _look_up(partition, wanted.timestamp, end_offset)
@@ -154,6 +159,8 @@ def _look_up(partition: Partition, timestamp_ms: int, end_offset: int) -> tuple[
         return end_offset, -1
     if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
         return log.log_start_offset, -1
+    # The record with the largest timestamp (KIP-734). Until it is committed there is no answer,
+    # even though records before it have timestamps too.
     if timestamp_ms == MAX_TIMESTAMP:
         return _before(end_offset, log.max_timestamp())
     if timestamp_ms == LATEST_REMOTE:
@@ -178,7 +185,7 @@ def error_code(error: StreamlogError) -> int:
     if isinstance(error, LogError):
         return error.code
     if isinstance(error, CorruptData):
-        return ErrorCode.CORRUPT_MESSAGE  # The log has written once where the damage is.
+        return ErrorCode.CORRUPT_MESSAGE  # The partition's log has reported the damage already.
     _log.error("could not use a partition: %s", error)
     return ErrorCode.KAFKA_STORAGE_ERROR
 

@@ -158,6 +158,7 @@ class ProduceRequests:
         check = check_of(self._writable, request, self._clock.wall_ms())
         if check is None and not self.checks.is_busy(context.connection):
             return self._append(request, context.version, {})
+        # It has to wait behind an earlier request; `check_of` has copied its records otherwise.
         if check is None:
             keep(request)
         append = partial(self._append, request, context.version)
@@ -189,6 +190,7 @@ class ProduceRequests:
             self._check_transaction,
         )
         attempt = append_request(self._writable, request, sending)
+        # Also with acks=0: records that no response waits for are flushed all the same.
         self._flush_in_time()
         if request.acks == 0:
             _raise_first_error(attempt.response)
@@ -214,6 +216,7 @@ class ProduceRequests:
         )
         self._flush_in_time()
         if attempt.uncommitted:
+            # The responses leave together, so the run waits for its longest timeout.
             timeout_ms = max(pattern.timeout_ms for pattern, *_ in run.requests)
             return self._when_committed(
                 attempt.response, attempt.failed, attempt.uncommitted, timeout_ms
@@ -565,6 +568,8 @@ def _append_partition(
     end_offset = result.last_offset + 1
     if partition.is_alone or sending.acks != ALL:
         return answer, partition.is_kept(end_offset)
+    # With acks=all the commit is enough: the high watermark does not pass what this replica itself
+    # counts as kept.
     if not partition.may_acknowledge(end_offset):
         refuse = partial(_refuse_appended, answer)
         sending.uncommitted.append(Uncommitted(partition, end_offset, refuse))
@@ -621,6 +626,7 @@ class RunAttempt(NamedTuple):
         """Return the responses, concatenated."""
         for number, refusal in self.refusals.items():
             pattern, correlation_id, _ = self.run.requests[number]
+            # The slow way, through the codec: an accepted request's bytes come from its pattern.
             response = pattern.response_with(refusal)
             self.complete(response, pattern.version)
             self.answers[number] = pattern.written(correlation_id, response)

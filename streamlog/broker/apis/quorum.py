@@ -40,16 +40,16 @@ class QuorumMemberPort(Protocol):
     """Port: the member of the quorum in this process."""
 
     def handle(self, request: Asked) -> asyncio.Future[Message]:
-        """Take up what another member asks."""
+        """Handle a request of another member; return the future of the response."""
         ...
 
     def replicas(self) -> QuorumView:
-        """How far everybody is."""
+        """Return how far each replica of the metadata log is."""
         ...
 
 
 class QuorumRequests:
-    """Answers for one member."""
+    """Handles requests for the member of the quorum in this process."""
 
     def __init__(self, member: QuorumMemberPort) -> None:
         self._member = member
@@ -64,7 +64,7 @@ class QuorumRequests:
         }
 
     def ask(self, request: Asked) -> Answer:
-        """What another member asks, a Fetch of the metadata log included.
+        """Handle a request of another member, which may be a Fetch of the metadata log.
 
         Raises:
             StreamlogError: this member has failed.
@@ -79,7 +79,7 @@ class QuorumRequests:
             return error_response(request, ErrorCode.KAFKA_STORAGE_ERROR)
 
     def describe(self, request: DescribeQuorumRequest, _: int = 0) -> DescribeQuorumResponse:
-        """How far everybody is in the metadata log; its leader alone knows."""
+        """Return how far voters and observers are in the metadata log; only its leader knows."""
         return DescribeQuorumResponse(
             topics=[
                 DescribedQuorumTopic(

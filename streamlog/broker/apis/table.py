@@ -79,6 +79,7 @@ Table: TypeAlias = "dict[type[Message], AnyHandler]"
 """The handler of each request type."""
 
 FETCH_ENDPOINTS_VERSION = 16
+"""The first Fetch version whose response has room for the endpoints of new leaders (KIP-951)."""
 _SINCE: Mapping[type[Message], int] = {
     ProduceRequest: LEADER_ENDPOINTS_VERSION,
     FetchRequest: FETCH_ENDPOINTS_VERSION,
@@ -117,6 +118,7 @@ class LeaderEndpoints:
         """Complete a response now or once it is there, in versions that have room."""
         if context.version < since_version:
             return
+        # The caller adds its own callback later, so this one runs before the response is written.
         if isinstance(answer, asyncio.Future):
             answer.add_done_callback(partial(self._on_done, context))
         else:

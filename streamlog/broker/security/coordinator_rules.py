@@ -172,6 +172,7 @@ def _offset_fetch_many(request: OffsetFetchRequest, access: Access) -> Verdict:
 
     def finish(response: OffsetFetchResponse) -> None:
         for group in response.groups:
+            # A request for all offsets names no topics: those in the response are judged here.
             seen = [each for each in group.topics if _may(Operation.DESCRIBE, each, access)]
             group.topics = [*seen, *hidden.get(group.group_id, ())]
 
@@ -327,6 +328,7 @@ def add_partitions(request: AddPartitionsToTxnRequest, access: Access) -> Verdic
     denied = {name for name in names if not access.topic(Operation.WRITE, name)}
     if not denied:
         return GO_ON
+    # All or nothing, as in Kafka: the allowed partitions are reported as not attempted.
     code_of = by_partition(
         lambda topic, _: TOPIC_DENIED if topic in denied else ErrorCode.OPERATION_NOT_ATTEMPTED
     )

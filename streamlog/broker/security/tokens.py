@@ -49,6 +49,7 @@ class UnsecuredTokens:
     def __call__(self, token: str, wall_ms: int) -> Bearer:
         """See `Tokens`."""
         parts = token.split(".")
+        # Exactly an empty signature: a token with one was meant to be checked.
         if len(parts) != 3 or parts[2]:  # noqa: PLR2004 - RFC 7519
             raise TokenRefusal("it is not an unsecured token")
         header, claims = _json(parts[0]), _json(parts[1])
@@ -77,6 +78,7 @@ class SignedTokens:
         candidates = self._keys(header.get("kid"))
         if not candidates:
             raise TokenRefusal("its signing key is not in the key set yet")
+        # Several for a token without a key id, or for keys of one id; the first that fits decides.
         for key in candidates:
             try:
                 claims = jwt.decode(
@@ -139,6 +141,7 @@ def _time_ms(claims: Mapping[str, Any], name: str) -> int | None:
     value = claims.get(name)
     if value is None:
         return None
+    # A bool is an int for Python. Beyond 2^53 a float has no exact milliseconds.
     if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 2**53:
         raise TokenRefusal(f"its {name} is not a time")
     return int(value * 1000)

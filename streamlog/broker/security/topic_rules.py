@@ -282,6 +282,7 @@ def create_topics(request: CreateTopicsRequest, access: Access) -> Verdict:
     def finish(response: CreateTopicsResponse) -> None:
         for each in response.topics:
             if not each.error_code and not access.topic(Operation.DESCRIBE_CONFIGS, each.name):
+                # The topic is created, but its settings are withheld, as in Kafka (KIP-525).
                 each.configs, each.topic_config_error_code = None, DENIED
                 each.num_partitions = each.replication_factor = -1
         response.topics = [*response.topics, *answers]

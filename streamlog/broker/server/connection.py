@@ -152,6 +152,7 @@ class Connection(asyncio.BufferedProtocol):
             self._reader.size_bytes_max = receive_bytes_max
             self._gate.open(on_open=self._on_open, on_timeout=self._on_stranger)
         if self._reached is None:
+            # An IPv6 socket shows an IPv4 client with a mapped address (RFC 4291).
             host, port = transport.get_extra_info("sockname")[:2]
             self._reached = AdvertisedEndpoint(self._listener, host.removeprefix("::ffff:"), port)
         if not self._connections.admit(self, self._peer, self._listener):
@@ -197,6 +198,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def progress(self) -> int | None:
         """See `ClientConnection`."""
+        # A muted client may not send, and one that the broker owes a response need not.
         if self._muted is not None or (self._queue and not self._outlet.blocked):
             return None
         return self._reads_done + self._outlet.unblockings
@@ -228,6 +230,7 @@ class Connection(asyncio.BufferedProtocol):
     def go_on(self, size_bytes: int) -> None:
         """See `Receiver`."""
         self._granted_bytes = size_bytes
+        # Not now: another connection's work has released the memory, and is still running.
         asyncio.get_running_loop().call_soon(self._work)
 
     def give_back(self) -> int:
@@ -253,6 +256,8 @@ class Connection(asyncio.BufferedProtocol):
         due_bytes = reader.due_bytes
         if due_bytes == self._granted_bytes:
             return True
+        # A request that does not fit into the buffer has to wait for memory. A buffer that would
+        # only grow for speed stays small instead.
         cramped = reader.is_cramped
         if not memory.want(self, due_bytes, wait=cramped):
             if cramped:
@@ -279,6 +284,7 @@ class Connection(asyncio.BufferedProtocol):
         for slot in self._queue:
             if slot.answer is not None:
                 slot.answer.cancel()
+        # If it is blocked, `_on_room` closes after the last bytes.
         if not self._outlet.blocked:
             self._transport.close()
 
@@ -366,6 +372,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _is_full(self) -> bool:
         """Return whether queued answers hold as much memory as they may."""
+        # A connection that holds nothing goes on, whatever the others hold.
         if not self._queued_bytes:
             return False
         bound = self._connections.limits.queued_response_bytes_per_connection
@@ -427,6 +434,7 @@ class Connection(asyncio.BufferedProtocol):
             self._queue.append(slot)
             answer.add_done_callback(lambda _: self._on_answer(slot))
         elif self._queue:
+            # Ready, but an earlier request still waits: responses leave in the order of requests.
             self._queue.append(slot)
             self._fill(slot, answer)
         else:
@@ -518,6 +526,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _on_open(self) -> None:
         self._principal = self._gate.principal if self._gate is not None else ANONYMOUS
+        # They have the principal, which is another one now.
         self._contexts.clear()
         self._is_stranger = False
         self._connections.strangers_memory.leave(self)

@@ -1,12 +1,13 @@
 """Connections: the connections of a broker, and the bounds on what all of them together cost.
 
-Bounded are their number, in total and from one address, the time that one may be idle, and the
-memory that is held by answers that clients do not read and by requests being received.
-Connections that have not sent a request, or have not authenticated, are half open: they have a
-small share of that memory, and are the first to be closed when there are too many.
-Rule of the file: a connection that exceeds a bound is refused, muted or closed, and the others do
-not notice. The log has the first refusal, and then at most every `REFUSALS_TOLD_MS` the number of
-further ones. Settings are read once a sweep, so a change takes effect within a second.
+There are bounds on the number of connections, in total and from one address; on the time that one
+may be idle; and on the memory for unread responses and for requests being received. Connections
+that have not sent a request, or have not authenticated, are half open: they get a small share of
+that memory, and are closed first when there are too many.
+
+Rule of the file: a connection that exceeds a bound is refused, muted or closed, without an effect
+on the others. The log has the first refusal, and then the number of further ones, at most every
+`REFUSALS_TOLD_MS`. Settings are read once per sweep, so a change takes effect within a second.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class ClientConnection(Receiver, Protocol):
     """A connection, as its server sees it."""
 
     def progress(self) -> int | None:
-        """A number that changes whenever something moves; None while the broker's answer is due."""
+        """Return a number that changes with every read or write; None if the client must wait."""
         ...
 
     def end_idle(self, idle_ms: int) -> None:
@@ -92,8 +93,8 @@ class Connections(Generic[M]):
     ) -> None:
         """Bound connections by the settings, and by `most`, which file descriptors allow.
 
-        Connections by the listener `preferred`, which other brokers use, are let in at the cost
-        of others.
+        `preferred` is the listener of other brokers: if there is no room for a connection there,
+        a client's connection is closed.
         """
         self.limits = config()
         self._most = most
@@ -113,7 +114,7 @@ class Connections(Generic[M]):
             lambda: min(HALF_OPEN_REQUEST_BYTES, self.limits.queued_request_bytes)
         )
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
-        """The buffer for encrypted bytes of any connection, which are decrypted at once."""
+        """The buffer for encrypted bytes, shared: each connection decrypts them at once."""
         self._config = config
         self._members: dict[M, _Place] = {}
         self._of_address: Counter[str] = Counter()
@@ -131,6 +132,7 @@ class Connections(Generic[M]):
         return len(self._members)
 
     def __iter__(self) -> Iterator[M]:
+        # A copy: a connection that the loop closes leaves while the loop runs.
         return iter(list(self._members))
 
     @property
@@ -180,6 +182,7 @@ class Connections(Generic[M]):
     def _lacks_room_of_address(self, limits: ConnectionConfig, place: _Place) -> int | None:
         """Return the bound that one more connection would exceed; None if there is room."""
         bound = limits.max_connections_from(place.address)
+        # Where open files are the tighter limit, one host must not take all of them.
         if self._most < limits.max_connections:
             bound = min(bound, max(int(self._most * ADDRESS_SHARE), 1))
         return bound if self._of_address[place.address] >= bound else None
@@ -202,7 +205,7 @@ class Connections(Generic[M]):
             if place is None or not member.is_half_open:
                 del self._half_open[member]
             elif began_s > since_s:
-                break
+                break  # All that follow are younger still.
             elif among.holds(place):
                 self._evict(member)
                 return True
@@ -213,6 +216,7 @@ class Connections(Generic[M]):
 
     def _end_quietest(self) -> bool:
         """Close the client that has been idle for longest, to let another broker in."""
+        # By sweeps without progress; one that no sweep has seen yet counts as busy.
         others = [each for each, at in self._members.items() if at.listener != self._preferred]
         if not others:
             return False
@@ -222,6 +226,7 @@ class Connections(Generic[M]):
     def _evict(self, member: M) -> None:
         self.evicted += 1
         self._untold_evictions += 1
+        # Here, not when the transport reports the end, in a later turn: the newcomer counts now.
         self.leave(member)
         member.end_half_open()
 
@@ -246,6 +251,7 @@ class Connections(Generic[M]):
         sweeps = max(idle_ms // self._sweep_ms(), 1)
         for member in self:
             progress = member.progress()
+            # Idle time is counted in sweeps without progress.
             before, quiet = self._quiet.get(member, (None, 0))
             quiet = quiet + 1 if progress is not None and progress == before else 0
             self._quiet[member] = (progress, quiet)

@@ -107,6 +107,7 @@ class SaslHandshake:
         Raises:
             UnsupportedVersion, CorruptData: see `decode_request`.
         """
+        # Kept for the response: the stage is another one by then.
         self._is_bare = self._authentication.stage is AuthenticationStage.BARE
         if not self._is_bare:
             return decode_request(frame)
@@ -168,6 +169,7 @@ class SaslHandshake:
             self._give(answer, response)
             return
         self.is_busy = True
+        # Busy meanwhile, so that the client can't send further guesses on this connection.
         delay_s = self._config.failed_authentication_delay_ms / 1000
         asyncio.get_running_loop().call_later(delay_s, self._give, answer, response)
 
