@@ -216,12 +216,14 @@ class App(Declarations):
             TopologyError: the id can't be a part of a topic's name.
         """
         refuse(unknown)
+        # Only for scripts: a library that defines an app must not change the program's hook.
         if sys._getframe(1).f_globals.get("__name__") == "__main__":  # noqa: SLF001 - no other way
             exit_quietly_if_uncaught()
         super().__init__(
             id, timezone=timezone, on_error=on_error, timestamp_ahead_max=timestamp_ahead_max
         )
         self.log = log
+        # Each setting is checked here, so that the error names the line that creates the app.
         self.security = security_of(security)
         self.state_dir = state_dir
         self.state_memory_bytes = memory_bytes(state_memory_bytes)
@@ -246,6 +248,7 @@ class App(Declarations):
         """
         topology = build_topology(self._builder, self.agents)
         for text in topology.warnings():
+            # Several methods ask for the topology: each warning is given once.
             if text not in self._warned:
                 self._warned.add(text)
                 warnings.warn(text, UserWarning, stacklevel=3)

@@ -180,6 +180,7 @@ class RoundRobinAssignor:
         for topic, subscribers in _by_topic(members, partitions).items():
             wanted = set(subscribers)
             for partition in range(partitions[topic]):
+                # Ends, as every topic here has a subscriber.
                 while order[turn % len(order)] not in wanted:
                     turn += 1
                 assignment[order[turn % len(order)]].append(TopicPartition(topic, partition))
@@ -227,6 +228,7 @@ class StickyAssignor:
                 (length,) = struct.unpack_from(">h", user_data, position)
                 name = user_data[position + 2 : position + 2 + length].decode()
                 (count,) = struct.unpack_from(">i", user_data, position + 2 + length)
+                # Two bytes for the length of the name, and four for the count.
                 position += 6 + length
                 # Checked before unpacking: a forged count must not allocate gigabytes.
                 if count < 0 or count * 4 > len(user_data):
@@ -306,6 +308,7 @@ def balance(
     free = {TopicPartition(topic, p) for topic in readers for p in range(partitions[topic])}
     for member, share in shares.items():
         for each in owned.get(member, ()):
+            # A partition that was claimed before, or that the member no longer reads, is not kept.
             if each in free and member in readers[each.topic]:
                 share.add(each)
                 free.discard(each)

@@ -28,6 +28,7 @@ class SystemClock:
     """The machine's clocks."""
 
     def __init__(self) -> None:
+        # 11 to 115 days: as wall time this is early in 1970, which is noticed.
         self._start_ms = random.randrange(10**9, 10**10)  # noqa: S311 - nothing to keep secret
 
     def now_ms(self) -> int:
@@ -43,7 +44,7 @@ class SteadyWall:
     """Wall time that never goes back, for decisions; in milliseconds since 1970.
 
     It advances with monotonic time, and jumps ahead with the machine's wall clock. If that clock is
-    set back, this one goes on at the normal pace, and stays ahead of it until the process ends.
+    set back, this one continues at the normal pace, and stays ahead of it until the process ends.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -53,6 +54,7 @@ class SteadyWall:
     def now_ms(self) -> int:
         """Return milliseconds since 1970, never less than the last result."""
         now_ms = self._clock.now_ms()
+        # The maximum ignores a clock that was set back: the difference stays as it was.
         self._ahead_ms = max(self._ahead_ms, self._clock.wall_ms() - now_ms)
         return now_ms + self._ahead_ms
 
@@ -65,11 +67,11 @@ class ManualClock:
         self._wall_ms = wall_ms
 
     def now_ms(self) -> int:
-        """Return the milliseconds that were advanced so far."""
+        """Return the milliseconds that `advance` has added."""
         return self._elapsed_ms
 
     def wall_ms(self) -> int:
-        """Return the start time plus the milliseconds that were advanced so far."""
+        """Return the start time plus the milliseconds that `advance` has added."""
         return self._wall_ms + self._elapsed_ms
 
     def advance(self, by_ms: int) -> None:

@@ -50,6 +50,7 @@ def duration_ms(value: Dur) -> int:
     if isinstance(value, str):
         total_ms = _parse_ms(value)
     elif isinstance(value, timedelta):
+        # Both are whole numbers of microseconds, so nothing is rounded.
         total_ms, rest = divmod(value, _MILLISECOND)
         if rest:
             raise ConfigError(
@@ -114,6 +115,7 @@ def _aware_ms(value: datetime, given: datetime | str) -> int:
             f"{given!r} has no time zone, so it is not a point in time: use "
             "datetime(..., tzinfo=UTC), or end the text with 'Z' or '+02:00'"
         )
+    # Exact, and rounded down also before 1970.
     return _check_ms((value - EPOCH) // _MILLISECOND)
 
 

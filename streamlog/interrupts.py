@@ -24,6 +24,7 @@ EXIT_INTERRUPTED: Final = 130
 
 
 def _exit_at_once(_number: int, _frame: FrameType | None) -> None:
+    # Without `finally` clauses and exit handlers: an exception could get lost in an import.
     os._exit(EXIT_INTERRUPTED)
 
 
@@ -86,6 +87,7 @@ def exit_quietly_if_uncaught() -> None:
     For scripts that define an app, also if they are interrupted while they import streamlog. An
     interactive session is left as it is.
     """
+    # Interactive sessions have a prompt, `ps1`.
     if not hasattr(sys, "ps1") and not isinstance(sys.excepthook, _QuietHook):
         sys.excepthook = _QuietHook()
 
@@ -95,4 +97,5 @@ def _has_default_handler() -> bool:
 
 
 def _is_main_thread() -> bool:
+    # Other threads may not set signal handlers.
     return threading.current_thread() is threading.main_thread()

@@ -248,7 +248,7 @@ class Log:
     def range_reader(
         self, consumer: Consumer, ends: Mapping[TopicPartition, int], *, stall_ms: int = STALL_MS
     ) -> RangeReader:
-        """Return what says when an open consumer has read its partitions up to these ends."""
+        """Return a reader that tells when an open consumer has reached these ends."""
         return RangeReader(consumer, ends, self._clock, stall_ms=stall_ms)
 
     async def read_range(
@@ -272,12 +272,14 @@ class Log:
 
         Raises:
             RequestTimedOut: the read has stalled; names the partition, the offset and the end.
-            OffsetOutOfRange: the log does not hold `start` (any more).
+            OffsetOutOfRange: the log does not hold `start`, or no longer holds it.
             DamagedBatch: a batch can't be read.
             UnknownTopicOrPartition: there is no such partition.
         """
+        # An empty range needs no connection.
         if start is not None and end is not None and start >= end:
             return RecordColumns()
+        # With `none`, a start that the log does not hold raises, instead of moving.
         reset: Reset = "earliest" if start is None else "none"
         async with self.consumer(auto_offset_reset=reset, isolation_level=isolation) as consumer:
             consumer.assign([partition])
@@ -321,6 +323,7 @@ class Log:
         admin = self.admin()
         if await admin.can_publish():
             done = await admin.publish(job_id, staged_by=staged_by, segments=segments)
+            # A last offset of -1 means that the job has no record in the partition.
             ends = {at: found.last_offset + 1 for at, found in done.ranges.items()}
             return Published(
                 is_repeated=done.is_repeated,
@@ -380,6 +383,7 @@ class Log:
         """Connect to a running broker; wait up to `patience_ms` for it to have a controller."""
         cluster = self._cluster()
         try:
+            # Connects, so that a wrong address is an error of `open`, and not of the first request.
             await cluster.find(timeout_ms=min(patience_ms, FORMING_TIMEOUT_MS))
         except BaseException:
             await cluster.close()
@@ -393,6 +397,7 @@ class Log:
             try:
                 await self._join(patience_ms)
             except StreamlogError as error:
+                # Not reachable yet, or without a controller: both may pass.
                 if not error.retriable or self._clock.now_ms() >= deadline_ms:
                     raise
                 await asyncio.sleep(HOLDER_POLL_MS / 1000)
@@ -436,6 +441,7 @@ class Log:
         self._broker = broker
         if self._listen:
             server = await self._start_server(broker, previous)
+            # After it listens: a process that finds the address can connect.
             broker.directory.write_listener(server.host, server.port)
         await self._join()
 
@@ -495,4 +501,5 @@ def _address(text: str, url: str) -> Address:
         host, port = text, str(DEFAULT_PORT)
     if not host or not port.isdecimal() or not 0 < int(port) <= 0xFFFF:  # noqa: PLR2004 - the highest port there is
         raise ConfigError(f"{text!r} in {url!r} is not an address: use host:port")
+    # An IPv6 address stands in brackets, as its colons would look like the one of the port.
     return host.strip("[]"), int(port)

@@ -32,6 +32,7 @@ def read_properties(path: str, *, environment: Mapping[str, str] | None = None) 
         content = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        # `from None`: the cause of a decoding error shows bytes of the file.
         raise ConfigError(f"the settings in {path} can't be read: {reason}") from None
     known = os.environ if environment is None else environment
     settings: dict[str, str] = {}

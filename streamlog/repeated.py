@@ -41,10 +41,12 @@ class Repeated(logging.Filter):
         key = record.levelno, text, repr(record.exc_info and record.exc_info[1])
         with self._lock:
             line = self._lines.get(key)
+            # `abs`: a wall clock that was set back must not silence a line until it has caught up.
             if line is not None and abs(now_s - line.told_s) < INTERVAL_S:
                 line.left_out += 1
                 return False
             self._lines.pop(key, None)
+            # At the end of the order, as `pop` has removed it: the oldest line is forgotten first.
             self._lines[key] = _Line(now_s)
             if len(self._lines) > LINES_MAX:
                 self._lines.popitem(last=False)
@@ -53,7 +55,7 @@ class Repeated(logging.Filter):
         return True
 
     def forget(self) -> None:
-        """Write the next line in any case: what failed works again."""
+        """Write the next line even if it repeats an earlier one: the action has succeeded since."""
         with self._lock:
             self._lines.clear()
 
@@ -71,7 +73,7 @@ def logger(name: str) -> logging.Logger:
 
 
 def forget(name: str | None = None) -> None:
-    """Write the next lines of a module's logger in any case; without a name, of all loggers."""
+    """Write the next lines of a module's logger even if they repeat; without a name, of all."""
     for each, lines in _filters.items():
         if name in (None, each):
             lines.forget()

@@ -69,6 +69,7 @@ def read_committed_view(log: PartitionLog, start: int, end: int) -> ReadCommitte
         if decided is not None and decided.aborted:
             aborted.append(decided.range)
     first_open = transactions.first_open_offset
+    # Not below `start`: the first batch, and with it a transaction, may begin before it.
     stable = end if first_open is None else max(min(first_open, end), start)
     return ReadCommittedView(stable, tuple(each for each in aborted if each.first_offset < stable))
 
@@ -85,6 +86,7 @@ def _walk(log: PartitionLog, position: int) -> Iterator[RecordBatch]:
         for batch in split_batches(log.read(position, max_bytes=WALK_BYTES)):
             yield batch
             position = batch.next_offset
+        # The read has returned no whole batch: the loop would not end.
         if position == before:
             return
 

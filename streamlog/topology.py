@@ -149,12 +149,14 @@ class Subtopology:
         at_store: defaultdict[str, int] = defaultdict(int)
         for node in self.nodes:
             starts = isinstance(node, Entry) and node.topic.name == topic
+            # Parents come before their children, so their numbers of paths are complete.
             count = starts + sum(paths[parent] for parent in node.parents)
             paths[node.name] = count
             for written in node.writes:
                 at_topic[written.name] += count
             for table in node.lookup_nodes:
                 at_store[table] += count
+        # An input that reaches a table and a node that looks it up: both see each of its records.
         met = [paths[table] and joins for table, joins in at_store.items()]
         return any(met) or max([*paths.values(), *at_topic.values()]) > 1
 
@@ -232,6 +234,7 @@ class Subtopology:
             parent = self.by_name[name]
             if wanted(parent):
                 found.add(name)
+            # Nothing above a node that was found is nearer than it, unless rows pass through it.
             if not wanted(parent) or through(parent):
                 pending += parent.parents
         return [self.by_name[name] for name in self.by_name if name in found]
@@ -349,6 +352,8 @@ class Topology:
         given = [
             counts[name]
             for name, topic in sub.topics.items()
+            # With a changelog there is state, which existing topics of the app fit: they count as
+            # well.
             if name in counts and (sub.changelog_topic in counts or not topic.is_managed)
         ]
         wanted = [
@@ -428,6 +433,8 @@ class Topology:
             TopologyError: two joined topics have different partitioners.
         """
         for sub in self.subtopologies:
+            # Stores as well: a row is found in the partition that the partitioner names for its
+            # key.
             keyed = [node for node in sub.nodes if node.needs_equal_keys or node.specs]
             for node, first, other in _pairs(sub, keyed):
                 if sub.topics[first].partitioner != sub.topics[other].partitioner:
@@ -523,6 +530,7 @@ class TopologyBuilder:
     def unique_name(self, kind: str) -> str:
         """Return a name for a node that the user has not named; no state is stored under it."""
         number = len(self.nodes)
+        # The user may have given a node this name.
         while f"{kind}-{number}" in self.nodes:
             number += 1
         return f"{kind}-{number}"
@@ -536,6 +544,7 @@ class TopologyBuilder:
         """
         self._check_keys()
         groups = _connected_groups(self.nodes.values())
+        # Drafts first: what a sub-topology sends and receives depends on all the others.
         drafts = [Subtopology(self.app_id, number, nodes) for number, nodes in enumerate(groups)]
         built = Topology(
             self.app_id,
@@ -584,6 +593,7 @@ def _connected_groups(nodes: Iterable[Node]) -> list[tuple[Node, ...]]:
         if isinstance(node, Entry):
             linked.append(f"/{node.topic.name}")
         for other in linked:
+            # Union-find: all nodes with one leader are a group.
             leader[find(other)] = find(node.name)
     groups: defaultdict[str, list[Node]] = defaultdict(list)
     for node in ordered:
@@ -628,6 +638,7 @@ def _readers_below(topic: str, subs: list[Subtopology]) -> Iterator[Subtopology]
         seen.add(name)
         for sub in subs:
             if name in sub.topics:
+                # Sub-topologies may feed each other in a loop; `seen` ends it.
                 pending += sub.repartition_topics
                 yield sub
 

@@ -2,9 +2,9 @@
 
 It has names, kinds, connections, topics, stores, the forms of serdes and the definitions of
 windows, but no functions, which can't be compared. Nodes are described by their fields, whatever
-kinds there are. Rules of the file: a node that the user has not named is called by its kind and its
-position after a named node, so that one more of them does not rename all others; `content`
-describes what a store holds, and two programs may share its rows only if that agrees
+kinds there are. Rules: a node that the user has not named is called by its kind and its position
+after a named node, so that adding such a node does not rename the others. `content` describes what
+a store holds; two programs may share its rows only if their descriptions agree
 (`topology_difference`). Not done here: comparing (`topology_difference`), and where it is stored
 (`worker/topics/version_log`).
 """

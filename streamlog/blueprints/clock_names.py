@@ -21,7 +21,7 @@ from streamlog.topology import Topology
 
 DIGEST_BYTES = 6
 DEPTH_MAX = 8
-"""How deep functions are followed that contain other functions."""
+"""The depth to which functions within functions are followed."""
 
 
 def clock_name(app_id: str, topic: TopicSpec) -> str:
@@ -52,6 +52,7 @@ def _contents(item: object) -> Iterable[object] | None:
     """Return the parts of an item; None if it counts as a whole."""
     match item:
         case CodeType():
+            # Without file names and line numbers: the function may move in its file.
             return (item.co_code.hex(), *item.co_names, *item.co_consts)
         case FunctionType():
             return (item.__code__, *_cells(item), *(item.__defaults__ or ()))
@@ -60,6 +61,7 @@ def _contents(item: object) -> Iterable[object] | None:
         case tuple() | list():
             return item
         case set() | frozenset():
+            # The order of a set differs between processes.
             return sorted(map(repr, item))
         case _:
             return None

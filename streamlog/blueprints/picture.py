@@ -173,6 +173,7 @@ _DOT: dict[Shape, str] = {
 
 def mermaid(picture: Picture) -> str:
     """Return a Mermaid flowchart, which GitHub and many editors draw."""
+    # Names may contain characters that end a Mermaid id.
     ids = {box.id: f"n{number}" for number, box in enumerate(picture.boxes)}
 
     def box_line(box: Box) -> str:

@@ -44,6 +44,7 @@ def _columns(picture: Picture) -> dict[str, int]:
     """Return the number of boxes on the longest path to each box, without back edges."""
     forward = _forward(picture)
     columns = {box.id: 0 for box in picture.boxes}
+    # The longest path has fewer arrows than there are boxes, so this many passes are enough.
     for _ in picture.boxes:
         before = dict(columns)
         for arrow in forward:
@@ -127,6 +128,7 @@ def _rows(
         by_column[columns[box.id]].append(box.id)
     rows = {each: row for column in by_column.values() for row, each in enumerate(column)}
     for sweep in range(SWEEPS):
+        # Forth, then back: a box moves towards neighbours on both of its sides.
         for column in sorted(by_column, reverse=bool(sweep % 2)):
             wanted = {
                 each: sum(rows[other] for other in neighbours[each]) / len(neighbours[each])
@@ -136,6 +138,7 @@ def _rows(
             }
             taken = -1
             for each in sorted(by_column[column], key=lambda one: (wanted[one], order[one])):
+                # At the middle of its neighbours, or on the next free row below.
                 taken = rows[each] = max(taken + 1, round(wanted[each]))
     return rows
 
@@ -257,6 +260,7 @@ def _draw_box(box: Box, rect: _Rect) -> str:
     look = f'fill="{FILLS[box.shape]}" stroke="{colour}" stroke-width="{width}"'
     lines = [f'<rect {_at(rect)} rx="{corner:.1f}" {look}/>']
     for number, text in enumerate(box.lines):
+        # The baseline of the text lies at about 72 % of the line.
         y = rect.y + PADDING + LINE * number + LINE * 0.72
         name = ' class="name"' if number == 0 else ""
         x = rect.x + rect.width / 2
@@ -269,6 +273,7 @@ def _draw_box(box: Box, rect: _Rect) -> str:
 def _draw_arrow(arrow: Arrow, rects: Mapping[str, _Rect]) -> str:
     start, end = rects[arrow.start], rects[arrow.end]
     x1, y1 = start.x + start.width, start.y + start.height / 2
+    # One unit before the box, so that its border does not cover the tip.
     x2, y2 = end.x - 1, end.y + end.height / 2
     bend = max(GAP_X / 2, abs(x2 - x1) / 3)
     dashed = " dashed" if arrow.dashed else ""

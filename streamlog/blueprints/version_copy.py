@@ -36,6 +36,7 @@ def copy_version(topology: Topology, version: str) -> tuple[Topology, Mapping[st
     builder.nodes = {node.name: _rename_topics(node, names) for node in topology.nodes}
     builder.global_tables = {table.name: table for table in topology.global_tables}
     built = builder.build()
+    # A hand-over finds the state of a task by the number of its sub-topology.
     for mine, theirs in zip(built.subtopologies, topology.subtopologies, strict=True):
         if [node.name for node in mine.nodes] != [node.name for node in theirs.nodes]:
             raise TopologyError(

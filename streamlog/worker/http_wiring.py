@@ -1,7 +1,7 @@
 """HTTP wiring: the worker's server, and its access to the rows of other workers.
 
 Only this module imports `worker.web`, inside the functions that need it, because the libraries come
-with an extra. Rule of the file: wiring, no decisions.
+with an extra. Rule: connects objects, and decides nothing.
 """
 
 from __future__ import annotations

@@ -87,7 +87,9 @@ async def prepare_log(program: Program, log: Log, *, log_url: str, web: str | No
     versions = VersionLog(log, program.topology)
     await versions.check(accept_state_loss=program.accept_state_loss)
     own_log = OwnTopicsLog(log, program.topology)
-    # Before `ensure_topics`, which would create a lost topic anew and so hide the loss.
+    # 1. A changelog was deleted while no worker ran.
+    # 2. `ensure_topics` would create it, empty, and the tasks would begin without their state.
+    # 3. Compared before that, its recorded id shows the loss.
     own = await own_log.check(
         source_lost=program.source_lost, accept_state_loss=program.accept_state_loss
     )

@@ -574,8 +574,10 @@ class _WorkerLoop:
         if self._starts_over or self._is_over:
             return True
         started_ms = self._clock.now_ms()
-        # The offsets are taken before the flush: agents run on, and a record that one handles
-        # during the flush may have unsent output. Its offset belongs to the next commit.
+        # 1. The offsets are taken: an agent has handled everything before offset 7.
+        # 2. During the flush, agents continue: this one handles record 7, and yields an output.
+        # 3. The flush does not cover that output, so offset 8 belongs to the next commit. Taken
+        #    after the flush, the offsets would skip record 7 if the output were lost.
         offsets = self._offsets.done()
         # Rows that agents have set are committed together with the agents' offsets. If the task of
         # a row is not open, both wait for a later commit.

@@ -192,7 +192,7 @@ class Replies:
                 raise RequestTimedOut(f"{topic.name} is no longer read: this worker is stopping")
             ready = asyncio.get_running_loop().create_future()
             self._reading = self._group.create_task(self._read(ready), name="replies")
-            # From here on the reader misses no answer: it has its start position.
+            # Until the reader has its start position, it could miss an answer.
             await ready
 
     async def _read(self, ready: asyncio.Future[None]) -> None:
@@ -417,8 +417,8 @@ class WorkerAgents:
                 part: ahead.get(part, {}).get(name, AgentPosition(at))
                 for part, at in starts.items()
             }
-            # Kept partitions continue after the last handled record: `revoke` has emptied the
-            # queue.
+            # If `revoke` has emptied the queue, kept partitions restart after the last handled
+            # record.
             run.assign({**own, **fresh})
             if run in self._held:
                 self._pauses.hold(run, run.partitions)

@@ -152,8 +152,9 @@ class LocalRows:
             # row's.
             if positions.get(part, 0) > query.offset:
                 return AppliedAnswer(is_applied=True)
-            # A rebalance waits until this worker's agents have finished. If an agent waited here
-            # for a commit, which no task makes during a rebalance, neither would end.
+            # 1. An agent has written a row, and waits here until the row's task has committed it.
+            # 2. A rebalance begins: tasks stop, and the group waits for the agent.
+            # 3. No commit comes before the rebalance ends, so neither would end without this.
             if self._tasks.is_suspended:
                 return AppliedAnswer(is_suspended=True)
             if self._clock.now_ms() >= deadline_ms:

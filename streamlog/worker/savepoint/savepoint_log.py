@@ -237,9 +237,8 @@ async def _look(watch: SavepointWatch) -> Savepoint | None:
     before = watch.savepoint
     try:
         return await watch.look()
-    # Another read would give these bytes again.
     except CorruptData:
-        raise
+        raise  # Another read would return these bytes again.
     except StreamlogError as error:
         # The worker's own reads retry, report the error, and end the worker if it persists.
         logger.debug("the savepoint topic can't be read at present: %s", error)
