@@ -132,6 +132,7 @@ def acls_list(
 
     async def look(admin: Admin) -> list[Acl]:
         found = [acl for which in filters for acl in await admin.describe_acls(which)]
+        # An ACL for a prefix may match several of the names.
         return list(dict.fromkeys(found))
 
     out().print(_grid(ask(context.obj, log, look, config=_config())))
@@ -214,6 +215,7 @@ def acls_remove(
     """Remove the ACLs that match all options, and list them; '*' is a name here, not a pattern."""
     named = _Resources(topic or (), group or (), transactional_id or (), cluster).named()
     narrowed = named or principal or operation or host
+    # A filter without a condition matches every ACL, so that takes `--all`, and only `--all`.
     if bool(narrowed) == everything:
         raise UsageError(
             "acls remove needs --principal, --operation, --host or a resource, or else --all"
@@ -358,6 +360,7 @@ def quotas_remove(
     """Remove a quota, so that a more general one applies, or none."""
     entity = _entity((user, user_default), (client_id, client_id_default))
     names = [key for key, wanted in ((PRODUCER, producer), (CONSUMER, consumer)) if wanted]
+    # None removes a rate.
     rates: dict[str, float | None] = dict.fromkeys(names or (PRODUCER, CONSUMER))
     session: Session = context.obj
     ask(session, log, lambda admin: admin.alter_client_quotas(entity, rates))

@@ -1,6 +1,6 @@
 """`streamlog broker`: runs one broker until Ctrl-C, alone or as a node of a cluster.
 
-A shell: settings come from a file; those of the command line take precedence.
+A thin shell: settings come from a file, and options of the command line take precedence.
 """
 
 from __future__ import annotations
@@ -89,6 +89,7 @@ def broker(
     if not settings.log_dirs:
         raise UsageError("broker needs --data DIR, or log.dirs=DIR in --config FILE")
     if listen is not None:
+        # The file's listeners go, and with them the addresses that it advertises.
         settings = replace(
             settings, security=replace(settings.security, listeners="", advertised_listeners="")
         )
@@ -126,6 +127,7 @@ def run_broker(settings: BrokerConfig, listeners: Sequence[Listener]) -> None:
                 if await wait_until_set(stop, LOOK_MS):
                     break
                 opened.directory.check()
+                # In a thread, because the C library walks the whole heap.
                 if look % LOOKS_TO_GIVE_BACK == 0:
                     await asyncio.to_thread(give_back_freed_memory)
 
@@ -150,7 +152,7 @@ async def web_of(opened: Broker) -> AsyncIterator[None]:
         yield
         return
     try:
-        from streamlog.cli.broker_web import serve_health  # noqa: PLC0415 - an extra, for who asks
+        from streamlog.cli.broker_web import serve_health  # noqa: PLC0415 - an extra, loaded on request
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"web.listener={address} needs an extra that is not installed ({error.name} is"
@@ -162,7 +164,7 @@ async def web_of(opened: Broker) -> AsyncIterator[None]:
 
 
 def broker_config(file: Path | None, flush: FlushChoice | None) -> BrokerConfig:
-    """Return a broker's settings from a file; those of the command line take precedence.
+    """Return a broker's settings from a file; the command line takes precedence.
 
     Raises:
         ConfigError: a setting is unknown or out of range.

@@ -260,6 +260,7 @@ def _counters(figures: ClusterFigures) -> Iterator[Metric]:
     )
     buckets, below = [], 0
     ends = [*(str(bound_ms / 1000) for bound_ms in ELECTION_BOUNDS_MS), "+Inf"]
+    # Prometheus' buckets are cumulative: each counts all elections up to its bound.
     for end, count in zip(ends, figures.elections.counts, strict=True):
         below += count
         buckets.append((end, float(below)))

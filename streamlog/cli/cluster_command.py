@@ -320,6 +320,7 @@ def cluster_elect(
     elected = [where for where, error in done.items() if error is None]
     for where in sorted(elected):
         say(f"{where.topic}-{where.partition}: a leader was elected")
+    # A partition that its preferred replica leads already is no failure.
     refused = _first_other(done.values(), ErrorCode.ELECTION_NOT_NEEDED)
     if refused is not None:
         raise refused
@@ -434,7 +435,7 @@ def parse_partition(text: str) -> TopicPartition:
 def parse_moves(
     texts: Iterable[str], described: Callable[[], Iterable[PartitionDescription]]
 ) -> dict[TopicPartition, list[int] | None]:
-    """Return the replicas that each partition is to have; None cancels its move.
+    """Return the new replicas of each partition; None cancels its move.
 
     Args:
         texts: moves such as `orders-3=1,2`, `orders-*=1,2,3` or `*=1,2,3`.
@@ -462,6 +463,8 @@ def spread(text: str, known: Iterable[PartitionDescription]) -> dict[TopicPartit
     """
     where, _, brokers = text.partition("=")
     numbers = [int(each) for each in brokers.split(",") if each.isdecimal()]
+    # Without its `*`, `orders-*` ends with a hyphen, and `*` is empty. Joined again, the numbers
+    # equal the text only if none was dropped, or written like 01.
     topic = where.removesuffix(EVERY)
     if brokers != ",".join(map(str, numbers)) or not numbers or not ("-" + topic).endswith("-"):
         raise UsageError(
@@ -475,6 +478,7 @@ def spread(text: str, known: Iterable[PartitionDescription]) -> dict[TopicPartit
     if not found:
         raise UsageError(f"{text!r}: no such partitions")
     count = len(numbers)
+    # Rotated by one for each partition, so that all brokers come first equally often.
     return {
         each: numbers[turn % count :] + numbers[: turn % count] for turn, each in enumerate(found)
     }

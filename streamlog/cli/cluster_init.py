@@ -1,4 +1,4 @@
-"""`streamlog cluster init` and `grow`: data directories of nodes, and the settings beside them.
+"""`streamlog cluster init` and `grow`: data directories of nodes, and their settings files.
 
 `init` prepares one node on its own machine, or a whole cluster on this one. `grow` turns a single
 node into one of three or five voters: it writes the settings of the new nodes, then their
@@ -200,6 +200,7 @@ def node_setup(
         **quorum,
         **more,
     }
+    # Only to check the settings: it raises for a wrong one.
     BrokerConfig().override(settings)
     return NodeSetup(
         number=number, data=data, config=config or settings_path(data), settings=settings
@@ -229,6 +230,7 @@ def write_nodes(
         identity = format_directory(
             str(each.data), node_id=each.number, cluster_id=cluster_id, rejoins=rejoins
         )
+        # The first directory draws an ID if none is given; the others get the same one.
         cluster_id = identity.cluster_id
         lines = [f"{name}={value}\n" for name, value in each.settings.items()]
         try:
@@ -305,6 +307,9 @@ def cluster_grow(
     with VoterGrowth.open(str(data), names, draw=SystemRandom().randrange) as growth:
         own = OwnSettings.read(data, growth.node_id, voters=voters, config=config)
         setups = []
+        # 1. An earlier run has written the new voters, so `is_done` holds.
+        # 2. It was interrupted before `own.write`.
+        # 3. This run has to write the node's own settings only.
         if not growth.is_done:
             usual = own.inherited(more)
             for number in growth.newcomers:
@@ -444,8 +449,10 @@ def _grow(growth: VoterGrowth, setups: Sequence[NodeSetup], own: OwnSettings) ->
 
 def _write(path: Path, text: str, *, like: Path | None = None) -> None:
     """Replace a file atomically and durably, with the permissions of `like`, else its own."""
+    # Through a symbolic link, the file is replaced and the link stays.
     path = path.resolve()
     temporary = path.with_name(path.name + TEMPORARY)  # the file that `replace_file` writes
+    # No other user can read the file before it has the permissions of `pattern`.
     temporary.touch(mode=0o600)
     pattern = like or path
     if pattern.exists():
@@ -459,6 +466,7 @@ def _check_endpoint(path: Path, listeners: Sequence[Listener], number: int, vote
     places = [(each.host, each.port) for each in listeners]
     places += [each.advertised for each in listeners if each.advertised is not None]
     hosts = {at for at, each in places if each == port}
+    # Nodes on other machines can't reach a loopback address.
     if not hosts or (hosts <= LOOPBACK and host not in LOOPBACK):
         raise UsageError(
             f"--voters gives node {number} the address {host}:{port}, but {path} does not listen"

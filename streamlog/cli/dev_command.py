@@ -88,6 +88,7 @@ def supervise_nodes(directory: Path, nodes: list[NodeSetup]) -> None:
     ours, theirs = os.pipe()
     launch = Launch(
         command=[sys.executable, "-m", "streamlog", "broker", "--config"],
+        # The supervisor counts its processes from 1.
         arguments=lambda number: [str(nodes[number - 1].config)],
         environment={**os.environ, "PYTHONUNBUFFERED": "1"},
         alive_fd=ours,

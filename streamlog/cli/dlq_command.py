@@ -214,6 +214,7 @@ async def _starts(
     if everything:
         return begins
     committed = await consumer.committed(parts)
+    # The committed offset may be behind the first letter, after `drop` has removed letters.
     return {part: max(committed.get(part) or 0, begins[part]) for part in parts}
 
 

@@ -222,6 +222,7 @@ def _at_time(text: str) -> Target:
     async def target(consumer: Consumer, parts: list[TopicPartition]) -> Offsets:
         time_ms = _milliseconds(text)
         found = await consumer.offsets_for_times(dict.fromkeys(parts, time_ms))
+        # A partition without a record at or after the time moves to its end.
         ends = await consumer.end_offsets(parts)
         return {
             part: ends[part] if (place := found[part]) is None else place.offset for part in parts

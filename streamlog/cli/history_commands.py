@@ -175,6 +175,7 @@ def compare(
 
     Exits with 1 if they differ.
     """
+    # A history takes one snapshot before the topic, a version none: True counts as 1.
     *snapshot, topic = given
     if len(snapshot) != (version is None):
         raise UsageError(

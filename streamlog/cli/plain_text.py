@@ -11,6 +11,7 @@ import logging
 import re
 
 _DIRECTION = "\u200e\u200f\u202a-\u202e\u2066-\u2069"
+# Without tab (09) and line feed (0a), which `several_lines` keeps.
 _CONTROLS = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029{_DIRECTION}]")
 _BREAKS = re.compile(rf"[\x00-\x1f\x7f-\x9f\u2028\u2029{_DIRECTION}]")
 

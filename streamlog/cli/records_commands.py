@@ -102,6 +102,7 @@ def parse_line(number: int, data: bytes, where: str, key_separator: str | None) 
 
 async def _open_lines(name: str) -> AsyncIterator[bytes]:
     try:
+        # A copy of the descriptor: closing it leaves standard input open.
         with os.fdopen(os.dup(0), "rb") if name == STANDARD_INPUT else open(name, "rb") as file:  # noqa: ASYNC230, PTH123 - a regular file does not block
             read = _read_file if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else _read_pipe
             async for data in read(file):
@@ -111,6 +112,7 @@ async def _open_lines(name: str) -> AsyncIterator[bytes]:
 
 
 async def _read_file(file: BinaryIO) -> AsyncIterator[bytes]:
+    # One byte beyond the limit is enough for `lines_of` to refuse the line.
     while data := file.readline(LINE_BYTES_MAX + 1):
         yield data
 
@@ -132,6 +134,7 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
     except asyncio.IncompleteReadError as error:
         return error.partial
     except asyncio.LimitOverrunError:
+        # The content does not matter: `lines_of` refuses the line for its length.
         return bytes(LINE_BYTES_MAX + 1)
 
 
@@ -331,7 +334,7 @@ def _display_text(data: bytes | None, serde: Serde[Any] | None) -> str:
 
 POLL_MS: Final = 200
 WAIT_TOLD_MS: Final = 2_000
-"""After so long without a record it is logged that the command waits."""
+"""Milliseconds without a record after which the command logs that it waits."""
 EARLIEST, LATEST = "earliest", "latest"
 
 logger = logging.getLogger(__name__)
@@ -339,7 +342,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ConsumeRange:
-    """What is to be printed, and until when."""
+    """The records to print: topic, start, end, and form."""
 
     topic: str
     partition: int | None
@@ -396,10 +399,10 @@ def consume(
 
 
 def parse_offset(text: str, begin: int, end: int) -> int:
-    """The offset that is meant, in a partition that holds these.
+    """Return the offset that `--offset` means in a partition from `begin` to `end`.
 
     Raises:
-        UsageError: it is neither a word nor a number.
+        UsageError: the text is neither one of the two words nor a number.
     """
     if text in (EARLIEST, LATEST):
         return begin if text == EARLIEST else end
@@ -407,6 +410,7 @@ def parse_offset(text: str, begin: int, end: int) -> int:
         number = int(text)
     except ValueError:
         raise UsageError(f"--offset is earliest, latest, N or -N, not {text!r}") from None
+    # The sign decides, not the number: -0 is the end, and 0 is the first offset.
     return max(end + number, begin) if text.startswith("-") else number
 
 
@@ -453,6 +457,7 @@ async def _print_records(
             if printed == wanted.limit:
                 return
         before_ms, quiet_ms = quiet_ms, 0 if polled else quiet_ms + POLL_MS
+        # Only in the poll in which the pause passes the limit: one line for each pause.
         if before_ms < WAIT_TOLD_MS <= quiet_ms and wanted.limit is not None:
             logger.info(
                 "waiting for records of %s: %d of %d so far; -e stops at the end",
@@ -481,7 +486,7 @@ def _print_one(part: TopicPartition, record: LogRecord, wanted: ConsumeRange) ->
 
 
 def as_object(part: TopicPartition, record: LogRecord, spec: TopicSpec | None) -> dict[str, Any]:
-    """A record for JSON; bytes that are not text are an object with their base64."""
+    """Return a record as a JSON object; bytes that are not text become their base64."""
     return {
         "topic": part.topic,
         "partition": part.partition,
@@ -505,7 +510,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - of any type that a serde knows
 
 
 def _finite(plain: Any) -> Any:  # noqa: ANN401 - JSON
-    """JSON has no NaN and no infinity: they are text."""
+    """Replace NaN and infinity by text, because JSON has neither."""
     if isinstance(plain, dict):
         return {key: _finite(value) for key, value in plain.items()}
     if isinstance(plain, list):

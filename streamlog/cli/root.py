@@ -89,7 +89,7 @@ class WithAppCommands(TyperGroup):
         self.commands = dict.fromkeys(COMMANDS, cast("Any", None))
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 - see the class
-        """Return the names of all commands, those of streamlog first."""
+        """Return the names of all commands, streamlog's own first."""
         app = _app_of(ctx)
         return [*COMMANDS, *([] if app is None else app.commands)]
 

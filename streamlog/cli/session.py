@@ -82,13 +82,14 @@ def keep_freed_memory() -> None:
     import ctypes  # noqa: PLC0415 - the other commands start faster
 
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    # Either call also ends glibc's own adjustment of both thresholds.
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, MAPPED_BYTES)
         mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 def give_back_freed_memory() -> None:
-    """Return a broker's freed memory to the system, that between used blocks included.
+    """Return a broker's freed memory to the system, including memory between used blocks.
 
     Batches of all sizes come and go in several threads, and pile up while a cluster is in trouble.
     glibc keeps what it took at the peak: a quarter of a broker's memory after half an hour of
@@ -118,7 +119,8 @@ def serve(
 
     raise_limit()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # What agents print is to be seen at once.
+        # The output of agents appears line by line, also through a pipe.
+        sys.stdout.reconfigure(line_buffering=True)
 
     async def until_stopped() -> None:
         stop = asyncio.Event()
@@ -155,6 +157,7 @@ def _signals(
         asked = True
         if on_stop:
             os.write(2, f"stopping: {on_stop}; Ctrl-C again stops at once\n".encode())
+        # Unlike `stop.set`, this also wakes a loop that waits for its sockets.
         loop.call_soon_threadsafe(stop.set)
 
     before = {number: signal.signal(number, on_signal) for number in STOP_SIGNALS}
@@ -222,7 +225,7 @@ class Session:
         return DEFAULT_LOG if self.app is None else self.app.log
 
     def security(self) -> Security:
-        """Return the security settings of file and environment, else those of the app.
+        """Return the security settings from the file and the environment, else the app's.
 
         Raises:
             ConfigError: a setting is unknown, is missing, or contradicts another.
@@ -347,12 +350,15 @@ async def serve_until_orphaned(
     loop = asyncio.get_running_loop()
 
     def wait_for_the_end() -> None:
+        # The supervisor never writes. The read returns when the system closes its end of the pipe,
+        # even if it was killed.
         with suppress(OSError):
             os.read(slot.alive_fd, 1)
         with suppress(OSError):
             os.write(2, b"the supervisor is gone: stopping\n")
         with suppress(RuntimeError):  # The loop is closed: the work has ended already.
             loop.call_soon_threadsafe(stop.set)
+        # User code may block the loop for ever, so the process does not rely on the event.
         sleep(ORPHAN_S)
         os._exit(EXIT_INTERRUPTED)
 

@@ -171,7 +171,7 @@ def _render(built: Topology, change: VersionChange | None, as_: Format) -> str:
 
 
 def version(change: VersionChange) -> str:
-    """Return the version's number, and that of the version it is compared with."""
+    """Return the version's number as text, with the version that it is compared with."""
     if change.before is None:
         return "the first version"
     if change.is_settled:

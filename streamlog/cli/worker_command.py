@@ -77,7 +77,7 @@ def run_workers(
         return
     if slot is not None and program.web is not None:
         program = replace(program, web=slot_address(program.web, slot))
-    # A supervisor's workers are alike: one of them prints the banner.
+    # The workers of a supervisor are alike, so only the first one prints the banner.
     prints_banner = slot is None or (slot.is_first and slot.number == 1)
     running = Worker(
         program,
@@ -86,6 +86,7 @@ def run_workers(
         security=security,
         instance_id=None if slot is None else slot.instance_id,
     )
+    # After the app was imported and the worker created, so that `gc.freeze` covers their objects.
     collect_rarely()
     keep_freed_memory()
     use_huge_pages()
@@ -132,9 +133,10 @@ def quota(membership: str, cgroups: Path) -> float:
         _, controllers, path = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
             continue
+        # Version 2 has one hierarchy and names no controllers, version 1 has one per controller.
         root = cgroups if not controllers else cgroups / "cpu"
         own = root / path.lstrip("/")
-        # The tightest limit on the way from the own group up to the root holds.
+        # The tightest limit between this group and the root applies.
         for group in [own, *own.parents]:
             if group == root.parent:
                 break
@@ -144,6 +146,7 @@ def quota(membership: str, cgroups: Path) -> float:
 
 def _quota_of(group: Path) -> float:
     """Return one group's quota in cores: version 2 has it in one file, version 1 in two."""
+    # Without a limit, the file has "max", which is no number. The files below don't exist then.
     with suppress(OSError, ValueError):
         limit, period = (group / "cpu.max").read_text().split()
         return int(limit) / int(period)
@@ -156,6 +159,7 @@ def _quota_of(group: Path) -> float:
 
 def supervise(program: Program, processes: int, *, log_url: str, security: Security | None) -> None:
     """Run this process's command in `processes` child processes, until a signal."""
+    # Children inherit `ours` and read it. Only this process has `theirs`, so they notice its end.
     ours, theirs = os.pipe()
     launch = Launch(
         command=[sys.executable, *sys.orig_argv[1:]],

@@ -3,9 +3,9 @@
 It serves tasks on other machines that reach the data directory by a shared path, also next to a
 live broker. It returns what `LogReader` returns: committed records with the time marks between
 them. A transaction that is open at the planned end lies behind it, because that end is the last
-stable offset. Rule of the file: every batch's checksum is compared before the batch is used. A
-module of
-its own, because it loads the broker's storage, which readers through a client don't need.
+stable offset. Rule of the file: every batch's checksum is compared before the batch is used. It is
+a module of its own, because it loads the broker's storage, which readers through a client don't
+need.
 """
 
 from __future__ import annotations
