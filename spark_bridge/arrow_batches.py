@@ -127,6 +127,7 @@ class ArrowBatches:
             except CorruptData as error:
                 self._corrupt.meet(batch.base_offset, batch.next_offset, error)
                 continue
+            # An Arrow batch has one `timestampType`: record batches of both kinds don't mix.
             other_time = held and held[0].batch.is_log_append_time != batch.is_log_append_time
             full = rows + batch.record_count > ROWS_MAX or size_bytes > self._options.batch_bytes
             if held and (full or other_time):
@@ -205,6 +206,7 @@ class ArrowBatches:
             pairs = [[{"key": k, "value": v} for k, v in h] if h else None for h in headers]
             columns.append(pa.array(pairs, HEADER_TYPE))
         whole = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        # One record batch may have more rows than an Arrow batch should; a slice copies nothing.
         for at in range(0, count, ROWS_MAX):
             yield whole if count <= ROWS_MAX else whole.slice(at, ROWS_MAX)
 

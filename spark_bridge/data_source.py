@@ -78,6 +78,8 @@ def _cut_range(whole: OffsetRange, wanted: Filter) -> OffsetRange | None:
 def _may_match(own: str | int, wanted: Filter) -> bool:
     """Return whether records of a partition may pass a filter."""
     match wanted, own:
+        # Only values of the column's type decide. For any other filter the partition may match:
+        # Spark applies all filters again.
         case EqualTo(value=value), _ if type(value) is type(own):
             return bool(own == value)
         case In(value=values), _ if all(type(each) is type(own) for each in values):
@@ -109,6 +111,8 @@ class StreamlogDataSource(DataSource):
             ConfigError: an option is wrong or a topic does not exist.
         """
         options = parse_options(self.options, streaming=None)
+        # Spark asks for the schema before it says whether the query is a streaming one. The ranges
+        # are resolved here, once, so that every reader of the frame has equal rows.
         if options.is_batch:
             self._ranges = log_source(parse_options(self.options)).plan()
         topics = options.topics

@@ -85,6 +85,7 @@ def find_java_home() -> Path:
     for source, java in filter(None, candidates):
         major = java_major(java)
         if major is not None and major >= JAVA_MAJOR_MIN:
+            # JAVA_HOME/bin/java, hence two levels up; a link on PATH was resolved for that.
             return java.parent.parent
         seen.append(f"{source}: {java} " + (f"is Java {major}" if major else "does not run"))
     wheel = _wheel_java()

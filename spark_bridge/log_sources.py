@@ -85,13 +85,13 @@ class LogSource(Protocol):
         offsets: Mapping[TopicPartition, int],
         known: Mapping[TopicPartition, EpochChain] | None = None,
     ) -> dict[TopicPartition, EpochChain]:
-        """Return the last leader epochs before each offset; `known`: of earlier offsets."""
+        """Return the last leader epochs before each offset; `known` has some of earlier offsets."""
         ...
 
     def divergences(
         self, places: Mapping[TopicPartition, tuple[int, EpochChain]]
     ) -> dict[TopicPartition, int]:
-        """Return the offset from which a log differs from its epochs; -1: unknown offset.
+        """Return the offset from which each log differs from its epochs; -1 if it is unknown.
 
         Logs that don't differ are left out.
         """
@@ -241,6 +241,8 @@ class DirectorySource:
             TopicPartition(t, number) for t, numbers in wanted.items() for number in numbers
         ):
             _, end = stored.offsets(*partition)
+            # A range that ends before the end of its log meets no damage there. A partition without
+            # a range is checked: the damaged batch may be why it seems empty.
             if ends.get(partition, end) >= end:
                 self._check_end(stored, partition)
 
@@ -293,6 +295,7 @@ class DirectorySource:
         """Return the topic's ID, and the offset from which the log differs from the planned one."""
         found, mark = stored.topic_ids().get(offsets.topic), offsets.log
         topic_id = None if found is None else id_text(found)
+        # Leader epochs of another topic say nothing about this one.
         if topic_id is None or is_recreated(mark.topic_id, topic_id):
             return topic_id, None
         return topic_id, stored.divergence(*offsets.place, mark.offset, mark.epochs)
@@ -444,6 +447,8 @@ class BrokerSource:
             OffsetOutOfRange: records were deleted since the read was planned.
             RequestTimedOut: the read has stalled.
         """
+        # Spark pulls the rows from a generator, which can't await. So each request runs to its end
+        # in one loop, which lives as long as the generator.
         with asyncio.Runner() as runner:
             log = runner.run(connect_log(self._options).__aenter__())
             try:
@@ -492,6 +497,7 @@ class _Polling:
         try:
             polled = await self._consumer.poll_batches(timeout_ms=POLL_TIMEOUT_MS)
         except DamagedBatch as error:
+            # Fails, or warns and continues behind the damaged batch.
             reason = error.__cause__ if isinstance(error.__cause__, CorruptData) else error
             self._corrupt.meet(error.offset, error.next_offset, reason)
             self._seek(error.next_offset)
@@ -515,6 +521,10 @@ class _Polling:
             SourceLost: the option `failOnDataLoss` is set.
         """
         where = f"{offsets.topic}-{offsets.partition}"
+        # With failOnDataLoss=false:
+        # 1. Retention has removed offsets below `begin`: the read continues there.
+        # 2. The topic was created again, or truncated: offsets from here on are other records, so
+        #    the read ends.
         is_removed = not error.is_recreated and error.resume_at < 0 and error.position < begin
         if self._options.fail_on_data_loss:
             raise SourceLost(
@@ -565,6 +575,7 @@ def _of_same_log(
     if options.fail_on_data_loss:
         raise lost.error(offsets.start, f"Plan the read again; with failOnDataLoss=false {REMEDY}")
     _log.warning("%s: reading ends at offset %d", lost.text, max(lost.same_until, offsets.start))
+    # Records below `same_until` are those that were planned to be read.
     left = replace(offsets, end=min(offsets.end, lost.same_until))
     return left if left.start < left.end else None
 

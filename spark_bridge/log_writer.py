@@ -100,6 +100,9 @@ def _check(options: WriteOptions, topic: str, count: int) -> None:
             break
     else:
         fits = matching_partitioners(keys, count)
+    # 1. At most one key is not where murmur2 puts it: the write continues.
+    # 2. Another partitioner fits all keys: another program has placed them; the write is refused.
+    # 3. None fits, for example because the number of partitions has grown: only a warning.
     misplaced = len(keys) - fits[DEFAULT]
     if misplaced < MISPLACED_MIN:
         return
@@ -172,6 +175,8 @@ class SegmentFile:
 
         The file consists of whole batches; a row larger than a batch is a batch of its own.
         """
+        # `take` stops when the batch is full: if rows are left, the batch is written. A batch that
+        # is not full stays open for the next rows.
         while first < end:
             first = self._builder.take(rows, first, end, BATCH_BYTES)
             if first < end:
@@ -269,8 +274,11 @@ class TaskWriter:
         """Return each row's partition: the one it names, else its key's, else the next in turn."""
         count = self.partitions[topic]
         self._turn += 1
+        # All rows of a batch that have neither a key nor a partition go to one partition, the next
+        # batch's to the next one: fewer and larger record batches.
         turn = self._turn % count
         numbers = _column(rows, "partition")
+        # The usual case, once the partitioner is known: keys are hashed in their buffers.
         if numbers is None and self._partitioners.get(topic) == DEFAULT:
             return found.places(count, turn)
         numbers = numbers or [None] * rows.num_rows
@@ -301,6 +309,7 @@ class TaskWriter:
     def finish(self) -> list[StagedSegment]:
         """Write the rest, sync all files and their folder, and return the segments."""
         segments = [file.finish() for file in self._files.values()]
+        # The folder too: a file's content is safe after its own sync, its name after the folder's.
         descriptor = os.open(self.folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -448,6 +457,8 @@ class LogWriter(DataSourceArrowWriter):
     """Writes a frame as one job."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        # The job's ID makes a repetition harmless. Each writer stages under a name of its own: two
+        # concurrent runs of one job don't remove each other's segments.
         self._job_id = options.job_id or f"spark-{uuid.uuid4().hex}"
         self._sink = SparkSink(options, schema, f"{self._job_id}-{uuid.uuid4().hex[:12]}")
 
@@ -483,6 +494,9 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Publish the micro-batch."""
+        # 1. Batch 7 is published, and the driver crashes before Spark has noted that.
+        # 2. Spark repeats batch 7 after the restart: its tasks stage the rows again.
+        # 3. The job's ID is known to the log, so nothing is written twice.
         self._sink.publish(f"{self._query_id}-{batchId}", messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's signature

@@ -127,6 +127,8 @@ def resolve(
             there = PlannedPartition(topic, number, bounds(topic, number), offset_of_time)
             start = there.offset(options.starting, options, is_start=True)
             end = there.offset(options.ending, options, is_start=False)
+            # A starting time after all records is the end of the log, which may lie after the
+            # ending position: nothing is to be read, and that is no mistake in the options.
             if start > end and not there.is_without_later(options.starting, start):
                 raise ConfigError(
                     f"{topic}-{number}: the start ({options.starting.option}) is offset {start}, "
@@ -164,7 +166,8 @@ def start_offsets(
 def limit_end(start: ByPartition, end: ByPartition, most: int | None) -> ByPartition:
     """Return ends of a batch of about `most` offsets, shared by partitions in proportion.
 
-    Each partition with records gets at least one offset. None: return `end`.
+    Each partition with records gets at least one offset. If `most` is None, the batch ends at
+    `end`.
     """
     sizes = {
         (topic, number): max(offset - start[topic][number], 0)
@@ -241,6 +244,7 @@ class PlannedPartition:
             raise ConfigError(f"option '{place.option}' needs a log that looks up times")
         first, end = self.bounds
         found = self.offset_of_time(self.topic, self.number, time_ms)
+        # The look-up may see records beyond the readable end, such as those of open transactions.
         if found is not None:
             return min(max(found, first), end)
         if strict:
@@ -289,6 +293,7 @@ def split(
         parts = [
             part
             for each in parts
+            # Rounded up: parts of at most `records_max` offsets.
             for part in divide(each, -(-(each.end - each.start) // records_max))
         ]
     total = sum(each.end - each.start for each in parts)
@@ -303,6 +308,7 @@ def split(
 
 def divide(whole: OffsetRange, count: int) -> list[OffsetRange]:
     """Split a range into `count` parts of the same size, or one part per offset."""
+    # Each part takes its share of what is left, so sizes differ by at most one.
     parts, start = [], whole.start
     for left in range(count, 0, -1):
         end = start + (whole.end - start) // left
@@ -336,7 +342,7 @@ class LostLog(NamedTuple):
 
 
 def recreated_log(place: TopicPartition, before: str, now: str, then: str) -> LostLog:
-    """Return that a topic has another ID; `then` says what was to be read."""
+    """Describe a topic that was deleted and created again; `then` says what was to be read."""
     what = f"the topic was deleted and created again (id {before}, now {now}), and {then}"
     return LostLog(place, what, 0)
 
@@ -347,7 +353,7 @@ def is_recreated(before: str, now: str) -> bool:
 
 
 def truncated_log(place: TopicPartition, divergence: int, end: int, then: str) -> LostLog:
-    """Return that a log was truncated and may have grown since; offset -1 is unknown."""
+    """Describe a log that was truncated and may have grown since; offset -1 is unknown."""
     where = "" if end == UNKNOWN_OFFSET else f"it ends at {end}, "
     if divergence != UNKNOWN_OFFSET and not 0 <= end <= divergence:
         where = f"from offset {divergence} on it holds other records, {where}"
@@ -355,7 +361,7 @@ def truncated_log(place: TopicPartition, divergence: int, end: int, then: str) -
 
 
 def find_lost(planned: OffsetRange, topic_id: str | None, divergence: int | None) -> LostLog | None:
-    """Return how the log of a range has changed; None: the range is unchanged.
+    """Return how the log of a range has changed; None if the range is unchanged.
 
     Args:
         planned: the range, or a part of it.
@@ -368,6 +374,7 @@ def find_lost(planned: OffsetRange, topic_id: str | None, divergence: int | None
         return LostLog(planned.place, f"the topic was deleted, and {then}", 0)
     if is_recreated(mark.topic_id, topic_id):
         return recreated_log(planned.place, mark.topic_id, topic_id, then)
+    # A log that differs only from the end of the range on still has all records of the range.
     if divergence is not None and divergence < planned.end:
         return truncated_log(planned.place, divergence, UNKNOWN_OFFSET, then)
     return None

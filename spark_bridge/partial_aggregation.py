@@ -79,12 +79,18 @@ class Folding:
         Raises:
             NotLowered: a sum does not fit into 64 bits.
         """
+        # Fold before the rows are repeated for each window: records of a key that lie in the same
+        # windows become one row, so fewer rows are repeated.
         rows = self.folded(records, ["task", "first", "last", "key"])
         first, last = (rows[name].to_numpy() for name in ("first", "last"))
         counts = last - first + 1
         if not len(first) or counts.max() == 1:
             yield rows.rename_columns(["window" if n == "first" else n for n in rows.column_names])
             return
+        # Rows 0 and 1 lie in 2 and in 3 windows: `counts` is [2, 3], `ends` is [2, 5].
+        # 1. Both fit into one part: `part` is [0, 1], and its rows repeat as [0, 0, 1, 1, 1].
+        # 2. `nth`, the number of a window within its row, is [0, 1, 0, 1, 2].
+        # 3. If row 1 exceeded EXPANDED_ROWS, it would be a part of its own: at least one row.
         ends = np.cumsum(counts)
         low = 0
         while low < len(first):
@@ -119,12 +125,15 @@ class Folding:
         if not rows.num_rows:
             return
         tasks, windows = rows["task"].to_numpy(), rows["window"].to_numpy()
+        # The last key counts first: by task, and by window within a task.
         order = np.lexsort((windows, tasks))
         tasks, windows = tasks[order], windows[order]
         columns = rows.select(self.schema.names).take(pa.array(order)).combine_chunks()
         whole = pa.RecordBatch.from_arrays(
             [pa.concat_arrays(column.chunks) for column in columns.columns], schema=self.schema
         )
+        # A piece may end only where the window changes, and must end where the task does. Its rows
+        # are in the order of their windows, and it is sorted by the end of its first one.
         is_new_task = np.diff(tasks) != 0
         borders = np.flatnonzero(is_new_task | (np.diff(windows) != 0)) + 1
         low = 0
@@ -148,10 +157,14 @@ class Folding:
 def _check_sums(rows: pa.Table, by: Sequence[str], name: str) -> None:
     if not rows.num_rows:
         return
+    # 1. The usual case costs one pass: even if every row were the largest, the sum would fit.
+    # 2. Otherwise sum the magnitudes of each group as floats, which can't overflow. Their rounding
+    #    is what SUM_MAX leaves room for.
     found = pc.min_max(rows[name])
     largest = max(abs(found["min"].as_py()), abs(found["max"].as_py()))
     if largest * rows.num_rows < SUM_MAX:
         return
+    # As floats first: the absolute value of -2^63 is beyond 64 bits.
     magnitudes = pc.abs(pc.cast(rows[name], pa.float64(), safe=False))
     table = pa.table({each: rows[each] for each in by} | {"magnitude": magnitudes})
     sums = table.group_by([*by], use_threads=False).aggregate([("magnitude", "sum")])
@@ -180,6 +193,11 @@ class WindowGrid:
 
         The first is greater than the last if a record is late for all of its windows.
         """
+        # Window n is [n * step + offset, n * step + offset + size).
+        # 1. The last window of a time is the largest n that starts at it or before.
+        # 2. The first one is the smallest n that ends after it: n > (time - offset - size) / step.
+        # 3. A window is open while stream time is before its end and the grace, so the first open
+        #    one is found as in 2, with stream time minus the grace.
         last = (times_ms - self._offset_ms) // self._step_ms
         first = (times_ms - self._offset_ms - self._size_ms) // self._step_ms + 1
         # No window starts before 1970; with an offset, the window that contains 1970 is cut there.
@@ -357,12 +375,14 @@ class FoldableRows:
             raise NotLowered("records are not in the order of their stream time")
         tasks = np.array(batch.partitions(self._partitions), np.int32)
         own = self._of(stamps.source)
+        # Time marks advance a source in partitions that get none of its records.
         heard = np.array([each.time_ms for each in own], np.int64)
         stream_times = np.maximum(np.array(stamps.times, np.int64), heard[tasks])
         self._note(own, tasks, stamps, stream_times)
         columns = {"task": tasks, "timestamp": times, "key": pa.array(batch.keys, pa.binary())}
         values = batch.values
         if has_none(values):
+            # Aggregations leave out records without a value, and count them.
             kept = np.array([value is not None for value in values])
             for partition in tasks[~kept].tolist():
                 own[partition].nulls += 1
@@ -396,7 +416,8 @@ class FoldableRows:
                 self._send(PIECE, tasks, turns, [0] * len(pieces), values)
 
     def _note(self, own: list[_Source], tasks: Any, stamps: Stamps, times: Any) -> None:  # noqa: ANN401 - NumPy's
-        """How far the source has come in each partition with these records."""
+        """Note how far the source has come in each partition with these records."""
+        # NumPy assigns in order and the last one wins: per partition, the index of its last record.
         last = np.full(self._partitions, -1, np.int64)
         last[tasks] = np.arange(len(tasks))
         counts = np.bincount(tasks, minlength=self._partitions)
@@ -411,7 +432,7 @@ class FoldableRows:
             each.quiet_ms = min(each.quiet_ms, 0)
 
     def _numbers(self, values: Sequence[Any]) -> dict[str, Any]:
-        """What is folded of each value."""
+        """Return the numbers to fold, a column for each column of the aggregation but counts."""
         if not any(self._takes):
             return {}
         try:
@@ -425,6 +446,7 @@ class FoldableRows:
 
 
 def _whole(found: list[Any]) -> Any:  # noqa: ANN401 - Arrow's, untyped
+    # Exactly int: a bool, which is an int too, is not folded here.
     if not {int}.issuperset(map(type, found)):
         raise NotLowered("a number that is folded is no whole number")
     try:
@@ -438,9 +460,9 @@ def _function(field: Callable[[Any], Any] | str) -> Callable[[Any], Any]:
 
 
 HELD_ROWS = 200_000
-"""So many rows of pieces are folded together at least."""
+"""The least number of rows from which pieces are folded together."""
 PART_ROWS = 20_000
-"""Of a window at a time."""
+"""The most rows of a window that are yielded at a time."""
 
 _decode = msgspec.msgpack.Decoder(tuple[int, ...]).decode
 
@@ -478,6 +500,7 @@ class FoldedReader:
         Raises:
             NotLowered: a source has no row.
         """
+        # Rows of sources have the turn BEFORE_ALL_MS, so Spark sorts them before all pieces.
         ends: dict[Source, SourceEnd] = {}
         while (row := self._next) is not None and row["kind"] != PIECE:
             if row["kind"] == SOURCE:
@@ -501,13 +524,17 @@ class FoldedReader:
             if below is None:
                 yield from self._whole(held)
                 return
-            # Pieces are sorted by their first window's end: below the next one all rows are here.
+            # Pieces are sorted by the end of their first window, here below 300 for the next one.
+            # 1. No later piece has rows of a window that ends before 300: such windows are whole.
+            # 2. The window that ends at 300 may have rows in both: it is held, hence `<`.
             is_whole = self._ends(held) < below
             yield from self._whole(held.filter(pa.array(is_whole)))
             held = held.filter(pa.array(~is_whole))
 
     def _more(self, held: pa.Table) -> pa.Table:
         """Add pieces until folding pays: at least until the number of rows has doubled."""
+        # Folding costs a pass over the held rows too: by doubling, each row is folded a few times
+        # and not once per piece.
         wanted = max(HELD_ROWS, 2 * held.num_rows)
         pieces, count = [*held.to_batches()], held.num_rows
         while self._next is not None and count < wanted:

@@ -102,6 +102,7 @@ class ShuffleRows:
             fields = zip(columns.timestamps, columns.keys, columns.values, headers, strict=True)
             for timestamp_ms, key, value, (*more, (name, own)) in fields:
                 kind = TIME_MARK if name == MARK else RECORD
+                # The value of the last header, a stamp or a mark, begins with the merge key.
                 place = self._place(way, partition, rank, int.from_bytes(own[:8], signed=True))
                 rest = _encode(more) if more else None
                 self._rows.append((*place, kind, timestamp_ms, key, value, own, rest))
@@ -147,6 +148,9 @@ class ShuffleRows:
     def _place(self, way: _Route, partition: int, rank: int, turn_ms: int) -> tuple[int, ...]:
         at = (partition, rank)
         # Within a source, rows stay in the order of their writes, whatever time they carry.
+        # 1. Rows of turns 100, 90, 120 get the turns 100, 100, 120; `number` tells them apart.
+        # 2. The row LAST asks for BEFORE_ALL_MS and gets 120: it follows directly after them.
+        # 3. Of a source without rows, LAST gets BEFORE_ALL_MS + 1: after the seed, before records.
         turn_ms = way.turns[at] = max(turn_ms, way.turns.get(at, BEFORE_ALL_MS + 1))
         number = way.numbers[at] = way.numbers.get(at, -1) + 1
         return way.stage, partition, turn_ms, way.input, rank, number
@@ -216,11 +220,12 @@ class ShuffleReader:
         columns = (batch.column(name).to_pylist() for name in names)
         for at, kind, timestamp_ms, key, value, own, more in zip(*columns, strict=True):
             if kind == SEED:
-                continue
+                continue  # It has started the task, and says nothing else.
             topic = self._inputs[at]
             records = found.setdefault(topic, RecordColumns())
             if kind == LAST:
                 self._ended[topic] += 1
+                # The topic ends with its last source: the others may still have records in it.
                 if self._ended[topic] == self._sources[topic]:
                     ended.add(topic)
                 continue

@@ -131,6 +131,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = False)
     Raises:
         ConfigError: an option is unknown, missing or malformed; names it.
     """
+    # The names of Spark's options ignore case.
     given = GivenOptions({key.lower(): value for key, value in options.items()})
     given.check_known(streaming=streaming)
     path, servers = given.text("path"), given.text("kafka.bootstrap.servers")
@@ -167,6 +168,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = False)
         min_partitions=given.number("minPartitions"),
         records_per_partition_max=given.number("maxRecordsPerPartition"),
         isolation_level=_isolation(given),
+        # In the order of Spark's Kafka source, whatever order the option has.
         columns=tuple(name for name in COLUMNS if name in columns),
         value_schema=given.text("valueSchema"),
         app=given.text("app"),
@@ -409,6 +411,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         raise ConfigError("give either 'partitioner' or 'app', not both: each sets the partitioner")
     own = {"kafka.bootstrap.servers", COMPRESSION}
     checkpoint = given.get("checkpointlocation")
+    # A query that restarts with its checkpoint has the same ID, so a repeated batch is recognized.
     derived = checkpoint and "query-" + hashlib.sha256(checkpoint.encode()).hexdigest()[:16]
     return WriteOptions(
         path=path,

@@ -104,6 +104,7 @@ class SparkRun:
         except NotLowered as error:
             logger.warning("%s: its stage runs again, record by record", error)
             self.plan = without_lowering(self.plan, str(error))
+            # The files of the first run are of another plan: start from an empty directory.
             self._place.remove()
             return self._run_plan()
 
@@ -113,11 +114,13 @@ class SparkRun:
         read_by = self._readers()
         for stage in self.plan.stages:
             frame = self._frame(stage, frames)
+            # Spark computes a frame again for each of its readers, unless it is kept.
             if read_by[stage.number] > 1:
                 frame = frame.persist(StorageLevel.DISK_ONLY)
             frames[stage.number] = frame
         leaves = [frames[s.number] for s in self.plan.stages if not read_by[s.number]]
         try:
+            # A union of the leaves is one job, in which Spark runs independent stages concurrently.
             whole = leaves[0]
             for leaf in leaves[1:]:
                 whole = whole.unionByName(leaf)
@@ -195,6 +198,7 @@ class SparkRun:
         found: dict[tuple[int, int], FinishedTask] = {}
         for data in self._reports(TASKS):
             task = FinishedTask.decode(data)
+            # Any attempt that has a report is valid; the files of the others are swept below.
             found.setdefault((task.entry.subtopology, task.entry.partition), task)
         wanted = [(s.number, partition) for s in self.plan.stages for partition in range(s.tasks)]
         if missing := [at for at in wanted if at not in found]:
@@ -224,6 +228,7 @@ class SparkRun:
 
     def _explained(self, error: PySparkException) -> StreamlogError:
         """Return the error that a task has reported; else one with Spark's most telling line."""
+        # Spark's own text is a Java trace around the Python error: the report has the coordinates.
         for data in self._reports(ERRORS):
             report = msgspec.json.decode(data, type=ErrorReport)
             if not report.lowered:

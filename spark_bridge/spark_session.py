@@ -59,6 +59,7 @@ def session(
         "spark.ui.showConsoleProgress": "false",
         **(conf or {}),
     }
+    # After the user's settings: their Java options are kept, and ours are added.
     settings[JAVA_OPTIONS] = _java_options(settings.get(JAVA_OPTIONS, ""))
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in settings.items():

@@ -191,6 +191,9 @@ class ProgressWatch:
             task = name.partition("-")[0]
             for found in _decode(self._place.read(name)):
                 place = (found.topic, found.partition)
+                # 1. The first attempt at a task reads 500 records, and fails.
+                # 2. The second one counts from 0: up to 500, nothing is new.
+                # 3. Beyond that, only the difference is reported, so no record counts twice.
                 more = found.records - self._reported[task, place]
                 if more > 0:
                     self._reported[task, place] += more
@@ -198,6 +201,7 @@ class ProgressWatch:
 
     def _watch(self) -> None:
         while True:
+            # After `_done` is set, look once more: tasks may have written since the last look.
             is_done = self._done.wait(EVERY_MS / 1000)
             try:
                 self.look()
@@ -297,6 +301,8 @@ def _run(
             on_read=progress,
         )
         for finished in _task(going, work, shuffled, reader, rows).steps():
+            # The report comes before the last rows. If the attempt fails after it, another one
+            # repeats the task, and either report is valid: the files of both are complete.
             if finished is not None:
                 rows.finish()
                 progress.write()
@@ -313,6 +319,7 @@ def _task(
     rows: ShuffleRows,
 ) -> StageTask:
     if isinstance(shuffled, FoldedReader):
+        # In this order: rows of sources come before all windows.
         ends = shuffled.read_ends()
         return FoldedStageTask(going, ends, shuffled.windows(), rows)
     return StageTask(going, list(_input_readers(work, shuffled, reader)), rows)
@@ -358,6 +365,7 @@ def _report(work: StageWork, partition: int, attempt: str, error: StreamlogError
         node=getattr(error, "node", ""),
         lowered=not isinstance(error, NotLowered),
     )
+    # A report that can't be written must not hide the error itself, which Spark then shows.
     with suppress(StreamlogError):
         name = f"{ERRORS}/{work.run}/{work.stage.number}_{partition}-{attempt}.json"
         work.place.add(name, msgspec.json.encode(report))

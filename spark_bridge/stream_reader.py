@@ -221,11 +221,14 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             SourceLost: a log has changed, and `failOnDataLoss` is set.
         """
+        # Spark asks for the end of a batch only after all earlier batches have finished.
         self.commit(start)
         before, source = StreamOffset.of_data(start), log_source(self._options)
         ids = source.ids()
         same = before.same_topics(ids)
         cuts = source.divergences(same)
+        # Committed records are looked for from the query's offset on, or from where the log
+        # differs; from 0 if that offset is unknown (-1).
         bounds = self._bounds({at: min(o, max(cuts.get(at, o), 0)) for at, (o, _) in same.items()})
         restarts = self._restarts(lost_logs(before, ids, bounds, cuts), bounds)
         ends: Offsets = {}
@@ -248,6 +251,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         restarts: Offsets = {}
         for lost, position in found:
             first, end = bounds.get(lost.place, (0, position))
+            # 1. The query has read up to 100; the log was truncated at 60 and has grown to 130.
+            # 2. Offsets 60 to 99 are other records now, which it has not read: it continues at 60.
+            # 3. If retention has removed those below 80, it continues at 80.
             again = min(max(lost.same_until, first), end)
             if self._fails:
                 raise lost.error(
@@ -277,6 +283,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for number, offset in numbers.items():
                 at = TopicPartition(topic, int(number))
                 chain = before.chain(at) if number not in moved.get(topic, {}) else ()
+                # A partition without new records keeps its epochs, without a request.
                 if chain and before.offsets[topic][number] == offset:
                     found[at] = chain
                 elif offset > 0:
@@ -294,6 +301,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is not None:
             return self._target
         bounds = log_source(self._options).bounds(begun)
+        # `Trigger.AvailableNow`: all batches of the query share the end of the first look-up.
         if self._is_bounded:
             self._target = bounds
         return bounds
@@ -320,6 +328,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         source, until = log_source(self._options), StreamOffset.of_data(end)
         first, ids = source.firsts(), source.ids()
         # The log may have changed since the batch was planned, or before it is repeated.
+        # 1. Offsets 40 to 59 are planned; the checkpoint has them.
+        # 2. The driver crashes. Meanwhile the log is truncated at 50 and grows again.
+        # 3. Spark repeats the batch: 50 to 59 are other records now. The query fails, or reads 40
+        #    to 49; the next batch restarts at 50.
         planned = StreamOffset(until.offsets, until.ids, epochs=until.epochs)
         gone = lost_logs(planned, ids, {}, source.divergences(planned.same_topics(ids)))
         if gone:
@@ -340,6 +352,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 partition = PlannedPartition(topic, int(number), (min(oldest, stop), stop))
                 begin = partition.within(begin, fail=self._fails)
                 if begin < stop:
+                    # Epochs that begin at the cut or later belong to records that are not read.
                     chain = tuple(entry for entry in until.chain(at) if entry[1] < stop)
                     mark = LogMark(until.ids.get(topic, ""), stop, chain)
                     ranges.append(OffsetRange(topic, int(number), begin, stop, log=mark))
@@ -383,7 +396,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _add_new_partitions(start: Mapping[str, Mapping[str, int]], end: Offsets) -> Offsets:
-    """Return the start with new partitions at their first offset."""
+    """Return the start, with new partitions at offset 0."""
+    # 0, and not the first offset that is left: records of a new partition that are deleted before
+    # the query reads them count as lost.
     return {
         topic: {number: start.get(topic, {}).get(number, 0) for number in numbers}
         for topic, numbers in end.items()

@@ -192,6 +192,7 @@ class TypedValues:
             SerdeError: a value does not fit; names its offset.
         """
         texts = values.to_pylist()
+        # All values together, which is fast; only if that fails, one by one, to name the offset.
         try:
             return self._array(texts)
         except _UNFIT:
