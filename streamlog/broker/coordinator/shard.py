@@ -1,13 +1,13 @@
 """Shard: what a coordinator decides, and the port through which it is run.
 
-A shard is one partition's part of a coordinator, without I/O: requests and time in, a
-`ShardOutcome` out. Rule of the package: a handler reads state and returns the records that *would*
-change it. Only `replay` changes durable state, so loading after a restart is the same code as
-running (compare Kafka's coordinator runtime). Only the state of a running rebalance, which means
-nothing after a restart, is kept in memory without records.
+A shard is one partition's part of a coordinator, without I/O: it gets requests and the time, and
+returns a `ShardOutcome`. A request that has to wait is identified by its ticket, a number from the
+runtime; a later event returns its response. Every ticket is answered exactly once.
 
-A request that has to wait is identified by its ticket, a number from the runtime; a later event
-returns its response. Every ticket is answered exactly once.
+Rules of this package: a handler reads state and returns the records that *would* change it. Only
+`replay` changes durable state, so a restart loads the state by the same code that changes it in
+operation (compare Kafka's coordinator runtime). Only the state of a running rebalance, which means
+nothing after a restart, is in memory without records.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ class Leader:
         return self._advance()
 
     def on_settings(self, settings: ReplicaSettings) -> list[Effect]:
-        """Go by other settings: a smaller `min.insync.replicas` may commit records."""
+        """Apply changed settings: a smaller `min.insync.replicas` may commit records."""
         self.settings = settings
         return self._advance()
 

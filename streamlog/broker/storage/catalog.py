@@ -15,7 +15,7 @@ registered last is always in the file, wherever the process was killed. The id i
 the directory was restored from a backup: then it may lack records that the cluster counts on, and
 the controller does not count its replicas as in sync.
 
-Rule of this module: each file is replaced as a whole, durably, and all but the first have a
+Rules of this module: each file is replaced as a whole, durably, and all but the first have a
 checksum; a file that can't be read is an error that names it. Nothing is guessed.
 """
 
@@ -59,7 +59,8 @@ OFFSET_MAX = 2**63 - 1
 NO_BROKER_EPOCH = -1
 
 DIRECTORY_IDS_MAX = 1000
-"""Starts in a row without a response to their registration; of more, the oldest are dropped."""
+"""The ids that are kept of starts in a row whose registration got no response; older ones are
+dropped."""
 _FORMAT = 1
 _CHECKSUM = "crc32c"
 _ID_BYTES = 16

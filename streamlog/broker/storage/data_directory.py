@@ -1,7 +1,7 @@
-"""Data directory: who owns it, its partition folders, and its staging area.
+"""Folders, Staging: the identity, the partition folders and the staging area of a data directory.
 
-Formatting: an empty directory becomes that of a cluster's broker before the broker starts, and
-that of a single broker when it starts.
+Formatting: an empty directory gets the identity of a node. A broker of a cluster needs that before
+it starts; a single broker formats its directory when it starts.
 
 Folders: a partition has the folder `p-<topic id>-<number>`. It is named by id and not by topic
 name, so a topic that is created again never finds its old files.
@@ -73,7 +73,7 @@ class Folders:
         self._path = path
 
     def rename_stray(self, folder: str) -> str:
-        """Durably rename a folder, so that it is no partition's; return the new name."""
+        """Durably rename a folder, so that it belongs to no partition; return the new name."""
         names = set(self._files.list(self._path))
         stray, number = f"{folder}{STRAY_SUFFIX}", 1
         while stray in names:

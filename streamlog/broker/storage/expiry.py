@@ -1,11 +1,11 @@
-"""Expiry: which segments of a log retention deletes, and the clock that decides.
+"""SteadyTime, expired_segments: which segments retention deletes, and the clock that it uses.
 
 As in Kafka, a segment expires when its newest record is older than `retention.ms`, or when the log
 without it still has `retention.bytes`; segments expire from the oldest on, without a gap. The time
 is the broker's wall clock, but after a leap forward nothing expires for an hour (`SteadyTime`): a
 clock that was set wrong is usually corrected, and deleted records do not come back.
 
-Rule of the file: it decides and does nothing; `retention` acts.
+Rules of this module: it decides, and `retention` acts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from streamlog.broker.config.broker import TopicConfig
 LEAP_MS = 60_000
 """A gain of the wall clock on the monotonic one between two rounds that means it was set."""
 SETTLE_MS = 60 * 60 * 1000
-"""How long the clock has to stay there to be believed. A suspended machine looks the same."""
+"""How long the clock has to stay ahead to be believed. After a machine was suspended, its clock
+leaps in the same way."""
 
 _logger = repeated.logger(__name__)
 

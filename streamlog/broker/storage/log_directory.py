@@ -1,12 +1,12 @@
 """LogDirectory: all partitions under one directory, and the lock on it.
 
-The metadata log (`quorum`) decides which topics exist. `topics.json` lists those of them that are
-here (`TopicState`): folders are created before they are listed there, and deleted after they are
-removed from the list. The first process to open the directory holds its lock; another process gets
-an error with the holder's address. With `read_only` nothing is locked or changed, and a broker may
-be writing.
+The metadata log (`quorum`) decides which topics exist. `topics.json` lists the topics that have
+partitions here (`TopicState`). Folders are created before they are listed in it, and deleted after
+they are removed from it. The first process to open the directory holds its lock; another process
+gets an error with the holder's address. With `read_only` nothing is locked or changed, and a broker
+may be writing.
 
-Checkpoints contain, per log, the offset up to which it is on disk and its start. The event loop
+Checkpoints contain, per log, its start and the offset up to which it is on disk. The event loop
 takes them, and any thread writes them, because that needs three syncs.
 
 Rules of this module: opening after a clean shutdown scans nothing, any other opening scans what may

@@ -1,10 +1,11 @@
 """Retention: rounds over all logs of a directory that remove expired segments.
 
-A round also forgets producers that have been silent for long. `expiry` decides what has expired. It
-is removed in steps: the new log starts become durable, the files are renamed, and later, when no
-reader can have them open, removed. So a missing head without a log start is damage, and a crash
-between two steps leaves files that the next opening removes. An error of one log is logged and
-stops no other. A round runs in small portions, so that requests do not wait for a thousand logs.
+A round also forgets producers that have been silent for a long time. `expiry` decides which
+segments have expired. They are removed in steps: the new log starts become durable, the files are
+renamed, and later, when no reader can have them open, the files are deleted. So a missing head
+without a log start is damage, and a crash between two steps leaves files that the next opening
+removes. An error of one log is logged and does not affect the others. A round runs in small
+portions, so that requests do not wait for a thousand logs.
 """
 
 from __future__ import annotations

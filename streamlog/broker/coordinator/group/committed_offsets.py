@@ -1,4 +1,4 @@
-"""Committed offsets: how far each group has read each partition.
+"""GroupOffsets: the committed offsets, which are the positions of groups in partitions.
 
 A commit returns the change to append; `replay` of that change alters the state. A committed offset
 is the offset of the next record to read. Offsets that no group has used for

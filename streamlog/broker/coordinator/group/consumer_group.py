@@ -502,7 +502,7 @@ class Draft:
     # Changes.
 
     def _update(self) -> bool:
-        """Adopt what the member says; return whether its subscription changed."""
+        """Adopt the description in the heartbeat; return whether the subscription changed."""
         request, caller = self._request, self._caller
         known = self._members.get(self.member_id)
         old = known or Subscriber(member_id=self.member_id)

@@ -1,4 +1,4 @@
-"""Members of consumer groups (KIP-848): subscription, partitions, and their records.
+"""Subscriber, MemberPartitions: a consumer group's members, with their records (KIP-848).
 
     STABLE ──▸ UNREVOKED: it has to give partitions up, and keeps its epoch until it has
        ▴ ▴──── UNRELEASED: another member still holds a partition of its target

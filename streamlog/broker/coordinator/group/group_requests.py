@@ -1,8 +1,8 @@
 """GroupRequests: requests about groups, spread over the shards that own them.
 
 A request that changes a group goes to its shard and may wait there. A request that only reads is
-answered from all shards that it concerns, at once, or for committed offsets after proof that this
-broker still is the coordinator.
+answered at once from all shards that it concerns. A request for committed offsets is answered after
+proof that this broker is still the coordinator (`Proofs`).
 """
 
 from __future__ import annotations

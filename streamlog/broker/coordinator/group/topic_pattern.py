@@ -2,9 +2,9 @@
 
 Matching is linear in the length of the name for every expression, as in RE2 (Kafka's choice,
 KIP-848): an expression becomes a state machine whose states are followed simultaneously, and every
-set of states is cached. So no client can make the broker search without end. The syntax is RE2's,
-without what is useless in names of topics (Unicode classes, word boundaries); the whole name has to
-match. Look-around and back references do not exist in RE2 either.
+set of states is cached. So no expression of a client can keep the broker busy for long. The syntax
+is RE2's, without the parts that are useless in names of topics (Unicode classes, word boundaries).
+RE2 has neither look-around nor back references. The whole name has to match.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ class _Parser:
         return part
 
     def _bounds(self) -> tuple[int, int | None] | None:
-        """Return how often the atom before is repeated; None for once."""
+        """Return how often the preceding atom is repeated; None for once."""
         simple = {"*": (0, None), "+": (1, None), "?": (0, 1)}
         bounds: tuple[int, int | None] | None = simple.get(self._peek())
         if bounds is not None:

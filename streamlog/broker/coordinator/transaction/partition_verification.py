@@ -1,13 +1,14 @@
 """PartitionVerification: checks that a partition is in a transaction before records reach it.
 
-Records of a transaction that its coordinator does not know would never be ended, and would hold up
+A transaction that its coordinator does not know would never end, and its records would hold up
 readers of committed records for ever (KIP-890, part 1). If this broker is the coordinator, it is
 asked for every batch. Another coordinator is asked before the first batch of a transaction in a
 partition (AddPartitionsToTxn with `verify_only`), and the request waits; later requests of the same
 transactional id wait behind it, others do not.
 
-Rule of the file: a marker that arrives during a question ends what was asked about. The response is
-then about the past, and nothing is written because of it.
+Rules of this module: a marker that arrives before the response ends the transaction that the
+request is about. The response is then about a transaction that has ended, and nothing is written
+on its account.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""ProducerIds: producer ids, none of which is ever used twice.
+"""ProducerIds: the source of producer ids, which never returns an id twice.
 
-The controller reserves them in blocks, durably, before the first of a block is used; a crash loses
-the rest of the block (KIP-730).
+The controller reserves ids in blocks, durably, before the first id of a block is used. After a
+crash, the rest of the block is not used (KIP-730).
 """
 
 from __future__ import annotations

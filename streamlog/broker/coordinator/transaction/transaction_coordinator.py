@@ -17,8 +17,8 @@ EndTxn is answered then, so that a producer that commits and reads sees its own 
 `CoordinatedTransaction` is the state of one transactional id, with its record. `MarkerQueue`
 decides which marker goes to which broker, and when to try again.
 
-Rule: in one partition there is at most one attempt per transaction. A second one could reach the
-leader when the producer is in its next transaction, and end that.
+Rules of this module: in one partition, at most one attempt to write a transaction's marker is open.
+A second one could reach the leader when the producer is in its next transaction, and end that one.
 """
 
 from __future__ import annotations

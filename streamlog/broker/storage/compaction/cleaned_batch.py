@@ -5,9 +5,9 @@ remaining records are copied, not encoded again. The first cleaning that finds a
 the time until which it stays: it goes into the batch's base timestamp, and bit 6 of the attributes
 says so. The records' timestamps, which are relative to the base, are adjusted to stay the same.
 
-Rule of the file: no offset goes missing. Where Kafka leaves a gap between batches, this log has a
-batch without records that spans it. It is legal for every client, and a scan can treat each gap as
-damage.
+Rules of this module: no offset is left out. Where Kafka leaves a gap between batches, this log has
+a batch without records that spans it. Such a batch is valid for every client, and a scan can treat
+each gap as damage.
 """
 
 from __future__ import annotations

@@ -6,9 +6,11 @@ most. Opening, reading, writing, syncing and compressing are jobs of a thread, a
 continues when they have ended. After a slice it pauses for as long as the slice took, or longer to
 respect `log.cleaner.io.max.bytes.per.second`, so it uses at most half of the loop's time.
 
-The log with the highest dirty ratio is next. A log that is found damaged is left alone until the
-next opening. Rule of the file: an error in a cleaning never reaches the broker; it is logged, and
-the log itself reports that its disk has failed.
+The log with the highest dirty ratio is next. A log that is found damaged is not cleaned again until
+its next opening.
+
+Rules of this module: an error in a cleaning never reaches the broker. It is logged, and the log
+itself reports that its disk has failed.
 """
 
 from __future__ import annotations

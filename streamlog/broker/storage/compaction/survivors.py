@@ -13,7 +13,7 @@ The map takes 24 bytes per key: 16 of a keyed hash (BLAKE2b with a secret per cl
 deliberate collisions) and 8 of the offset, with open addressing and linear probing. Its memory is
 fixed when it is created; when it is full, the cleaning ends there.
 
-Rule of this module: facts in, decisions out. `cleaning` does the rewrite.
+Rules of this module: it gets facts and returns decisions; `cleaning` does the rewrite.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """OsFiles: the disk, behind the port `files`.
 
-Rule of the file: it is the only module of the broker that opens files.
+Rules of this module: it is the only module of the broker that opens files.
 """
 
 # ruff: noqa: D102 - the port documents the methods

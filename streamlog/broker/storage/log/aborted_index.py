@@ -1,12 +1,12 @@
-"""AbortedIndex: the aborted transactions whose markers are in a segment, in a file beside its log.
+"""AbortedIndex: the aborted transactions whose markers are in a segment, in a file next to its log.
 
 With every Fetch response, a reader of committed records gets the list of aborted transactions, so
 that it can skip their records; the list comes from the `.txnindex`. Entries have Kafka's layout:
 version, producer id, first offset, offset of the marker, and the last stable offset after it. They
 are in order of their markers. The file exists only if there are entries.
 
-Rule of the file: unlike other indexes, this one is not a hint. If it is unsound, it is rebuilt from
-the log before a read is answered, and it is synced with its sealed segment.
+Rules of this module: unlike other indexes, this one is not a hint. If it is unsound, it is rebuilt
+from the log before a read is answered, and it is synced with its sealed segment.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class AbortedIndex:
         self.extend(entries)
 
     def add(self, entry: EndedTransaction) -> None:
-        """Add an entry, whose marker is after those of all others."""
+        """Add an entry; its marker has to be after the markers of all other entries."""
         if self._data is None:
             self._data = bytearray()
         self._data += _ENTRY.pack(_VERSION, *entry[:4])

@@ -1,12 +1,12 @@
 """BatchRun: the batches of several requests that one write can append to a log.
 
-Most batches need only a look at their header and a scan of their records: those of clients, for a
-topic that stores batches as they are. Consecutive ones get their offsets and are written together,
-as the write dominates the cost of an append when batches are small.
+For most batches a check of the header and a scan of the records is enough: for batches of clients
+in a topic that stores batches as they are. Consecutive batches of this kind get their offsets and
+are written together, because the write dominates the cost of an append when batches are small.
 
-Rule of the file: it decides and writes nothing, and it refuses nothing. A batch that is special in
-any way ends the run, and the log appends it alone with the full validation. The module may be
-compiled, where integers wrap: sums are bounded by a segment's size and by the size of requests.
+Rules of this module: it writes nothing and refuses nothing. A batch that is special in any way ends
+the run, and the log appends it alone with the full validation. The module may be compiled, where
+integers wrap: sums are bounded by a segment's size and by the size of requests.
 """
 
 from __future__ import annotations

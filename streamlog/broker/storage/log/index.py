@@ -6,7 +6,7 @@ offset. The newest entries are kept in memory and written by the hundred, into p
 what is left of that, zeros, is cut off when the segment is sealed or closed. Lookups in an index
 larger than a page use a mapping, which is only read (docs/decisions/004).
 
-Rule of the file: an index is a hint. It is never synced before the log. Code that uses an entry
+Rules of this module: an index is a hint. It is never synced before the log. Code that uses an entry
 compares it with the batch that it points at, and rebuilds the index if they disagree. A wrong entry
 that no lookup returns can only make a search begin too early.
 """
@@ -23,7 +23,7 @@ from streamlog.errors import CorruptData
 PENDING_MAX = 256
 """Entries kept in memory before they are written.
 
-A reader beside the writer, or a restart, walks at most this many intervals (1 MiB with Kafka's
+A reader next to the writer, or a restart, walks at most this many intervals (1 MiB with Kafka's
 interval). They are packed as in the file, because a partition that is seldom written keeps them for
 hours.
 """
@@ -31,7 +31,8 @@ ROOM_ENTRIES = 2048
 """Entries that the file has space for after the first write; doubled when it is used up. An index
 without entries has no such space: a thousand idle partitions reserve nothing."""
 READ_BYTES_MAX = 4096
-"""The size up to which an index is read and not mapped: a page and a descriptor cost more."""
+"""The size in bytes up to which an index is read instead of mapped, because a mapping costs a page
+and a descriptor."""
 
 _OFFSET_ENTRY = Struct(">II")
 _TIME_ENTRY = Struct(">qI")

@@ -6,7 +6,7 @@ with every start after a crash: records that were not on disk may be lost then, 
 get their offsets. A client that has read the old records notices when it asks where their epoch
 ended.
 
-Rule of the file: an epoch is durable before its first batch is written, and no batch is written
+Rules of this module: an epoch is durable before its first batch is written, and no batch is written
 while the file names epochs that the log has lost. A log without the file has epoch 0 throughout. A
 file that is damaged, or missing although batches have other epochs, is rebuilt from their headers;
 a new epoch begins then, because the file may have named more.

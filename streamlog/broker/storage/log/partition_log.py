@@ -287,7 +287,7 @@ class PartitionLog:
                 swap.recover(files, directory)
             log._segments.find(log_start_offset)
             last = log._segments.active
-            # A reader beside a running broker must not judge: an unfinished batch is a write in
+            # A reader next to a running broker must not judge: an unfinished batch is a write in
             # progress, not a torn one.
             if read_only:
                 recovery.look_at_end(last)
@@ -380,7 +380,7 @@ class PartitionLog:
 
     @property
     def lacks_records(self) -> bool:
-        """Whether it is damaged or was repaired: other replicas may have more records."""
+        """Whether the log is damaged or was repaired: other replicas may have more records."""
         return bool(self.damage) or self.lost.first_from(self._start_offset) is not None
 
     def watch_damage(self, on_damage: Callable[[], None]) -> None:

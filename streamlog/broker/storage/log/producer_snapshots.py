@@ -4,7 +4,7 @@
 and when the log is closed. `LogProducers` loads the newest sound snapshot, replays the log from
 there, and rebuilds the indexes of aborted transactions that are not trusted.
 
-Rule of this module: a snapshot contains nothing that is not in the log. It is checked when it is
+Rules of this module: a snapshot contains nothing that is not in the log. It is checked when it is
 read, so it is never synced; one that is unsound, or newer than the log's end after a crash, is
 removed.
 """
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 SNAPSHOT_SUFFIX = ".snapshot"
 SNAPSHOTS_KEPT = 2
-"""The newest may be of offsets that a power cut has taken; then the one before it is used."""
+"""The newest snapshot may include batches that a power cut has removed. Then the one before it is
+used."""
 NAME_DIGITS = 20
 
 

@@ -176,7 +176,7 @@ class ProducerState(NamedTuple):
 
 
 class _Look(NamedTuple):
-    """The log's end at one time: a producer whose newest batch is before it is silent since."""
+    """The log's end at one time. A producer without a later batch is silent since then."""
 
     at_ms: int
     end_offset: int

@@ -1,4 +1,4 @@
-"""Recovery: what the end of a log is worth after its process or machine has crashed.
+"""Recovery, LostOffsets: what is left of a log after its process or machine has crashed.
 
 Nothing before the recovery point can be lost. The recovery point is at most one roll behind (see
 `partition_log`), unless damage was found: it stays before the damage, so that the next opening

@@ -6,7 +6,7 @@ keeps its file open for writing until other partitions need the descriptor more 
 sealed segments are opened for each read, so a thousand of them cost no descriptor. `Damage`
 describes a damaged range of a log file: the records, the bytes, and what the operator can do.
 
-Rule of this module: it reads and reports; `recovery` decides whether a range is torn or damaged. A
+Rules of this module: it reads and reports; `recovery` decides whether a range is torn or damaged. A
 range that is known to be damaged is refused, and the batches around it are served. If an index
 entry disagrees with the log, the file is scanned once and both indexes are rebuilt.
 """

@@ -10,7 +10,7 @@ request can reach a thousand partitions whose `segment.ms` ends together, so `Ro
 the rolls by time per request; the others follow in portions between requests. A full segment
 always rolls at once.
 
-Rule of this module: the chain in memory changes after the files have, and only as a whole, so a
+Rules of this module: the chain in memory changes after the files have, and only as a whole, so a
 reader always finds consecutive segments. System errors are raised unchanged: `partition_log`
 decides what they mean for the log, `recovery` what a damaged end means.
 """
@@ -257,7 +257,7 @@ class Segments:
 
     @property
     def has_unsynced(self) -> bool:
-        """Whether anything besides the active segment may not be on disk."""
+        """Whether more than the active segment may not be on disk."""
         return bool(self.unsynced) or self.has_unsynced_names
 
     def add(self, base_offset: int, *, durable: bool = True) -> None:
@@ -493,7 +493,8 @@ class Segments:
     def tell(self, damage: str) -> None:
         """Log a damaged range, once and not for every read of it.
 
-        A reader beside a running broker logs nothing: a change of the files may look like damage.
+        A reader next to a running broker logs nothing, because a change of files can look like
+        damage.
         """
         if self._read_only:
             return

@@ -1,6 +1,6 @@
-"""Truncation, sync and system errors: what happens to a log's files besides appends.
+"""Truncation, PendingSync, LogDisk: cuts and syncs of a log, and what system errors mean for it.
 
-Truncation (KIP-101) cuts off the end of a log that differs from the leader's, in two steps: `begin`
+Truncation (KIP-101) cuts off the end of a log that differs from the leader's, in steps: `begin`
 lowers the synced end, the caller makes that checkpoint durable, and `cut` removes the rest. In the
 reverse order, the log would look damaged after a crash. Segments are removed from the newest on, so
 a crash leaves a prefix of the log. A sync that began before a cut says nothing about later appends,
@@ -79,8 +79,8 @@ class LogDisk:
             raise
         except OSError as error:
             if self._read_only and self._is_retired(error):
-                # A reader beside the broker lost a race with retention: the offset is gone, and the
-                # disk is fine.
+                # A reader next to the broker has lost a race with retention: the offset is gone,
+                # and the disk is fine.
                 raise OffsetOutOfRange(
                     f"{self._name}: {error.filename or 'a segment'} was deleted while it was read"
                 ) from error

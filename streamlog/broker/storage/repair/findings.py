@@ -1,7 +1,7 @@
-"""Findings: what an inspection found, where, and how much it examined.
+"""Finding, InspectionReport: what an inspection found, where, and how much it examined.
 
-Rule of the file: values and nothing else. What a broker that opens the log would finish or undo by
-itself is not damage, but it is reported.
+Rules of this module: it contains values only. Leftovers that a broker finishes or undoes when it
+opens the log are not damage, but they are reported.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Finding:
 
     @property
     def is_damage(self) -> bool:
-        """Whether it is something that the next start does not correct."""
+        """Whether the next start does not correct it."""
         return self.kind not in LEFT_BY_CRASHES
 
 

@@ -1,9 +1,11 @@
 """Inspection: reads every byte of a data directory and reports what is not sound.
 
 Nothing is changed. If no broker has the directory open, it is locked meanwhile; otherwise it is
-read while the broker works. Rule of the file: files are read as they are and not through
-`PartitionLog`, whose recovery would correct what has to be reported. `partition_audit` checks a
-partition, and `partition_repair` repairs it.
+read while the broker works. `partition_audit` checks a partition, and `partition_repair` repairs
+it.
+
+Rules of this module: files are read as they are and not through `PartitionLog`, whose recovery
+would correct what has to be reported.
 """
 
 from __future__ import annotations
