@@ -1,7 +1,7 @@
 """Stream processing for Python on a log of its own that speaks the Kafka protocol.
 
-What is exported here is imported when it is asked for: a broker, which needs nothing of streams,
-starts in a fraction of the time.
+An exported name is imported at its first use. So a broker, which needs nothing of streams, starts
+in a fraction of the time.
 """
 
 from importlib import import_module

@@ -251,6 +251,7 @@ class App(Declarations):
             # Several methods ask for the topology: each warning is given once.
             if text not in self._warned:
                 self._warned.add(text)
+                # Level 3 is the line of the program that calls such a method.
                 warnings.warn(text, UserWarning, stacklevel=3)
         return topology
 

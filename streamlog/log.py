@@ -364,6 +364,7 @@ class Log:
             return Cluster(self._bootstrap, connect, self._clock, cluster_id=cluster_id)
 
         async def enter(host: str, port: int) -> Transport:  # noqa: ARG001 - there is one broker
+            # Without a socket: requests go to the broker of this process.
             return EmbeddedTransport(broker, client_id=self._client_id)
 
         return Cluster(lambda: [broker.advertised], enter, self._clock)
@@ -371,6 +372,7 @@ class Log:
     def _bootstrap(self) -> Sequence[Address]:
         if self._directory is None:
             return self._addresses
+        # Read each time: another process may run the broker by now, at another port.
         listener = LogDirectory.read_listener(self._directory)
         if listener is None:
             raise ConnectionLost(
@@ -437,6 +439,7 @@ class Log:
     async def _serve(self, directory: str) -> None:
         previous = LogDirectory.read_listener(directory)  # Opening removes it.
         broker = Broker.open(directory, config=self._config, clock=self._clock)
+        # Entered first, so closed last: the client of this process needs it until then.
         await self._stack.enter_async_context(broker)
         self._broker = broker
         if self._listen:

@@ -41,7 +41,7 @@ class Feeder:
     counted_by: tuple[str, ...]
     """It has as many partitions as the largest of these topics."""
     is_retimed: bool = False
-    """Whether its times come from `set_timestamp`: a partition without records has none then."""
+    """Whether its times come from `set_timestamp`: a partition without records then has no time."""
 
     def partitions(self, counts: Mapping[str, int]) -> int:
         """Return the number of sources that it stands for."""
@@ -61,13 +61,13 @@ class Subtopology:
     idle_marks_ms: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Per repartition topic that it writes: the idle times for which downstream nodes wait."""
     timed: frozenset[str] = frozenset()
-    """Repartition topics that it writes and after which a node waits for event time to advance."""
+    """Repartition topics that it writes and below which a node waits for event time to advance."""
     looped: frozenset[str] = frozenset()
     """Repartition topics that it reads and that its own output reaches."""
 
     @cached_property
     def retimed(self) -> Mapping[str, tuple[str, ...]]:
-        """Names with times of `set_timestamp`, here and upstream, and the topics that feed them."""
+        """The nodes, here and upstream, whose times `set_timestamp` sets, with the topics above."""
         feeders = (feeder for feeders in self.feeders.values() for feeder in feeders)
         above = {feeder.name: feeder.counted_by for feeder in feeders if feeder.is_retimed}
         return above | {n.name: self.inputs for n in self.nodes if isinstance(n, SetTimestamp)}
@@ -101,8 +101,8 @@ class Subtopology:
     def changelog_topic(self) -> str | None:
         """The topic that holds its state, one partition per task; None if it has no state.
 
-        Reading a repartition topic is state too: what has been read from each source; and so is the
-        stream time that a node keeps.
+        The progress in each source of a repartition topic is state too, and so is the stream time
+        that a node keeps.
         """
         internal = any(topic.internal for topic in self.topics.values())
         timed = any(node.tracks_time for node in self.nodes)
@@ -197,7 +197,7 @@ class Subtopology:
         )
 
     def clocks(self, node: Node) -> list[Node]:
-        """Return the nodes that tell the event time of this node's records."""
+        """Return the nodes that determine the event time of this node's records."""
         return self._above(node, lambda n: isinstance(n, Entry) or n.tracks_time)
 
     def nearest(self, node: Node, wanted: Callable[[Node], bool]) -> list[Node]:

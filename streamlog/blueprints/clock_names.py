@@ -1,6 +1,6 @@
 """Clock names: how time marks identify the way in which an app reads event time from a topic.
 
-A time mark may tell an app an event time (`records.control_batches`). That time means nothing to
+A time mark may carry an event time of an app (`records.control_batches`). It means nothing to
 another app, nor to this app once it reads event time from another field. So a mark names a clock:
 the app's id, and a digest of the function that reads the time. Two functions with equal code are
 one clock; a function that changed is another one, for which marks of the old one no longer count.

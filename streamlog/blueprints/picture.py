@@ -1,6 +1,6 @@
 """Picture: a topology as boxes, groups and arrows, and as text for Mermaid and Graphviz.
 
-Rule: a picture is made from a topology and its blueprint, marks what a later version changes, and
+Rule: a picture is built from a topology and its blueprint, marks what a later version changes, and
 is independent of the drawing. Not done here: positions on a page (`svg`).
 """
 

@@ -124,6 +124,7 @@ class _Types:
         return all(self.reads(*pair) for pair in pairs) and self._optional(new, old, "items")
 
     def _optional(self, new: Schema, old: Schema, word: str) -> bool:
+        # Without the keyword, the new schema accepts anything there.
         return word not in new or (word in old and self.reads(new[word], old[word]))
 
 

@@ -1,7 +1,7 @@
 """Source watch: checks that inputs are the logs that were read, and in which partitions keys lie.
 
 The consumer notices a topic that was created again or a log that was truncated, and `source_lost`
-decides what follows. State knows the topic that it was made from. Tasks and agents without state
+decides what follows. State records the topic that it was built from. Tasks and agents without state
 have only the group's offsets, which brokers delete with the topic; so a starting worker compares
 the ids of all sources with those that the app has recorded.
 
@@ -349,7 +349,7 @@ async def compare_source_ids(log: Log, program: Program, before: OwnTopics) -> O
 
 
 async def _unread(log: Log, program: Program, names: Collection[str]) -> list[str]:
-    """Return the topics without committed offsets of the app and without state made from them."""
+    """Return the topics without committed offsets of the app and without state built from them."""
     without_state = [name for name in names if not program.has_state(name)]
     if not without_state:
         return []

@@ -136,7 +136,7 @@ async def hand_over(
     Args:
         program: the program that continues; its id and topology name the group and the topics.
         snapshot: a snapshot of this program, under this id or another one.
-        log: the log that the snapshot was made of.
+        log: the log that the snapshot was built from.
         mode: the mode, for the note.
         promotion: the promotion, for the note, if the snapshot is that of a promoted version.
         rewind: hand over even if the program has read beyond the snapshot. Rows that it wrote from
@@ -148,7 +148,7 @@ async def hand_over(
     Raises:
         TopologyError: the snapshot is of another program, or topics have other partition counts.
         UsageError: workers of the program are running, or it has read beyond the snapshot.
-        SourceLost: the log is not, or no longer, the one that the snapshot was made of.
+        SourceLost: the log is not, or no longer, the one that the snapshot was built from.
         OffsetOutOfRange: the log no longer holds all records that follow the snapshot.
         CorruptData: a file of the snapshot is missing or damaged.
         TransactionAborted, ProducerFenced: another hand-over ran at the same time, or the log was
@@ -332,7 +332,7 @@ class _HandOverRun:
             logger.debug("topic %s exists", topic)
 
     async def _check_logs(self) -> None:
-        """Check that the log is the one that the snapshot was made of.
+        """Check that the log is the one that the snapshot was built from.
 
         Raises:
             SourceLost: a topic was created again, or its log was truncated.

@@ -270,8 +270,8 @@ class TaskSavepoints:
     async def _finish(self) -> bool:
         """Write the snapshot's manifest if no other worker has; returns whether it exists."""
         savepoint = self._watch.savepoint
-        # The manifest is made of the messages in the topic, not of this worker's own reports: all
-        # workers that write it at the same time then write the same one.
+        # Built from the messages in the topic, and not from this worker's own reports: several
+        # workers that write the manifest at one time then write equal ones.
         if savepoint is None or not savepoint.has_reached(map(str, self._all_tasks)):
             return False
         if not await offload(partial(self._snapshots.has, MANIFEST_FILE)):

@@ -56,7 +56,7 @@ async def find_departure(
     topic_id: bytes,
     begin: int,
 ) -> str:
-    """Return why the store was not made of this changelog; empty if it was, or if unknown.
+    """Return why the store was not built from this changelog; empty if it was, or if unknown.
 
     Args:
         log: the log.

@@ -310,10 +310,10 @@ class Restorer:
                 await asyncio.sleep(LOCK_RETRY_MS / 1000)
 
     def _check_changelog(self, store: RocksStore) -> None:
-        """Check that the state on disk was made of this changelog.
+        """Check that the state on disk was built from this changelog.
 
         Raises:
-            SourceLost: it was made of a changelog that was deleted.
+            SourceLost: it was built from a changelog that was deleted.
         """
         stored = store.get(CHANGELOG_KEY)
         if not stored or not self._changelog_id or stored == self._changelog_id:

@@ -59,7 +59,7 @@ class Present(NamedTuple):
 def policy_of(setting: SourceLostPolicy | None, *, has_state: bool) -> SourceLostPolicy:
     """Return the app's setting; by default `fail` for readers with state, else `earliest`.
 
-    State that was made from records of a lost log may be wrong, which only the user can judge. A
+    State that was built from records of a lost log may be wrong, which only the user can judge. A
     task or an agent without state is correct after reading every record of the new log.
     """
     if setting is not None:
