@@ -81,6 +81,7 @@ class LeaderEpochs:
         #    `_reachable` prefers others for the next look-up.
         name = answer.name or ""
         known = self._topics.get(name)
+        # A former topic of this name, which was deleted: the answer is older than what is known.
         if known is not None and answer.topic_id in known.former_ids:
             return {number: each.leader for number, each in known.partitions.items()}, True
         if known is None:
@@ -114,6 +115,7 @@ class LeaderEpochs:
         newest = self._newest(partition)
         if newest is None or not NO_EPOCH < newest.epoch < epoch:
             return False
+        # The leader of that epoch is unknown, but metadata of older epochs counts as outdated now.
         self._topics[partition.topic].partitions[partition.partition] = ElectedLeader(NOBODY, epoch)
         return True
 
@@ -445,6 +447,7 @@ class Cluster:
         if key in self._transports:
             return self._transports[key]
         async with self._connecting.setdefault(key, asyncio.Lock()):
+            # Another task may have connected while this one waited for the lock.
             if key in self._transports:
                 return self._transports[key]
             address = self._brokers.get(node_id)
@@ -550,16 +553,18 @@ class Cluster:
             )
 
     async def _learn_broker(self, node_id: int, address: Address) -> None:
+        # A broker that has moved: its open connections lead to the old address.
         if self._brokers.get(node_id, address) != address:
             for lane in Lane:
                 await self._drop(node_id, lane, self._transports.get((node_id, lane)))
         self._brokers[node_id] = address
 
     async def _reachable(self) -> int:
-        """Return a broker that is connected or can be; those that have missed elections last."""
+        """Return a broker with an open connection; prefer brokers that know the last elections."""
         connected = [node_id for node_id, lane in self._transports if lane is Lane.MAIN]
         candidates = [each for each in connected if each in self._brokers]
         candidates += [each for each in self._brokers if each not in candidates]
+        # The sort is stable: connected brokers stay first, and brokers that are behind move back.
         for node_id in sorted(candidates, key=self._behind.__contains__):
             try:
                 await self.transport(node_id, Lane.MAIN)

@@ -108,6 +108,7 @@ def _request(cluster: Cluster, times: Mapping[TopicPartition, int]) -> ListOffse
     for partition, time_ms in times.items():
         wanted = ListOffsetsPartition(
             partition_index=partition.partition,
+            # A broker of an older epoch refuses instead of answering from an old log (KIP-320).
             current_leader_epoch=cluster.leader_epoch(partition),
             timestamp=time_ms,
         )

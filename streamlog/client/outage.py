@@ -28,7 +28,7 @@ class Outage(Generic[T]):
         return bool(self._failing)
 
     def begin(self, failing: Iterable[T], now_ms: int) -> bool:
-        """Note failures; return whether they start an outage, which is to be logged."""
+        """Note failures; return whether to log the start of an outage."""
         is_first = not self._failing
         if is_first:
             self._since_ms = now_ms
@@ -40,7 +40,7 @@ class Outage(Generic[T]):
         self._failing.intersection_update(wanted)
 
     def end(self, working: Iterable[T], now_ms: int) -> float | None:
-        """Note what works; return the seconds of the outage if that ends it, to be logged."""
+        """Note what works; return the seconds of the outage to log, None unless it has ended."""
         if not self._failing:
             return None
         self._failing.difference_update(working)

@@ -29,7 +29,8 @@ STALL_CHECKS_MIN: Final = 4
 """Checks without progress before a read has stalled, however much time passes between two of them:
 a process that was suspended has not waited for the log."""
 POLL_MS: Final = 20
-"""How late a range is found complete that ends in a transaction marker, which wakes no poll."""
+"""Milliseconds of one poll. The end of a range is noticed this much later at most if the range ends
+with a transaction marker, which wakes no poll."""
 
 
 class StallGuard:

@@ -245,7 +245,7 @@ class ReplicaAdmin(AdminArea):
         return await self._ask_controller(request, MetadataResponse, read)
 
     async def describe_partitions(self) -> list[PartitionDescription]:
-        """Return all partitions, those of internal topics too, sorted by topic and number."""
+        """Return all partitions, including internal topics', sorted by topic and number."""
 
         def read(response: MetadataResponse) -> list[PartitionDescription]:
             return sorted(
@@ -483,6 +483,7 @@ class ThrottleAdmin(ConfigAdmin, ReplicaAdmin):
         set_before = await self._throttled({each.topic for each in copies})
         for topic, lists in listed(copies).items():
             before = set_before.get(topic, {})
+            # `*` already covers every replica of the topic.
             changes: dict[str, Change] = {
                 name: Append(",".join(replicas))
                 for name, replicas in lists.items()
@@ -564,7 +565,7 @@ def copied(
     under_way: Mapping[TopicPartition, Reassignment],
     moves: Mapping[TopicPartition, Sequence[int] | None],
 ) -> dict[TopicPartition, tuple[list[int], list[int]]]:
-    """Return partition to the brokers it is copied from and those it is copied to.
+    """Return the brokers that each moving partition is copied from, and those it is copied to.
 
     Args:
         places: all partitions.
@@ -577,6 +578,7 @@ def copied(
         move = under_way.get(partition)
         coming = () if move is None else move.adding
         sources = [each for each in place.replicas if each not in coming]
+        # A new move replaces the move in progress; None cancels it, so nothing is copied.
         wanted = moves.get(partition, coming)
         targets = [each for each in wanted or () if each not in sources]
         if targets:

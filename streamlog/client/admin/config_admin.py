@@ -1,7 +1,7 @@
-"""ConfigAdmin: shows and changes the settings of topics and brokers, and lists what has any.
+"""ConfigAdmin: shows and changes the settings of topics and brokers, and lists the resources.
 
-The part of `Admin` that is about settings. Changes to one resource are made together or not at
-all; each takes the place of one value, or adds to a list and takes from it (KIP-339).
+Changes to one resource are made together or not at all. Each change replaces a value, or adds to a
+list or removes from it (KIP-339).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ConfigEntry:
     value: str | None
     """None if the value is sensitive: brokers never send it."""
     source: str
-    """One of `SOURCES`; empty for a source that is not in there."""
+    """One of `SOURCES`; empty for an unknown source."""
     is_read_only: bool
     documentation: str | None
     is_sensitive: bool = False
@@ -78,7 +78,7 @@ class ConfigResource:
     """A topic, a broker or another thing that has settings."""
 
     kind: str
-    """One of `KINDS`; empty for a kind that is not in there."""
+    """One of `KINDS`; empty for an unknown kind."""
     name: str
 
 

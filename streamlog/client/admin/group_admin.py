@@ -91,6 +91,7 @@ class GroupAdmin(AdminArea):
         """Return all groups, or those in one of these states (case-insensitive), sorted by id."""
 
         async def attempt() -> list[GroupListing]:
+            # A broker lists only the groups that it coordinates.
             found: list[GroupListing] = []
             for node_id in await self._cluster.nodes():
                 request = wire.ListGroupsRequest(states_filter=list(states))
@@ -334,6 +335,7 @@ class GroupAdmin(AdminArea):
         """Send a request to the group's coordinator; retry if one of the `codes` may pass."""
 
         async def attempt() -> M:
+            # Looked up in each attempt: some errors mean that the coordinator has moved.
             node_id = await self._cluster.coordinator(group_id)
             response = await self._cluster.call(node_id, request, answer)
             for code in codes(response):

@@ -265,6 +265,7 @@ class QuotaAdmin(AdminArea):
             QuotaFilter(entity_type=kind, match_type=DEFAULT if name is None else EXACT, match=name)
             for kind, name in (entity or {}).items()
         ]
+        # Strict: exactly this entity, without entities that have further parts (KIP-546).
         request = DescribeClientQuotasRequest(components=filters, strict=entity is not None)
         return await self._ask_controller(request, DescribeClientQuotasResponse, read)
 

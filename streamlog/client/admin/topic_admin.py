@@ -261,6 +261,7 @@ class PublishAdmin(AdminArea):
         Raises:
             LogError: the name is invalid, or the broker can't write the file.
         """
+        # An empty file takes one request too.
         view, position = memoryview(data), 0
         while position == 0 or position < len(view):
             piece = view[position : position + STAGE_PIECE_BYTES]
@@ -394,6 +395,7 @@ class TopicAdmin(AdminArea):
             outcomes = [
                 (each.name, each.error_code, each.error_message) for each in response.topics
             ]
+            # Several topics can't be retried as one: those that were created would be refused.
             raise_refused("create topic", outcomes, retriable=len(wanted) == 1)
 
         request = CreateTopicsRequest(
@@ -446,6 +448,7 @@ class TopicAdmin(AdminArea):
                 [(each.name, each.error_code, each.error_message) for each in response.responses],
             )
 
+        # Version 6 of the request has `topics` (KIP-516), older versions have `topic_names`.
         request = DeleteTopicsRequest(
             topics=[DeleteTopicState(name=name) for name in wanted],
             topic_names=wanted,
@@ -467,6 +470,7 @@ class TopicAdmin(AdminArea):
         Raises:
             UnknownTopicOrPartition: a topic does not exist.
         """
+        # `refresh` first: it waits a moment for topics that were just created.
         await self._cluster.retrying(lambda: self._cluster.refresh(names))
         found = await self._cluster.retrying(lambda: self._cluster.describe(names))
         return [_description(topic) for topic in _by_name(found)]

@@ -93,6 +93,7 @@ class OffsetCommits:
         try:
             while True:
                 while self._orders:
+                    # Removed only afterwards: if the task is cancelled, `close` fails this one too.
                     await self._carry_out(self._orders[0])
                     self._orders.popleft()
                 self._drained.set()
@@ -166,8 +167,8 @@ class OffsetCommits:
     async def commit_consumed(self) -> None:
         """Commit the positions that have moved, if auto-commit is on.
 
-        A retriable failure is only logged: a later commit, or the next owner's reading the records
-        again, makes up for it.
+        A retriable failure is only logged: a later commit covers these positions, or the next owner
+        reads their records again.
 
         Raises:
             StreamlogError: a fatal error.

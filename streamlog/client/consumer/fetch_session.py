@@ -62,7 +62,7 @@ class FetchSession:
         self.names = {each.topic_id: partition.topic for partition, each in wanted.items()}
         request = FetchRequest(session_id=self.session_id, session_epoch=self._epoch)
         if self._epoch == FIRST_EPOCH:
-            known = {}
+            known = {}  # A full request: the broker starts with an empty session.
         topics: dict[tuple[str, bytes], list[FetchPartition]] = {}
         for partition, each in wanted.items():
             if _differs(known.get(partition), each):

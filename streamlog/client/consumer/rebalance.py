@@ -48,7 +48,7 @@ class Rebalance:
         self._on_lost = on_revoked if on_lost is None else on_lost
 
     async def settle(self) -> bool:
-        """Revoke and assign what is due; return whether there is a new assignment."""
+        """Carry out pending revocations and a new assignment; return whether there was one."""
         member = self._group.member
         if member is None:
             return False

@@ -187,8 +187,11 @@ class ConsumerMember:
         self.generation_id = response.member_epoch
         if self._is_answering:
             self._told_owned, self._is_unanswered = self._telling, False
+        # The time of the question: the coordinator's session began no earlier.
         self._heard_ms = self._asked_ms
         self._interval_ms = response.heartbeat_interval_ms
+        # An answer that took longer than a session proves nothing about now: the next heartbeat is
+        # due at once.
         self._heartbeat_ms = self._not_before_ms = now_ms
         if self.is_current(now_ms):
             self._heartbeat_ms += self._interval_ms
@@ -301,6 +304,7 @@ class ConsumerMember:
         if self._is_answering:
             request.topic_partitions = self._owned()
             self._telling = self.assignment
+        # Before the answer: if none comes, `_try_again` forgets it.
         self._told_topics = self._topics
         return request
 
@@ -321,6 +325,7 @@ class ConsumerMember:
         named = frozenset(
             TopicPartition(name, number) for name, number in known if name is not None
         )
+        # While no name is known, there is nothing to offer; an empty assignment needs no names.
         if named or not self._target:
             self._offered = named if named != self.assignment or self._is_new else None
             self._is_new = False

@@ -109,6 +109,7 @@ class BulkReceipt:
         """Note the outcome of one batch."""
         self.outstanding -= 1
         if isinstance(outcome, RecordMetadata):
+            # Batches may be acknowledged in any order; the result is about the last record.
             self._last = max(self._last or outcome, outcome)
         else:
             self._error = self._error or outcome
@@ -217,7 +218,7 @@ class Sender:
             self._settle_failure(batch, error)
 
     def _round(self, now_ms: int) -> int | None:
-        """Send what is due; return the time when the next batch is, None if unknown."""
+        """Send all batches that are due; return when the next one is due, None if unknown."""
         for batch in self._accumulator.expired(now_ms):
             self._settle_failure(batch, self._too_late(batch))
         if self._accumulator.wants_identity():
@@ -266,6 +267,7 @@ class Sender:
         data: list[bytes] = []
         room = REQUEST_BYTES_MAX
         for partition in partitions:
+            # Checked before the batch is taken: a batch of any size can be sent, as the last one.
             if room <= 0:
                 break
             batch = self._accumulator.take(partition)
@@ -366,6 +368,7 @@ class Sender:
                 self._refuse(batch, error, bad)
             return
         self._note_trouble(batch, error, "%s: the write failed and will be retried: %s")
+        # The leader may have moved, so it is looked up again before the retry.
         self._cluster.forget([batch.partition.topic])
         self._accumulator.on_retriable(batch, now_ms=self._cluster.clock.now_ms())
 
@@ -396,6 +399,7 @@ class Sender:
             return
         for receipt in straddling:
             if isinstance(receipt, BulkReceipt):
+                # Its records are in both halves now, so it gets one outcome more.
                 receipt.outstanding += 1
 
     def _may_send_rest(self, batch: ProducerBatchBuffer[Receipt], bad: Collection[int]) -> bool:
@@ -560,7 +564,7 @@ class Sender:
         The number of attempts has no bound; the delivery timeout of the batches is the bound.
         """
         if not error.retriable and not topics:
-            raise error
+            raise error  # Without a producer id, no batch can ever be sent.
         for batch in list(self._accumulator.outstanding()):
             if topics and batch.partition.topic not in topics:
                 continue

@@ -137,7 +137,7 @@ class TransactionSettings:
 
 @dataclass(slots=True)
 class OffsetsToSend:
-    """A group's offsets that are to become part of the transaction."""
+    """A group's offsets on their way into the transaction."""
 
     group: GroupMetadata
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
@@ -300,6 +300,7 @@ class TransactionMachine:
             return WaitUntil(self._not_before_ms)
         if due.coordinator not in self._found:
             return Find(due.coordinator)
+        # Noted before the request is sent: even without an answer, the coordinator may have it.
         match due.request:
             case wire.AddPartitionsToTxnRequest() | wire.AddOffsetsToTxnRequest():
                 self._may_be_known = True
@@ -372,7 +373,7 @@ class TransactionMachine:
     def __str__(self) -> str:
         return f"producer {self._settings.transactional_id!r} ({self.phase.name.lower()})"
 
-    # ---- what is due ----
+    # ---- the next request ----
 
     def _due(self, *, is_writing: bool) -> AskCoordinator | None:
         match self.phase:
@@ -473,7 +474,7 @@ class TransactionMachine:
             raise UsageError(f"{self} has no producer id yet")
         return self.identity
 
-    # ---- what came of it ----
+    # ---- outcomes ----
 
     def _on_done(self, request: Message, response: Message) -> None:
         match request, response:

@@ -85,6 +85,7 @@ class TransactionSession:
         self._on_change()
 
     async def _step(self) -> None:
+        # Before `next`: a change after it ends the wait below at once.
         self._look.clear()
         now_ms = self._cluster.clock.now_ms()
         match self._transactions.next(now_ms, is_writing=self._accumulator.has_outstanding):
@@ -172,6 +173,7 @@ class TransactionSession:
             transactions.commit()
             self._accumulator.close_open()
             self._wake()
+            # ABORTING: a record or an offset was lost while the commit waited for the batches.
             await self._until(
                 lambda: transactions.is_over or transactions.phase is TransactionPhase.ABORTING
             )
@@ -259,6 +261,7 @@ class TransactionSession:
             )  # fmt: skip
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
+        # No other task runs between the check and `clear`, so no change is missed.
         while not is_so():
             self._changed.clear()
             await self._changed.wait()
