@@ -1,6 +1,6 @@
-"""BrokerSession: this process in the view of the controller: registered, alive, allowed to lead.
+"""BrokerSession: registers this process with the controller, and sends its heartbeats.
 
-`quorum.broker_lifecycle` decides what to send, and when; this module sends it by way of the quorum.
+`quorum/broker_lifecycle` decides what to send, and when; this module sends it to the controller.
 """
 
 from __future__ import annotations
@@ -116,21 +116,24 @@ class BrokerSession:
         self._lifecycle.on_damage(places)
 
     def tick(self) -> None:
-        """Send what is due."""
+        """Send registrations and heartbeats that are due."""
         self._check_space()
         while (
             send := self._lifecycle.on_tick(self._clock.now_ms(), self._metadata.offset)
         ) is not None:
             answer = self._submit(send.request)
+            # One request at a time. In the controller's own process the answer is there at once,
+            # and may make the next request due.
             if isinstance(answer, asyncio.Future):
                 answer.add_done_callback(partial(self._on_done, send))
                 return
             self._on_answer(send, answer)
 
     def _check_space(self) -> None:
-        """Check the disk.
+        """Check whether the disk is full, at most once per heartbeat.
 
-        While it is full, others lead, unless a partition has no other replica.
+        A broker with a full disk asks others to lead, unless a partition depends on this broker:
+        then that partition would have no leader.
         """
         now_ms = self._clock.now_ms()
         if now_ms < self._look_ms or not self._directory.config.quorum.voters:
@@ -147,6 +150,7 @@ class BrokerSession:
                 *(node_id, self._directory.path),
             )
         elif was_full and not self._lifecycle.is_full:
+            # So that the next full disk is logged at once, as the first one was.
             repeated.forget(__name__)
             _log.warning("the disk of broker %d has space again", node_id)
 
@@ -155,6 +159,8 @@ class BrokerSession:
         return self._lifecycle.next_deadline_ms()
 
     def _on_done(self, send: SendRegistration, done: asyncio.Future[Message]) -> None:
+        # No response: the controller may or may not have handled the request. It is sent again,
+        # under another number, so that a late response to this one is not taken for the next one's.
         if done.cancelled() or done.exception() is not None:
             self._lifecycle.on_lost(send.number, self._clock.now_ms())
             self._on_changed(None)

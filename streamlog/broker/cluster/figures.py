@@ -1,9 +1,8 @@
-"""Figures: counters of a cluster's events, and the state of one of its brokers, as plain numbers.
+"""Figures: counters of a cluster's events, and the state of one of its brokers, as numbers.
 
-Nothing is counted while records are served: events are read off the changes of the committed
-metadata, and the state of a broker is computed when it is requested. Names and meanings are those
-of Kafka's metrics; `cli.broker_web` presents them. Counters only grow, from the start of the
-process.
+Serving records updates no counter: events come from the changes of the committed metadata, and the
+state of a broker is computed on request. Names and meanings are those of Kafka's metrics;
+`cli/broker_web` shows them. Counters only grow, from the start of the process.
 """
 
 from __future__ import annotations
@@ -94,8 +93,10 @@ class ClusterFigures:
             # One change may shrink and expand the set at once; it then counts for both.
             self.isr_shrinks += bool({*before.isr} - {*after.isr})
             self.isr_expands += bool({*after.isr} - {*before.isr})
+        # Only the node that decided an election counts it, so that sums over all nodes are right.
         if deciding_ms is None or after.leader_epoch == before.leader_epoch:
             return
+        # A new epoch without a leader is the beginning of an outage, not an election.
         if after.leader != NO_LEADER:
             self.elections.add(deciding_ms)
             self.unclean_elections += after.last_unclean_epoch == after.leader_epoch
@@ -166,6 +167,7 @@ def count_figures(
         if node_id in partition.replicas
     ]
     led = [(name, each) for name, each in of if each.leader == node_id]
+    # A topic can be in the metadata before its log is created here: it has no settings yet.
     spare = [
         len(each.isr) - configs[name].min_insync(each.replication_factor)
         for name, each in led

@@ -1,8 +1,9 @@
-"""Forwarding: passes requests on to the controller, wherever in the cluster it is.
+"""Forwarding: passes requests on to the active controller, in this process or in another.
 
-A broker that is the active controller decides itself; another one sends the request to the active
-controller on behalf of its client, and repeats it while there is none, until the client's time-out.
-A request on behalf of a client is not passed on again: a node that is not the controller says so.
+A broker that is the active controller decides itself. Another one sends the request to the active
+controller on behalf of its client, and repeats it, until the client's time-out, while there is no
+controller. A node never passes on a request that another node has passed on: if it is not the
+controller, it returns NOT_CONTROLLER.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """MetadataPublisher: makes committed changes of the metadata take effect on this broker.
 
-Logs are created and deleted, partitions become led or followed, settings, users and ACLs take
-effect. A batch of the metadata log counts as a whole, in this order: live brokers, settings,
-deletions, and last leaders and followers, each as of the end of the batch. What is committed can't
-be refused any more: what the disk refuses now is logged and tried again, and at the latest done by
-the next start.
+It creates and deletes logs, makes this broker lead or follow partitions, and applies settings,
+users and ACLs. A batch of the metadata log is applied as a whole, in this order: live brokers,
+settings, deletions, and then leaders and followers, each as of the end of the batch. A committed
+change can't be refused any more: if the disk refuses it, that is logged, and the change is tried
+again, at the latest at the next start.
 
 Rule of the file: it deletes only what the metadata says is deleted or moved elsewhere. A topic that
 the metadata does not know is kept under another name.

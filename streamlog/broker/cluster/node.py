@@ -1,9 +1,9 @@
 """ClusterNode: a broker's part in its cluster, of one broker or of many.
 
-Requests that change the cluster go to the controller; committed metadata is applied to this broker;
-and the controller knows that the broker is alive. The broker acts on the metadata only from its own
-registration on (rule R1): older metadata may concern the process before this one, or a cluster from
-which this node was cut off for long.
+It passes requests that change the cluster to the controller, applies committed metadata to this
+broker, and tells the controller that the broker is alive. The broker acts on the metadata only once
+that includes its own registration (rule R1): older metadata may be about an earlier process of this
+broker, or outdated because this node was cut off from the cluster.
 """
 
 from __future__ import annotations
@@ -267,6 +267,7 @@ class ClusterNode:
             self._session.stop()
             self._on_due()
             await self._wait_for_release()
+        # Last: this node may be the controller itself, which the hand-over needs.
         self.quorum.stop()
         await asyncio.wait([self._running])
 
@@ -275,6 +276,7 @@ class ClusterNode:
         forsaken_ms = 0
         while not self._session.may_end and forsaken_ms < FORSAKEN_MS:
             await asyncio.sleep(LOOK_MS / 1000)
+            # Time without a controller in one piece; it starts again when one is elected.
             forsaken_ms = forsaken_ms + LOOK_MS if self.quorum.controller_id is None else 0
 
     async def close_connections(self) -> None:
@@ -388,6 +390,7 @@ class ClusterNode:
             except StreamlogError as error:
                 failure = error
         if failure is not None:
+            # A broker that is alone registers within `begin`, whose caller gets the failure.
             if self._failed is None:
                 raise failure
             if not self._failed.done():

@@ -1,4 +1,4 @@
-"""Connections to the other brokers of the cluster, and the credentials they use."""
+"""NodeConnections: connections to the other nodes of the cluster, and their credentials."""
 
 from __future__ import annotations
 
@@ -105,6 +105,7 @@ def check_trusted(config: BrokerConfig, listener: Listener, principal: str | Non
 
     `principal` is the principal of their certificates; None without certificates.
     """
+    # With SASL, the user of the brokers is a super user by itself; see `peer_principals`.
     if config.security.authorizer == AUTHORIZER_NONE or listener.has_sasl:
         return
     if (principal or ANONYMOUS) in super_users_of(config.security.super_users):
@@ -122,7 +123,7 @@ def check_trusted(config: BrokerConfig, listener: Listener, principal: str | Non
 
 
 def peer_principals(config: BrokerConfig) -> frozenset[str]:
-    """Return the principals of brokers by SASL; they may do everything."""
+    """Return the principal of brokers that connect by SASL; it may do everything."""
     return frozenset({of_user(config.peers.user)}) if config.peers.user else frozenset()
 
 
@@ -219,6 +220,7 @@ class BrokerPeers:
         async with self._connecting.setdefault(node_id, asyncio.Lock()):
             address = self._address(node_id)
             known = self._connections.get(node_id)
+            # A broker that has moved is registered with another address.
             if known is not None and known[0] == address:
                 return known[1]
             if known is not None:
@@ -246,6 +248,7 @@ class BrokerPeers:
             )
         except LogError as refusal:
             message = f"broker {node_id} refuses this one, or is not trusted by it: {refusal}"
+            # Logged once, not for each attempt: a wrong password makes every one of them fail.
             if self._refusals.get(node_id) != message:
                 self._refusals[node_id] = message
                 _log.error("%s", message)
@@ -269,6 +272,8 @@ class NodeConnections:
     """
 
     def __init__(self, config: BrokerConfig, metadata: ClusterMetadata) -> None:
+        # Separate connections by purpose: a node answers the requests of a connection in order, so
+        # that a slow request would hold up all behind it, such as fetches of the metadata log.
         self._metadata = metadata
         voters = config.quorum.addresses()
         peer = peer_listener(config)

@@ -69,7 +69,7 @@ __all__ = [
 ]
 
 PARTITIONS_MAX = 10_000
-"""Partitions of one topic; each is a directory with open files."""
+"""The most partitions of one topic; each is a directory with open files."""
 FLUSH_ALWAYS = "always"
 FLUSH_OS = "os"
 
@@ -234,6 +234,7 @@ class BrokerConfig:
                 raise unknown_setting("broker", name, _FIELDS)
             sections[field.section][field.name] = value
         if bounds:
+            # Last, so that `max.connections.per.listener` wins over Kafka's spelling.
             given = sections["connections"].get(_LISTENER_BOUNDS)
             bounds = [*bounds, *([given] if given else ())]
             sections["connections"][_LISTENER_BOUNDS] = ",".join(bounds)

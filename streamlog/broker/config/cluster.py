@@ -1,8 +1,9 @@
 """The settings of a cluster: its controller quorum, sessions, replication, inter-broker access.
 
-Rule of the file: that of `config`. Names are Kafka's on the wire, except those of the inter-broker
-user and password, which are part of a JAAS text in Kafka. `settings` defines the types of fields.
-The settings of the quorum can't be changed while a broker runs.
+Rule of the file, as in `config/broker`: a setting without an effect is not declared. Names are
+Kafka's on the wire, except those of the inter-broker user and password, which are part of a JAAS
+text in Kafka. `settings` defines the types of fields. The settings of the quorum can't be changed
+while a broker runs.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from streamlog.broker.config.settings import (
 from streamlog.errors import ConfigError
 
 BY_CLUSTER = 0
-"""The number depends on how many brokers there are."""
+"""The value of `default.replication.factor` that derives it from the number of brokers."""
 REPLICAS_MAX = 100
 """The most replicas of one partition; each is a full copy."""
 DAY_S = 24 * 60 * 60
@@ -399,7 +400,7 @@ class QuorumConfig:
 
     def __post_init__(self) -> None:
         check_table(self)
-        self.addresses()
+        self.addresses()  # Raises ConfigError for a malformed list, before anything uses it.
 
     def addresses(self) -> dict[int, Address]:
         """Return the addresses of the voters by node.id; empty if this node is alone."""
@@ -418,6 +419,7 @@ class QuorumConfig:
 
     def voter_ids(self, node_id: int) -> tuple[int, ...]:
         """Return the ids of the voters, as node `node_id` sees them."""
+        # A node without `controller.quorum.voters` is a cluster of its own, and its only voter.
         return tuple(sorted(self.addresses())) or (node_id,)
 
     @property
@@ -459,6 +461,7 @@ class QuorumConfig:
 def _voter(word: str) -> tuple[int, Address]:
     """Parse node id and address of a voter, such as `1@host:9092` or `1@[::1]:9092`."""
     node_id, _, address = word.partition("@")
+    # From the right: an IPv6 address has colons, too.
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     is_sound = node_id.isdecimal() and port.isdecimal() and host

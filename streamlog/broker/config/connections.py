@@ -3,7 +3,8 @@
 Listeners come from Kafka's three settings: `listeners` says where the broker listens,
 `listener.security.protocol.map` with which security protocol, and `advertised.listeners` which
 endpoint clients get instead. A listener whose name is a security protocol uses that protocol.
-Rule of the file: that of `config`: a setting without an effect is not declared.
+
+Rule of the file, as in `config/broker`: a setting without an effect is not declared.
 """
 
 from __future__ import annotations
@@ -177,10 +178,12 @@ class ConnectionConfig:
 
     def max_connections_from(self, address: str) -> int:
         """Return the limit of connections from one address."""
+        # An IPv6 socket shows IPv4 clients with mapped addresses; the setting has plain ones.
         named = _counts(self.max_connections_of_addresses)
         return named.get(address.removeprefix("::ffff:"), self.max_connections_per_address)
 
 
+# Cached: asked for each new connection. Of equal names the last one counts.
 @lru_cache(maxsize=16)
 def _counts(text: str) -> Mapping[str, int]:
     pairs = (each.strip().rpartition(":") for each in text.split(",") if each.strip())
@@ -192,7 +195,7 @@ _LISTENER = re.compile(r"(?P<name>[A-Za-z0-9_]+)://(?P<host>\[[^\]]*\]|[^:]*):(?
 
 
 class AdvertisedEndpoint(NamedTuple):
-    """The endpoint by which a client has reached a broker; it sees others by the same listener."""
+    """The endpoint that a client has connected to; it gets other brokers' of the same listener."""
 
     listener: str
     """The name of the listener."""
@@ -206,7 +209,7 @@ class Listener:
 
     name: str = PLAINTEXT
     host: str = "127.0.0.1"
-    """Empty for all addresses."""
+    """The address to listen on; empty for all addresses of the machine."""
     port: int = 0
     protocol: str = PLAINTEXT
     advertised: tuple[str, int] | None = None
@@ -288,6 +291,7 @@ def _parse_endpoints(setting: str, text: str) -> dict[str, tuple[str, int]]:
         name, place = found["name"].upper(), (found["host"].strip("[]"), int(found["port"]))
         if name in places:
             raise ConfigError(f"{setting}: {name} occurs twice")
+        # Port 0 may occur more than once: the system chooses a different port each time.
         if place[1] and place in places.values():
             raise ConfigError(
                 f"{setting}: two listeners have the address {item.partition('://')[2]}"

@@ -1,7 +1,7 @@
-"""The settings of the group and transaction coordinators, a part of the broker's (`config`).
+"""The settings of the group and transaction coordinators, a part of the broker's settings.
 
-Rule of the file: as in `config`, a setting without an effect is not declared. Names are Kafka's on
-the wire; `settings` defines the types of fields.
+Rule of the file, as in `config/broker`: a setting without an effect is not declared. Names are
+Kafka's on the wire; `settings` defines the types of fields.
 """
 
 from __future__ import annotations
@@ -133,6 +133,8 @@ class GroupConfig:
         """
         if not overrides:
             return self
+        # Only those with a broker setting have an effect here; the others are Kafka's, for share
+        # and streams groups, and are ignored.
         own = check_settings(GROUP_RESOURCE, overrides)
         inherited = {
             each.setting.broker_name: getattr(own, each.attribute)

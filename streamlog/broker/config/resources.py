@@ -276,6 +276,7 @@ def check_settings(kind: int, texts: Mapping[str, str]) -> Any:  # noqa: ANN401 
 
 def effective(kind: int, texts: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the value of each setting as text; `inherited` are the broker's settings by name."""
+    # The table's defaults stand in for values that are not set; those of the broker replace them.
     own = texts_of(check_settings(kind, texts))
     for name, setting in resource_settings(kind).items():
         if name not in texts and setting.broker_name:

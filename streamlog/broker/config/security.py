@@ -1,7 +1,8 @@
 """SecurityConfig: the table of settings for listeners, TLS, SASL and ACLs.
 
-A part of `config`. The names are Kafka's, except those of PEM files, which need no password of a
-store. These settings hold while the broker runs: access can't be changed over the wire.
+A part of the settings in `config/broker`. Names are Kafka's, except those of PEM files, which need
+no password of a store. These settings hold while the broker runs: access can't be changed over the
+wire.
 """
 
 from __future__ import annotations

@@ -46,9 +46,9 @@ LOG_APPEND_TIME = "LogAppendTime"
 AS_PRODUCED = "producer"
 UNCOMPRESSED = "uncompressed"
 BY_REPLICAS = 0
-"""The number of replicas depends on how many there are."""
+"""The value of `min.insync.replicas` that derives the number from the replication factor."""
 INSYNC_USUAL = 2
-"""For three replicas or more: any one of them can fail."""
+"""The derived number with three replicas or more: any one of them can fail."""
 EVERY = "*"
 """All replicas, instead of a list."""
 REPLICAS = Form(
@@ -77,6 +77,8 @@ class TopicConfig:
         ),
         ("delete", "compact"),
     )
+    # Kafka keeps a week. Records carry event time, so with a limit of a week, a year of history
+    # would be lost within minutes after it is loaded.
     retention_ms: int = integer(
         FOR_EVER,
         NamedSetting(
@@ -440,18 +442,22 @@ class TopicConfig:
 
     @property
     def takes_marks(self) -> bool:
-        """Whether time marks may be written."""
+        """Whether time marks may be written (decision 008)."""
+        # In a compacted topic a record's place in the log means nothing, so neither would a mark's.
         return self.mark_quiet_ms >= 0 and not self.compacts
 
     @property
     def roll_ms(self) -> int:
         """The age, in ms of record time, at which a segment is sealed."""
+        # The active segment is not compacted. To compact a record before the lag has passed, its
+        # segment has to be sealed by then (KIP-354).
         if not self.compacts:
             return self.segment_ms
         return min(self.segment_ms, self.max_compaction_lag_ms)
 
     def min_insync(self, replication_factor: int) -> int:
         """Return how many replicas of a partition must be in sync."""
+        # Capped by the replicas: a broker-wide 2 must not stop writes to topics with one replica.
         usual = INSYNC_USUAL if replication_factor > INSYNC_USUAL else 1
         return max(1, min(self.min_insync_replicas or usual, replication_factor))
 
@@ -479,6 +485,7 @@ def is_listed(replicas: str, partition: int, broker: int) -> bool:
     return listed is None or (partition, broker) in listed
 
 
+# Cached: a leader asks for each partition of each follower's fetch.
 @lru_cache(maxsize=256)
 def _parse_replicas(replicas: str) -> frozenset[tuple[int, int]] | None:
     """Return the replicas of a list, as partition and broker; None for all."""
