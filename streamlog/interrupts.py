@@ -84,8 +84,8 @@ class _QuietHook:
 def exit_quietly_if_uncaught() -> None:
     """Make an uncaught `KeyboardInterrupt` end a script with code 130 and no traceback.
 
-    For scripts that define an app, also if they are interrupted while they import streamlog. An
-    interactive session is left as it is.
+    For scripts that define an app, also if they are interrupted while they import streamlog. It
+    leaves an interactive session unchanged.
     """
     # Interactive sessions have a prompt, `ps1`.
     if not hasattr(sys, "ps1") and not isinstance(sys.excepthook, _QuietHook):

@@ -1,8 +1,8 @@
 """Blueprint: a topology as plain data, to store and to compare with a later one.
 
 It has names, kinds, connections, topics, stores, the forms of serdes and the definitions of
-windows, but no functions, which can't be compared. Nodes are described by their fields, whatever
-kinds there are. Rules: a node that the user has not named is called by its kind and its position
+windows, but no functions, which can't be compared. Each node is described by its fields, whatever
+its kind. Rules: a node that the user has not named is called by its kind and its position
 after a named node, so that adding such a node does not rename the others. `content` describes what
 a store holds; two programs may share its rows only if their descriptions agree
 (`topology_difference`). Not done here: comparing (`topology_difference`), and where it is stored

@@ -353,8 +353,8 @@ class GlobalReader:
             self._apply(polled)
         # Also without records: a store whose progress is older than `AWAY_MS_MAX` is read again.
         elif polled or self._clock.wall_ms() - self._told_ms >= TELL_MS:
-            # The disk may block, so rows go there on a thread. The progress is stored after the
-            # rows: after a crash in between, the records are applied again, and none is missing.
+            # The disk may block, so a thread writes the rows. The progress follows them: after a
+            # crash in between, the records are applied again, and none is missing.
             await asyncio.to_thread(self._apply, polled)
             await self._tell()
 
@@ -381,7 +381,7 @@ class GlobalReader:
             self.tables.apply(partition.topic, records.keys, records.values)
 
     async def _is_loaded(self, reader: RangeReader) -> bool:
-        """Return whether all that was there is read; brings `left` up to date."""
+        """Return whether everything up to the ends at the start is read; updates `left`."""
         is_loaded = await reader.is_at_end()
         self.left = dict.fromkeys(self.tables.topics, 0)
         for partition, offsets in reader.remaining.items():

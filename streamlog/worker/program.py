@@ -139,7 +139,7 @@ class Program:
 
     @property
     def global_memory_bytes(self) -> int:
-        """The memory of global tables on disk: a quarter of that for state, if there are any."""
+        """The bytes for global tables on disk: a quarter of the memory for state; 0 without any."""
         on_disk = any(table.backend == "rocksdb" for table in self.topology.global_tables)
         return self.state_memory_bytes // 4 if on_disk else 0
 

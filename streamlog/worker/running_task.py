@@ -154,7 +154,7 @@ def progress_of(
     places: Mapping[TopicPartition, StartOffset],
     judge: Judge,
 ) -> TaskProgress | None:
-    """Return the progress in a state, with new positions for inputs that are other logs by now.
+    """Return the progress in a state, with new positions for inputs whose logs were replaced.
 
     Raises:
         SourceLost: `source_lost` is "fail"; the state is closed.

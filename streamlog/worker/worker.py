@@ -253,7 +253,7 @@ class Worker:
     async def _run(
         self, log: Log, watch: SavepointWatch, stop: asyncio.Event, cut: SavepointCut | None
     ) -> None:
-        """Run the worker until `stop` is set; with a cut, until all tasks of the app are there."""
+        """Run until `stop` is set; with a cut, until all tasks of the app have reached it."""
         program = self._program
         async with AsyncExitStack() as stack:
             # First, so that a taken address ends the worker before it changes anything.

@@ -124,12 +124,12 @@ class RefusedSinks:
         return settlement
 
     def _note(self, topic: str, writer: _Writer) -> None:
-        """Note a writer of a topic; a record's writer is unknown if there are several.
+        """Note a writer of a topic.
 
-        `FAIL` of any of them counts then.
+        If a topic has several writers, the writer of a record is unknown, and `FAIL` of any of
+        them counts.
         """
         known = self._writers.get(topic, writer)
-        # A refused record names its topic and not its node, so the strictest policy decides.
         is_stricter = writer.policy == on_error.FAIL
         policy = writer.policy if is_stricter else known.policy
         names = {*known.node.split(", "), writer.node}

@@ -120,9 +120,12 @@ class InputEnds:
         """
         await self._wake.wait()
         async with AsyncExitStack() as stack:
-            # Foreign topics up to their last stable offset, as tasks read only committed records.
-            # The app's own topics up to the high watermark: a transaction of a task upstream may be
-            # committed, by its offsets, a moment before its marker is in the repartition topic.
+            # Foreign topics up to their last stable offset, as tasks read only committed records;
+            # the app's own topics up to the high watermark:
+            # 1. A task upstream commits: the group has its offsets, and so the level above is done.
+            # 2. The marker of its transaction is not in the repartition topic yet, so the last
+            #    stable offset there is before its records.
+            # 3. With that as the end, the question would be settled without these records.
             committed = await stack.enter_async_context(
                 self._log.consumer(group_id=self._topology.app_id, isolation_level="read_committed")
             )

@@ -88,7 +88,7 @@ class SubstituteWorker:
         """
         now_ms = self._clock.now_ms()
         if self._work is not None:
-            # Before its time, as only `rest` stops it.
+            # Too early: only `rest` and the end of the block stop it.
             if self._work.done():
                 raise self._work.result() or UsageError(
                     f"the worker of {self._program.app_id!r} ended early: repeat the command"

@@ -59,7 +59,7 @@ class Work(Protocol):
     """The work of a worker, until the event is set or up to a cut."""
 
     async def __call__(self, stop: asyncio.Event, *, cut: SavepointCut | None) -> None:
-        """Work until `stop` is set; with a cut, until all tasks of the app are there."""
+        """Work until `stop` is set; with a cut, until all tasks of the app have reached it."""
 
 
 class SavepointWatch:

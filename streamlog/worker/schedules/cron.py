@@ -5,11 +5,11 @@ says what happens then. Runs on the leader are recorded in the log (`RunLog`). A
 after a time without any worker, knows which runs are done, which were missed, and which were
 interrupted.
 
-Rule: a due time is claimed in the log before its run, so a worker that wrongly believes to be the
-leader runs nothing twice:
+Rule: a due time is claimed in the log before its run, so a worker that wrongly believes that it is
+the leader runs nothing twice:
 
 1. A leads and is blocked. B becomes leader, claims 12:00 and runs it.
-2. A continues, still believes to lead, and claims 12:00 as well.
+2. A continues, still believes that it leads, and claims 12:00 as well.
 3. A reads its claim back: B's is earlier in the log, so A runs nothing.
 
 Timers with short intervals are not claimed; they record their progress at intervals. Runs on every

@@ -36,7 +36,7 @@ class _RunRecord(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """The runs of one schedule, as far as they are recorded."""
+    """The recorded runs of one schedule."""
 
     done_ms: int
     """Due times up to this one are done; initially the time of the schedule's first record."""

@@ -326,7 +326,8 @@ class ChangelogReader:
 
     async def _departure(self, consumer: Consumer, begin: int) -> str:
         """Return why the store can't be continued; empty if it can, or if unknown."""
-        # Outside of these bounds the offset alone shows the departure (`Restoration`).
+        # A store beyond these bounds is rebuilt anyway (`Restoration`). For a store that is new, or
+        # at the start of the log, there is no record to compare.
         if not begin < changelog_offset(self._store) <= self.end:
             return ""
         return await find_departure(

@@ -472,7 +472,7 @@ def refuse_lost(
         accept_state_loss: consent for changelogs.
 
     Raises:
-        SourceLost: there is such a topic, and no consent.
+        SourceLost: there is such a topic, and the user has not agreed to its loss.
     """
     changelogs = _changelogs(topology)
     for name in sorted((changelogs | _repartitions(topology)) & before.ids.keys()):
@@ -529,7 +529,7 @@ class OwnTopicsLog:
         Call it before any topic is created.
 
         Raises:
-            SourceLost: a topic was deleted or created again, and there is no consent.
+            SourceLost: a topic was deleted or created again, and the user has not agreed to that.
         """
         topic = version_topic(self._topology.app_id)
         before = decode_own_topics(await read_whole_topic(self._log, topic))
