@@ -55,7 +55,7 @@ class CorruptBatches:
 
 ROWS_MAX = 10_000
 TIMESTAMP_MS_MAX = (2**63 - 1) // 1_000
-"""Spark counts microseconds in 64 bits."""
+"""The latest time that Spark can hold: it counts microseconds in 64 bits."""
 CREATE_TIME = 0
 LOG_APPEND_TIME = 1
 

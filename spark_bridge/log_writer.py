@@ -71,7 +71,7 @@ SAMPLED = 200
 KEYS_ENOUGH = 64
 """No other partitioner places this many keys in the same partitions by chance."""
 MISPLACED_MIN = 2
-"""A single misplaced key may have been sent to a partition explicitly."""
+"""Fewer misplaced keys are ignored: one may have been sent to a partition explicitly."""
 
 
 def partitioner_of(options: WriteOptions, topic: str, count: int) -> Partitioner:

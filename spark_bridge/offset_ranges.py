@@ -52,7 +52,7 @@ class LogMark:
     """Identity of a log: a new or truncated one may hold other records at the same offsets."""
 
     topic_id: str = ""
-    """As Kafka's tools print it; empty if unknown."""
+    """The topic ID as Kafka's tools print it; empty if unknown."""
     offset: int = 0
     epochs: EpochChain = ()
     """Leader epochs of the records before the offset."""
@@ -324,7 +324,7 @@ class LostLog(NamedTuple):
     place: TopicPartition
     what: str
     same_until: int
-    """The first offset with a changed record; 0: all records have changed."""
+    """The first offset with a changed record; 0 if all records have changed."""
 
     @property
     def text(self) -> str:

@@ -47,7 +47,7 @@ from streamlog.windows.emit import UNKNOWN_MS, Source
 PIECE_ROWS = 4_000
 """A piece of at least this many rows ends with its current window."""
 EXPANDED_ROWS = 1_000_000
-"""Rows made at a time for overlapping windows."""
+"""The number of rows that are repeated for overlapping windows at a time."""
 SUM_MAX = float((1 << 63) - (1 << 43))
 """Below this limit, a floating-point sum of magnitudes has a relative error under 2^-20, so the
 exact sum fits into 64 bits."""
@@ -222,7 +222,8 @@ CHUNK_ROWS = 200_000
 """Records folded at a time."""
 BEFORE_ALL_MS = -(1 << 62)
 TIME_MS_MAX = 1 << 50
-"""Far beyond the year 9999; sums of two don't overflow. The task refuses later times."""
+"""The latest time that is folded, far beyond the year 9999. The sum of two such times fits into 64
+bits."""
 
 _encode = msgspec.msgpack.Encoder().encode
 

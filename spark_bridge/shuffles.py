@@ -133,7 +133,7 @@ class ShuffleRows:
                     self._rows.append((*place, LAST, 0, None, None, None, None))
 
     def drain(self, *, is_last: bool = False) -> Iterator[pa.RecordBatch]:
-        """Yield the rows if they fill a batch; all of them with `is_last`."""
+        """Yield the rows if they fill a batch; with `is_last`, yield them in any case."""
         for way in self._ways.values():
             for foldable in () if way.foldable is None else way.foldable.drain():
                 yield _batch_of(foldable)

@@ -78,7 +78,7 @@ class SourceKind:
     """A position in every partition: a word, offsets or times by partition, or one time."""
 
     option: str
-    """The option that gives it, for errors."""
+    """The option that sets the position, for errors."""
     word: str | None = None
     offsets: ByPartition | None = None
     times_ms: ByPartition | None = None
@@ -377,7 +377,7 @@ class WriteOptions:
     """Folder of staged segments for logs that don't accept them before publication."""
     compression: Compression
     partitioner: Partitioner | None
-    """Places keys; None: as the app declares, else the default."""
+    """The partitioner; None stands for the one that the app declares, else for the default."""
     app: str | None
     """The app that declares topics, `module:name`."""
 

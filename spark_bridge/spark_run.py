@@ -80,7 +80,7 @@ class SparkRun:
             on_read: called by a thread after tasks have read records; None: no progress is shown.
         """
         self.plan = plan
-        """The plan; without lowered stages once a stage's records did not meet their conditions."""
+        """The plan. It has no lowered stages after records did not meet the conditions of one."""
         self._spark = spark
         self._place = place
         self._now_ms = now_ms
@@ -89,7 +89,7 @@ class SparkRun:
         self._on_read = on_read
         self._run = ""
         self._reported = Counter[TaskPlace]()
-        """Records reported to `on_read`, those of a run that was repeated included."""
+        """Records reported to `on_read`, including a first run that was repeated."""
 
     def run(self) -> list[FinishedTask]:
         """Run all stages; return the results of their tasks.

@@ -51,7 +51,7 @@ from streamlog.tables.local_disk.rocksdb_store import RocksBudget, RocksStore
 from streamlog.transport.security import Security
 
 Reduced = tuple[Callable[[], Any], tuple[()]]
-"""What a reducer of `copyreg` returns: a function that rebuilds the object, and its arguments."""
+"""The result of a reducer of `copyreg`: a function that rebuilds the object, and its arguments."""
 
 
 def dump_pickle(item: object) -> bytes:
@@ -141,7 +141,7 @@ class ProgressWriter:
             self.write()
 
     def write(self) -> None:
-        """Write all that was read so far."""
+        """Write the counts of all records read so far."""
         self._written_ms = self._clock.now_ms()
         if self._place is not None:
             self._place.add(self._name, msgspec.json.encode([*self._found.values()]))
@@ -225,7 +225,7 @@ class ErrorReport(msgspec.Struct, frozen=True, kw_only=True):
     offset: int = -1
     node: str = ""
     lowered: bool = True
-    """False: the records don't meet the conditions of the lowering, so tasks must run the stage."""
+    """False if the records don't meet the conditions of the lowering: tasks must run the stage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +236,7 @@ class StageWork:
     stage: Stage
     place: SnapshotStore
     directory: str | None
-    """Directory of the log's files; None: the log is read through its brokers."""
+    """Directory of the log's files; None if the log is read through its brokers."""
     url: str
     security: Security | None
     now_ms: int

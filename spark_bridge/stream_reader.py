@@ -84,7 +84,7 @@ class StreamOffset:
     ids: Ids = field(default_factory=dict)
     restarts: ByPartition = field(default_factory=dict)
     epochs: Mapping[str, Mapping[str, EpochChain]] = field(default_factory=dict)
-    """By topic and partition, the last leader epochs before the offset."""
+    """The last leader epochs before the offset, by topic and partition."""
 
     def to_data(self) -> dict[str, Any]:
         """Return the offset as plain data for Spark's checkpoint."""
@@ -274,7 +274,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _epochs(
         self, offsets: Offsets, before: StreamOffset | None = None, restarts: Offsets | None = None
     ) -> dict[str, dict[str, EpochChain]]:
-        """Return the leader epochs before the offsets; looks up only those of moved offsets."""
+        """Return the leader epochs before the offsets; asks the log only for moved offsets."""
         before, moved = before or StreamOffset({}), restarts or {}
         known: dict[TopicPartition, EpochChain] = {}
         found: dict[TopicPartition, EpochChain] = {}

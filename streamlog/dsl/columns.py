@@ -135,7 +135,7 @@ _STATES: Mapping[str, TypeForm] = {
     "distinct": bytes,
     "quantile": tuple[int, dict[int, int], dict[int, int]],
 }
-"""The types of states that are always the same, as MessagePack."""
+"""The types of states that do not depend on the field, as MessagePack."""
 _MEAN = tuple[int | float | Decimal, int]
 _COMPARED = frozenset({"min", "max"})
 
@@ -352,7 +352,7 @@ _RESULTS: Mapping[str, type] = {
     "collect": list,
     "top": list,
 }
-"""The types of results that are always the same, by column."""
+"""The types of results that do not depend on the field, by column."""
 _OF_NUMBERS = frozenset({"sum", "mean", "var", "quantile"})
 WHOLE = frozenset({"count", "sum", "min", "max"})
 """Columns whose states are whole numbers if their fields are, in any order of the values."""
@@ -444,7 +444,7 @@ class _StoredColumn:
         self.kind, self.form_kind = state.kind, state.form_kind
         self.dump: Convert = _same
         self.load: Convert = _same
-        """Convert the state before it is written and after it is read."""
+        """`dump` converts the state before it is written, `load` after it is read."""
         self.form: list[object] = [aggregator.name]
         kept = _KEPT_OPTIONS.get(aggregator.name, ())
         self.form += [aggregator.options[each] for each in kept if each in aggregator.options]

@@ -22,9 +22,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from streamlog.errors import ConfigError, ProcessingError
 
 On = Literal["leader", "every_worker"]
-"""Which workers run it: one of the app, or each."""
+"""The workers that run a schedule: one worker of the app, or each of them."""
 Misfire = Literal["skip", "once", "all"]
-"""Which missed runs are made up for."""
+"""The missed runs that are made up for: none, the latest one, or all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +87,9 @@ LATE_MS_MAX = 60_000
 """With misfire="skip", a run that starts later than this counts as missed."""
 CRON_FIELDS = 5
 RANDOM_FIELD = r"(?i)(?<![a-z])r(?![a-z])"
-"""croniter's sign for a random value, other than the letter in a month or a weekday."""
+"""Finds croniter's sign for a random value, and not an "r" in a month or weekday."""
 ANY_DAY = datetime(2000, 1, 1, tzinfo=UTC)
-"""A day from which to look for a due time, to check that there is one."""
+"""The day from which `cron_times` looks for a due time, to check that there is one."""
 MINUTE_MS = 60_000
 
 

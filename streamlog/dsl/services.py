@@ -36,7 +36,7 @@ class WebPage:
     path: str
     run: UserFunction
     wants: frozenset[str]
-    """The names of its parameters: those of the path, and perhaps `request`."""
+    """The names of the function's parameters: all parameters of the path, and perhaps `request`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -229,7 +229,7 @@ K2 = TypeVar("K2")
 V2 = TypeVar("V2")
 """A new value, or the value of a table or of another stream."""
 R = TypeVar("R")
-"""What a joiner returns."""
+"""The result of a joiner."""
 
 
 class StreamJoins(Generic[K, V]):

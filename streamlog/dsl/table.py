@@ -148,7 +148,7 @@ K2 = TypeVar("K2")
 V2 = TypeVar("V2")
 """A new value, or the value of a table."""
 R = TypeVar("R")
-"""What a joiner returns."""
+"""The result of a joiner."""
 
 
 class Table(Generic[K, V]):

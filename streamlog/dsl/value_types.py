@@ -374,7 +374,7 @@ class _Expression:
 
 
 T = TypeVar("T")
-"""A state."""
+"""The type of a state."""
 
 _encode = msgspec.msgpack.Encoder().encode
 

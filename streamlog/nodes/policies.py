@@ -17,8 +17,8 @@ from streamlog.errors import ConfigError
 from streamlog.nodes.topic_spec import check_name
 
 RETRY_MS_MAX = 60_000
-"""The limit of all waits for one record together. The task commits nothing during a wait, and a
-rebalance does not wait longer for a worker to release partitions."""
+"""The limit for the sum of all waits for one record. The task commits nothing during a wait, and a
+rebalance waits no longer than this for a worker to release its partitions."""
 
 Action = Literal["fail", "skip", "dlq", "retry"]
 

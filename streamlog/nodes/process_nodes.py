@@ -16,7 +16,7 @@ from streamlog.serdes.erased_types import AnySerde, UserObject
 from streamlog.tables.stores.store import StoreSpec
 
 ClockName = Literal["event", "wall"]
-"""Stream time, or the time of the machine."""
+"""Stream time ("event"), or the clock of the machine ("wall")."""
 StoreBackend = Literal["rocksdb", "memory"]
 """On disk, with rows in use cached; or with all rows in memory as well, so that no read waits."""
 
@@ -34,7 +34,7 @@ class ProcessorStore:
     backend: StoreBackend = "rocksdb"
     """Whether all rows are in memory as well."""
     has_changelog: bool = True
-    """Whether it is state: without a changelog, it is empty wherever its task starts."""
+    """Whether it has a changelog. Without one, it is empty whenever its task starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class TimerStore:
 
     store: StoreSpec
     key: AnySerde
-    """The serde of the keys of records, and so of timers."""
+    """The serde of the keys of records, which are the keys of timers too."""
 
     @classmethod
     def of(cls, node: str, key: AnySerde) -> TimerStore:
@@ -75,18 +75,18 @@ class Process(Node):
     """Returns a new object; each task has its own."""
     stores: tuple[ProcessorStore, ...] = ()
     timers: TimerStore | None = None
-    """None: it can't set timers."""
+    """The store of its timers; None if it can't set timers."""
     punctuations: tuple[Punctuation, ...] = ()
     tables: tuple[str, ...] = ()
     """The tables that it reads, and writes if they are writable."""
     tables_said: bool = False
-    """Whether the tables were declared, not found in its code."""
+    """Whether the tables were declared with `tables=`; otherwise they were found in its code."""
     idle_after_ms: int | None = None
     """A source that is at its end and quiet for this long no longer holds back stream time."""
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
-        """The stores with a changelog."""
+        """The stores with a changelog, then the store of the timers."""
         # A store without a changelog is not restored, so the task does not own it as state.
         own = tuple(each.store for each in self.stores if each.has_changelog)
         return own if self.timers is None else (*own, self.timers.store)
@@ -97,7 +97,7 @@ class Process(Node):
 
     @property
     def lookup_nodes(self) -> tuple[str, ...]:
-        """The tables."""
+        """The nodes that own the rows of the tables."""
         return self.tables
 
     @property
@@ -112,7 +112,7 @@ class Process(Node):
 
     @property
     def tracks_time(self) -> bool:
-        """Its context has the event time."""
+        """True: the processor can read the event time from its context."""
         return True
 
     @property
@@ -127,7 +127,7 @@ class Process(Node):
 
     @property
     def feeds(self) -> tuple[str, ...]:
-        """The time sources of its firings."""
+        """One time source per clock, for what its timers and punctuations forward."""
         # A processor chooses a timer's clock when it sets the timer, so both are time sources.
         if self.timers is not None:
             return self.feed("event"), self.feed("wall")

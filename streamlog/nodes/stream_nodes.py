@@ -29,7 +29,9 @@ R = TypeVar("R")
 """The result of a column."""
 
 Field = Callable[[V], object] | str
-"""What is taken of each value: a function, or the name of a field; `a.b` is b of a."""
+"""The part of each value that a column takes: a function of the value, or the name of a field.
+
+`a.b` names the field b of the field a."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Aggregator(Generic[V, R]):
     field: Field[V] | None = None
     """The field to aggregate; None for a count."""
     by: Field[V] | None = None
-    """The field that orders the values; None: the values themselves, or their arrival."""
+    """The field that orders the values; None orders them by themselves, or by their arrival."""
     options: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Settings by name."""
 
@@ -69,7 +71,7 @@ class WholeNumbers:
 
 
 PYTHON = "its functions are Python"
-"""Why most aggregations are more than `WholeNumbers`."""
+"""The reason why most aggregations are no `WholeNumbers`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ class Node:
     name: str
     parents: tuple[str, ...] = ()
     on_error: ErrorPolicy | None = None
-    """The policy for records on which it fails; None: that of the app."""
+    """The policy for records on which it fails; None stands for the policy of the app."""
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
@@ -199,7 +201,7 @@ class TableSource(Node):
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
-        """The rows."""
+        """The store of the rows."""
         return (self.store,)
 
     @property
@@ -214,7 +216,7 @@ class TableSource(Node):
 
     @property
     def old_values(self) -> OldValues:
-        """It keeps rows."""
+        """The node keeps the rows that its changes replace."""
         return "kept"
 
     @property
@@ -290,7 +292,7 @@ class TableMapValues(Node):
 
     fn: Callable[[UserValue], UserValue]
     may_delete: bool = True
-    """Whether the function may return None, which deletes the row; False: it is declared not to."""
+    """Whether the function may return None, which deletes the row; an annotation can exclude it."""
 
     @property
     def needs_old_values(self) -> bool:
@@ -305,7 +307,7 @@ class TableMapValues(Node):
 
     @property
     def old_values(self) -> OldValues:
-        """It calls the function with the old values of its parent."""
+        """The node applies its function to the old values of its parent."""
         return "passed on"
 
 
@@ -323,7 +325,7 @@ class TableFilter(Node):
 
     @property
     def old_values(self) -> OldValues:
-        """It calls the function with the old values of its parent."""
+        """The node applies its function to the old values of its parent."""
         return "passed on"
 
 
@@ -340,7 +342,7 @@ class Keyed(Node):
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
-        """The rows."""
+        """The store of the rows."""
         return (self.store,)
 
     @property
@@ -355,7 +357,7 @@ class Keyed(Node):
 
     @property
     def old_values(self) -> OldValues:
-        """It keeps rows."""
+        """The node keeps the rows that its changes replace."""
         return "kept"
 
 
@@ -390,12 +392,12 @@ class AsyncMapValues(Node):
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
-        """The records whose calls are open."""
+        """The store of the records whose calls are open."""
         return (self.store,)
 
     @property
     def feeds(self) -> tuple[str, ...]:
-        """All its results."""
+        """One time source, for all its results."""
         # 1. Records 1 and 2 arrive and their calls start; with "none", call 2 may return first.
         # 2. Its result is emitted while record 5 is processed: it belongs to none of the records
         #    at that moment, and the nodes below must not take the time of record 5 for it.
@@ -417,7 +419,7 @@ class TableJoin(Node):
 
     @property
     def lookup_nodes(self) -> tuple[str, ...]:
-        """The table."""
+        """The node that owns the rows of the table."""
         return (self.table,)
 
     @property
@@ -439,7 +441,7 @@ class Sink(Node):
 
     @property
     def writes(self) -> tuple[TopicSpec, ...]:
-        """The topic."""
+        """The topic of the sink."""
         return (self.topic,)
 
     @property
@@ -456,7 +458,7 @@ class RepartitionSink(Node):
 
     @property
     def writes(self) -> tuple[TopicSpec, ...]:
-        """The topic."""
+        """The topic of the sink."""
         return (self.topic,)
 
     @property
@@ -502,7 +504,7 @@ class SetTimestamp(Node):
 
     @property
     def feeds(self) -> tuple[str, ...]:
-        """All its records."""
+        """One time source, for all its records."""
         return (self.name,)
 
 
@@ -540,12 +542,12 @@ class Dedupe(Node):
     """The serde of identities."""
     key: AnySerde
     store: StoreSpec
-    """When each key and identity was forwarded."""
+    """The time at which each key and identity was forwarded."""
     within_ms: int
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
-        """The keys and identities that were forwarded."""
+        """The store of the keys and identities that were forwarded."""
         return (self.store,)
 
     @property
@@ -555,28 +557,28 @@ class Dedupe(Node):
 
     @property
     def detail(self) -> str:
-        """Says for how long."""
+        """Names the time within which duplicates are dropped."""
         return f"within {self.within_ms} ms"
 
 
 How = Literal["inner", "left", "outer"]
-"""Which sides' records are forwarded without a partner: none, the left one's, both."""
+"""The sides whose records are forwarded without a partner: neither, the left one, or both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinSide(Node):
-    """One of the streams: keeps its records for those of the other one."""
+    """One side of a stream join: keeps its records for partners from the other side."""
 
     is_left: bool
     keep_ms: int
-    """For how long behind stream time a record may find a partner."""
+    """How long, behind stream time, a record may still find a partner."""
     store: StoreSpec
     key: AnySerde
     value: AnySerde
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
-        """The records."""
+        """The store of the records that wait for partners."""
         return (self.store,)
 
 
@@ -595,7 +597,7 @@ class StreamJoin(Node):
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
-        """The unmatched records."""
+        """The store of the unmatched records; none for inner joins."""
         return () if self.unmatched is None else (self.unmatched,)
 
     @property
@@ -605,7 +607,7 @@ class StreamJoin(Node):
 
     @property
     def feeds(self) -> tuple[str, ...]:
-        """Records that are forwarded alone, when their window has closed."""
+        """One time source, for records that are forwarded alone when their window has closed."""
         # Time closes the window, and no record: an unmatched record belongs to none that arrives.
         return () if self.unmatched is None else (self.name,)
 

@@ -76,7 +76,7 @@ class ForeignKeyJoin(Node):
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
-        """The references, and the rows."""
+        """The stores of the references and of the rows."""
         return (self.store, self.rows)
 
     @property
@@ -97,7 +97,7 @@ class ForeignKeyRows(Node):
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
-        """The rows come first."""
+        """The store of the rows, then the store of deleted rows."""
         return (self.store, self.gone)
 
     @property
@@ -112,12 +112,12 @@ class ForeignKeyRows(Node):
 
     @property
     def old_values(self) -> OldValues:
-        """It keeps rows."""
+        """The node keeps the rows that its changes replace."""
         return "kept"
 
 
 Backend = Literal["memory", "rocksdb"]
-"""Where each worker keeps all rows: in memory, or on disk with a part of them in memory."""
+"""The place of the rows in each worker: all in memory, or on disk with some of them cached."""
 BACKENDS: tuple[Backend, ...] = ("memory", "rocksdb")
 
 
@@ -130,7 +130,7 @@ class GlobalTableNode:
     backend: Backend = "memory"
     """Where each worker keeps the rows."""
     on_error: ErrorPolicy | None = None
-    """The policy for an unreadable batch of the topic; None: the app ends."""
+    """The policy for an unreadable batch of the topic; with None, the app ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +155,7 @@ class Regroup(Node):
     """Turns changes of a table into revisions of groups."""
 
     fn: Callable[[UserKey, UserValue], tuple[UserKey, UserValue] | None]
-    """Returns group and value of a row; None, or a None in the pair: the row is in no group."""
+    """Returns group and value of a row. For None or a pair with a None, the row is in no group."""
 
     @property
     def needs_old_values(self) -> bool:
@@ -193,7 +193,7 @@ class SuppressUntilClosed(Suppress):
     closes_after_ms: int
     """A row is final when stream time is this far past the end of its window."""
     size_ms: int
-    """The largest size of a window; 0: unknown."""
+    """The largest size of a window; 0 if it is unknown."""
     are_sessions: bool = False
     """Sessions grow in both directions, and a row has its session's end as timestamp."""
     idle_after_ms: int | None = None
@@ -204,7 +204,7 @@ class SuppressUntilClosed(Suppress):
 
     @property
     def feeds(self) -> tuple[str, ...]:
-        """The final rows."""
+        """One time source, for the final rows."""
         return (self.name,)
 
     @property
@@ -214,7 +214,7 @@ class SuppressUntilClosed(Suppress):
 
     @property
     def old_values(self) -> OldValues:
-        """Each row is forwarded once, so it replaces nothing."""
+        """Each row is forwarded once, so no old value is missing."""
         return "kept"
 
     @property
@@ -239,7 +239,7 @@ class SuppressWithin(Suppress):
 
     @property
     def old_values(self) -> OldValues:
-        """The value that the first held change replaces."""
+        """The old value of a forwarded change is the one that the first held change replaces."""
         return "passed on"
 
     @property
@@ -269,13 +269,13 @@ class TableTableJoin(Keyed):
     fn: Callable[[UserValue, UserValue], UserValue]
     kind: How
     kept_ms: int | None = None
-    """For how long windowed rows are kept after their window; None: keys have no windows."""
+    """How long windowed rows are kept after their window; None if keys have no windows."""
     ends_count: bool = False
     """Whether a window contains the time at which it ends."""
 
     @property
     def rows_kept_ms(self) -> int | None:
-        """For how long windowed rows are kept after their window."""
+        """How long windowed rows are kept after their window; None if keys have no windows."""
         return self.kept_ms
 
     @property
@@ -321,21 +321,21 @@ class ExpiringAggregate(Aggregate):
     ttl_ms: int
     """A row expires when stream time is this far past its newest record."""
     dues: StoreSpec
-    """When rows may expire."""
+    """The times at which rows may expire."""
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
-        """The rows, and when they may expire."""
+        """The store of the rows, then the store of the times at which they may expire."""
         return (self.store, self.dues)
 
     @property
     def feeds(self) -> tuple[str, ...]:
-        """The deletions; all other changes belong to the records that caused them."""
+        """One time source, for deletions; other changes belong to the records that caused them."""
         return (self.name,)
 
     @property
     def passes_on(self) -> bool:
-        """Changes by records belong to the records."""
+        """A change that a record causes belongs to the record."""
         return True
 
     @property
@@ -355,7 +355,7 @@ class AtCommits(Node):
 
     @property
     def feeds(self) -> tuple[str, ...]:
-        """All its changes: they come later than the records that caused them."""
+        """One time source, for all changes: they come later than the records that caused them."""
         return (self.name,)
 
     @property
@@ -368,7 +368,7 @@ class AtCommits(Node):
 
     @property
     def old_values(self) -> OldValues:
-        """The value that the first change since the last commit replaced."""
+        """The old value is the one that the first change since the last commit replaced."""
         return "passed on"
 
 
@@ -382,7 +382,7 @@ class VersionedTable(TableSource):
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
-        """The newest rows, and all versions."""
+        """The store of the newest rows, then the store of all versions."""
         return (self.store, self.versions)
 
     @property
@@ -400,22 +400,22 @@ class AsOfJoin(TableJoin):
     grace_ms: int = 0
     """A record waits until the stream is this much later, for rows that arrive late."""
     waiting: StoreSpec | None = None
-    """The records that wait; None: records do not wait."""
+    """The records that wait; None if records do not wait."""
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
-        """The records that wait."""
+        """The store of the records that wait; none without a grace."""
         return () if self.waiting is None else (self.waiting,)
 
     @property
     def feeds(self) -> tuple[str, ...]:
-        """The records that have waited."""
+        """One time source, for records that have waited."""
         # A record that has waited is forwarded while a later record is processed.
         return () if self.waiting is None else (self.name,)
 
     @property
     def passes_on(self) -> bool:
-        """A record that is late does not wait."""
+        """A late record does not wait, and its result belongs to it."""
         return True
 
     @property
@@ -437,12 +437,12 @@ class WritableTable(Node):
 
     @property
     def dues(self) -> StoreSpec:
-        """When each row expires, if rows expire."""
+        """The store of the expiry times, if rows expire."""
         return StoreSpec(f"{self.name}/dues")
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
-        """The rows, and when they expire."""
+        """The store of the rows, then the store of their expiry times, if rows expire."""
         return (self.store,) if self.ttl_ms is None else (self.store, self.dues)
 
     @property
@@ -462,7 +462,7 @@ class WritableTable(Node):
 
     @property
     def old_values(self) -> OldValues:
-        """It keeps rows."""
+        """The node keeps the rows that its changes replace."""
         return "kept"
 
     @property
@@ -482,7 +482,7 @@ class AgentTables(Node):
 
     @property
     def lookup_nodes(self) -> tuple[str, ...]:
-        """The tables."""
+        """The nodes that own the rows of the tables."""
         return self.tables
 
     @property

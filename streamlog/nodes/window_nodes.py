@@ -40,7 +40,7 @@ class CountedAggregate(Node):
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
-        """The open windows."""
+        """The stores of the open windows and of their time-outs."""
         return (self.store, self.due)
 
     @property
@@ -50,7 +50,7 @@ class CountedAggregate(Node):
 
     @property
     def rows_kept_ms(self) -> int:
-        """A full window is removed."""
+        """0: a full window is removed."""
         return 0
 
     @property
@@ -69,7 +69,7 @@ class CountedAggregate(Node):
 
     @property
     def passes_on(self) -> bool:
-        """Full windows belong to records."""
+        """A full window belongs to the record that filled it."""
         return True
 
     @property
@@ -100,7 +100,7 @@ class WindowedRows(Keyed):
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
-        """The rows, and which of them wait."""
+        """The store of the rows, then the store of the marks of early rows, if any."""
         return (self.store,) if self.early is None else (self.store, self.early)
 
     @property
@@ -117,7 +117,7 @@ class WindowedRows(Keyed):
 
     @property
     def early_feed(self) -> str:
-        """The name of the time source of early rows, next to that of the final ones."""
+        """The name of the time source of early rows; final rows have the name of the node."""
         return f"{self.name}/@early"
 
     @property
@@ -127,12 +127,12 @@ class WindowedRows(Keyed):
 
     @property
     def writes(self) -> tuple[TopicSpec, ...]:
-        """The topic for late records."""
+        """The topic for late records, if they go to a topic."""
         return (self.late,) if isinstance(self.late, TopicSpec) else ()
 
     @property
     def old_values(self) -> OldValues:
-        """It keeps rows, but does not know which of them were forwarded early."""
+        """It keeps rows; with early rows it does not know which of them were forwarded."""
         # The value that a change replaces for readers is the one that was forwarded last, and with
         # early rows that may be older than the row that is kept.
         return "kept" if self.early is None else "unknown"
@@ -158,7 +158,7 @@ class WindowedAggregate(WindowedRows):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordWindowsAggregate(WindowedRows):
-    """What sessions and sliding windows have in common."""
+    """One result per key and window that follows from records: a session or a sliding window."""
 
     by_key: StoreSpec
     """The windows or records of each key."""

@@ -32,7 +32,7 @@ _PLAIN: dict[object, AnySerde] = {
 
 @lru_cache(maxsize=256)
 def serde_for(declared: TypeForm) -> AnySerde:
-    """Return the serde of a declared type; that of `X | None` is that of `X`.
+    """Return the serde of a declared type; `X | None` has the serde of `X`.
 
     A missing value is a tombstone, so no serde ever writes it.
 

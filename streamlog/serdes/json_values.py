@@ -33,7 +33,7 @@ ADVICE = (
 
 _encode = msgspec.msgpack.Encoder(enc_hook=lambda _: None).encode
 _PACKED_NUMBER = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
-"""How NaN and infinities begin as MessagePack; other bytes may look the same."""
+"""The first bytes of NaN and infinities in MessagePack; other values may contain equal bytes."""
 
 
 def refuse_not_finite(name: str, value: object, plain: object = None) -> None:
@@ -106,7 +106,7 @@ def _not_finite(path: str, plain: object) -> Iterator[tuple[str, float]]:
 
 NULL = b"null"
 _FLOATS = (msgspec.inspect.FloatType, msgspec.inspect.AnyType)
-"""Types among whose values NaN may be."""
+"""Types whose values may be NaN or infinite."""
 
 
 def is_model(declared: object) -> bool:

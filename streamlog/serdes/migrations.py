@@ -74,7 +74,7 @@ def migration_to(
 ) -> Migration | None:
     """Return the older class and the migration of a type; None if it has no migration.
 
-    After this call, `migration` refuses the type, because its serde would not know of it.
+    After this call, `migration` refuses the type: the existing serde would not use the migration.
     """
     if not isinstance(declared, type):
         return None

@@ -115,7 +115,7 @@ _AS_TEXT: dict[type, tuple[int, Callable[[str], object]]] = {
     date: (8, date.fromisoformat),
     time: (9, time.fromisoformat),
 }
-"""Extensions that hold the text of a value, by type; a datetime with a zone is none of them."""
+"""Extensions that hold the text of a value, by type. MessagePack itself has aware datetimes."""
 _TIMEDELTA = 10
 _READ_TEXT = dict(_AS_TEXT.values())
 PACKABLE: tuple[type, ...] = (
@@ -136,7 +136,7 @@ PACKABLE: tuple[type, ...] = (
 """Types whose values are read back without a declared type."""
 
 _PLAIN = frozenset({str, bytes, float, bool, type(None)})
-"""Types of which MessagePack has every value, so that nothing needs a mark."""
+"""Types whose values MessagePack writes all exactly, so that none needs a mark."""
 
 
 class PackedSerde:

@@ -48,7 +48,7 @@ class StrSerde:
 
 
 class BytesSerde:
-    """Bytes as they are."""
+    """Bytes, written without a change."""
 
     declared = bytes
 

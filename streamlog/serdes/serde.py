@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 from streamlog.errors import SerdeError
 
 T = TypeVar("T")
-"""What is serialized."""
+"""The type of the values."""
 
 SHOWN_BYTES = 48
 """The most bytes that an error shows: enough to recognise the data in one line of a log."""

@@ -30,7 +30,7 @@ class LocalTables(Protocol):
 
 
 LOCAL_TABLES: ContextVar[LocalTables | None] = ContextVar("streamlog_rows_at_hand", default=None)
-"""None: no code that owns keys is running."""
+"""The rows of the running code; None if it owns no keys."""
 
 
 @contextmanager

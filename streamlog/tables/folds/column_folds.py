@@ -281,7 +281,7 @@ _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 _encode_as_it_is = msgspec.msgpack.Encoder().encode
 _EXPONENT_MAX = 400
 """The largest exponent of a decimal that is converted to a whole number or compared with a float;
-the conversion of a larger one would cost too much memory."""
+the largest float is about 1.8E+308."""
 
 
 class _Sketch(Protocol):
@@ -298,7 +298,7 @@ class _DenseStore(Protocol):
     """The bins of a sketch of the library `ddsketch`, as far as they are used."""
 
     bins: Sequence[float]
-    """How many numbers each bin has."""
+    """The count of each bin."""
     offset: int
     """The key of the first bin."""
 
@@ -368,7 +368,7 @@ class Bins:
     def __init__(self, positive: _DenseStore, negative: _DenseStore, zeros: int = 0) -> None:
         self.positive = positive
         self.negative = negative
-        """By the distance below zero."""
+        """The counts of negative numbers, by their distance from zero."""
         self.zeros = zeros
 
 

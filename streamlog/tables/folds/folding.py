@@ -86,16 +86,16 @@ class Row:
         self.numbers = [0, 0, 0, 0]
         """The state, if it consists of `width` whole numbers of 64 bits."""
         self.width = 0
-        """0: the state is in `kept`."""
+        """The length of the state in `numbers`; 0 if the state is in `kept`."""
         self.timestamp_ms = timestamp_ms
         self.raw = raw
-        """The key."""
+        """The key of the row, serialized, without the prefix of its store."""
         self.key: bytes | None = None
         """The key in the store of its task, once it has been written there."""
         self.dirty = False
         """Whether the row has changed since it was written to the store."""
         self.touched = False
-        """Whether the row has changed since it was last forwarded, if that happens at commits."""
+        """Whether the row has changed since it was last forwarded; for emission at commits."""
         self.number = 0
         """The number of the record that last changed the row; set only if `touched` is."""
         self.time_ms = 0

@@ -14,7 +14,7 @@ from streamlog.serdes.erased_types import UserState
 __all__ = ["OTHER", "copied"]
 
 OTHER = object()
-"""The value has a part that is not plain."""
+"""The result for a value with a part that is not plain."""
 DEPTH_MAX = 32
 """The largest nesting of containers; a list may also contain itself."""
 

@@ -128,12 +128,12 @@ DAMAGED_FILE = "damaged"
 take over its files."""
 
 LOG_FILES_KEPT = 2
-"""RocksDB's own event logs: this run's and the one before."""
+"""The number of RocksDB's own event logs to keep: the one of this run and the one before."""
 
 SIZES = ("rocksdb.total-sst-files-size", "rocksdb.cur-size-all-mem-tables")
 
 RocksError = Exception
-"""What rocksdict raises: it has no special class. Each caller converts it to an error of ours."""
+"""The class of errors that rocksdict raises: it has none of its own. Each caller converts them."""
 
 
 class RocksBudget:

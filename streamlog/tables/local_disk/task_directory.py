@@ -45,18 +45,18 @@ SNAPSHOTS_KEPT = 2
 SNAPSHOT_BYTES = 64 * 1024 * 1024
 """A snapshot is due when this much was written since the last one; replaying it takes a second."""
 SNAPSHOT_INTERVAL_MS = 10 * 60 * 1000
-"""A store that is being written has a snapshot that is not much older than this."""
+"""The time after which a snapshot of a store with new writes is due."""
 UNFINISHED = ".tmp"
 """The suffix of a directory's name until it is complete."""
 EPOCHS_TRIED_MAX = 100
-"""Other owners may create the next epoch concurrently, but not forever."""
+"""The most attempts to create the next epoch, which other owners may create at the same time."""
 CURRENT_FILE = "CURRENT"
 """A file of RocksDB that names the list of all other files. It is copied last: a directory without
 it is not a database."""
 LINKED = ".sst"
 """The suffix of files that never change."""
 STANDBY_FILE = "standby"
-"""Exists in the directory of a store that only follows its changelog, for any length of time."""
+"""The name of a file that marks a standby: a store that only follows its changelog."""
 LEFT_OUT = ("LOCK", "LOG", OWNER_FILE, DAMAGED_FILE, STANDBY_FILE)
 """Files of the directory, not of the database; RocksDB's old logs have longer names."""
 
@@ -362,7 +362,7 @@ def tasks_with_state(path: str) -> Iterator[tuple[int, int]]:
 
 
 SLOTS_MAX = 10_000
-"""More workers on one state directory than any machine runs."""
+"""The most slots: more than any machine runs workers on one state directory."""
 _NAME = re.compile(rb"[0-9a-f]{32}")
 
 

@@ -24,7 +24,7 @@ from streamlog.errors import CorruptData
 from streamlog.tables.stores.store import Change, Changes, KeyValueStore
 
 Offsets: TypeAlias = Mapping[tuple[str, int], int]
-"""Topic and partition to an offset."""
+"""An offset per topic and partition."""
 
 PROGRESS_KEY = b"\x00progress"
 """Reserved: keys of stores begin with the length of the store's name, which is never 0."""
@@ -40,10 +40,10 @@ BASE_KEY = b"\x00base"
 records are void, whichever of them compaction has left."""
 
 TRUNCATED = "it was truncated"
-"""The beginning of `why` if a changelog lacks records that a store was made of."""
+"""The beginning of `why` if the changelog no longer has records that the store reflects."""
 
 ROWS_FROM, ROWS_TO = b"\x01", b"\xff\xff"
-"""All keys of stores lie between these: no store's name has a byte this high."""
+"""The bounds of all keys of stores: no key begins with a byte below 1, or with FF FF."""
 
 WRITE_KEYS_MAX = 1_000
 """Keys per write: one write holds the interpreter's lock until it is done (5 ms)."""
@@ -52,7 +52,7 @@ NO_EPOCH = -1
 """An unknown leader epoch."""
 
 FORMAT_VERSION = 2
-"""Of the encoded progress. A reader refuses an unknown version: see `TaskProgress.decode`."""
+"""The version of the encoded progress; `TaskProgress.decode` refuses other versions."""
 
 _OFFSET = struct.Struct(">q")
 _READ = struct.Struct(">qi16sqI")
@@ -66,7 +66,7 @@ class SourceLog(NamedTuple):
     """
 
     topic_id: bytes = b""
-    """Empty if the broker reports none."""
+    """The id of the topic; empty if the broker reports none."""
     leader_epoch: int = NO_EPOCH
     """The leader epoch of the record before the offset."""
     cuts: int = 0
@@ -189,13 +189,13 @@ class ReadUpTo(NamedTuple):
 
     offset: int
     leader_epoch: int
-    """Of the record before the position."""
+    """The leader epoch of the record before the position."""
     topic_id: bytes
-    """Of the changelog; zero if the broker reports none."""
+    """The topic id of the changelog; zero if the broker reports none."""
     last_offset: int = -1
-    """Of the last record before the position; -1 if there is none."""
+    """The offset of the last record before the position; -1 if there is none."""
     last_crc: int = 0
-    """Of that record's key and value: see `crc_of`."""
+    """The checksum of that record's key and value: see `crc_of`."""
 
     def row(self) -> Change:
         """Return the position as the store keeps it."""

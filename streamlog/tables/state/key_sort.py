@@ -15,7 +15,7 @@ T = TypeVar("T")
 """A value that is sorted with its key, or a key that is looked for."""
 
 FEW = 16
-"""The number of entries to check."""
+"""The number of entries that `next_place` checks."""
 
 
 def sort_by_key(keys: list[bytes], values: list[T]) -> None:

@@ -80,7 +80,7 @@ class CacheBudget:
 
 
 WAITING_BYTES = 48 * 1024 * 1024
-"""Default bound of waiting changes, for all tasks of a process together, by estimate."""
+"""Default bound of the estimated memory of waiting changes, for all tasks of a process."""
 
 
 class WaitingBudget:
@@ -97,7 +97,7 @@ CACHE_BYTES = 16 * 1024 * 1024
 """Default bound of the cache of one task: enough for some 80,000 small aggregates."""
 
 ENTRY_BYTES = 160
-"""What an entry costs beyond its key and value: two object headers and a dict entry."""
+"""The memory that an entry takes beyond its key and value: two object headers and a dict entry."""
 
 MANY = 4_096
 """From this many changes at once, one in `SAMPLE` is measured for its size."""
@@ -140,9 +140,9 @@ class StoreTransaction:
         self._store = store
         self._pending: dict[bytes, bytes | None] = {}
         self._fresh: Changes | None = None
-        """All pending changes, as they came in columns, as long as no key was looked up."""
+        """All pending changes in the columns in which they came; None after a look-up or write."""
         self._given: Changes | None = None
-        """The last result of `changes`, as long as nothing was changed since."""
+        """The last result of `changes`; None after a later write."""
         self._keys = SortedKeys()
         self._scans: Scans[bytes | None] = Scans()
         self._cache = _Cache(cache_bytes)
@@ -435,12 +435,12 @@ class DeferredStore:
         self._waiting = WriteBuffer()
         self._keys = SortedKeys()
         self._lasts: dict[bytes, bytes] = {}
-        """By prefix of a named store: the last key that was written to disk."""
+        """The last key that was written to disk, by the prefix of its named store."""
         self._scans: Scans[bytes | None] = Scans()
         self._sampled = self._sampled_bytes = 0
         self._size_bytes = 0
         self._unsafe = 0
-        """Changes since the last `persist`: a crash may lose this many."""
+        """The number of changes since the last `persist`, which a crash may lose."""
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value, whether it waits or not."""

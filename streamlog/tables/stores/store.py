@@ -119,7 +119,7 @@ _END = struct.Struct(">Q")
 
 
 Run: TypeAlias = tuple[list[bytes], list[bytes | None], int, int]
-"""Keys, values, and the range of indexes that count."""
+"""Keys, values, and the index range that belongs to the run: start, and end (exclusive)."""
 
 
 class Changes:
@@ -149,7 +149,7 @@ class Changes:
             raise ValueError(f"columns of {len(self._keys)} and {len(self._values)} entries")
         self._start, self._stop = 0, len(self._keys)
         self.head = head
-        """Changes that precede these, if these only follow others."""
+        """Changes that precede these, which are not copied; None if there are none."""
 
     @classmethod
     def of(cls, changes: Iterable[Change]) -> Changes:

@@ -96,7 +96,7 @@ class VersionedRecord(NamedTuple):
     value: bytes
     timestamp_ms: int
     valid_to_ms: int | None
-    """The timestamp of the next version; None: there is none."""
+    """The timestamp of the next version; None if this is the newest one."""
 
 
 class _Version(NamedTuple):
