@@ -226,7 +226,7 @@ def _complete(submitted: Submitted, error: StreamlogError | None) -> None:
     elif decision is not None and decision.answer is not None:
         submitted.result = decision.answer()
     if future is None or future.done():
-        return
+        return  # The client has disconnected, or there is no event loop.
     match submitted.result:
         case StreamlogError() as failure:
             future.set_exception(failure)

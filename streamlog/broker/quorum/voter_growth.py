@@ -292,6 +292,7 @@ def copy_log(source: QuorumFiles, target: QuorumFiles) -> None:
             target.receive(snapshot, position, found[0])
             position += len(found[0])
         target.install(snapshot)
+    # All entries at once: few follow the last snapshot.
     target.append(source.log.read(source.log.start_offset, max_bytes=2**62))
     target.sync(source.log.end_offset)
 

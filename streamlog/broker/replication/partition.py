@@ -395,6 +395,7 @@ class Partition:
         `rolled_at` is the base offset that the active segment had before the append.
         """
         self._appended_ms = now_ms
+        # With followers, the high watermark decides what readers see: the replica reports it.
         if not self._alone and self.replica is not None:
             self.replica.on_appended(size_bytes)
             self._flush.add(self)

@@ -112,6 +112,7 @@ class AlterPartitionRequests:
             broker_epoch=broker[1],
             topics=[ProposedTopic(topic_id=each, partitions=of) for each, of in topics.items()],
         )
+        # Without an answer everything stays due: `_ask_for_due` proposes it again.
         try:
             response = await self._submit(request)
         except StreamlogError as error:
@@ -270,7 +271,7 @@ class Replicas:
             replica = self._replicas[key] = partition.replicate(self.node)
         replica.apply(state, metadata_offset=metadata_offset, now_ms=self._clock.now_ms())
         self._look_again()
-        partition.on_role()
+        partition.on_role()  # Last: it reads the role that the replica has now.
 
     def drop(self, topic: str, index: int) -> None:
         """End the replica of a partition that this broker does not have any more."""

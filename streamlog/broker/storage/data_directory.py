@@ -252,6 +252,7 @@ def _not_of_cluster_message(path: str, node_id: int) -> str:
 STAGING: Final = "_staging"
 NAME_CHARACTERS_MAX: Final = 200
 
+# No dot at the beginning: the name is part of a path, and `..` would leave the folder.
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 
 

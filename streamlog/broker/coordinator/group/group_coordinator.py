@@ -651,6 +651,7 @@ class GroupCoordinator:
         )
         for group_id, gone in Counter(key.group for key in over).items():
             outcome += self._delete_group(group_id, gone=gone)
+        # Groups without a committed offset were not counted above.
         holding = self._offsets.groups()
         for group_id in [name for name in self._groups if name not in holding]:
             outcome += self._delete_group(group_id)

@@ -67,6 +67,7 @@ def decode_change(record: CoordinatorRecord) -> OffsetChange | GroupChange | Non
     Raises:
         CorruptData: it is cut off, or its value has an unknown version.
     """
+    # A key begins with its version, as a 16-bit integer.
     version = int.from_bytes(record.key[:2], signed=True)
     data = record.value
     if version > GROUP_KEY_VERSION:

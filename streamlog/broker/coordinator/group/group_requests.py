@@ -127,6 +127,7 @@ class GroupRequests:
                 client_id=at.client_id or "",
                 client_host=at.client_host,
             )
+            # The request may have set a deadline before the one that the timer waits for.
             on_deadline()
             return answer
 
@@ -204,6 +205,7 @@ class GroupRequests:
                 client_id=client_id,
                 client_host=client_host,
             )
+            # Each name once, in the order of the request.
             for name in dict.fromkeys(request.groups_names)
         ]
         return gather_answers(answers, _deletions)

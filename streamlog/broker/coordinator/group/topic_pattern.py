@@ -289,9 +289,11 @@ class _Parser:
         if self._depth > DEPTH_MAX:
             raise self._wrong(f"more than {DEPTH_MAX} brackets in brackets")
         if self._take("?i)"):
+            # It holds to the end of the surrounding group, which restores the flag below.
             self._ignores_case = True
             self._depth -= 1
             return self._empty()
+        # A look-behind begins like the name of a group.
         looks = self._text[self._at : self._at + 3] in ("?<=", "?<!")
         if not looks and (self._take("?P<") or self._take("?<")):
             name, closing, _ = self._text[self._at :].partition(">")
@@ -333,6 +335,7 @@ class _Parser:
         negated = self._take("^")
         found: frozenset[str] = frozenset()
         begin = self._at
+        # A closing bracket in the first place is a character of the class.
         while self._at == begin or self._peek() != "]":
             if not self._peek():
                 raise self._wrong("a class of characters is not closed")

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from streamlog.broker.replication.partition import Partition, Partitions
 
 TIMEOUT_MS = 5_000
-"""How long a coordinator may take; then the sender of the records tries again."""
+"""How long in milliseconds a coordinator may take. Then the sender of the records tries again."""
 PASSING = frozenset(
     {
         ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -264,7 +264,7 @@ class PartitionVerification:
                 del self._guards[key]
 
     def _on_marker(self, partition_key: PartitionKey, producer_id: int) -> None:
-        # See the rule of the file: the transaction that was asked about has ended.
+        # See the rules of this module: the transaction that the request is about has ended.
         self._guards.pop((partition_key, producer_id), None)
 
 

@@ -232,6 +232,7 @@ def _problem(acl: AclRule) -> str:
     is_named = acl.pattern in (Pattern.LITERAL, Pattern.PREFIXED)
     is_decided = acl.operation is not Operation.ANY and acl.permission is not Permission.ANY
     is_cluster = kind is ResourceType.CLUSTER
+    # The first problem in this order is reported.
     problems = {
         "an ACL is about one type of resource, by a literal name or a prefix": (
             kind is ResourceType.ANY or not is_named

@@ -105,7 +105,7 @@ def encode_snapshot(values: Iterable[bytes], *, epoch: int, wall_ms: int) -> Ite
     header = SnapshotHeaderRecord(last_contained_log_timestamp=wall_ms)
     batch = encode_control(SNAPSHOT_HEADER, encode(header, 0), timestamp_ms=wall_ms)
     yield _place_at(batch, 0, epoch)
-    offset = 1
+    offset = 1  # The header has offset 0.
     pending: list[bytes] = []
     for value in values:
         pending.append(value)

@@ -123,6 +123,7 @@ class WireForm:
         self.partition = _struct_of(self._topic, "partitions")
         has_leader = "current_leader" in _names(self.partition)
         self._leader = _struct_of(self.partition, "current_leader") if has_leader else None
+        # The partition first: some fields, such as `error_code`, exist in the message too.
         holders = [self.partition, message, *([self._leader] if self._leader else [])]
         self._fields: list[tuple[str, type[Struct], str]] = []
         """Each field of `content`: its name, the struct that holds it, and its name there."""

@@ -103,6 +103,8 @@ class UnpackedBatch:
         out = bytearray()
         for number in numbers:
             if kept[number]:
+                # A record is its length, one byte of attributes, the timestamp delta, and the rest.
+                # Another delta may have another number of bytes, and so may the length.
                 _, body = read_varint(data, ends[number])
                 delta_ms, rest = read_varlong(data, body + 1)
                 moved = bytearray(data[body : body + 1])
@@ -148,6 +150,7 @@ class UnpackedBatch:
                 raise CorruptData(f"a record claims {size_bytes} bytes in the {self._label}")
             ends.append(position)
             count += 1
+        # The usual decoder takes batches: the slice becomes an uncompressed batch of its own.
         plain = self.batch.attributes & ~_CODEC_BITS
         part = _seal(self.batch, data[begin:position], attributes=plain, record_count=count)
         records: list[LogRecord] = RecordBatch(part).records()
@@ -241,6 +244,6 @@ def _pack(base_offset: int, leader_epoch: int, fields: tuple[int, ...], payload:
     out = bytearray(HEADER_BYTES) + payload
     prefix = (base_offset, len(out) - _LENGTH_FROM, leader_epoch, _MAGIC)
     _HEADER.pack_into(out, 0, *prefix, 0, *fields)
-    # Packed twice: the CRC covers what follows it in the header.
+    # Packed twice, because the CRC covers the fields after it in the header, and the records.
     _HEADER.pack_into(out, 0, *prefix, crc32c(memoryview(out)[_CRC_FROM:]), *fields)
     return bytes(out)

@@ -68,6 +68,7 @@ class MemoryFile:
         if isinstance(data, list):
             data = b"".join(data)
         taken = self._files.admit(len(data), position + len(data) - len(content.data))
+        # A gap reads as zeros, as in a sparse file.
         if position > len(content.data):
             content.data.extend(bytes(position - len(content.data)))
         content.data[position : position + taken] = memoryview(data)[:taken]
@@ -99,6 +100,7 @@ class MemoryFile:
         return self.read(size_bytes, position)
 
     def close(self) -> None:
+        # A crash has released the locks of the life before.
         if self._holds_lock and self._life == self._files.life:
             self._content.locked = False
         self._holds_lock = False
@@ -195,6 +197,7 @@ class MemoryFiles:
             raise OSError(code, os.strerror(code))
         if self.capacity_bytes is None or growth_bytes <= 0:
             return size_bytes
+        # A write that fits in part is short; one that does not fit at all is refused.
         over_bytes = self.used_bytes() + growth_bytes - self.capacity_bytes
         if over_bytes >= size_bytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -206,6 +209,7 @@ class MemoryFiles:
         Raises:
             OSError: a fault that a test has ordered, or there is not enough space.
         """
+        # With a short write ordered before it, the failure is for the next write.
         if self._write_failure is not None and self._short_bytes is None:
             code, self._write_failure = self._write_failure, None
             raise OSError(code, os.strerror(code))
@@ -306,6 +310,7 @@ class MemoryFiles:
         return entry
 
     def _revert(self, names: _Names, torn: Tear | None) -> None:
+        # A name that was not synced is gone, and with a directory's name everything in it.
         if torn is not None:
             names.entries = dict(names.durable)
         for entry in names.entries.values():

@@ -174,6 +174,7 @@ class IndexAudit:
             return []
         # Preallocated space is zeros; no entry is all zeros.
         size_bytes = len(data.rstrip(b"\0"))
+        # Rounded up, because the last entry may end with bytes of zero.
         entries = -(-size_bytes // layout.size)
         if entries * layout.size > len(data) or len(data) % layout.size:
             self._wrong[suffix] = f"its {len(data)} bytes are not a whole number of entries"
@@ -221,6 +222,7 @@ class PartitionAudit:
         found: list[Finding] = []
         self.counts.partitions += 1
         last_path = ""
+        # A broker that has the directory open may be writing the indexes of the last segment.
         checked = self._segments[:-1] if self._is_open else self._segments
         paths = {each.base_offset: each.index_path(ABORTED_SUFFIX) for each in checked}
         aborted = AbortedAudit(self._files, paths)

@@ -73,6 +73,7 @@ class RawSegment:
     def index_path(self, suffix: str) -> str:
         """Return the path that an index with this suffix has or would have."""
         name = f"{self.base_offset:0{NAME_DIGITS}d}{suffix}"
+        # An unfinished swap may not have renamed this index yet (step 4 of `log.swap`).
         waits = not self.name.endswith(LOG_SUFFIX) and name + CLEANED_SUFFIX in self.names
         return f"{self.directory}/{name}{CLEANED_SUFFIX if waits else ''}"
 
@@ -140,6 +141,7 @@ def walk_file(
         yield from scan
         if not scan.reason:
             return
+        # What follows the damage has offsets after it, and in the range of the segment.
         offsets = range(scan.next_offset, base_offset + OFFSETS_MAX)
         found = sound_position(file, position=scan.position, end=end, offsets=offsets)
         if found is None:
