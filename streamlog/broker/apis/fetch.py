@@ -65,17 +65,17 @@ if TYPE_CHECKING:
     from streamlog.protocol.schema import Piece
 
 FETCH_WAIT_MS_MAX = 5 * 60 * 1000
-"""No Fetch waits longer, whatever it asks for; every client gives up on a response before that."""
+"""The maximum wait of a Fetch, whatever it asks for; every client gives up before that."""
 FETCH_BYTES_MAX = 55 * 1024 * 1024
 """The maximum size of a response, except for a first batch; Kafka's `fetch.max.bytes`."""
 ZSTD_VERSION = 10
 """Clients that speak an older version do not know zstd (KIP-110)."""
 NO_REPLICA = -1
-"""The reader need not go to another broker."""
+"""The preferred replica in a response to a reader that should stay with this broker."""
 
 PartitionKey: TypeAlias = tuple[str, int]
 RepeatAnswer: TypeAlias = FoundRecords | FetchResponse
-"""The answer to a Fetch that repeats another: what it has found, or any response."""
+"""The answer to a Fetch that repeats another: the records found, or a response."""
 WantMark = Callable[["Partition", int, MarkTold | None], None]
 """Called when a reader at the end of a partition wants a time mark: after how much quiet, in ms,
 and to which event time the mark brings the readers of one clock."""
@@ -191,7 +191,7 @@ def _new_session_id() -> int:
 
 
 class FetchAttempt(NamedTuple):
-    """The response to a Fetch if it is answered now, and what it lacks to be answered for good."""
+    """The response to a Fetch as of now, and how much it lacks to be sent without a wait."""
 
     response: FetchResponse
     partitions: tuple[PartitionKey, ...] = ()
@@ -201,7 +201,7 @@ class FetchAttempt(NamedTuple):
 
     @property
     def wait(self) -> Wait[PartitionKey]:
-        """If bytes are missing: what to wait for."""
+        """What the request waits for, if bytes are missing."""
         return Wait(self.partitions, self.missing_bytes)
 
 
@@ -213,7 +213,7 @@ class PartitionReads:
         self._want_mark = want_mark
 
     def read(self, request: FetchRequest, version: int) -> FetchAttempt:
-        """Read as much as there is room for; the very first batch always fits (KIP-74)."""
+        """Read up to the request's limits; the first batch found may exceed them (KIP-74)."""
         partitions = self._partitions()
         reading = _Reading(partitions, request, version, self._want_mark)
         response = FetchResponse(responses=[reading.topic(each) for each in request.topics])
@@ -241,6 +241,7 @@ class PartitionReads:
             partition = partitions.get(name, asked.partition)
             partition.check_epoch(asked.current_leader_epoch)
             epoch = asked.last_fetched_epoch
+            # The full way reports the divergence to the reader (KIP-595).
             if epoch != NO_EPOCH and partition.diverges(epoch, alike.offset) is not None:
                 return None
             if alike.offset >= partition.high_watermark:
@@ -371,18 +372,18 @@ class _Reading:
 
 
 class _Found(NamedTuple):
-    """What a Fetch returns for one partition."""
+    """The part of a response for one partition."""
 
     records: Piece
     ends: PartitionEnds
     aborted: list[AbortedTransaction] | None
-    """For readers of committed records: the transactions whose records they leave out."""
+    """The aborted transactions, whose records readers of committed records skip."""
 
 
 def _read(
     partition: Partition, offset: int, room_bytes: int, *, min_one: bool, committed: bool
 ) -> _Found:
-    """Read on from `offset`, for both ways of a Fetch. Raises what `Partition.range` raises."""
+    """Read from `offset` on. Raises what `Partition.range` raises."""
     records = partition.range(
         offset, max_bytes=max(room_bytes, 0), min_one=min_one, stable=committed
     )
@@ -406,7 +407,7 @@ def _wait_at_end(alike: FetchAlike, partition: Partition) -> Wait[PartitionKey] 
 
 
 def _told(wanted: FetchPartition) -> MarkTold | None:
-    """Return what a reader wants a mark to tell; None for nothing, or what no mark may tell."""
+    """Return the clock and event time that a reader wants in a mark; None if none or invalid."""
     clock, time_ms = wanted.mark_clock, wanted.mark_to_ms
     is_sound = clock and len(clock.encode()) <= CLOCK_BYTES_MAX and 0 <= time_ms <= TIMESTAMP_MS_MAX
     return MarkTold(clock, time_ms) if is_sound else None
@@ -439,7 +440,7 @@ class DelayedFetch:
     deadline_ms: int
 
     def look(self, reads: PartitionReads, now_ms: int) -> Wait[PartitionKey] | None:
-        """Answer it; or return what it has to wait for."""
+        """Answer the request, or return what it still has to wait for."""
         attempt = reads.read(self.visit.request, self.version)
         # 1. A reader of committed records waits for 1 byte. 2. A producer appends 100 bytes in a
         # transaction and wakes it. 3. The transaction is open, so nothing is readable: it waits on.
@@ -458,7 +459,7 @@ class DelayedRepeat:
     deadline_ms: int
 
     def look(self, reads: PartitionReads, now_ms: int) -> Wait[PartitionKey] | None:
-        """Answer it; or return what it has to wait for."""
+        """Answer the request, or return what it still has to wait for."""
         found = reads.read_repeat(self.alike)
         waits = now_ms < self.deadline_ms
         if isinstance(found, Wait) and waits:

@@ -77,9 +77,9 @@ ALL = -1
 ZSTD_VERSION = 7
 """Clients that speak an older version do not know zstd (KIP-110)."""
 LEADER_ENDPOINTS_VERSION = 10
-"""From this version on a response has room for the endpoints of new leaders (KIP-951)."""
+"""The first version whose response has room for the endpoints of new leaders (KIP-951)."""
 ABORTABLE_VERSION = 11
-"""From this version on clients know TRANSACTION_ABORTABLE (KIP-890)."""
+"""The first version whose clients know TRANSACTION_ABORTABLE (KIP-890)."""
 CHECKS_THREAD = "streamlog-records"
 
 Pieces: TypeAlias = list[Piece]
@@ -438,7 +438,7 @@ def _answer(
     append: Callable[[Any], Any],
     result: Any,  # noqa: ANN401 - of the work
 ) -> None:
-    """Settle `answer` with what `append` makes of the thread's result, now or later."""
+    """Call `append` with the thread's result; settle `answer` with its response or error."""
     try:
         found = append(result)
     except StreamlogError as error:
@@ -513,7 +513,7 @@ class _Sending(NamedTuple):
 def append_request(
     writable: WritablePartitions, request: ProduceRequest, sending: _Sending
 ) -> ProduceAttempt:
-    """Append what is in the request; every partition has an answer of its own."""
+    """Append the batches of a request; every partition has its own answer."""
     refusal = _request_refusal(request)
     responses = []
     durable = True
@@ -620,7 +620,7 @@ class RunAttempt(NamedTuple):
     uncommitted: list[Uncommitted]
     """The appends that must also be committed."""
     complete: Callable[[ProduceResponse, int], None]
-    """Adds to a response of a version what every Produce response has; see `CompleteProduce`."""
+    """Names the endpoints of new leaders in a response of a version; see `CompleteProduce`."""
 
     def response(self) -> Pieces:
         """Return the responses, concatenated."""
@@ -677,6 +677,7 @@ def append_run(
                 ]
             outcomes = partition.append_each(pieces, now_ms=now_ms, wall_ms=wall_ms, prepared=ready)
             log_start_offset = partition.log.log_start_offset
+            # One write: the last append's end covers all earlier ones of the run.
             end_offset = max(map(_end_offset, outcomes))
             if partition.is_alone or pattern.acks != ALL:
                 durable = partition.is_kept(end_offset) and durable

@@ -1,7 +1,7 @@
 """QuorumRequests: requests between members of the controller quorum, and DescribeQuorum.
 
     Vote 52 (KIP-595, 996)  BeginQuorumEpoch 53  EndQuorumEpoch 54  DescribeQuorum 55 (KIP-836)
-    FetchSnapshot 59 (KIP-630); entries go by Fetch, see `about_quorum`
+    FetchSnapshot 59 (KIP-630); records go by Fetch, see `about_quorum`
 
 A request of another cluster, or an invalid one, gets an error response; a member whose disk has
 failed does not respond.

@@ -202,6 +202,7 @@ class AclRequests:
             return DescribeAclsResponse(error_code=error.code, error_message=str(error))
         return DescribeAclsResponse(
             error_message=None,
+            # `matching` sorts by resource, which `groupby` relies on.
             resources=[
                 DescribeAclsResource(
                     resource_type=kind,

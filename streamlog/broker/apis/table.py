@@ -217,6 +217,8 @@ def table_of(parts: Parts) -> Table:
         **topics.before(parts.transacting.handlers()),
         **topics.before(parts.groups.handlers(parts.on_deadline)),
         **configs.handlers(listener),
+        # After the controller's requests, of which it is one: the later entry wins. This handler
+        # changes levels of loggers here, and forwards the rest.
         IncrementalAlterConfigsRequest: configs.before(_at_controller(member, member.decide)),
         **PartitionRequests(parts.directory, reports).handlers(),
         **TopicPages(member.metadata, internal_topics=INTERNAL_NAMES).handlers(),

@@ -61,7 +61,7 @@ class ConnectionCounts(NamedTuple):
 
 
 class ClusterFigures:
-    """Counters since the start of this process, of what was committed here."""
+    """Counters of committed changes, since the start of this process."""
 
     def __init__(self, node_id: int) -> None:
         self.isr_shrinks = self.isr_expands = 0

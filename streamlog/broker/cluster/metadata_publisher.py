@@ -223,7 +223,7 @@ class MetadataPublisher:
 
     @contextmanager
     def _full_disk(self, topic: str) -> Iterator[None]:
-        """Continue despite a full disk; what it refuses for a topic is tried again later."""
+        """Log an error of a full disk and continue; the topic is tried again later."""
         try:
             yield
         except LogDirectoryFull as error:
@@ -251,7 +251,7 @@ class MetadataPublisher:
                 self._apply_partition(name, number, partition)
 
     def _check_topic(self, name: str, topic_id: bytes) -> None:
-        """Decide, at the start, whether what is here of a topic stays."""
+        """Delete, at the start, what the metadata says is deleted or moved elsewhere."""
         topic = self._metadata.topics.get(topic_id)
         if topic is None:
             self._release(name, list(self._directory.topics[name].partitions))

@@ -101,7 +101,7 @@ def peer_security(config: BrokerConfig, listener: Listener) -> Security:
 
 
 def check_trusted(config: BrokerConfig, listener: Listener, principal: str | None) -> None:
-    """Raise ConfigError if ACLs would deny brokers what they have to do.
+    """Raise ConfigError if ACLs would deny requests between brokers.
 
     `principal` is the principal of their certificates; None without certificates.
     """

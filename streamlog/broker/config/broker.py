@@ -4,7 +4,7 @@ Rule of the file: a setting without an effect is not declared, and one that is n
 refused by name instead of being stored and forgotten. Settings have Kafka's names on the wire
 (`segment.bytes`) and the same words here (`segment_bytes`); `settings` defines the types of fields.
 A topic setting has a second name, the broker's, which sets the default of all topics.
-docs/configuration.md lists all settings, and a test compares.
+docs/configuration.md lists all settings, and a test compares it with these tables.
 """
 
 from __future__ import annotations

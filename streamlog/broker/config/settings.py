@@ -1,6 +1,6 @@
 """Setting: the name, type, bounds and documentation of a broker or topic setting.
 
-A table of settings is a frozen dataclass (`config`) whose fields are declared with `integer`,
+A table of settings is a frozen dataclass whose fields are declared with `integer`,
 `fraction`, `boolean`, `choice`, `words`, `items`, `text` or `password`, which give Kafka's name,
 type, bounds and documentation with the default. Everything else is derived from the declaration:
 the DescribeConfigs response, validation in AlterConfigs, error messages, docs/configuration.md.
@@ -92,10 +92,7 @@ class Setting:
     choices: tuple[str, ...] = ()
     form: Form | None = None
     broker_name: str = ""
-    """For a topic setting.
-
-    The broker setting that is the default of topics; empty if there is none.
-    """
+    """For a topic or group setting: the broker setting with its default; empty if there is none."""
     is_dynamic: bool = True
     """Whether it can be altered while the broker runs."""
 

@@ -1,7 +1,9 @@
-"""TopicConfig: the table of topic settings; a part of `config`, with the same rules.
+"""TopicConfig: the table of topic settings, a part of the settings in `config/broker`.
 
-A setting has a second name here, the broker's, which sets the default of all topics. Only the lists
-of throttled replicas have no default.
+Most settings have a second name, the broker's, which sets the default of all topics. The lists of
+throttled replicas and Kafka's settings of remote storage have only one.
+
+Rule of the file, as in `config/broker`: a setting without an effect is not declared.
 """
 
 from __future__ import annotations

@@ -251,8 +251,10 @@ def _is_covered(allowing: AclRule, denied: Iterable[AclRule]) -> bool:
     """Whether a denial covers everything that an ACL allows."""
     for acl in denied:
         if acl.pattern is Pattern.PREFIXED:
+            # An ACL for `*` allows names outside any prefix.
             if allowing.name != ANY_NAME and allowing.name.startswith(acl.name):
                 return True
+        # A denial of one name covers an ACL for that name, but not one for a prefix.
         elif allowing.pattern is Pattern.LITERAL and acl.name == allowing.name:
             return True
     return False

@@ -139,6 +139,7 @@ def distinguished_name(subject: Subject) -> str:
 def _attribute(kind: str, value: str) -> str:
     if kind == _EMAIL:
         data = value.encode()
+        # The short form of a DER length, for up to 127 bytes.
         return f"{_EMAIL_NUMBER}=#{bytes((_IA5_STRING, len(data) & 0x7F)).hex()}{data.hex()}"
     return f"{_SHORT.get(kind, kind)}={_escape(value)}"
 
