@@ -442,6 +442,7 @@ def _password(user: str) -> str:
     if sys.stdin.isatty():
         given: str = typer.prompt(f"password of {user}", hide_input=True, confirmation_prompt=True)
     else:
+        # Only the line break goes: spaces may belong to the password.
         given = sys.stdin.readline().rstrip("\r\n")
     if not given:
         raise UsageError("the password is empty: type one, or pipe one to standard input")

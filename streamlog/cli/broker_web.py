@@ -210,6 +210,7 @@ def _of_the_controller(standing: BrokerStatus) -> Iterator[Metric]:
 def _of_the_quorum(standing: BrokerStatus) -> Iterator[Metric]:
     view = standing.quorum
     leader = NOBODY if view.leader_id is None else view.leader_id
+    # The first voter is this node; only the leader knows the others.
     own = view.voters[0].end_offset
     yield _gauge(_RAFT + "current_leader", "Node that leads the quorum; -1: none.", leader)
     yield _gauge(_RAFT + "current_epoch", "Leader epoch of the quorum.", view.epoch)

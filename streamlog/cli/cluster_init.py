@@ -413,6 +413,7 @@ class OwnSettings:
             ) from error
 
     def _rewritten(self) -> str:
+        # Lines keep their order and comments; settings that are new follow at the end.
         left = dict(self._changes)
         lines = []
         for line in self._text.splitlines():

@@ -106,6 +106,7 @@ def supervise_nodes(directory: Path, nodes: list[NodeSetup]) -> None:
         async with asyncio.TaskGroup() as group:
             telling = group.create_task(tell_when_ready(directory, nodes))
             await supervisor.run(stop)
+            # It may still wait for brokers that never joined.
             telling.cancel()
 
     try:

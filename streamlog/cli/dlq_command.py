@@ -213,6 +213,7 @@ async def _starts(
     begins = await consumer.begin_offsets(parts)
     if everything:
         return begins
+    # The group's offset is the first letter that was neither replayed nor skipped.
     committed = await consumer.committed(parts)
     # The committed offset may be behind the first letter, after `drop` has removed letters.
     return {part: max(committed.get(part) or 0, begins[part]) for part in parts}

@@ -84,6 +84,7 @@ def groups_describe(context: typer.Context, name: Name, log: LogOption = None) -
     readers = {part: member for member in described.members for part in member.assignment}
     for part in sorted({*readers, *committed}):
         offset, end = committed.get(part), ends.get(part)
+        # A log that was truncated or created again may end before the committed offset.
         lag = None if offset is None or end is None else max(end - offset, 0)
         member = readers.get(part)
         who = (

@@ -135,6 +135,7 @@ def backfill(
         job = app.backfill(
             since=since,
             until=until,
+            # `--master` implies Spark.
             engine="local" if engine is Engine.LOCAL and master is None else "spark",
             spark=None if master is None else _session(app, master),
             outputs="stage" if outputs is RowsOf.STAGE else "discard",

@@ -185,6 +185,7 @@ def _price(findings: Sequence[Finding]) -> str:
 def _dump_batches(places: Iterator[RawBatch | Finding], *, records: bool) -> Iterator[str]:
     path = ""
     for each in places:
+        # The name of a file stands once, before its first batch.
         if each.path != path:
             path = each.path
             yield path

@@ -94,6 +94,7 @@ def _print_traceback(error: BaseException) -> None:
     ours, frame = str(PACKAGE), error.__traceback__
     while frame is not None and frame.tb_frame.f_code.co_filename.startswith(ours):
         frame = frame.tb_next
+    # Without a frame outside of streamlog, the whole traceback is shown.
     lines = traceback.format_exception(type(error), error, frame or error.__traceback__)
     say("".join(lines).rstrip("\n"), err=True)
 

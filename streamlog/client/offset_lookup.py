@@ -150,6 +150,7 @@ async def find_truncated(
         UnknownTopicOrPartition: a partition does not exist.
         UnsupportedVersion: the brokers don't serve OffsetForLeaderEpoch.
     """
+    # Offset 0 has no record before it that the log could have lost.
     epochs = {
         partition: position.leader_epoch
         for partition, position in positions.items()

@@ -323,6 +323,7 @@ class _WatchedEffects:
 
 def _above(plan: Plan, topic: str) -> tuple[Stage, ...]:
     """Return the stages that a topic depends on, in order."""
+    # Backwards, because stages are in upstream order: what feeds a stage comes after it here.
     wanted: list[Stage] = []
     read: set[str] = {topic}
     for stage in reversed(plan.stages):

@@ -213,6 +213,7 @@ class LocalRun:
         )
         writer = ShuffleWriter(self._shuffles)
         finished = self._task(attempt, list(self._feeds(stage, partition)), writer).run()
+        # Only now: the rows of a task that fails never reach the next stage.
         writer.finish()
         return finished
 
@@ -224,7 +225,7 @@ class LocalRun:
     def _feeds(self, stage: Stage, partition: int) -> Iterator[InputReader]:
         for topic in stage.subtopology.inputs:
             if partition >= self._plan.counts[topic]:
-                continue
+                continue  # Another input of the stage has more partitions.
             place = (topic, partition)
             if topic in self._shuffles:
                 shuffle = self._shuffles[topic]

@@ -89,7 +89,7 @@ def lowering_of(sub: Subtopology, topology: Topology) -> Lowering | str:
         return f"{wrong.name!r} is not the one tumbling or hopping aggregation of its stage"
     (node,) = found
     for reason in _refusals(node, sub, topology):
-        return reason
+        return reason  # The first one is enough.
     return Lowering(node.name, topic)
 
 

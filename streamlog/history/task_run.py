@@ -274,6 +274,7 @@ class TaskRun:
         """Read more of each input whose buffered records are used up."""
         found: dict[PartitionKey, Arrival] = {}
         buffered, cuts = self._task.buffered, self._task.cuts
+        # An input that was cut needs no more records; once all of a reader's are cut, it is closed.
         for feed in [*self._left]:
             open_places = [place for place in feed.bounds if place not in cuts]
             if open_places and all(buffered[place] for place in open_places):

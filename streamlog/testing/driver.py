@@ -492,6 +492,7 @@ class TestDriver:
         topic = task.subtopology.changelog_topic
         if topic is None:
             return
+        # In the changelog, partition n belongs to task n.
         log = self._topics[topic]
         for key, value in changes:
             log.append(value, key=key, timestamp_ms=self.now_ms, partition=task.id.partition)

@@ -85,6 +85,7 @@ class DriverAlarms:
 
     def at(self, due_ms: int, call: Callable[[], None]) -> Callable[[], None]:
         """See `AgentAlarm`."""
+        # The number breaks ties: the heap can't compare functions.
         number = next(self._numbers)
         heapq.heappush(self._calls, (due_ms, number, call))
 

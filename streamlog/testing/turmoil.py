@@ -262,6 +262,7 @@ class Turmoil:
 
     def _kill(self) -> None:
         """Kill a worker: what it has not committed is lost, and its disk may stay."""
+        # Its tasks are not closed: nothing of a killed process runs any more.
         worker = self._rng.choice(self._workers)
         if self._rng.random() < DEAD_IN_COMMIT:
             self._commit(worker, dies=True)
@@ -304,6 +305,7 @@ class Turmoil:
         task.close()
 
     def _scatter(self, worker: _Worker) -> None:
+        # After the last worker, a new one takes over.
         if not self._workers:
             self._add_worker()
         for task_id in worker.tasks:

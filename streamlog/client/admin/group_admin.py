@@ -455,6 +455,7 @@ class TransactionAdmin(AdminArea):
         )
 
         async def attempt() -> list[TransactionListing]:
+            # A broker lists only the transactional ids that it coordinates.
             found: list[TransactionListing] = []
             for node_id in await self._cluster.nodes():
                 response = await self._cluster.call(node_id, request, ListTransactionsResponse)

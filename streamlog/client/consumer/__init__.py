@@ -124,6 +124,8 @@ class Consumer:
         if exc is None:
             await self.close()
             return
+        # After a cancellation, the consumer does not wait for the coordinator: the session timeout
+        # removes the member.
         is_open, self._is_open = self._is_open, False
         try:
             if is_open and self._group is not None and not isinstance(exc, asyncio.CancelledError):
@@ -299,7 +301,7 @@ class Consumer:
     ) -> dict[TopicPartition, RecordColumns]:
         """Poll, and return records as columns, which cost less than records one by one.
 
-        Arguments and errors are those of `poll`.
+        Takes the arguments of `poll`, and raises the same errors.
         """
         return await self._polled(timeout_ms, max_records, self._positions.take_columns)
 
@@ -307,7 +309,7 @@ class Consumer:
         """Poll, and return whole record batches as the broker sent them, for callers that decode.
 
         The first batch may begin before the position, because brokers send whole batches. Do not
-        mix with `poll` and `poll_columns` on one consumer. Errors are those of `poll`.
+        mix with `poll` and `poll_columns` on one consumer. Raises the same errors as `poll`.
         """
         return await self._polled(timeout_ms, None, lambda _: self._positions.take_batches())
 

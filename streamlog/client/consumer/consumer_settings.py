@@ -106,7 +106,7 @@ class ConsumerSettings(FetchSettings):
     session_timeout_ms: int = 45_000
     """Milliseconds without a heartbeat after which the coordinator removes the member."""
     heartbeat_interval_ms: int = 3_000
-    """Milliseconds between heartbeats; positive, below `session_timeout_ms`, best a third of it."""
+    """Milliseconds between heartbeats; positive and below `session_timeout_ms`; a third is best."""
     max_poll_interval_ms: int = 300_000
     """Milliseconds that may pass from one poll to the next; positive. After that, the consumer
     leaves its group, so that other members take over; the next poll awaits `on_lost` and joins

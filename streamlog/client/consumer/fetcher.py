@@ -143,7 +143,7 @@ class Fetcher:
         return None if next_ms is None else max(next_ms - now_ms, 1)
 
     async def _requests(self, now_ms: int) -> tuple[Requests, int | None, bool]:
-        """Return the partitions to fetch, the next time when one may be, and if some are full."""
+        """Return the partitions to fetch, when the next one may be, and whether some are full."""
         requests: Requests = {}
         next_ms: int | None = None
         some_full = False

@@ -1,9 +1,9 @@
 """SubscriptionState: a consumer's topics, its positions, and the records that it has fetched.
 
-A partition has two positions: `position` is the offset of the next record for the caller,
-`fetch_offset` that of the next fetch. `EpochStarts` remembers the leader epoch of the record before
-a position (KIP-320). `Subscription` holds the topics or the pattern. A state machine without I/O.
-Not done here: requests.
+A partition has two positions: `position` is the offset of the next record for the caller, and
+`fetch_offset` is the offset of the next fetch. `EpochStarts` remembers the leader epoch of the
+record before a position (KIP-320). `Subscription` holds the topics or the pattern. A state machine
+without I/O. Not done here: requests.
 """
 
 from __future__ import annotations
@@ -370,7 +370,7 @@ class SubscriptionState:
     def take_batches(self) -> dict[TopicPartition, list[RecordBatch]]:
         """Take whole batches as they were fetched; don't mix with `take`.
 
-        Control batches and those of aborted transactions are left out. The first batch may begin
+        Control batches and batches of aborted transactions are left out. The first batch may begin
         before the position, because brokers send whole batches.
 
         Raises:

@@ -10,7 +10,7 @@ has finished with it (`on_revoked`); heartbeats continue meanwhile. A member wit
 assignor (KIP-429) keeps its assignment while it rejoins:
 
 1. A has t-0 and t-1. B joins, and the coordinator answers A's heartbeat with REBALANCE_IN_PROGRESS.
-2. A rejoins with t-0 and t-1 and goes on reading them.
+2. A rejoins with t-0 and t-1 and keeps reading them.
 3. The leader assigns t-0 to A, and t-1 to no member: A still owns it.
 4. A revokes t-1 and rejoins once more, without it.
 5. The leader assigns t-1 to B. t-0 was read all the time.
@@ -181,7 +181,7 @@ class GroupPatience:
 
     @property
     def complaint(self) -> str:
-        """The message for the caller."""
+        """The error message for a caller that has exceeded the interval."""
         return (
             f"poll() was not called for {self._limit_ms} ms (max_poll_interval_ms): "
             "poll more often, take fewer records at once, or increase it"
@@ -363,6 +363,7 @@ class GroupMember:
         self._subscriptions = {
             member.member_id: _subscription(member.metadata) for member in response.members
         }
+        # A static leader that returns does not assign: the group keeps its assignment (KIP-814).
         assigns = self.is_leader and not response.skip_assignment
         self.phase = MemberPhase.ASSIGNING if assigns else MemberPhase.SYNCING
         self._heartbeat_ms = now_ms + self._settings.heartbeat_interval_ms
@@ -428,6 +429,7 @@ class GroupMember:
     def on_coordinator_lost(self, now_ms: int) -> None:
         """Handle a request without an answer, or a coordinator that has moved."""
         self.coordinator_lost = True
+        # A round can't continue at another coordinator; a stable member keeps its generation.
         if self.phase in {MemberPhase.JOINING, MemberPhase.ASSIGNING, MemberPhase.SYNCING}:
             self._unjoined(now_ms, pause_ms=RETRY_BACKOFF_MS)
         self._heartbeat_ms = now_ms + RETRY_BACKOFF_MS
@@ -560,6 +562,8 @@ class GroupMember:
         self.member_id, self.generation_id, self.is_leader = "", -1, False
 
     def _join_request(self) -> wire.JoinGroupRequest:
+        # An eager member has revoked everything by now. It names what it owned before, so that a
+        # sticky assignor can give that back.
         owned = self.assignment if self._is_cooperative else self._owned
         self._joined_topics, self._has_other_counts = self._topics, False
         self._asks_for_round = False
