@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from streamlog.worker.program import Program
 
 
+# `worker.program` declares it as well: this module imports that one only inside methods.
 Guarantee: TypeAlias = Literal["exactly_once", "at_least_once"]
 GUARANTEES: Final = ("exactly_once", "at_least_once")
 SETTINGS = (

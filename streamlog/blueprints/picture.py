@@ -100,6 +100,7 @@ def _topic_box(topic: TopicSpec) -> Box:
 def _node_box(node: Node, group: str, mark: Mark) -> Box:
     kind = type(node).__name__
     is_named = not node.name.startswith(f"{kind.lower()}-")
+    # A name such as "filter-3" tells a reader nothing.
     lines = [node.name, kind] if is_named else [kind]
     lines += [text for text in (_function(node), _detail(node)) if text]
     shape: Shape = "state" if node.specs else "node"

@@ -99,8 +99,8 @@ class Placement:
         """Spread the units over the members.
 
         Args:
-            members: member id to the topics that it subscribes to. A unit goes only to a member
-                that reads all of its topics, so two versions of an app may share a group.
+            members: member id to the topics that it subscribes to. Only a member that reads all
+                topics of a unit can get the unit, so two versions of an app may share a group.
             partitions: topic to partition count.
             owned: member id to the partitions that it held before this rebalance.
         """

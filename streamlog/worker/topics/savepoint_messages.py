@@ -109,6 +109,7 @@ class Savepoint(msgspec.Struct, kw_only=True):
         """Return whether workers have to follow it; a request without a cut expires."""
         if self.release is not None:
             return False
+        # With a cut it ends only by a release: workers may take any time to reach the cut.
         return self.cut is not None or wall_ms - self.request.wall_ms < HELD_MS_MAX
 
     def has_reached(self, tasks: Iterable[str]) -> bool:
@@ -195,6 +196,7 @@ class CutLimits:
         """Return the records before the partition's end."""
         if self._cut is None:
             return columns
+        # Offsets may have gaps, so the end is searched, and not computed.
         found: RecordColumns = columns[: bisect_left(columns.offsets, self.end(part))]
         return found
 

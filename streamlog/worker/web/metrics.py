@@ -31,6 +31,7 @@ class WorkerExposition:
 
     def __init__(self, figures: Figures, state: Callable[[], WorkerState]) -> None:
         self._registry = CollectorRegistry()
+        # Collected at each scrape, so no value can be stale, or be counted twice.
         self._registry.register(_WorkerCollector(figures, state))
         ProcessCollector(registry=self._registry)
 

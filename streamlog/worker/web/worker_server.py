@@ -48,6 +48,7 @@ def app_routes(pages: Sequence[WebPage]) -> list[Route]:
 def _endpoint(page: WebPage) -> Callable[[Request], Coroutine[Any, Any, Response]]:
     async def answer(request: Request) -> Response:
         given = dict(request.path_params)
+        # The function of a page gets the request only if it has a parameter for it.
         if REQUEST in page.wants:
             given[REQUEST] = request
         try:
