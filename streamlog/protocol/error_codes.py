@@ -252,6 +252,7 @@ def error_for(code: int, detail: str) -> errors.LogError:
     error.code = code
     # On the instance, because several codes share a class, and not all of them are retriable.
     error.retriable = is_retriable(code)
+    # Some classes are fatal themselves.
     error.fatal = error.fatal or code in _FATAL
     error.aborts_transaction = code in _ABORTS_TRANSACTION
     return error

@@ -92,6 +92,7 @@ def error_response(request: Message, code: int, message: str | None = None) -> M
         message: the reason, for responses that have a field for it.
     """
     kind = type(request)
+    # A code for the whole request makes the items unnecessary, and so the response small.
     plan = _plan(kind, api_of(kind).response)
     if kind in _ITEMS_ALONE:
         plan = plan.without_code()

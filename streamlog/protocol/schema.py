@@ -121,11 +121,13 @@ class StructType(type):
         cls, name: str, bases: tuple[type, ...], namespace: dict[str, object], **options: object
     ) -> StructType:
         """Create the class; `options` are passed to `__init_subclass__`."""
+        # A class body keeps the order of its attributes, which is the order on the wire.
         fields = tuple(
             _named(value, key) for key, value in namespace.items() if isinstance(value, Field)
         )
         names = tuple(field.name for field in fields)
         body = {key: value for key, value in namespace.items() if key not in names}
+        # Not class attributes any more, or they would conflict with the slots.
         body["__slots__"] = names
         body["__fields__"] = fields
         made = super().__new__(cls, name, bases, body, **options)
@@ -151,6 +153,7 @@ def _late_constructor(struct: StructType, fields: Sequence[Field]) -> Callable[.
     """
 
     def initialize(self: Struct, **values: object) -> None:
+        # Replaces itself: from now on, instances call the generated one directly.
         constructor = _constructor(fields)
         type.__setattr__(struct, "__init__", constructor)
         constructor(self, **values)

@@ -124,6 +124,7 @@ class ArrowRows:
         found: list[int] = []
         for row in range(self.count):
             size = keys.size(row)
+            # An empty key is a key: only null ones get `otherwise`.
             if size < 0:
                 found.append(otherwise)
             else:

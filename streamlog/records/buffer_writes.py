@@ -46,6 +46,7 @@ def content_bytes(content: bytes | None) -> int:
 
 def put_varint(data: bytearray, position: int, value: int) -> int:
     """Write a number of at most 64 bits as a varint; return the position behind it."""
+    # Zigzag, without -value: the least 64-bit number has no positive counterpart in C.
     raw = value << 1 if value >= 0 else -(value + 1) << 1 | 1
     while raw >= _CONTINUES:
         data[position] = (raw & _LOW_BITS) | _CONTINUES

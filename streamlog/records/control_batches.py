@@ -20,12 +20,12 @@ ABORT = 0
 """Type of a control record: the producer's transaction was aborted."""
 COMMIT = 1
 LEADER_CHANGE = 2
-"""Of the controllers' quorum: a leader's first entry of its epoch (KIP-595)."""
+"""The first entry of a quorum leader in its epoch (KIP-595)."""
 SNAPSHOT_HEADER = 3
 SNAPSHOT_FOOTER = 4
 MARKERS = frozenset({ABORT, COMMIT})
 TIME_MARK = 0x534C
-"""Far from what Kafka numbers; "SL"."""
+"""Our own type, far from the types of Kafka: "SL" in ASCII."""
 
 _KEY = struct.Struct(">hh")
 _VALUE = struct.Struct(">hi")
@@ -37,9 +37,9 @@ _TOLD_VERSION = 1
 _COUNT = struct.Struct(">H")
 _TOLD = struct.Struct(">Hq")
 TOLD_MAX = 64
-"""How many applications one mark tells a time."""
+"""The most clocks in one mark."""
 CLOCK_BYTES_MAX = 300
-"""Bounds the name of a clock: a group's id and a digest."""
+"""The most bytes of a clock's name, which is a group's id and a digest."""
 _CONTROL = 0x20
 _TRANSACTIONAL_CONTROL = 0x30
 
@@ -48,16 +48,16 @@ class Marker(NamedTuple):
     """The content of a control record."""
 
     kind: int
-    """ABORT, COMMIT, or a type that is none of a transaction's."""
+    """ABORT, COMMIT, or the type of another control record."""
     coordinator_epoch: int
-    """Of the coordinator that has written it; -1 if it is no marker."""
+    """The epoch of the coordinator that wrote it; -1 for other control records."""
 
 
 class MarkTold(NamedTuple):
     """The event time to which a mark moves the readers that share one clock."""
 
     clock: str
-    """Names an application and how it reads event time from the topic's records."""
+    """The name of the readers' clock, see `clock_of`."""
     time_ms: int
 
 
@@ -79,12 +79,12 @@ class TimeMark(NamedTuple):
     """
 
     offset: int
-    """Where it stands."""
+    """The offset of the mark."""
     elapsed_ms: int
-    """Since whatever was appended before it, another mark included."""
+    """Milliseconds since the last append before the mark, which may be another mark."""
     told: tuple[MarkTold, ...] = ()
-    """Which applications take event time here to be no earlier than a time of theirs: where the
-    other partitions of the topic had come when this one was quiet, or empty."""
+    """Least event times of readers, by clock: the time that an application had reached in the other
+    partitions of the topic while this one was quiet or empty."""
 
     def time_behind(self, time_ms: int, clock: str) -> int:
         """Return a reader's event time after this mark.
@@ -94,6 +94,7 @@ class TimeMark(NamedTuple):
                 mark names the reader's clock.
             clock: the reader's clock.
         """
+        # Both only move time forward: a clock's time that is behind the reader's changes nothing.
         told_ms = max((told.time_ms for told in self.told if told.clock == clock), default=-1)
         return max(time_ms + self.elapsed_ms if time_ms >= 0 else time_ms, told_ms)
 
@@ -142,6 +143,7 @@ def control_kind(batch: RecordBatch) -> int | None:
 
 
 def _sealed(batch: bytearray, attributes: int) -> bytes:
+    # `encode_batch` can't set the control attribute; the CRC covers it, and is computed anew.
     struct.pack_into(">h", batch, _ATTRIBUTES_AT, attributes)
     struct.pack_into(">I", batch, _CRC_AT, crc32c(batch[_ATTRIBUTES_AT:]))
     return bytes(batch)
@@ -175,8 +177,10 @@ def time_mark_of(batch: RecordBatch) -> TimeMark | None:
         return None
     value = found[1] or b""
     try:
+        # Newer versions may have more behind these fields, which is ignored.
         version, elapsed_ms = _ELAPSED.unpack_from(value)
         told = tuple(_told(value)) if version >= _TOLD_VERSION else ()
+    # Short values and negative times are one error, with the value in its message.
     except (struct.error, UnicodeDecodeError):
         elapsed_ms, told = -1, ()
     if elapsed_ms < 0:
@@ -207,7 +211,7 @@ def _record(batch: RecordBatch) -> tuple[int, bytes | None] | None:
 
 
 UNTIL_MARKER: Final = 2**63 - 1
-"""The last offset of a transaction whose marker was not read yet."""
+"""The last offset of a transaction whose marker has not been read yet."""
 
 MarkerOf: TypeAlias = Callable[[RecordBatch], Marker | None]
 """Reads the marker of a control batch; raises CorruptData if it is malformed."""
@@ -219,7 +223,7 @@ class AbortedRange(NamedTuple):
     producer_id: int
     first_offset: int
     last_offset: int = UNTIL_MARKER
-    """Of its marker."""
+    """The offset of the transaction's marker."""
 
 
 class AbortedBatches:
@@ -256,8 +260,13 @@ class AbortedBatches:
         index = bisect_right(ranges, batch.last_offset, key=_first_offset) - 1
         if index < 0 or ranges[index].last_offset < batch.base_offset:
             return False
+        # A producer id may also write outside of transactions; such batches are never aborted.
         if not batch.is_control:
             return batch.is_transactional
+        # A Fetch answer names aborted transactions without their ends:
+        # 1. It names producer 7 from offset 10 on. The batches of producer 7 are hidden.
+        # 2. Its ABORT marker at offset 20 ends the range.
+        # 3. Its batch at offset 25 is of the next transaction, and is not hidden.
         if ranges[index].last_offset == UNTIL_MARKER:
             marker = self._marker_of(batch)
             if marker is not None and marker.kind == ABORT:

@@ -70,6 +70,8 @@ def learn_chain(offset: int, newest: int, known: EpochChain = ()) -> EpochQuesti
     top = yield newest
     if top.end_offset < offset:
         return ()
+    # The record before `offset` was written in the lowest epoch that ends at `offset` or later: a
+    # binary search. An answer may name an earlier epoch, which skips epochs that wrote nothing.
     low, high = known[-1][0] if known else 0, top.epoch
     while low < high:
         middle = (low + high) // 2
@@ -78,6 +80,7 @@ def learn_chain(offset: int, newest: int, known: EpochChain = ()) -> EpochQuesti
             high = max(low, min(found.epoch, middle))
         else:
             low = middle + 1
+    # Backwards from there: an epoch begins where the one before it ends.
     found_chain: list[tuple[int, int]] = []
     epoch = high
     while epoch >= 0 and len(found_chain) < CHAIN_MAX:
@@ -117,6 +120,7 @@ def find_divergence(offset: int, chain: EpochChain, begin: int) -> EpochQuestion
         if is_common:
             common = min(end, found.end_offset)
             return None if common >= offset else common
+        # This epoch is not in the log, so the logs differ from its start at the latest.
         end = min(end, start)
     if not chain:
         return None

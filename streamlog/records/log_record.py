@@ -34,4 +34,5 @@ def new_record(
     return _new_tuple(record_type, (offset, timestamp_ms, key, value, ()))
 
 
+# Skips the keywords and defaults of the named tuple's own `__new__`.
 _new_tuple = tuple.__new__

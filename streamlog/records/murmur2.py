@@ -36,10 +36,12 @@ def hashed(data: bytes, start: int, length: int) -> int:
     number = (_SEED ^ length) & _MASK
     end = start + length - length % 4
     for at in range(start, end, 4):
+        # Little-endian words, as in Kafka.
         word = data[at] | (data[at + 1] << 8) | (data[at + 2] << 16) | (data[at + 3] << 24)
         word = (word * _MULTIPLIER) & _MASK
         word = ((word ^ (word >> 24)) * _MULTIPLIER) & _MASK
         number = ((number * _MULTIPLIER) & _MASK) ^ word
+    # The last one to three bytes form a word of their own, without the mixing above.
     if length % 4:
         word = 0
         for at in range(start + length - 1, end - 1, -1):
@@ -60,6 +62,8 @@ def partitions_of_keys(keys: Iterable[bytes], partitions: int, tail_bytes: int =
     count = max(partitions, 1)
     found: list[int] = []
     for key in keys:
+        # The sign bit is cleared, as by Kafka's `toPositive`; a negated or unsigned hash would give
+        # other partitions than the Java client.
         length = max(len(key) - tail_bytes, 0)
         found.append((hashed(key, 0, length) & _POSITIVE) % count)
     return found

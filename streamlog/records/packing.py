@@ -14,7 +14,7 @@ import msgspec
 
 _STAMP = struct.Struct(">q")
 _LONG_END = 2**63
-_SHORT_LIST = 15
+_SHORT_LIST = 15  # up to here, MessagePack has type and count in one byte
 _packed = msgspec.msgpack.Encoder().encode
 
 
@@ -43,6 +43,7 @@ def stamped_numbers(time_ms: int, state: object) -> bytes | None:
     """
     if type(state) is not list or len(state) > _SHORT_LIST:
         return None
+    # `type`, not `isinstance`: a bool is an int, but another type in MessagePack.
     if not all(type(number) is int and is_long(number) for number in state):
         return None
     return _STAMP.pack(time_ms) + _packed(state)

@@ -37,6 +37,8 @@ def _by_murmur2(key: bytes, count: int) -> int:
     return partitions_of_keys((key,), count)[0]
 
 
+# Each gives the partition of the clients that use it, so the remainders are theirs as well:
+# murmur2 clears the sign bit, crc32 is unsigned, and FNV-1a takes the absolute value.
 _NAMED: Mapping[str, Callable[[bytes, int], int]] = {
     "murmur2": _by_murmur2,
     "crc32": lambda key, count: crc32(key) % count,

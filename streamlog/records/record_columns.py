@@ -96,6 +96,7 @@ class RecordColumns:
 
     def __iadd__(self, more: RecordColumns) -> Self:
         """Append records with larger offsets."""
+        # A range is kept while the offsets continue without a gap; empty columns fit anywhere.
         offsets, following = self.offsets, more.offsets
         if (
             isinstance(offsets, range)
@@ -136,6 +137,7 @@ class RecordColumns:
         self.timestamps.append(timestamp_ms)
         self.keys.append(key)
         self.values.append(value)
+        # The first record with headers: those before it have none.
         if headers is not None and self.headers is None:
             self.headers = [()] * count
         if self.headers is not None:
@@ -144,6 +146,7 @@ class RecordColumns:
     def _part(self, run: slice) -> RecordColumns:
         part = RecordColumns()
         offsets = self.offsets[run]
+        # A slice with a step has gaps.
         if isinstance(offsets, range) and offsets.step == 1:
             part._first = offsets.start
         else:
@@ -309,6 +312,7 @@ class FieldColumns:
             size += buffer_writes.content_bytes(self.keys[at]) + buffer_writes.content_bytes(
                 self.values[at]
             )
+            # Sizes are upper bounds: the batch of these records may be smaller than `room_bytes`.
             if room_bytes >= 0 and total + size > room_bytes:
                 return at, total
             total += size
@@ -376,6 +380,7 @@ def suffixed(
     suffix: Any = b""
     for at in range(len(column)):
         owner = owners[at]
+        # By identity: consecutive entries often have one owner.
         if owner is not last:
             last = owner
             whole = owner.suffix

@@ -57,17 +57,19 @@ def adopt_batches(
     position = record_count = 0
     with memoryview(own) as view:
         for batch in split_batches(view):
-            batch.check_crc()
+            batch.check_crc()  # First: the new checksum below would hide any damage.
             attributes = batch.attributes | _TRANSACTIONAL
             end = position + batch.size_bytes
             _INT16.pack_into(own, position + _ATTRIBUTES_AT, attributes)
             _PRODUCER.pack_into(
                 own, position + _PRODUCER_AT, producer_id, producer_epoch, _NO_SEQUENCE
             )
+            # The CRC covers the attributes and all behind them, so it is computed last.
             with view[position + _ATTRIBUTES_AT : end] as sealed:
                 _UINT32.pack_into(own, position + _CRC_AT, crc32c(sealed))
             record_count += batch.record_count
             position = end
+            # The batch holds a view of `own`, which can't be shortened below while views exist.
             del batch
     del own[position:]
     return AdoptedBatches(own, record_count)

@@ -222,6 +222,8 @@ class TcpTransport:
         """See `Transport.call`."""
         api = api_of(type(request))
         version = self.version(api.key)
+        # Only the write is in the session, so that many requests can wait for answers. While the
+        # session is renewed, no request may be written (KIP-368).
         async with self._session(timeout_ms):
             answer = self._asked(api, version, request)
         frame = await self._answered(api, answer, timeout_ms)
@@ -245,6 +247,7 @@ class TcpTransport:
     def version(self, api_key: int) -> int:
         """See `Transport.version`."""
         ours = APIS[api_key]
+        # An API that the broker does not list has an empty range.
         low, high = self._versions.get(api_key, (0, -1))
         chosen = min(ours.max_version if self._is_broker else ours.client_version_max, high)
         if chosen < max(ours.min_version, low):
@@ -262,6 +265,7 @@ class TcpTransport:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await loop.create_connection(lambda: self._wire, host, port, ssl=tls)
+        # The order matters: TimeoutError and SSLError are OSErrors.
         except TimeoutError:
             raise ConnectionLost(_unreachable(self._address, "no answer")) from None
         except ssl.SSLError as reason:
@@ -310,12 +314,15 @@ class TcpTransport:
 
     @asynccontextmanager
     async def _in_session(self, timeout_ms: int) -> AsyncIterator[None]:
+        # Checked with the lock held: 1. Two requests find that the session is due. 2. The first
+        # renews it, while the second waits for the lock. 3. The second finds it renewed.
         async with self._proving:
             is_due = asyncio.get_running_loop().time() >= (self._due_s or 0)
             if is_due and self._lost is None:
                 try:
                     await self._prove(timeout_ms)
                 except StreamlogError as error:
+                    # The broker would close a connection whose session has expired.
                     self._end(ConnectionLost(f"hung up on {self._address}: {error}"))
                     raise
             yield
@@ -324,6 +331,7 @@ class TcpTransport:
         """Authenticate by SASL: choose the mechanism, and exchange messages until accepted."""
         security = self._security
         given = security.secret
+        # In a thread, because a function may read a file or ask a server for a token.
         secret = await asyncio.to_thread(given) if callable(given) else given
         nonce = secrets.token_urlsafe(NONCE_BYTES)
         exchange = exchange_of(security.mechanism, security.user, secret, nonce=nonce)
@@ -405,6 +413,7 @@ class TcpTransport:
     def _write(self, api: Api, version: int, request: Message) -> int:
         if self._lost is not None:
             raise ConnectionLost(str(self._lost))
+        # An int32 on the wire: it starts again from 0 rather than become negative.
         correlation_id = next(self._correlation_ids) & 0x7FFFFFFF
         self._wire.write(encode_request(api, version, correlation_id, self._client_id, request))
         return correlation_id
@@ -442,6 +451,7 @@ class TcpTransport:
 
     def _end(self, lost: ConnectionLost) -> None:
         """Close the connection, and fail the calls that wait for an answer."""
+        # Only the first reason counts: closing the socket causes further errors.
         if self._lost is not None:
             return
         self._lost = lost
@@ -495,6 +505,8 @@ class _Wire(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the frame knows better
         """Return the buffer for the next bytes."""
+        # Never empty, which asyncio would refuse: `_cut` leaves fewer bytes than a size has, and a
+        # partial frame that is full is passed on at once.
         if self._partial is not None:
             return memoryview(self._partial)[self._held_bytes :]
         return self._scratch[self._held_bytes :]
@@ -547,6 +559,7 @@ class _Wire(asyncio.BufferedProtocol):
         position, held = 0, self._held_bytes
         while held - position >= _SIZE.size:
             size: int = _SIZE.unpack_from(self._scratch, position)[0]
+            # An answer has at least a correlation id, which is as long as a size.
             if not _SIZE.size <= size <= RESPONSE_BYTES_MAX:
                 self._on_lost(f"it sent an answer's size of {size} bytes: {what_speaks(size)}")
                 return
@@ -556,6 +569,7 @@ class _Wire(asyncio.BufferedProtocol):
                 self._held_bytes = held - start
                 self._partial[: self._held_bytes] = self._scratch[start:held]
                 return
+            # A copy: the call decodes it later, when the buffer has other bytes.
             self._on_frame(bytes(self._scratch[start:end]))
             position = end
         self._held_bytes = held - position

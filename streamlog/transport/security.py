@@ -64,6 +64,7 @@ class ScramExchange:
 
     def answer(self, data: bytes) -> bytes | None:
         """See `Exchange`."""
+        # The first message of the broker is the challenge, the second one its own proof.
         if not self._has_proven:
             self._has_proven = True
             return self._client.final(data)
@@ -79,10 +80,15 @@ class BearerExchange:
 
     def first(self) -> bytes:
         """See `Exchange`."""
+        # RFC 7628, section 3.1: a GS2 header, then key-value pairs that end with \x01.
         return f"n,,\x01auth=Bearer {self._token}\x01\x01".encode()
 
     def answer(self, data: bytes) -> bytes | None:
-        """See `Exchange`. A refusal must be acknowledged before the broker completes it."""
+        """See `Exchange`.
+
+        A broker that refuses the token sends the reason first. The client must answer with one byte
+        before the broker completes the refusal (RFC 7628, section 3.2.3).
+        """
         return b"\x01" if data else None
 
 
@@ -166,6 +172,7 @@ class Security:
             )
         if self.has_sasl:
             self._check_sasl()
+        # Otherwise credentials would be ignored without a word, and the client be anonymous.
         elif self.mechanism or self.user or self.password or self.token:
             raise ConfigError(
                 f"sasl settings are given, but security.protocol is {self.protocol}: set it to"
@@ -233,9 +240,12 @@ class Security:
                 " certificates of authorities"
             ) from None
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        # A certificate of a trusted authority is always required; only the name check is optional.
         context.check_hostname = self.checks_name == "https"
         if self.certificate_file:
             try:
+                # With a function, a missing password is an error. Without one, OpenSSL would ask on
+                # the terminal.
                 context.load_cert_chain(
                     self.certificate_file, self.key_file or None, lambda: self.key_password
                 )

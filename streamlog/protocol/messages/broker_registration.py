@@ -71,6 +71,7 @@ class BrokerRegistrationRequest(Message, versions="0-4", flexible_from=0):
     listeners: list[RegisteredListener] = array(RegisteredListener, "0+")
     features: list[Feature] = array(Feature, "0+")
     rack: str | None = string("0+", nullable="0+")
+    # For Kafka's migration from ZooKeeper; unused here.
     is_migrating_zk_broker: bool = boolean("1+")
     log_dirs: list[bytes] = uuid_array("2+")
     previous_broker_epoch: int = int64("3+", default=-1)
@@ -99,6 +100,7 @@ class BrokerHeartbeatRequest(Message, versions="0-1", flexible_from=0):
     current_metadata_offset: int = int64("0+")
     want_fence: bool = boolean("0+")
     want_shut_down: bool = boolean("0+")
+    # A directory that has failed (KIP-858).
     offline_log_dirs: list[bytes] = uuid_array("1+", tag=0)
     damaged: list[DamagedTopic] = array(DamagedTopic, "0+", tag=OWN_TAG)
 
@@ -147,6 +149,8 @@ class ProposedPartition(Struct):
     new_isr: list[int] = int32_array("0-2")
     new_isr_with_epochs: list[BrokerState] = array(BrokerState, "3+")
     leader_recovery_state: int = int8("1+")
+    # It grows with every change of the partition, so a proposal that does not know the last change
+    # is refused (INVALID_UPDATE_VERSION).
     partition_epoch: int = int32("0+")
 
 

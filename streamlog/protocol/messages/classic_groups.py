@@ -33,6 +33,7 @@ class FindCoordinatorRequest(Message, versions="0-5", flexible_from=3):
     """
 
     key: str = string("0-3")
+    # Version 0 looks up groups only: 0 is the default.
     key_type: int = int8("1+")
     coordinator_keys: list[str] = string_array("4+")
 
@@ -77,6 +78,7 @@ class JoinGroupRequest(Message, versions="0-9", flexible_from=6):
 
     group_id: str = string("0+")
     session_timeout_ms: int = int32("0+")
+    # Version 0 has none: the session timeout also limits a rebalance.
     rebalance_timeout_ms: int = int32("1+", default=-1)
     member_id: str = string("0+")
     group_instance_id: str | None = string("5+", nullable="5+", default=None)
@@ -215,6 +217,7 @@ class OffsetCommitRequest(Message, versions="2-10", flexible_from=8):
     """
 
     group_id: str = string("0+")
+    # A generation in the classic protocol, a member epoch in the consumer protocol (KIP-848).
     generation_id_or_member_epoch: int = int32("1+", default=-1)
     member_id: str = string("1+")
     group_instance_id: str | None = string("7+", nullable="7+", default=None)
@@ -280,6 +283,7 @@ class OffsetFetchRequest(Message, versions="1-10", flexible_from=6):
     """
 
     group_id: str = string("0-7")
+    # Null, for all topics, is in versions 2 and later.
     topics: list[OffsetFetchRequestTopic] | None = array(
         OffsetFetchRequestTopic, "0-7", nullable="2-7"
     )
@@ -393,6 +397,7 @@ class DescribedGroup(Struct):
     protocol_type: str = string("0+")
     protocol_data: str = string("0+")
     members: list[DescribedGroupMember] = array(DescribedGroupMember, "0+")
+    # The smallest int32: the request did not ask for it (KIP-430).
     authorized_operations: int = int32("3+", default=-2147483648)
 
 

@@ -62,9 +62,11 @@ class ApiVersionsResponse(Message, versions="0-4", flexible_from=3):
     error_code: int = int16("0+")
     api_keys: list[ApiVersion] = array(ApiVersion, "0+")
     throttle_time_ms: int = int32("1+")
+    # Tags, although the response's header never has any: the body is flexible (KIP-511).
     supported_features: list[SupportedFeatureKey] = array(SupportedFeatureKey, "3+", tag=0)
     finalized_features_epoch: int = int64("3+", default=-1, tag=1)
     finalized_features: list[FinalizedFeatureKey] = array(FinalizedFeatureKey, "3+", tag=2)
+    # For Kafka's migration from ZooKeeper; unused here.
     zk_migration_ready: bool = boolean("3+", tag=3)
 
 
@@ -83,6 +85,7 @@ class MetadataRequest(Message, versions="0-13", flexible_from=9):
     """
 
     topics: list[MetadataRequestTopic] | None = array(MetadataRequestTopic, "0+", nullable="1+")
+    # Versions before 4 always allow it.
     allow_auto_topic_creation: bool = boolean("4+", default=True)
     include_cluster_authorized_operations: bool = boolean("8-10")
     include_topic_authorized_operations: bool = boolean("8+")
@@ -124,6 +127,7 @@ class MetadataResponseTopic(Struct):
     topic_id: bytes = uuid("10+")
     is_internal: bool = boolean("1+")
     partitions: list[MetadataResponsePartition] = array(MetadataResponsePartition, "0+")
+    # The bits of the operations (KIP-430).
     topic_authorized_operations: int = int32("8+", default=-2147483648)
 
 

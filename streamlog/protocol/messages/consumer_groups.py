@@ -75,6 +75,7 @@ class DescribedConsumerGroup(Struct):
     assignment_epoch: int = int32("0+")
     assignor_name: str = string("0+")
     members: list[DescribedMember] = array(DescribedMember, "0+")
+    # The smallest int32: the request did not ask for it (KIP-430).
     authorized_operations: int = int32("0+", default=-2147483648)
 
 
@@ -233,6 +234,7 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message, versions="0", flexible_
     """The partitions that a member has, and those that it still has to release."""
 
     member_epoch: int = int32("0+")
+    # Accepted in a full heartbeat: a member that has missed a response still sends this epoch.
     previous_member_epoch: int = int32("0+")
     state: int = int8("0+")
     assigned_partitions: list[HeartbeatTopicPartitions] = array(HeartbeatTopicPartitions, "0+")

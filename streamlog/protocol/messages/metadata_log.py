@@ -61,6 +61,7 @@ class RegisterBrokerRecord(Message, versions="0-3", flexible_from=0):
     end_points: list[BrokerEndpoint] = array(BrokerEndpoint, "0+")
     features: list[BrokerFeature] = array(BrokerFeature, "0+")
     rack: str | None = string("0+", nullable="0+")
+    # A broker begins fenced: it may lead only after it has caught up with the metadata (KIP-631).
     fenced: bool = boolean("0+", default=True)
     in_controlled_shutdown: bool = boolean("1+")
     log_dirs: list[bytes] = uuid_array("3+", tag=0)
@@ -108,9 +109,11 @@ class PartitionRecord(Message, versions="0-2", flexible_from=0):
     removing_replicas: list[int] = int32_array("0+")
     adding_replicas: list[int] = int32_array("0+")
     leader: int = int32("0+", default=-1)
+    # In Kafka 1 while a leader recovers after an unclean election (KIP-704); here always 0.
     leader_recovery_state: int = int8("0+", tag=0)
     leader_epoch: int = int32("0+", default=-1)
     partition_epoch: int = int32("0+", default=-1)
+    # One directory id per replica, in the order of `replicas` (KIP-858).
     directories: list[bytes] = uuid_array("1+")
     # KIP-966: out of sync, but with all committed records. Null and empty differ: null is the
     # value that is not written.

@@ -76,6 +76,7 @@ class DescribeLogDirsRequest(Message, versions="1-4", flexible_from=2):
     """Describe the directories that hold partitions; null topics: all partitions."""
 
     topics: list[DescribableLogDirTopic] | None = array(DescribableLogDirTopic, "0+", nullable="0+")
+    # Under a tag, so that brokers of Kafka skip it (KIP-482); they answer without a report.
     include_report: bool = boolean("2+", tag=OWN_TAG)
     """Whether the broker reports the state of its process and replicas instead of sizes."""
 
@@ -145,6 +146,7 @@ class DescribeLogDirsResult(Struct):
     error_code: int = int16("0+")
     log_dir: str = string("0+")
     topics: list[DescribeLogDirsTopic] = array(DescribeLogDirsTopic, "0+")
+    # Of the disk, not of the partitions (KIP-827).
     total_bytes: int = int64("4+", default=-1)
     usable_bytes: int = int64("4+", default=-1)
 
@@ -311,6 +313,7 @@ class DescribeTopicPartitionsRequest(Message, versions="0", flexible_from=0):
 
     topics: list[TopicRequest] = array(TopicRequest, "0+")
     response_partition_limit: int = int32("0+", default=2_000)
+    # Null begins with the first topic. The next request repeats the response's `next_cursor`.
     cursor: Cursor | None = struct(Cursor, "0+", nullable="0+")
 
 
@@ -328,6 +331,7 @@ class DescribeTopicPartitionsResponsePartition(Struct):
     replica_nodes: list[int] = int32_array("0+")
     isr_nodes: list[int] = int32_array("0+")
     eligible_leader_replicas: list[int] | None = int32_array("0+", nullable="0+")
+    # Empty from our brokers.
     last_known_elr: list[int] | None = int32_array("0+", nullable="0+")
     offline_replicas: list[int] = int32_array("0+")
 

@@ -88,6 +88,7 @@ class PartitionProduceResponse(Struct):
     base_offset: int = int64("0+")
     log_append_time_ms: int = int64("2+", default=-1)
     log_start_offset: int = int64("5+", default=-1)
+    # KIP-467: the records that made the broker refuse the batch.
     record_errors: list[BatchIndexAndErrorMessage] = array(BatchIndexAndErrorMessage, "8+")
     error_message: str | None = string("8+", nullable="8+", default=None)
     current_leader: LeaderIdAndEpoch | None = struct(LeaderIdAndEpoch, "10+", tag=0)
@@ -142,6 +143,7 @@ class FetchPartition(Struct):
     fetch_offset: int = int64("0+")
     last_fetched_epoch: int = int32("12+", default=-1)
     log_start_offset: int = int64("5+", default=-1)
+    # The first batch of a response is returned even if it is larger (KIP-74).
     partition_max_bytes: int = int32("0+")
     mark_after_ms: int = int64("12+", default=-1, tag=OWN_TAG)
     known_high_watermark: int = int64("12+", default=-1, tag=OWN_TAG + 1)
@@ -191,6 +193,8 @@ class FetchRequest(Message, versions="4-16", flexible_from=12):
     session_id: int = int32("7+")
     session_epoch: int = int32("7+", default=-1)
     topics: list[FetchTopic] = array(FetchTopic, "0+")
+    # A session repeats the partitions of the request before, so what is not read any more has to
+    # be named (KIP-227).
     forgotten_topics_data: list[ForgottenTopic] = array(ForgottenTopic, "7+")
     rack_id: str = string("11+")
 
@@ -238,6 +242,7 @@ class PartitionData(Struct):
     aborted_transactions: list[AbortedTransaction] | None = array(
         AbortedTransaction, "4+", nullable="4+"
     )
+    # The replica in the consumer's rack that it should read from instead; -1 for none (KIP-392).
     preferred_read_replica: int = int32("11+", default=-1)
     records: Records | None = record_batches("0+", nullable="0+")
 

@@ -31,6 +31,7 @@ class PublishSegment(Struct):
     name: str = string("0+")
     size_bytes: int = int64("0+")
     record_count: int = int64("0+")
+    # int64, because an unsigned 32-bit number does not fit into an int32.
     crc32c: int = int64("0+")
 
 
@@ -77,6 +78,7 @@ class PublishRequest(Message, versions="0-0", flexible_from=0):
     `staged_by` is the name under which the segments were staged, if it differs from the job's id.
     """
 
+    # A second request with this id publishes nothing: see `PublishResponse.is_repeated`.
     job_id: str = string("0+")
     staged_by: str = string("0+")
     topics: list[PublishTopic] = array(PublishTopic, "0+")

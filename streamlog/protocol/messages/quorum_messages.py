@@ -161,6 +161,7 @@ class EndEpochPartition(Struct):
     partition_index: int = int32("0+")
     leader_id: int = int32("0+")
     leader_epoch: int = int32("0+")
+    # Version 1 adds directory ids: a voter with another disk is another candidate (KIP-853).
     preferred_successors: list[int] = int32_array("0")
     preferred_candidates: list[PreferredCandidate] = array(PreferredCandidate, "1+")
 
@@ -348,9 +349,11 @@ class QuorumVoter(Struct):
 class LeaderChangeMessage(Message, versions="0-1", flexible_from=0):
     """Control record: the first entry of a leader in its epoch."""
 
+    # Kafka repeats the version of a control record in its value.
     version: int = int16("0+")
     leader_id: int = int32("0+")
     voters: list[QuorumVoter] = array(QuorumVoter, "0+")
+    # The voters that voted for this leader.
     granting_voters: list[QuorumVoter] = array(QuorumVoter, "0+")
 
 

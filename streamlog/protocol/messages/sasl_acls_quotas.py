@@ -120,6 +120,7 @@ class SaslHandshakeRequest(Message, versions="0-1"):
 class SaslHandshakeResponse(Message, versions="0-1"):
     """The mechanisms of the broker. Errors: UNSUPPORTED_SASL_MECHANISM, ILLEGAL_SASL_STATE."""
 
+    # With UNSUPPORTED_SASL_MECHANISM, the client can tell its user which mechanisms there are.
     error_code: int = int16("0+")
     mechanisms: list[str] = string_array("0+")
 
@@ -139,6 +140,7 @@ class SaslAuthenticateResponse(Message, versions="0-2", flexible_from=2):
     error_code: int = int16("0+")
     error_message: str | None = string("0+", nullable="0+", default=None)
     auth_bytes: bytes = secret("0+")
+    # 0: the session does not expire.
     session_lifetime_ms: int = int64("1+")
 
 

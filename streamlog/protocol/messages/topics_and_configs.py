@@ -92,6 +92,7 @@ class CreateTopicsResponse(Message, versions="2-7", flexible_from=5):
     topics: list[CreatableTopicResult] = array(CreatableTopicResult, "0+")
 
 
+# With an id, a delayed request does not delete a newer topic of the same name (KIP-516).
 class DeleteTopicState(Struct):
     """A topic to delete, by name or by id (version 6)."""
 
@@ -135,6 +136,7 @@ class DescribeConfigsRequest(Message, versions="1-4", flexible_from=4):
     """Describe settings."""
 
     resources: list[DescribeConfigsResource] = array(DescribeConfigsResource, "0+")
+    # Synonyms are the other sources of a value, for tools that show why it applies (KIP-226).
     include_synonyms: bool = boolean("1+")
     include_documentation: bool = boolean("3+")
 
@@ -157,6 +159,7 @@ class DescribeConfigsResourceResult(Struct):
 
     name: str = string("0+")
     value: str | None = string("0+", nullable="0+")
+    # Whether a change needs a restart of the broker.
     read_only: bool = boolean("0+")
     config_source: int = int8("1+", default=-1)
     is_sensitive: bool = boolean("0+")
@@ -307,6 +310,8 @@ class ReplaceConfigsResource(Struct):
 
     resource_type: int = int8("0+")
     resource_name: str = string("0+")
+    # A setting that is missing here returns to its default, so the caller must know all of them:
+    # IncrementalAlterConfigs has no such race (KIP-339).
     configs: list[ReplacedConfig] = array(ReplacedConfig, "0+")
 
 

@@ -42,6 +42,7 @@ class DescribedProducer(Struct):
     """
 
     producer_id: int = int64("0+")
+    # An int32 in this response only; elsewhere an epoch is an int16.
     producer_epoch: int = int32("0+")
     last_sequence: int = int32("0+", default=-1)
     last_timestamp: int = int64("0+", default=-1)
@@ -129,6 +130,7 @@ class AddPartitionsToTxnRequest(Message, versions="0-4", flexible_from=3):
     """
 
     transactions: list[AddPartitionsToTxnTransaction] = array(AddPartitionsToTxnTransaction, "4+")
+    # Kafka's names: up to version 3, a request has one transaction, of the client itself.
     v3_and_below_transactional_id: str = string("0-3")
     v3_and_below_producer_id: int = int64("0-3")
     v3_and_below_producer_epoch: int = int16("0-3")
@@ -224,6 +226,8 @@ class WritableTxnMarker(Struct):
     producer_epoch: int = int16("0+")
     transaction_result: bool = boolean("0+")
     topics: list[WritableTxnMarkerTopic] = array(WritableTxnMarkerTopic, "0+")
+    # A partition refuses markers of an older epoch, so a former coordinator can't end a newer
+    # transaction (TRANSACTION_COORDINATOR_FENCED).
     coordinator_epoch: int = int32("0+")
 
 
@@ -235,6 +239,9 @@ class WriteTxnMarkersRequest(Message, versions="1-1", flexible_from=1):
     """
 
     markers: list[WritableTxnMarker] = array(WritableTxnMarker, "0+")
+    # 1. A coordinator sends markers, and gets no answer in time. 2. It sends them again by a new
+    # connection. 3. The first request arrives late. The broker knows the newer connection of this
+    # coordinator, and refuses the first request.
     coordinator_id: int = int32("1+", default=-1, tag=OWN_TAG)
 
 
@@ -382,6 +389,7 @@ class TransactionLogValue(Message, versions="0-1", flexible_from=1):
     next_producer_id: int = int64("1+", default=-1, tag=1)
     producer_epoch: int = int16("0+")
     transaction_timeout_ms: int = int32("0+")
+    # The number of a `TransactionState` of the coordinator, which are Kafka's.
     transaction_status: int = int8("0+")
     transaction_partitions: list[PartitionsSchema] | None = array(
         PartitionsSchema, "0+", nullable="0+"
