@@ -145,6 +145,8 @@ class InternalTopics:
         missing = [name for name in needed if not self._partitions.partitions(name)]
         if not missing:
             return handler(request, context)
+        # Also if the creation fails, for example because there are too few brokers: the handler's
+        # error is one on which clients retry, and the next request tries the creation again.
         return chain_response(self.ensure(missing), lambda _: handler(request, context))
 
     def ensure(self, names: list[str]) -> Answer:

@@ -190,7 +190,7 @@ class ProduceRequests:
             self._check_transaction,
         )
         attempt = append_request(self._writable, request, sending)
-        # Also with acks=0: records that no response waits for are flushed all the same.
+        # Also with acks=0: records without a response are flushed, too.
         self._flush_in_time()
         if request.acks == 0:
             _raise_first_error(attempt.response)
@@ -587,7 +587,7 @@ def _origin(batches: Buffer, key: tuple[str, int], sending: _Sending) -> AppendO
     try:
         batch = RecordBatch(batches)
     except CorruptData:
-        return AppendOrigin.CLIENT  # The log says what is wrong with it.
+        return AppendOrigin.CLIENT  # The append raises the same error, with the reason.
     if not batch.is_transactional:
         return AppendOrigin.CLIENT
     producer = (batch.producer_id, batch.producer_epoch)
@@ -670,6 +670,9 @@ def append_run(
         else:
             pieces = [request.records for request in requests]
             ready = [checked[number] for number in numbers if number in checked] if checked else []
+            # A thread checks all requests of a pattern or none, so the lists have equal lengths. It
+            # may have compressed the batches anew: those are appended. A refused request keeps its
+            # index, so that outcomes belong to the right requests.
             if ready:
                 pieces = [
                     piece if isinstance(each, StreamlogError) else memoryview(each.data)

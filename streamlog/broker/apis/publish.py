@@ -112,7 +112,7 @@ class CooperativeRun(Generic[T]):
         """Run the generator to its next yield; `done` is the future that it waited for."""
         if self._stopped:
             # `stop` has failed `answer` already. Reading the exception of `done` keeps asyncio from
-            # logging it as never retrieved; errors of the program itself are raised all the same.
+            # logging it as never retrieved. Errors of the program itself are still raised.
             error = None if done is None or done.cancelled() else done.exception()
             if error is not None and not isinstance(error, StreamlogError | OSError):
                 raise error

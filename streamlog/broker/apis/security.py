@@ -81,6 +81,7 @@ class RequestAuthorization:
         access = self._access(context)
         if access is None:
             return len(run.requests)
+        # A run has few topics and many requests: one decision per topic is enough.
         allowed: dict[str, bool] = {}
         for count, (pattern, *_) in enumerate(run.requests):
             topic = pattern.topic
@@ -237,6 +238,8 @@ class UserRequests:
         """`own` are users from this broker's own configuration; they precede the metadata's."""
         self._metadata = metadata
         self._own = own
+        # Apart: DescribeUserScramCredentials shows only the users in the metadata, not the brokers'
+        # own user, whose credentials each broker derives from its settings.
         self._kept = metadata.users()
         self.users = self._kept.join(own)
         """The users who can authenticate at this broker."""

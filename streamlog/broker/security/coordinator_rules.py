@@ -102,6 +102,7 @@ def heartbeat(request: ConsumerGroupHeartbeatRequest, access: Access) -> Verdict
     """Require READ on the group, and DESCRIBE on the topics that the member names."""
     if not access.group(Operation.READ, request.group_id):
         return Verdict(error_response(request, GROUP_DENIED))
+    # As a whole, as in Kafka: the response has no error per topic.
     for name in request.subscribed_topic_names or ():
         if not access.topic(Operation.DESCRIBE, name):
             return Verdict(error_response(request, TOPIC_DENIED))

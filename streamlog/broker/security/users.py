@@ -1,9 +1,11 @@
-"""Users: their SCRAM credentials, and what the broker answers for unknown users.
+"""Users: their SCRAM credentials, and credentials that stand in for those of unknown users.
 
-For each password the broker keeps a salt and two keys per SCRAM mechanism (`protocol.scram`); PLAIN
-is checked against them too. Rule of the file: no response shows whether a user exists. An unknown
-user gets a credential derived from a secret of this broker, always the same, that looks like the
-others and that no password matches.
+For each password the broker stores a salt and two keys per SCRAM mechanism (`protocol/scram`);
+PLAIN passwords are checked against them too.
+
+Rule of the file: no response shows whether a user exists. An unknown user gets a credential that
+looks like any other and that no password matches. It is derived from the user's name and a secret
+of this broker, so that a client that asks twice sees the same salt.
 """
 
 from __future__ import annotations

@@ -372,7 +372,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _is_full(self) -> bool:
         """Return whether queued answers hold as much memory as they may."""
-        # A connection that holds nothing goes on, whatever the others hold.
+        # A connection that holds nothing may continue, whatever the others hold.
         if not self._queued_bytes:
             return False
         bound = self._connections.limits.queued_response_bytes_per_connection

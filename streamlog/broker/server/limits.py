@@ -3,8 +3,8 @@
 `Quotas` (KIP-13, KIP-219) bounds how many bytes a second a client may write and read. The quota
 table says which clients share a bound; without an entry, the defaults of the settings hold per
 client id. Use fills a bucket that drains at the allowed rate and holds `BURST_MS` of it. A client
-that overflows gets its response all the same, with the throttle time, and nothing more is read from
-its connection until that time has passed. Clients in the broker's own process have no quota.
+that overflows gets its response, with the throttle time, and nothing more is read from its
+connection until that time has passed. Clients in the broker's own process have no quota.
 
 `RequestMemory` bounds the memory of all requests that are being received. A small request fits into
 the buffer that every connection has. A larger one needs memory for all of it before its bytes are

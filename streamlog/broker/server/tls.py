@@ -10,9 +10,9 @@ A connection that does not complete the handshake within `HANDSHAKE_TIMEOUT_MS`,
 TLS, is closed with one log line that says which.
 
 `Certificates` reloads certificate files while the broker runs. When a client connects, at most once
-a second, it looks at the files; if they have changed, later clients get the new ones. Files that
-can't be read or do not match each other change nothing but the log, so that they may be replaced
-one after the other.
+a second, it checks the files; if they have changed, later clients get the new ones. If files can't
+be read or do not match each other, the previous ones stay in use and an error is logged; so files
+may be replaced one after the other.
 """
 
 from __future__ import annotations
