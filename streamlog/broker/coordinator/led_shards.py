@@ -80,7 +80,7 @@ class LedShards(Generic[S]):
         return any(each.offset < each.led.log.high_watermark for each in self._loading.values())
 
     def lead(self, index: int) -> bool:
-        """Begin to load the shard of a partition; return whether it is complete already.
+        """Start loading the shard of a partition; return whether it is complete already.
 
         Raises:
             CorruptData: a record is malformed.

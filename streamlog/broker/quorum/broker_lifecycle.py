@@ -148,7 +148,7 @@ class BrokerLifecycle:
     def on_registered(
         self, response: BrokerRegistrationResponse, number: int, now_ms: int
     ) -> ErrorCode | None:
-        """Take up the answer to a registration; return its error, if it was refused.
+        """Handle the answer to a registration; return its error, if it was refused.
 
         INCONSISTENT_CLUSTER_ID does not go away by repetition: the process has to end.
         """
@@ -168,7 +168,7 @@ class BrokerLifecycle:
     def on_heard(
         self, response: BrokerHeartbeatResponse, number: int, now_ms: int
     ) -> ErrorCode | None:
-        """Take up the answer to a heartbeat; return its error, if it was refused."""
+        """Handle the answer to a heartbeat; return its error, if it was refused."""
         if not self._takes(number):
             return None
         self._next_at_ms = now_ms + self.heartbeat_interval_ms

@@ -43,11 +43,11 @@ class Flushed(Protocol):
     """Port: a partition whose log is synced."""
 
     def begin_sync(self, *, sealed_only: bool) -> PendingSync | None:
-        """Begin a sync of what is in the log now; None if all of it is on disk."""
+        """Begin a sync of what is in the log now; None if everything is on disk."""
         ...
 
     def on_synced(self, sync: PendingSync) -> None:
-        """Take up a sync that succeeded."""
+        """Note that a sync has succeeded."""
         ...
 
 

@@ -181,7 +181,7 @@ class Leader:
         return self._acknowledge()
 
     def cancel(self, ticket: int) -> None:
-        """Drop `ticket`, which must be waiting: its answer is not wanted any more."""
+        """Drop `ticket`, which must be waiting, because its answer is no longer needed."""
         self._cancelled.add(ticket)
 
     def take_tickets(self) -> tuple[int, ...]:
@@ -228,7 +228,7 @@ class Leader:
         partition_epoch: int,
         isr: frozenset[int],
     ) -> list[Effect]:
-        """Take up the controller's answer to proposal `number`.
+        """Handle the controller's answer to proposal `number`.
 
         After INELIGIBLE_REPLICA the proposal is void, and so are repetitions of it that are still
         on their way: the partition epoch has changed. After any other error the controller may
@@ -252,7 +252,7 @@ class Leader:
         return None if self._pending is None else self._pending.effect
 
     def on_metadata(self, state: ReplicaState, now_ms: int) -> list[Effect]:
-        """Take up newer metadata of this leader epoch."""
+        """Apply newer metadata of this leader epoch."""
         # Any proposal is void: it named an older partition epoch, so it is either in this state
         # or the controller will refuse it.
         self._pending = None

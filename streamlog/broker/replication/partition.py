@@ -59,7 +59,7 @@ class AppendListener(Protocol):
         ...
 
     def on_gone(self, topic: str, partition: int) -> None:
-        """Note that this broker does not serve the partition any more."""
+        """Note that this broker no longer serves the partition."""
         ...
 
 
@@ -115,7 +115,7 @@ class Partition:
         return self.replica
 
     def on_role(self) -> None:
-        """Take up a change of its replica's role or followers, and wake all waiting fetches."""
+        """Adapt to a change of its replica's role or followers, and wake all waiting fetches."""
         if self.replica is not None:
             self._alone = self.replica.is_alone
             self._listener.on_append(self.topic, self.index, RELEASED_BYTES)
@@ -290,7 +290,7 @@ class Partition:
         For a replicated log this is its end, not its high watermark:
           1. Consumers read up to 10 from a leader, which stops.
           2. The new leader has 10, but knows only that 7 is committed until followers fetch.
-          3. Compared with 7, a consumer at 10 would be told to go back, although nothing is lost.
+          3. Compared with 7, a consumer at 10 would have to go back, although nothing is lost.
         """
         return self.high_watermark if self._alone else self.log.log_end_offset
 
@@ -457,7 +457,7 @@ class Partition:
         return self.log.begin_sync(sealed_only=sealed_only)
 
     def on_synced(self, sync: PendingSync) -> None:
-        """Take up a sync that succeeded: more may be committed."""
+        """Note that a sync has succeeded, so that more may be committed."""
         self.log.end_sync(sync)
         # A partition that has lost its last follower may still have requests that wait for it.
         if self.replica is not None and (not self._alone or self.replica.has_waiting_commits):
@@ -512,7 +512,7 @@ class Partition:
     def when_deleted(self, offset: int, then: Committed) -> None:
         """Call `then` once no live replica has records below `offset`, or with an error.
 
-        Errors: NOT_LEADER_OR_FOLLOWER if this broker does not lead any more.
+        Errors: NOT_LEADER_OR_FOLLOWER if this broker no longer leads.
         """
         if self._alone or self.replica is None:
             then(None)

@@ -116,7 +116,7 @@ class PartitionReplica:
         topic_partition: the topic's name and the partition's number.
         log: the partition's log.
         node: the state that this broker's replicas share.
-        flush: begins syncs, those of several logs together.
+        flush: begins syncs, of several logs together.
         flushed: what `flush` calls after a sync of this log.
         on_committed: called with the bytes that a new high watermark commits.
     """
@@ -290,8 +290,8 @@ class PartitionReplica:
     def when_committed(self, end_offset: int, then: Committed) -> None:
         """Call `then` once everything below `end_offset` is committed, or with an error.
 
-        Errors: NOT_LEADER_OR_FOLLOWER if this broker does not lead any more, so that the outcome
-        is not known; NOT_ENOUGH_REPLICAS_AFTER_APPEND.
+        Errors: NOT_LEADER_OR_FOLLOWER if this broker no longer leads, so that the outcome is
+        unknown; NOT_ENOUGH_REPLICAS_AFTER_APPEND.
         """
         leader = self.machine.leader
         if leader is None:
@@ -323,7 +323,7 @@ class PartitionReplica:
     def when_deleted(self, offset: int, then: Committed) -> None:
         """Call `then` once no live replica has records below `offset`, or with an error.
 
-        Errors: NOT_LEADER_OR_FOLLOWER if this broker does not lead any more.
+        Errors: NOT_LEADER_OR_FOLLOWER if this broker no longer leads.
         """
         self._deletions.append((offset, then))
         self._answer_deletions()
@@ -379,7 +379,7 @@ class PartitionReplica:
     def on_isr_answer(
         self, number: int, code: int, epochs: tuple[int, int], isr: frozenset[int]
     ) -> None:
-        """Take up the controller's answer; `epochs` are the leader's and the partition's."""
+        """Handle the controller's answer; `epochs` are the leader epoch and the partition epoch."""
         if self.machine.leader is not None:
             self._perform(
                 self.machine.leader.on_isr_answer(

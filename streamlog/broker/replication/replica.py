@@ -164,7 +164,7 @@ class Follower:
         log_start: int,
         begin_offset: int | None = None,
     ) -> list[Effect]:
-        """Take up an answer of the leader, with or without batches.
+        """Handle an answer of the leader, with or without batches.
 
         Args:
             fetch_id: the fetch that is answered.
@@ -365,7 +365,7 @@ class Replica:
         return self._follow(state)
 
     def retire(self) -> list[Effect]:
-        """End the role: this broker has no replica of the partition any more."""
+        """End the role, because this broker no longer has a replica of the partition."""
         self.state = None
         return self._leave()
 

@@ -272,7 +272,7 @@ class ReplicaLog:
     def cut(self, offset: int) -> None:
         """Note that the records from `offset` on are cut off."""
         self.end_offset = offset
-        # What is cut off is neither on disk nor committed any more. A cut below the log's start
+        # What is cut off no longer counts as synced or as committed. A cut below the log's start
         # leaves an empty log that begins at the cut.
         self.flushed_offset = min(self.flushed_offset, offset)
         self.high_watermark = min(self.high_watermark, offset)

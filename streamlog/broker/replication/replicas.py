@@ -274,7 +274,7 @@ class Replicas:
         partition.on_role()  # Last: it reads the role that the replica has now.
 
     def drop(self, topic: str, index: int) -> None:
-        """End the replica of a partition that this broker does not have any more."""
+        """End the replica of a partition that this broker no longer has."""
         replica = self._replicas.pop((topic, index), None)
         if replica is not None:
             replica.close()

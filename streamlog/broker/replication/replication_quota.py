@@ -74,10 +74,10 @@ class ReplicationQuota:
             return 0
         self._forget(now_ms)
         used_bytes = self._owed_bytes + sum(each.size_bytes for each in self._samples)
-        # Rounded up, so that the quota is not exceeded any more after this time.
+        # Rounded up, so that the quota is no longer exceeded after this time.
         takes_ms = -(-used_bytes * 1000 // self._bytes_per_s)
         elapsed_ms = now_ms - self._since_ms
-        # The span is at least one sample: else the first bytes of it would exceed any bound.
+        # The span is at least one sample: otherwise its first bytes would exceed any bound.
         return 0 if takes_ms <= max(elapsed_ms, SAMPLE_MS) else takes_ms - elapsed_ms
 
     def rate(self, now_ms: int) -> float:

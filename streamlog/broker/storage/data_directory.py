@@ -214,7 +214,7 @@ def identify_directory(
 ) -> Identity:
     """Return the identity of the directory at `path`, which contains `names`.
 
-    A directory without an identity becomes that of a single broker.
+    A directory without an identity gets the identity of a single broker.
 
     Raises:
         LogDirectoryLost: the identity is missing, or the directory has to be formatted first.

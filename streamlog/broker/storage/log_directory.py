@@ -407,7 +407,7 @@ class LogDirectory:
     def host(
         self, name: str, topic_id: bytes, numbers: Iterable[int], configs: Mapping[str, str]
     ) -> TopicState:
-        """Create those of these partitions of a topic that are not here yet.
+        """Create the logs of these partitions of a topic, unless they exist.
 
         Raises:
             ConfigError: a setting is unknown or out of range.

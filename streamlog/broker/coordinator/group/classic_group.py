@@ -164,7 +164,7 @@ def subscribes(subscription: bytes, topic: str) -> bool:
 MEMBER_ID_REQUIRED_VERSION = 4
 """From this JoinGroup version on, a new member gets its id first, and then joins with it."""
 SKIP_ASSIGNMENT_VERSION = 9
-"""From this JoinGroup version on, a returning static leader can be told not to assign."""
+"""From this JoinGroup version on, a response can keep a returning static leader from assigning."""
 CONSUMERS = "consumer"
 """The protocol type whose subscriptions can be decoded."""
 

@@ -69,7 +69,7 @@ DEFAULT_ASSIGNOR = "uniform"
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """One group of the consumer protocol. Besides deadlines, only `replay` changes it."""
+    """One group of the consumer protocol. Only `replay` changes it, except for deadlines."""
 
     group_id: str
     config: GroupConfig = field(default_factory=GroupConfig)
@@ -281,7 +281,7 @@ class ConsumerGroup:
             if subscriber.instance_id is not None:
                 self.static[subscriber.instance_id] = member_id
         self._wanted = None
-        # Parsed expressions that no member uses any more are dropped.
+        # Parsed expressions that no member uses now are dropped.
         used = self.wanted().patterns
         self.patterns = {text: known for text, known in self.patterns.items() if text in used}
 

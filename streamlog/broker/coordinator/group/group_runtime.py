@@ -2,7 +2,7 @@
 
 Each partition of that topic is one `Shard`. The runtime appends what the shard decides as one
 batch, replays it, and sends the responses once the records are committed (`pending_requests`). When
-this broker becomes the leader of a partition, it first replays all of it (`led_shards`). If an
+this broker becomes the leader of a partition, it first replays the partition (`led_shards`). If an
 append fails, nothing is replayed and the requests get an error, so no client relies on anything
 that is not in the log.
 
@@ -95,7 +95,7 @@ class CoordinatorRuntime:
     # Loading.
 
     def lead(self, index: int) -> None:
-        """Serve the groups of a partition once `tick` has replayed all of it.
+        """Serve the groups of a partition once `tick` has replayed it to its end.
 
         Raises:
             CorruptData: a record is malformed.

@@ -79,7 +79,7 @@ class MarkerWriter:
         self._is_telling = False
 
     def begin(self, call: Call, spawn: Spawn) -> None:
-        """Begin to send markers to other brokers."""
+        """Start sending markers to other brokers."""
         self._others = call, spawn
 
     def add(self, jobs: Iterable[MarkerJob]) -> None:

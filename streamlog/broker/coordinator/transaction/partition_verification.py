@@ -1,7 +1,7 @@
 """PartitionVerification: checks that a partition is in a transaction before records reach it.
 
 A transaction that its coordinator does not know would never end, and its records would hold up
-readers of committed records for ever (KIP-890, part 1). If this broker is the coordinator, it is
+readers of committed records forever (KIP-890, part 1). If this broker is the coordinator, it is
 asked for every batch. Another coordinator is asked before the first batch of a transaction in a
 partition (AddPartitionsToTxn with `verify_only`), and the request waits; later requests of the same
 transactional id wait behind it, others do not.
@@ -94,7 +94,7 @@ class PartitionVerification:
         transactions.markers.on_marker = self._on_marker
 
     def begin(self, call: Call, spawn: Spawn) -> None:
-        """Begin to ask other brokers."""
+        """Start sending questions to other brokers."""
         self._others = call, spawn
 
     def before(self, handlers: Mapping[Any, Handler]) -> dict[Any, Handler]:

@@ -121,7 +121,7 @@ class TransactionRuntime:
     # Loading.
 
     def lead(self, index: int) -> None:
-        """Serve the transactional ids of a partition once all of it is replayed.
+        """Serve the transactional ids of a partition once it is replayed to its end.
 
         Transactions prepared before continue with the next tick.
 

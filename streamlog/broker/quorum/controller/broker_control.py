@@ -169,7 +169,7 @@ class BrokerControl:
     ) -> bool:
         """Return whether the replica was last in sync in another log directory (KIP-858).
 
-        If the partition names no directory, it is the one of the broker's earlier registration.
+        If the partition names no directory, the directory of the earlier registration counts.
         """
         directory = partition.directory(request.broker_id)
         before = () if known is None else known.directories

@@ -38,7 +38,7 @@ _NO_BROKERS: frozenset[int] = frozenset()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectionRules:
-    """The safety rules in force: all of them, except in a simulation that plants a fault."""
+    """The safety rules in force: all rules, except in a simulation that plants a fault."""
 
     keeps_last_in_sync: bool = True
     """The last replica in sync stays in sync when its broker dies."""
@@ -61,7 +61,7 @@ class ElectionRules:
     forgets_leavers: bool = True
     """The progress of a replica does not count for a later replica on the same broker."""
     forgets_damaged: bool = True
-    """The progress of a replica does not count any more once it has lost records."""
+    """The progress of a replica no longer counts once it has lost records."""
     compares_damage_epoch: bool = True
     """A report of damage counts only in the leader epoch that it names."""
     hears_damage_again: bool = True

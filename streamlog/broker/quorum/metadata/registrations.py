@@ -34,7 +34,7 @@ controller does not know when it decides. So broker epochs grow with every regis
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """The host and the port of one of a broker's listeners."""
+    """The host and the port of a broker's listener."""
 
     name: str
     host: str

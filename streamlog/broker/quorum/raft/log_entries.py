@@ -100,7 +100,7 @@ def records_of(entry: Entry) -> Iterator[tuple[int, bytes]]:
 def encode_snapshot(values: Iterable[bytes], *, epoch: int, wall_ms: int) -> Iterator[bytes]:
     """Iterate over the batches of a snapshot: the header, the records, the footer.
 
-    `epoch` is that of the last record that the snapshot covers; `wall_ms` its time.
+    `epoch` and `wall_ms` are the epoch and the time of the last record that the snapshot covers.
     """
     header = SnapshotHeaderRecord(last_contained_log_timestamp=wall_ms)
     batch = encode_control(SNAPSHOT_HEADER, encode(header, 0), timestamp_ms=wall_ms)

@@ -95,7 +95,7 @@ class Reader(Protocol):
     """Port: the reader of the log, which keeps the metadata up to date."""
 
     def on_committed(self, high_watermark: int) -> None:
-        """Take up the entries before `high_watermark`: they are committed."""
+        """Apply the entries before `high_watermark`, which are committed."""
         ...
 
     def on_installed(self, values: Sequence[bytes]) -> None:
@@ -107,7 +107,7 @@ class Reader(Protocol):
         ...
 
     def on_not_leading(self) -> None:
-        """Note that this node does not lead any more."""
+        """Note that this node no longer leads."""
         ...
 
     def on_refused(self, error: StreamlogError) -> None:
@@ -125,7 +125,7 @@ class LogReplicaContext:
 
     files: Files
     directory: str
-    """The node's data directory; the log is in a folder of it."""
+    """The node's data directory, which contains the folder of the log."""
     node_id: int
     cluster_id: str
     voters: tuple[int, ...]
@@ -612,6 +612,6 @@ class LogReplica:
         self._ended.set()
 
     def close(self) -> None:
-        """Close the files; after `run`, and when the thread has no work any more."""
+        """Close the files; call it after `run`, when the thread has no work left."""
         self._is_closed = True
         self.files.close()

@@ -230,7 +230,7 @@ class Raft(RaftState):
     def _lead(self, now_ms: int) -> None:
         self.role = RaftRole.LEADER
         self.leader_id = self.node_id
-        # A leader has no deadline of its role: `touch_deadline_ms` is its own one.
+        # A leader has no deadline of its role; its deadline is `touch_deadline_ms`.
         self._deadline_ms = None
         self._receivers.clear()
         self._persist(replace(self.state, leader_id=self.node_id))

@@ -308,7 +308,7 @@ class RaftRole(StrEnum):
     """The role of a member in its epoch (KIP-595, KIP-996)."""
 
     UNATTACHED = "unattached"
-    """It knows the epoch and no leader of it."""
+    """It knows the epoch, but not its leader."""
     PROSPECTIVE = "prospective"
     """It asks for pre-votes, in its current epoch."""
     CANDIDATE = "candidate"
@@ -334,7 +334,7 @@ class RaftState:
         node_id: this member.
         voters: the node ids of all voters.
         state: the persistent state, as it is on disk.
-        chain: the epochs of the log, all of which is synced.
+        chain: the epochs of the log, which is synced up to its end.
         draw: the source of election jitter and of the voter that an observer asks.
         timeouts: the time-outs, Kafka's defaults if not given.
         rules: the faults to plant.
@@ -447,7 +447,7 @@ class RaftState:
             self._detach(now_ms)
 
     def _learn(self, member: int, epoch: int, leader_id: int | None, now_ms: int) -> None:
-        """Take up the epoch and the leader in a message from `member`."""
+        """Learn the epoch and the leader in a message from `member`."""
         self._see_epoch(epoch, now_ms)
         if epoch != self.epoch or leader_id is None or leader_id == self.node_id:
             return

@@ -430,7 +430,7 @@ class Cleaning:
     def _readable_slices(
         self, batch: RecordBatch, source: SealedBatches
     ) -> Steps[list[list[LogRecord]]]:
-        """Decode a batch, all of it or nothing: keys of half a batch must not count."""
+        """Decode a batch entirely or not at all: the keys of half a batch must not count."""
         found: list[list[LogRecord]] = []
         try:
             unpacked = yield from source.unpack(batch)

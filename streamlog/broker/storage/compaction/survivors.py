@@ -308,7 +308,7 @@ class OffsetMap:
             yield slots * ENTRY_BYTES
 
     def release(self) -> Iterator[int]:
-        """Free the memory page by page; the map can't be used any more."""
+        """Free the memory page by page; the map can't be used afterwards."""
         while self._offsets:
             self._hashes.pop()
             yield len(self._offsets.pop()) * ENTRY_BYTES

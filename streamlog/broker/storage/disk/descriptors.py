@@ -33,7 +33,7 @@ BACKLOG_FRACTION = 1 / 16
 DESCRIPTORS_PER_CONNECTION = 2
 """One for the transport, one for its socket writer."""
 SHORT = frozenset({errno.EMFILE, errno.ENFILE})
-"""The process, or the system, has no free descriptor. It says nothing about the disk."""
+"""The process, or the system, has no free descriptor. The disk is not at fault."""
 
 
 class Shares(NamedTuple):
@@ -53,7 +53,7 @@ class Shares(NamedTuple):
 
 
 def shares(limit: int, taken: int = 0) -> Shares:
-    """Divide `limit` descriptors, of which `taken` are used otherwise."""
+    """Divide `limit` descriptors, `taken` of which have another use."""
     free = max(limit - max(taken, RESERVED), 16)
     files = int(free * FILES_FRACTION)
     open_logs = max(int(files * OPEN_LOGS_FRACTION), 1)

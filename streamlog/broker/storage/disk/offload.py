@@ -91,7 +91,7 @@ class Offload:
             self._thread.submit(int).result()
 
     def close(self) -> None:
-        """Wait for the jobs that were started; no callback is called any more."""
+        """Wait for the jobs that were started. No callback is called afterwards."""
         # From here on `done` calls nothing back: the loop may be closing.
         self._closed = True
         self._thread.shutdown(wait=True)

@@ -49,7 +49,7 @@ class Header(NamedTuple):
 class Headers:
     """Reads the headers of a log file and checks that each batch continues the one before.
 
-    `position` is the current position; after an error, that of the unsound header.
+    `position` is the current position; after an error, the position of the unsound header.
     """
 
     def __init__(self, file: File, *, end: int, chunk_bytes: int) -> None:
