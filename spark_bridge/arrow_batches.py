@@ -181,6 +181,7 @@ class ArrowBatches:
     def _slice_headers(self, batch: RecordBatch) -> list[Any]:
         if not self._options.include_headers:
             return []
+        # A record batch may begin before the range and end after it.
         columns, wanted = batch.columns(), self._range
         headers = columns.headers or [()] * len(columns)
         return [

@@ -126,6 +126,7 @@ def _samples(options: WriteOptions, topic: str, count: int) -> Iterator[set[tupl
     """Yield the distinct keys of the newest records, partition by partition."""
     source = log_source(_sample_options(options, topic, count))
     for at, (first, end) in sorted(source.bounds().items()):
+        # The newest records: older ones may be from before a change of the partitioner.
         start = max(first, end - SAMPLED)
         if start >= end:
             continue
@@ -267,6 +268,7 @@ class TaskWriter:
         if "timestamp" not in rows.schema.names:
             count: int = rows.num_rows
             return array("q", [self.now_ms]) * count
+        # Spark's timestamps are in microseconds.
         times: list[int | None] = rows.column("timestamp").cast("int64").to_pylist()
         return array("q", [self.now_ms if each is None else each // 1_000 for each in times])
 

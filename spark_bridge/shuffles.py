@@ -86,6 +86,7 @@ class ShuffleRows:
                     foldable = foldable_rows(plan, other, ranks)
                     self._ways[topic] = _Route(other.number, at, ranks, foldable=foldable)
         feeds = {name for node in sub.nodes for name in node.feeds}
+        # The sources that this task ends: its inputs, and the feeds of its own nodes.
         self._own = [identity((name, partition)) for name in sorted({*sub.inputs, *feeds})]
         self._rows: list[tuple[Any, ...]] = []
         self._bytes = 0

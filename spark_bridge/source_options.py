@@ -212,6 +212,7 @@ class GivenOptions:
 
     def are_batch_options(self) -> bool:
         """Return whether no option requires a streaming query."""
+        # A batch query that starts at the latest offset would read nothing.
         begins = (self.text("startingOffsets") or "").strip().lower()
         return begins != "latest" and not any(map(self.text, STREAM_ONLY))
 

@@ -221,6 +221,7 @@ class SparkRun:
         for task in tasks:
             progress = () if task.entry.progress is None else (task.entry.progress,)
             kept |= {part.name for part in (*task.entry.files, *progress)}
+        # A directory in which no file counts is removed as a whole.
         directories = {name.partition("/")[0] for name in kept}
         for name in self._place.names():
             if name not in directories:

@@ -172,6 +172,8 @@ def lost_logs(
                         offset,
                     )
                 )
+            # An end before the query's position proves that the log was truncated, also where no
+            # epochs are known. An unknown end (-1) proves nothing.
             elif at in divergences or 0 <= end < offset:
                 where = divergences.get(at, UNKNOWN_OFFSET)
                 found.append((truncated_log(at, where, end, then), offset))

@@ -1,10 +1,10 @@
 """Agent: an async function over the records of a topic, for work with the outside world.
 
 The function iterates over a stream. When it asks for the next record, the one before is handled,
-and its offset may be committed. Values that it yields go to its sink. Rule of the file: this room
-declares agents and `agents` runs them; an agent awaits its feed and creates no tasks. Records
-arrive in slices, ahead of the loop, so that the loop costs little. The guarantee that a log always
-produces equal results does not cover effects of agents.
+and its offset may be committed. Values that it yields go to its sink. Rule of the file: this module
+declares agents, and the package `agents` runs them; an agent awaits its feed and creates no tasks.
+Records arrive in slices, ahead of the loop, so that the loop costs little. The guarantee that a log
+always produces equal results does not cover effects of agents.
 """
 
 from __future__ import annotations

@@ -208,8 +208,8 @@ def classes_of(column: AnyAggregator, hint: object, value: object) -> tuple[type
 def column_check(what: str, classes: tuple[type, ...]) -> Callable[[UserValue], None]:
     """Return a function that refuses a value that could not be read back with its class.
 
-    Call it for values of other classes than `classes` only. It accepts enumerations, and classes
-    derived from those that are not plain.
+    Call the function only for values whose class is not in `classes`. It accepts enumerations, and
+    subclasses of those `classes` that are not plain.
 
     Args:
         what: the column, for messages.

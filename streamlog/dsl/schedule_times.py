@@ -120,6 +120,7 @@ class Interval:
 
     def next_after(self, wall_ms: int) -> int:
         """Return the first due time after `wall_ms`."""
+        # At most one interval after the start, even if the clock is set back to before it.
         passed = max(wall_ms - self.start_ms, 0) // self.every_ms
         return self.start_ms + (passed + 1) * self.every_ms
 
@@ -143,7 +144,8 @@ class CronTimes:
         times = croniter(self.spec, datetime.fromtimestamp(wall_ms / 1000, self.zone))
         due: datetime = times.get_next(datetime)
         while due.fold and not self._every_hour:
-            # The clocks went back: this local time has already been.
+            # The clocks went back from 3:00 to 2:00. "30 2 * * *" ran at the first 2:30; the second
+            # one (fold 1) is skipped. "30 * * * *" runs at both.
             due = times.get_next(datetime)
         return round(due.timestamp() * 1000)
 

@@ -120,6 +120,7 @@ def add_async_map(
     Raises:
         TopologyError: the node has no name, or a setting is out of range.
     """
+    # The name identifies the state: after a restart, the records with open calls are found by it.
     found = name or str(getattr(fn, "__name__", "<lambda>"))
     if found == "<lambda>":
         raise TopologyError(

@@ -254,6 +254,7 @@ def check_takes_none(fn: F, *places: int, where: str) -> F:
         return fn
     for place in places:
         hint = hints.get(names[place]) if place < len(names) else None
+        # A parameter without an annotation, or with Any, may take None: only certain errors count.
         if bare(hint) is None or isinstance(bare(hint), TypeVar) or may_be_none(hint):
             continue
         raise TopologyError(

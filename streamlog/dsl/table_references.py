@@ -3,8 +3,8 @@
 `totals[key] += 1` in an agent needs the row in the agent's worker, so the topology has to know the
 table before anything runs. Names in the code are looked up as the function itself would look them
 up: in the functions around it, in its module, and as attributes of modules. Functions of the same
-module that it calls are read too. A table of which the code only uses methods for any worker, such
-as `await totals.fetch(key)`, is not used directly.
+module that it calls are read too. Code that only calls methods that work in any worker, such as
+`await totals.fetch(key)`, does not use the table directly.
 
 Rule: code is read and never run. Tables that the code does not show, such as arguments, are
 declared with `tables=`.
@@ -34,6 +34,7 @@ def tables_in_code(*functions: object) -> list[Table[UserKey, UserValue]]:
     seen: set[CodeType] = set()
     pending = [each for each in map(_plain, functions) if each is not None]
     while pending:
+        # First in, first out: this keeps the tables in the order of the code.
         function = pending.pop(0)
         # Functions may call each other, so each code is read once.
         if function.__code__ in seen:

@@ -274,6 +274,7 @@ def maker_of(
 def _undeclared_class(kind: object) -> type[UserObject] | None:
     """Return a class in a type whose values can't be stored without a declared type, or None."""
     if isinstance(kind, type) and not typing.get_args(kind):
+        # `_fields`: a NamedTuple, which would be read back as a plain tuple.
         is_record = dataclasses.is_dataclass(kind) or is_model(kind) or hasattr(kind, "_fields")
         return kind if is_record or issubclass(kind, msgspec.Struct | Enum) else None
     origin = typing.get_origin(kind)
@@ -302,6 +303,7 @@ def _node_of(fn: types.LambdaType) -> ast.Lambda | None:
     """Return the syntax tree of a lambda, found by the position of its body in the source."""
     code = fn.__code__
     try:
+        # The lines of the whole file: a lambda has no name, and several may begin on one line.
         lines, _ = inspect.findsource(code)
     except (OSError, TypeError):
         return None
@@ -350,6 +352,7 @@ class _Expression:
             case ast.List(elts=[part]):
                 found = list_form(self.type_of(part) or object)
             case ast.Subscript(value=of, slice=ast.Constant(value=int(at))):
+                # `tuple[int, ...]` has any number of items, so an index says nothing.
                 kinds = typing.get_args(self.type_of(of))
                 found = kinds[at] if 0 <= at < len(kinds) and Ellipsis not in kinds else None
             case ast.Call(func=ast.Name(id=name)) if name not in self._names:

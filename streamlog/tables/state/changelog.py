@@ -241,8 +241,8 @@ class Restoration:
         """`start_offset` and `end_offset` are the changelog's, read before restoring.
 
         Before `complete_offset` compaction may have removed deletions: a store that reflects less
-        than that can't be continued. `find_departure` returns why the changelog is not the one that
-        the store was made of, or None.
+        than that can't be continued. `departure` says why the changelog is not the one that the
+        store was made from; it is empty if it is that one.
         """
         self._store = store
         self.start_offset = start_offset

@@ -463,9 +463,10 @@ class DeferredStore:
     def concurrent_range(
         self, low: bytes, high: bytes | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Iterate as `range` does, in another thread than the one that writes; `get` is for any.
+        """Iterate as `range` does, from a thread other than the writer's.
 
-        Each row is as it was or as it is. The call costs a pass over all waiting changes.
+        A row that is written meanwhile appears with its old or its new value. The call costs a pass
+        over all waiting changes. `get` may be called from any thread too.
         """
         # The order matters: waiting changes first, then the store. In the reverse order, a change
         # that is written to the store in between would be in neither.
