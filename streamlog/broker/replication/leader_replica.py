@@ -1,4 +1,4 @@
-"""Leader: the leader's side of one partition: the in-sync replicas and the high watermark.
+"""Leader: the leader's side of one partition, its in-sync replicas and its high watermark.
 
 Pure: events in, effects out. It follows Kafka's `Partition` and the KIPs that corrected it: KIP-101
 and KIP-279 (divergence), KIP-497 (proposed in-sync sets), KIP-903 (broker epochs), KIP-966 (no

@@ -244,7 +244,7 @@ class Catalog:
     def mark_clean(self, ends: Mapping[str, SegmentEnd], *, broker_epoch: int) -> None:
         """Mark the shutdown as clean; this is the last file written before the directory closes.
 
-        `ends` has the end of each partition by folder, `broker_epoch` is that of this process.
+        `ends` has the end of each partition by folder; `broker_epoch` is the epoch of this process.
         """
         content = {"version": _FORMAT, "ends": dict(ends), "broker_epoch": broker_epoch}
         self._replace_json(CLEAN_SHUTDOWN, content, indent=None)

@@ -330,8 +330,8 @@ class ClassicGroup:
     def unused_since_ms(self, topic: str, committed_ms: int) -> int | None:
         """Return since when (wall time) a committed offset is unused; None while it is used.
 
-        KIP-211: the offsets of an empty group expire a retention time after the group became empty;
-        those of a live group, for topics that it no longer reads, after their commit.
+        The retention time of an offset (KIP-211) begins when the group becomes empty. In a topic
+        that a group with members no longer reads, it begins with the commit.
         """
         if self.state is GroupState.EMPTY:
             return max(self.since_ms, committed_ms)

@@ -163,9 +163,9 @@ class CoordinatedTransaction:
         )
 
     def prepare(self, *, committed: bool, fenced: bool, wall_ms: int) -> CoordinatedTransaction:
-        """Return the decided state.
+        """Return the state in which the outcome is decided.
 
-        With `fenced`, an epoch that no producer has fences this one.
+        With `fenced`, it has an epoch that no producer has, which fences the current one.
         """
         kind = TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT
         epoch = self.producer_epoch + 1 if fenced else self.producer_epoch

@@ -295,9 +295,9 @@ class TransactionRuntime:
         self._complete(self._shards.at(job.shard), job.ending)
 
     def _complete(self, led: LedShard[TransactionCoordinator], ending: Ending) -> None:
-        """Answer, and append the completion.
+        """Answer, and append the record that completes the transaction.
 
-        Without it, the next leader writes the markers again.
+        Without that record, the next leader writes the markers again.
         """
         outcome = led.shard.on_ended(ending, self._instant())
         self._answering.send(outcome.answers)

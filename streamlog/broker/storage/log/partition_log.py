@@ -638,7 +638,7 @@ class PartitionLog:
         """Move the log start past the segments that retention deletes; see `advance_start`.
 
         Only whole segments below `high_watermark` are deleted, the oldest first: records above it
-        are not acknowledged yet. If the active segment is one of them, it is sealed first.
+        are not acknowledged yet. If the active segment has to go too, it is sealed first.
 
         Raises:
             LogDirectoryError: the disk refused, or the log has failed.

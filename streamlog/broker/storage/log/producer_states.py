@@ -339,8 +339,8 @@ class ProducerStates:
     def restore(cls, data: bytes) -> ProducerStates:
         """Decode what `snapshot` has encoded.
 
-        CorruptData: the data is damaged or of another format.
-            CorruptData: it is damaged or of another format.
+        Raises:
+            CorruptData: the data is damaged or of another format.
         """
         states = cls()
         try:

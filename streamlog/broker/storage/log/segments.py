@@ -366,7 +366,7 @@ class Segments:
     def swap(self, part: slice, cleaned: Segment) -> Swap:
         """Replace a slice of the chain with `cleaned`, which is on disk.
 
-        After an error, only the next opening knows which of them is in place.
+        After an error, only the next opening finds out which of the two is part of the log.
         """
         chain = list(self._chain)
         begun = begin_swap(self._files, self._directory, cleaned, chain[part])

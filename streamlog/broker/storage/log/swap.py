@@ -98,7 +98,7 @@ def begin_swap(files: Files, directory: str, cleaned: Segment, replaced: Sequenc
     """Do step 2: put `cleaned`, which is complete and synced, in place of `replaced`.
 
     Raises:
-        OSError: the disk refused; `recover` decides which of them is in place.
+        OSError: the disk refused; `recover` decides which of the two is part of the log.
     """
     name = f"{cleaned.base_offset:020d}-{cleaned.next_offset:020d}{SWAP_SUFFIX}"
     cleaned.rename_log(f"{directory}/{name}")
