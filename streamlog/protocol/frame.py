@@ -86,6 +86,7 @@ class FrameReader:
 
     def room(self) -> memoryview:
         """Return the buffer for the next bytes, never empty; frames taken before become invalid."""
+        # All frames were taken, so the next bytes can begin at the front, and nothing is copied.
         if self._start == self._end:
             self._start = self._end = 0
             if len(self._buffer) > KEPT_BYTES_MAX:
@@ -127,9 +128,10 @@ class FrameReader:
     def took(self, size_bytes: int) -> bool:
         """Note that `size_bytes` were read into `room`; return whether `next_frame` may have news.
 
-        If not, a frame is incomplete, and the buffer has room for the rest of it.
+        False if the frame is still incomplete, and the buffer has room for the rest of it.
         """
         self._end += size_bytes
+        # A full buffer means that the socket may have more: `room` then grows it.
         self._filled = self._end == len(self._buffer)
         return self._filled or self._end - self._start >= self._wanted_bytes
 
@@ -176,7 +178,7 @@ class FrameReader:
         return self._buffer[first : self._start]
 
     def held(self) -> HeldBytes:
-        """Return the bytes that were not taken: frames with sizes, the last perhaps incomplete."""
+        """Return the bytes that are not taken: frames with sizes, the last one maybe incomplete."""
         return _new_tuple(HeldBytes, (self._bytes, self._buffer, self._start, self._end))
 
     def skip(self, size_bytes: int) -> None:
@@ -202,7 +204,7 @@ class FrameReader:
             needed_bytes = max(needed_bytes, self._grown_bytes)
             self._filled = False
         if needed_bytes > len(self._buffer):
-            # At least double, where whole frames wait to be taken, so that it rarely grows.
+            # At least twice the held bytes, so that it rarely grows again while whole frames wait.
             self._take_buffer(max(needed_bytes, 2 * len(held)))
         self._buffer[: len(held)] = held
         self._start, self._end = 0, len(held)

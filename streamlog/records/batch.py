@@ -1,4 +1,4 @@
-"""Record batches: the 61-byte header of Kafka's format v2 and the records behind it (KIP-98).
+"""RecordBatch: the 61-byte header of Kafka's format v2 and the records behind it (KIP-98).
 
 `RecordBatch` is a view over one batch in a buffer. It reads the header, and decodes the records
 only on demand, as `LogRecord`s or as columns: a broker rarely needs them. `place_batch` sets the

@@ -1,5 +1,5 @@
-# What header.py does, in C. Whoever calls them has made sure that
-# there are 61 bytes at `position`; a buffer that is shorter all the same is refused here.
+# The functions of header.py in C. Callers make sure that there are 61 bytes at `position`; these
+# functions check it again, and raise an error for a shorter buffer.
 from cpython.buffer cimport (
     PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
 )

@@ -1,4 +1,4 @@
-# What `new_record` of record.py does, in C: a named tuple is a tuple with another type.
+# `new_record` of log_record.py in C: a named tuple is a tuple with another type.
 cdef extern from *:
     """
     static CYTHON_INLINE PyObject *streamlog_new_record(

@@ -51,7 +51,7 @@ class PackedRecords:
 
     def part(self, start: int, stop: int) -> FieldColumns:
         """Decode the records from `start` up to but not including `stop`, as columns."""
-        # Encodes a batch without compression and decodes it again: slow, and rarely needed.
+        # Encodes a batch and decodes it again: slow, but only for records that a broker refused.
         read: RecordColumns = RecordBatch(self.sealed()).columns()[start:stop]
         columns = FieldColumns()
         columns.extend(read.timestamps, read.keys, read.values, read.headers)

@@ -2,8 +2,8 @@
 
 Declarations only, see `schema`. The fields are Kafka's own, which a test checks, except those with
 tags from `OWN_TAG` on: the partitions whose replica on the broker is damaged, and the ids by which
-the controller detects that a log directory was restored from an older copy. Clients send none of
-these requests but UnregisterBroker; with an authorizer, they require CLUSTER_ACTION.
+the controller detects that a log directory was restored from an older copy. UnregisterBroker is for
+admins. Only brokers send the other requests, which require CLUSTER_ACTION with an authorizer.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class BrokerHeartbeatRequest(Message, versions="0-1", flexible_from=0):
     current_metadata_offset: int = int64("0+")
     want_fence: bool = boolean("0+")
     want_shut_down: bool = boolean("0+")
-    # A directory that has failed (KIP-858).
+    # Directories that have failed (KIP-858).
     offline_log_dirs: list[bytes] = uuid_array("1+", tag=0)
     damaged: list[DamagedTopic] = array(DamagedTopic, "0+", tag=OWN_TAG)
 

@@ -136,7 +136,7 @@ class DescribeConfigsRequest(Message, versions="1-4", flexible_from=4):
     """Describe settings."""
 
     resources: list[DescribeConfigsResource] = array(DescribeConfigsResource, "0+")
-    # Synonyms are the other sources of a value, for tools that show why it applies (KIP-226).
+    # Synonyms are all sources of a value, for tools that show why it applies (KIP-226).
     include_synonyms: bool = boolean("1+")
     include_documentation: bool = boolean("3+")
 
