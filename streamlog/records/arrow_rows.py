@@ -35,8 +35,8 @@ class BinaryArray:
         first: int,
         count: int,
         ends: Any,  # noqa: ANN401 - a buffer
-        data: Any,  # noqa: ANN401 - the same
-        valid: Any = None,  # noqa: ANN401 - the same, None if all entries are there
+        data: Any,  # noqa: ANN401 - a buffer
+        valid: Any = None,  # noqa: ANN401 - a buffer; None if no entry is null
     ) -> None:
         """Check the ends of the entries.
 

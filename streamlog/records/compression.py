@@ -191,7 +191,7 @@ def _compress_lz4(data: bytes | bytearray | memoryview, level: int) -> bytes:
 def _thorough_block(raw: memoryview, level: int) -> bytes:
     """Compress a block with a level; return it with its size in front.
 
-    The library supports levels for whole frames only, so this cuts the only block out of a frame.
+    The library has levels only in its function for frames, so this cuts the block out of a frame.
     """
     frame = bytes(cramjam.lz4.compress(raw, level))
     flags = frame[_LZ4_FLAGS_AT]
