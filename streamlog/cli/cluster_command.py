@@ -367,6 +367,7 @@ def cluster_reassign(
         raise UsageError(
             "--verify checks moves in progress: it takes no partitions and no --throttle"
         )
+    # Before the moves start: otherwise they would begin without a limit.
     if throttle is not None:
         _throttle(session, log, throttle, wanted)
     if not wanted:

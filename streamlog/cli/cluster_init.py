@@ -444,6 +444,7 @@ def _grow(growth: VoterGrowth, setups: Sequence[NodeSetup], own: OwnSettings) ->
             _write(path, text, like=own.path)
         except OSError as error:
             raise UsageError(f"{path} can't be written: {error.strerror}") from error
+    # The new voters last: after an interruption before `commit`, the node is still the only voter.
     growth.make_newcomers()
     growth.commit()
 

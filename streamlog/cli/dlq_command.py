@@ -125,6 +125,10 @@ def dlq_replay(
             _reader(opened, name) as consumer,
             opened.producer(transactional_id=_group(name)) as producer,
         ):
+            # The producer is open first:
+            # 1. An earlier replay was killed while its transaction was open.
+            # 2. Opening a producer of the same name ends that transaction, and fences the replay.
+            # 3. The committed offset now says for certain which letters were sent.
             starts = await _starts(opened, consumer, name, everything=False)
             letters = await _letters(opened, consumer, starts, limit)
             if topics is None:

@@ -387,6 +387,7 @@ def consume(
     if from_beginning and offset is not None:
         raise UsageError("--from-beginning is --offset earliest: give one of them")
     start = EARLIEST if from_beginning else offset or LATEST
+    # Only to check the text, before anything is opened.
     parse_offset(start, 0, 0)
     spec = None if session.app is None else session.app.topics.get(topic)
     wanted = ConsumeRange(topic, partition, start, limit, exit_at_end, as_json, spec)
@@ -494,6 +495,7 @@ def as_object(part: TopicPartition, record: LogRecord, spec: TopicSpec | None) -
         "timestamp_ms": record.timestamp_ms,
         "key": _value(record.key, None if spec is None else spec.key),
         "value": _value(record.value, None if spec is None else spec.value),
+        # Pairs, because several headers of a record may have one name.
         "headers": [[name, _json_text(data)] for name, data in record.headers],
     }
 
@@ -505,6 +507,7 @@ def _value(data: bytes | None, serde: Serde[Any] | None) -> Any:  # noqa: ANN401
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - of any type that a serde knows
+    # Pydantic's models know their JSON form; other types are shown as text.
     dump = getattr(value, "model_dump", None)
     return str(value) if dump is None else dump(mode="json")
 

@@ -235,6 +235,7 @@ class Session:
             security_settings,
         )
 
+        # In this order: the file takes precedence over the environment.
         settings = security_settings(os.environ)
         if self.security_file is not None:
             settings |= read_properties(self.security_file)

@@ -45,6 +45,7 @@ def set_up_logging(*, verbose: bool) -> None:
     package = logging.getLogger("streamlog")
     package.handlers = [handler]
     package.setLevel(logging.DEBUG if verbose else logging.INFO)
+    # An app that sets up the root logger would otherwise get each line twice.
     package.propagate = False
     if not verbose:
         logging.getLogger("streamlog.client").setLevel(logging.WARNING)

@@ -394,6 +394,7 @@ class Cluster:
 
     async def controller(self) -> int:
         """Return the broker that acts as the controller; while there is none, any broker."""
+        # Looked up for each call, because the controller may have moved.
         await self._metadata([])
         if self._controller_id in self._brokers:
             return self._controller_id
@@ -410,6 +411,7 @@ class Cluster:
         Raises:
             LogError: there is no coordinator now; retriable.
         """
+        # Version 4 of the request has a list of keys (KIP-699), older versions have one key.
         request = FindCoordinatorRequest(key=key, key_type=key_type, coordinator_keys=[key])
         response = await self.call_any(request, FindCoordinatorResponse)
         found = response.coordinators[0] if response.coordinators else response
@@ -596,6 +598,7 @@ class Cluster:
 
     async def _opened(self, host: str, port: int) -> Transport:
         """Open a connection; raise if `close` is called before or meanwhile."""
+        # Checked again after the wait: a connection that opens after `close` would stay open.
         if not self._is_closed:
             transport = await self._connect(host, port)
             if not self._is_closed:

@@ -438,7 +438,7 @@ def _late(flow: Flow, node: Node) -> Flow:
 
 
 def _in_partitions(flow: Flow, tasks: int) -> Flow:
-    """Return the flow of an output topic, to whose partitions several tasks may write."""
+    """Return the flow of an output topic, given the number of tasks that write to it."""
     if tasks == 1 or flow.equality in {"M", "T", "A"}:
         return flow
     # Never S: rows of several tasks interleave in a partition, in any order. Even if each key stays

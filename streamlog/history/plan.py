@@ -6,7 +6,7 @@ that a runner only has to keep the order of the log:
 
 - S: each output partition gets the same records in the same order.
 - K: the same records per key in the same order; keys may interleave differently.
-- T: the last value of each key is the same; how many came before it depends on a clock.
+- T: each key has the same last value; how many values came before it depends on a clock.
 
 This is equality with workers that read a complete log. Equality with workers whose inputs grow
 while they run is derived in `fed`.

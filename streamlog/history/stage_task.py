@@ -305,6 +305,7 @@ def progress_of(place: PartitionKey, ends: Mapping[Source, SourceEnd]) -> TaskPr
     data: dict[str, object] = {
         "time_ms": min(end.time_ms for end in ends.values()),
         "turn_ms": turn_ms,
+        # Rows of `MergedInput.to_data`. The merge holds no record, so each has the end, `count`.
         "sources": [
             [*source, e.position, e.nth, e.time_ms, e.quiet_ms, count, e.turn_ms]
             for source, e in ends.items()

@@ -382,6 +382,8 @@ class Landing:
     def _input(self, data: Mapping[str, Any], position: int, moved: int) -> dict[str, Any]:
         """Rebase the sources section of a repartition topic's partition."""
         sources: list[list[Any]] = []
+        # `more` has the offset of the first record that the merge holds, and the turn of the source
+        # (`MergedInput.to_data`).
         for name, number, at, index, time_ms, _, *more in data["sources"]:
             if not self.merges:
                 # Positions in topics of the log stay valid. Positions in repartition topics counted
@@ -430,7 +432,8 @@ def renumber_progress(
         if data is None or "sequence" not in data:
             continue
         position = progress.offsets.get((topic, partition), 0)
-        # The number of records before `row[6]`, whatever gaps the log has between them.
+        # `row[6]` is the offset of the first record that the merge holds (`MergedInput.to_data`).
+        # It becomes a count from the position, without the gaps of the log.
         sources = [
             [*row[:6], position + bisect_left(offsets, row[6]), *row[7:]] for row in data["sources"]
         ]

@@ -2,7 +2,7 @@
 
 It runs the same `Task`s as a worker, one per partition, on stores in memory. Topics are lists,
 repartition topics and changelogs included. `send` returns when everything that follows from the
-record has happened. Time stands still until `advance`, which fires timers and crontabs on its way.
+record has happened. Time moves only in `advance`, which fires timers and crontabs on its way.
 `restart` commits, drops the stores and restores them from the changelogs with a worker's code;
 `rebalance` does so for the tasks that move.
 

@@ -354,6 +354,7 @@ class UserAdmin(AdminArea):
         Raises:
             LogError: the user does not exist (RESOURCE_NOT_FOUND).
         """
+        # A deletion names a mechanism, so the user's mechanisms are looked up first.
         known = await self.list_users()
         if user not in known:
             raise LogError(

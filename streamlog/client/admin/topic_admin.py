@@ -234,6 +234,7 @@ class PublishAdmin(AdminArea):
             groups=[_group(name, places) for name, places in (offsets or {}).items()],
         )
 
+        # A repetition is harmless: a job that was published changes nothing.
         async def attempt() -> Publication:
             response = await self._cluster.call(
                 await self._cluster.controller(),
@@ -552,6 +553,7 @@ def _description(topic: TopicMetadata) -> TopicDescription:
         name=topic.name,
         topic_id=topic.topic_id,
         partitions=len(topic.leaders),
+        # During a reassignment, partitions of a topic differ in their number of replicas.
         replication_factor=max((len(nodes) for nodes in topic.replicas.values()), default=0),
         is_internal=topic.is_internal,
         leaders=topic.leaders,

@@ -203,6 +203,7 @@ class Consumer:
         found = await self._watch.topics(subscription)
         self._watch.subscription = subscription
         self._rebalance.listen(on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost)
+        # Partitions of an earlier `assign` are not the group's.
         if self._group.member is None:
             self._positions.assign(())
         self._group.subscribe(found)

@@ -32,6 +32,7 @@ async def find_outdated(
     """
     told = {part: place.topic_id for part, place in offsets.items() if place.topic_id != ZERO_UUID}
     present = {topic: await _topic_id(cluster, topic) for topic in {part.topic for part in told}}
+    # Zero comes from brokers without topic ids, which says nothing about the topic.
     return frozenset(
         part for part, topic_id in told.items() if present[part.topic] not in (topic_id, ZERO_UUID)
     )

@@ -143,6 +143,7 @@ class TopicWatch:
         subscription = self.subscription
         if subscription.pattern is not None:
             topics = await self.topics(subscription)
+            # The caller may have subscribed to other topics during the look-up.
             if subscription is self.subscription:
                 self._group.subscribe(topics)
         read = member.read_together

@@ -181,6 +181,7 @@ class CommittedOffsets:
                 )
             ],
         )
+        # Version 8 has `groups` (KIP-709); older versions have one group's `topics`.
         response = await self._coordinator.ask(request, wire.OffsetFetchResponse)
         found = response.groups[0] if response.groups else response
         self._check(found.error_code, "committed offsets")
@@ -443,6 +444,7 @@ class GroupSession:
                 await self._leave(request)
             case WaitForGroup(until_ms):
                 await self._wait(None if until_ms is None else until_ms - now_ms)
+        # The session was in doubt, and the caller read nothing: now it may again.
         if not was_current and member.is_current(self._cluster.clock.now_ms()):
             self._tell()
 

@@ -270,6 +270,7 @@ class Producer:
         size_bytes = record_bytes(record)
         if self._room.locked() or not self._has_room(size_bytes):
             await self._make_room(size_bytes)
+        # After the wait for room, during which the transaction may have failed.
         if self._session is not None:
             self._session.check_open()
         delivery: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()

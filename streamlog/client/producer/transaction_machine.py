@@ -381,6 +381,7 @@ class TransactionMachine:
                 return self._init()
             case TransactionPhase.OPEN:
                 return self._enlarging()
+            # Batches that are not written yet may need further partitions in the transaction.
             case TransactionPhase.COMMITTING if is_writing or self._sending:
                 return self._enlarging()
             case TransactionPhase.COMMITTING | TransactionPhase.ABORTING if not is_writing:
@@ -392,6 +393,8 @@ class TransactionMachine:
             transactional_id=self._settings.transactional_id,
             transaction_timeout_ms=self._settings.timeout_ms,
         )
+        # With the present identity, the answer is its next epoch (KIP-360). Without, it is a new
+        # epoch of the name, which fences older producers.
         if self.identity is not None:
             request.producer_id = self.identity.producer_id
             request.producer_epoch = self.identity.producer_epoch
@@ -403,6 +406,8 @@ class TransactionMachine:
             return AskCoordinator(self._id, self._add_partitions())
         if not self._sending:
             return None
+        # Two requests: the transaction's coordinator learns of the group, then the group's
+        # coordinator gets the offsets.
         sending = self._sending[0]
         if sending.group.group_id in self._groups:
             group = TransactionCoordinatorNode(CoordinatorRole.GROUP, sending.group.group_id)
