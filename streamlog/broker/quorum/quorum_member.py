@@ -569,6 +569,9 @@ class QuorumMember:
         A committed entry of the own epoch shows that everything before is committed and applied.
         """
         epoch_start = self._epoch_start
+        # 1. Node 1 leads epoch 5 from offset 100, and knows that 90 is committed. 2. Offsets 90 to
+        #    99 may be committed too: another leader may have answered for them. 3. With offset 100
+        #    committed and applied, all of them are in the metadata.
         if epoch_start is not None and self._applied > epoch_start and not self.is_active:
             self._controller.begin()
 
@@ -633,6 +636,8 @@ class QuorumMember:
             replica.perform(raft.trim(snapshot))
 
         try:
+            # The log after the snapshot begins in a file of its own, so that `trim` can remove the
+            # files before it as a whole.
             files.roll()
         except LogDirectoryError as error:
             replica.fail(error)

@@ -250,6 +250,7 @@ class StagedOffsets:
 
     def overtake(self, key: OffsetCommitKey) -> None:
         """Note that the next record of the log sets the offset without a transaction."""
+        # Without staged offsets there is no order to keep.
         if self._by_producer:
             self._forget(_key_of(key), next(self._numbers))
 

@@ -495,6 +495,7 @@ class GroupCoordinator:
         joins = request.member_epoch == JOINING_EPOCH
         if refusal is None and len(request.group_id.encode()) > GROUP_ID_BYTES_MAX:
             refusal = HeartbeatError(ErrorCode.INVALID_GROUP_ID, "the group id is too long")
+        # An empty classic group makes way for a consumer group: its tombstones come first.
         if joins and isinstance(group, ClassicGroup) and group.is_empty:
             outcome, group = ShardOutcome(group.group_tombstones()), None
         if group is None and joins:

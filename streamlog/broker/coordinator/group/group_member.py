@@ -145,7 +145,8 @@ def reconcile(
         case MemberState.UNREVOKED if _still_owns(owned, holding.revoking):
             return holding
         case MemberState.UNREVOKED:
-            # It has given up what it had to: continue with the newest target.
+            # It has given up what it had to. The next epoch acknowledges that, and it continues
+            # with the newest target.
             return _next(holding, holding.epoch + 1, target, owned, free)
         case MemberState.STABLE if holding.epoch == target.epoch:
             return holding
@@ -163,6 +164,7 @@ def _next(
     revoking = holding.assigned - target.partitions
     wanted = target.partitions - kept
     available = frozenset(each for each in wanted if free(each))
+    # It gives up before it gets: in this step it keeps its epoch and gets nothing new.
     if revoking and _still_owns(owned, revoking):
         return replace(
             holding.at_epoch(epoch),

@@ -93,10 +93,12 @@ class MarkerAnswers:
 
     def begin(self) -> Answer:
         """Return the response, or a future of it."""
+        # All markers may have had their result before this call.
         if self._left <= 0:
             return self._response()
         loop = asyncio.get_running_loop()
         self._answer = loop.create_future()
+        # A marker without a result by then gets REQUEST_TIMED_OUT, and its sender repeats it.
         timer = loop.call_later(COMMIT_TIMEOUT_MS / 1000, self._finish)
         self._answer.add_done_callback(lambda _: timer.cancel())
         return self._answer
@@ -257,6 +259,7 @@ class TransactionRequests:
         self, request: TxnOffsetCommitRequest, context: GroupRequestContext
     ) -> Answer:
         """Commit offsets as part of a transaction."""
+        # The partition that stores the group's offsets is part of the transaction.
         try:
             partition_key = self._groups.partition_of(request.group_id)
         except LogError as error:

@@ -421,6 +421,7 @@ class LogReplica:
             else:
                 then()
             return
+        # `reopen` replaces `raft`; the object identifies the state that the work belongs to.
         raft_at_start = self.raft
 
         def done(ended: asyncio.Future[None]) -> None:
@@ -451,6 +452,7 @@ class LogReplica:
         else:
             self.failure = self.failure or error
             self._ended.set()
+        # Effects that wait are void, as after a crash: none of them was on disk or was sent.
         self._effects.clear()
         self._is_held_up = False
         tickets, self._tickets = self._tickets, {}
@@ -556,7 +558,7 @@ class LogReplica:
         else:
             self._complaints.pop(send.to, None)
         if asking is not self.raft or self.is_down:
-            return
+            return  # The replica was reopened while the request was open.
         if answer is None:
             self.perform(asking.on_failed(send.request_id, self.now_ms))
         else:
