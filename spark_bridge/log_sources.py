@@ -564,7 +564,7 @@ def _committed_view(
 def _of_same_log(
     options: ReadOptions, offsets: OffsetRange, topic_id: str | None, divergence: int | None
 ) -> OffsetRange | None:
-    """Cut a range where the log differs from the planned one; None: nothing is left.
+    """Cut a range where the log differs from the planned one; return None if nothing is left.
 
     Raises:
         SourceLost: a part is lost, and `failOnDataLoss` is set.

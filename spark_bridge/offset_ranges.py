@@ -365,8 +365,8 @@ def find_lost(planned: OffsetRange, topic_id: str | None, divergence: int | None
 
     Args:
         planned: the range, or a part of it.
-        topic_id: the current topic ID; None: the topic does not exist.
-        divergence: the offset from which the log differs from the planned one; None: it does not.
+        topic_id: the current topic ID; None if the topic does not exist.
+        divergence: the offset from which the log differs from the planned one; None if it does not.
     """
     mark: LogMark = planned.log
     then = f"offsets {planned.start} to {planned.end - 1} were planned to be read"

@@ -158,7 +158,7 @@ class ShuffleRows:
 
 
 def foldable_rows(plan: Plan, stage: Stage, ranks: Mapping[bytes, int]) -> FoldableRows | None:
-    """Return what folds rows for a stage; None if the stage is not lowered."""
+    """Return the folder of rows for a stage; None if the stage is not lowered."""
     if stage.lowering is None:
         return None
     topic = stage.lowering.topic

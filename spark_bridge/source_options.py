@@ -126,7 +126,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = False)
 
     Args:
         options: the options as Spark passes them.
-        streaming: whether the query is a streaming one; None: not known yet.
+        streaming: whether the query is a streaming one; None if that is not known yet.
 
     Raises:
         ConfigError: an option is unknown, missing or malformed; names it.

@@ -228,7 +228,7 @@ class SparkRun:
                 (self._place / name).remove()
 
     def _explained(self, error: PySparkException) -> StreamlogError:
-        """Return the error that a task has reported; else one with Spark's most telling line."""
+        """Return the error that a task has reported, or else one with Spark's most telling line."""
         # Spark's own text is a Java trace around the Python error: the report has the coordinates.
         for data in self._reports(ERRORS):
             report = msgspec.json.decode(data, type=ErrorReport)

@@ -180,7 +180,7 @@ class ProgressWatch:
         self._thread.join()
 
     def look(self) -> None:
-        """Read all progress files and report what is new.
+        """Read all progress files, and report the records that were not reported before.
 
         Raises:
             CorruptData: a file was removed in the middle.

@@ -244,12 +244,12 @@ def maker_of(
     pick: Callable[[object], object] | None,
     unresolved: str = "",
 ) -> Maker:
-    """Return what is known of a function without a return type.
+    """Return the facts about a function without a return type, for messages.
 
     Args:
         fn: the function.
         given: the types of its parameters; None for one that is not known.
-        pick: takes the part that matters out of the type of its result.
+        pick: returns the relevant part of the type of its result.
         unresolved: why its annotation can't be read; "" if it has none.
     """
     location = source_location(fn)

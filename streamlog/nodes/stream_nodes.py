@@ -138,12 +138,15 @@ class Node:
 
     @property
     def awaits_feeds(self) -> bool:
-        """Whether its time waits for the feeds above it, one by one between the other records."""
+        """Whether it must know the time of the feeds above it at each record.
+
+        At the end of a batch would be too late: rows of the feeds may come between its records.
+        """
         return False
 
     @property
     def waits_idle_ms(self) -> int | None:
-        """The quiet time after which the node ignores a source at its end; None: never."""
+        """The quiet time after which it ignores a source at its end; None to wait without limit."""
         return None
 
     @property
@@ -153,7 +156,7 @@ class Node:
 
     @property
     def table_key(self) -> AnySerde | None:
-        """The serde of the keys of the table that it keeps; None: it keeps no table.
+        """The serde of the keys of the table that it keeps; None if it keeps no table.
 
         The rows are in the first of its stores.
         """
@@ -161,7 +164,7 @@ class Node:
 
     @property
     def rows_kept_ms(self) -> int | None:
-        """How long after its window a row may change at most; None: keys have no windows."""
+        """How long after its window a row may change at most; None if keys have no windows."""
         return None
 
     @property

@@ -252,7 +252,7 @@ class SuppressWithin(Suppress):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSide(Node):
-    """The changes of one of the tables of a join."""
+    """One side of a table join: the changes of its table."""
 
     is_left: bool
 
@@ -261,7 +261,7 @@ class TableSide(Node):
 class TableTableJoin(Keyed):
     """Joins the rows of two tables by key; its parents are its sides, the left one first.
 
-    Its keys are those of both tables, or keys within windows.
+    `key` is the serde of the keys of both tables; for windowed tables, of the keys in the windows.
     """
 
     left: AnySerde

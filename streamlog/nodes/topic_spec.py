@@ -23,7 +23,7 @@ SOURCE_LOST: Final = ("fail", "earliest", "latest")
 def check_source_lost(
     source_lost: SourceLostPolicy | None, where: str = ""
 ) -> SourceLostPolicy | None:
-    """Return the choice; None: none was made here.
+    """Return the choice; None if no choice was made here.
 
     Raises:
         ConfigError: there is no such choice; the message begins with `where`.

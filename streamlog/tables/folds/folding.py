@@ -165,9 +165,9 @@ def write_down(
 ) -> None:
     """Append each row's key in the store and its bytes, see `written`, to columns of changes.
 
-    In the store, a row's own key follows a head, which has to be equal each time for one row. The
-    rows are not dirty afterwards. `packs`: `dumps` returns plain MessagePack, so a state of a few
-    whole numbers is written without calling it.
+    In the store, a row's own key follows `head`, which must be equal in each call for a row. The
+    rows are not dirty afterwards. With `packs`, `dumps` returns plain MessagePack, so a state of a
+    few whole numbers is written without calling it.
     """
     for at, row in enumerate(rows):
         if at % _AHEAD == 0:
@@ -350,7 +350,7 @@ class Columns:
     def __init__(
         self, columns: Sequence[Column], into: UserFunction, names: Sequence[str] | None
     ) -> None:
-        """`into` takes the results by these names; None: by position."""
+        """`into` takes the results by these names, or by position if `names` is None."""
         self._columns = tuple(columns)
         self._into = into
         self._names = None if names is None else tuple(names)

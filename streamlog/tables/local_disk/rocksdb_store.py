@@ -139,9 +139,9 @@ RocksError = Exception
 class RocksBudget:
     """The memory that all stores of one process share, bounded in bytes.
 
-    Half is RocksDB's: one cache for blocks, indexes and filters, which also counts the write
-    buffers, with at most half of it. A quarter is for values that tasks cache, a quarter for
-    commits that are not written to the stores yet.
+    Half of it belongs to RocksDB: one cache for blocks, indexes and filters, of which the write
+    buffers take up to half. A quarter is for values that tasks cache, and a quarter for commits
+    that are not written to the stores yet.
     """
 
     def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:

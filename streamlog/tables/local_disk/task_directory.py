@@ -92,7 +92,7 @@ class TaskDirectory:
         Args:
             budget: shared by the stores of the process.
             skip_locked: begin with an older state if another owner still has the newest one.
-            is_standby: the store has no owner: no other opening has to wait until it is closed.
+            is_standby: mark the store as a standby, for which no other opening has to wait.
 
         Raises:
             LogDirectoryLocked: another owner has the newest one, in this or another process.
@@ -181,7 +181,10 @@ class TaskDirectory:
         )
 
     def sources(self, *, is_any: bool = False) -> list[StateSource]:
-        """Return what a store can begin with, newest first; with `is_any`, incomplete ones too."""
+        """Return the databases that a store can begin with, newest first.
+
+        With `is_any`, return incomplete ones too.
+        """
         found = [
             StateSource(int(name), is_store=True, number=0, path=f"{self._path}/{name}")
             for name in _names(self._path)
@@ -240,7 +243,7 @@ def _is_locked(path: str) -> bool:
 
 
 def _remove_task(path: str) -> None:
-    """Remove a task's directory, except what is in use by now."""
+    """Remove a task's directory, except stores that have been opened meanwhile."""
     directory = TaskDirectory(path)
     for source in directory.sources(is_any=True):
         _remove(source)
@@ -416,7 +419,7 @@ class WorkerIdentity:
         raise LogDirectoryError(f"{SLOTS_MAX} workers have locked {self._path}")
 
     def _name(self) -> str:
-        """Return the name in the file; a new one if it has none, or was written in part."""
+        """Return the name in the file; write a new one if it has none or only a part of one."""
         found = os.pread(self._lock, 64, 0)
         if _NAME.fullmatch(found) is None:
             found = secrets.token_hex(16).encode()

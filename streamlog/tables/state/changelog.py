@@ -286,7 +286,7 @@ class Restoration:
         return max(self.end_offset - self.position, 0)
 
     def resume_in(self, store: KeyValueStore) -> None:
-        """Apply further records to this store, which wraps the one that it began with."""
+        """Apply further records to this store, which wraps the store of the beginning."""
         self._store = store
 
     def apply(self, records: Iterable[Change], *, next_offset: int) -> None:
@@ -306,7 +306,7 @@ class Restoration:
         self.position = next_offset
 
     def read_up_to(self, read: ReadUpTo | None) -> None:
-        """Store the position up to which the log was read; None: the log is unknown."""
+        """Store the position up to which the log was read; None removes it: the log is unknown."""
         self._store.write([(READ_KEY, None) if read is None else read.row()])
 
     def begin_anew(self) -> None:

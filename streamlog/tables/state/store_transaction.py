@@ -44,7 +44,7 @@ class Bounded(Protocol):
     """A cache with a bound."""
 
     def resize(self, bound_bytes: int) -> None:
-        """Set the bound, and free what exceeds it."""
+        """Set the bound, and free memory beyond it."""
 
 
 class CacheBudget:
@@ -341,8 +341,8 @@ def _merge_changes(
 class _Cache:
     """Values by key within a bound: two generations, the older one dropped when full.
 
-    A key that is used moves to the young generation, so a key in use survives. Unlike with a list
-    in order of use, keys that leave cost no moves and no counting.
+    A key that is read moves to the young generation, so keys in use survive. Dropping a whole
+    generation needs no list in the order of use, and no work per key.
     """
 
     __slots__ = ("__weakref__", "_generation_bytes", "_old", "_young", "_young_bytes")
@@ -361,7 +361,7 @@ class _Cache:
         self._generation_bytes = bound_bytes // 2
 
     def get(self, key: bytes) -> _Found:
-        """Return the cached value; None is known to be absent, _MISSING is not cached."""
+        """Return the cached value, None for a key known to be absent, or _MISSING if not cached."""
         found: _Found = self._young.get(key, _MISSING)
         if found is _MISSING and self._old:
             found = self._old.get(key, _MISSING)
@@ -512,7 +512,7 @@ class DeferredStore:
             self._unsafe = 0
 
     def flush(self) -> None:
-        """Write everything that waits to the underlying store, except what has come and gone."""
+        """Write all waiting changes to the underlying store, except rows that came and went."""
         self._drop_gone()
         self._write_down()
 
@@ -533,7 +533,7 @@ class DeferredStore:
         self._forget()
 
     def _drop_gone(self) -> bool:
-        """Drop deletions of keys that the store does not have; returns whether they were many.
+        """Drop deletions of keys that the store does not have; return whether they were many.
 
         A window's rows come after those of all earlier windows. So if the store has no row after
         the last one that was written, all later rows exist in memory only.
@@ -572,7 +572,7 @@ class DeferredStore:
             stop = bisect_left(keys, prefix, reserved, stop)
 
     def close(self) -> None:
-        """Write what waits, and close the underlying store."""
+        """Write the waiting changes, and close the underlying store."""
         try:
             self.flush()
         finally:

@@ -34,7 +34,7 @@ class Values(Protocol[V_co]):
 
 
 class _OpenScan(Generic[V]):
-    """An iterator that can be made independent of what it reads."""
+    """An iterator that can be made independent of the store that it reads."""
 
     __slots__ = ("__weakref__", "_pairs")
 

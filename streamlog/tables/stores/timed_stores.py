@@ -66,7 +66,8 @@ class SessionStore(ExpiringRows):
     ) -> Iterator[SessionRow]:
         """Iterate over a key's sessions with these bounds, both inclusive, by end and start.
 
-        A record joins those that it finds with its own timestamp minus, and plus, the gap.
+        A record joins the sessions that end at its timestamp minus the gap or later, and start at
+        its timestamp plus the gap or earlier.
         """
         prefix = ROWS + escape_key(key)
         low = prefix + time_bytes(max(earliest_end_ms, self._expiry.bound_ms + 1))
@@ -178,7 +179,7 @@ class VersionedStore:
         return None if version is None else version.timestamp_ms
 
     def get(self, key: bytes, as_of_ms: int | None = None) -> VersionedRecord | None:
-        """Return the newest value, or the one at a time; None if there is none or it is unknown."""
+        """Return the newest value, or the value at a time; None if it is missing or unknown."""
         prefix = ROWS + escape_key(key)
         is_known = as_of_ms is not None and as_of_ms > self._expiry.bound_ms
         # Of the time before the retention only the newest version is certain to remain. It
@@ -288,7 +289,7 @@ class WindowStore(ExpiringRows):
     ) -> Iterator[WindowRow]:
         """Iterate over windows that start in [from, to] of the keys in [low, high], by key, start.
 
-        Without a bound, from the first key or to the last one.
+        A key bound of None means from the first key, or to the last one.
         """
         low = ROWS if low_key is None else ROWS + escape_key(low_key)
         high = (

@@ -36,7 +36,7 @@ class TtlQueue:
         """The time before which no row is due."""
 
     def move(self, store: NamedStore, key: bytes, old_ms: int | None, new_ms: int | None) -> None:
-        """Change the due time of a key's row; None: there was, or is, no row."""
+        """Change the due time of a key's row; None stands for no row, before or after."""
         if old_ms == new_ms:
             return
         if old_ms is not None:
