@@ -91,6 +91,7 @@ def repair(
     The bytes go to files with the suffix .quarantine beside the segment.
     """
     with Inspection.open(str(directory)) as inspection:
+        # A broker on the directory would write to the files meanwhile.
         inspection.check_alone()
         report = inspection.verify()
         _show(report)

@@ -166,6 +166,7 @@ def staged_rows(snapshot: Snapshot, topic: str, partition: int) -> Iterator[LogR
 def _partition(
     topic: Topic[Any, Any], snapshot: Snapshot, reader: LogReader, partition: int
 ) -> PartitionComparison:
+    # A multiset, because equal rows may occur several times.
     wanted = Counter(map(fields_of, staged_rows(snapshot, topic.name, partition)))
     total = wanted.total()
     live_only: list[LogRecord] = []

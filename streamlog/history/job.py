@@ -118,6 +118,7 @@ class Bars:
             name = f"{read.place[0]}-{read.place[1]}"
             self._bars[read.place] = self._progress.add_task(name, total=read.total)
         self._progress.update(self._bars[read.place], advance=read.records, visible=True)
+        # Records that a stage has staged are no records of the log.
         if not read.is_staged:
             self._progress.update(self._all, advance=read.records)
 
@@ -312,6 +313,7 @@ class BackfillJob:
         plan, place = self.plan, self._place / self.id
         try:
             tasks = self._run_tasks(plan)
+            # Before the publication: it raises if a log was replaced while the tasks ran.
             with self._reader() as reader:
                 entries = add_source_logs((task.entry for task in tasks), plan, reader)
             snapshot = self._finish(plan, tasks, entries, self._publish(tasks))

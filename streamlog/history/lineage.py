@@ -101,6 +101,7 @@ class Lineage(LocalRun):
         super().__init__(replace(plan, outputs="discard"), deps)
         self._stages = stages
         self._topic = topic
+        # Without memory in its stages, a row follows from a single record.
         self._inputs_max = INPUTS_MAX if any(_remembers(s, topic.name) for s in stages) else 1
         self._is_end_in = any(map(_ends_with_a_record, stages))
         self._wanted: dict[Fields, _WantedRow] = {}
@@ -279,6 +280,7 @@ class _Watch:
         for place, given in self._given.items():
             while given and given[0].offset < positions.get(place, 0):
                 record = given.popleft()
+                # Marks take offsets too, but are no inputs of a row.
                 if not any(name == MARK for name, _ in record.headers):
                     fresh.append(LineageRecord(place, record))
         self._lineage.on_taken(fresh)

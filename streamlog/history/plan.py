@@ -255,6 +255,7 @@ def _stage(
     engine: EngineName,
     arrival_order: bool,
 ) -> Stage:
+    # A stage is never better than the stages that feed it.
     found: list[tuple[Equality, str]] = [
         (upstream[topic], f"its input {topic} is {upstream[topic]}")
         for topic in sub.inputs
@@ -307,6 +308,7 @@ def without_lowering(plan: Plan, reason: str) -> Plan:
 
 
 def _weakest(found: Iterable[Equality]) -> Equality:
+    # `MEANINGS` goes from the strongest class to the weakest.
     weakest: Equality = "S"
     for each in found:
         weakest = max(weakest, each, key=list(MEANINGS).index)

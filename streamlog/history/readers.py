@@ -60,6 +60,7 @@ class LogReader:
         try:
             self._log = self.run(_opened(url, security))
         except BaseException:
+            # Python does not call `__exit__` if `__enter__` raises.
             self._runner.close()
             raise
         return self
@@ -187,12 +188,14 @@ class LogReader:
                 yield Arrival(RecordColumns(), passed=passed)
                 continue
             records = polled.get(partition, RecordColumns())
+            # A poll may go beyond the end: the range reader drops such records, but not the marks.
             marks = [mark for mark in consumer.time_marks().get(partition, ()) if mark.offset < end]
             if records or marks:
                 yield Arrival(records, marks)
 
     def _consumer(self) -> Consumer:
         return self.log.consumer(
+            # An offset that the log no longer holds is an error, never a silent gap.
             auto_offset_reset="none",
             isolation_level="read_committed",
             time_marks=True,

@@ -230,6 +230,7 @@ def _files(
     store: KeyValueStore, place: SnapshotStore, directory: str, file_bytes: int
 ) -> Iterator[StoreFile]:
     rows = ((key, value) for key, value in store.range() if not key.startswith(RESERVED))
+    # Rows come in the order of their keys, which begin with the store: each store is one group.
     for name, group in groupby(rows, key=lambda row: _store_of(row[0])):
         yield from _store_files(name, group, place, directory, file_bytes)
 

@@ -98,6 +98,7 @@ class DriverMarks:
         for task in tasks:
             for place, after_ms in task.waits_quiet.items():
                 if place in self._appended:
+                    # Like a log, which appends no mark before `mark.quiet.ms` has passed.
                     due_ms = self._appended[place][1] + max(after_ms, QUIET_MS)
                     due[place] = min(due_ms, due.get(place, due_ms))
         return due
