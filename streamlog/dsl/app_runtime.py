@@ -52,12 +52,12 @@ class TableAccess(Protocol):
     def scan(
         self, table: str, *, prefix: object, at_ms: int | None
     ) -> AsyncIterator[tuple[UserKey, UserValue]]:
-        """Yield the rows of all partitions, those of each in the order of their keys.
+        """Yield the rows of all partitions; within a partition, in the order of their keys.
 
         Args:
             table: the name of the node.
-            prefix: only keys that begin with this text or these bytes; None: all.
-            at_ms: only windows that contain this time; None: all.
+            prefix: only keys that begin with this text or these bytes; None yields all keys.
+            at_ms: only windows that contain this time, in ms since 1970; None yields all windows.
         """
 
 

@@ -286,7 +286,7 @@ def _of_values(column: AnyAggregator, hint: object, value: object) -> StateForm:
 
 
 def _stored_type(hint: object) -> TypeForm:
-    """Return the type that a value of the user's is read as; None if it is not known."""
+    """Return the type by which a user's value is read back; None if it is not known."""
     if is_plain(hint):
         return ANY_TYPE
     return None if bare(hint) is None else hint

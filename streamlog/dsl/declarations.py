@@ -203,7 +203,7 @@ class Declarations(AppServices):
         return Topic(spec, self.runtime)
 
     def stream(self, *topics: Topic[K, V]) -> Stream[K, V]:
-        """Read the records of these topics; those of several topics in the order of event time.
+        """Read the records of these topics; several topics are read in the order of event time.
 
         Raises:
             TopologyError: no topic is given, or one belongs to another app.

@@ -67,7 +67,7 @@ class NumberedSerde:
 
     @property
     def form(self) -> object:
-        """What the bytes look like, as plain data (`serdes.form_of`)."""
+        """The form of the bytes, as plain data (`serdes.form_of`)."""
         return {"cogrouped": [form_of(serde) for serde in self._serdes]}
 
     def dumps(self, obj: Numbered) -> bytes:
@@ -147,7 +147,7 @@ def merge_inputs(inputs: Sequence[CogroupInput], name: str) -> StreamPosition:
 def adder_of(inputs: Sequence[CogroupInput]) -> Callable[[UserState, Numbered], UserState]:
     """Return a function that adds a value with the function of its stream.
 
-    Its return annotation is the first one of these functions.
+    It is annotated to return the type of the first function whose type is known.
     """
     adds = tuple(each.add for each in inputs)
 
@@ -414,8 +414,8 @@ class CoGrouped(Generic[K, A]):
 class WindowedCoGrouped(Generic[K, A]):
     """Several streams with equal keys, by window, for one aggregate.
 
-    The streams share one stream time, as in a join: the largest of all of them. Streams that are
-    not read to their end yet hold it back.
+    The streams share one stream time, as in a join: the largest time of all streams. A stream that
+    has not been read to its end holds it back.
     """
 
     def __init__(self, inputs: tuple[CogroupInput, ...], how: Windowing) -> None:

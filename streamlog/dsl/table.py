@@ -458,7 +458,7 @@ class Table(Generic[K, V]):
     """Deliberately not iterable: `for key in table` would see one partition only."""
 
     def get(self, key: K) -> V | None:
-        """Return the value of a key, or None without a row; raises UsageError as `table[key]`."""
+        """Return the value of a key, or None without a row. Raises UsageError as `table[key]`."""
         found: V | None = local_tables(self.name).get(self.side.rows, key)
         return found
 

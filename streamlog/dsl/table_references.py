@@ -65,7 +65,7 @@ def local_tables(
     Args:
         who: the agent or processor, for messages.
         declared: the tables of `tables=`; None derives them from the code.
-        named: the tables in its code, of which the writable ones count.
+        named: the tables in its code; only writable ones count.
         builder: the topology of its app.
 
     Raises:
@@ -125,6 +125,7 @@ def _follow_attributes(thing: object, attributes: Iterator[str]) -> tuple[object
     """Follow attributes of modules; return the object found, and whether its use is direct."""
     for attribute in attributes:
         if not isinstance(thing, ModuleType):
+            # `totals.fetch` needs no row here. `totals.get`, or any other attribute, does.
             return thing, attribute not in REMOTE_METHODS
         thing = getattr(thing, attribute, None)
     return thing, True

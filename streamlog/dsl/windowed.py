@@ -179,6 +179,7 @@ class WindowedStream(Generic[K, V]):
         check_name("a table", name)
         place = repartition_if_needed(self._place, name)
         place.builder.add(self._node(name, place, aggregation, on_error))
+        # The keys of the table are `Windowed`: their layout follows from the windows.
         rows = StreamPosition(
             place.builder, name, place.key.windowed(self._windowing.windows), value
         )

@@ -105,7 +105,7 @@ def _tables_of_agent(agent: Agent[UserKey, UserValue], builder: AppBuilder) -> t
 
 
 def _source_of(builder: TopologyBuilder, spec: TopicSpec) -> str:
-    """Return the source of the agent's topic; a new one reads no event times.
+    """Return the source of the agent's topic; add one without event times if there is none.
 
     The task only notes the offsets of these records. The agent reads their content.
     """

@@ -48,8 +48,8 @@ def check_name(what: str, name: str) -> str:
     Raises:
         TopologyError: the name is empty, too long, or has characters that Kafka refuses.
     """
-    # Each illegal character once, in the order of the name. "." and ".." are legal characters, but
-    # are no names of files.
+    # Each illegal character once, in the order of the name. "." and ".." consist of legal
+    # characters, but a directory can't have such a name.
     illegal = [each for each in dict.fromkeys(name) if each not in _TOPIC_CHARACTERS]
     if name in {"", ".", ".."} or len(name) > TOPIC_NAME_LENGTH_MAX or illegal:
         shown = ", ".join(map(repr, illegal[:SHOWN_ILLEGAL]))

@@ -100,7 +100,7 @@ class AvroSerde(Generic[T]):
 
     @property
     def form(self) -> object:
-        """The head of the schema in hexadecimal digits, then those of the older ones."""
+        """The heads of all schemas in hexadecimal digits, the newest first."""
         return {"avro": [head.hex() for head in self._schemas]}
 
     def dumps(self, obj: T) -> bytes:

@@ -83,8 +83,8 @@ def _display_value(value: object) -> object:
 
 
 def _may_have(value: object) -> bool:
-    # Encoding and one search cost a fraction of a walk through the value. A match in text is
-    # harmless: the walk follows and finds nothing.
+    # A quick check before the walk through the value. A match in a text is harmless: the walk
+    # follows, and finds nothing.
     try:
         return _PACKED_NUMBER.search(_encode(value)) is not None
     except OverflowError:

@@ -118,7 +118,7 @@ class MigratingSerde(Generic[T]):
 
     @property
     def form(self) -> object:
-        """The form of the new type, and under `migrates` those of the older versions."""
+        """The form of the new type, with the forms of the older versions under `migrates`."""
         return {
             **cast("Mapping[str, object]", form_of(self._new)),
             "migrates": readable_forms(self._old),
@@ -157,7 +157,7 @@ class MigratingSerde(Generic[T]):
 
 
 def readable_forms(serde: AnySerde) -> list[object]:
-    """Return the forms that a serde reads: its own, then those of its older versions."""
+    """Return the forms that a serde reads: its own, then the forms of its older versions."""
     form = form_of(serde)
     if not isinstance(form, Mapping) or "migrates" not in form:
         return [form]

@@ -161,7 +161,7 @@ class WindowedSerde(Generic[K]):
 
     @property
     def form(self) -> object:
-        """The form of the key, and that of the layout if Kafka Streams has it."""
+        """The form of the key, and the form of the layout if it is one of Kafka Streams."""
         inner = {"windowed": form_of(self.key_serde)}
         kind = None if self.layout is None else self.layout.form
         return inner if kind is None else inner | {"window": kind}

@@ -223,8 +223,8 @@ class StoreTransaction:
         if self._scans.are_open:
             self._scans.settle()
         self._given = None
-        # 1. Columns, and nothing is pending: keep them as they are. Most commits write their rows
-        #    once and read none of them, so an index by key would be in vain.
+        # 1. Columns, and nothing is pending: keep them as they are. An index by key would be in
+        #    vain if the commit reads none of its rows.
         # 2. No key is pending yet: add all changes at once.
         # 3. A key is pending: one by one, because the size of each replaced value is subtracted.
         if isinstance(changes, Changes) and not self._pending:
