@@ -138,6 +138,7 @@ def _columns(info: inspect.Type, where: str) -> str:
     if isinstance(info, inspect.EnumType | inspect.LiteralType):
         return _of_values(info, where)
     if isinstance(info, inspect.UnionType):
+        # `X | None` is X: every column of Spark may be NULL.
         kinds = {_columns(t, where) for t in info.types if not isinstance(t, inspect.NoneType)}
         if len(kinds) == 1:
             return kinds.pop()
