@@ -52,7 +52,7 @@ def read(spark: SparkSession, directory: Path, **options: str) -> DataFrame:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"subscribe": "nowhere"}, ("no topic 'nowhere'", "it has: rows")),
+        ({"subscribe": "nowhere"}, ("no topic 'nowhere'", "its topics: rows")),
         (
             {"startingOffsets": '{"rows": {"0": 0, "1": 0}}'},
             ("offset 0 of rows-0", "50 up to 200", "failOnDataLoss=false"),
