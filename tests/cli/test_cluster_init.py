@@ -39,7 +39,7 @@ def test_a_directory_is_made_one_of_a_cluster_once(
     )
     with pytest.raises(UsageError, match="exists already"):
         init("--node", "2")
-    with pytest.raises(LogDirectoryLost, match="is of node 2 of cluster abc already"):
+    with pytest.raises(LogDirectoryLost, match="belongs to node 2 of cluster abc already"):
         init("--node", "3", "--config", str(tmp_path / "other"))
     with pytest.raises(ConfigError, match="belongs to node 2"):
         Broker.open(str(data), config=BrokerConfig(node_id=3))

@@ -382,7 +382,7 @@ class Directing:
     ) -> dict[str, list[TopicPartition]]:
         raise AssertionError((members, partitions, owned))
 
-    def told(self) -> bytes:
+    def subscription_data(self) -> bytes:
         return b"hello"
 
     def direct(
@@ -393,7 +393,7 @@ class Directing:
         first = min(members)
         return {name: Share(everything if name == first else (), told) for name in members}
 
-    def heard(self, user_data: bytes) -> None:
+    def on_assignment(self, user_data: bytes) -> None:
         self.news.append(user_data)
 
 
