@@ -117,7 +117,7 @@ class DoubtingCluster(AtomicCluster):
                 {TopicPartition(*at[1:]): end for at, end in self.fed.items() if at[0] == task_id}
             )
             if each.is_settled:
-                found.append(self.questions.pop(about).doubt)
+                found.append(self.questions.pop(about).question)
         return found
 
 
