@@ -89,7 +89,7 @@ class LogSource(Protocol):
         ...
 
     def divergences(
-        self, places: Mapping[TopicPartition, tuple[int, EpochChain]]
+        self, ends: Mapping[TopicPartition, tuple[int, EpochChain]]
     ) -> dict[TopicPartition, int]:
         """Return the offset from which each log differs from its epochs; -1 if it is unknown.
 
@@ -226,11 +226,11 @@ class DirectorySource:
             return {at: stored.leader_epochs(*at, offset) for at, offset in offsets.items()}
 
     def divergences(
-        self, places: Mapping[TopicPartition, tuple[int, EpochChain]]
+        self, ends: Mapping[TopicPartition, tuple[int, EpochChain]]
     ) -> dict[TopicPartition, int]:
         """See `LogSource.divergences`."""
         with StoredLog(self._path) as stored:
-            found = {at: stored.divergence(*at, *place) for at, place in places.items()}
+            found = {at: stored.divergence(*at, *partition) for at, partition in ends.items()}
         return {at: offset for at, offset in found.items() if offset is not None}
 
     def _check_ends(self, stored: StoredLog, ranges: list[OffsetRange]) -> None:
@@ -257,11 +257,11 @@ class DirectorySource:
                 ) from (error)
             _log.warning("%s", error)
 
-    def _bounds(self, stored: StoredLog, place: TopicPartition, start: int) -> tuple[int, int]:
-        self._check_end(stored, place)
-        first, end = stored.offsets(*place)
+    def _bounds(self, stored: StoredLog, partition: TopicPartition, start: int) -> tuple[int, int]:
+        self._check_end(stored, partition)
+        first, end = stored.offsets(*partition)
         if self._options.isolation_level == COMMITTED and max(first, start) < end:
-            end, _ = _committed_view(stored, place, max(first, start), end)
+            end, _ = _committed_view(stored, partition, max(first, start), end)
         return first, end
 
     def visible(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
@@ -401,7 +401,7 @@ class BrokerSource:
 
     def firsts(self) -> dict[TopicPartition, int]:
         """See `LogSource.firsts`."""
-        return {place: first for place, (first, _) in self.bounds().items()}
+        return {partition: first for partition, (first, _) in self.bounds().items()}
 
     def ids(self) -> dict[str, str]:
         """See `LogSource.ids`."""
@@ -426,13 +426,13 @@ class BrokerSource:
         return asyncio.run(ask())
 
     def divergences(
-        self, places: Mapping[TopicPartition, tuple[int, EpochChain]]
+        self, ends: Mapping[TopicPartition, tuple[int, EpochChain]]
     ) -> dict[TopicPartition, int]:
         """See `LogSource.divergences`."""
 
         async def ask() -> dict[TopicPartition, int]:
             async with connect_log(self._options) as log:
-                return await log.admin().divergences(places)
+                return await log.admin().divergences(ends)
 
         return asyncio.run(ask())
 
@@ -607,13 +607,13 @@ async def _bounds(
 
 
 async def _offsets_of_times(
-    log: Log, place: Position, wanted: list[TopicPartition]
+    log: Log, partition: Position, wanted: list[TopicPartition]
 ) -> dict[tuple[TopicPartition, int], int | None]:
     """Return the offsets of a position that is given by times; empty if it is not."""
     times = {
-        each: place.time_ms
-        if place.times_ms is None
-        else place.times_ms[each.topic][str(each.partition)]
+        each: partition.time_ms
+        if partition.times_ms is None
+        else partition.times_ms[each.topic][str(each.partition)]
         for each in wanted
     }
     asked = {each: time_ms for each, time_ms in times.items() if time_ms is not None}

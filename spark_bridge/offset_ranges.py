@@ -186,8 +186,8 @@ def limit_end(start: ByPartition, end: ByPartition, most: int | None) -> ByParti
     return {topic: {number: stop(topic, number) for number in ns} for topic, ns in end.items()}
 
 
-def _check_partitions_exist(place: SourceKind, wanted: Mapping[str, Sequence[int]]) -> None:
-    by_partition: ByPartition | None = place.offsets or place.times_ms
+def _check_partitions_exist(source: SourceKind, wanted: Mapping[str, Sequence[int]]) -> None:
+    by_partition: ByPartition | None = source.offsets or source.times_ms
     if by_partition is None:
         return
     named = {(topic, number) for topic, numbers in by_partition.items() for number in numbers}
@@ -195,12 +195,12 @@ def _check_partitions_exist(place: SourceKind, wanted: Mapping[str, Sequence[int
     if wrong := sorted(named - read):
         topic, number = wrong[0]
         raise ConfigError(
-            f"option '{place.option}' names {topic}-{number}, which is not being read"
+            f"option '{source.option}' names {topic}-{number}, which is not being read"
         )
     if missing := sorted(read - named):
         topic, number = missing[0]
         raise ConfigError(
-            f"option '{place.option}' leaves out {topic}-{number}; "
+            f"option '{source.option}' leaves out {topic}-{number}; "
             "use -2 for earliest, -1 for latest"
         )
 
@@ -214,34 +214,34 @@ class PlannedPartition:
     bounds: tuple[int, int]
     offset_of_time: OffsetOfTime | None = None
 
-    def offset(self, place: SourceKind, options: ReadOptions, *, is_start: bool) -> int:
+    def offset(self, source: SourceKind, options: ReadOptions, *, is_start: bool) -> int:
         """Return the offset of a position.
 
         Raises:
             ConfigError: the offset is outside the log, or no record is at or after the time.
         """
         first, end = self.bounds
-        if place.word is not None:
-            return first if place.word == "earliest" else end
-        if place.offsets is not None:
-            offset = place.offsets[self.topic][str(self.number)]
+        if source.word is not None:
+            return first if source.word == "earliest" else end
+        if source.offsets is not None:
+            offset = source.offsets[self.topic][str(self.number)]
             if offset in (EARLIEST, LATEST):
                 return first if offset == EARLIEST else end
             return self.within(offset, fail=options.fail_on_data_loss)
-        times = place.times_ms
-        time_ms = place.time_ms if times is None else times[self.topic][str(self.number)]
+        times = source.times_ms
+        time_ms = source.time_ms if times is None else times[self.topic][str(self.number)]
         return self._offset_at(
-            place, time_ms or 0, strict=is_start and options.is_strict_about_times
+            source, time_ms or 0, strict=is_start and options.is_strict_about_times
         )
 
-    def is_without_later(self, place: SourceKind, offset: int) -> bool:
+    def is_without_later(self, source: SourceKind, offset: int) -> bool:
         """Return whether the position is a time after all records."""
-        by_time = place.word is None and place.offsets is None
+        by_time = source.word is None and source.offsets is None
         return by_time and offset == self.bounds[1]
 
-    def _offset_at(self, place: SourceKind, time_ms: int, *, strict: bool) -> int:
+    def _offset_at(self, source: SourceKind, time_ms: int, *, strict: bool) -> int:
         if self.offset_of_time is None:
-            raise ConfigError(f"option '{place.option}' needs a log that looks up times")
+            raise ConfigError(f"option '{source.option}' needs a log that looks up times")
         first, end = self.bounds
         found = self.offset_of_time(self.topic, self.number, time_ms)
         # The look-up may see records beyond the readable end, such as those of open transactions.
@@ -249,7 +249,7 @@ class PlannedPartition:
             return min(max(found, first), end)
         if strict:
             raise ConfigError(
-                f"option '{place.option}': {self.topic}-{self.number} has no record from"
+                f"option '{source.option}': {self.topic}-{self.number} has no record from"
                 f" {time_ms} ms on; set startingOffsetsByTimestampStrategy to 'latest' to read"
                 " nothing from it"
             )
@@ -341,10 +341,10 @@ class LostLog(NamedTuple):
         )
 
 
-def recreated_log(place: TopicPartition, before: str, now: str, then: str) -> LostLog:
+def recreated_log(partition: TopicPartition, before: str, now: str, then: str) -> LostLog:
     """Describe a topic that was deleted and created again; `then` says what was to be read."""
     what = f"the topic was deleted and created again (id {before}, now {now}), and {then}"
-    return LostLog(place, what, 0)
+    return LostLog(partition, what, 0)
 
 
 def is_recreated(before: str, now: str) -> bool:
@@ -352,12 +352,12 @@ def is_recreated(before: str, now: str) -> bool:
     return bool(before) and bool(now) and before != now
 
 
-def truncated_log(place: TopicPartition, divergence: int, end: int, then: str) -> LostLog:
+def truncated_log(partition: TopicPartition, divergence: int, end: int, then: str) -> LostLog:
     """Describe a log that was truncated and may have grown since; offset -1 is unknown."""
     where = "" if end == UNKNOWN_OFFSET else f"it ends at {end}, "
     if divergence != UNKNOWN_OFFSET and not 0 <= end <= divergence:
         where = f"from offset {divergence} on it holds other records, {where}"
-    return LostLog(place, f"the log was truncated: {where}and {then}", max(divergence, 0))
+    return LostLog(partition, f"the log was truncated: {where}and {then}", max(divergence, 0))
 
 
 def find_lost(planned: OffsetRange, topic_id: str | None, divergence: int | None) -> LostLog | None:

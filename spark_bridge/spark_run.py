@@ -61,7 +61,7 @@ class SparkRun:
         *,
         url: str,
         security: Security | None,
-        place: SnapshotStore,
+        snapshots: SnapshotStore,
         now_ms: int,
         state_memory_bytes: int,
         on_read: OnRead | None = None,
@@ -74,7 +74,7 @@ class SparkRun:
             url: the log. The directory of an embedded log is read as files, so all executors must
                 share it.
             security: the settings for connections to brokers.
-            place: directory of the snapshot; all executors must share it.
+            snapshots: directory of the snapshot; all executors must share it.
             now_ms: wall-clock time of the whole run, ms since 1970.
             state_memory_bytes: memory for the state of each task.
             on_read: called by a thread after tasks have read records; None: no progress is shown.
@@ -82,7 +82,7 @@ class SparkRun:
         self.plan = plan
         """The plan. It has no lowered stages after records did not meet the conditions of one."""
         self._spark = spark
-        self._place = place
+        self._place = snapshots
         self._now_ms = now_ms
         self._log = (url, security)
         self._state_memory_bytes = state_memory_bytes

@@ -113,16 +113,16 @@ class ProgressWriter:
     """Writes the progress of one attempt at a task; an `OnRead`."""
 
     def __init__(
-        self, place: SnapshotStore | None, attempt: str, *, clock: Clock | None = None
+        self, snapshots: SnapshotStore | None, attempt: str, *, clock: Clock | None = None
     ) -> None:
         """Prepare a writer.
 
         Args:
-            place: directory of the snapshot; None writes nothing.
+            snapshots: directory of the snapshot; None writes nothing.
             attempt: a name that is unique among all attempts at all tasks.
             clock: limits how often the file is written.
         """
-        self._place = place
+        self._place = snapshots
         self._name = f"{PROGRESS}/{attempt}.json"
         self._clock = clock or SystemClock()
         self._found: dict[PartitionKey, PartitionProgress] = {}
@@ -151,16 +151,16 @@ class ProgressWatch:
     """Reports the progress of tasks while a history runs; a context manager with a thread."""
 
     def __init__(
-        self, place: SnapshotStore, on_read: OnRead, reported: Counter[TaskPlace] | None = None
+        self, snapshots: SnapshotStore, on_read: OnRead, reported: Counter[TaskPlace] | None = None
     ) -> None:
         """Prepare a watch.
 
         Args:
-            place: directory of the snapshot.
+            snapshots: directory of the snapshot.
             on_read: called with records that no attempt at the task had read before.
             reported: counts of records that were reported already.
         """
-        self._place = place / PROGRESS
+        self._place = snapshots / PROGRESS
         self._on_read = on_read
         self._reported = Counter[TaskPlace]() if reported is None else reported
         self._done = Event()
@@ -190,14 +190,14 @@ class ProgressWatch:
                 continue
             task = name.partition("-")[0]
             for found in _decode(self._place.read(name)):
-                place = (found.topic, found.partition)
+                partition = (found.topic, found.partition)
                 # 1. The first attempt at a task reads 500 records, and fails.
                 # 2. The second one counts from 0: up to 500, nothing is new.
                 # 3. Beyond that, only the difference is reported, so no record counts twice.
-                more = found.records - self._reported[task, place]
+                more = found.records - self._reported[task, partition]
                 if more > 0:
-                    self._reported[task, place] += more
-                    self._on_read(Read(place, more, found.total, found.is_staged))
+                    self._reported[task, partition] += more
+                    self._on_read(Read(partition, more, found.total, found.is_staged))
 
     def _watch(self) -> None:
         while True:

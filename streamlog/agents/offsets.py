@@ -137,9 +137,9 @@ class AgentPosition:
     time_ms: int | None = None
 
 
-def offset_of(places: Mapping[str, AgentPosition]) -> int:
+def offset_of(positions: Mapping[str, AgentPosition]) -> int:
     """Return the lowest offset that one of the readers, at least one, has not handled."""
-    return min(place.position for place in places.values())
+    return min(position.position for position in positions.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,13 +153,13 @@ class OffsetNote:
 
 
 def metadata_of(
-    offset: int, places: Mapping[str, AgentPosition], log: SourceLog | None = None
+    offset: int, positions: Mapping[str, AgentPosition], log: SourceLog | None = None
 ) -> str:
     """Return the metadata of an offset: what each reader has handled after it.
 
     Args:
         offset: the offset that is committed.
-        places: the position of each reader, by name.
+        positions: the position of each reader, by name.
         log: the log that the offset belongs to.
 
     Returns:
@@ -167,21 +167,21 @@ def metadata_of(
     """
     log = log or SourceLog()
     ahead = {
-        name: place
-        for name, place in places.items()
-        if place.position > offset or place.ranges or place.time_ms is not None
+        name: position
+        for name, position in positions.items()
+        if position.position > offset or position.ranges or position.time_ms is not None
     }
     if not ahead and not log.topic_id and not log.cuts:
         return ""
     text = f"{_MAGIC}:{log.topic_id.hex()}:{log.cuts}"
     # Equal shares: a reader with many ranges loses some of its own, not another reader's.
     budget = (METADATA_BYTES_MAX - _MAGIC_BYTES_MAX) // max(len(ahead), 1)
-    for name, place in ahead.items():
-        time = "" if place.time_ms is None else f"@{place.time_ms}"
+    for name, position in ahead.items():
+        time = "" if position.time_ms is None else f"@{position.time_ms}"
         # 2: the semicolon and the colon of the entry.
         left = budget - len(name) - len(time) - 2
         if left > 0:
-            text += f";{name}:{_within(_steps(offset, place), left)}{time}"
+            text += f";{name}:{_within(_steps(offset, position), left)}{time}"
     return text
 
 
@@ -210,9 +210,9 @@ def _parted(entry: str) -> tuple[str, str, str]:
     return entry.rpartition(":")
 
 
-def _steps(offset: int, place: AgentPosition) -> list[int]:
+def _steps(offset: int, position: AgentPosition) -> list[int]:
     """Return how many offsets are handled, then how many are not, and so on, from `offset` on."""
-    edges = [offset, place.position, *(edge for each in place.ranges for edge in each)]
+    edges = [offset, position.position, *(edge for each in position.ranges for edge in each)]
     return [after - before for before, after in pairwise(edges)]
 
 

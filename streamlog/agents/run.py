@@ -72,8 +72,8 @@ class AgentFailures:
 
     def wait_ms(self, records: FailedRecords) -> int | None:
         """Return the pause before the next attempt, in milliseconds; None after the last one."""
-        place = _failure_position(records)
-        attempt = self._attempts[place] = self._attempts.get(place, 0) + 1
+        position = _failure_position(records)
+        attempt = self._attempts[position] = self._attempts.get(position, 0) + 1
         if attempt <= len(self.waits_ms):
             return self.waits_ms[attempt - 1]
         return None
@@ -211,8 +211,8 @@ class AgentRun:
     @property
     def current_positions(self) -> str:
         """The coordinates of the current records, for messages."""
-        places = filter(None, (call.current_position for call in self._busy))
-        return ", ".join(places) or "no record"
+        positions = filter(None, (call.current_position for call in self._busy))
+        return ", ".join(positions) or "no record"
 
     async def run(self) -> None:
         """Call the function until its streams have ended.
@@ -238,8 +238,8 @@ class AgentRun:
             # No call will set the event any more, and `until_idle` must return.
             self._idle.set()
 
-    def assign(self, places: Mapping[TopicPartition, AgentPosition]) -> None:
-        """Read exactly the partitions of the agent's topic in `places`, from these positions on.
+    def assign(self, positions: Mapping[TopicPartition, AgentPosition]) -> None:
+        """Read exactly the partitions of the agent's topic in `positions`, from these positions on.
 
         A partition that the agent reads already continues where it is, unless the agent was
         suspended.
@@ -250,8 +250,8 @@ class AgentRun:
         former = self._parts
         self._parts = {
             at: live.get(at)
-            or SlicePart(topic, at.partition, AgentProgress(place.position, place.ranges))
-            for at, place in places.items()
+            or SlicePart(topic, at.partition, AgentProgress(position.position, position.ranges))
+            for at, position in positions.items()
             if at.topic == topic.name
         }
         for at, part in former.items():

@@ -42,7 +42,7 @@ class IdleMarks:
         self._clock_times: dict[tuple[Partition, int], dict[str, int]] = {}
         """The event times that a mark will carry, by clock, for each of those."""
 
-    def want(self, partition: Partition, after_ms: int, told: MarkTold | None = None) -> None:
+    def want(self, partition: Partition, after_ms: int, reached: MarkTold | None = None) -> None:
         """Request a mark for a reader at the end, once the partition is idle for `after_ms`."""
         now_ms = self._clock.now_ms()
         quiet_ms = partition.quiet_ms(now_ms)
@@ -51,10 +51,10 @@ class IdleMarks:
         appended_ms = now_ms - quiet_ms
         due_ms = appended_ms + max(after_ms, partition.log.config.mark_quiet_ms)
         self._marks.want((partition, appended_ms), due_ms)
-        if told is not None:
+        if reached is not None:
             clocks = self._clock_times.setdefault((partition, appended_ms), {})
-            if told.clock in clocks or len(clocks) < TOLD_MAX:
-                clocks[told.clock] = told.time_ms
+            if reached.clock in clocks or len(clocks) < TOLD_MAX:
+                clocks[reached.clock] = reached.time_ms
         self._timer.by(due_ms)
 
     def tick(self, now_ms: int) -> None:
@@ -66,7 +66,9 @@ class IdleMarks:
             ):  # Something was appended meanwhile.
                 continue
             try:
-                partition.mark_time(now_ms=now_ms, told=[MarkTold(*each) for each in told.items()])
+                partition.mark_time(
+                    now_ms=now_ms, reached=[MarkTold(*each) for each in told.items()]
+                )
             except UnknownTopicOrPartition:
                 continue  # Its topic was deleted.
             except StreamlogError as error:

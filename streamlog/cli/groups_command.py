@@ -226,7 +226,8 @@ def _at_time(text: str) -> Target:
         # A partition without a record at or after the time moves to its end.
         ends = await consumer.end_offsets(parts)
         return {
-            part: ends[part] if (place := found[part]) is None else place.offset for part in parts
+            part: ends[part] if (committed := found[part]) is None else committed.offset
+            for part in parts
         }
 
     return target

@@ -183,9 +183,9 @@ def _price(findings: Sequence[Finding]) -> str:
     )
 
 
-def _dump_batches(places: Iterator[RawBatch | Finding], *, records: bool) -> Iterator[str]:
+def _dump_batches(batches: Iterator[RawBatch | Finding], *, records: bool) -> Iterator[str]:
     path = ""
-    for each in places:
+    for each in batches:
         # The name of a file stands once, before its first batch.
         if each.path != path:
             path = each.path

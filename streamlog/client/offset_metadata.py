@@ -51,6 +51,8 @@ Offsets: TypeAlias = Mapping[TopicPartition, int | OffsetAndMetadata]
 def with_metadata(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
     """Return the offsets, each as `OffsetAndMetadata`."""
     return {
-        partition: place if isinstance(place, OffsetAndMetadata) else OffsetAndMetadata(place)
-        for partition, place in offsets.items()
+        partition: committed
+        if isinstance(committed, OffsetAndMetadata)
+        else OffsetAndMetadata(committed)
+        for partition, committed in offsets.items()
     }

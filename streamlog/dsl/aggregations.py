@@ -176,7 +176,7 @@ def state_shape(
 
 def counted_aggregate(
     name: str,
-    place: StreamPosition,
+    position: StreamPosition,
     how: Windowing,
     windows: Counted,
     *,
@@ -203,11 +203,11 @@ def counted_aggregate(
         )
     return CountedAggregate(
         name=name,
-        parents=(place.node,),
+        parents=(position.node,),
         on_error=on_error,
         store=StoreSpec(name),
         due=StoreSpec(f"{name}/@due"),
-        key=place.key.serde,
+        key=position.key.serde,
         aggregation=aggregation,
         windows=windows,
         emit=how.emit,
@@ -217,7 +217,7 @@ def counted_aggregate(
 
 def record_windows_aggregate(
     name: str,
-    place: StreamPosition,
+    position: StreamPosition,
     how: Windowing,
     windows: Sessions | Sliding,
     *,
@@ -234,7 +234,7 @@ def record_windows_aggregate(
             f"{name!r} can't emit with Emit.COMMIT: sessions and sliding windows have final rows "
             "(Emit.CLOSE), every change (Emit.UPDATE), or changes at intervals (Emit.early)"
         )
-    fields = _fields(name, place, how)
+    fields = _fields(name, position, how)
     if isinstance(windows, Sliding):
         return SlidingAggregate(
             **fields,
@@ -242,7 +242,7 @@ def record_windows_aggregate(
             by_key=StoreSpec(f"{name}/@records"),
             aggregation=aggregation,
             windows=windows,
-            value=place.value.serde,
+            value=position.value.serde,
         )
     if aggregation.merge is None:
         raise TopologyError(
@@ -258,13 +258,13 @@ def record_windows_aggregate(
     )
 
 
-def _fields(name: str, place: StreamPosition, how: Windowing) -> dict[str, Any]:
+def _fields(name: str, position: StreamPosition, how: Windowing) -> dict[str, Any]:
     """Return the fields that both kinds of nodes have."""
     return {
         "name": name,
-        "parents": (place.node,),
+        "parents": (position.node,),
         "store": StoreSpec(name),
-        "key": place.key.serde,
+        "key": position.key.serde,
         "emit": how.emit,
         "early": StoreSpec(f"{name}/@early") if how.emit.is_early else None,
         "late": how.late,

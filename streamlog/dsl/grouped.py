@@ -127,21 +127,21 @@ def merge_inputs(inputs: Sequence[CogroupInput], name: str) -> StreamPosition:
     # All inputs go to one node, which stores rows by the bytes of keys: an input that is
     # repartitioned writes its keys as the first input has them.
     first = inputs[0].place
-    places: list[StreamPosition] = []
+    positions: list[StreamPosition] = []
     for number, each in enumerate(inputs):
         check_same_app(first, each.place, "cogroup")
         # Each input has a topic of its own: values of different types can't share one.
-        place = repartition_if_needed(each.place, f"{name}-{number + 1}", first.key)
-        check_same_keys(place, places[0] if places else place, name)
-        places.append(place)
+        position = repartition_if_needed(each.place, f"{name}-{number + 1}", first.key)
+        check_same_keys(position, positions[0] if positions else position, name)
+        positions.append(position)
     builder, ports = first.builder, []
-    for number, place in enumerate(places):
-        port = Port(name=f"{name}/input-{number + 1}", parents=(place.node,), number=number)
+    for number, position in enumerate(positions):
+        port = Port(name=f"{name}/input-{number + 1}", parents=(position.node,), number=number)
         builder.add(port)
         ports.append(port.name)
     builder.add(Merge(name=f"{name}/inputs", parents=tuple(ports)))
-    value = Shape(given=NumberedSerde([place.value.serde_if_needed for place in places]))
-    return StreamPosition(builder, f"{name}/inputs", places[0].key, value)
+    value = Shape(given=NumberedSerde([position.value.serde_if_needed for position in positions]))
+    return StreamPosition(builder, f"{name}/inputs", positions[0].key, value)
 
 
 def adder_of(inputs: Sequence[CogroupInput]) -> Callable[[UserState, Numbered], UserState]:
@@ -193,8 +193,8 @@ class Grouped(Generic[K, V]):
     records go through a repartition topic that is named after the table.
     """
 
-    def __init__(self, place: StreamPosition, emit: Emit = Emit.UPDATE) -> None:
-        self._place = place
+    def __init__(self, position: StreamPosition, emit: Emit = Emit.UPDATE) -> None:
+        self._place = position
         self._emit = emit
 
     def emit(self, when: Emit) -> Grouped[K, V]:
@@ -328,24 +328,24 @@ class Grouped(Generic[K, V]):
         ttl: Dur | None,
     ) -> Table[K, UserValue]:
         check_name("a table", name)
-        place = repartition_if_needed(self._place, name)
+        position = repartition_if_needed(self._place, name)
         node = Aggregate(
             name=name,
-            parents=(place.node,),
+            parents=(position.node,),
             store=StoreSpec(name),
-            key=place.key.serde,
+            key=position.key.serde,
             aggregation=aggregation,
             on_error=on_error,
         )
-        place.builder.add(node if ttl is None else with_ttl(node, ttl))
+        position.builder.add(node if ttl is None else with_ttl(node, ttl))
         # `fetch` and `scan` read the node with the rows, and see every change at once. Only readers
         # of the changes are below the node that waits for commits.
         at = name
         if self._emit == Emit.COMMIT:
             at = f"{name}/commits"
-            key, deletes = place.key.serde, ttl is not None
-            place.builder.add(AtCommits(name=at, parents=(name,), key=key, deletes=deletes))
-        return Table(TableView(StreamPosition(place.builder, at, place.key, value), name))
+            key, deletes = position.key.serde, ttl is not None
+            position.builder.add(AtCommits(name=at, parents=(name,), key=key, deletes=deletes))
+        return Table(TableView(StreamPosition(position.builder, at, position.key, value), name))
 
 
 # The store keeps its name "dues" because it is part of the keys in changelogs, and the field keeps

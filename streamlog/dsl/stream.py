@@ -106,7 +106,7 @@ _AWAITABLES = (Awaitable, Coroutine)
 
 
 def add_async_map(
-    place: StreamPosition,
+    position: StreamPosition,
     fn: Callable[[UserValue], Awaitable[UserValue]],
     name: str | None,
     *,
@@ -139,21 +139,21 @@ def add_async_map(
     timeout_ms = None if timeout is None else duration_ms(timeout)
     if timeout_ms == 0:
         raise TopologyError(f"{found!r}: timeout must be longer than 0 ms, such as '5s'")
-    place.builder.add(
+    position.builder.add(
         AsyncMapValues(
             name=found,
-            parents=(place.node,),
+            parents=(position.node,),
             fn=fn,
             store=StoreSpec(found),
-            key=place.key.serde,
-            value=place.value.serde,
+            key=position.key.serde,
+            value=position.value.serde,
             in_flight_max=in_flight_max,
             ordered=ordered,
             timeout_ms=timeout_ms,
             on_error=on_error,
         )
     )
-    return replace(place, node=found, value=return_shape(fn, of=_awaited_type))
+    return replace(position, node=found, value=return_shape(fn, of=_awaited_type))
 
 
 def _awaited_type(declared: object) -> object:
@@ -182,7 +182,7 @@ class Branches(dict[str, S]):
 
 
 def add_dedupe(
-    place: StreamPosition,
+    position: StreamPosition,
     by: Field[UserValue],
     *,
     within: Dur,
@@ -199,13 +199,13 @@ def add_dedupe(
     if within_ms == 0:
         raise TopologyError(f"{name!r}: within must be longer than 0 ms, such as '10m'")
     if isinstance(by, str):
-        shape = declared_shape(bare(field_type(place.value.known, by, f"dedupe {name!r}")))
-        found = getter(place.value.known, by)
+        shape = declared_shape(bare(field_type(position.value.known, by, f"dedupe {name!r}")))
+        found = getter(position.value.known, by)
         by = attrgetter(found) if isinstance(found, str) else found
     else:
-        shape = return_shape(by, place.value)
+        shape = return_shape(by, position.value)
     # Duplicates meet only if equal keys are in one task.
-    there = repartition_if_needed(place, name)
+    there = repartition_if_needed(position, name)
     there.builder.add(
         Dedupe(
             name=name,
@@ -236,8 +236,8 @@ R = TypeVar("R")
 class StreamJoins(Generic[K, V]):
     """The joins of a stream."""
 
-    def __init__(self, place: StreamPosition) -> None:
-        self._at = place
+    def __init__(self, position: StreamPosition) -> None:
+        self._at = position
 
     @property
     def _place(self) -> StreamPosition:
@@ -422,11 +422,11 @@ class StreamJoins(Generic[K, V]):
         Raises:
             TopologyError: the table belongs to another app, or `fn` does not take None for the row.
         """
-        place, builder = self._place, other.builder
-        if builder is not place.builder:
+        position, builder = self._place, other.builder
+        if builder is not position.builder:
             raise TopologyError(
                 f"global table {other.name!r} belongs to app {builder.app_id!r}, not to "
-                f"{place.builder.app_id!r}: declare it here too, with app.global_table"
+                f"{position.builder.app_id!r}: declare it here too, with app.global_table"
             )
         if not required:
             check_takes_none(fn, 1, where="lookup")
@@ -434,7 +434,7 @@ class StreamJoins(Generic[K, V]):
         builder.add(
             GlobalJoin(
                 name=node,
-                parents=(place.node,),
+                parents=(position.node,),
                 table=other.definition,
                 on=on,
                 fn=fn,
@@ -444,7 +444,9 @@ class StreamJoins(Generic[K, V]):
         )
         # Every worker has all rows of a global table, so changed keys need no repartition topic
         # yet.
-        return Stream(StreamPosition(builder, node, place.key, return_shape(fn), place.rekeyed))
+        return Stream(
+            StreamPosition(builder, node, position.key, return_shape(fn), position.rekeyed)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,27 +463,27 @@ class _JoinOptions:
 
 
 def _join(
-    place: StreamPosition, other: object, options: _JoinOptions
+    position: StreamPosition, other: object, options: _JoinOptions
 ) -> Stream[UserKey, UserValue]:
     # The parameters that are None for a record without a partner: the right one in a left join,
     # either one in an outer join.
     for at in {"inner": (), "left": (1,), "outer": (0, 1)}[options.how]:
         check_takes_none(options.fn, at, where=f"{options.how}_join")
     if isinstance(other, Table) and options.how != "outer":
-        return Stream(_join_table(place, other.side, options))
+        return Stream(_join_table(position, other.side, options))
     if not isinstance(other, StreamJoins):
         raise TopologyError(f"a stream can't be joined with {other!r}")
-    return Stream(_join_stream(place, other._place, options))  # noqa: SLF001 - of its own room
+    return Stream(_join_stream(position, other._place, options))  # noqa: SLF001 - of its own room
 
 
-def _join_table(place: StreamPosition, side: TableView, options: _JoinOptions) -> StreamPosition:
-    check_same_app(place, side.place, "join")
+def _join_table(position: StreamPosition, side: TableView, options: _JoinOptions) -> StreamPosition:
+    check_same_app(position, side.place, "join")
     if options.within is not None:
         raise TopologyError(
             f"within= is for joins of two streams, and table {side.owner!r} has one row per key: "
             "use as_of=True for the row that was valid at the record's timestamp"
         )
-    if place.builder.nodes[side.owner].table_key is None:
+    if position.builder.nodes[side.owner].table_key is None:
         raise TopologyError(
             f"a stream can't be joined with {side.owner!r}, which keeps no rows: join with the "
             "table before it, or with .changes().to_table(name=...)"
@@ -495,13 +497,13 @@ def _join_table(place: StreamPosition, side: TableView, options: _JoinOptions) -
     # The stream moves to the table: its keys are written as the table's, so that they have equal
     # bytes and reach the task that has the row.
     name = options.name
-    place = repartition_if_needed(place, name, side.place.key)
-    check_same_keys(place, side.place, side.owner)
-    builder = place.builder
+    position = repartition_if_needed(position, name, side.place.key)
+    check_same_keys(position, side.place, side.owner)
+    builder = position.builder
     node = builder.unique_name("join") if name is None else check_name("a join", name)
     join: dict[str, Any] = {
         "name": node,
-        "parents": (place.node,),
+        "parents": (position.node,),
         "table": side.owner,
         "on_error": options.on_error,
         "views": side.views,
@@ -512,12 +514,12 @@ def _join_table(place: StreamPosition, side: TableView, options: _JoinOptions) -
     if options.as_of:
         # Records are stored only while they wait. Without a grace their type need not be declared.
         waiting = StoreSpec(f"{node}/waiting") if grace_ms else None
-        value = place.value.serde if grace_ms else place.value.serde_if_needed
+        value = position.value.serde if grace_ms else position.value.serde_if_needed
         builder.add(AsOfJoin(**join, value=value, grace_ms=grace_ms, waiting=waiting))
     else:
         builder.add(TableJoin(**join))
-    joined = return_shape(options.fn, place.value, side.place.value)
-    return StreamPosition(builder, node, place.key, joined)
+    joined = return_shape(options.fn, position.value, side.place.value)
+    return StreamPosition(builder, node, position.key, joined)
 
 
 def _join_grace_ms(side: TableView, options: _JoinOptions) -> int:
@@ -574,14 +576,14 @@ def _join_stream(
     sides = [
         JoinSide(
             name=f"{name}/{'left' if is_left else 'right'}",
-            parents=(place.node,),
+            parents=(position.node,),
             is_left=is_left,
             keep_ms=window.keep_ms,
             store=StoreSpec(f"{name}/{'left' if is_left else 'right'}"),
             key=left.key.serde,
-            value=place.value.serde,
+            value=position.value.serde,
         )
-        for place, is_left in ((left, True), (right, False))
+        for position, is_left in ((left, True), (right, False))
     ]
     join = StreamJoin(
         name=name,
@@ -630,9 +632,11 @@ class Stream(StreamJoins[K, V]):
         """
         # A new key may belong to another partition: `rekeyed` notes it, and the first operator
         # below that needs equal keys together adds a repartition topic.
-        place = self._add(Map, name, fn=fn, on_error=on_error)
-        key, value = (return_shape(fn, place.key, place.value, of=element(at)) for at in (0, 1))
-        return Stream(StreamPosition(place.builder, place.node, key, value, name or ""))
+        position = self._add(Map, name, fn=fn, on_error=on_error)
+        key, value = (
+            return_shape(fn, position.key, position.value, of=element(at)) for at in (0, 1)
+        )
+        return Stream(StreamPosition(position.builder, position.node, key, value, name or ""))
 
     def map_values(
         self,
@@ -642,8 +646,8 @@ class Stream(StreamJoins[K, V]):
         on_error: ErrorPolicy | None = None,
     ) -> Stream[K, V2]:
         """Replace the value of each record by what `fn` returns."""
-        place = self._add(MapValues, name, fn=fn, on_error=on_error)
-        return Stream(replace(place, value=return_shape(fn, place.value)))
+        position = self._add(MapValues, name, fn=fn, on_error=on_error)
+        return Stream(replace(position, value=return_shape(fn, position.value)))
 
     def amap_values(
         self,
@@ -696,11 +700,11 @@ class Stream(StreamJoins[K, V]):
 
         Prefer `flat_map_values` if the key stays.
         """
-        place = self._add(FlatMap, name, fn=fn, on_error=on_error)
+        position = self._add(FlatMap, name, fn=fn, on_error=on_error)
         key, value = (
-            return_shape(fn, place.key, place.value, of=item_element(at)) for at in (0, 1)
+            return_shape(fn, position.key, position.value, of=item_element(at)) for at in (0, 1)
         )
-        return Stream(StreamPosition(place.builder, place.node, key, value, name or ""))
+        return Stream(StreamPosition(position.builder, position.node, key, value, name or ""))
 
     def flat_map_values(
         self,
@@ -710,9 +714,11 @@ class Stream(StreamJoins[K, V]):
         on_error: ErrorPolicy | None = None,
     ) -> Stream[K, V2]:
         """Replace each record by any number of values, in the order that `fn` returns."""
-        place = self._add(FlatMapValues, name, fn=fn, on_error=on_error)
-        value = return_shape(fn, place.value, of=item)
-        return Stream(StreamPosition(place.builder, place.node, place.key, value, place.rekeyed))
+        position = self._add(FlatMapValues, name, fn=fn, on_error=on_error)
+        value = return_shape(fn, position.value, of=item)
+        return Stream(
+            StreamPosition(position.builder, position.node, position.key, value, position.rekeyed)
+        )
 
     def filter(
         self,
@@ -803,9 +809,11 @@ class Stream(StreamJoins[K, V]):
             name: the operator's name, also of the repartition topic if a later operator needs one.
             on_error: the policy for records on which `fn` fails; the app's policy by default.
         """
-        place = self._add(Rekey, name, fn=fn, on_error=on_error)
+        position = self._add(Rekey, name, fn=fn, on_error=on_error)
         return Stream(
-            replace(place, key=return_shape(fn, place.key, place.value), rekeyed=name or "")
+            replace(
+                position, key=return_shape(fn, position.key, position.value), rekeyed=name or ""
+            )
         )
 
     def repartition(self, *, name: str, partitions: int | None = None) -> Stream[K, V]:
@@ -816,8 +824,8 @@ class Stream(StreamJoins[K, V]):
             partitions: the topic's number of partitions, 1 or more; by default that of the largest
                 topic upstream.
         """
-        place = self._place
-        return Stream(repartition(place, name, place.key, partitions=partitions))
+        position = self._place
+        return Stream(repartition(position, name, position.key, partitions=partitions))
 
     def merge(self, *others: Stream[K, V]) -> Stream[K, V]:
         """Merge the records of these streams, in the order in which the task processes them.
@@ -825,19 +833,19 @@ class Stream(StreamJoins[K, V]):
         Raises:
             TopologyError: the streams belong to several apps or have records of different types.
         """
-        place = self._place
+        position = self._place
         for other in others:
-            check_same_app(place, other._place, "merge")  # noqa: SLF001 - its own class
-            check_alike(place, other._place)  # noqa: SLF001 - as above
+            check_same_app(position, other._place, "merge")  # noqa: SLF001 - its own class
+            check_alike(position, other._place)  # noqa: SLF001 - as above
         rekeyed = [s._place.rekeyed for s in (self, *others)]  # noqa: SLF001 - its own class
-        name = place.builder.unique_name("merge")
-        parents = (place.node, *(other._place.node for other in others))  # noqa: SLF001 - the same
-        place.builder.add(Merge(name=name, parents=parents))
+        name = position.builder.unique_name("merge")
+        parents = (position.node, *(other._place.node for other in others))  # noqa: SLF001 - the same
+        position.builder.add(Merge(name=name, parents=parents))
         # If one of the streams has changed keys, equal keys of the merged stream may be in any
         # partition.
         shaken = next((each for each in rekeyed if each is not None), None)
-        key = common_key_shape(place.key, *(other._place.key for other in others))  # noqa: SLF001 - the same
-        return Stream(StreamPosition(place.builder, name, key, place.value, shaken))
+        key = common_key_shape(position.key, *(other._place.key for other in others))  # noqa: SLF001 - the same
+        return Stream(StreamPosition(position.builder, name, key, position.value, shaken))
 
     def group_by_key(self) -> Grouped[K, V]:
         """Group the records by their key, for aggregations."""
@@ -885,8 +893,8 @@ class Stream(StreamJoins[K, V]):
         Raises:
             TopologyError: the name is taken, `within` is 0, or there is no such field.
         """
-        place = add_dedupe(self._place, by, within=within, name=name, on_error=on_error)
-        return Stream(place)
+        position = add_dedupe(self._place, by, within=within, name=name, on_error=on_error)
+        return Stream(position)
 
     def process(
         self,
@@ -920,21 +928,21 @@ class Stream(StreamJoins[K, V]):
         """
         check_processor(p)
         check_name("a processor", name)
-        stores, place = stores_of(p, name), self._place
+        stores, position = stores_of(p, name), self._place
         who = f"processor {name!r}"
-        direct = local_tables(who, tables, tables_of_class(p), place.builder)
+        direct = local_tables(who, tables, tables_of_class(p), position.builder)
         # A processor without state treats each record alone, so it needs no repartition topic.
         if stores or direct or has_timers(p):
-            place = repartition_if_needed(place, f"{name}-input")
-        place.builder.add(
+            position = repartition_if_needed(position, f"{name}-input")
+        position.builder.add(
             Process(
                 name=name,
-                parents=(place.node,),
+                parents=(position.node,),
                 make=p,
                 stores=stores,
                 tables=direct,
                 tables_said=tables is not None,
-                timers=TimerStore.of(name, place.key.serde) if has_timers(p) else None,
+                timers=TimerStore.of(name, position.key.serde) if has_timers(p) else None,
                 punctuations=punctuations_of(p),
                 idle_after_ms=idle_after_ms(idle_after),
                 on_error=on_error,
@@ -942,7 +950,7 @@ class Stream(StreamJoins[K, V]):
         )
         # The processor may forward any key, so operators below can't rely on the partition.
         out_key, out_value = output_shapes(p)
-        return Stream(StreamPosition(place.builder, name, out_key, out_value, rekeyed=name))
+        return Stream(StreamPosition(position.builder, name, out_key, out_value, rekeyed=name))
 
     def to_table(self, *, name: str, on_error: ErrorPolicy | None = None) -> Table[K, V]:
         """Keep the latest value per key as a table; a value of None deletes the row (KIP-523).
@@ -1016,9 +1024,11 @@ class Stream(StreamJoins[K, V]):
         )
 
     def _add(self, kind: Callable[..., Node], name: str | None, **fields: object) -> StreamPosition:
-        place = self._place
+        position = self._place
         if name is not None:
             check_name("an operator", name)
-        node = name or place.builder.unique_name(kind.__name__.lower())
-        place.builder.add(kind(name=node, parents=(place.node,), **fields))
-        return StreamPosition(place.builder, node, place.key, place.value, place.rekeyed)
+        node = name or position.builder.unique_name(kind.__name__.lower())
+        position.builder.add(kind(name=node, parents=(position.node,), **fields))
+        return StreamPosition(
+            position.builder, node, position.key, position.value, position.rekeyed
+        )

@@ -68,20 +68,21 @@ class TableView:
         return self.views[-1].name if self.views else self.owner
 
 
-def check_same_app(place: StreamPosition, other: StreamPosition, what: str) -> None:
+def check_same_app(position: StreamPosition, other: StreamPosition, what: str) -> None:
     """Refuse to connect streams or tables of two apps.
 
     Raises:
         TopologyError: the two belong to different apps; the message names the operation `what`.
     """
-    if place.builder is not other.builder:
+    if position.builder is not other.builder:
         raise TopologyError(
-            f"can't {what} {place.node!r} of app {place.builder.app_id!r} with {other.node!r} of "
-            f"app {other.builder.app_id!r}: let one write a topic that the other reads"
+            f"can't {what} {position.node!r} of app {position.builder.app_id!r} with"
+            f" {other.node!r} of app {other.builder.app_id!r}: let one write a topic that the"
+            " other reads"
         )
 
 
-def check_same_keys(place: StreamPosition, table: StreamPosition, owner: str) -> None:
+def check_same_keys(position: StreamPosition, table: StreamPosition, owner: str) -> None:
     """Refuse to join sides whose keys are serialized differently.
 
     Equal keys would have different bytes, and so be in different partitions.
@@ -89,13 +90,13 @@ def check_same_keys(place: StreamPosition, table: StreamPosition, owner: str) ->
     Raises:
         TopologyError: the serdes of the keys are of different classes.
     """
-    here, there = place.key.serde, table.key.serde
+    here, there = position.key.serde, table.key.serde
     # By class only: two types written as JSON may have equal bytes for equal keys, and only what
     # certainly fails is refused.
     if type(here) is type(there):
         return
     raise TopologyError(
-        f"the keys at {place.node!r} are written by {type(here).__name__}, and the keys of "
+        f"the keys at {position.node!r} are written by {type(here).__name__}, and the keys of "
         f"{owner!r} by {type(there).__name__}: equal keys would not meet. Give both topics one "
         "key type, and annotate a function that makes keys (group_by, rekey) with the type that "
         "it returns"
@@ -103,61 +104,63 @@ def check_same_keys(place: StreamPosition, table: StreamPosition, owner: str) ->
 
 
 def repartition_if_needed(
-    place: StreamPosition, name: str | None, key: Shape | None = None
+    position: StreamPosition, name: str | None, key: Shape | None = None
 ) -> StreamPosition:
     """Return a position at which equal keys are in one partition.
 
     Args:
-        place: the position before; it is returned if its keys were not changed.
+        position: the position before; it is returned if its keys were not changed.
         name: the name of the operator that needs equal keys, for the repartition topic if the
             operator that changed the keys has no name.
-        key: the shape of the keys of the other side of a join; by default that of `place`.
+        key: the shape of the keys of the other side of a join; by default that of `position`.
 
     Raises:
         TopologyError: a repartition topic is needed, and no operator has a name.
     """
-    if place.rekeyed is None:
-        return place
+    if position.rekeyed is None:
+        return position
     # The operator that changed the keys comes first, so two joins below it share one topic.
-    topic = place.rekeyed or name
+    topic = position.rekeyed or name
     if not topic:
         raise TopologyError(
-            f"the key was changed by {place.node!r} or before it, so the records have to go "
+            f"the key was changed by {position.node!r} or before it, so the records have to go "
             "through a repartition topic: name it, with name= at rekey, map or the join"
         )
-    return repartition(place, topic, key or place.key)
+    return repartition(position, topic, key or position.key)
 
 
 def repartition(
-    place: StreamPosition, name: str, key: Shape, *, partitions: int | None = None
+    position: StreamPosition, name: str, key: Shape, *, partitions: int | None = None
 ) -> StreamPosition:
     """Return the position after a repartition topic, which is added once for a position and name.
 
     Args:
-        place: the position before.
+        position: the position before.
         name: names the topic and its nodes.
         key: the shape of the keys, which decides how they are written.
         partitions: the number of partitions; by default, that of the topics it is joined with.
     """
-    builder = place.builder
+    builder = position.builder
     topic = f"{builder.app_id}-{check_name('a topic', name)}-repartition"
     spec = TopicSpec(
         check_name("a topic", topic),
         key.serde,
-        place.value.serde,
+        position.value.serde,
         partitions=partitions,
         internal=True,
     )
     there = builder.nodes.get(f"{name}-repartition-sink")
-    if isinstance(there, RepartitionSink) and there.parents == (place.node,):
+    if isinstance(there, RepartitionSink) and there.parents == (position.node,):
         # 1. A join with a table of `str` keys repartitions the stream, and writes its keys as str.
         # 2. An aggregation repartitions the same position under the same name; its key type is
         #    unknown, so alone it would write MessagePack.
         # The first use has decided, so that both read one topic.
-        as_there = replace(spec, key=there.topic.key) if place.key == UNKNOWN else spec
+        as_there = replace(spec, key=there.topic.key) if position.key == UNKNOWN else spec
         if as_there == there.topic:
             return _below_topic(builder, name, there.topic)
-    builder.add(RepartitionSink(name=f"{name}-repartition-sink", parents=(place.node,), topic=spec))
+    builder.add(
+        RepartitionSink(name=f"{name}-repartition-sink", parents=(position.node,), topic=spec)
+    )
     builder.add(Source(name=f"{name}-repartition", topic=spec))
     return _below_topic(builder, name, spec)
 
@@ -203,7 +206,7 @@ def is_assignable(declared: object, given: object) -> bool:
         return True  # A protocol with attributes, which only instances can have.
 
 
-def check_topic(place: StreamPosition, topic: Topic[UserKey, UserValue]) -> None:
+def check_topic(position: StreamPosition, topic: Topic[UserKey, UserValue]) -> None:
     """Refuse an argument that is not a topic, and a topic of other types than the stream.
 
     Raises:
@@ -211,39 +214,42 @@ def check_topic(place: StreamPosition, topic: Topic[UserKey, UserValue]) -> None
     """
     refuse_other(topic)
     for what, here, there in (
-        ("keys", place.key, topic.spec.key),
-        ("values", place.value, topic.spec.value),
+        ("keys", position.key, topic.spec.key),
+        ("values", position.value, topic.spec.value),
     ):
         given, wanted = here.known, declared_by(there)
         if not is_assignable(wanted, given):
             raise TopologyError(
-                f"the {what} at {place.node!r} are {type_name(given)}, and topic "
+                f"the {what} at {position.node!r} are {type_name(given)}, and topic "
                 f"{topic.spec.name!r} takes {type_name(wanted)}: map them first, or declare "
                 "the topic with their type"
             )
 
 
-def check_alike(place: StreamPosition, other: StreamPosition) -> None:
+def check_alike(position: StreamPosition, other: StreamPosition) -> None:
     """Refuse to merge streams of different types.
 
     Raises:
         TopologyError: known types of keys or values differ.
     """
-    for what, here, there in (("keys", place.key, other.key), ("values", place.value, other.value)):
+    for what, here, there in (
+        ("keys", position.key, other.key),
+        ("values", position.value, other.value),
+    ):
         mine, theirs = here.known, there.known
         if not is_assignable(mine, theirs) and not is_assignable(theirs, mine):
             raise TopologyError(
-                f"can't merge {place.node!r}, whose {what} are {type_name(mine)}, with "
+                f"can't merge {position.node!r}, whose {what} are {type_name(mine)}, with "
                 f"{other.node!r}, whose {what} are {type_name(theirs)}: map them to one type first"
             )
 
 
-def check_takes_none(fn: F, *places: int, where: str) -> F:
+def check_takes_none(fn: F, *positions: int, where: str) -> F:
     """Return the function, unless its annotations exclude None for one of these parameters.
 
     Args:
         fn: the function.
-        places: the indexes of the parameters that may be None.
+        positions: the indexes of the parameters that may be None.
         where: the operator, for messages.
 
     Raises:
@@ -254,14 +260,14 @@ def check_takes_none(fn: F, *places: int, where: str) -> F:
         names = list(inspect.signature(fn).parameters)
     except (NameError, TypeError, ValueError, AttributeError):
         return fn
-    for place in places:
-        hint = hints.get(names[place]) if place < len(names) else None
+    for position in positions:
+        hint = hints.get(names[position]) if position < len(names) else None
         # A parameter without an annotation, or with Any, may take None: only certain errors count.
         if bare(hint) is None or isinstance(bare(hint), TypeVar) or may_be_none(hint):
             continue
         raise TopologyError(
-            f"{getattr(fn, '__name__', fn)!r} must take None for its {place + 1}. argument "
-            f"{names[place]!r}, because {where} also calls it without a row: annotate the "
+            f"{getattr(fn, '__name__', fn)!r} must take None for its {position + 1}. argument "
+            f"{names[position]!r}, because {where} also calls it without a row: annotate the "
             f"argument as {type_name(hint)} | None, and handle None"
         )
     return fn

@@ -54,21 +54,21 @@ def suppress_until_closed(side: TableView, name: str) -> TableView:
     Raises:
         TopologyError: the table is not windowed, or the name is taken.
     """
-    place = side.place
-    owner = place.builder.nodes[side.owner]
+    position = side.place
+    owner = position.builder.nodes[side.owner]
     if not side.is_windowed:
         raise TopologyError(
             f'suppress(until="closed") needs windows, and {side.owner!r} has none: pass within= or '
             "max_records=, or window the stream before the aggregation"
         )
     closes_after_ms, size_ms, idle_after_ms = _closing(owner)
-    place.builder.add(
+    position.builder.add(
         SuppressUntilClosed(
             name=check_name("a suppression", name),
-            parents=(place.node,),
+            parents=(position.node,),
             store=StoreSpec(name),
-            key=place.key.serde,
-            value=place.value.serde,
+            key=position.key.serde,
+            value=position.value.serde,
             closes_after_ms=closes_after_ms,
             size_ms=size_ms,
             are_sessions=isinstance(owner, SessionAggregate),
@@ -94,14 +94,14 @@ def suppress_within(
         )
     if max_records is not None and max_records < 1:
         raise TopologyError(f"max_records= must be 1 or more, not {max_records}")
-    place = side.place
-    place.builder.add(
+    position = side.place
+    position.builder.add(
         SuppressWithin(
             name=check_name("a suppression", name),
-            parents=(place.node,),
+            parents=(position.node,),
             store=StoreSpec(name),
-            key=place.key.serde,
-            value=place.value.serde,
+            key=position.key.serde,
+            value=position.value.serde,
             within_ms=None if within is None else duration_ms(within),
             records_max=max_records,
         )
@@ -110,9 +110,9 @@ def suppress_within(
 
 
 def _view_below(side: TableView, name: str) -> TableView:
-    place = side.place
+    position = side.place
     return TableView(
-        StreamPosition(place.builder, name, place.key, place.value),
+        StreamPosition(position.builder, name, position.key, position.value),
         name,
         is_windowed=side.is_windowed,
     )
@@ -195,11 +195,11 @@ class Table(Generic[K, V]):
             name: the operator's name.
             on_error: the policy for rows on which `fn` fails; the app's policy by default.
         """
-        builder, place = self.side.place.builder, self.side.place
-        value = return_shape(fn, place.value)
+        builder, position = self.side.place.builder, self.side.place
+        value = return_shape(fn, position.value)
         node = TableMapValues(
             name=_check_optional_name(name) or builder.unique_name("tablemapvalues"),
-            parents=(place.node,),
+            parents=(position.node,),
             fn=fn,
             # If `fn` never returns None, every row is visible, and the old value is not needed.
             may_delete=not is_never_none(value.known),
@@ -207,7 +207,7 @@ class Table(Generic[K, V]):
         )
         builder.add(node)
         # The rows stay those of the owner; a reader applies the views to each row that it reads.
-        mapped = StreamPosition(builder, node.name, place.key, value)
+        mapped = StreamPosition(builder, node.name, position.key, value)
         return Table(
             TableView(mapped, self.side.owner, (*self.side.views, node), self.side.is_windowed)
         )
@@ -238,8 +238,8 @@ class Table(Generic[K, V]):
             on_error=on_error,
         )
         builder.add(node)
-        place = self.side.place
-        passed = StreamPosition(builder, node.name, place.key, place.value)
+        position = self.side.place
+        passed = StreamPosition(builder, node.name, position.key, position.value)
         return Table(
             TableView(passed, self.side.owner, (*self.side.views, node), self.side.is_windowed)
         )
@@ -545,9 +545,9 @@ A = TypeVar("A")
 class GroupedTable(Generic[K, V]):
     """The rows of a table, grouped by another key."""
 
-    def __init__(self, place: StreamPosition, value: Shape) -> None:
-        """Group the revisions at `place`, whose values have this shape."""
-        self._place = place
+    def __init__(self, position: StreamPosition, value: Shape) -> None:
+        """Group the revisions at `position`, whose values have this shape."""
+        self._place = position
         self._value = value
 
     def count(self, *, name: str, on_error: ErrorPolicy | None = None) -> Table[K, int]:
@@ -610,18 +610,18 @@ class GroupedTable(Generic[K, V]):
     def _table(
         self, name: str, aggregation: Aggregation, value: Shape, on_error: ErrorPolicy | None
     ) -> Table[K, UserValue]:
-        place = self._place
-        place.builder.add(
+        position = self._place
+        position.builder.add(
             TableAggregate(
                 name=check_name("a table", name),
-                parents=(place.node,),
+                parents=(position.node,),
                 store=StoreSpec(name),
-                key=place.key.serde,
+                key=position.key.serde,
                 aggregation=aggregation,
                 on_error=on_error,
             )
         )
-        return Table(TableView(StreamPosition(place.builder, name, place.key, value), name))
+        return Table(TableView(StreamPosition(position.builder, name, position.key, value), name))
 
 
 def group_table(
@@ -635,27 +635,27 @@ def group_table(
     Raises:
         TopologyError: the table's changes do not contain old values.
     """
-    place = side.place
-    owner = place.builder.nodes[side.owner]
-    if not _knows_old_values(place):
+    position = side.place
+    owner = position.builder.nodes[side.owner]
+    if not _knows_old_values(position):
         hint = "use Emit.UPDATE or Emit.CLOSE" if side.is_windowed else "group .changes() instead"
         raise TopologyError(
             f"the rows of {side.owner!r}, a {type(owner).__name__}, can't be grouped by another "
             f"key, because its changes do not contain the value that they replace: {hint}"
         )
-    key, value = (return_shape(fn, place.key, place.value, of=element(at)) for at in (0, 1))
+    key, value = (return_shape(fn, position.key, position.value, of=element(at)) for at in (0, 1))
     node = f"{check_name('a grouping', name)}-groups"
-    place.builder.add(Regroup(name=node, parents=(place.node,), fn=fn, on_error=on_error))
+    position.builder.add(Regroup(name=node, parents=(position.node,), fn=fn, on_error=on_error))
     # 1. A row moves from group x to group y: `Regroup` sends a revision to each of the two keys.
     # 2. They may belong to two tasks, so both travel through the repartition topic.
     revisions = Shape(given=RevisionSerde(value.serde))
-    behind = repartition(StreamPosition(place.builder, node, key, revisions), name, key)
+    behind = repartition(StreamPosition(position.builder, node, key, revisions), name, key)
     return GroupedTable(behind, value)
 
 
-def _knows_old_values(place: StreamPosition) -> bool:
-    nodes = place.builder.nodes
-    node = nodes[place.node]
+def _knows_old_values(position: StreamPosition) -> bool:
+    nodes = position.builder.nodes
+    node = nodes[position.node]
     # Such nodes have one parent. The walk ends at a node that keeps rows, or knows no old values.
     while node.old_values == "passed on":
         node = nodes[node.parents[0]]

@@ -100,15 +100,15 @@ def join_on_foreign_key(options: ForeignKeyOptions) -> TableView:
 
 
 def _add_refer(options: ForeignKeyOptions) -> None:
-    place = options.left.place
-    place.builder.add(
+    position = options.left.place
+    position.builder.add(
         Refer(
             name=f"{options.name}-refers",
-            parents=(place.node,),
+            parents=(position.node,),
             on=options.on,
             fn=options.fn,
             is_left=options.is_left,
-            key=place.key.serde,
+            key=position.key.serde,
             on_error=options.on_error,
         )
     )
@@ -196,31 +196,31 @@ def join_tables(
     )
 
 
-def table_of(place: StreamPosition, name: str, on_error: ErrorPolicy | None) -> TableView:
+def table_of(position: StreamPosition, name: str, on_error: ErrorPolicy | None) -> TableView:
     """Return the table of the latest value per key of a stream.
 
     Raises:
         TopologyError: the keys are windowed, or the name is taken.
     """
-    place = repartition_if_needed(place, check_name("a table", name))
-    place.builder.add(
+    position = repartition_if_needed(position, check_name("a table", name))
+    position.builder.add(
         StreamTable(
             name=name,
-            parents=(place.node,),
+            parents=(position.node,),
             store=StoreSpec(name),
-            key=place.key.serde,
-            value=place.value.serde,
+            key=position.key.serde,
+            value=position.value.serde,
             on_error=on_error,
         )
     )
-    is_windowed = isinstance(place.key.serde, WindowedSerde)
+    is_windowed = isinstance(position.key.serde, WindowedSerde)
     if is_windowed:
         raise TopologyError(
             f"{name!r} can't be a table by windows, because its rows would never be deleted: the "
             "stream is that of a windowed table, which is one already"
         )
-    value = Shape(given=place.value.serde)
-    return TableView(StreamPosition(place.builder, name, place.key, value), name)
+    value = Shape(given=position.value.serde)
+    return TableView(StreamPosition(position.builder, name, position.key, value), name)
 
 
 def _check_windows(left: TableView, right: TableView) -> None:
@@ -235,9 +235,9 @@ def _check_windows(left: TableView, right: TableView) -> None:
     check_same_keys(mine, others, right.owner)
 
 
-def _unwindow_keys(place: StreamPosition) -> StreamPosition:
-    shape = Shape(given=_within_window(place.key.serde))
-    return StreamPosition(place.builder, place.node, shape, place.value)
+def _unwindow_keys(position: StreamPosition) -> StreamPosition:
+    shape = Shape(given=_within_window(position.key.serde))
+    return StreamPosition(position.builder, position.node, shape, position.value)
 
 
 def _within_window(serde: AnySerde) -> AnySerde:

@@ -48,8 +48,8 @@ A = TypeVar("A")
 class WindowedStream(Generic[K, V]):
     """The records of a stream, grouped by key and window, for aggregations."""
 
-    def __init__(self, place: StreamPosition, windowing: Windowing) -> None:
-        self._place = place
+    def __init__(self, position: StreamPosition, windowing: Windowing) -> None:
+        self._place = position
         self._windowing = windowing
 
     def late(self, to: Topic[K, Late[V]] | Callable[[Record[K, V]], object]) -> Self:
@@ -177,18 +177,18 @@ class WindowedStream(Generic[K, V]):
         self, name: str, aggregation: Aggregation, value: Shape, on_error: ErrorPolicy | None
     ) -> Table[UserKey, UserValue]:
         check_name("a table", name)
-        place = repartition_if_needed(self._place, name)
-        place.builder.add(self._node(name, place, aggregation, on_error))
+        position = repartition_if_needed(self._place, name)
+        position.builder.add(self._node(name, position, aggregation, on_error))
         # The keys of the table are `Windowed`: their layout follows from the windows.
         rows = StreamPosition(
-            place.builder, name, place.key.windowed(self._windowing.windows), value
+            position.builder, name, position.key.windowed(self._windowing.windows), value
         )
         return Table(TableView(rows, name, is_windowed=True))
 
     def _node(
         self,
         name: str,
-        place: StreamPosition,
+        position: StreamPosition,
         aggregation: Aggregation,
         on_error: ErrorPolicy | None,
     ) -> WindowedAggregate | RecordWindowsAggregate | CountedAggregate:
@@ -198,11 +198,11 @@ class WindowedStream(Generic[K, V]):
         windows = how.windows
         if isinstance(windows, Sessions | Sliding):
             return record_windows_aggregate(
-                name, place, how, windows, aggregation=aggregation, on_error=on_error
+                name, position, how, windows, aggregation=aggregation, on_error=on_error
             )
         if isinstance(windows, Counted):
             return counted_aggregate(
-                name, place, how, windows, aggregation=aggregation, on_error=on_error
+                name, position, how, windows, aggregation=aggregation, on_error=on_error
             )
         if how.united and how.emit.is_early:
             raise TopologyError(
@@ -211,9 +211,9 @@ class WindowedStream(Generic[K, V]):
             )
         return WindowedAggregate(
             name=name,
-            parents=(place.node,),
+            parents=(position.node,),
             store=StoreSpec(name),
-            key=place.key.serde,
+            key=position.key.serde,
             aggregation=aggregation,
             on_error=on_error,
             windows=windows,

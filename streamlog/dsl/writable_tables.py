@@ -69,8 +69,8 @@ def writable_table(
         name=name, parents=(f"{name}-puts",), puts=spec, store=StoreSpec(name), ttl_ms=ttl_ms
     )
     builder.add(node)
-    place = StreamPosition(builder, name, Shape(given=spec.key), Shape(given=spec.value))
-    return Table(TableView(place, name), default=default)
+    position = StreamPosition(builder, name, Shape(given=spec.key), Shape(given=spec.value))
+    return Table(TableView(position, name), default=default)
 
 
 def build_topology(builder: AppBuilder, agents: Sequence[Agent[UserKey, UserValue]]) -> Topology:

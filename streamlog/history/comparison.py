@@ -193,13 +193,13 @@ def _partition(
     )
 
 
-def live_rows(reader: LogReader, place: TopicPartition) -> Iterator[LogRecord]:
+def live_rows(reader: LogReader, partition: TopicPartition) -> Iterator[LogRecord]:
     """Yield the committed records of a partition, up to its end at the time of the call.
 
     Raises:
         StreamlogError: the log can't be read.
     """
-    for at, (start, end) in reader.bounds([place]).items():
+    for at, (start, end) in reader.bounds([partition]).items():
         for records, *_ in reader.read(at, start, end):
             yield from records
 

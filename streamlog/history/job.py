@@ -165,17 +165,17 @@ def horizon(plan: Plan, reader: LogReader) -> Horizon:
     for (topic, number), (start, end) in plan.ends.items():
         if streams and topic not in streams:
             continue
-        place = TopicPartition(topic, number)
-        time_ms = _come_to(reader, plan.topology.topics[topic], place, (start, end), damaged)
+        partition = TopicPartition(topic, number)
+        time_ms = _come_to(reader, plan.topology.topics[topic], partition, (start, end), damaged)
         if time_ms > UNKNOWN_MS:
-            found.append((time_ms, place))
+            found.append((time_ms, partition))
     return Horizon(*min(found)) if found else Horizon(FAR_MS)
 
 
 def _come_to(
     reader: LogReader,
     topic: TopicSpec,
-    place: TopicPartition,
+    partition: TopicPartition,
     bounds: tuple[int, int],
     damaged: DamagedInputs,
 ) -> int:
@@ -183,8 +183,8 @@ def _come_to(
         # Event time is record time here, so keys and values need no decoding.
         raw = serde_for(bytes)
         topic = replace(topic, key=raw, value=raw)
-    entry = CutInput(topic, place.partition, 0, span=TimeSpan())
-    for records, marks, *_ in reader.read(place, *bounds, damaged):
+    entry = CutInput(topic, partition.partition, 0, span=TimeSpan())
+    for records, marks, *_ in reader.read(partition, *bounds, damaged):
         entry.arrive(records, marks)
         while entry.head() is not None:
             entry.take(None, None)
@@ -192,7 +192,7 @@ def _come_to(
 
 
 def publish_rows(
-    job_id: str, tasks: Iterable[FinishedTask], place: SnapshotStore, reader: LogReader
+    job_id: str, tasks: Iterable[FinishedTask], snapshots: SnapshotStore, reader: LogReader
 ) -> dict[PartitionKey, int]:
     """Publish the rows that tasks have staged; return the offset after them in each partition.
 
@@ -206,11 +206,11 @@ def publish_rows(
         RequestTimedOut: the outcome is unknown; run the job again under the same ID.
     """
     staged = [part for task in tasks for part in task.staged]
-    return reader.run(_publish(reader.log, job_id, staged, place))
+    return reader.run(_publish(reader.log, job_id, staged, snapshots))
 
 
 async def _publish(
-    log: Log, job_id: str, staged: Iterable[StagedRecords], place: SnapshotStore
+    log: Log, job_id: str, staged: Iterable[StagedRecords], snapshots: SnapshotStore
 ) -> dict[PartitionKey, int]:
     parts = {part.name.replace("/", "."): part for part in staged}
     segments = [
@@ -220,14 +220,14 @@ async def _publish(
     admin = log.admin()
     if await admin.can_publish():
         for name, part in parts.items():
-            await admin.stage(job_id, name, _content(part, place))
-    done = await log.publish(job_id, segments, read=lambda name: _content(parts[name], place))
+            await admin.stage(job_id, name, _content(part, snapshots))
+    done = await log.publish(job_id, segments, read=lambda name: _content(parts[name], snapshots))
     return {(at.topic, at.partition): end for at, end in done.ends.items()}
 
 
-def _content(part: StagedRecords, place: SnapshotStore) -> memoryview:
+def _content(part: StagedRecords, snapshots: SnapshotStore) -> memoryview:
     """Map a staged file into memory; the mapping ends with its last reference."""
-    with place.checked(part) as path, open(path, "rb") as file:  # noqa: PTH123 - paths are text in all of the engine
+    with snapshots.checked(part) as path, open(path, "rb") as file:  # noqa: PTH123 - paths are text in all of the engine
         return memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
 
 
@@ -310,7 +310,7 @@ class BackfillJob:
             UsageError: the caller runs on an event loop.
             StreamlogError: the log can't be read, or the disk refused.
         """
-        plan, place = self.plan, self._place / self.id
+        plan, partition = self.plan, self._place / self.id
         try:
             tasks = self._run_tasks(plan)
             # Before the publication: it raises if a log was replaced while the tasks ran.
@@ -319,8 +319,8 @@ class BackfillJob:
             snapshot = self._finish(plan, tasks, entries, self._publish(tasks))
         except BaseException:
             # With a manifest, the directory is a complete snapshot, of an earlier run of the job.
-            if not place.has(MANIFEST_FILE):
-                place.remove()
+            if not partition.has(MANIFEST_FILE):
+                partition.remove()
             raise
         self._finished, self._snapshot = tasks, snapshot
         return snapshot

@@ -250,11 +250,11 @@ class _Watch:
 
     def one_by_one(self, arrivals: Arrivals) -> Arrivals:
         with closing(arrivals):
-            for place, arrival in chain.from_iterable(found.items() for found in arrivals):
-                yield from self._single(place, arrival)
+            for partition, arrival in chain.from_iterable(found.items() for found in arrivals):
+                yield from self._single(partition, arrival)
 
-    def _single(self, place: PartitionKey, arrival: Arrival) -> Arrivals:
-        given = self._given.setdefault(place, deque())
+    def _single(self, partition: PartitionKey, arrival: Arrival) -> Arrivals:
+        given = self._given.setdefault(partition, deque())
         columns, marks = arrival.records, deque(arrival.marks)
         for number, record in enumerate(columns):
             # Marks between two records arrive with the later one, so the order of the log stays.
@@ -262,9 +262,9 @@ class _Watch:
             while marks and marks[0].offset < record.offset:
                 before.append(marks.popleft())
             given.append(record)
-            yield {place: Arrival(columns[number : number + 1], before)}
+            yield {partition: Arrival(columns[number : number + 1], before)}
         if marks or arrival.is_last:
-            yield {place: Arrival(RecordColumns(), [*marks], arrival.is_last)}
+            yield {partition: Arrival(RecordColumns(), [*marks], arrival.is_last)}
 
     def on_rows(self, batches: Sequence[SinkBatch]) -> None:
         self._settle()
@@ -277,12 +277,12 @@ class _Watch:
     def _settle(self) -> None:
         """Move the records that the task has processed from given to taken."""
         positions, fresh = self._task.positions, list[LineageRecord]()
-        for place, given in self._given.items():
-            while given and given[0].offset < positions.get(place, 0):
+        for partition, given in self._given.items():
+            while given and given[0].offset < positions.get(partition, 0):
                 record = given.popleft()
                 # Marks take offsets too, but are no inputs of a row.
                 if not any(name == MARK for name, _ in record.headers):
-                    fresh.append(LineageRecord(place, record))
+                    fresh.append(LineageRecord(partition, record))
         self._lineage.on_taken(fresh)
         self._taken += fresh
 

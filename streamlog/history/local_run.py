@@ -238,10 +238,10 @@ class LocalRun:
                 yield InputReader({place: (start, end)}, one_by_one(place, found))
 
 
-def one_by_one(place: PartitionKey, arrivals: Iterable[Arrival]) -> Arrivals:
+def one_by_one(partition: PartitionKey, arrivals: Iterable[Arrival]) -> Arrivals:
     """Yield the arrivals of one partition in the form of an `InputReader`."""
     for arrival in arrivals:
-        yield {place: arrival}
+        yield {partition: arrival}
 
 
 def load_global_tables(tables: GlobalTables, plan: Plan, reader: PartitionReader) -> None:
@@ -267,25 +267,25 @@ def with_ends(plan: Plan, reader: LogReader) -> Plan:
         StreamlogError: the log can't be read.
     """
     looked_up = (table.topic.name for table in plan.topology.global_tables)
-    places = [
+    partitions = [
         TopicPartition(topic, number)
         for topic in dict.fromkeys([*plan.spans, *looked_up])
         for number in range(plan.counts[topic])
     ]
     # IDs first: then `check_logs` notices a topic that is created again after this line.
-    ids = reader.topic_ids({place.topic for place in places})
-    ends = reader.bounds(places)
+    ids = reader.topic_ids({partition.topic for partition in partitions})
+    ends = reader.bounds(partitions)
     for topic, span in plan.spans.items():
         spec = plan.topology.topics[topic]
         if span.since_ms == UNKNOWN_MS or spec.timestamp is not None:
             continue
         # Event time is record time here, so earlier records need not be read.
-        wanted = [place for place in places if place.topic == topic]
+        wanted = [partition for partition in partitions if partition.topic == topic]
         # 1. `bounds` has returned the end 10.
         # 2. Records 10 and 11 are appended, and 11 is the first at or after `since_ms`.
         # 3. `start` is 11, so it is limited to 10: the range is empty.
-        for place, start in reader.starts(wanted, span.since_ms).items():
-            begin, end = ends[place]
-            ends[place] = (end if start is None else max(begin, min(start, end)), end)
+        for partition, start in reader.starts(wanted, span.since_ms).items():
+            begin, end = ends[partition]
+            ends[partition] = (end if start is None else max(begin, min(start, end)), end)
     found = {(at.topic, at.partition): bounds for at, bounds in ends.items()}
     return with_logs(replace(plan, ends=found), reader, ids)

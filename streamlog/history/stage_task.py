@@ -193,11 +193,11 @@ class _Outputs:
     def write(self, batches: Iterable[SinkBatch]) -> None:
         if not self._keeps:
             return
-        for place, columns in assign_partitions(batches, self._attempt.plan.counts).items():
-            if place not in self._writers:
-                path = self._attempt.directory / "outputs" / place[0] / str(place[1])
-                self._writers[place] = SegmentWriter(path)
-            self._writers[place].append(columns)
+        for partition, columns in assign_partitions(batches, self._attempt.plan.counts).items():
+            if partition not in self._writers:
+                path = self._attempt.directory / "outputs" / partition[0] / str(partition[1])
+                self._writers[partition] = SegmentWriter(path)
+            self._writers[partition].append(columns)
 
     def finish(self) -> Iterator[StagedRecords]:
         attempt = self._attempt
@@ -285,7 +285,7 @@ class SourceEnd(NamedTuple):
     """Late records, counted once per window that was closed to them."""
 
 
-def progress_of(place: PartitionKey, ends: Mapping[Source, SourceEnd]) -> TaskProgress:
+def progress_of(partition: PartitionKey, ends: Mapping[Source, SourceEnd]) -> TaskProgress:
     """Return the progress of a task that has read all records of its sources and closed no window.
 
     It equals the progress of a `MergedInput` that has processed all of its records.
@@ -301,7 +301,9 @@ def progress_of(place: PartitionKey, ends: Mapping[Source, SourceEnd]) -> TaskPr
     # 2. A task would hold A's record until B has reached 10:05: it belongs to no window yet.
     # 3. The engine has folded it already, so the folded windows are not the task's windows.
     if waited_for and any(end.records and end.turn_ms > turn_ms for end in ends.values()):
-        raise NotLowered(f"records of {place[0]}-{place[1]} wait for a source that is behind")
+        raise NotLowered(
+            f"records of {partition[0]}-{partition[1]} wait for a source that is behind"
+        )
     data: dict[str, object] = {
         "time_ms": min(end.time_ms for end in ends.values()),
         "turn_ms": turn_ms,
@@ -313,7 +315,7 @@ def progress_of(place: PartitionKey, ends: Mapping[Source, SourceEnd]) -> TaskPr
         "marked": [[*source, end.marked_ms] for source, end in ends.items()],
         "sequence": sum(end.records for end in ends.values()),
     }
-    return TaskProgress(offsets={place: count}, sections={INPUTS_SECTION: {place[0]: data}})
+    return TaskProgress(offsets={partition: count}, sections={INPUTS_SECTION: {partition[0]: data}})
 
 
 class FoldedStageTask(StageTask):

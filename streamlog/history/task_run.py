@@ -249,21 +249,21 @@ class TaskRun:
         found: dict[PartitionKey, tuple[int, list[RecordColumns]]] = {}
         self._drain()
         positions = self._task.positions
-        for place, pieces in self._waiting.items():
-            position = positions.get(place, 0)
+        for partition, pieces in self._waiting.items():
+            position = positions.get(partition, 0)
             left = [piece for piece in pieces if piece.offsets[-1] >= position]
             if left:
                 # The first piece may begin before the position.
                 left[0] = left[0][max(position - left[0].offsets[0], 0) :]
-                found[place] = position, left
+                found[partition] = position, left
         return found
 
     def _drain(self) -> None:
         """Read the staged records that are left: earlier ones still wait for another input."""
         staged = (feed.arrivals for feed in self._left if feed.is_staged)
-        for place, arrival in chain.from_iterable(each.items() for each in chain(*staged)):
+        for partition, arrival in chain.from_iterable(each.items() for each in chain(*staged)):
             if len(arrival.records):
-                self._waiting[place].append(arrival.records)
+                self._waiting[partition].append(arrival.records)
 
     def close(self) -> None:
         """Close the readers."""
@@ -276,55 +276,55 @@ class TaskRun:
         buffered, cuts = self._task.buffered, self._task.cuts
         # An input that was cut needs no more records; once all of a reader's are cut, it is closed.
         for feed in [*self._left]:
-            open_places = [place for place in feed.bounds if place not in cuts]
-            if open_places and all(buffered[place] for place in open_places):
+            open_places = [partition for partition in feed.bounds if partition not in cuts]
+            if open_places and all(buffered[partition] for partition in open_places):
                 continue
             arrivals = next(feed.arrivals, None) if open_places else None
             if arrivals is None:
                 feed.arrivals.close()
                 self._left.remove(feed)
-                found |= {place: self._at_end(feed, place) for place in open_places}
+                found |= {partition: self._at_end(feed, partition) for partition in open_places}
                 continue
-            for place, arrival in arrivals.items():
-                found[place] = arrival
-                self._read(feed, place, arrival)
+            for partition, arrival in arrivals.items():
+                found[partition] = arrival
+                self._read(feed, partition, arrival)
         return found
 
-    def _at_end(self, feed: InputReader, place: PartitionKey) -> Arrival:
+    def _at_end(self, feed: InputReader, partition: PartitionKey) -> Arrival:
         """Move a partition to its end, past the markers that may follow the last record."""
         if not feed.is_staged:
-            self._task.start_at({place: self._ends[place]})
+            self._task.start_at({partition: self._ends[partition]})
         # An empty arrival, so that `steps` runs the task once more with the new position.
         return Arrival(RecordColumns())
 
-    def _read(self, feed: InputReader, place: PartitionKey, arrival: Arrival) -> None:
-        start, end = feed.bounds[place]
+    def _read(self, feed: InputReader, partition: PartitionKey, arrival: Arrival) -> None:
+        start, end = feed.bounds[partition]
         if arrival.passed is not None:
             self._handle(arrival.passed)
         records = arrival.records
         if len(records):
             self.figures.records += len(records)
-            self._on_read(Read(place, len(records), (end or 0) - start, feed.is_staged))
+            self._on_read(Read(partition, len(records), (end or 0) - start, feed.is_staged))
             if feed.is_staged:
-                self._waiting[place].append(records)
-                self._fed[place] = records.offsets[-1] + 1
+                self._waiting[partition].append(records)
+                self._fed[partition] = records.offsets[-1] + 1
         if arrival.is_last:
-            self._ends[place] = self._fed.get(place, start)
+            self._ends[partition] = self._fed.get(partition, start)
 
     def _forget_taken(self) -> None:
         positions = self._task.positions
-        for place, pieces in self._waiting.items():
-            while pieces and pieces[0].offsets[-1] < positions.get(place, 0):
+        for partition, pieces in self._waiting.items():
+            while pieces and pieces[0].offsets[-1] < positions.get(partition, 0):
                 pieces.popleft()
 
     def _process(self, arrived: Mapping[PartitionKey, Arrival]) -> None:
         results, self._results = self._results, []
         outbox = self._task.process(
-            {place: each.records for place, each in arrived.items()},
+            {partition: each.records for partition, each in arrived.items()},
             self._now_ms,
             ends=self._ends,
             results=results,
-            marks={place: each.marks for place, each in arrived.items() if each.marks},
+            marks={partition: each.marks for partition, each in arrived.items() if each.marks},
         )
         self._handle(outbox)
         # As in a worker, rows that wait for a commit are written before it.
@@ -356,5 +356,5 @@ class TaskRun:
         drop it, and then it moves no time (docs/decisions/012, rule 8).
         """
         mark = ProvenanceMark(self._until_ms, UNKNOWN_MS, BUSY_MS)
-        for place in sorted(self._task.cuts):
-            self._effects.tell(place, mark)
+        for partition in sorted(self._task.cuts):
+            self._effects.tell(partition, mark)

@@ -114,13 +114,13 @@ def encode_marker(marker: Marker, producer: tuple[int, int], *, timestamp_ms: in
     return _sealed(batch, _TRANSACTIONAL_CONTROL)
 
 
-def encode_time_mark(elapsed_ms: int, timestamp_ms: int, told: Sequence[MarkTold] = ()) -> bytes:
+def encode_time_mark(elapsed_ms: int, timestamp_ms: int, reached: Sequence[MarkTold] = ()) -> bytes:
     """Encode a time mark, with base offset 0."""
     key = _KEY.pack(_VERSION, TIME_MARK)
-    value = _ELAPSED.pack(_TOLD_VERSION if told else _VERSION, elapsed_ms)
-    if told:
-        value += _COUNT.pack(len(told))
-        for clock, time_ms in told:
+    value = _ELAPSED.pack(_TOLD_VERSION if reached else _VERSION, elapsed_ms)
+    if reached:
+        value += _COUNT.pack(len(reached))
+        for clock, time_ms in reached:
             name = clock.encode()
             value += _TOLD.pack(len(name), time_ms) + name
     return _sealed(bytearray(encode_batch([(timestamp_ms, key, value, ())])), _CONTROL)

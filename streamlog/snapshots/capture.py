@@ -47,7 +47,7 @@ RESERVED = b"\x00"
 def capture(
     task: Task,
     store: KeyValueStore | None,
-    place: SnapshotStore,
+    snapshots: SnapshotStore,
     *,
     attempt: str = "0",
     file_bytes: int = FILE_BYTES,
@@ -59,7 +59,7 @@ def capture(
     Args:
         task: a task without unprocessed records and without rows to emit (`Task.emit`).
         store: the task's store; None for a task without state.
-        place: the directory of this snapshot (`SnapshotStore(...) / job_id`).
+        snapshots: the directory of this snapshot (`SnapshotStore(...) / job_id`).
         attempt: distinguishes attempts at one task; files of other attempts stay unchanged.
         file_bytes: approximate limit of one sorted file, in bytes.
 
@@ -77,7 +77,7 @@ def capture(
         progress=None if store is None else task.progress,
         offsets=task.positions,
         times=task.stream_times,
-        place=place,
+        snapshots=snapshots,
         attempt=attempt,
         file_bytes=file_bytes,
     )
@@ -90,7 +90,7 @@ def entry_of(
     progress: TaskProgress | None,
     offsets: Mapping[tuple[str, int], int],
     times: Mapping[tuple[str, int], int],
-    place: SnapshotStore,
+    snapshots: SnapshotStore,
     logs: Mapping[tuple[str, int], SourceLog] | None = None,
     attempt: str = "0",
     file_bytes: int = FILE_BYTES,
@@ -102,8 +102,8 @@ def entry_of(
     """
     subtopology, partition = task
     directory = f"{subtopology}_{partition}-{attempt}"
-    files = [] if store is None else list(_files(store, place, directory, file_bytes))
-    part = None if progress is None else place.add(f"{directory}/progress", progress.encode())
+    files = [] if store is None else list(_files(store, snapshots, directory, file_bytes))
+    part = None if progress is None else snapshots.add(f"{directory}/progress", progress.encode())
     return TaskEntry(
         subtopology=subtopology,
         partition=partition,
@@ -125,12 +125,12 @@ def entry_of(
 
 
 def pending_of(
-    place: SnapshotStore, folder: str, at: tuple[str, int], records: RecordColumns
+    snapshots: SnapshotStore, folder: str, at: tuple[str, int], records: RecordColumns
 ) -> PendingRecords:
     """Write the pending records of a partition of a repartition topic to a file, unchanged.
 
     Args:
-        place: the directory of this snapshot.
+        snapshots: the directory of this snapshot.
         folder: the folder of the task's attempt.
         at: topic and partition.
         records: one or more records.
@@ -145,7 +145,7 @@ def pending_of(
         encode_columns(columns.part(start, start + BATCH_RECORDS))
         for start in range(0, len(columns), BATCH_RECORDS)
     )
-    part = place.add(f"{folder}/shuffles/{topic}/{partition}.batches", data)
+    part = snapshots.add(f"{folder}/shuffles/{topic}/{partition}.batches", data)
     return PendingRecords(
         name=part.name,
         size_bytes=part.size_bytes,
@@ -158,7 +158,7 @@ def pending_of(
 
 
 def finish_snapshot(
-    place: SnapshotStore,
+    snapshots: SnapshotStore,
     entries: Iterable[TaskEntry],
     *,
     topology: Topology,
@@ -176,7 +176,7 @@ def finish_snapshot(
     """Write the manifest of a snapshot: with it, the snapshot exists.
 
     Args:
-        place: the directory of this snapshot; the last part of its path is the snapshot's ID.
+        snapshots: the directory of this snapshot; the last part of its path is the snapshot's ID.
         entries: one entry per task of the topology.
         topology: the topology of the program that ran.
         origin: for a version that runs beside its app, the topology under the app's names.
@@ -205,7 +205,7 @@ def finish_snapshot(
             f"{wrong[0][0]}_{wrong[0][1]} is missing, unknown, or has two"
         )
     manifest = Manifest(
-        id=place.url.rpartition("/")[2],
+        id=snapshots.url.rpartition("/")[2],
         app_id=topology.app_id,
         fingerprint=fingerprint_of(origin or topology),
         blueprint=Blueprint.of(origin or topology),
@@ -222,23 +222,23 @@ def finish_snapshot(
         versions={"streamlog": _version(), "python": platform.python_version()},
     )
     # Last: `Snapshot.open` takes a directory without a manifest for no snapshot.
-    place.add(MANIFEST_FILE, manifest.encode())
-    return Snapshot(manifest, place)
+    snapshots.add(MANIFEST_FILE, manifest.encode())
+    return Snapshot(manifest, snapshots)
 
 
 def _files(
-    store: KeyValueStore, place: SnapshotStore, directory: str, file_bytes: int
+    store: KeyValueStore, snapshots: SnapshotStore, directory: str, file_bytes: int
 ) -> Iterator[StoreFile]:
     rows = ((key, value) for key, value in store.range() if not key.startswith(RESERVED))
     # Rows come in the order of their keys, which begin with the store: each store is one group.
     for name, group in groupby(rows, key=lambda row: _store_of(row[0])):
-        yield from _store_files(name, group, place, directory, file_bytes)
+        yield from _store_files(name, group, snapshots, directory, file_bytes)
 
 
 def _store_files(
     name: str,
     rows: Iterator[tuple[bytes, bytes]],
-    place: SnapshotStore,
+    snapshots: SnapshotStore,
     directory: str,
     file_bytes: int,
 ) -> Iterator[StoreFile]:
@@ -247,7 +247,7 @@ def _store_files(
     for number, first in enumerate(rows):
         # One file at a time: each is complete before the next one needs space.
         file = f"{directory}/{name.replace('/', '.')}-{number}.sst"
-        with place.writing(file) as path:
+        with snapshots.writing(file) as path:
             count = write_sorted(first, rows, path, file_bytes=file_bytes)
             size_bytes, crc = measure_file(path)
         yield StoreFile(name=file, size_bytes=size_bytes, crc=crc, store=name, rows=count)

@@ -207,9 +207,9 @@ def _sync(path: str) -> None:
 class Snapshot:
     """The state of an app at one cut of its inputs; the result of `BackfillJob.run`."""
 
-    def __init__(self, manifest: Manifest, place: SnapshotStore) -> None:
+    def __init__(self, manifest: Manifest, snapshots: SnapshotStore) -> None:
         self.manifest = manifest
-        self.place = place
+        self.place = snapshots
         """The directory of this snapshot."""
 
     @classmethod

@@ -57,13 +57,13 @@ class DriverMarks:
         """Append the marks that are due."""
         tasks = [*tasks]
         reached = self._reached(tasks)
-        for place, due_ms in self._due(tasks).items():
+        for partition, due_ms in self._due(tasks).items():
             if due_ms <= now_ms:
-                _, appended_ms = self._appended[place]
+                _, appended_ms = self._appended[partition]
                 # Only a quiet topic's time is passed on: until then, its partitions may still move.
-                is_calm = place in reached and self._calm_ms(place[0]) <= now_ms
-                times = (reached[place],) if is_calm else ()
-                self._topics[place[0]].mark(place[1], now_ms - appended_ms, times)
+                is_calm = partition in reached and self._calm_ms(partition[0]) <= now_ms
+                times = (reached[partition],) if is_calm else ()
+                self._topics[partition[0]].mark(partition[1], now_ms - appended_ms, times)
 
     def _reached(self, tasks: Iterable[Task]) -> dict[PartitionKey, MarkTold]:
         """Return the topic's time for each input that is behind its topic's other partitions."""
@@ -77,10 +77,10 @@ class DriverMarks:
             for topic, time_ms in own.items()
         }
         return {
-            place: MarkTold(task.clock(place[0]), topic_times[place[0]])
+            partition: MarkTold(task.clock(partition[0]), topic_times[partition[0]])
             for task in tasks
-            for place, due_ms in task.behind.items()
-            if place in self._appended and topic_times[place[0]] >= due_ms
+            for partition, due_ms in task.behind.items()
+            if partition in self._appended and topic_times[partition[0]] >= due_ms
         }
 
     def _met(self, topic: str) -> Collection[str]:
@@ -94,13 +94,13 @@ class DriverMarks:
 
     def _due(self, tasks: Iterable[Task]) -> dict[PartitionKey, int]:
         tasks = [*tasks]
-        due = {place: self._calm_ms(place[0]) for place in self._reached(tasks)}
+        due = {partition: self._calm_ms(partition[0]) for partition in self._reached(tasks)}
         for task in tasks:
-            for place, after_ms in task.waits_quiet.items():
-                if place in self._appended:
+            for partition, after_ms in task.waits_quiet.items():
+                if partition in self._appended:
                     # Like a log, which appends no mark before `mark.quiet.ms` has passed.
-                    due_ms = self._appended[place][1] + max(after_ms, QUIET_MS)
-                    due[place] = min(due_ms, due.get(place, due_ms))
+                    due_ms = self._appended[partition][1] + max(after_ms, QUIET_MS)
+                    due[partition] = min(due_ms, due.get(partition, due_ms))
         return due
 
 

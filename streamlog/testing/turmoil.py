@@ -122,10 +122,10 @@ class Turmoil:
     @property
     def _behind(self) -> bool:
         return any(
-            self._fed[task_id, *place] < self._end(place)
+            self._fed[task_id, *partition] < self._end(partition)
             for worker in self._workers
             for task_id, task in worker.tasks.items()
-            for place in task.inputs
+            for partition in task.inputs
         )
 
     def _end(self, place: tuple[str, int]) -> int:

@@ -151,12 +151,12 @@ class GlobalStores:
     def reached(
         self,
         tables: Mapping[str, Iterable[str]],
-        places: Mapping[TopicPartition, OffsetAndMetadata],
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
         wall_ms: int,
     ) -> None:
         """Store the positions up to which all records are in the stores."""
         for topic, names in tables.items():
-            mine = {part.partition: at for part, at in places.items() if part.topic == topic}
+            mine = {part.partition: at for part, at in offsets.items() if part.topic == topic}
             found = _Reached(
                 self._cluster,
                 wall_ms,
@@ -328,15 +328,15 @@ class GlobalReader:
 
     def _epochs(self) -> dict[tuple[TopicPartition, int], int]:
         """Return the leader epochs at the read positions of tables on disk."""
-        places = self._stores.places(self.tables.of_topics).values()
-        return {(part, at.offset): at.leader_epoch for each in places for part, at in each.items()}
+        offsets = self._stores.places(self.tables.of_topics).values()
+        return {(part, at.offset): at.leader_epoch for each in offsets for part, at in each.items()}
 
     async def _cut(self, ends: Mapping[TopicPartition, int]) -> list[str]:
         """Return the tables on disk whose topic was truncated and written to again since."""
         cut = []
-        for name, places in self._stores.places(self.tables.of_topics).items():
+        for name, offsets in self._stores.places(self.tables.of_topics).items():
             # An offset beyond the end needs no question: `starts` reads the table again.
-            inside = {part: at for part, at in places.items() if at.offset <= ends.get(part, -1)}
+            inside = {part: at for part, at in offsets.items() if at.offset <= ends.get(part, -1)}
             if await is_truncated(self._consumer, inside):
                 cut.append(name)
         return cut
@@ -372,9 +372,9 @@ class GlobalReader:
     async def _tell(self) -> None:
         """Store the read positions of the tables on disk."""
         consumer, self._told_ms = self._consumer, self._clock.wall_ms()
-        places = {part: consumer.place(part, at) for part, at in consumer.positions().items()}
+        offsets = {part: consumer.place(part, at) for part, at in consumer.positions().items()}
         tables = self.tables.of_topics
-        await asyncio.to_thread(self._stores.reached, tables, places, self._told_ms)
+        await asyncio.to_thread(self._stores.reached, tables, offsets, self._told_ms)
 
     def _apply(self, polled: Mapping[TopicPartition, RecordColumns]) -> None:
         for partition, records in polled.items():

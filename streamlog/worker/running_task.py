@@ -117,21 +117,21 @@ async def build_task(
     return made[0]
 
 
-def begin_inputs(running: RunningTask, places: Mapping[TopicPartition, StartOffset]) -> None:
+def begin_inputs(running: RunningTask, starts: Mapping[TopicPartition, StartOffset]) -> None:
     """Set the start of a new task in inputs that its state does not know."""
     task = running.task
-    task.start_at(_starts(running, places), _start_times(running, places))
-    task.belong_to(_first_logs(running, places))
+    task.start_at(_starts(running, starts), _start_times(running, starts))
+    task.belong_to(_first_logs(running, starts))
 
 
-def start_of(running: RunningTask, part: TopicPartition, place: StartOffset) -> OffsetAndMetadata:
+def start_of(running: RunningTask, part: TopicPartition, start: StartOffset) -> OffsetAndMetadata:
     """Return where to read from: the task's position, or an agent's if it is smaller."""
     offset = running.task.positions[part]
-    log = running.task.logs.get(part, place.log)
+    log = running.task.logs.get(part, start.log)
     # The consumer has one position for all readers of a partition: the one that is furthest behind
     # decides.
-    if place.has_agent and place.committed < offset:
-        return place.start
+    if start.has_agent and start.committed < offset:
+        return start.start
     return OffsetAndMetadata(offset, "", log.leader_epoch, log.topic_id or ZERO_UUID)
 
 
@@ -140,9 +140,9 @@ def logs_of(task: Task, consumer: Consumer) -> dict[tuple[str, int], SourceLog]:
     assigned, logs = consumer.assignment(), task.logs
     found: dict[tuple[str, int], SourceLog] = {}
     for part, offset in task.positions.items():
-        log, place = logs.get(part), TopicPartition(*part)
-        if log is not None and place in assigned:
-            epoch = consumer.place(place, offset).leader_epoch
+        log, committed = logs.get(part), TopicPartition(*part)
+        if log is not None and committed in assigned:
+            epoch = consumer.place(committed, offset).leader_epoch
             # The consumer may have forgotten the epoch of an old offset: keep the last known one.
             found[part] = log if epoch == NO_EPOCH else log._replace(leader_epoch=epoch)
     return found
@@ -151,7 +151,7 @@ def logs_of(task: Task, consumer: Consumer) -> dict[tuple[str, int], SourceLog]:
 def progress_of(
     state: TaskState,
     inputs: Collection[TopicPartition],
-    places: Mapping[TopicPartition, StartOffset],
+    starts: Mapping[TopicPartition, StartOffset],
     judge: Judge,
 ) -> TaskProgress | None:
     """Return the progress in a state, with new positions for inputs whose logs were replaced.
@@ -163,7 +163,7 @@ def progress_of(
     if progress is None:
         return None
     try:
-        return _restart_inputs(progress, inputs, places, judge)
+        return _restart_inputs(progress, inputs, starts, judge)
     except SourceLost:
         state.front.close()
         raise
@@ -172,23 +172,23 @@ def progress_of(
 def _restart_inputs(
     progress: TaskProgress,
     inputs: Collection[TopicPartition],
-    places: Mapping[TopicPartition, StartOffset],
+    starts: Mapping[TopicPartition, StartOffset],
     judge: Judge,
 ) -> TaskProgress:
     restarts: dict[tuple[str, int], InputRestart] = {}
     for part in inputs:
-        offset, place = progress.offsets.get(part), places.get(part)
+        offset, committed = progress.offsets.get(part), starts.get(part)
         # An input that the state does not know has no lost log; `begin_inputs` sets its start.
-        if offset is None or place is None:
+        if offset is None or committed is None:
             continue
         log = progress.logs.get(part, SourceLog())
-        if place.cut is not None or is_recreated(log, place.present.topic_id):
-            restarts[part] = judge(part, offset, log, place.present, place.cut)
+        if committed.cut is not None or is_recreated(log, committed.present.topic_id):
+            restarts[part] = judge(part, offset, log, committed.present, committed.cut)
     return restart_inputs(progress, restarts) if restarts else progress
 
 
 def _starts(
-    running: RunningTask, places: Mapping[TopicPartition, StartOffset]
+    running: RunningTask, starts: Mapping[TopicPartition, StartOffset]
 ) -> dict[tuple[str, int], int]:
     """Return the first offsets of a new task, for inputs that its state does not know.
 
@@ -197,28 +197,28 @@ def _starts(
     """
     known = running.task.positions
     return {
-        part: places[part].begin if running.state is not None else places[part].task_at.position
+        part: starts[part].begin if running.state is not None else starts[part].task_at.position
         for part in running.inputs
         if part not in known
     }
 
 
 def _start_times(
-    running: RunningTask, places: Mapping[TopicPartition, StartOffset]
+    running: RunningTask, starts: Mapping[TopicPartition, StartOffset]
 ) -> dict[tuple[str, int], int]:
     """Return the committed stream times of inputs, for a task without state of its own."""
-    times = {part: places[part].task_at.time_ms for part in running.inputs}
+    times = {part: starts[part].task_at.time_ms for part in running.inputs}
     return {part: ms for part, ms in times.items() if ms is not None and running.state is None}
 
 
 def _first_logs(
-    running: RunningTask, places: Mapping[TopicPartition, StartOffset]
+    running: RunningTask, starts: Mapping[TopicPartition, StartOffset]
 ) -> dict[tuple[str, int], SourceLog]:
     """Return the logs of inputs that the progress of a new task does not name."""
     known = running.task.logs
     found: dict[tuple[str, int], SourceLog] = {}
     for part in running.inputs:
-        log = places[part].log
+        log = starts[part].log
         if part not in known or not known[part].topic_id:
             # The group's epoch belongs to the group's offset, where a task with state doesn't
             # begin.

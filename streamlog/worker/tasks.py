@@ -302,10 +302,10 @@ class WorkerTasks:
         sizes = [running.task.state_bytes for running in self._running.values()]
         return max(sizes, default=0) > COMMIT_EARLY_BYTES or sum(sizes) > COMMIT_EARLY_BYTES_SUM
 
-    async def assign(self, places: Mapping[TopicPartition, StartOffset]) -> None:
+    async def assign(self, starts: Mapping[TopicPartition, StartOffset]) -> None:
         """Open the tasks that read these partitions; open tasks continue at their positions."""
-        self._places = {**self._places, **places}
-        for task_id in self.of(places):
+        self._places = {**self._places, **starts}
+        for task_id in self.of(starts):
             if task_id in self._running:
                 self._seek_inputs(self._running[task_id])
             else:

@@ -356,8 +356,8 @@ class WorkerAgents:
         """Partition to the progress of each agent that reads it, by the agent's name."""
         found: defaultdict[TopicPartition, dict[str, AgentPosition]] = defaultdict(dict)
         for run in self._runs:
-            for partition, place in run.places.items():
-                found[partition][run.agent.name] = place
+            for partition, committed in run.places.items():
+                found[partition][run.agent.name] = committed
         return dict(found)
 
     def sights(
@@ -371,7 +371,7 @@ class WorkerAgents:
         """
         found: dict[str, Sight] = {}
         for run in self._runs:
-            positions = {part: place.position for part, place in run.places.items()}
+            positions = {part: committed.position for part, committed in run.places.items()}
             if run.is_idle:
                 # An idle agent has handled all records: the rest is gaps and control batches.
                 positions = {part: max(at, read.get(part, at)) for part, at in positions.items()}
@@ -412,7 +412,7 @@ class WorkerAgents:
         """
         for run in self._runs:
             name = run.agent.name
-            own = {part: place for part, place in run.places.items() if part in kept}
+            own = {part: committed for part, committed in run.places.items() if part in kept}
             fresh = {
                 part: ahead.get(part, {}).get(name, AgentPosition(at))
                 for part, at in starts.items()
@@ -522,13 +522,13 @@ class WorkerGroupOffsets:
         self._starts: dict[TopicPartition, Reached] = {}
         """The start positions of tasks that have not processed a record yet."""
 
-    def begin(self, places: Mapping[TopicPartition, StartOffset]) -> None:
+    def begin(self, starts: Mapping[TopicPartition, StartOffset]) -> None:
         """Note the start of partitions that are read from now on."""
-        for partition, place in places.items():
+        for partition, committed in starts.items():
             self.committed.pop(partition, None)
-            self._cuts[partition] = place.log.cuts
+            self._cuts[partition] = committed.log.cuts
             if self._tasks.of([partition]):
-                self._starts[partition] = place.task_at
+                self._starts[partition] = committed.task_at
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """Drop partitions that other workers commit from now on."""
@@ -536,11 +536,13 @@ class WorkerGroupOffsets:
             self.committed.pop(partition, None)
             self._starts.pop(partition, None)
 
-    def move_on(self, places: Mapping[TopicPartition, StartOffset]) -> None:
+    def move_on(self, starts: Mapping[TopicPartition, StartOffset]) -> None:
         """Set the offsets of the next commit to the start of logs that have replaced others."""
         self.moved_on = {
-            part: place.start._replace(metadata=metadata_of(place.committed, {}, place.log))
-            for part, place in places.items()
+            part: committed.start._replace(
+                metadata=metadata_of(committed.committed, {}, committed.log)
+            )
+            for part, committed in starts.items()
         }
 
     def done(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -548,13 +550,13 @@ class WorkerGroupOffsets:
 
         The metadata names the readers that are further.
         """
-        readers = {partition: dict(places) for partition, places in self._agents.places.items()}
+        readers = {partition: dict(offsetss) for partition, offsetss in self._agents.places.items()}
         # The start of a task with state is known once its state is open: until then its partition
         # has no offset, so a commit can't skip records that the state lacks.
         starts = {at: each for at, each in self._starts.items() if self._tasks.has_opened(at)}
         for partition, reached in {**starts, **self._tasks.reached}.items():
             readers.setdefault(partition, {})[TASK] = reached
-        found = {part: self._noted(part, places) for part, places in readers.items()}
+        found = {part: self._noted(part, offsetss) for part, offsetss in readers.items()}
         return {**found, **self.moved_on}
 
     def _noted(
@@ -563,6 +565,6 @@ class WorkerGroupOffsets:
         at = offset_of(readers)
         if partition not in self._consumer.assignment():
             return OffsetAndMetadata(at, metadata_of(at, readers))
-        place = self._consumer.place(partition, at)
-        log = SourceLog(known_id(place.topic_id) or b"", cuts=self._cuts.get(partition, 0))
-        return place._replace(metadata=metadata_of(at, readers, log))
+        committed = self._consumer.place(partition, at)
+        log = SourceLog(known_id(committed.topic_id) or b"", cuts=self._cuts.get(partition, 0))
+        return committed._replace(metadata=metadata_of(at, readers, log))

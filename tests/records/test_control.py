@@ -79,7 +79,7 @@ def test_a_malformed_time_mark_is_told(value: bytes | None) -> None:
 )
 def test_a_mark_tells_each_clock_its_time(elapsed_ms: int, told: list[tuple[str, int]]) -> None:
     pairs = [MarkTold(*each) for each in told]
-    data = encode_time_mark(elapsed_ms, timestamp_ms=-1, told=pairs)
+    data = encode_time_mark(elapsed_ms, timestamp_ms=-1, reached=pairs)
     mark = time_mark_of(RecordBatch(data))
     assert mark == TimeMark(0, elapsed_ms, tuple(pairs))
     for clock, _ in pairs:

@@ -38,7 +38,7 @@ def history_in(spark: SparkSession) -> HistoryRun:
                 spark,
                 url=url,
                 security=None,
-                place=place_in(directory),
+                snapshots=place_in(directory),
                 now_ms=0,
                 state_memory_bytes=STATE_BYTES,
             ).run()

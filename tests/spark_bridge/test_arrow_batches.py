@@ -157,7 +157,7 @@ def run_in_spark(
         spark,
         url=url,
         security=None,
-        place=SnapshotStore(str(path / "snapshots" / "one")),
+        snapshots=SnapshotStore(str(path / "snapshots" / "one")),
         now_ms=1_735_689_600_000,
         state_memory_bytes=64 * 1024 * 1024,
     ).run()

@@ -52,7 +52,7 @@ def run_lowered(
         spark,
         url=url,
         security=None,
-        place=place,
+        snapshots=place,
         now_ms=NOW_MS,
         state_memory_bytes=memory_bytes,
     )

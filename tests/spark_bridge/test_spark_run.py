@@ -54,7 +54,7 @@ def run_in_spark(
         spark,
         url=url,
         security=None,
-        place=place,
+        snapshots=place,
         now_ms=NOW_MS,
         state_memory_bytes=64 * 1024 * 1024,
     ).run()

@@ -185,10 +185,10 @@ def decode_receipt(data: bytes) -> list[PublishedTopic]:
                 PublishedPartition(
                     partition_index=index, base_offset=base, last_offset=last, record_count=count
                 )
-                for index, base, last, count in places
+                for index, base, last, count in partitions
             ],
         )
-        for name, places in json.loads(data)["topics"].items()
+        for name, partitions in json.loads(data)["topics"].items()
     ]
 
 
@@ -413,12 +413,14 @@ class PublishRequests:
         seen: set[tuple[str, int]] = set()
         for topic in request.topics:
             for each in topic.partitions:
-                place = topic.name, each.partition_index
-                if place in seen or topic.name in self._internal_topics:
-                    why = "twice" if place in seen else "but only brokers write it"
-                    raise _refused(f"job {request.job_id} names {place[0]}-{place[1]} {why}")
-                seen.add(place)
-                self._check_led(request.job_id, *place)
+                partition = topic.name, each.partition_index
+                if partition in seen or topic.name in self._internal_topics:
+                    why = "twice" if partition in seen else "but only brokers write it"
+                    raise _refused(
+                        f"job {request.job_id} names {partition[0]}-{partition[1]} {why}"
+                    )
+                seen.add(partition)
+                self._check_led(request.job_id, *partition)
                 for segment in each.segments:
                     self._check_size(request.staged_by or request.job_id, segment)
         for group in request.groups:
@@ -463,14 +465,16 @@ class PublishRequests:
     def _fill(self, request: PublishRequest, producer: _Producer) -> Steps[list[PublishedTopic]]:
         """Append the batches, offsets and receipt of a job; wait until they are committed."""
         receipts = self._publications.partition()
-        places = [(t.name, each.partition_index) for t in request.topics for each in t.partitions]
-        yield from self._add_partitions(producer, [*places, (PUBLICATIONS_TOPIC, 0)])
+        partitions = [
+            (t.name, each.partition_index) for t in request.topics for each in t.partitions
+        ]
+        yield from self._add_partitions(producer, [*partitions, (PUBLICATIONS_TOPIC, 0)])
         topics: list[PublishedTopic] = []
         for topic in request.topics:
             published = []
             for each in topic.partitions:
-                place = topic.name, each.partition_index
-                published.append((yield from self._fill_partition(producer, place, each)))
+                partition = topic.name, each.partition_index
+                published.append((yield from self._fill_partition(producer, partition, each)))
             topics.append(PublishedTopic(name=topic.name, partitions=published))
         for group in request.groups:
             yield from self._commit_offsets(producer, group)
@@ -478,7 +482,9 @@ class PublishRequests:
         key, receipt = producer.job_id.encode(), encode_receipt(topics, wall_ms=wall_ms)
         batch = encode_batch([(wall_ms, key, receipt, ())])
         yield from self._append(producer, receipts, batch)
-        yield from self._durable([receipts, *(self._partitions.get(*place) for place in places)])
+        yield from self._durable(
+            [receipts, *(self._partitions.get(*partition) for partition in partitions)]
+        )
         return topics
 
     def _fill_partition(
@@ -578,13 +584,16 @@ class PublishRequests:
             f"an earlier publication of job {job_id} has not finished",
         )
 
-    def _add_partitions(self, producer: _Producer, places: list[tuple[str, int]]) -> Steps[None]:
+    def _add_partitions(
+        self, producer: _Producer, partitions: list[tuple[str, int]]
+    ) -> Steps[None]:
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=producer.job_id,
             v3_and_below_producer_id=producer.producer_id,
             v3_and_below_producer_epoch=producer.producer_epoch,
             v3_and_below_topics=[
-                AddPartitionsToTxnTopic(name=topic, partitions=[index]) for topic, index in places
+                AddPartitionsToTxnTopic(name=topic, partitions=[index])
+                for topic, index in partitions
             ],
         )
         answer = yield from self._ask(request, AddPartitionsToTxnResponse)

@@ -111,9 +111,9 @@ class BrokerSession:
         """Use another heartbeat interval."""
         self._lifecycle.heartbeat_interval_ms = heartbeat_interval_ms
 
-    def on_damage(self, places: Mapping[PartitionKey, int]) -> None:
+    def on_damage(self, partitions: Mapping[PartitionKey, int]) -> None:
         """Report replicas that lack records which they have counted as theirs."""
-        self._lifecycle.on_damage(places)
+        self._lifecycle.on_damage(partitions)
 
     def tick(self) -> None:
         """Send registrations and heartbeats that are due."""

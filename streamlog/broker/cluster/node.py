@@ -340,9 +340,9 @@ class ClusterNode:
             raise ConnectionLost(f"this broker is not in a cluster and knows no broker {node_id}")
         return await self._connections.brokers.connect(node_id, timeout_ms=CONNECT_MS)
 
-    def on_damage(self, places: Mapping[PartitionKey, int]) -> None:
+    def on_damage(self, partitions: Mapping[PartitionKey, int]) -> None:
         """Report replicas that lack records which they have counted as theirs."""
-        self._session.on_damage(places)
+        self._session.on_damage(partitions)
         self._on_due()
 
     # Time.

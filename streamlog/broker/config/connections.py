@@ -233,20 +233,20 @@ def listeners_of(config: SecurityConfig) -> tuple[Listener, ...]:
         ConfigError: a setting is malformed, or settings contradict each other.
     """
     protocols = protocols_of(config)
-    places = _parse_endpoints("listeners", config.listeners)
+    endpoints = _parse_endpoints("listeners", config.listeners)
     advertised = _parse_endpoints("advertised.listeners", config.advertised_listeners)
     for name, (host, port) in advertised.items():
-        if name not in places:
+        if name not in endpoints:
             raise ConfigError(
                 f"advertised.listeners names {name}, but listeners has only"
-                f" {', '.join(places) or 'none'}"
+                f" {', '.join(endpoints) or 'none'}"
             )
         if not host or not port:
             raise ConfigError(
                 f"advertised.listeners: {name} has no host or no port; clients need both"
             )
     listeners = []
-    for name, (host, port) in places.items():
+    for name, (host, port) in endpoints.items():
         if name not in protocols:
             raise ConfigError(
                 f"listener {name} has no security protocol: add {name}:SSL, or another of"
@@ -283,21 +283,21 @@ def protocols_of(config: SecurityConfig) -> dict[str, str]:
 
 
 def _parse_endpoints(setting: str, text: str) -> dict[str, tuple[str, int]]:
-    places: dict[str, tuple[str, int]] = {}
+    endpoints: dict[str, tuple[str, int]] = {}
     for item in _items(text):
         found = _LISTENER.fullmatch(item)
         if found is None or int(found["port"]) > PORT_MAX:
             raise ConfigError(f"{setting}: {item!r} must be NAME://HOST:PORT")
-        name, place = found["name"].upper(), (found["host"].strip("[]"), int(found["port"]))
-        if name in places:
+        name, endpoint = found["name"].upper(), (found["host"].strip("[]"), int(found["port"]))
+        if name in endpoints:
             raise ConfigError(f"{setting}: {name} occurs twice")
         # Port 0 may occur more than once: the system chooses a different port each time.
-        if place[1] and place in places.values():
+        if endpoint[1] and endpoint in endpoints.values():
             raise ConfigError(
                 f"{setting}: two listeners have the address {item.partition('://')[2]}"
             )
-        places[name] = place
-    return places
+        endpoints[name] = endpoint
+    return endpoints
 
 
 def _items(text: str) -> list[str]:

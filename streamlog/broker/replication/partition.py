@@ -376,7 +376,7 @@ class Partition:
             return None
         return now_ms - self._appended_ms
 
-    def mark_time(self, *, now_ms: int, told: Sequence[MarkTold] = ()) -> None:
+    def mark_time(self, *, now_ms: int, reached: Sequence[MarkTold] = ()) -> None:
         """Append a time mark with the time since the last append (decision 008).
 
         Raises what `PartitionLog.mark_time` raises.
@@ -385,7 +385,7 @@ class Partition:
         if quiet_ms is None:
             return
         rolled_at, self._appended_ms = self.log.active_base_offset, now_ms
-        result = self.log.mark_time(quiet_ms, now_ms=now_ms, told=told)
+        result = self.log.mark_time(quiet_ms, now_ms=now_ms, reached=reached)
         if result is not None:
             self._on_appended(result.size_bytes, rolled_at, now_ms)
 

@@ -99,14 +99,14 @@ class Connection(asyncio.BufferedProtocol):
         broker: Broker,
         *,
         listener: str,
-        place: tuple[str, int] | None,
+        endpoint: tuple[str, int] | None,
         connections: Connections[Client],
         gate: SaslHandshake | None,
     ) -> None:
         self.closed = asyncio.Event()
         self._broker = broker
         self._listener = listener
-        self._reached = None if place is None else AdvertisedEndpoint(listener, *place)
+        self._reached = None if endpoint is None else AdvertisedEndpoint(listener, *endpoint)
         self._connections = connections
         self._number = connections.next_number()
         self._gate = gate

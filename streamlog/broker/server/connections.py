@@ -163,37 +163,37 @@ class Connections(Generic[M]):
     def admit(self, member: M, address: str, listener: str = "") -> bool:
         """Count a new connection; return False if a bound refuses it."""
         limits = self._look()
-        place = _Place(address, listener)
+        origin = _Place(address, listener)
         for lacks, told, among in (
             (self._lacks_room_of_address, "max.connections.per.ip", _Place(address, "")),
             (self._lacks_room_of_listener, "max.connections.per.listener", _Place("", listener)),
             (self._lacks_room, "max.connections", _Place("", "")),
         ):
-            bound = lacks(limits, place)
-            if bound is not None and not self._make_room(among, place):
+            bound = lacks(limits, origin)
+            if bound is not None and not self._make_room(among, origin):
                 self._refuse(address, f"{told} is {bound}")
                 return False
-        self._members[member] = place
+        self._members[member] = origin
         self._of_address[address] += 1
         self._of_listener[listener] += 1
         self._half_open[member] = asyncio.get_running_loop().time()
         return True
 
-    def _lacks_room_of_address(self, limits: ConnectionConfig, place: _Place) -> int | None:
+    def _lacks_room_of_address(self, limits: ConnectionConfig, origin: _Place) -> int | None:
         """Return the bound that one more connection would exceed; None if there is room."""
-        bound = limits.max_connections_from(place.address)
+        bound = limits.max_connections_from(origin.address)
         # Where open files are the tighter limit, one host must not take all of them.
         if self._most < limits.max_connections:
             bound = min(bound, max(int(self._most * ADDRESS_SHARE), 1))
-        return bound if self._of_address[place.address] >= bound else None
+        return bound if self._of_address[origin.address] >= bound else None
 
-    def _lacks_room_of_listener(self, limits: ConnectionConfig, place: _Place) -> int | None:
-        bound = limits.max_connections_of(place.listener)
+    def _lacks_room_of_listener(self, limits: ConnectionConfig, origin: _Place) -> int | None:
+        bound = limits.max_connections_of(origin.listener)
         if bound is None:
             return None
-        return bound if self._of_listener[place.listener] >= bound else None
+        return bound if self._of_listener[origin.listener] >= bound else None
 
-    def _lacks_room(self, limits: ConnectionConfig, place: _Place) -> int | None:  # noqa: ARG002 - as its siblings
+    def _lacks_room(self, limits: ConnectionConfig, origin: _Place) -> int | None:  # noqa: ARG002 - as its siblings
         bound = min(limits.max_connections, self._most)
         return bound if len(self._members) >= bound else None
 
@@ -201,12 +201,12 @@ class Connections(Generic[M]):
         """Close one connection that gives way to the newcomer; False if none does."""
         since_s = asyncio.get_running_loop().time() - HALF_OPEN_MS / 1000
         for member, began_s in list(self._half_open.items()):
-            place = self._members.get(member)
-            if place is None or not member.is_half_open:
+            origin = self._members.get(member)
+            if origin is None or not member.is_half_open:
                 del self._half_open[member]
             elif began_s > since_s:
                 break  # All that follow are younger still.
-            elif among.holds(place):
+            elif among.holds(origin):
                 self._evict(member)
                 return True
         return self._is_preferred(newcomer, among) and self._end_quietest()
@@ -232,14 +232,14 @@ class Connections(Generic[M]):
 
     def leave(self, member: M) -> None:
         """Stop counting a connection; one that was refused is not counted."""
-        place = self._members.pop(member, None)
+        origin = self._members.pop(member, None)
         self._quiet.pop(member, None)
         self._half_open.pop(member, None)
-        if place is None:
+        if origin is None:
             return
         for counts, name in (
-            (self._of_address, place.address),
-            (self._of_listener, place.listener),
+            (self._of_address, origin.address),
+            (self._of_listener, origin.listener),
         ):
             counts[name] -= 1
             if not counts[name]:

@@ -139,11 +139,11 @@ class Acceptor:
         # A listener on all addresses: each client gets the address to which it has connected, since
         # another one may be in a network that it can't reach.
         varies = self.host in WILDCARDS and self.listener.advertised is None
-        place = None if varies else self.advertised
+        endpoint = None if varies else self.advertised
         connection = Connection(
             self._broker,
             listener=self.listener.name,
-            place=place,
+            endpoint=endpoint,
             connections=self._connections,
             gate=self._gate(),
         )

@@ -163,10 +163,10 @@ def _scan_from(log: PartitionLog) -> int:
     """
     end_offset = log.log_end_offset
     holes: list[int] = []
-    for place in log.damage:
-        if place.next_offset is None or place.next_offset >= end_offset:
+    for finding in log.damage:
+        if finding.next_offset is None or finding.next_offset >= end_offset:
             return log.recovery_point
-        holes.append(place.first_offset)
+        holes.append(finding.first_offset)
     return min([log.recovery_point, *holes])
 
 
@@ -353,10 +353,10 @@ class LogDirectory:
     def damage(self) -> tuple[Damage, ...]:
         """The damaged ranges of all partitions found so far."""
         return tuple(
-            place
+            finding
             for topic in self._topics.values()
             for log in topic.partitions.values()
-            for place in log.damage
+            for finding in log.damage
         )
 
     def log(self, topic: str, partition: int) -> PartitionLog:

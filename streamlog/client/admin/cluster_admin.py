@@ -478,8 +478,8 @@ class ThrottleAdmin(ConfigAdmin, ReplicaAdmin):
         """
         if bytes_per_s <= 0:
             raise UsageError(f"the rate is {bytes_per_s} bytes per second: it has to be positive")
-        places = await self.describe_partitions()
-        copies = copied(places, await self.list_partition_reassignments(), moves)
+        partitions = await self.describe_partitions()
+        copies = copied(partitions, await self.list_partition_reassignments(), moves)
         set_before = await self._throttled({each.topic for each in copies})
         for topic, lists in listed(copies).items():
             before = set_before.get(topic, {})
@@ -561,19 +561,19 @@ class ThrottleAdmin(ConfigAdmin, ReplicaAdmin):
 
 
 def copied(
-    places: Iterable[PartitionDescription],
+    partitions: Iterable[PartitionDescription],
     under_way: Mapping[TopicPartition, Reassignment],
     moves: Mapping[TopicPartition, Sequence[int] | None],
 ) -> dict[TopicPartition, tuple[list[int], list[int]]]:
     """Return the brokers that each moving partition is copied from, and those it is copied to.
 
     Args:
-        places: all partitions.
+        partitions: all partitions.
         under_way: moves in progress.
         moves: moves that are about to start.
     """
     copies: dict[TopicPartition, tuple[list[int], list[int]]] = {}
-    for place in places:
+    for place in partitions:
         partition = TopicPartition(place.topic, place.partition)
         move = under_way.get(partition)
         coming = () if move is None else move.adding

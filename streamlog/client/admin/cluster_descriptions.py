@@ -296,19 +296,19 @@ def _replicas(evidence: Evidence) -> Iterator[str]:
     """Yield replicas that lack committed records."""
     first, second = evidence.first.told, evidence.second.told
     for each in evidence.partitions:
-        place = TopicPartition(each.topic, each.partition)
+        partition = TopicPartition(each.topic, each.partition)
         name = f"{each.topic}-{each.partition}"
         if each.leader in second:
             yield from _led(name, each, second[each.leader])
         # 1. In the first round, the leader reports that records up to 10 are committed.
         # 2. In the second round, a follower's log ends at 8: it lacks records 8 and 9.
         # If both came from one round, a follower could be behind a commit of that very moment.
-        known = first[each.leader].replicas.get(place) if each.leader in first else None
+        known = first[each.leader].replicas.get(partition) if each.leader in first else None
         committed = 0 if known is None or known.in_sync is None else known.high_watermark
         for node_id in each.replicas:
             if node_id not in second:
                 continue  # Another line reports that the broker is silent or missing.
-            replica = second[node_id].replicas.get(place)
+            replica = second[node_id].replicas.get(partition)
             if replica is None:
                 yield f"{name}: broker {node_id} has no replica of it"
             elif replica.end_offset < committed:

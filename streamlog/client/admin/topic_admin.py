@@ -100,12 +100,12 @@ class EpochAdmin(AdminArea):
         )
 
     async def divergences(
-        self, places: Mapping[TopicPartition, tuple[int, EpochChain]]
+        self, ends: Mapping[TopicPartition, tuple[int, EpochChain]]
     ) -> dict[TopicPartition, int]:
         """Return the partitions whose log no longer has these epochs before an offset.
 
         Args:
-            places: partition to (offset, chain), as `leader_epochs` returned the chain.
+            ends: partition to (offset, chain), as `leader_epochs` returned the chain.
 
         Returns:
             Partition to the offset up to which the log is unchanged; -1 if it is unknown.
@@ -113,7 +113,7 @@ class EpochAdmin(AdminArea):
         Raises:
             UnknownTopicOrPartition: a partition does not exist.
         """
-        asked = {at: place for at, place in places.items() if place[1]}
+        asked = {at: place for at, place in ends.items() if place[1]}
         for _ in range(2):
             # Twice, for a log whose start moves between the two requests:
             # 1. The log start offset is 100; retention then deletes the records up to 200.
@@ -322,9 +322,9 @@ def _topics(
     ]
 
 
-def _group(name: str, places: Offsets) -> PublishGroup:
+def _group(name: str, offsets: Offsets) -> PublishGroup:
     topics: dict[str, list[PublishOffset]] = {}
-    for (topic, index), place in with_metadata(places).items():
+    for (topic, index), place in with_metadata(offsets).items():
         topics.setdefault(topic, []).append(
             PublishOffset(
                 partition_index=index,

@@ -361,7 +361,7 @@ class Consumer:
         return self._positions.take_marks()
 
     def want_mark(
-        self, partition: TopicPartition, after_ms: int | None, told: MarkTold | None = None
+        self, partition: TopicPartition, after_ms: int | None, reached: MarkTold | None = None
     ) -> None:
         """Request a time mark at the end of a partition while nothing is appended to it.
 
@@ -373,11 +373,11 @@ class Consumer:
             partition: an assigned partition.
             after_ms: milliseconds without an append after which the log writes the mark; None ends
                 the request.
-            told: the event time to which the mark brings the readers of one clock.
+            reached: the event time to which the mark brings the readers of one clock.
         """
         state = self._positions.state(partition)
         state.mark_after_ms = NO_MARK if after_ms is None else max(after_ms, 0)
-        state.mark_told = NOT_TOLD if told is None else told
+        state.mark_told = NOT_TOLD if reached is None else reached
 
     def wakeup(self) -> None:
         """Make the poll that another task awaits, or else the next one, return no records at once.
@@ -404,17 +404,19 @@ class Consumer:
         Raises:
             UsageError: the offset is negative, or the partition is not assigned.
         """
-        place = (
+        committed = (
             offset
             if isinstance(offset, OffsetAndMetadata)
             else OffsetAndMetadata(offset, topic_id=topic_id or ZERO_UUID)
         )
-        if place.offset < 0:
+        if committed.offset < 0:
             raise UsageError(
-                f"can't seek to offset {place.offset}: use seek_to_beginning or seek_to_end"
+                f"can't seek to offset {committed.offset}: use seek_to_beginning or seek_to_end"
             )
         self._positions.state(partition).move(
-            place.offset, leader_epoch=place.leader_epoch, topic_id=known_id(place.topic_id)
+            committed.offset,
+            leader_epoch=committed.leader_epoch,
+            topic_id=known_id(committed.topic_id),
         )
         self._fetcher.look()
 
@@ -462,18 +464,18 @@ class Consumer:
         return await self._cluster.retrying(lambda: find_outdated(self._cluster, offsets))
 
     async def truncated(
-        self, places: Mapping[TopicPartition, OffsetAndMetadata]
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> frozenset[TopicPartition]:
         """Return the partitions whose log was truncated below these positions (KIP-320).
 
         Args:
-            places: positions with leader epochs, as `place` returns them.
+            offsets: positions with leader epochs, as `place` returns them.
 
         Raises:
             UnknownTopicOrPartition: a partition does not exist.
             UnsupportedVersion: the brokers don't serve OffsetForLeaderEpoch.
         """
-        return await find_truncated(self._cluster, places)
+        return await find_truncated(self._cluster, offsets)
 
     async def topic_id(self, topic: str) -> bytes:
         """Look up the id of a topic; zero if the brokers don't serve topic ids (KIP-516).
@@ -548,7 +550,8 @@ class Consumer:
         """Return the group's committed offset of each partition; None where there is none."""
         found = await self.committed_metadata(partitions)
         return {
-            partition: None if place is None else place.offset for partition, place in found.items()
+            partition: None if committed is None else committed.offset
+            for partition, committed in found.items()
         }
 
     async def committed_metadata(
@@ -595,7 +598,8 @@ class Consumer:
         """
         found = await self._list_offsets(times)
         return {
-            partition: place if place.offset >= 0 else None for partition, place in found.items()
+            partition: committed if committed.offset >= 0 else None
+            for partition, committed in found.items()
         }
 
     async def partitions(self, topic: str) -> int:
@@ -645,7 +649,7 @@ class Consumer:
         self, partitions: Iterable[TopicPartition], time_ms: int
     ) -> dict[TopicPartition, int]:
         found = await self._list_offsets(dict.fromkeys(partitions, time_ms))
-        return {partition: place.offset for partition, place in found.items()}
+        return {partition: committed.offset for partition, committed in found.items()}
 
     async def _list_offsets(
         self, times: Mapping[TopicPartition, int]

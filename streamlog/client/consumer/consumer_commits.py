@@ -30,7 +30,11 @@ async def find_outdated(
     Raises:
         LogError: the topic ids can't be looked up now; retriable.
     """
-    told = {part: place.topic_id for part, place in offsets.items() if place.topic_id != ZERO_UUID}
+    told = {
+        part: committed.topic_id
+        for part, committed in offsets.items()
+        if committed.topic_id != ZERO_UUID
+    }
     present = {topic: await _topic_id(cluster, topic) for topic in {part.topic for part in told}}
     # Zero comes from brokers without topic ids, which says nothing about the topic.
     return frozenset(
@@ -175,9 +179,9 @@ class OffsetCommits:
             StreamlogError: a fatal error.
         """
         moved = {
-            partition: place
-            for partition, place in self._positions.places().items()
-            if self._committed.get(partition) != place.offset
+            partition: committed
+            for partition, committed in self._positions.places().items()
+            if self._committed.get(partition) != committed.offset
         }
         if not moved or not self._settings.auto_commit:
             return
@@ -200,8 +204,8 @@ class OffsetCommits:
             current = await self._of_present_topics(order.offsets)
             if current or not order.offsets:
                 await self._group.commit(current, order.generation)
-            for partition, place in current.items():
-                self._committed[partition] = place.offset
+            for partition, committed in current.items():
+                self._committed[partition] = committed.offset
 
         try:
             await self._cluster.retrying(attempt, timeout_ms=order.timeout_ms)
@@ -220,7 +224,7 @@ class OffsetCommits:
                 "offsets were not committed, since the topic was deleted and created again: %s",
                 ", ".join(f"{topic}-{number}" for topic, number in sorted(stale)),
             )
-        return {part: place for part, place in offsets.items() if part not in stale}
+        return {part: committed for part, committed in offsets.items() if part not in stale}
 
 
 def _fail(order: _Order, error: StreamlogError) -> None:

@@ -119,7 +119,7 @@ class CommittedOffsets:
         self._coordinator = coordinator
 
     async def store(
-        self, places: Mapping[TopicPartition, OffsetAndMetadata], by: GroupMetadata
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], by: GroupMetadata
     ) -> None:
         """Commit offsets as the member `by`.
 
@@ -138,15 +138,15 @@ class CommittedOffsets:
                     partitions=[
                         wire.OffsetCommitRequestPartition(
                             partition_index=number,
-                            committed_offset=place.offset,
-                            committed_leader_epoch=place.leader_epoch,
-                            committed_metadata=place.metadata,
+                            committed_offset=committed.offset,
+                            committed_leader_epoch=committed.leader_epoch,
+                            committed_metadata=committed.metadata,
                         )
                         for number in numbers
-                        for place in [places[TopicPartition(name, number)]]
+                        for committed in [offsets[TopicPartition(name, number)]]
                     ],
                 )
-                for name, numbers in _by_topic(places).items()
+                for name, numbers in _by_topic(offsets).items()
             ],
         )
         response = await self._coordinator.ask(request, wire.OffsetCommitResponse)
@@ -337,7 +337,7 @@ class GroupSession:
                 self._tell()
 
     async def commit(
-        self, places: Mapping[TopicPartition, OffsetAndMetadata], generation: int | None
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], generation: int | None
     ) -> None:
         """Commit offsets that were read in `generation`; does not retry.
 
@@ -346,7 +346,7 @@ class GroupSession:
                 member since `generation`.
             UnknownMember: the group has removed this member.
         """
-        if not places:
+        if not offsets:
             return
         member = self.member
         if member is not None and not member.absence and not self.may_commit():
@@ -355,7 +355,7 @@ class GroupSession:
                 retriable=False,
             )
         known = None if member is None else member.generation_id
-        if known != generation and (member is None or not places.keys() <= member.assignment):
+        if known != generation and (member is None or not offsets.keys() <= member.assignment):
             # 1. A commit of t-0 is queued in generation 7, and retried while the coordinator moves.
             # 2. The group rebalances: generation 8 gives t-0 to another member, which commits 90.
             # 3. The retry, sent with generation 8, would move t-0 back to an older offset.
@@ -364,7 +364,7 @@ class GroupSession:
                 "committed any more, since partitions were assigned to other members",
                 retriable=False,
             )
-        await self._offsets.store(places, self.metadata())
+        await self._offsets.store(offsets, self.metadata())
 
     def metadata(self) -> GroupMetadata:
         """Return the member id and generation by which the group knows this consumer.

@@ -462,12 +462,12 @@ class TransactionMachine:
                     partitions=[
                         wire.TxnOffsetCommitRequestPartition(
                             partition_index=number,
-                            committed_offset=place.offset,
-                            committed_leader_epoch=place.leader_epoch,
-                            committed_metadata=place.metadata,
+                            committed_offset=committed.offset,
+                            committed_leader_epoch=committed.leader_epoch,
+                            committed_metadata=committed.metadata,
                         )
                         for number in numbers
-                        for place in [sending.offsets[TopicPartition(name, number)]]
+                        for committed in [sending.offsets[TopicPartition(name, number)]]
                     ],
                 )
                 for name, numbers in _by_topic(sending.offsets).items()

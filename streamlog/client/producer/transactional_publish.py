@@ -67,8 +67,8 @@ async def publish_in_transaction(
     """
     if not segments:
         return Published(is_repeated=False, ends={})
-    places = {TopicPartition(each.topic, each.partition) for each in segments}
-    known = await _receipt(admin, job_id, places)
+    partitions = {TopicPartition(each.topic, each.partition) for each in segments}
+    known = await _receipt(admin, job_id, partitions)
     if known:
         return Published(is_repeated=True, ends=known)
     async with producer.transaction() as transaction:
@@ -84,14 +84,14 @@ async def publish_in_transaction(
                 sent = await producer.send_batch(segment.topic, segment.partition, columns)
                 sent.add_done_callback(_heard)
                 last[TopicPartition(segment.topic, segment.partition)] = sent
-        ends = {place: (await sent).offset + 1 for place, sent in last.items()}
-        receipt = {place: OffsetAndMetadata(end, RECEIPT) for place, end in ends.items()}
+        ends = {partition: (await sent).offset + 1 for partition, sent in last.items()}
+        receipt = {partition: OffsetAndMetadata(end, RECEIPT) for partition, end in ends.items()}
         await transaction.send_offsets(receipt, GroupMetadata(group_id=job_id))
     return Published(is_repeated=False, ends=ends)
 
 
 async def _receipt(
-    admin: Admin, job_id: str, places: set[TopicPartition]
+    admin: Admin, job_id: str, partitions: set[TopicPartition]
 ) -> dict[TopicPartition, int]:
     """Return the ends of a published job's rows; empty if the job was not published.
 
@@ -104,14 +104,14 @@ async def _receipt(
     #    it and finds them.
     # 2. A job that runs again may have rows in other partitions than before: the second request
     #    finds the receipts of all partitions.
-    found = await admin.group_places(job_id, places, require_stable=True)
+    found = await admin.group_places(job_id, partitions, require_stable=True)
     found = found or await admin.group_places(job_id)
-    if any(place.metadata != RECEIPT for place in found.values()):
+    if any(partition.metadata != RECEIPT for partition in found.values()):
         raise UsageError(
             f"job {job_id!r} has the name of a group of consumers, whose committed offsets are no"
             " receipts of a publication: choose another job id"
         )
-    return {at: place.offset for at, place in found.items()}
+    return {at: partition.offset for at, partition in found.items()}
 
 
 def _heard(sent: asyncio.Future[RecordMetadata]) -> None:

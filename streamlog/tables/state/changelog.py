@@ -102,9 +102,9 @@ class TaskProgress:
     def encode(self) -> bytes:
         """Return the progress as bytes; equal progress has equal bytes."""
         rows: list[tuple[str, int, int, str, int, int]] = []
-        for place, offset in sorted(self.offsets.items()):
-            log = self.logs.get(place, SourceLog())
-            rows.append((*place, offset, log.topic_id.hex(), log.leader_epoch, log.cuts))
+        for partition, offset in sorted(self.offsets.items()):
+            log = self.logs.get(partition, SourceLog())
+            rows.append((*partition, offset, log.topic_id.hex(), log.leader_epoch, log.cuts))
         return _encode(_Wire(FORMAT_VERSION, rows, dict(self.sections)))
 
     @classmethod

@@ -146,8 +146,8 @@ class InputEnds:
         }
         return [each for about, each in self._questions.items() if about in wanted]
 
-    def _levels(self, place: TopicPartition, source: Source | None) -> list[Level]:
-        return levels_above(self._topology, self._counts, place, source)
+    def _levels(self, partition: TopicPartition, source: Source | None) -> list[Level]:
+        return levels_above(self._topology, self._counts, partition, source)
 
     async def _round(self, committed: Consumer, written: Consumer) -> int:
         """Ask the open questions while answers make progress; returns the next pause in ms."""

@@ -236,8 +236,8 @@ class SourceWatch:
         present = await self.present(parts)
         for part in parts:
             offset = self._consumer.positions().get(part, 0)
-            place = self._consumer.place(part, offset)
-            log = SourceLog(known_id(place.topic_id) or b"", place.leader_epoch)
+            committed = self._consumer.place(part, offset)
+            log = SourceLog(known_id(committed.topic_id) or b"", committed.leader_epoch)
             self.losses[part] = LostSource(self.judge(part, offset, log, present[part], cut), cut)
         return frozenset(parts)
 

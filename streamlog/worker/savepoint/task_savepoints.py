@@ -250,7 +250,7 @@ class TaskSavepoints:
                 for at, log in task.logs.items()
                 if not self._topology.topics[at[0]].internal
             },
-            place=self._snapshots,
+            snapshots=self._snapshots,
             attempt=attempt,
         )
 

@@ -92,11 +92,11 @@ def _other_at(offset: int) -> str:
 
 
 async def is_truncated(
-    consumer: Consumer, places: Mapping[TopicPartition, OffsetAndMetadata]
+    consumer: Consumer, offsets: Mapping[TopicPartition, OffsetAndMetadata]
 ) -> bool:
     """Return whether a log was truncated below a position; False if unknown (KIP-320)."""
     try:
-        return bool(await consumer.truncated(places))
+        return bool(await consumer.truncated(offsets))
     except UnsupportedVersion:
         return False
 

@@ -387,7 +387,7 @@ async def play(
                 clock=clock,
             )
         client = Connection(
-            broker, listener="L", place=("127.0.0.1", 9092), connections=connections, gate=gate
+            broker, listener="L", endpoint=("127.0.0.1", 9092), connections=connections, gate=gate
         )
         wire = Wire("User:alice" if listener == "tls" else None)
         wire.connect(client)

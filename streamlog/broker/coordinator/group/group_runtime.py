@@ -153,7 +153,7 @@ class CoordinatorRuntime:
         group_id: str,
         request: Message,
         version: int,
-        told: Callable[[GroupCoordinator], Message],
+        response_of: Callable[[GroupCoordinator], Message],
     ) -> Message | asyncio.Future[Message]:
         """Read the state of a group; the response waits for proof that it is current (`Proofs`)."""
         try:
@@ -161,7 +161,7 @@ class CoordinatorRuntime:
         except LogError as error:
             return refuse(request, version, error.code)
         ticket, answer = self._answering.take(led.index, request, version)
-        self._proofs.give(led, (Answer(ticket, told(led.shard)),))
+        self._proofs.give(led, (Answer(ticket, response_of(led.shard)),))
         return answer.result() if answer.done() else answer
 
     def groups_of(self, group_id: str) -> GroupCoordinator:

@@ -166,7 +166,7 @@ class TransactionRuntime:
         return answer.result() if answer.done() else answer
 
     def verify(
-        self, transactional_id: str, producer: tuple[int, int], place: tuple[str, int]
+        self, transactional_id: str, producer: tuple[int, int], partition: tuple[str, int]
     ) -> ErrorCode:
         """Check that a producer may write to a partition in its transaction now."""
         if not self.partitions.partitions(TRANSACTIONS_TOPIC):
@@ -175,7 +175,7 @@ class TransactionRuntime:
             shard = self._shards.of(transactional_id).shard
         except LogError as error:
             return ErrorCode(error.code)
-        return shard.verify(transactional_id, producer, place)
+        return shard.verify(transactional_id, producer, partition)
 
     def respond_when_committed(
         self, transactional_id: str, answer: Callable[[], Message]

@@ -492,13 +492,13 @@ class PartitionLog:
         return self._append_control(encode_marker(marker, producer, timestamp_ms=wall_ms), now_ms)
 
     def mark_time(
-        self, ms: int, *, now_ms: int, told: Sequence[MarkTold] = ()
+        self, ms: int, *, now_ms: int, reached: Sequence[MarkTold] = ()
     ) -> AppendResult | None:
         """Append a time mark; None if the active segment has no timestamp to give to its batch.
 
         The batch gets the newest timestamp of the segment, so retention and searches by time
         are not affected. A segment without timestamps, as in an empty partition, takes a mark only
-        if it carries the times of other partitions (`told`).
+        if it carries the times of other partitions (`reached`).
 
         Raises:
             LogDirectoryError: see `append`.
@@ -506,9 +506,9 @@ class PartitionLog:
         self.check_open()
         self._check_end()
         newest_ms = self._segments.active.max_timestamp_ms
-        if newest_ms < 0 and not told:
+        if newest_ms < 0 and not reached:
             return None
-        return self._append_control(encode_time_mark(ms, newest_ms, told), now_ms)
+        return self._append_control(encode_time_mark(ms, newest_ms, reached), now_ms)
 
     def aborted(self, offset: int, end_offset: int) -> list[EndedTransaction]:
         """Return the aborted transactions with records from `offset` to before `end_offset`.

@@ -144,7 +144,7 @@ def recover(segments: list[Segment], *, recovery_point: int) -> Recovery:
     elif trailing_bytes:
         last.cut()
         truncated_bytes += trailing_bytes
-    damage = tuple(place for segment in segments for place in segment.damage)
+    damage = tuple(finding for segment in segments for finding in segment.damage)
     scanned = unsynced = len(segments[begin:])
     if unsynced == 1 and last.next_offset <= recovery_point:
         unsynced = 0  # Only its indexes are new, and they need no sync.
