@@ -157,7 +157,7 @@ def test_state_that_is_ahead_of_its_changelog_is_rebuilt(
     for line in told:
         assert f"does not match changelog {CHANGELOG}-" in line
         assert "it was truncated" in line
-        assert "processed again, so rows of it may be written twice" in line
+        assert "processed again, so their rows may be written twice" in line
 
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
