@@ -146,7 +146,7 @@ def test_a_history_is_not_of_two_logs(broker: BrokerProcess, tmp_path: Path) -> 
     cut = case.job()
     assert cut.plan.ends["orders", 0] == (0, 50)
     case.cut(mark)
-    with pytest.raises(SourceLost, match=r"orders-0: the log was truncated .* from offset 40 to 49"):
+    with pytest.raises(SourceLost, match=r"orders-0: the log was truncated .* 40 to 49"):
         cut.run()
     case.job().run()
 
