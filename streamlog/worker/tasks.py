@@ -267,7 +267,8 @@ class WorkerTasks:
         for task_id, restorer in self._restorers.items():
             # 1 while unknown: a restore that hangs before its first read counts as behind, too.
             left = restorer.records_left or 1
-            found[f"task {task_id}"] = Sight({}, {restorer.changelog: left})
+            at = {restorer.changelog: restorer.position}
+            found[f"task {task_id}"] = Sight(at, {restorer.changelog: left})
         return found
 
     def reason(self, who: str) -> str:

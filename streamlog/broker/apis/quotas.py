@@ -29,8 +29,6 @@ from streamlog.protocol.schema import Message
 if TYPE_CHECKING:
     from streamlog.broker.quorum.metadata.cluster_metadata import ClusterMetadata
 
-QUOTAS_MAX = 10_000
-"""The most entities with a quota."""
 EXACT, DEFAULT, ANY = 0, 1, 2
 """Match types of a filter: a name, the default entity, any entity of the type (KIP-546)."""
 

@@ -139,9 +139,16 @@ def distinguished_name(subject: Subject) -> str:
 def _attribute(kind: str, value: str) -> str:
     if kind == _EMAIL:
         data = value.encode()
-        # The short form of a DER length, for up to 127 bytes.
-        return f"{_EMAIL_NUMBER}=#{bytes((_IA5_STRING, len(data) & 0x7F)).hex()}{data.hex()}"
+        return f"{_EMAIL_NUMBER}=#{_IA5_STRING:02x}{_der_length(len(data)).hex()}{data.hex()}"
     return f"{_SHORT.get(kind, kind)}={_escape(value)}"
+
+
+def _der_length(size_bytes: int) -> bytes:
+    # X.690, 8.1.3: up to 127 in one byte; else the number of bytes that follow, then the length.
+    if size_bytes < 1 << 7:
+        return bytes((size_bytes,))
+    length = size_bytes.to_bytes((size_bytes.bit_length() + 7) // 8, "big")
+    return bytes((1 << 7 | len(length),)) + length
 
 
 def _escape(value: str) -> str:

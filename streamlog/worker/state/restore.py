@@ -266,6 +266,11 @@ class Restorer:
         """The number of changelog records left to read; None while unknown."""
         return None if self._follower is None else self._follower.lag
 
+    @property
+    def position(self) -> int:
+        """The changelog offset before which everything is in the store; 0 before the first read."""
+        return 0 if self._follower is None else self._follower.position
+
     async def run(self) -> TaskState:
         """Open a store, write the fence, and replay the records that the store lacks.
 

@@ -92,6 +92,7 @@ async def census(path: Path, log_name: str = "log") -> AsyncIterator[Opening]:
                     in_transactions=in_transactions,
                 )
                 owners.append(Owner(log, producer, await restorer.run(), engine))
+                owners[-1].restorer = restorer
                 return owners[-1]
 
             try:
@@ -111,6 +112,21 @@ def test_the_next_owner_has_what_was_committed(tmp_path: Path) -> None:
             second = await opened("b")
             assert second.rows == {"ada": 1, "bob": 2}
             assert second.task.positions == {("users", 0): 2}
+
+    asyncio.run(main())
+
+
+def test_a_restore_shows_its_position(tmp_path: Path) -> None:
+    """By it the watchdog tells a long restore from one that hangs."""
+
+    async def main() -> None:
+        async with census(tmp_path) as opened:
+            first = await opened("a")
+            assert first.restorer.position == first.state.next_offset
+            await first.count("ada", 1)
+            before = first.state.next_offset
+            second = await opened("b")
+            assert second.restorer.position == second.state.next_offset > before
 
     asyncio.run(main())
 

@@ -369,14 +369,16 @@ class QuotaControl:
                 if counts[_parts(entry.entity)] > 1:
                     raise _refusal("the same entity is in twice")
                 entity, changes = _checked(entry)
-                quotas = quotas.alter(entity, changes)
+                altered = quotas.alter(entity, changes)
                 # A table that exceeds the limit already can still be changed, but not grow.
-                if len(quotas) > max(QUOTAS_MAX, len(known)):
+                if len(altered) > max(QUOTAS_MAX, len(known)):
                     detail = f"there are quotas for {QUOTAS_MAX} entities already: remove some"
                     raise error_for(ErrorCode.POLICY_VIOLATION, detail)
             except LogError as error:
                 answer.error_code, answer.error_message = error.code, str(error)
             else:
+                # Only now: a refused entity takes no room from the entries after it.
+                quotas = altered
                 _warn_not_enforced(entity, changes)
                 records += self._records(entity, changes)
             entries.append(answer)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from streamlog.broker.config.broker import BrokerConfig
 from streamlog.broker.config.security import SecurityConfig
+from streamlog.broker.quorum.controller import config_control
 from streamlog.broker.quorum.metadata.cluster_metadata import (
     ALL_BROKERS,
     BROKER_RESOURCE,
@@ -169,6 +170,18 @@ def test_quotas_are_set_and_removed(one: Deciding) -> None:
     assert ask(quota(-1)) == [0]
     assert one.metadata.quotas().of(entity) == {}
     assert len(one.metadata.quotas()) == 1
+
+
+def test_a_refused_quota_takes_no_room_from_the_next(
+    one: Deciding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config_control, "QUOTAS_MAX", 1)
+    request = AlterClientQuotasRequest(
+        entries=[quota(10, "ann"), quota(10, "bob"), quota(-1, "zoe")]
+    )
+    answer = one.ask(request, AlterClientQuotasResponse)
+    codes = [each.error_code for each in answer.entries]
+    assert codes == [0, ErrorCode.POLICY_VIOLATION, 0]
 
 
 def test_users_are_made_and_forgotten(one: Deciding) -> None:
