@@ -446,7 +446,7 @@ class BackfillJob:
             asked.spark or bridge.session(f"history of {program.app_id}"),
             url=asked.log_url,
             security=asked.security,
-            place=self._place / self.id,
+            snapshots=self._place / self.id,
             now_ms=self._clock.wall_ms(),
             state_memory_bytes=program.state_memory_bytes,
             on_read=bars.read if bars.is_shown else None,

@@ -791,7 +791,9 @@ class MergedInput(Input):
         bound_ms = min([*bounds, max(turns)])
         self.turn_ms = max(self.turn_ms, bound_ms)
         kept_up = [(each, each.time_at(bound_ms, self._reached_ms)) for each in self._sources]
-        live = [time_ms for each, time_ms in kept_up if not self._is_idle(each)]
+        # A source with a waiting record is not idle, though a mark after the record says so: time
+        # must not pass the record.
+        live = [ms for each, ms in kept_up if each.waiting or not self._is_idle(each)]
         times = live or [max(time_ms for _, time_ms in kept_up)]
         self.time_ms = max(self.time_ms, min(times))
 

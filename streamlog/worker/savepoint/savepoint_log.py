@@ -131,7 +131,7 @@ class SavepointWatch:
             polled = await consumer.poll(timeout_ms=POLL_MS if is_sure else 0)
             records = [(each.offset, each.value or b"") for each in polled.get(part, ())]
             self.savepoint = decode_savepoint(records, self.savepoint)
-            if not records and await reader.is_at_end():
+            if not records and (not is_sure or await reader.is_at_end()):
                 break
         self._has_read = True
 

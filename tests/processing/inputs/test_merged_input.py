@@ -227,6 +227,36 @@ def left_out_mark(rank: int, turn_ms: int, time_ms: int, quiet_ms: int) -> LogRe
     return LogRecord(0, max(time_ms, 0), None, None, ((MARK, data),))
 
 
+def late_turn(rank: int, position: int, turn_ms: int, time_ms: int) -> LogRecord:
+    """A record with a merge key beyond its time: a later record was left out upstream."""
+    data = pack_record(turn_ms, time_ms, position, 0) + identity(SOURCES[rank])
+    value = serde_for(int).dumps(1000 * rank + position)
+    return LogRecord(0, time_ms, b"k", value, ((PROVENANCE, data),))
+
+
+@pytest.mark.parametrize("idle_after_ms", [None, 1_000])
+def test_time_does_not_pass_a_record_that_waits(idle_after_ms: int | None) -> None:
+    """Not even if a mark after the record says that its source has been quiet for long."""
+    entry, _ = merged(idle_after_ms=idle_after_ms)
+    log = log_of(
+        mark_of(1, 100, BUSY_MS),
+        mark_of(2, 100, BUSY_MS),
+        value_of(0, 0, 90),
+        late_turn(0, 1, 200, 110),
+        left_out_mark(0, 200, 110, 5_000),
+        mark_of(1, 150, BUSY_MS),
+        mark_of(2, 150, BUSY_MS),
+        mark_of(1, 300, BUSY_MS),
+        mark_of(2, 300, BUSY_MS),
+    )
+    entry.arrive(log[:3])
+    assert taken(entry) == [0]
+    entry.arrive(log[3:7])
+    assert (taken(entry), entry.time_ms) == ([], 110)
+    entry.arrive(log[7:])
+    assert entry.take(None, None).origin.watermarks == [110]
+
+
 @pytest.mark.parametrize("ending", [BUSY_MS, 0])
 def test_time_at_a_record_is_the_same_wherever_arrivals_are_cut(ending: int) -> None:
     """Record filtered upstream advances the turn of a source, but not its time (decision 012)."""
