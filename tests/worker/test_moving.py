@@ -89,7 +89,7 @@ def test_a_standby_takes_over_and_output_is_exact_whatever_happens(tmp_path: Pat
             async with log.producer(linger_ms=1) as producer:
                 for each in (one, two):
                     await says(each, "this worker has 3 partitions")
-                    await says(each, r"task 1_\d: a standby")
+                    await says(each, r"standby of task 1_\d is up to date")
                 await feed(producer, events[:part])
                 one.kill()
                 await feed(producer, events[part : 2 * part])
