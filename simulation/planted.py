@@ -230,7 +230,7 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     (
         "no leader epochs, or such that begin anew",
         (
-            "tests/broker/apis/test_fetch.py::test_who_asks_is_told_where_an_epoch_ended",
+            "tests/broker/apis/test_fetch.py::test_offset_for_leader_epoch_returns_an_epoch_s_end",
             "tests/broker/storage/log/test_leader_epochs.py::test_every_other_start_begins_an_epoch_with_its_first_batch",
         ),
     ),

@@ -1,4 +1,4 @@
-"""Settings as clients see and change them: through the broker's one way in."""
+"""Configs of topics and brokers, described and altered through `Broker.handle`."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def replaced(
     return response.responses[0]
 
 
-def test_settings_and_where_they_come_from(node: Node) -> None:
+def test_describe_configs_reports_values_and_their_sources(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker, max_message_bytes="1000")
         request = DescribeConfigsRequest(
@@ -146,7 +146,7 @@ def test_every_setting_is_described(node: Node, version: int) -> None:
     node.run(story)
 
 
-def test_documentation_and_synonyms_come_when_they_are_asked_for(node: Node) -> None:
+def test_documentation_and_synonyms_are_returned_only_on_request(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         asked = DescribeConfigsResource(resource_type=TOPIC, resource_name="t")
@@ -157,7 +157,7 @@ def test_documentation_and_synonyms_come_when_they_are_asked_for(node: Node) -> 
     node.run(story)
 
 
-def test_a_setting_is_altered_at_once_and_outlives_a_restart(node: Node) -> None:
+def test_an_altered_setting_takes_effect_at_once_and_survives_a_restart(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         await altered(
@@ -192,7 +192,7 @@ def test_a_setting_is_altered_at_once_and_outlives_a_restart(node: Node) -> None
     node.run(again)
 
 
-def test_a_broker_s_setting_holds_for_topics_without_their_own(node: Node) -> None:
+def test_broker_settings_apply_to_topics_without_their_own(node: Node) -> None:
     node.config = BrokerConfig(topic=TopicConfig(segment_bytes=4096))
 
     async def story(broker: Broker) -> None:
@@ -204,9 +204,9 @@ def test_a_broker_s_setting_holds_for_topics_without_their_own(node: Node) -> No
         assert refused.error_code == ErrorCode.MESSAGE_TOO_LARGE
         assert (await produce(broker, batch(b"x" * 200), topic="own")).error_code == 0
         shown = (await described(broker, TOPIC, "t"))["max.message.bytes"]
-        places = [(each.name, each.value, each.source) for each in shown.synonyms]
+        sources = [(each.name, each.value, each.source) for each in shown.synonyms]
         name, default = "message.max.bytes", str(TopicConfig().max_message_bytes)
-        assert places == [(name, "100", 2), (name, "300", 3), (name, default, 5)]
+        assert sources == [(name, "100", 2), (name, "300", 3), (name, default, 5)]
         assert (shown.value, shown.config_source) == ("100", 2)
         given = (await described(broker, TOPIC, "t"))["segment.bytes"]
         assert [(each.value, each.source) for each in given.synonyms] == [
@@ -224,7 +224,7 @@ def test_a_broker_s_setting_holds_for_topics_without_their_own(node: Node) -> No
     node.run(again)
 
 
-def test_a_broker_s_own_settings_hold_at_once(node: Node) -> None:
+def test_altered_broker_settings_take_effect_at_once(node: Node) -> None:
     async def story(broker: Broker) -> None:
         joining = JoinGroupRequest(
             group_id="g",
@@ -246,7 +246,8 @@ def test_a_broker_s_own_settings_hold_at_once(node: Node) -> None:
         assert refused.error_code == ErrorCode.INVALID_SESSION_TIMEOUT
         create(broker, retention_ms="5000")
         await produce(broker, batch(b"old", timestamp_ms=5))
-        for _ in range(2):  # A round takes a few logs at a time, and the group has some.
+        # One round checks a few logs, and those of the offsets topic are among them.
+        for _ in range(2):
             node.pass_time(broker, 30_000)
         assert broker.directory.log("t", 0).log_start_offset == 1
 
@@ -270,7 +271,7 @@ def test_a_broker_s_own_settings_hold_at_once(node: Node) -> None:
         ((BROKER, ""), ("group.max.session.timeout.ms", 0, "1"), 40, "below group.min"),
     ],
 )
-def test_a_change_that_can_t_be_made_is_refused(
+def test_an_invalid_alteration_is_refused(
     node: Node, resource: tuple[int, str], change: tuple[str, int, str | None], code: int, why: str
 ) -> None:
     async def story(broker: Broker) -> None:
@@ -285,7 +286,7 @@ def test_a_change_that_can_t_be_made_is_refused(
     node.run(story)
 
 
-def test_changes_to_one_resource_are_made_together_or_not_at_all(node: Node) -> None:
+def test_changes_to_one_resource_are_atomic(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         good, bad = ("retention.ms", 0, "1"), ("retention.bytes", 0, "many")
@@ -306,7 +307,7 @@ def test_changes_to_one_resource_are_made_together_or_not_at_all(node: Node) -> 
     node.run(story)
 
 
-def test_the_old_way_replaces_everything(node: Node) -> None:
+def test_alter_configs_replaces_all_settings(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker, retention_ms="5", segment_bytes="2048")
         assert (await replaced(broker, TOPIC, "t", {"retention.ms": "6"})).error_code == 0
@@ -323,7 +324,7 @@ def test_the_old_way_replaces_everything(node: Node) -> None:
     node.run(story)
 
 
-def test_a_new_topic_is_told_where_its_settings_come_from(node: Node) -> None:
+def test_create_topics_reports_the_sources_of_settings(node: Node) -> None:
     async def story(broker: Broker) -> None:
         await altered(broker, BROKER, "", ("log.segment.bytes", SettingOperation.SET, "4096"))
         topic = CreatableTopic(
@@ -342,7 +343,7 @@ def test_a_new_topic_is_told_where_its_settings_come_from(node: Node) -> None:
     node.run(story)
 
 
-def test_what_has_settings_is_listed(node: Node) -> None:
+def test_config_resources_are_listed_by_type(node: Node) -> None:
     async def listed(
         broker: Broker, *types: int, version: int | None = None
     ) -> list[tuple[int, str]]:

@@ -1,4 +1,4 @@
-"""Turns: what is stopped in the middle ends with its reason, and what fails later is not hidden."""
+"""CooperativeRun: a stopped run fails with its reason, and later errors are not hidden."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streamlog.errors import ConnectionLost
 @pytest.mark.parametrize(
     "error", [ConnectionLost("gone"), OSError("no disk"), ZeroDivisionError("a mistake"), None]
 )
-def test_what_a_stopped_run_waited_for_is_told_only_if_nobody_expects_it(
+def test_a_stopped_run_reports_only_unexpected_errors_of_its_future(
     error: Exception | None,
 ) -> None:
     lost: list[BaseException] = []
@@ -46,7 +46,7 @@ def test_what_a_stopped_run_waited_for_is_told_only_if_nobody_expects_it(
     assert lost == ([error] if isinstance(error, ZeroDivisionError) else [])
 
 
-def test_it_goes_on_with_what_it_waited_for() -> None:
+def test_a_run_resumes_with_the_result_or_error_of_its_future() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         good: asyncio.Future[int] = loop.create_future()

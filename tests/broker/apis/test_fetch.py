@@ -1,4 +1,4 @@
-"""Produce, Fetch and ListOffsets, through the broker's one way in."""
+"""Produce, Fetch, ListOffsets and OffsetForLeaderEpoch through `Broker.handle`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from tests.broker.node import (
 )
 
 
-def test_what_was_produced_is_fetched(node: Node) -> None:
+def test_fetch_returns_produced_records(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         first = await produce(broker, batch(b"a", b"b"))
@@ -60,7 +60,7 @@ def test_what_was_produced_is_fetched(node: Node) -> None:
     node.run(story)
 
 
-def test_it_is_there_after_a_restart(node: Node) -> None:
+def test_records_survive_a_restart(node: Node) -> None:
     async def before(broker: Broker) -> None:
         create(broker)
         await produce(broker, batch(b"a"))
@@ -73,7 +73,7 @@ def test_it_is_there_after_a_restart(node: Node) -> None:
     node.run(after)
 
 
-def test_an_error_of_one_partition_is_its_own(node: Node) -> None:
+def test_an_error_in_one_partition_leaves_the_others_unaffected(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         request = produce_request(batch(b"a"))
@@ -103,7 +103,7 @@ def test_an_error_of_one_partition_is_its_own(node: Node) -> None:
     ],
     ids=["zeros", "short", "changed", "large"],
 )
-def test_bad_batches_are_refused(node: Node, data: bytes, code: ErrorCode) -> None:
+def test_invalid_batches_are_refused(node: Node, data: bytes, code: ErrorCode) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         answer = await produce(broker, data)
@@ -114,7 +114,7 @@ def test_bad_batches_are_refused(node: Node, data: bytes, code: ErrorCode) -> No
     node.run(story)
 
 
-def test_nothing_at_all_is_refused(node: Node) -> None:
+def test_missing_or_empty_records_are_refused(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         for data in (None, b""):
@@ -123,7 +123,7 @@ def test_nothing_at_all_is_refused(node: Node) -> None:
     node.run(story)
 
 
-def test_acks_have_three_values(node: Node) -> None:
+def test_an_invalid_acks_value_is_refused(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         response = await ask(broker, produce_request(batch(b"a"), acks=2), ProduceResponse)
@@ -133,7 +133,7 @@ def test_acks_have_three_values(node: Node) -> None:
     node.run(story)
 
 
-def test_who_wants_no_answer_gets_none(node: Node) -> None:
+def test_a_produce_with_acks_0_gets_no_response(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         request = produce_request(batch(b"a"), acks=0)
@@ -148,7 +148,7 @@ def test_who_wants_no_answer_gets_none(node: Node) -> None:
     node.run(story)
 
 
-def test_a_retry_is_not_written_twice(node: Node) -> None:
+def test_a_retried_batch_is_not_appended_twice(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         got = await ask(
@@ -173,7 +173,7 @@ def test_a_retry_is_not_written_twice(node: Node) -> None:
     node.run(story)
 
 
-def test_the_brokers_own_topics_are_written_by_nobody_else(node: Node) -> None:
+def test_clients_cannot_produce_to_internal_topics(node: Node) -> None:
     async def story(broker: Broker) -> None:
         answer = await produce(broker, batch(b"a"), topic="__consumer_offsets")
         assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -181,7 +181,7 @@ def test_the_brokers_own_topics_are_written_by_nobody_else(node: Node) -> None:
     node.run(story)
 
 
-def test_zstd_is_for_those_who_know_it(node: Node) -> None:
+def test_zstd_needs_produce_version_7_and_fetch_version_10(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         squeezed = batch(b"a" * 100, codec=Compression.ZSTD)
@@ -199,7 +199,7 @@ def test_zstd_is_for_those_who_know_it(node: Node) -> None:
 # ---- fetch ----
 
 
-def test_the_batch_with_the_offset_in_it_comes_whole(node: Node) -> None:
+def test_fetch_returns_the_whole_batch_that_contains_the_offset(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         await produce(broker, batch(b"a", b"b", b"c"))
@@ -208,7 +208,7 @@ def test_the_batch_with_the_offset_in_it_comes_whole(node: Node) -> None:
     node.run(story)
 
 
-def test_room_is_shared_and_the_first_batch_always_fits(node: Node) -> None:
+def test_fetch_shares_max_bytes_and_always_returns_the_first_batch(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker, partitions=3)
         big = batch(b"x" * 1_000)
@@ -226,7 +226,7 @@ def test_room_is_shared_and_the_first_batch_always_fits(node: Node) -> None:
     node.run(story)
 
 
-def test_leader_epochs_are_compared(node: Node) -> None:
+def test_fetch_compares_leader_epochs(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         answers = await fetch(broker, at(0, epoch=0), at(0, epoch=1))
@@ -239,8 +239,8 @@ def test_leader_epochs_are_compared(node: Node) -> None:
     node.run(story)
 
 
-def test_who_has_read_what_was_lost_is_told_where_to_go_back(node: Node) -> None:
-    """KIP-595: the answer comes at once, and without records."""
+def test_fetch_reports_the_end_offset_of_a_diverging_epoch(node: Node) -> None:
+    """KIP-595: the response comes at once and without records."""
 
     def last_in(epoch: int, offset: int) -> FetchPartition:
         return FetchPartition(
@@ -301,7 +301,7 @@ def test_a_fetch_waits_for_the_next_append(node: Node) -> None:
     node.run(story)
 
 
-def test_a_fetch_waits_for_as_much_as_it_wants(node: Node) -> None:
+def test_a_fetch_waits_until_min_bytes_are_available(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         size = len(batch(b"a"))
@@ -315,7 +315,7 @@ def test_a_fetch_waits_for_as_much_as_it_wants(node: Node) -> None:
     node.run(story)
 
 
-def test_a_fetch_takes_what_there_is_when_time_is_up(node: Node) -> None:
+def test_a_fetch_returns_the_available_records_after_max_wait(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         await produce(broker, batch(b"a"))
@@ -328,7 +328,7 @@ def test_a_fetch_takes_what_there_is_when_time_is_up(node: Node) -> None:
     node.run(story)
 
 
-def test_all_who_wait_are_woken(node: Node) -> None:
+def test_an_append_completes_all_waiting_fetches(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         answers = [parked(broker) for _ in range(100)]
@@ -340,7 +340,7 @@ def test_all_who_wait_are_woken(node: Node) -> None:
     node.run(story)
 
 
-def test_the_end_of_a_topic_ends_the_wait_for_it(node: Node) -> None:
+def test_deleting_a_topic_completes_its_waiting_fetches(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         answer = parked(broker)
@@ -370,7 +370,7 @@ async def look_up(
     return response.topics[0].partitions[0]
 
 
-def test_offsets_by_time_and_by_name(node: Node) -> None:
+def test_list_offsets_answers_timestamps_and_special_timestamps(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         for timestamp_ms in (1_000, 3_000, 2_000):
@@ -387,7 +387,7 @@ def test_offsets_by_time_and_by_name(node: Node) -> None:
     node.run(story)
 
 
-def test_an_empty_partition_has_no_times(node: Node) -> None:
+def test_list_offsets_finds_no_timestamp_in_an_empty_partition(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         assert [(await look_up(broker, t)).offset for t in (-1, -2, -3, 0)] == [0, 0, -1, -1]
@@ -396,14 +396,14 @@ def test_an_empty_partition_has_no_times(node: Node) -> None:
 
 
 def spoil(node: Node, position: int) -> None:
-    """Change a byte of the only log there is."""
+    """Flip one bit of the byte at `position` in the only log."""
     (folder,) = (name for name in node.files.list("data") if name.startswith("p-"))
     file = node.files.open(f"data/{folder}/{0:020d}.log", writable=True)
     file.write(bytes([file.read(1, position)[0] ^ 0x10]), position)
     file.close()
 
 
-def test_a_damaged_batch_is_answered_told_once_and_stepped_over(
+def test_a_damaged_batch_is_reported_to_readers_logged_once_and_skipped(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def before(broker: Broker) -> None:
@@ -424,17 +424,17 @@ def test_a_damaged_batch_is_answered_told_once_and_stepped_over(
 
     node.run(before)
     spoil(node, len(batch(b"a")) + 30)
-    node.files.remove("data/clean_shutdown")  # So that the log is scanned.
+    node.files.remove("data/clean_shutdown")  # Makes the broker scan the log.
     node.run(after)
-    told = [line for line in caplog.messages if "is damaged at position" in line]
-    assert len(told) == 1, told
-    assert told[0].startswith("t-0: data/p-")
-    assert f"at position {len(batch(b'a'))}" in told[0]
-    assert "offsets 1 to 1" in told[0]
+    reports = [line for line in caplog.messages if "is damaged at position" in line]
+    assert len(reports) == 1, reports
+    assert reports[0].startswith("t-0: data/p-")
+    assert f"at position {len(batch(b'a'))}" in reports[0]
+    assert "offsets 1 to 1" in reports[0]
 
 
 @pytest.mark.parametrize("is_scanned", [True, False])
-def test_who_watches_is_told_of_damage_at_once_or_when_a_read_finds_it(
+def test_a_damage_watcher_is_called_when_a_scan_or_a_read_finds_damage(
     node: Node, *, is_scanned: bool
 ) -> None:
     async def before(broker: Broker) -> None:
@@ -457,7 +457,7 @@ def test_who_watches_is_told_of_damage_at_once_or_when_a_read_finds_it(
     node.run(after)
 
 
-def test_behind_a_damaged_end_nothing_is_written(node: Node) -> None:
+def test_a_damaged_log_end_refuses_appends(node: Node) -> None:
     async def before(broker: Broker) -> None:
         create(broker)
         await produce(broker, batch(b"a"))
@@ -470,11 +470,11 @@ def test_behind_a_damaged_end_nothing_is_written(node: Node) -> None:
 
     node.run(before)
     spoil(node, 30)
-    node.files.remove("data/clean_shutdown")  # or nobody would look
+    node.files.remove("data/clean_shutdown")  # Makes the broker scan the log.
     node.run(after)
 
 
-def test_who_asks_is_told_where_an_epoch_ended(node: Node) -> None:
+def test_offset_for_leader_epoch_returns_an_epoch_s_end(node: Node) -> None:
     request = OffsetForLeaderEpochRequest(
         topics=[
             OffsetForLeaderTopic(

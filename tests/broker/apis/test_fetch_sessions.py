@@ -1,4 +1,4 @@
-"""Fetch sessions: a reader that has one knows what a reader without one knows (KIP-227)."""
+"""Fetch sessions: incremental fetches amount to what full fetches return (KIP-227)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def request(
     forget: tuple[int, ...] = (),
     topic: str = "t",
 ) -> FetchRequest:
-    """In the order in which they are given."""
+    """Build a fetch of these partitions, in this order."""
     return FetchRequest(
         session_id=session_id,
         session_epoch=epoch,
@@ -52,7 +52,7 @@ def request(
 
 
 def found(read: FetchRequest, news: dict[int, bytes] | None = None, **same: int) -> FetchResponse:
-    """What a broker reads for a request: nothing but `news`, by partition."""
+    """Build the response to a request; only partitions in `news` have records."""
     return FetchResponse(
         responses=[
             FetchableTopicResponse(
@@ -72,7 +72,7 @@ def found(read: FetchRequest, news: dict[int, bytes] | None = None, **same: int)
     )
 
 
-def told(response: FetchResponse) -> list[int]:
+def partitions_of(response: FetchResponse) -> list[int]:
     return [each.partition_index for topic in response.responses for each in topic.partitions]
 
 
@@ -98,18 +98,18 @@ def refused(served: FetchSessions, asked: FetchRequest, version: int = BY_NAME) 
     return error.value.code
 
 
-def test_after_a_whole_answer_only_news_is_told() -> None:
+def test_incremental_responses_hold_only_changed_partitions() -> None:
     served = sessions()
     first = visit(served, request(0, 1, 2))
-    assert (first.session_id, told(first)) == (1, [0, 1, 2])
+    assert (first.session_id, partitions_of(first)) == (1, [0, 1, 2])
     quiet = visit(served, request(session_id=1, epoch=1))
     assert (quiet.session_id, quiet.error_code, quiet.responses) == (1, 0, [])
     some = visit(served, request(session_id=1, epoch=2), {1: b"x"})
-    assert told(some) == [1]
+    assert partitions_of(some) == [1]
     moved = visit(served, request(session_id=1, epoch=3), high_watermark=6)
-    assert sorted(told(moved)) == [0, 1, 2]
+    assert sorted(partitions_of(moved)) == [0, 1, 2]
     cut = visit(served, request(session_id=1, epoch=4), high_watermark=6, log_start_offset=2)
-    assert sorted(told(cut)) == [0, 1, 2]
+    assert sorted(partitions_of(cut)) == [0, 1, 2]
     assert (
         visit(
             served, request(session_id=1, epoch=5), high_watermark=6, log_start_offset=2
@@ -118,37 +118,37 @@ def test_after_a_whole_answer_only_news_is_told() -> None:
     )
 
 
-def test_an_error_is_told_until_it_is_over_and_then_once_more() -> None:
+def test_a_partition_is_included_while_it_has_an_error_and_once_after() -> None:
     served = sessions()
     visit(served, request(0))
     for epoch in (1, 2):
         answer = visit(served, request(session_id=1, epoch=epoch), error_code=3, high_watermark=-1)
-        assert told(answer) == [0]
-    assert told(visit(served, request(session_id=1, epoch=3))) == [0]
-    assert told(visit(served, request(session_id=1, epoch=4))) == []
+        assert partitions_of(answer) == [0]
+    assert partitions_of(visit(served, request(session_id=1, epoch=3))) == [0]
+    assert partitions_of(visit(served, request(session_id=1, epoch=4))) == []
 
 
-def test_who_is_sent_elsewhere_is_told_each_time() -> None:
+def test_a_preferred_read_replica_is_included_in_every_response() -> None:
     served = sessions()
     visit(served, request(0))
     for epoch in (1, 2):
         sent = visit(served, request(session_id=1, epoch=epoch), preferred_read_replica=2)
-        assert told(sent) == [0]
-    assert told(visit(served, request(session_id=1, epoch=3))) == []
+        assert partitions_of(sent) == [0]
+    assert partitions_of(visit(served, request(session_id=1, epoch=3))) == []
 
 
-def test_partitions_come_move_and_go() -> None:
+def test_a_session_adds_updates_and_forgets_partitions() -> None:
     served = sessions()
     visit(served, request(0, 1))
     one = served.begin(request(2, 1, session_id=1, epoch=1, forget=(0,)), version=12, now_ms=0)
     assert [each.partition for topic in one.request.topics for each in topic.partitions] == [1, 2]
-    assert told(one.finish(found(one.request), now_ms=0)) == [2], "it is new"
+    assert partitions_of(one.finish(found(one.request), now_ms=0)) == [2], "it is new"
     assert served.partitions == 2
     last = visit(served, request(session_id=1, epoch=2, forget=(1, 2)))
     assert (last.session_id, last.responses, len(served), served.partitions) == (0, [], 0, 0)
 
 
-def test_who_was_served_goes_to_the_end_of_the_line() -> None:
+def test_a_partition_with_records_moves_to_the_end_of_the_session() -> None:
     served = sessions()
     visit(served, request(0, 1, 2))
     visit(served, request(session_id=1, epoch=1), {0: b"x"})
@@ -160,7 +160,7 @@ def test_who_was_served_goes_to_the_end_of_the_line() -> None:
     ]
 
 
-def test_whoever_is_out_of_step_is_told_so() -> None:
+def test_wrong_session_ids_epochs_and_topic_ids_are_refused() -> None:
     served = sessions()
     assert refused(served, request(session_id=7, epoch=1)) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     visit(served, request(0))
@@ -169,30 +169,32 @@ def test_whoever_is_out_of_step_is_told_so() -> None:
         assert refused(served, asked) == ErrorCode.INVALID_FETCH_SESSION_EPOCH
     by_id = request(session_id=1, epoch=1)
     assert refused(served, by_id, BY_ID) == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
-    assert visit(served, request(session_id=1, epoch=1)).error_code == 0, "it lives on"
+    assert visit(served, request(session_id=1, epoch=1)).error_code == 0, "the session still exists"
 
 
-def test_the_answer_to_an_older_request_is_no_answer() -> None:
+def test_a_response_to_an_older_epoch_is_an_error() -> None:
     served = sessions()
     visit(served, request(0))
     older = served.begin(request(session_id=1, epoch=1), version=BY_NAME, now_ms=0)
     newer = served.begin(request(session_id=1, epoch=2), version=BY_NAME, now_ms=0)
     late = older.finish(found(older.request, {0: b"x"}), now_ms=0)
     assert (late.error_code, late.responses) == (ErrorCode.INVALID_FETCH_SESSION_EPOCH, [])
-    assert told(newer.finish(found(newer.request, {0: b"x"}), now_ms=0)) == [0]
+    assert partitions_of(newer.finish(found(newer.request, {0: b"x"}), now_ms=0)) == [0]
 
 
-def test_a_reader_may_begin_anew_or_end() -> None:
+def test_epoch_0_starts_a_new_session_and_epoch_minus_1_ends_it() -> None:
     served = sessions()
     visit(served, request(0))
     again = visit(served, request(0, session_id=1, epoch=0))
     assert (again.session_id, len(served)) == (2, 1)
     whole = visit(served, request(0, session_id=2, epoch=-1))
-    assert (whole.session_id, told(whole), len(served)) == (0, [0], 0)
-    assert visit(served, request(epoch=0)).session_id == 0, "there is nothing to remember"
+    assert (whole.session_id, partitions_of(whole), len(served)) == (0, [0], 0)
+    assert visit(served, request(epoch=0)).session_id == 0, (
+        "a session without partitions is not kept"
+    )
 
 
-def test_epochs_begin_again_at_one() -> None:
+def test_session_epochs_wrap_around_to_1() -> None:
     served = sessions()
     visit(served, request(0))
     served._sessions[1].epoch = EPOCH_MAX
@@ -200,11 +202,11 @@ def test_epochs_begin_again_at_one() -> None:
     assert visit(served, request(session_id=1, epoch=1)).error_code == 0
 
 
-def test_without_slots_there_are_no_sessions() -> None:
+def test_no_session_is_created_without_slots() -> None:
     assert visit(sessions(0), request(0, 1)).session_id == 0
 
 
-def test_who_gives_way_to_whom() -> None:
+def test_a_new_session_evicts_an_unused_or_a_smaller_one() -> None:
     served = sessions(2)
     assert visit(served, request(0, 1), now_ms=0).session_id == 1
     assert visit(served, request(0, 1, 2), now_ms=0).session_id == 2
@@ -221,19 +223,19 @@ def test_who_gives_way_to_whom() -> None:
     assert served.partitions == 3 + 1
 
 
-def test_who_is_idle_for_long_is_given_up_when_another_begins() -> None:
+def test_a_new_session_removes_sessions_idle_for_too_long() -> None:
     served = sessions(10)
     for number in range(3):
         visit(served, request(0, 1), now_ms=number)
     visit(served, request(session_id=1, epoch=1), now_ms=IDLE_MS)
     visit(served, request(0), now_ms=IDLE_MS + 2)
-    assert len(served) == 3, "2 is gone, 3 was used just not too long ago, and there is another"
+    assert len(served) == 3, "2 is gone, 3 was used recently enough, and one is new"
     assert refused(served, request(session_id=2, epoch=1)) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     visit(served, request(session_id=3, epoch=1), now_ms=IDLE_MS + 2)
     assert served.partitions == 2 + 2 + 1
 
 
-def test_fewer_slots_hold_from_the_next_session_on() -> None:
+def test_fewer_slots_take_effect_at_the_next_session() -> None:
     slots = [3]
     ids = count(1)
     served = FetchSessions(slots=lambda: slots[0], new_id=lambda: next(ids))
@@ -244,7 +246,7 @@ def test_fewer_slots_hold_from_the_next_session_on() -> None:
     assert len(served) == 1
 
 
-def test_partitions_are_bounded_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_total_number_of_partitions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_sessions, "PARTITIONS_MAX", 4)
     served = sessions()
     assert visit(served, request(0, 1, 2)).session_id == 1
@@ -254,7 +256,7 @@ def test_partitions_are_bounded_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (len(served), served.partitions) == (0, 0)
 
 
-def test_an_id_in_use_is_not_given_again() -> None:
+def test_a_session_id_in_use_is_not_reused() -> None:
     ids = iter((5, 5, 5, 6))
     served = FetchSessions(slots=lambda: 2, new_id=lambda: next(ids))
     assert visit(served, request(0)).session_id == 5
@@ -264,9 +266,9 @@ def test_an_id_in_use_is_not_given_again() -> None:
 Step = tuple[dict[int, int], set[int], bool]
 STEPS = st.lists(
     st.tuples(
-        st.dictionaries(st.integers(0, 4), st.integers(0, 50), max_size=5),  # what to ask for
-        st.sets(st.integers(0, 4)),  # what has grown meanwhile
-        st.booleans(),  # whether the answer is lost
+        st.dictionaries(st.integers(0, 4), st.integers(0, 50), max_size=5),  # offsets to fetch
+        st.sets(st.integers(0, 4)),  # partitions that have grown meanwhile
+        st.booleans(),  # whether the response is lost
     ),
     min_size=1,
     max_size=30,
@@ -274,7 +276,7 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.integers(0, 1))
-def test_client_and_broker_agree(steps: list[Step], slots: int) -> None:
+def test_client_and_broker_agree_on_the_session_s_partitions(steps: list[Step], slots: int) -> None:
     served, own = sessions(slots), FetchSession()
     ends = dict.fromkeys(range(5), 0)
     known: dict[int, int] = {}
@@ -321,12 +323,12 @@ def test_client_and_broker_agree(steps: list[Step], slots: int) -> None:
 # ---- in a broker ----
 
 
-def test_a_session_of_a_broker(node: Node) -> None:
+def test_a_broker_serves_incremental_fetches(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker, partitions=2)
         first = await ask(broker, request(0, 1), FetchResponse)
         assert first.session_id > 0
-        assert told(first) == [0, 1]
+        assert partitions_of(first) == [0, 1]
         waiting = request(session_id=first.session_id, epoch=1)
         waiting.max_wait_ms, waiting.min_bytes = 500, 1
         answer = later(broker, waiting)
@@ -335,7 +337,7 @@ def test_a_session_of_a_broker(node: Node) -> None:
             response = await answer
         assert isinstance(response, FetchResponse)
         assert response.session_id == first.session_id
-        assert told(response) == [1]
+        assert partitions_of(response) == [1]
         assert values(response.responses[0].partitions[0]) == [b"a"]
 
         moved = request(session_id=first.session_id, epoch=2)
@@ -353,7 +355,7 @@ def test_a_session_of_a_broker(node: Node) -> None:
     node.run(story)
 
 
-def test_sessions_are_switched_off_by_a_setting(node: Node) -> None:
+def test_a_maximum_of_0_disables_fetch_sessions(node: Node) -> None:
     node.config = BrokerConfig(connections=ConnectionConfig(fetch_sessions_max=0))
 
     async def story(broker: Broker) -> None:
@@ -373,7 +375,7 @@ def by_id(topic_id: bytes, session_id: int = 0, epoch: int = -1) -> FetchRequest
 
 
 @pytest.mark.parametrize("version", range(13, 17))
-def test_topics_go_by_id(node: Node, version: int) -> None:
+def test_fetch_identifies_topics_by_id(node: Node, version: int) -> None:
     async def story(broker: Broker) -> None:
         create(broker, "other")
         create(broker)
@@ -388,7 +390,7 @@ def test_topics_go_by_id(node: Node, version: int) -> None:
     node.run(story)
 
 
-def test_a_session_by_id_does_not_go_on_with_a_topic_of_the_same_name(node: Node) -> None:
+def test_a_session_by_topic_id_does_not_follow_a_recreated_topic(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         old_id = broker.directory.topics["t"].topic_id

@@ -209,7 +209,7 @@ def test_a_refused_internal_topic_leaves_the_other_topics_out_of_the_transaction
     node.run(story)
 
 
-def test_a_topic_of_a_user_may_begin_with_two_underscores(node: Node) -> None:
+def test_a_user_topic_may_begin_with_two_underscores(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker, "__mine")
         for call in (produce, publish, add_to_transaction, delete_records, delete_topic):

@@ -1,4 +1,4 @@
-"""Topics grow, and the sizes of partitions are told."""
+"""CreatePartitions and DescribeLogDirs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def log_dir(broker: Broker, *topics: DescribableLogDirTopic) -> DescribeLo
     return result
 
 
-def test_a_topic_grows_and_keeps_what_it_has(node: Node) -> None:
+def test_adding_partitions_keeps_records_and_settings(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker, partitions=2, retention_ms="77")
         await produce(broker, batch(b"a"), index=1)
@@ -95,7 +95,7 @@ def test_a_topic_grows_and_keeps_what_it_has(node: Node) -> None:
         (wanted(3, brokers=[[1, 1]]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
     ],
 )
-def test_what_can_not_be_is_refused(
+def test_an_invalid_partition_count_or_topic_is_refused(
     node: Node, topic: CreatePartitionsTopic, code: ErrorCode
 ) -> None:
     async def story(broker: Broker) -> None:
@@ -111,7 +111,7 @@ def test_what_can_not_be_is_refused(
     node.run(story)
 
 
-def test_a_topic_that_is_in_twice_is_refused(node: Node) -> None:
+def test_a_topic_listed_twice_is_refused(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         results = await grow(broker, wanted(2), wanted(3))
@@ -120,7 +120,7 @@ def test_a_topic_that_is_in_twice_is_refused(node: Node) -> None:
     node.run(story)
 
 
-def test_a_disk_that_refuses_leaves_the_topic_as_it_was(node: Node) -> None:
+def test_a_disk_error_leaves_the_partition_count_unchanged(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         node.files.fail_next_write(errno.EIO)
@@ -138,7 +138,7 @@ def test_a_disk_that_refuses_leaves_the_topic_as_it_was(node: Node) -> None:
     node.run(again)
 
 
-def test_a_disk_that_is_full_for_a_moment_grows_the_topic_all_the_same(node: Node) -> None:
+def test_partitions_are_added_despite_a_briefly_full_disk(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         node.files.fail_next_write(errno.ENOSPC)
@@ -155,7 +155,7 @@ def test_a_disk_that_is_full_for_a_moment_grows_the_topic_all_the_same(node: Nod
     node.run(again)
 
 
-def test_sizes_are_those_of_the_segments(node: Node) -> None:
+def test_log_dirs_report_the_sizes_of_partitions(node: Node) -> None:
     node_sizes: list[int] = []
 
     async def story(broker: Broker) -> None:
@@ -187,7 +187,7 @@ def test_sizes_are_those_of_the_segments(node: Node) -> None:
     node.run(again)
 
 
-def test_our_client_writes_to_new_partitions_at_once(tmp_path: Path) -> None:
+def test_the_client_writes_to_new_partitions_at_once(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             Log.open(f"embedded:{tmp_path / 'data'}") as log,
@@ -208,7 +208,7 @@ def test_our_client_writes_to_new_partitions_at_once(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_broker_reports_on_itself_if_it_is_asked(node: Node) -> None:
+def test_describe_log_dirs_includes_a_broker_report_on_request(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker, partitions=2)
         await produce(broker, batch(b"a", b"b"), index=1)

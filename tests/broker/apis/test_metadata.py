@@ -1,4 +1,4 @@
-"""Metadata, topics, settings: through the broker's one way in."""
+"""Metadata, topics, coordinators, producer ids and DeleteRecords through `Broker.handle`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def make(broker: Broker, topic: CreatableTopic, **settings: bool) -> Creat
     return (await ask(broker, request, CreateTopicsResponse)).topics[0]
 
 
-def test_versions_are_those_of_the_table(node: Node) -> None:
+def test_api_versions_reports_the_supported_ranges(node: Node) -> None:
     async def story(broker: Broker) -> None:
         response = await ask(broker, ApiVersionsRequest(), ApiVersionsResponse)
         ranges = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
@@ -84,7 +84,7 @@ def test_the_controller_is_one_of_the_brokers(node: Node) -> None:
     node.run(story)
 
 
-def test_all_topics_none_or_some(node: Node) -> None:
+def test_metadata_describes_all_none_or_the_named_topics(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker, "a", 2)
         create(broker, "b")
@@ -100,7 +100,7 @@ def test_all_topics_none_or_some(node: Node) -> None:
     node.run(story)
 
 
-def test_a_topic_is_made_for_who_asks_for_it(node: Node) -> None:
+def test_metadata_creates_a_missing_topic_on_request(node: Node) -> None:
     async def story(broker: Broker) -> None:
         (missing,) = (await metadata(broker, "new", create_them=False)).topics
         assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -115,7 +115,7 @@ def test_a_topic_is_made_for_who_asks_for_it(node: Node) -> None:
     node.run(story)
 
 
-def test_a_broker_may_make_no_topics(node: Node) -> None:
+def test_auto_creation_of_topics_can_be_disabled(node: Node) -> None:
     async def story(broker: Broker) -> None:
         (missing,) = (await metadata(broker, "new")).topics
         assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -124,7 +124,7 @@ def test_a_broker_may_make_no_topics(node: Node) -> None:
     node.run(story)
 
 
-def test_a_topic_is_known_by_its_id(node: Node) -> None:
+def test_metadata_finds_a_topic_by_its_id(node: Node) -> None:
     async def story(broker: Broker) -> bytes:
         topic_id = (
             await make(broker, CreatableTopic(name="t", num_partitions=1, replication_factor=1))
@@ -138,7 +138,7 @@ def test_a_topic_is_known_by_its_id(node: Node) -> None:
         return topic_id
 
     async def with_name(broker: Broker, name: str | None) -> None:
-        """Java sends an empty name along; whatever it is, the id decides."""
+        """Java sends an empty name with the id; the id decides, whatever the name is."""
         asked = MetadataRequest(topics=[MetadataRequestTopic(topic_id=topic_id, name=name)])
         (found,) = (await ask(broker, asked, MetadataResponse)).topics
         assert (found.error_code, found.name, found.topic_id) == (ErrorCode.NONE, "t", topic_id)
@@ -158,7 +158,7 @@ def test_a_topic_is_known_by_its_id(node: Node) -> None:
     node.run(after)
 
 
-def test_a_topic_as_it_came_out(node: Node) -> None:
+def test_create_topics_reports_the_created_topic(node: Node) -> None:
     async def story(broker: Broker) -> None:
         topic = CreatableTopic(
             name="t",
@@ -253,7 +253,7 @@ def test_a_topic_as_it_came_out(node: Node) -> None:
     ],
     ids=lambda value: value.name[:10] if isinstance(value, ErrorCode) else "",
 )
-def test_what_can_not_be_is_refused(node: Node, topic: CreatableTopic, code: ErrorCode) -> None:
+def test_an_invalid_topic_is_refused(node: Node, topic: CreatableTopic, code: ErrorCode) -> None:
     async def story(broker: Broker) -> None:
         refused = await make(broker, topic)
         assert refused.error_code == code
@@ -276,7 +276,7 @@ def test_partitions_may_be_assigned_to_this_broker(node: Node) -> None:
     node.run(story)
 
 
-def test_an_unknown_setting_is_answered_with_the_nearest(node: Node) -> None:
+def test_an_unknown_setting_is_refused_with_a_suggestion(node: Node) -> None:
     async def story(broker: Broker) -> None:
         configs = [CreatableTopicConfig(name="segment.byte", value="1")]
         topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1, configs=configs)
@@ -287,7 +287,7 @@ def test_an_unknown_setting_is_answered_with_the_nearest(node: Node) -> None:
     node.run(story)
 
 
-def test_two_of_one_name_are_both_refused(node: Node) -> None:
+def test_two_new_topics_of_one_name_are_both_refused(node: Node) -> None:
     async def story(broker: Broker) -> None:
         twice = [CreatableTopic(name="t", num_partitions=1, replication_factor=1) for _ in range(2)]
         response = await ask(broker, CreateTopicsRequest(topics=twice), CreateTopicsResponse)
@@ -320,7 +320,7 @@ def test_topics_are_deleted_by_name_and_by_id(node: Node) -> None:
     node.run(story)
 
 
-def test_the_coordinator_is_this_broker(node: Node) -> None:
+def test_find_coordinator_returns_this_broker(node: Node) -> None:
     async def story(broker: Broker) -> None:
         broker.listens("log.example", 9092)
         one = FindCoordinatorRequest(key="g")
@@ -339,14 +339,14 @@ def test_the_coordinator_is_this_broker(node: Node) -> None:
         found = await ask(broker, transaction, FindCoordinatorResponse, 3)
         assert (found.error_code, found.port) == (0, 9092)
         for key, key_type in (("", 1), ("x", 9)):
-            nobody = FindCoordinatorRequest(key=key, key_type=key_type)
-            refused = await ask(broker, nobody, FindCoordinatorResponse, 3)
+            invalid = FindCoordinatorRequest(key=key, key_type=key_type)
+            refused = await ask(broker, invalid, FindCoordinatorResponse, 3)
             assert refused.error_code == ErrorCode.INVALID_REQUEST
 
     node.run(story)
 
 
-def test_producer_ids_are_never_given_twice(node: Node) -> None:
+def test_producer_ids_are_never_reused(node: Node) -> None:
     async def story(broker: Broker) -> list[int]:
         return [
             (
@@ -394,7 +394,7 @@ def test_records_are_deleted_up_to_an_offset(node: Node) -> None:
     node.run(again)
 
 
-def test_what_can_t_be_deleted_is_said(node: Node) -> None:
+def test_delete_records_reports_why_it_fails(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker, cleanup_policy="compact")
         assert await delete_before(broker, 0) == (ErrorCode.POLICY_VIOLATION, -1)

@@ -1,4 +1,4 @@
-"""Produce requests whose records a thread checks: in order, refused by name, and nobody waits."""
+"""Produce requests whose records a thread checks: order, refusals, and other clients meanwhile."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ MIB = 1024 * 1024
 
 
 def recoded(data: bytes, codec: Compression) -> bytes:
-    """The batch with its records, whatever they are, compressed."""
+    """Return the batch with its records section compressed, whether that is valid or not."""
     header = bytearray(data[:HEADER_BYTES])
     header[21:23] = codec.to_bytes(2)
     return sealed(header + compress(codec, data[HEADER_BYTES:]))
 
 
 def bomb(size_bytes: int = 100 * MIB) -> bytes:
-    """A few kilobytes that yield one record of that size."""
+    """Return a batch of a few kilobytes that decompresses to one record of `size_bytes`."""
     return recoded(encode_batch([(1, None, bytes(size_bytes), ())]), Compression.ZSTD)
 
 
@@ -60,7 +60,7 @@ def is_sound(data: bytes) -> bool:
     )
 )
 @settings(max_examples=100, deadline=None)
-def test_what_is_appended_is_what_can_be_read_in_the_order_it_came(
+def test_exactly_the_readable_batches_are_appended_in_order(
     requests: list[tuple[list[Row], Compression, int, bool]],
 ) -> None:
     sent, expected, offset = [], [], 0
@@ -94,7 +94,7 @@ def refused(data: bytes, **configs: str) -> PartitionProduceResponse:
 
 
 @pytest.mark.parametrize("codec", Compression)
-def test_bad_records_are_named(codec: Compression) -> None:
+def test_a_refusal_lists_the_records_without_keys(codec: Compression) -> None:
     rows = [(1, key, b"v", ()) for key in (b"a", None, b"b", None)]
     answer = refused(encode_batch(rows, codec=codec), cleanup_policy="compact")
     assert answer.error_code == ErrorCode.INVALID_RECORD
@@ -104,7 +104,7 @@ def test_bad_records_are_named(codec: Compression) -> None:
 
 
 @pytest.mark.parametrize("codec", Compression)
-def test_records_out_of_the_bounds_of_time_are_named(codec: Compression) -> None:
+def test_a_refusal_lists_the_records_outside_the_timestamp_bounds(codec: Compression) -> None:
     now_ms = Node().clock.wall_ms()
     times = [now_ms, now_ms + 10_000, now_ms - 10_000, -1]
     data = encode_batch([(time_ms, None, b"v", ()) for time_ms in times], codec=codec)
@@ -115,7 +115,7 @@ def test_records_out_of_the_bounds_of_time_are_named(codec: Compression) -> None
 
 
 @pytest.mark.parametrize("codec", Compression)
-def test_a_record_may_lie_as_far_ahead_as_the_topic_says(codec: Compression) -> None:
+def test_the_topic_bounds_how_far_ahead_a_timestamp_may_be(codec: Compression) -> None:
     hour_ms = 60 * 60 * 1000
     now_ms = Node().clock.wall_ms()
     times = [now_ms + hour_ms, now_ms + hour_ms + 1, 10**14]
@@ -123,10 +123,10 @@ def test_a_record_may_lie_as_far_ahead_as_the_topic_says(codec: Compression) -> 
     answer = refused(data, message_timestamp_after_max_ms=str(hour_ms))
     assert answer.error_code == ErrorCode.INVALID_TIMESTAMP
     assert [each.batch_index for each in answer.record_errors] == [1, 2]
-    told = answer.record_errors[0].batch_index_error_message or ""
-    assert f"timestamp {times[1]} (2023-11-14 23:13:20 UTC)" in told
-    assert f"later than {times[0]} (2023-11-14 23:13:20 UTC)" in told
-    assert "message.timestamp.after.max.ms" in told
+    reason = answer.record_errors[0].batch_index_error_message or ""
+    assert f"timestamp {times[1]} (2023-11-14 23:13:20 UTC)" in reason
+    assert f"later than {times[0]} (2023-11-14 23:13:20 UTC)" in reason
+    assert "message.timestamp.after.max.ms" in reason
 
     async def story(broker: Broker) -> int:
         create(broker, message_timestamp_after_max_ms=str(hour_ms))
@@ -136,13 +136,13 @@ def test_a_record_may_lie_as_far_ahead_as_the_topic_says(codec: Compression) -> 
     assert Node().run(story) == 0
 
 
-def test_by_default_a_record_may_lie_an_hour_ahead() -> None:
+def test_the_default_bound_of_future_timestamps_is_an_hour() -> None:
     ahead_ms = Node().clock.wall_ms() + 60 * 60 * 1000 + 1
     answer = refused(encode_batch([(ahead_ms, None, b"v", ())]))
     assert answer.error_code == ErrorCode.INVALID_TIMESTAMP
 
 
-def test_where_records_are_not_checked_the_header_of_a_batch_is_judged() -> None:
+def test_without_record_validation_the_header_s_timestamp_is_checked() -> None:
     data = encode_batch([(2**42, None, b"v", ())])
     answer = refused(data, validate_records="false", message_timestamp_after_max_ms="3600000")
     assert answer.error_code == ErrorCode.INVALID_TIMESTAMP
@@ -150,9 +150,11 @@ def test_where_records_are_not_checked_the_header_of_a_batch_is_judged() -> None
 
 
 @pytest.mark.parametrize("codec", Compression)
-def test_the_record_that_is_malformed_is_named(codec: Compression) -> None:
+def test_a_refusal_names_the_malformed_record(codec: Compression) -> None:
     data = bytearray(encode_batch([(1, b"k", b"v", ())] * 3))
-    data[HEADER_BYTES + (len(data) - HEADER_BYTES) // 3 + 4] = 100  # a key's size
+    data[HEADER_BYTES + (len(data) - HEADER_BYTES) // 3 + 4] = (
+        100  # the key size of the second record
+    )
     answer = refused(recoded(bytes(data), codec))
     assert answer.error_code == ErrorCode.INVALID_RECORD
     assert [each.batch_index for each in answer.record_errors] == [1]
@@ -168,14 +170,14 @@ def test_the_record_that_is_malformed_is_named(codec: Compression) -> None:
         {"message_timestamp_after_max_ms": "3600000"},
     ],
 )
-def test_bombs_are_refused(configs: dict[str, str]) -> None:
+def test_decompression_bombs_are_refused(configs: dict[str, str]) -> None:
     answer = refused(bomb(), **configs)
     assert answer.error_code == ErrorCode.INVALID_RECORD
     assert "raise max.decompressed.bytes" in (answer.error_message or "")
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Compression if codec])
-def test_a_refused_bomb_names_its_size_the_setting_and_what_to_do(codec: Compression) -> None:
+def test_the_refusal_of_a_bomb_names_its_size_and_the_setting(codec: Compression) -> None:
     data = recoded(encode_batch([(1, None, bytes(100_000), ())]), codec)
     answer = refused(data, max_decompressed_bytes="50000")
     assert answer.error_code == ErrorCode.INVALID_RECORD
@@ -186,7 +188,7 @@ def test_a_refused_bomb_names_its_size_the_setting_and_what_to_do(codec: Compres
     )
 
 
-def test_the_bound_is_the_topic_s() -> None:
+def test_max_decompressed_bytes_is_a_setting_of_the_topic() -> None:
     data = recoded(encode_batch([(1, None, bytes(5_000), ())]), Compression.ZSTD)
     assert refused(data, max_decompressed_bytes="5000").error_code == ErrorCode.INVALID_RECORD
 
@@ -197,7 +199,7 @@ def test_the_bound_is_the_topic_s() -> None:
     assert Node().run(story) == 0
 
 
-def test_without_validation_a_batch_is_taken_by_its_header() -> None:
+def test_without_record_validation_a_batch_of_garbage_is_appended() -> None:
     async def story(broker: Broker) -> None:
         create(broker, validate_records="false")
         garbage = sealed(bytearray(batch(b"x")[:HEADER_BYTES]) + b"\xff" * 30)
@@ -207,8 +209,8 @@ def test_without_validation_a_batch_is_taken_by_its_header() -> None:
     Node().run(story)
 
 
-def test_the_newest_time_of_the_header_is_made_true() -> None:
-    """Retention and searches by time go by it; Kafka corrects it, too."""
+def test_the_broker_corrects_the_max_timestamp_of_a_header() -> None:
+    """Retention and searches by time use it; Kafka corrects it, too."""
 
     async def story(broker: Broker) -> None:
         create(broker)
@@ -223,7 +225,7 @@ def test_the_newest_time_of_the_header_is_made_true() -> None:
     Node().run(story)
 
 
-def test_others_are_answered_while_records_are_checked() -> None:
+def test_other_requests_are_answered_during_a_record_check() -> None:
     thread = HeldThread("streamlog-records")
     thread.held = True
     threads = {"streamlog-records": thread}
@@ -255,7 +257,7 @@ def test_others_are_answered_while_records_are_checked() -> None:
     asyncio.run(main())
 
 
-def test_who_waits_for_a_check_is_told_that_the_broker_ends() -> None:
+def test_closing_the_broker_fails_a_produce_whose_check_is_pending() -> None:
     async def story(broker: Broker) -> asyncio.Future[object]:
         create(broker)
         return later(broker, produce_request(batch(b"0", codec=Compression.ZSTD)))
@@ -264,7 +266,7 @@ def test_who_waits_for_a_check_is_told_that_the_broker_ends() -> None:
         Node().run(story).result()
 
 
-def test_a_refusal_that_nobody_reads_hangs_up() -> None:
+def test_a_refused_produce_with_acks_0_closes_the_connection() -> None:
     async def story(broker: Broker, one: Peer) -> None:
         create(broker)
         good, bad = batch(b"0", codec=Compression.GZIP), bomb(70 * MIB)

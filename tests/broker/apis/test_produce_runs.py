@@ -1,4 +1,4 @@
-"""Produce requests sent one behind the other, over a socket: each gets its own answer, in order."""
+"""Pipelined produce requests over a socket: each gets its own response, in order."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.broker.node import at, batch, create, fetch_request, produce_request,
 from tests.broker.server.test_socket_server import Peer, peer
 
 FETCH_VERSION = 12
-"""The last one that names topics."""
+"""The last version that names topics."""
 FLUSHES = ["os", "always"]
 Story = Callable[[Broker, Peer], Awaitable[None]]
 
@@ -52,7 +52,7 @@ def serve(story: Story, *, flush: str = "os", files: MemoryFiles | None = None) 
 
 
 def send(one: Peer, requests: Sequence[Message], version: int | None = None) -> None:
-    """All of them by one write, numbered from 0."""
+    """Send all requests by one write, numbered from 0."""
     frames = []
     for number, request in enumerate(requests):
         api = api_of(type(request))
@@ -83,7 +83,7 @@ async def read(one: Peer, topic: str, index: int = 0) -> list[bytes]:
 
 @pytest.mark.parametrize("flush", FLUSHES)
 @pytest.mark.parametrize("version", range(3, api_of(ProduceRequest).max_version + 1))
-def test_requests_alike_are_answered_in_order(version: int, flush: str) -> None:
+def test_pipelined_requests_are_answered_in_order(version: int, flush: str) -> None:
     async def story(broker: Broker, one: Peer) -> None:
         create(broker)
         sent = [batch(b"%d" % number, b"+") for number in range(20)]
@@ -99,7 +99,7 @@ def test_requests_alike_are_answered_in_order(version: int, flush: str) -> None:
 
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
 def test_a_transactional_batch_needs_a_transactional_id(codec: Compression) -> None:
-    """Kafka answers so before it looks at the topic, for single requests and for runs alike."""
+    """Kafka checks this before it looks at the topic, for single requests and for runs."""
     rows = [(1_000, None, b"x", ())]
     options = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
     without_begin = encode_batch(rows, codec=codec, transactional=True, **options)
@@ -143,33 +143,33 @@ def test_partitions_and_topics_may_alternate(flush: str) -> None:
     async def story(broker: Broker, one: Peer) -> None:
         create(broker, partitions=2)
         create(broker, "another", partitions=1)
-        places = [("t", 0), ("another", 0), ("t", 1), ("t", 0), ("nowhere", 0), ("t", 9)] * 4
+        targets = [("t", 0), ("another", 0), ("t", 1), ("t", 0), ("nowhere", 0), ("t", 9)] * 4
         send(
             one,
             [
                 produce_request(batch(b"%d" % number), topic=topic, index=index)
-                for number, (topic, index) in enumerate(places)
+                for number, (topic, index) in enumerate(targets)
             ],
         )
-        found = await answers(one, len(places))
-        for place in set(places):
+        found = await answers(one, len(targets))
+        for target in set(targets):
             there = [
                 (each.index, each.error_code, each.base_offset)
-                for each, where in zip(found, places, strict=True)
-                if where == place
+                for each, where in zip(found, targets, strict=True)
+                if where == target
             ]
             unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if place in {("nowhere", 0), ("t", 9)}:
-                assert set(there) == {(place[1], unknown, -1)}
+            if target in {("nowhere", 0), ("t", 9)}:
+                assert set(there) == {(target[1], unknown, -1)}
             else:
-                assert there == [(place[1], 0, offset) for offset in range(len(there))]
+                assert there == [(target[1], 0, offset) for offset in range(len(there))]
         assert await read(one, "another") == [b"1", b"7", b"13", b"19"]
 
     serve(story, flush=flush)
 
 
 @pytest.mark.parametrize("flush", FLUSHES)
-def test_one_that_is_refused_disturbs_no_other(flush: str) -> None:
+def test_a_refused_request_leaves_the_others_unaffected(flush: str) -> None:
     async def story(broker: Broker, one: Peer) -> None:
         create(broker)
         good = batch(b"x")
@@ -192,7 +192,7 @@ def test_one_that_is_refused_disturbs_no_other(flush: str) -> None:
 
 
 @pytest.mark.parametrize("flush", FLUSHES)
-def test_other_requests_in_between_keep_their_places(flush: str) -> None:
+def test_other_requests_between_produces_keep_their_order(flush: str) -> None:
     async def story(broker: Broker, one: Peer) -> None:
         create(broker)
         ours = produce_request(batch(b"x"))
@@ -210,7 +210,7 @@ def test_other_requests_in_between_keep_their_places(flush: str) -> None:
     serve(story, flush=flush)
 
 
-def test_good_ones_before_garbage_are_taken() -> None:
+def test_requests_before_garbage_on_the_connection_are_appended() -> None:
     async def story(broker: Broker, one: Peer) -> None:
         create(broker)
         send(one, [produce_request(batch(b"x"))] * 3)
@@ -222,7 +222,7 @@ def test_good_ones_before_garbage_are_taken() -> None:
 
 
 @pytest.mark.parametrize("flush", FLUSHES)
-def test_more_than_one_run_takes(flush: str) -> None:
+def test_more_requests_than_a_run_holds_are_answered_in_order(flush: str) -> None:
     async def story(broker: Broker, one: Peer) -> None:
         create(broker)
         count = 2 * RUN_MAX + 10
@@ -232,7 +232,7 @@ def test_more_than_one_run_takes(flush: str) -> None:
     serve(story, flush=flush)
 
 
-def test_a_sync_that_fails_is_the_answer_of_all_that_wait_for_it() -> None:
+def test_a_failed_sync_fails_all_requests_that_wait_for_it() -> None:
     files = MemoryFiles()
 
     async def story(broker: Broker, one: Peer) -> None:
@@ -254,7 +254,7 @@ def test_a_sync_that_fails_is_the_answer_of_all_that_wait_for_it() -> None:
         serve(story, flush="always", files=files)
 
 
-def test_a_reader_that_waits_is_woken_by_a_run() -> None:
+def test_a_run_completes_a_waiting_fetch() -> None:
     async def story(broker: Broker, one: Peer) -> None:
         create(broker)
         send(one, [produce_request(batch(b"x"))])

@@ -1,4 +1,4 @@
-"""What a job has staged counts all at once and once, whatever happens to the broker meanwhile."""
+"""Publications: the staged records of a job count all at once and exactly once, despite crashes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ LIVES = 4
 
 
 def torn_by(chance: Random) -> Tear:
-    """Of what was not synced any part may be on disk."""
+    """Keep a random part of the bytes that were written but not synced."""
     return lambda synced, written: written[: chance.randint(len(synced), len(written))]
 
 
@@ -96,7 +96,7 @@ async def staged(broker: Broker, *, job: str = "job") -> None:
 
 
 def committed(broker: Broker, index: int) -> Iterator[LogRecord]:
-    """What readers of committed records see."""
+    """Yield the records that a read_committed reader sees."""
     log, end = broker.directory.log("t", index), broker._partitions.last_stable_offset("t", index)
     gone = log.aborted(0, end) if end else []
     position = 0
@@ -125,11 +125,11 @@ async def position(broker: Broker, group: str) -> tuple[int, str | None]:
         ]
     )
     (found,) = (await ask(broker, request, OffsetFetchResponse)).groups
-    (place,) = found.topics[0].partitions
-    return place.committed_offset, place.metadata
+    (entry,) = found.topics[0].partitions
+    return entry.committed_offset, entry.metadata
 
 
-def test_compressed_batches_of_a_job_are_checked_beside_the_loop() -> None:
+def test_compressed_batches_of_a_job_are_checked_off_the_event_loop() -> None:
     async def story(broker: Broker) -> None:
         create(broker, max_decompressed_bytes="5000")
         for name, value in (("s", b"small"), ("b", bytes(100_000))):
@@ -139,11 +139,11 @@ def test_compressed_batches_of_a_job_are_checked_beside_the_loop() -> None:
             topics = [PublishTopic(name="t", partitions=[part])]
             request = PublishRequest(job_id=name, topics=topics)
             begun = asyncio.ensure_future(ask(broker, request, PublishResponse))
-            was_beside = False
+            was_checking = False
             while not begun.done():
-                was_beside |= broker.checks.is_busy(NO_CONNECTION)
+                was_checking |= broker.checks.is_busy(NO_CONNECTION)
                 await asyncio.sleep(0)
-            assert was_beside
+            assert was_checking
             answer = await begun
             if name == "s":
                 assert answer.error_code == 0, answer
@@ -155,7 +155,7 @@ def test_compressed_batches_of_a_job_are_checked_beside_the_loop() -> None:
     Node().run(story)
 
 
-def test_what_was_staged_is_in_the_log_with_the_offsets_of_a_group() -> None:
+def test_publishing_appends_staged_records_and_commits_group_offsets() -> None:
     async def story(broker: Broker) -> None:
         await staged(broker)
         await produce(broker, batch(b"before"))
@@ -173,7 +173,7 @@ def test_what_was_staged_is_in_the_log_with_the_offsets_of_a_group() -> None:
     Node().run(story)
 
 
-def test_a_job_is_published_once_also_after_a_restart() -> None:
+def test_a_job_is_published_only_once_even_after_a_restart() -> None:
     node = Node()
 
     async def publish(broker: Broker) -> PublishResponse:
@@ -192,7 +192,7 @@ async def look(broker: Broker) -> list[list[bytes | None]]:
     return seen(broker)
 
 
-def test_two_who_publish_the_same_job_at_once_get_the_same_answer() -> None:
+def test_concurrent_publications_of_one_job_get_one_result() -> None:
     async def story(broker: Broker) -> None:
         await staged(broker)
         answers = await asyncio.gather(
@@ -205,7 +205,7 @@ def test_two_who_publish_the_same_job_at_once_get_the_same_answer() -> None:
     Node().run(story)
 
 
-def test_records_of_the_request_go_behind_the_segments() -> None:
+def test_records_in_the_request_are_appended_after_the_segments() -> None:
     async def story(broker: Broker) -> None:
         await staged(broker)
         request = publishing()
@@ -267,7 +267,7 @@ def own_topic(request: PublishRequest) -> None:
         (own_topic, ErrorCode.INVALID_REQUEST, "only brokers write it"),
     ],
 )
-def test_of_a_job_that_is_wrong_in_one_place_nothing_counts(
+def test_an_error_in_one_part_of_a_job_publishes_nothing(
     spoil: object, code: ErrorCode, words: str
 ) -> None:
     async def story(broker: Broker) -> None:
@@ -278,14 +278,14 @@ def test_of_a_job_that_is_wrong_in_one_place_nothing_counts(
         assert response.error_code == code
         assert words in (response.error_message or "")
         assert seen(broker) == [[], []]
-        # What was staged is still there, for an attempt that is right.
+        # The staged records are kept for a correct attempt.
         assert (await ask(broker, publishing(), PublishResponse)).error_code == 0
         assert seen(broker) == WHOLE
 
     Node().run(story)
 
 
-def test_a_group_with_members_is_refused_and_nothing_counts() -> None:
+def test_a_group_with_members_is_refused_and_nothing_is_published() -> None:
     async def story(broker: Broker) -> None:
         await staged(broker)
         joining = JoinGroupRequest(
@@ -305,7 +305,7 @@ def test_a_group_with_members_is_refused_and_nothing_counts() -> None:
     Node().run(story)
 
 
-def test_what_was_dropped_can_not_be_published() -> None:
+def test_dropped_records_cannot_be_published() -> None:
     async def story(broker: Broker) -> None:
         await staged(broker)
         for _ in range(2):
@@ -317,7 +317,7 @@ def test_what_was_dropped_can_not_be_published() -> None:
     Node().run(story)
 
 
-def test_a_piece_may_come_twice_and_none_may_be_left_out() -> None:
+def test_a_piece_may_be_staged_twice_but_not_left_out() -> None:
     async def story(broker: Broker) -> None:
         create(broker, partitions=2)
 
@@ -341,7 +341,7 @@ def test_a_piece_may_come_twice_and_none_may_be_left_out() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_power_cuts_leave_all_of_it_or_nothing_and_the_next_attempt_completes_it(seed: int) -> None:
+def test_power_cuts_leave_a_publication_whole_or_absent_and_retriable(seed: int) -> None:
     chance, node = Random(seed), Node()
 
     def life(turns: int) -> None:
@@ -380,7 +380,7 @@ def test_power_cuts_leave_all_of_it_or_nothing_and_the_next_attempt_completes_it
     node.run(complete)
 
 
-def test_a_receipt_reads_as_it_was_written() -> None:
+def test_a_receipt_round_trips() -> None:
     topics = [
         PublishedTopic(
             name="t",

@@ -26,7 +26,7 @@ def quorum_of(requests: QuorumRequests, topic: str = METADATA_TOPIC) -> Describe
     return described
 
 
-def test_the_leader_knows_how_far_everybody_is() -> None:
+def test_describe_quorum_reports_the_log_end_offset_of_every_replica() -> None:
     async def story(loop: SimulatedLoop) -> None:
         cluster = Cluster(loop, observers=(OBSERVER,))
         cluster.start()
@@ -48,9 +48,9 @@ def test_the_leader_knows_how_far_everybody_is() -> None:
             if voter != leader.controller_id:
                 assert 0 <= wall_ms - state.last_fetch_timestamp < 1_000
         other = next(each for each in cluster.members if each is not leader)
-        told = quorum_of(QuorumRequests(other))
-        assert told.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert told.leader_id == leader.controller_id
+        redirected = quorum_of(QuorumRequests(other))
+        assert redirected.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert redirected.leader_id == leader.controller_id
         unknown = quorum_of(QuorumRequests(leader), "orders")
         assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         for node in cluster.nodes.values():
@@ -59,7 +59,7 @@ def test_the_leader_knows_how_far_everybody_is() -> None:
     assert live(story, 1).errors == ()
 
 
-def test_what_is_meant_for_others_is_refused() -> None:
+def test_requests_of_another_cluster_and_empty_ones_are_refused() -> None:
     async def story(loop: SimulatedLoop) -> None:
         cluster = Cluster(loop, voters=(1,))
         requests = QuorumRequests(cluster.nodes[1].start())

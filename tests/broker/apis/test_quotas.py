@@ -1,4 +1,4 @@
-"""Quotas of clients: set, looked at, kept, and the most specific one holds."""
+"""Client quotas: altered, described and kept; the most specific one applies."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def described(
     ]
 
 
-def test_the_most_specific_holds() -> None:
+def test_the_most_specific_quota_applies() -> None:
     levels: list[tuple[Entity, tuple[str | None, str | None]]] = [
         (((CLIENT_ID, None),), (None, "c")),
         (((CLIENT_ID, "c"),), (None, "c")),
@@ -100,7 +100,7 @@ def test_the_most_specific_holds() -> None:
     assert len(table) == 0
 
 
-def test_quotas_are_set_described_kept_and_removed(node: Node) -> None:
+def test_quotas_are_altered_described_kept_and_removed(node: Node) -> None:
     async def story(broker: Broker) -> None:
         answers = await alter(
             broker,
@@ -145,7 +145,7 @@ def test_quotas_are_set_described_kept_and_removed(node: Node) -> None:
     node.run(again)
 
 
-def test_quotas_that_are_not_enforced_are_kept_and_told(
+def test_unenforced_quotas_are_kept_with_a_warning(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
     kept: list[tuple[Names, dict[str, float]]] = [
@@ -185,7 +185,7 @@ def test_quotas_that_are_not_enforced_are_kept_and_told(
         ({"client-id": "c"}, {"producer_byte_rate": float("inf")}, "whole number"),
     ],
 )
-def test_what_is_not_honoured_is_refused(
+def test_an_invalid_quota_is_refused(
     node: Node, entity: Names, rates: dict[str, float], says: str
 ) -> None:
     async def story(broker: Broker) -> None:
@@ -198,7 +198,7 @@ def test_what_is_not_honoured_is_refused(
     node.run(story)
 
 
-def test_an_entity_that_is_in_twice_is_refused_and_others_are_not(node: Node) -> None:
+def test_an_entity_listed_twice_is_refused_and_others_are_altered(node: Node) -> None:
     async def story(broker: Broker) -> None:
         answers = await alter(
             broker,
@@ -223,7 +223,7 @@ def test_an_entity_that_is_in_twice_is_refused_and_others_are_not(node: Node) ->
         [QuotaFilter(entity_type="user", match_type=ANY, match=None)] * 2,
     ],
 )
-def test_filters_that_mean_nothing_are_refused(node: Node, wrong: list[QuotaFilter]) -> None:
+def test_invalid_filters_are_refused(node: Node, wrong: list[QuotaFilter]) -> None:
     async def story(broker: Broker) -> None:
         request = DescribeClientQuotasRequest(components=wrong)
         response = await ask(broker, request, DescribeClientQuotasResponse)
@@ -245,7 +245,7 @@ NAMES = st.none() | st.sampled_from(["u", "v"])
         ),
     )
 )
-def test_what_is_kept_is_what_was_set(rates: dict[Entity, dict[str, int]]) -> None:
+def test_quotas_survive_a_restart_unchanged(rates: dict[Entity, dict[str, int]]) -> None:
     node = Node(files=MemoryFiles())
     table = QuotaTable(rates)
 
@@ -260,7 +260,7 @@ def test_what_is_kept_is_what_was_set(rates: dict[Entity, dict[str, int]]) -> No
     node.run(again)
 
 
-def test_a_quota_holds_for_connections_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_quota_applies_to_open_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweeping, "SWEEP_MS", 10)
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""Each API with and without what its rule asks for, on a broker with ACLs."""
+"""Every API with and without the ACL that its rule requires."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ async def allow(broker: Broker, *needs: Need) -> None:
 
 
 def codes(value: object) -> set[int]:
-    """Every error in a response."""
+    """Collect every error code in a response."""
     if isinstance(value, list):
         return {code for each in value for code in codes(each)}
     if not isinstance(value, Struct):
@@ -445,14 +445,14 @@ def test_every_api_has_a_rule() -> None:
     MATRIX,
     ids=[f"{type(make()).__name__}-{need[2].name}" for make, need in MATRIX],
 )
-def test_the_matrix(make: Callable[[], Message], need: Need) -> None:
+def test_each_api_needs_the_acl_of_its_rule(make: Callable[[], Message], need: Need) -> None:
     kind = need[0]
-    # What a topic does not allow to create, the cluster may; the refusal is the topic's.
+    # CREATE on the cluster also allows it; the refusal is the topic's in both cases.
     refused = REFUSED[TOPIC if isinstance(make(), CreateTopicsRequest) else kind]
 
     async def story(broker: Broker) -> None:
         create(broker)
-        assert refused in codes(await asked(broker, make())), "nobody has allowed it"
+        assert refused in codes(await asked(broker, make())), "no ACL allows it"
         wrong = (kind, "other" if kind is not CLUSTER else need[1], need[2])
         if kind is not CLUSTER:
             await allow(broker, wrong)
@@ -465,7 +465,7 @@ def test_the_matrix(make: Callable[[], Message], need: Need) -> None:
     node().run(story)
 
 
-def test_a_publication_needs_its_id_its_topics_and_its_group() -> None:
+def test_a_publication_needs_acls_for_its_job_topics_and_group() -> None:
     def publishing() -> PublishRequest:
         offsets = [PublishOffsetTopic(name="u", partitions=[PublishOffset(committed_offset=0)])]
         places = [PublishPartition(records=batch(b"x"))]
@@ -496,7 +496,7 @@ def test_a_publication_needs_its_id_its_topics_and_its_group() -> None:
     node().run(story)
 
 
-def test_a_transaction_needs_its_id_its_topics_and_its_group() -> None:
+def test_a_transaction_needs_acls_for_its_id_topics_and_group() -> None:
     x = (TRANSACTION, "x")
     denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
@@ -546,7 +546,7 @@ def test_a_transaction_needs_its_id_its_topics_and_its_group() -> None:
     node().run(story)
 
 
-def test_transactions_are_told_to_who_may_know_of_them() -> None:
+def test_list_transactions_shows_only_describable_ids() -> None:
     async def story(broker: Broker) -> None:
         for name in ("x", "y"):
             begin = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=1_000)
@@ -559,7 +559,7 @@ def test_transactions_are_told_to_who_may_know_of_them() -> None:
     node().run(story)
 
 
-def test_one_topic_of_two() -> None:
+def test_an_unauthorized_topic_does_not_affect_an_authorized_one() -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         create(broker, "u")
@@ -576,7 +576,7 @@ def test_one_topic_of_two() -> None:
         wanted.topics.append(FetchTopic(topic="u", partitions=[at(0)]))
         fetched = await asked(broker, wanted, version=12)
         assert isinstance(fetched, FetchResponse)
-        assert fetched.session_id == 0, "none was asked for"
+        assert fetched.session_id == 0, "no session was requested"
         assert {each.topic: codes(each) for each in fetched.responses} == {
             "t": {0},
             "u": {ErrorCode.TOPIC_AUTHORIZATION_FAILED},
@@ -585,7 +585,7 @@ def test_one_topic_of_two() -> None:
     node().run(story)
 
 
-def test_acls_are_asked_for_all_that_a_session_stands_for() -> None:
+def test_incremental_fetches_check_acls_for_all_session_partitions() -> None:
     denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
     async def story(broker: Broker) -> None:
@@ -614,7 +614,7 @@ def test_acls_are_asked_for_all_that_a_session_stands_for() -> None:
         await asked(broker, produce_request(batch(b"x"), topic="u"), principal=IN_PROCESS)
         filters = [anything(principal_filter="User:alice", resource_name_filter="u")]
         await asked(broker, DeleteAclsRequest(filters=filters), principal=IN_PROCESS)
-        assert await news() == {"u": {denied}}, "what has come since may not be seen"
+        assert await news() == {"u": {denied}}, "the new record is not readable"
         await asked(broker, produce_request(batch(b"x")), principal=IN_PROCESS)
         assert await news() == {"t": {0}, "u": {denied}}
         assert await news("User:bob") == {"t": {denied}, "u": {denied}}, "the session is alice's"
@@ -624,7 +624,7 @@ def test_acls_are_asked_for_all_that_a_session_stands_for() -> None:
     node().run(story)
 
 
-def test_who_may_read_nothing_of_a_session_is_answered_at_once() -> None:
+def test_a_session_without_readable_partitions_is_answered_at_once() -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         request = fetch_request(at(0), max_wait_ms=60_000)
@@ -636,12 +636,12 @@ def test_who_may_read_nothing_of_a_session_is_answered_at_once() -> None:
 
 
 @pytest.mark.parametrize("state", [False, True])
-def test_a_replica_is_who_may_act_on_the_cluster(state: bool) -> None:
+def test_a_replica_fetch_needs_cluster_action(state: bool) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         await allow(broker, (*T, OP.READ))
         request = fetch_request(at(0))
-        if state:  # as from version 15 on (KIP-903)
+        if state:  # as from version 15 (KIP-903)
             request.replica_state = FetchingReplica(replica_id=1)
         else:
             request.replica_id = 1
@@ -651,7 +651,7 @@ def test_a_replica_is_who_may_act_on_the_cluster(state: bool) -> None:
     node().run(story)
 
 
-def test_a_fetch_that_waits_is_answered() -> None:
+def test_an_authorized_fetch_can_wait_for_records() -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         await allow(broker, (*G, OP.READ))
@@ -670,7 +670,7 @@ def test_a_fetch_that_waits_is_answered() -> None:
     node().run(story)
 
 
-def test_topics_by_id() -> None:
+def test_a_refusal_by_topic_id_does_not_reveal_the_name() -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         topic_id = broker.directory.topics["t"].topic_id
@@ -693,8 +693,8 @@ def test_topics_by_id() -> None:
 
 
 @pytest.mark.parametrize("version", [10, 11])
-def test_metadata_by_id_is_refused_as_kafka_does_it_before_version_12(version: int) -> None:
-    """Kafka refuses the whole request before it looks at rights; the names in it are kept."""
+def test_metadata_by_topic_id_is_an_invalid_request_before_version_12(version: int) -> None:
+    """Kafka refuses the request before it checks ACLs; the response keeps the request's names."""
 
     async def story(broker: Broker) -> None:
         create(broker)
@@ -708,7 +708,7 @@ def test_metadata_by_id_is_refused_as_kafka_does_it_before_version_12(version: i
 
 
 @pytest.mark.parametrize("version", [0, 12])
-def test_metadata_does_not_tell_of_what_may_not_be_seen(version: int) -> None:
+def test_metadata_hides_topics_without_describe_access(version: int) -> None:
     async def story(broker: Broker) -> None:
         for name in ("t", "u", "v"):
             create(broker, name)
@@ -724,7 +724,7 @@ def test_metadata_does_not_tell_of_what_may_not_be_seen(version: int) -> None:
     node().run(story)
 
 
-def test_who_may_not_create_topics_makes_none_by_asking() -> None:
+def test_metadata_creates_a_topic_only_with_create_access() -> None:
     async def story(broker: Broker) -> None:
         await allow(broker, (TOPIC, "new", OP.READ))
         request = MetadataRequest(topics=[MetadataRequestTopic(name="new")])
@@ -740,12 +740,12 @@ def test_who_may_not_create_topics_makes_none_by_asking() -> None:
     node().run(story)
 
 
-def test_what_may_be_done_is_told() -> None:
+def test_authorized_operations_are_reported_on_request() -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         await allow(broker, (*T, OP.WRITE), (*G, OP.READ))
 
-        async def told() -> tuple[int, int, int, int]:
+        async def reported() -> tuple[int, int, int, int]:
             topics = MetadataRequest(
                 topics=[MetadataRequestTopic(name="t")],
                 include_topic_authorized_operations=True,
@@ -766,14 +766,14 @@ def test_what_may_be_done_is_told() -> None:
                 groups.groups[0].authorized_operations,
             )
 
-        assert await told() == (1 << 4 | 1 << 8, 0, 0, 1 << 3 | 1 << 8)
+        assert await reported() == (1 << 4 | 1 << 8, 0, 0, 1 << 3 | 1 << 8)
         await allow(broker, (*C, OP.DESCRIBE))
-        assert (await told())[1:3] == (1 << 8, 1 << 8)
+        assert (await reported())[1:3] == (1 << 8, 1 << 8)
 
     node().run(story)
 
 
-def test_positions_are_of_groups_and_of_topics() -> None:
+def test_committed_offsets_need_acls_for_the_group_and_the_topic() -> None:
     def commit(*topics: str) -> OffsetCommitRequest:
         return OffsetCommitRequest(
             group_id="g",
@@ -819,8 +819,8 @@ def test_positions_are_of_groups_and_of_topics() -> None:
     node().run(story)
 
 
-def test_positions_by_topic_id_are_of_groups_and_of_topics() -> None:
-    """An unknown id tells nobody anything; one that may not be used is refused by its id."""
+def test_committed_offsets_by_topic_id_need_acls_for_group_and_topic() -> None:
+    """An unknown id is answered as an unknown topic; an unauthorized one is refused by its id."""
     nowhere = b"\xff" * 16
 
     def commit(*ids: bytes) -> OffsetCommitRequest:
@@ -849,19 +849,19 @@ def test_positions_by_topic_id_are_of_groups_and_of_topics() -> None:
             nowhere: {group},
         }
         await allow(broker, (*G, OP.READ), (*T, OP.READ))
-        told = {t: {0}, u: {topic}, nowhere: {unknown}}
+        reported = {t: {0}, u: {topic}, nowhere: {unknown}}
         committed = await asked(broker, commit(t, u, nowhere))
-        assert {each.topic_id: codes(each) for each in committed.topics} == told
+        assert {each.topic_id: codes(each) for each in committed.topics} == reported
         await asked(broker, commit(u), principal=IN_PROCESS)
         found = (await asked(broker, positions(t, u, nowhere))).groups[0]
-        assert {each.topic_id: codes(each) for each in found.topics} == told
+        assert {each.topic_id: codes(each) for each in found.topics} == reported
         every = (await asked(broker, positions())).groups[0]
         assert [each.topic_id for each in every.topics] == [t]
 
     node().run(story)
 
 
-def test_groups_that_may_not_be_seen_are_not_listed() -> None:
+def test_list_groups_shows_only_describable_groups() -> None:
     async def story(broker: Broker) -> None:
         for name in ("g", "h"):
             joined = JoinGroupRequest(
@@ -879,7 +879,7 @@ def test_groups_that_may_not_be_seen_are_not_listed() -> None:
     node().run(story)
 
 
-def test_who_waits_for_no_answer_is_hung_up_on() -> None:
+def test_an_unauthorized_produce_with_acks_0_raises() -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         request = produce_request(batch(b"x"))
@@ -890,7 +890,7 @@ def test_who_waits_for_no_answer_is_hung_up_on() -> None:
     node().run(story)
 
 
-def test_writing_somewhere_is_enough_for_a_producer_id() -> None:
+def test_write_access_to_any_topic_allows_a_producer_id() -> None:
     async def story(broker: Broker) -> None:
         await allow(broker, (TOPIC, "whatever", OP.WRITE))
         response = await asked(broker, InitProducerIdRequest(transactional_id=None))
@@ -899,7 +899,7 @@ def test_writing_somewhere_is_enough_for_a_producer_id() -> None:
     node().run(story)
 
 
-def test_acls_outlive_a_restart_and_are_deleted() -> None:
+def test_acls_survive_a_restart_and_can_be_deleted() -> None:
     one = node(super_users="User:root")
 
     async def before(broker: Broker) -> None:
@@ -960,7 +960,7 @@ def test_acls_outlive_a_restart_and_are_deleted() -> None:
         (TOPIC, "t", OP.READ, {"resource_pattern_type": Pattern.MATCH}),
     ],
 )
-def test_an_acl_that_can_not_be_meant(kind: int, name: str, operation: int, more: Any) -> None:
+def test_an_invalid_acl_is_refused(kind: int, name: str, operation: int, more: Any) -> None:
     async def story(broker: Broker) -> None:
         request = CreateAclsRequest(
             creations=[creation(kind, name, operation, **more)]  # type: ignore[arg-type]  # as it comes
@@ -975,7 +975,7 @@ def test_an_acl_that_can_not_be_meant(kind: int, name: str, operation: int, more
     node().run(story)
 
 
-def test_without_an_authorizer_there_are_no_acls() -> None:
+def test_without_an_authorizer_acl_requests_are_refused() -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         for request in (
@@ -991,13 +991,13 @@ def test_without_an_authorizer_there_are_no_acls() -> None:
     node(authorizer="none").run(story)
 
 
-def test_a_super_user_has_to_be_a_principal() -> None:
+def test_a_super_user_must_be_a_principal() -> None:
     with pytest.raises(ConfigError, match=r"super\.users: 'root'"):
         node(super_users="root").run(lambda _: asyncio.sleep(0))
 
 
-def test_what_is_taken_away_holds_for_the_next_request_that_looks_like_the_last() -> None:
-    """Requests that look alike are read by their likeness elsewhere, but not where each counts."""
+def test_a_deleted_acl_applies_to_the_next_identical_request() -> None:
+    """The shortcut for requests that repeat the one before must not skip the authorizer."""
 
     async def story(broker: Broker) -> None:
         create(broker)

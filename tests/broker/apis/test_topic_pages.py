@@ -1,4 +1,4 @@
-"""Topics page by page: every partition once, in order, whatever fits on a page."""
+"""DescribeTopicPartitions: pages hold every partition once, in order, at any page size."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def page_of(
     return await ask(broker, request, DescribeTopicPartitionsResponse)
 
 
-def test_what_is_told_of_a_topic(node: Node) -> None:
+def test_a_page_describes_topics_and_partitions(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker, "b")
         create(broker, "a", 2)
@@ -82,7 +82,7 @@ def test_internal_topics_are_marked(node: Node) -> None:
     node.run(story)
 
 
-def test_a_topic_that_is_missing_is_told_where_it_was_named(node: Node) -> None:
+def test_named_topics_that_are_missing_or_invalid_are_reported(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker, "b")
         page = await page_of(broker, wanted("c", "b", "b", "a b"))
@@ -96,7 +96,7 @@ def test_a_topic_that_is_missing_is_told_where_it_was_named(node: Node) -> None:
     topics=st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 5), max_size=5),
     limit=st.integers(-1, 7),
 )
-def test_pages_have_everything_once(topics: Mapping[str, int], limit: int) -> None:
+def test_pages_hold_every_partition_once(topics: Mapping[str, int], limit: int) -> None:
     async def story(broker: Broker) -> None:
         for name, partitions in topics.items():
             create(broker, name, partitions)
@@ -131,9 +131,7 @@ def test_no_page_is_larger_than_the_broker_allows(
 
 
 @pytest.mark.parametrize("cursor", [("b", -1), ("c", 0)])
-def test_a_cursor_points_to_a_partition_that_could_be_among_the_topics(
-    node: Node, cursor: tuple[str, int]
-) -> None:
+def test_a_cursor_outside_the_named_topics_is_refused(node: Node, cursor: tuple[str, int]) -> None:
     async def story(broker: Broker) -> None:
         create(broker, "b")
         page = await page_of(broker, wanted("b", cursor=cursor))
@@ -142,7 +140,7 @@ def test_a_cursor_points_to_a_partition_that_could_be_among_the_topics(
     node.run(story)
 
 
-def test_a_topic_that_is_gone_since_the_page_before_is_passed_over(node: Node) -> None:
+def test_a_cursor_at_a_deleted_topic_continues_with_the_next_one(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker, "a")
         create(broker, "c")
@@ -154,7 +152,7 @@ def test_a_topic_that_is_gone_since_the_page_before_is_passed_over(node: Node) -
     node.run(story)
 
 
-def test_what_may_not_be_described_takes_no_room_and_is_in_no_cursor() -> None:
+def test_unauthorized_topics_take_no_room_on_a_page_or_in_a_cursor() -> None:
     guarded = Node(config=BrokerConfig(flush="os", security=SecurityConfig(authorizer="standard")))
 
     async def seen(
@@ -175,7 +173,7 @@ def test_what_may_not_be_described_takes_no_room_and_is_in_no_cursor() -> None:
         assert page.topics[0].topic_authorized_operations == 1 << OP.DESCRIBE
         page = await seen(broker, cursor=("d", 0))
         assert (shown(page), where(page)) == ([("d", 0, [0])], None)
-        # The cursor's topic may have been taken from this reader since the page before.
+        # This reader may have lost access to the cursor's topic since the last page.
         page = await seen(broker, cursor=("c", 0))
         assert (shown(page), where(page)) == ([("d", 0, [0])], None)
         page = await seen(broker, "a", "b", "c", "d", cursor=("c", 0))
