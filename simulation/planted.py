@@ -52,40 +52,40 @@ SWITCHES: Final = (
     _isr(
         None,
         "joins_before_epoch_start",
-        test="test_leader_replica.py::test_nobody_joins_below_the_beginning_of_the_epoch",
+        test="test_leader_replica.py::test_a_replica_below_the_epoch_start_does_not_join_the_isr",
     ),
     _isr(63, "repeats_fetch_ids"),
     _isr(
         None,
         "takes_old_metadata",
-        test="test_replica.py::test_what_is_older_than_its_registration_is_ignored",
+        test="test_replica.py::test_metadata_older_than_the_registration_is_ignored",
     ),
     _isr(0, "ignores_min_insync_in_commits", "ignores_min_insync_in_answers"),
     _isr(
         None,
         "ignores_min_insync_in_commits",
-        test="test_leader_replica.py::test_too_few_in_sync_commit_nothing",
+        test="test_leader_replica.py::test_too_few_in_sync_replicas_commit_nothing",
     ),
     _isr(
         None,
         "ignores_min_insync_in_answers",
-        test="test_leader_replica.py::test_too_few_in_sync_after_the_append_is_an_error",
+        test="test_leader_replica.py::test_too_few_in_sync_replicas_after_an_append_refuse_it",
     ),
     _isr(
         None,
         "ignores_leader_epochs",
-        test="test_leader_replica.py::test_a_late_fetch_of_an_earlier_epoch_proves_nothing",
+        test="test_leader_replica.py::test_a_late_fetch_of_an_earlier_epoch_is_fenced",
     ),
     _isr(
         None,
         "ignores_generations",
-        test="test_replica.py::test_a_sync_that_began_before_a_cut_proves_nothing",
+        test="test_replica.py::test_a_sync_that_began_before_a_truncation_is_ignored",
     ),
     _isr(
         None,
         "ignores_broker_epochs",
         "accepts_old_broker_epochs",
-        test="test_leader_replica.py::test_an_earlier_life_of_a_broker_proves_nothing",
+        test="test_leader_replica.py::test_a_fetch_of_an_earlier_broker_epoch_is_refused",
     ),
     _isr(197, "ignores_broker_epochs", "accepts_old_broker_epochs", "strict"),
     _isr(197, "strict"),
@@ -186,7 +186,7 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
         "a short write, or a full disk, and half a batch is built on",
         (
             "tests/broker/storage/log/test_partition_log.py::test_short_writes_are_continued",
-            "tests/broker/storage/log/test_partition_log.py::test_a_disk_that_fills_up_anywhere_loses_nothing_acknowledged",
+            "tests/broker/storage/log/test_partition_log.py::test_a_full_disk_loses_no_acknowledged_record",
         ),
     ),
     (
@@ -214,24 +214,24 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ),
     (
         "acks=all that is acks=1 where one is in sync",
-        (REPLICAS + "test_too_few_in_sync_take_nothing",),
+        (REPLICAS + "test_too_few_in_sync_replicas_refuse_acks_all",),
     ),
     (
         "an in-sync set that never shrinks",
-        (REPLICAS + "test_who_lags_is_left_out_and_joins_again",),
+        (REPLICAS + "test_a_lagging_replica_leaves_the_isr_and_rejoins",),
     ),
     (
         "a leader that leads on while nobody hears of it",
         (
             "tests/broker/quorum/raft/test_raft_machine.py::test_a_leader_that_hears_of_no_majority_resigns",
-            REPLICAS + "test_a_new_leader_has_it_all_and_the_old_one_cuts_what_it_had_alone",
+            REPLICAS + "test_an_old_leader_truncates_what_it_alone_had",
         ),
     ),
     (
         "no leader epochs, or such that begin anew",
         (
             "tests/broker/apis/test_fetch.py::test_offset_for_leader_epoch_returns_an_epoch_s_end",
-            "tests/broker/storage/log/test_leader_epochs.py::test_every_other_start_begins_an_epoch_with_its_first_batch",
+            "tests/broker/storage/log/test_leader_epochs.py::test_an_unclean_start_begins_an_epoch_with_its_first_batch",
         ),
     ),
     (
@@ -245,15 +245,15 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
         "producers that are known in memory",
         (
             WHOLE + "test_a_broker_that_does_not_know_duplicates_is_found",
-            "tests/broker/storage/log/test_partition_log.py::test_a_producer_is_remembered_through_a_restart",
-            "tests/broker/storage/log/test_producer_states.py::test_a_snapshot_restores_the_state",
+            "tests/broker/storage/log/test_partition_log.py::test_producer_state_survives_a_restart",
+            "tests/broker/storage/log/test_producer_states.py::test_a_snapshot_restores_the_producer_states",
         ),
     ),
     (
         "any sequence number is as good as the next",
         (
-            "tests/broker/storage/log/test_producer_states.py::test_a_gap_is_refused",
-            "tests/broker/storage/log/test_producer_states.py::test_sequences_wrap_to_zero",
+            "tests/broker/storage/log/test_producer_states.py::test_a_gap_in_sequence_numbers_is_refused",
+            "tests/broker/storage/log/test_producer_states.py::test_sequence_numbers_wrap_to_zero",
         ),
     ),
     (
@@ -331,12 +331,12 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ),
     (
         "a position that is out of range after a failover",
-        (REPLICAS + "test_the_end_is_not_told_before_earlier_commits_are_known",),
+        (REPLICAS + "test_the_end_offset_waits_until_earlier_commits_are_known",),
     ),
     (
         "memory without a bound",
         (
-            "tests/broker/server/test_request_memory.py::test_many_slow_writers_hold_no_more_than_the_bound",
+            "tests/broker/server/test_request_memory.py::test_many_slow_writers_stay_within_the_bound",
         ),
     ),
     (

@@ -1,4 +1,4 @@
-"""Three brokers in one process that replicate topic `t`; the test says who leads and who lives."""
+"""Brokers in one process that replicate topic `t`; the test elects leaders and stops brokers."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ from tests.broker.node import batch, context, produce_request
 
 TOPIC_ID = bytes(range(16))
 LAG_MS = 300
-NOBODY = 99
-"""A broker that there is not."""
+UNKNOWN_BROKER = 99
+"""The id of a broker that does not exist."""
 OTHER = 1
-"""The topic's other partition, which is replicated only where a test says so."""
+"""The topic's second partition, replicated only after `Cluster.lead_other`."""
 T = TypeVar("T")
 
 
 class HeldThread(Executor):
-    """A thread that does nothing while it is held."""
+    """A thread that runs no work while `held` is set; `release` runs what was submitted."""
 
     def __init__(self, name: str) -> None:
         self.held = False
@@ -113,7 +113,7 @@ class ReplicatingNode:
         self._task = asyncio.ensure_future(self.replicas.run())
 
     def _know_topic(self) -> None:
-        """Each of these brokers has metadata of its own, in which somebody else leads the topic."""
+        """Write the topic to this broker's own metadata, with an unknown broker as its leader."""
         own = self.broker.directory.node_id
         configs = [
             ConfigRecord(resource_type=2, resource_name="t", name=name, value=value)
@@ -126,9 +126,9 @@ class ReplicatingNode:
                 PartitionRecord(
                     partition_id=number,
                     topic_id=TOPIC_ID,
-                    replicas=[own, NOBODY],
-                    isr=[NOBODY],
-                    leader=NOBODY,
+                    replicas=[own, UNKNOWN_BROKER],
+                    isr=[UNKNOWN_BROKER],
+                    leader=UNKNOWN_BROKER,
                     leader_epoch=0,
                     partition_epoch=0,
                 )
@@ -145,11 +145,11 @@ class ReplicatingNode:
         return thread
 
     def was_silent_in(self, life: int) -> bool:
-        """Whether no connection to that life was told of its end."""
+        """Whether the broker's process number `life` ended without closing its connections."""
         return life in self._silent_lives
 
     async def stop(self, *, power_cut: bool = False) -> None:
-        """The process ends; with a power cut, what was not synced is gone, and nobody is told."""
+        """End the process; a power cut loses unsynced data and closes no connection."""
         self.up = False
         if power_cut:
             self._silent_lives.add(self.life)
@@ -230,14 +230,14 @@ class _Wire:
         raise NotImplementedError
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no socket is open."""
 
     def version(self, api_key: int) -> int:
         raise NotImplementedError
 
 
 class Cluster:
-    """The nodes, and who leads, as a controller would have committed it."""
+    """The nodes, and the leader and in-sync replicas that a controller has committed."""
 
     def __init__(self, *, min_insync: int = 2, count: int = 3, **configs: str) -> None:
         self.configs = {"min.insync.replicas": str(min_insync), **configs}
@@ -260,7 +260,7 @@ class Cluster:
                 await node.stop()
 
     def start(self, node: ReplicatingNode) -> None:
-        """Begin a life of a node: it is registered, and told what is committed."""
+        """Start a node's process, register it, and apply the committed state to it."""
         node.start()
         self.offset += 1
         node.replicas.register(100 * node.id + node.life, self.offset)
@@ -288,7 +288,7 @@ class Cluster:
                 node.apply(state, self.offset)
 
     def lead_other(self, leader: int) -> None:
-        """Replicate the other partition everywhere, all in sync."""
+        """Replicate partition `OTHER` on all nodes, all in sync."""
         self.offset += 1
         numbers = tuple(range(len(self.nodes)))
         state = ReplicaState(
@@ -305,12 +305,12 @@ class Cluster:
     def check(self, *ends: ReplicatingNode) -> None:
         for node in ends:
             if not node.up or node.id in self.cut_off:
-                raise ConnectionLost(f"node {node.id} is not there")
+                raise ConnectionLost(f"node {node.id} is out of reach")
 
     async def submit(self, request: Message) -> Message:
         assert isinstance(request, AlterPartitionRequest)
         if request.broker_id in self.cut_off:
-            raise ConnectionLost("the controller is not there")
+            raise ConnectionLost("the controller is out of reach")
         (wanted,) = request.topics[0].partitions
         isr = tuple(each.broker_id for each in wanted.new_isr_with_epochs)
         fits = wanted.leader_epoch == self.epoch
@@ -328,7 +328,7 @@ class Cluster:
         return AlterPartitionResponse(topics=[AlteredTopic(topic_id=TOPIC_ID, partitions=[answer])])
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait for it."""
+        """Wait until the condition holds, at most 20 seconds."""
         async with asyncio.timeout(20):
-            while not holds():  # noqa: ASYNC110 - three brokers' states, which nobody announces
+            while not holds():  # noqa: ASYNC110 - a broker's state has no event
                 await asyncio.sleep(0.005)

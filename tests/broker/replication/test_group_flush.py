@@ -1,4 +1,4 @@
-"""What is acknowledged and shown is on disk: rounds, their failures, and who waits for them."""
+"""Group flush: records are on disk before they are acknowledged and visible."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 
 class SlowFile(MemoryFile):
-    """A sync waits until the disk is let go."""
+    """A file whose syncs in other threads wait until the test releases the disk."""
 
     def sync(self) -> None:
         files = self._files
@@ -64,26 +64,26 @@ class SlowFile(MemoryFile):
         if threading.current_thread() is not threading.main_thread():
             files.syncs += 1
             files.begun.set()
-            assert files.go_on.wait(60)
+            assert files.proceed.wait(60)
         super().sync()
 
 
 class SlowFiles(MemoryFiles):
-    """A disk whose syncs in other threads take as long as the test wants."""
+    """A disk whose syncs in other threads wait between `hold` and `proceed.set()`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.syncs = 0
         self.begun = threading.Event()
-        self.go_on = threading.Event()
-        self.go_on.set()
+        self.proceed = threading.Event()
+        self.proceed.set()
 
     def open(self, path: str, *, writable: bool = False) -> MemoryFile:
         return SlowFile(self, self._content(path, make=writable), writable=writable)
 
     def hold(self) -> None:
         self.begun.clear()
-        self.go_on.clear()
+        self.proceed.clear()
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ async def syncing(files: SlowFiles) -> None:
 
 
 async def synced(log: PartitionLog, offset: int) -> None:
-    while log.recovery_point < offset:  # noqa: ASYNC110 - nobody tells when it is
+    while log.recovery_point < offset:  # noqa: ASYNC110 - the log has no event for it
         await asyncio.sleep(0)
 
 
@@ -117,13 +117,13 @@ def end_request() -> ListOffsetsRequest:
     return ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=[partition])])
 
 
-def told(response: object) -> tuple[int, int]:
+def produce_result(response: object) -> tuple[int, int]:
     assert isinstance(response, ProduceResponse)
     answer = response.responses[0].partition_responses[0]
     return answer.error_code, answer.base_offset
 
 
-def test_nothing_is_acknowledged_or_shown_before_it_is_on_disk(files: SlowFiles) -> None:
+def test_records_are_acknowledged_and_visible_once_on_disk(files: SlowFiles) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         files.hold()
@@ -135,8 +135,8 @@ def test_nothing_is_acknowledged_or_shown_before_it_is_on_disk(files: SlowFiles)
         assert (values(seen), seen.high_watermark, seen.error_code) == ([], 0, 0)
         assert not written.done()
         assert not reading.done()
-        files.go_on.set()
-        assert told(await written) == (0, 0)
+        files.proceed.set()
+        assert produce_result(await written) == (0, 0)
         response = await reading
         assert isinstance(response, FetchResponse)
         assert values(response.responses[0].partitions[0]) == [b"a"]
@@ -147,7 +147,7 @@ def test_nothing_is_acknowledged_or_shown_before_it_is_on_disk(files: SlowFiles)
     run(files, story)
 
 
-def test_one_sync_covers_all_that_came_while_the_one_before_ran(files: SlowFiles) -> None:
+def test_one_sync_covers_all_appends_during_the_previous_sync(files: SlowFiles) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         files.hold()
@@ -155,15 +155,15 @@ def test_one_sync_covers_all_that_came_while_the_one_before_ran(files: SlowFiles
         await syncing(files)
         rest = [later(broker, produce_request(batch(b"%d" % n))) for n in range(1, 51)]
         before = files.syncs
-        files.go_on.set()
-        answers = [told(await written) for written in (first, *rest)]
+        files.proceed.set()
+        answers = [produce_result(await written) for written in (first, *rest)]
         assert answers == [(0, offset) for offset in range(51)]
         assert files.syncs - before == 1
 
     run(files, story)
 
 
-def test_a_duplicate_of_what_is_not_on_disk_yet_waits_too(files: SlowFiles) -> None:
+def test_a_duplicate_waits_for_the_sync_of_its_original(files: SlowFiles) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         data = encoded(0)
@@ -171,8 +171,8 @@ def test_a_duplicate_of_what_is_not_on_disk_yet_waits_too(files: SlowFiles) -> N
         first = later(broker, produce_request(data))
         await syncing(files)
         again = later(broker, produce_request(data))
-        files.go_on.set()
-        assert told(await first) == told(await again) == (0, 0)
+        files.proceed.set()
+        assert produce_result(await first) == produce_result(await again) == (0, 0)
 
     run(files, story)
 
@@ -183,7 +183,7 @@ def encoded(sequence: int) -> bytes:
     )
 
 
-def test_what_is_acknowledged_outlives_a_power_cut() -> None:
+def test_acknowledged_records_survive_a_power_cut() -> None:
     files = MemoryFiles()
 
     async def write(broker: Broker) -> None:
@@ -213,7 +213,7 @@ def test_a_failed_sync_is_not_repeated_and_fails_the_directory(
             later(broker, produce_request(batch(b"lost"), topic=topic)) for topic in "tu"
         )
         storage_error = (ErrorCode.KAFKA_STORAGE_ERROR, -1)
-        assert told(await first) == told(await second) == storage_error
+        assert produce_result(await first) == produce_result(await second) == storage_error
         assert files.syncs == syncs + 1
         for topic in "tu":
             refused = await produce(broker, batch(b"more"), topic=topic)
@@ -250,7 +250,7 @@ async def committed(broker: Broker) -> tuple[int, int]:
     return 0, response.topics[0].partitions[0].committed_offset
 
 
-def test_a_commit_is_acknowledged_and_told_when_it_is_on_disk(files: SlowFiles) -> None:
+def test_a_committed_offset_is_acknowledged_and_visible_once_on_disk(files: SlowFiles) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         await ask(broker, commit(1), OffsetCommitResponse)
@@ -259,7 +259,7 @@ def test_a_commit_is_acknowledged_and_told_when_it_is_on_disk(files: SlowFiles) 
         await syncing(files)
         asked = later(broker, position(), 7)
         assert not written.done()
-        files.go_on.set()
+        files.proceed.set()
         assert isinstance(await written, OffsetCommitResponse)
         assert isinstance(await asked, OffsetFetchResponse)
         assert await committed(broker) == (0, 5)
@@ -267,7 +267,7 @@ def test_a_commit_is_acknowledged_and_told_when_it_is_on_disk(files: SlowFiles) 
     run(files, story)
 
 
-def test_a_commit_that_may_be_lost_is_refused(files: SlowFiles) -> None:
+def test_an_offset_commit_is_refused_when_its_sync_fails(files: SlowFiles) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         await ask(broker, commit(1), OffsetCommitResponse)
@@ -281,13 +281,13 @@ def test_a_commit_that_may_be_lost_is_refused(files: SlowFiles) -> None:
         run(files, story)
 
 
-def test_who_waits_when_the_broker_stops_is_told(files: SlowFiles) -> None:
+def test_stopping_the_broker_fails_pending_produces(files: SlowFiles) -> None:
     async def story(broker: Broker) -> asyncio.Future[object]:
         create(broker)
         files.hold()
         written = later(broker, produce_request(batch(b"a")))
         await syncing(files)
-        threading.Timer(0.05, files.go_on.set).start()
+        threading.Timer(0.05, files.proceed.set).start()
         broker.close()
         with pytest.raises(Exception, match="stopped"):
             await written
@@ -298,35 +298,35 @@ def test_who_waits_when_the_broker_stops_is_told(files: SlowFiles) -> None:
     async def read(broker: Broker) -> list[bytes | None]:
         return values((await fetch(broker, at(0)))[0])
 
-    assert run(files, read) == [b"a"], "it was brought to disk all the same"
+    assert run(files, read) == [b"a"], "the stop has flushed the record"
 
 
-def test_relaxed_acknowledges_at_once_and_shows_at_once(files: SlowFiles) -> None:
+def test_flush_os_acknowledges_and_shows_records_at_once(files: SlowFiles) -> None:
     async def story(broker: Broker, _: Node) -> None:
         create(broker)
         request = produce_request(batch(b"a"))
-        assert told(broker.begin(request, context(request))) == (0, 0)
+        assert produce_result(broker.begin(request, context(request))) == (0, 0)
         assert values((await fetch(broker, at(0)))[0]) == [b"a"]
         assert files.syncs == 0
 
     run_relaxed(files, story)
 
 
-def test_relaxed_syncs_after_so_many_messages(files: SlowFiles) -> None:
+def test_flush_os_syncs_after_flush_messages(files: SlowFiles) -> None:
     async def story(broker: Broker, _: Node) -> None:
         create(broker, flush_messages="3")
         for _number in range(2):
             request = produce_request(batch(b"a"))
-            assert told(broker.begin(request, context(request)))[0] == 0
+            assert produce_result(broker.begin(request, context(request)))[0] == 0
         third = later(broker, produce_request(batch(b"a")))
-        assert told(await third) == (0, 2)
+        assert produce_result(await third) == (0, 2)
         assert broker.directory.log("t", 0).recovery_point == 3
         assert files.syncs == 1
 
     run_relaxed(files, story)
 
 
-def test_relaxed_syncs_after_so_long(files: SlowFiles) -> None:
+def test_flush_os_syncs_after_flush_ms(files: SlowFiles) -> None:
     async def story(broker: Broker, node: Node) -> None:
         create(broker, flush_ms="1000")
         log = broker.directory.log("t", 0)
@@ -337,7 +337,7 @@ def test_relaxed_syncs_after_so_long(files: SlowFiles) -> None:
         files.hold()
         node.pass_time(broker, 1)
         await syncing(files)
-        files.go_on.set()
+        files.proceed.set()
         await synced(log, 1)
         await produce(broker, batch(b"b"))
         node.pass_time(broker, 1_000)
@@ -346,7 +346,7 @@ def test_relaxed_syncs_after_so_long(files: SlowFiles) -> None:
     run_relaxed(files, story)
 
 
-def test_relaxed_brings_a_sealed_segment_to_disk(files: SlowFiles) -> None:
+def test_flush_os_syncs_a_sealed_segment(files: SlowFiles) -> None:
     async def story(broker: Broker, _: Node) -> None:
         create(broker, segment_bytes="1024")
         log = broker.directory.log("t", 0)
@@ -357,7 +357,7 @@ def test_relaxed_brings_a_sealed_segment_to_disk(files: SlowFiles) -> None:
     run_relaxed(files, story)
 
 
-def test_a_round_opens_a_bounded_number_of_files_and_still_covers_all(
+def test_a_round_covers_all_logs_with_a_bounded_number_of_files(
     files: SlowFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("streamlog.broker.replication.group_flush.ROUND_FILES_MAX", 2)
@@ -370,16 +370,16 @@ def test_a_round_opens_a_bounded_number_of_files_and_still_covers_all(
             for number in range(7)
         ]
         await syncing(files)
-        files.go_on.set()
+        files.proceed.set()
         for each in written:
-            assert told(await each)[0] == 0
+            assert produce_result(await each)[0] == 0
         logs = broker.directory.topics["t"].partitions.values()
         assert [log.recovery_point for log in logs] == [1] * 7
 
     run(files, story)
 
 
-def test_a_round_that_finds_no_descriptor_is_tried_again(
+def test_a_round_without_file_descriptors_is_retried(
     files: SlowFiles, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("streamlog.broker.replication.group_flush.SHORT_RETRY_S", 0.001)
@@ -403,7 +403,7 @@ def test_a_round_that_finds_no_descriptor_is_tried_again(
 
         monkeypatch.setattr(log, "begin_sync", released)
         monkeypatch.setattr(files, "open", short)
-        answer = told(await later(broker, produce_request(batch(b"a"))))
+        answer = produce_result(await later(broker, produce_request(batch(b"a"))))
         assert answer == (0, 0)
         assert not refusals[0]
         assert log.recovery_point == 1

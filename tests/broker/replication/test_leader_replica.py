@@ -1,4 +1,4 @@
-"""The leader's side of a partition: rules that a random search may miss, one by one."""
+"""The leader's side of a partition: one test for each rule that a random search may miss."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LAG_MS = 1000
 BROKERS = {0: 10, 1: 11, 2: 12}
 
 
-def led(
+def new_leader(
     *,
     epochs: tuple[tuple[int, int], ...] = ((3, 0),),
     end: int = 10,
@@ -72,86 +72,86 @@ def fetch(
     )
 
 
-def test_the_high_watermark_is_what_everybody_in_sync_has() -> None:
-    leader = led()
+def test_the_high_watermark_is_the_lowest_end_in_sync() -> None:
+    leader = new_leader()
     assert leader.on_fetch(fetch(1, 10), 1) == (Serve(0, 0), [])
     answer, effects = leader.on_fetch(fetch(2, 8), 2)
     assert answer == Serve(8, 0)
     assert effects == [AdvanceHighWatermark(8)]
 
 
-def test_what_the_leader_has_not_synced_is_not_committed() -> None:
-    leader = led(flushed=9)
+def test_the_high_watermark_stops_at_the_leaders_synced_offset() -> None:
+    leader = new_leader(flushed=9)
     leader.on_fetch(fetch(1, 10), 1)
     assert leader.on_fetch(fetch(2, 10), 1)[1] == [AdvanceHighWatermark(9)]
 
 
-def test_a_late_fetch_of_an_earlier_epoch_proves_nothing() -> None:
-    # 1. F has 10 records and asks L, the leader of epoch 3, from offset 10; the fetch is delayed.
-    # 2. X leads epoch 4, appends nothing, and F cuts its log to 8.
-    # 3. L, which still has 10, leads epoch 5. Now the fetch arrives; its last epoch, 3, is L's.
+def test_a_late_fetch_of_an_earlier_epoch_is_fenced() -> None:
+    # 1. F has 10 records and fetches from L, the leader of epoch 3, at offset 10. It is late.
+    # 2. X leads epoch 4, appends nothing, and F truncates its log to 8.
+    # 3. L, which still has 10, leads epoch 5. The fetch arrives with L's last epoch, 3.
     late = fetch(1, 10, epoch=3)
-    leader = led()
+    leader = new_leader()
     leader.on_fetch(fetch(2, 10), 1)
     assert leader.on_fetch(late, 1) == (ReplicaError(ErrorCode.FENCED_LEADER_EPOCH, 0), [])
-    planted = led(rules=ReplicaRules(ignores_leader_epochs=True))
+    planted = new_leader(rules=ReplicaRules(ignores_leader_epochs=True))
     planted.on_fetch(fetch(2, 10), 1)
     assert planted.on_fetch(late, 1)[1] == [AdvanceHighWatermark(10)]
 
 
 def test_a_fetch_of_a_later_epoch_is_refused() -> None:
-    answer, _ = led().on_fetch(fetch(1, 10, epoch=6), 1)
+    answer, _ = new_leader().on_fetch(fetch(1, 10, epoch=6), 1)
     assert answer == ReplicaError(ErrorCode.UNKNOWN_LEADER_EPOCH, 0)
 
 
-def test_an_earlier_life_of_a_broker_proves_nothing() -> None:
+def test_a_fetch_of_an_earlier_broker_epoch_is_refused() -> None:
     old = fetch(1, 10, broker_epoch=9)
-    leader = led(isr=(0, 2))
+    leader = new_leader(isr=(0, 2))
     assert leader.on_fetch(old, 1) == (ReplicaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, 0), [])
-    planted = led(isr=(0, 2), rules=ReplicaRules(ignores_broker_epochs=True))
+    planted = new_leader(isr=(0, 2), rules=ReplicaRules(ignores_broker_epochs=True))
     assert planted.on_fetch(old, 1)[1][0] == ProposeIsr(1, 5, 7, ((0, 10), (1, 9), (2, -1)))
 
 
-def test_a_broker_that_is_fenced_may_not_join() -> None:
-    leader = led(isr=(0, 2))
+def test_a_fenced_broker_does_not_join_the_isr() -> None:
+    leader = new_leader(isr=(0, 2))
     leader._brokers = {0: 10, 2: 12}
     assert leader.on_fetch(fetch(1, 10), 1) == (Serve(0, 0), [])
 
 
-def test_both_the_epoch_and_its_end_are_compared() -> None:
-    leader = led(epochs=((3, 0), (5, 6)), end=10)
+def test_divergence_compares_the_epoch_and_its_end() -> None:
+    leader = new_leader(epochs=((3, 0), (5, 6)), end=10)
     assert leader.on_fetch(fetch(1, 8, last_epoch=3), 1)[0] == Diverging(3, 6)
     assert leader.on_fetch(fetch(1, 6, last_epoch=4), 1)[0] == Diverging(3, 6)
     assert leader.on_fetch(fetch(1, 6, last_epoch=3), 1)[0] == Serve(0, 0)
     assert leader.on_fetch(fetch(1, 12, last_epoch=5), 1)[0] == Diverging(5, 10)
-    only_ends = led(epochs=((3, 0), (5, 6)), rules=ReplicaRules(compares_ends_only=True))
+    only_ends = new_leader(epochs=((3, 0), (5, 6)), rules=ReplicaRules(compares_ends_only=True))
     assert only_ends.on_fetch(fetch(1, 6, last_epoch=4), 1)[0] == Serve(0, 0)
 
 
-def test_too_few_in_sync_commit_nothing() -> None:
-    leader = led(isr=(0,))
+def test_too_few_in_sync_replicas_commit_nothing() -> None:
+    leader = new_leader(isr=(0,))
     assert leader.is_under_min_isr
     assert leader.on_flushed() == []
-    assert led(isr=(0,), min_insync=1).on_flushed() == [AdvanceHighWatermark(10)]
-    planted = led(isr=(0,), rules=ReplicaRules(ignores_min_insync_in_commits=True))
+    assert new_leader(isr=(0,), min_insync=1).on_flushed() == [AdvanceHighWatermark(10)]
+    planted = new_leader(isr=(0,), rules=ReplicaRules(ignores_min_insync_in_commits=True))
     assert planted.on_flushed() == [AdvanceHighWatermark(10)]
 
 
-def test_too_few_in_sync_after_the_append_is_an_error() -> None:
-    leader = led(isr=(0,), high_watermark=10)
+def test_too_few_in_sync_replicas_after_an_append_refuse_it() -> None:
+    leader = new_leader(isr=(0,), high_watermark=10)
     assert leader.wait(1, 10) == [RefuseAcknowledgement(1)]
-    planted = led(
+    planted = new_leader(
         isr=(0,), high_watermark=10, rules=ReplicaRules(ignores_min_insync_in_answers=True)
     )
     assert planted.wait(1, 10) == [Acknowledge(1)]
 
 
-def test_min_insync_is_no_more_than_there_are_replicas() -> None:
-    assert led(min_insync=5).min_insync == 3
+def test_min_insync_is_capped_at_the_number_of_replicas() -> None:
+    assert new_leader(min_insync=5).min_insync == 3
 
 
-def test_who_waits_is_acknowledged_in_order_and_once() -> None:
-    leader = led()
+def test_acknowledgements_go_out_once_and_in_order() -> None:
+    leader = new_leader()
     assert leader.wait(1, 9) == leader.wait(2, 8) == leader.wait(3, 10) == leader.wait(4, 8) == []
     leader.cancel(4)
     leader.on_fetch(fetch(1, 9), 1)
@@ -160,8 +160,8 @@ def test_who_waits_is_acknowledged_in_order_and_once() -> None:
     assert leader.take_tickets() == (3,)
 
 
-def test_a_smaller_set_counts_once_it_is_confirmed() -> None:
-    leader = led()
+def test_a_smaller_isr_counts_once_it_is_confirmed() -> None:
+    leader = new_leader()
     leader.on_fetch(fetch(1, 10), 10)
     (proposal,) = leader.on_tick(LAG_MS + 5)
     assert proposal == ProposeIsr(1, 5, 7, ((0, 10), (1, 11)))
@@ -170,8 +170,8 @@ def test_a_smaller_set_counts_once_it_is_confirmed() -> None:
     assert leader.on_isr_answer(1, ErrorCode.NONE, **answer) == [AdvanceHighWatermark(10)]
 
 
-def test_a_larger_set_counts_at_once() -> None:
-    leader = led(isr=(0, 1), epochs=((3, 0),), end=10, high_watermark=8)
+def test_a_larger_isr_counts_at_once() -> None:
+    leader = new_leader(isr=(0, 1), epochs=((3, 0),), end=10, high_watermark=8)
     leader.on_fetch(fetch(1, 8), 1)
     _, effects = leader.on_fetch(fetch(2, 10), 1)
     assert effects == [ProposeIsr(1, 5, 7, ((0, 10), (1, 11), (2, 12)))]
@@ -181,12 +181,14 @@ def test_a_larger_set_counts_at_once() -> None:
     assert effects == [AdvanceHighWatermark(10)]
 
 
-def test_nobody_joins_below_the_beginning_of_the_epoch() -> None:
-    leader = led(isr=(0, 1), high_watermark=5)
+def test_a_replica_below_the_epoch_start_does_not_join_the_isr() -> None:
+    leader = new_leader(isr=(0, 1), high_watermark=5)
     assert leader.on_fetch(fetch(2, 9), 1)[1] == []
     assert leader.on_fetch(fetch(2, 10), 1)[1] != []
-    # What is from 9 to 10 may be committed: its leader of then had a higher mark than ours.
-    planted = led(isr=(0, 1), high_watermark=5, rules=ReplicaRules(joins_before_epoch_start=True))
+    # Offset 9 may be committed: the earlier leader may have had a higher high watermark.
+    planted = new_leader(
+        isr=(0, 1), high_watermark=5, rules=ReplicaRules(joins_before_epoch_start=True)
+    )
     (joined,) = planted.on_fetch(fetch(2, 9), 1)[1]
     assert isinstance(joined, ProposeIsr)
     assert {broker for broker, _ in joined.isr} == {0, 1, 2}
@@ -201,15 +203,15 @@ def test_nobody_joins_below_the_beginning_of_the_epoch() -> None:
         (ErrorCode.UNKNOWN_TOPIC_ID, True),
     ],
 )
-def test_a_refused_proposal_stays_unless_it_surely_changed_nothing(code: int, stays: bool) -> None:
-    leader = led(isr=(0, 1))
+def test_a_refused_proposal_stays_pending_unless_it_changed_nothing(code: int, stays: bool) -> None:
+    leader = new_leader(isr=(0, 1))
     leader.on_fetch(fetch(2, 10), 1)
     leader.on_isr_answer(1, code, leader_epoch=5, partition_epoch=7, isr=frozenset())
     assert leader.is_isr_pending == stays
 
 
-def test_a_follower_that_keeps_up_with_a_busy_leader_stays() -> None:
-    leader = led(end=100)
+def test_a_follower_just_behind_a_busy_leader_stays_in_sync() -> None:
+    leader = new_leader(end=100)
     for now_ms in range(0, 5 * LAG_MS, 100):
         end = 100 + now_ms
         leader.on_appended(end)
@@ -218,24 +220,24 @@ def test_a_follower_that_keeps_up_with_a_busy_leader_stays() -> None:
         assert leader.on_tick(now_ms) == []
 
 
-def test_the_end_is_known_once_earlier_commits_are() -> None:
-    leader = led(high_watermark=4)
+def test_the_offset_is_known_once_earlier_commits_are() -> None:
+    leader = new_leader(high_watermark=4)
     assert not leader.is_offset_known
     leader.on_fetch(fetch(1, 10), 1)
     leader.on_fetch(fetch(2, 10), 1)
     assert leader.is_offset_known
 
 
-def test_the_nearest_is_in_sync_has_the_offset_and_the_most() -> None:
-    leader = led(end=10, high_watermark=4)
+def test_the_nearest_replica_is_in_sync_and_furthest_ahead() -> None:
+    leader = new_leader(end=10, high_watermark=4)
     for broker, end in ((1, 6), (2, 8)):
         leader.on_fetch(fetch(broker, end), now_ms=1)
     assert leader.nearest([1, 2], 5) == 2
     assert leader.nearest([1], 5) == 1
-    assert leader.nearest([1], 7) is None, "it would have to wait for it"
-    assert leader.nearest([0, 7], 5) is None, "neither a leader nor a stranger"
+    assert leader.nearest([1], 7) is None, "the reader would have to wait"
+    assert leader.nearest([0, 7], 5) is None, "neither the leader nor an unknown broker"
     leader.on_fetch(fetch(1, 8), now_ms=1)
-    assert leader.nearest([1, 2], 5) == 1, "of equals always the same"
-    outside = led(end=10, isr=(0, 1))
+    assert leader.nearest([1, 2], 5) == 1, "equal replicas: always the first"
+    outside = new_leader(end=10, isr=(0, 1))
     outside.on_fetch(fetch(2, 8), now_ms=1)
-    assert outside.nearest([1, 2], 5) is None, "out of sync, or never heard of in this epoch"
+    assert outside.nearest([1, 2], 5) is None, "out of sync"

@@ -1,4 +1,4 @@
-"""WaitingRequests: woken by bytes or by time, and by nothing else."""
+"""Purgatory: bytes, a deadline or a removed partition completes a waiting request."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from streamlog.broker.replication.purgatory import STALE_DEADLINES_MAX, Purgatory
 
 
-def test_woken_when_enough_bytes_have_come() -> None:
+def test_enough_bytes_wake_a_request() -> None:
     waiting: Purgatory[str] = Purgatory()
     waiting.park(1, ["a", "b"], missing_bytes=10, deadline_ms=100)
     assert waiting.on_append("a", 4) == []
@@ -18,7 +18,7 @@ def test_woken_when_enough_bytes_have_come() -> None:
     assert waiting.next_deadline_ms() is None
 
 
-def test_woken_when_time_is_up() -> None:
+def test_a_deadline_wakes_a_request() -> None:
     waiting: Purgatory[str] = Purgatory()
     waiting.park(1, ["a"], missing_bytes=1, deadline_ms=100)
     waiting.park(2, [], missing_bytes=1, deadline_ms=50)
@@ -28,14 +28,14 @@ def test_woken_when_time_is_up() -> None:
     assert len(waiting) == 0
 
 
-def test_woken_when_there_will_be_no_more() -> None:
+def test_a_removed_partition_wakes_a_request() -> None:
     waiting: Purgatory[str] = Purgatory()
     waiting.park(1, ["a", "b"], missing_bytes=1, deadline_ms=100)
     assert waiting.on_gone("b") == [1]
     assert waiting.on_append("a", 1) == []
 
 
-def test_who_does_not_wait_any_more_is_not_woken() -> None:
+def test_a_cancelled_request_is_not_woken() -> None:
     waiting: Purgatory[str] = Purgatory()
     waiting.park(1, ["a"], missing_bytes=1, deadline_ms=100)
     waiting.cancel(1)
@@ -44,7 +44,7 @@ def test_who_does_not_wait_any_more_is_not_woken() -> None:
     assert waiting.on_tick(1_000) == []
 
 
-def test_deadlines_of_the_past_do_not_pile_up() -> None:
+def test_stale_deadlines_do_not_accumulate() -> None:
     waiting: Purgatory[str] = Purgatory()
     for ticket in range(10 * STALE_DEADLINES_MAX):
         waiting.park(ticket, ["a"], missing_bytes=1, deadline_ms=10**9)
@@ -61,7 +61,7 @@ events = st.one_of(
 
 
 @given(st.lists(events))
-def test_like_a_slow_reference(story: list[tuple[object, ...]]) -> None:
+def test_purgatory_agrees_with_a_slow_reference(story: list[tuple[object, ...]]) -> None:
     waiting: Purgatory[int] = Purgatory()
     parked: dict[int, list[object]] = {}
     now_ms = tickets = 0

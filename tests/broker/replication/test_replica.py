@@ -1,4 +1,4 @@
-"""A replica as its role changes: leader, follower, neither; and what survives the change."""
+"""A replica as its role changes between leader, follower and neither, and what it keeps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from streamlog.broker.replication.replica_state import (
 from tests.broker.replication.epoch_list import EpochList
 
 
-def made(*, replicated: bool = True, rules: ReplicaRules = CORRECT) -> Replica:
+def new_replica(*, replicated: bool = True, rules: ReplicaRules = CORRECT) -> Replica:
     log = ReplicaLog(
         epochs=EpochList(((3, 0),)),
         start_offset=0,
@@ -29,18 +29,18 @@ def made(*, replicated: bool = True, rules: ReplicaRules = CORRECT) -> Replica:
 
 
 def state(leader: int, epoch: int, partition_epoch: int, replicas: int = 2) -> ReplicaState:
-    everybody = tuple(range(replicas))
+    numbers = tuple(range(replicas))
     return ReplicaState(
         leader=leader,
         leader_epoch=epoch,
         partition_epoch=partition_epoch,
-        replicas=everybody,
-        isr=everybody,
+        replicas=numbers,
+        isr=numbers,
     )
 
 
-def test_alone_it_commits_what_is_synced() -> None:
-    replica = made(replicated=False)
+def test_a_single_replica_commits_what_it_has_synced() -> None:
+    replica = new_replica(replicated=False)
     replica.on_registered(1, 100)
     effects = replica.on_metadata(state(0, 5, 1, replicas=1), metadata_offset=100, now_ms=0)
     assert effects == [BeginEpoch(5, 10), AdvanceHighWatermark(10)]
@@ -48,32 +48,33 @@ def test_alone_it_commits_what_is_synced() -> None:
     assert replica.on_flushed(0, 12) == [AdvanceHighWatermark(12)]
 
 
-def test_what_is_older_than_its_registration_is_ignored() -> None:
-    replica = made()
+def test_metadata_older_than_the_registration_is_ignored() -> None:
+    replica = new_replica()
     assert replica.on_metadata(state(0, 5, 1), metadata_offset=50, now_ms=0) == []
     replica.on_registered(7, 100)
     assert replica.on_metadata(state(0, 5, 1), metadata_offset=99, now_ms=0) == []
     assert replica.leader is None
     replica.on_metadata(state(0, 5, 1), metadata_offset=100, now_ms=0)
     assert replica.leader is not None
-    planted = made(rules=ReplicaRules(takes_old_metadata=True))
+    planted = new_replica(rules=ReplicaRules(takes_old_metadata=True))
     planted.on_metadata(state(0, 5, 1), metadata_offset=50, now_ms=0)
     assert planted.leader is not None
 
 
-def test_a_new_registration_ends_what_was_done_under_the_old_one() -> None:
-    replica = made()
+def test_a_new_registration_ends_the_leadership() -> None:
+    replica = new_replica()
     replica.on_registered(7, 100)
     replica.on_metadata(state(0, 5, 1), metadata_offset=100, now_ms=0)
     assert replica.on_registered(8, 120) == [LoseLeadership(5, ())]
     assert replica.leader is None
 
 
-def test_a_sync_that_began_before_a_cut_proves_nothing() -> None:
-    # A sync begins with 10 records; the log is cut to 8 and gets two others; the sync ends. Power
-    # that is lost now takes the two, so they must not be counted.
+def test_a_sync_that_began_before_a_truncation_is_ignored() -> None:
+    # 1. A sync begins with 10 records.
+    # 2. The log is truncated to 8, and 2 other records are appended.
+    # 3. The sync ends. A power cut would lose the 2 records, so they must not count as flushed.
     for rules, flushed in ((CORRECT, 8), (ReplicaRules(ignores_generations=True), 10)):
-        replica = made(rules=rules)
+        replica = new_replica(rules=rules)
         generation = replica.log.generation
         replica.log.cut(8)
         replica.on_appended(10)
@@ -81,8 +82,8 @@ def test_a_sync_that_began_before_a_cut_proves_nothing() -> None:
         assert replica.log.flushed_offset == flushed
 
 
-def test_whoever_waits_is_told_that_it_leads_no_more() -> None:
-    replica = made()
+def test_losing_the_leadership_refuses_pending_acknowledgements() -> None:
+    replica = new_replica()
     replica.on_registered(7, 100)
     replica.on_metadata(state(0, 5, 1), metadata_offset=100, now_ms=0)
     assert replica.leader is not None
@@ -93,8 +94,8 @@ def test_whoever_waits_is_told_that_it_leads_no_more() -> None:
     assert replica.follower.leader == 1
 
 
-def test_its_high_watermark_outlives_its_roles() -> None:
-    replica = made()
+def test_the_high_watermark_survives_a_change_of_role() -> None:
+    replica = new_replica()
     replica.on_registered(7, 100)
     replica.on_metadata(state(1, 5, 1), metadata_offset=100, now_ms=0)
     replica.on_metadata(state(-1, 6, 2), metadata_offset=101, now_ms=0)
@@ -104,8 +105,8 @@ def test_its_high_watermark_outlives_its_roles() -> None:
     assert replica.leader_epoch == 7
 
 
-def test_fetches_are_numbered_over_all_roles_and_lives() -> None:
-    replica = made()
+def test_fetch_ids_are_unique_across_roles() -> None:
+    replica = new_replica()
     replica.on_registered(7, 100)
     seen = []
     for epoch in (5, 6, 7):
@@ -117,8 +118,8 @@ def test_fetches_are_numbered_over_all_roles_and_lives() -> None:
     assert seen == [(1, 0), (1, 1), (1, 2)]
 
 
-def test_news_of_the_same_epoch_changes_who_is_in_sync_and_nothing_else() -> None:
-    replica = made()
+def test_new_metadata_of_the_current_epoch_changes_only_the_isr() -> None:
+    replica = new_replica()
     replica.on_registered(7, 100)
     replica.on_metadata(state(0, 5, 1, replicas=3), metadata_offset=100, now_ms=0)
     leader = replica.leader

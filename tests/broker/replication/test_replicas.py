@@ -1,4 +1,4 @@
-"""Partitions that are replicated between brokers: what is acknowledged, seen, cut and caught up."""
+"""Partitions that brokers replicate: acknowledgement, visibility, truncation and catching up."""
 
 from __future__ import annotations
 
@@ -42,29 +42,29 @@ from tests.broker.storage.batches import overwrite
 
 
 def story(
-    told: Callable[[Cluster], Coroutine[object, object, None]],
+    body: Callable[[Cluster], Coroutine[object, object, None]],
 ) -> Callable[[], None]:
-    """A test that is told of a running cluster."""
+    """Return a test that runs `body` with a running cluster."""
 
     def test() -> None:
         async def main() -> None:
             async with Cluster() as cluster:
-                await told(cluster)
+                await body(cluster)
 
         asyncio.run(main())
 
-    test.__name__ = told.__name__
+    test.__name__ = body.__name__
     return test
 
 
 async def visible(node: ReplicatingNode) -> int:
-    """The high watermark that a consumer is told."""
+    """Return the high watermark that a consumer sees."""
     response = await ask(node.broker, fetch_request(at(0)), FetchResponse)
     return response.responses[0].partitions[0].high_watermark
 
 
 @story
-async def test_what_is_acknowledged_is_on_all_replicas_in_sync(cluster: Cluster) -> None:
+async def test_acknowledged_records_are_on_all_in_sync_replicas(cluster: Cluster) -> None:
     leader, *followers = cluster.nodes
     answers = [await leader.produce(b"%d" % number) for number in range(5)]
     assert [(each.error_code, each.base_offset) for each in answers] == [(0, n) for n in range(5)]
@@ -76,7 +76,7 @@ async def test_what_is_acknowledged_is_on_all_replicas_in_sync(cluster: Cluster)
 
 
 @story
-async def test_a_follower_answers_nobody_but_says_that_it_does_not_lead(cluster: Cluster) -> None:
+async def test_a_follower_refuses_clients_without_a_rack(cluster: Cluster) -> None:
     answer = await cluster.nodes[1].produce(b"a")
     assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     response = await ask(cluster.nodes[1].broker, fetch_request(at(0)), FetchResponse)
@@ -100,7 +100,7 @@ async def test_acks_all_waits_for_the_disks_of_the_followers(cluster: Cluster) -
 
 
 @story
-async def test_nobody_waits_for_the_disk_of_a_partition_that_another_one_leads_now(
+async def test_a_fetch_waits_for_no_sync_of_a_moved_partition(
     cluster: Cluster,
 ) -> None:
     former, latter, follower = cluster.nodes
@@ -118,7 +118,7 @@ async def test_nobody_waits_for_the_disk_of_a_partition_that_another_one_leads_n
 
 
 @story
-async def test_who_lags_is_left_out_and_joins_again(cluster: Cluster) -> None:
+async def test_a_lagging_replica_leaves_the_isr_and_rejoins(cluster: Cluster) -> None:
     leader, _, follower = cluster.nodes
     await leader.produce(b"a")
     cluster.cut_off.add(2)
@@ -132,7 +132,7 @@ async def test_who_lags_is_left_out_and_joins_again(cluster: Cluster) -> None:
 
 
 @story
-async def test_too_few_in_sync_take_nothing(cluster: Cluster) -> None:
+async def test_too_few_in_sync_replicas_refuse_acks_all(cluster: Cluster) -> None:
     leader = cluster.nodes[0]
     await leader.produce(b"a")
     cluster.cut_off |= {1, 2}
@@ -146,7 +146,7 @@ async def test_too_few_in_sync_take_nothing(cluster: Cluster) -> None:
 
 
 @story
-async def test_a_new_leader_has_it_all_and_the_old_one_cuts_what_it_had_alone(
+async def test_an_old_leader_truncates_what_it_alone_had(
     cluster: Cluster,
 ) -> None:
     old, new, third = cluster.nodes
@@ -168,10 +168,10 @@ async def test_a_new_leader_has_it_all_and_the_old_one_cuts_what_it_had_alone(
 
 
 @story
-async def test_who_can_not_cut_its_log_as_the_disk_is_full_follows_on_when_there_is_room(
+async def test_a_truncation_that_fails_on_a_full_disk_is_tried_again(
     cluster: Cluster,
 ) -> None:
-    """What is to be cut counts as not on disk already; it must not be waited for for ever."""
+    """A failed truncation has lowered the synced offset; the fetcher must not wait for a sync."""
     old, new, third = cluster.nodes
     await old.produce(b"a")
     cluster.cut_off.add(0)
@@ -189,7 +189,7 @@ async def test_who_can_not_cut_its_log_as_the_disk_is_full_follows_on_when_there
 
 
 @story
-async def test_a_broker_that_lost_its_power_comes_back_as_a_follower(cluster: Cluster) -> None:
+async def test_a_broker_returns_as_a_follower_after_a_power_cut(cluster: Cluster) -> None:
     leader, follower, _ = cluster.nodes
     for number in range(3):
         await leader.produce(b"%d" % number)
@@ -204,8 +204,8 @@ async def test_a_broker_that_lost_its_power_comes_back_as_a_follower(cluster: Cl
 
 
 @story
-async def test_nobody_waits_for_an_answer_of_a_life_that_has_ended(cluster: Cluster) -> None:
-    """A power cut says goodbye to no connection; `replica.socket.timeout.ms` is 30 seconds."""
+async def test_a_fetch_to_a_broker_that_lost_power_is_abandoned(cluster: Cluster) -> None:
+    """A power cut closes no connection, and `replica.socket.timeout.ms` is 30 seconds."""
     leader = cluster.nodes[0]
     await leader.produce(b"first")
     await leader.stop(power_cut=True)
@@ -219,7 +219,7 @@ async def test_nobody_waits_for_an_answer_of_a_life_that_has_ended(cluster: Clus
 
 
 @story
-async def test_who_waits_for_a_partition_that_goes_is_told(cluster: Cluster) -> None:
+async def test_removing_a_partition_refuses_pending_produces(cluster: Cluster) -> None:
     leader = cluster.nodes[0]
     cluster.cut_off |= {1, 2}
     waiting = leader.produce(b"a")
@@ -230,16 +230,16 @@ async def test_who_waits_for_a_partition_that_goes_is_told(cluster: Cluster) -> 
 
 
 def forget(node: ReplicatingNode) -> ReferenceType[PartitionReplica]:
-    """Take the partition from a node, as when its topic is deleted."""
+    """Remove the partition from a node, as the deletion of its topic does."""
     replica = node.replicas.get("t", 0)
     assert replica is not None
     node.replicas.drop("t", 0)
-    node.partition.replica = None  # The broker's own replicas, which do not run here, have that.
+    node.partition.replica = None  # In a broker, its own replicas do this.
     return ref(replica)
 
 
 async def gone(cluster: Cluster, *forgotten: ReferenceType[PartitionReplica]) -> None:
-    """Return when nobody has any of these."""
+    """Wait until all of these are garbage-collected."""
 
     def are_gone() -> bool:
         gc.collect()
@@ -249,19 +249,19 @@ async def gone(cluster: Cluster, *forgotten: ReferenceType[PartitionReplica]) ->
 
 
 @story
-async def test_nobody_keeps_a_partition_that_has_gone(cluster: Cluster) -> None:
+async def test_a_removed_partition_is_garbage_collected(cluster: Cluster) -> None:
     await cluster.nodes[0].produce(b"a")
     await gone(cluster, *map(forget, cluster.nodes))
 
 
 @story
-async def test_nobody_keeps_a_partition_that_has_gone_after_its_leader_was_out_of_reach(
+async def test_a_removed_partition_is_collected_after_an_outage(
     cluster: Cluster,
 ) -> None:
     leader, cut_off, _ = cluster.nodes
     await leader.produce(b"a")
     cluster.cut_off.add(cut_off.id)
-    assert (await leader.produce(b"b")).error_code == 0  # The in-sync set is a smaller one now.
+    assert (await leader.produce(b"b")).error_code == 0  # The in-sync set has shrunk.
     cluster.cut_off.clear()
     cluster.commit()
     await cluster.until(lambda: len(cluster.isr) == len(cluster.nodes))
@@ -269,7 +269,7 @@ async def test_nobody_keeps_a_partition_that_has_gone_after_its_leader_was_out_o
 
 
 @story
-async def test_what_was_committed_is_known_after_a_restart(cluster: Cluster) -> None:
+async def test_the_high_watermark_survives_a_restart(cluster: Cluster) -> None:
     leader = cluster.nodes[0]
     await leader.produce(b"a")
     await leader.stop()
@@ -280,7 +280,7 @@ async def test_what_was_committed_is_known_after_a_restart(cluster: Cluster) -> 
 
 
 @story
-async def test_what_a_disk_has_lost_makes_nothing_committed_that_comes_in_its_place(
+async def test_records_that_replace_lost_ones_are_not_committed(
     cluster: Cluster,
 ) -> None:
     leader, _, late = cluster.nodes
@@ -297,7 +297,7 @@ async def test_what_a_disk_has_lost_makes_nothing_committed_that_comes_in_its_pl
     cluster.cut_off |= {0, 1}
     cluster.start(late)
     assert late.end == 0
-    cluster.elect(2)  # Not a clean election: it is in nobody's in-sync set.
+    cluster.elect(2)  # An unclean election: the broker isn't in sync.
     waiting = late.produce(b"other")
     await cluster.until(lambda: late.partition.log.synced.offset == 1)
     assert late.partition.high_watermark == 0
@@ -305,7 +305,7 @@ async def test_what_a_disk_has_lost_makes_nothing_committed_that_comes_in_its_pl
 
 
 @story
-async def test_a_follower_that_was_away_too_long_begins_where_the_leader_does(
+async def test_a_follower_behind_the_log_start_restarts_there(
     cluster: Cluster,
 ) -> None:
     leader, _, late = cluster.nodes
@@ -322,7 +322,7 @@ async def test_a_follower_that_was_away_too_long_begins_where_the_leader_does(
 
 
 @story
-async def test_the_end_is_not_told_before_earlier_commits_are_known(cluster: Cluster) -> None:
+async def test_the_end_offset_waits_until_earlier_commits_are_known(cluster: Cluster) -> None:
     old, new, _ = cluster.nodes
     await old.produce(b"a")
     cluster.cut_off |= {0, 2}
@@ -346,7 +346,7 @@ async def test_the_end_is_not_told_before_earlier_commits_are_known(cluster: Clu
 
 
 @pytest.mark.parametrize("count", [1])
-def test_alone_it_is_as_it_was(count: int) -> None:
+def test_a_single_replica_restarts_with_its_high_watermark(count: int) -> None:
     async def main() -> None:
         async with Cluster(count=count, min_insync=1) as cluster:
             (node,) = cluster.nodes
@@ -363,7 +363,7 @@ def test_alone_it_is_as_it_was(count: int) -> None:
 
 
 @story
-async def test_who_asks_a_follower_is_told_who_leads(cluster: Cluster) -> None:
+async def test_a_fetch_with_an_old_epoch_learns_the_new_leader(cluster: Cluster) -> None:
     follower = cluster.nodes[1]
     answer = await follower.produce(b"a")
     assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -378,7 +378,7 @@ async def test_who_asks_a_follower_is_told_who_leads(cluster: Cluster) -> None:
 
 
 @story
-async def test_what_is_appended_and_not_committed_is_no_end_of_the_log(cluster: Cluster) -> None:
+async def test_reading_between_the_high_watermark_and_the_end_is_no_error(cluster: Cluster) -> None:
     leader = cluster.nodes[0]
     await leader.produce(b"a")
     cluster.cut_off |= {1, 2}
@@ -398,7 +398,7 @@ def deletion(offset: int, timeout_ms: int = 20_000) -> DeleteRecordsRequest:
 
 
 @story
-async def test_records_are_deleted_once_they_are_on_no_replica(cluster: Cluster) -> None:
+async def test_a_deletion_waits_for_all_replicas(cluster: Cluster) -> None:
     leader, *followers = cluster.nodes
     for number in range(4):
         await leader.produce(b"%d" % number)
@@ -409,7 +409,7 @@ async def test_records_are_deleted_once_they_are_on_no_replica(cluster: Cluster)
 
 
 @story
-async def test_records_that_a_follower_still_has_are_not_said_to_be_deleted(
+async def test_a_deletion_times_out_while_a_follower_lacks_it(
     cluster: Cluster,
 ) -> None:
     leader = cluster.nodes[0]
@@ -425,7 +425,7 @@ async def test_records_that_a_follower_still_has_are_not_said_to_be_deleted(
 
 
 @story
-async def test_a_follower_begins_within_a_batch_where_the_leader_does(cluster: Cluster) -> None:
+async def test_a_follower_adopts_a_log_start_within_a_batch(cluster: Cluster) -> None:
     leader, _, late = cluster.nodes
     await leader.produce(b"a")
     cluster.cut_off.add(2)
@@ -442,7 +442,7 @@ async def test_a_follower_begins_within_a_batch_where_the_leader_does(cluster: C
 
 
 @story
-async def test_a_hole_in_a_log_is_filled_by_the_leader(cluster: Cluster) -> None:
+async def test_a_follower_refetches_a_damaged_batch(cluster: Cluster) -> None:
     leader, _, follower = cluster.nodes
     for number in range(3):
         await leader.produce(b"%d" % number)
@@ -464,7 +464,7 @@ async def test_a_hole_in_a_log_is_filled_by_the_leader(cluster: Cluster) -> None
 
 
 @story
-async def test_what_a_mended_log_has_lost_is_fetched_from_there_on(cluster: Cluster) -> None:
+async def test_a_repaired_log_refetches_from_its_first_lost_offset(cluster: Cluster) -> None:
     leader, _, follower = cluster.nodes
     for number in range(6):
         await leader.produce(b"%d" % number)
@@ -477,14 +477,14 @@ async def test_what_a_mended_log_has_lost_is_fetched_from_there_on(cluster: Clus
     assert follower.partition.log.lacks_records
     replica.refetch_damage()
     assert (follower.partition.log.log_start_offset, follower.end) == (0, 2)
-    replica.refetch_damage()  # There is nothing to be done again.
+    replica.refetch_damage()  # The second call changes nothing.
     await cluster.until(lambda: cluster.isr == (0, 1, 2))
     assert not follower.partition.log.lacks_records
     assert follower.content() == leader.content()
 
 
 @story
-async def test_a_reader_is_not_sent_back_to_what_a_new_leader_knows_to_be_committed(
+async def test_a_reader_beyond_a_new_leaders_watermark_keeps_its_position(
     cluster: Cluster,
 ) -> None:
     old, new, _ = cluster.nodes
@@ -494,7 +494,7 @@ async def test_a_reader_is_not_sent_back_to_what_a_new_leader_knows_to_be_commit
     cluster.cut_off |= {0, 2}
     replica = new.partition.replica
     assert replica is not None
-    replica.facts.high_watermark = 1  # It would have heard of the others with its next fetch.
+    replica.facts.high_watermark = 1  # Its next fetch would raise it to 3.
     cluster.elect(1, isr=(1, 2))
     wanted = FetchPartition(
         partition=0, fetch_offset=3, last_fetched_epoch=0, partition_max_bytes=1000
@@ -514,7 +514,7 @@ async def test_a_reader_is_not_sent_back_to_what_a_new_leader_knows_to_be_commit
     assert ends.topics[0].partitions[0].end_offset == 3
 
 
-def test_no_mark_of_time_is_set_by_who_leads_no_more() -> None:
+def test_a_former_leader_writes_no_time_mark() -> None:
     async def main() -> None:
         async with Cluster(**{"mark.quiet.ms": "1"}) as cluster:
             old = cluster.nodes[0]
@@ -531,7 +531,7 @@ def test_no_mark_of_time_is_set_by_who_leads_no_more() -> None:
 async def read_copy(
     node: ReplicatingNode, offset: int, *, epoch: int = -1, last_epoch: int = -1, rack: str = "b"
 ) -> PartitionData:
-    """What a reader with a rack gets of a broker."""
+    """Return what a broker answers a reader with a rack."""
     wanted = FetchPartition(
         partition=0,
         fetch_offset=offset,
@@ -545,7 +545,7 @@ async def read_copy(
 
 
 @story
-async def test_a_follower_serves_readers_with_a_rack_up_to_what_it_knows_to_be_committed(
+async def test_a_follower_serves_readers_with_a_rack_up_to_its_watermark(
     cluster: Cluster,
 ) -> None:
     leader, follower, other = cluster.nodes
@@ -558,7 +558,7 @@ async def test_a_follower_serves_readers_with_a_rack_up_to_what_it_knows_to_be_c
     assert (found.error_code, found.high_watermark) == (0, 1)
     assert found.records == follower.partition.log.read(0, max_bytes=1000)[: len(found.records)]
     at_end = await read_copy(follower, 2, last_epoch=0)
-    assert (at_end.error_code, at_end.records) == (0, b""), "it may be committed any moment"
+    assert (at_end.error_code, at_end.records) == (0, b""), "it may be committed at any moment"
     for offset, last_epoch in ((3, -1), (3, 0), (1, 7)):
         beyond = await read_copy(follower, offset, last_epoch=last_epoch)
         assert beyond.error_code == ErrorCode.OFFSET_NOT_AVAILABLE, "the leader may know better"
@@ -570,7 +570,7 @@ async def test_a_follower_serves_readers_with_a_rack_up_to_what_it_knows_to_be_c
 
 
 @story
-async def test_a_copy_is_read_only_while_its_leader_is_heard_of(cluster: Cluster) -> None:
+async def test_a_follower_serves_readers_only_while_it_hears_its_leader(cluster: Cluster) -> None:
     leader, follower, _ = cluster.nodes
     await leader.produce(b"a")
     await cluster.until(lambda: follower.partition.high_watermark == 1)
@@ -583,4 +583,4 @@ async def test_a_copy_is_read_only_while_its_leader_is_heard_of(cluster: Cluster
     cluster.commit()
     await cluster.until(lambda: follower.partition.is_copy)
     cluster.elect(2)
-    assert not follower.partition.is_copy, "of a new leader it has heard nothing yet"
+    assert not follower.partition.is_copy, "it has not heard from the new leader yet"

@@ -1,4 +1,4 @@
-"""ReplicationQuota: when it is exceeded, for how long, and what may go in any span."""
+"""ReplicationQuota: when it is exceeded, for how long, and its bound over any span of time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streamlog.broker.replication.replication_quota import (
 START_MS = 1_000_000
 
 
-def test_without_a_bound_nothing_is_exceeded_or_counted() -> None:
+def test_an_unbounded_quota_counts_nothing() -> None:
     quota = ReplicationQuota()
     quota.record(10**12, START_MS)
     assert quota.exceeded_for_ms(START_MS) == 0
@@ -24,10 +24,10 @@ def test_without_a_bound_nothing_is_exceeded_or_counted() -> None:
     assert quota.exceeded_for_ms(START_MS) == 0
 
 
-def test_what_is_too_much_is_waited_for() -> None:
+def test_a_quota_is_exceeded_until_the_rate_falls_to_the_bound() -> None:
     quota = ReplicationQuota(1_000)
     quota.record(1_000, START_MS)
-    assert quota.exceeded_for_ms(START_MS) == 0, "a second's worth may go at once"
+    assert quota.exceeded_for_ms(START_MS) == 0, "one second's worth may pass at once"
     quota.record(2_000, START_MS)
     assert quota.exceeded_for_ms(START_MS) == 3_000
     assert quota.exceeded_for_ms(START_MS + 2_999) == 1
@@ -35,13 +35,13 @@ def test_what_is_too_much_is_waited_for() -> None:
     assert quota.rate(START_MS + 3_000) == 1_000
 
 
-def test_nothing_is_forgiven_for_being_long_ago() -> None:
+def test_an_excess_does_not_expire_with_time() -> None:
     quota = ReplicationQuota(1_000)
     quota.record(100_000, START_MS)
     assert quota.exceeded_for_ms(START_MS + 2 * MEASURED_MS) == 100_000 - 2 * MEASURED_MS
 
 
-def test_another_bound_holds_at_once() -> None:
+def test_a_new_bound_takes_effect_at_once() -> None:
     quota = ReplicationQuota(1_000)
     quota.record(100_000, START_MS)
     quota.limit(100_000, START_MS + 10)
@@ -57,7 +57,7 @@ def test_another_bound_holds_at_once() -> None:
     st.integers(1, 10_000_000),
     st.lists(st.tuples(st.integers(0, 15_000), st.integers(0, 50_000)), max_size=60),
 )
-def test_in_any_span_no_more_goes_than_the_bound_and_one_burst(
+def test_any_span_stays_within_the_bound_plus_one_burst(
     rate: int, tries: list[tuple[int, int]]
 ) -> None:
     quota, now_ms, gone = ReplicationQuota(rate), START_MS, [(START_MS, 0)]
@@ -81,7 +81,7 @@ def test_in_any_span_no_more_goes_than_the_bound_and_one_burst(
     st.integers(1_000, 100_000),
     st.lists(st.integers(1, 500_000), min_size=20, max_size=60),
 )
-def test_who_waits_as_long_as_is_said_goes_on_at_the_rate(rate: int, sizes: list[int]) -> None:
+def test_waiting_out_the_quota_reaches_the_full_rate(rate: int, sizes: list[int]) -> None:
     quota, now_ms = ReplicationQuota(rate), START_MS
     for size_bytes in sizes:
         while held_ms := quota.exceeded_for_ms(now_ms):

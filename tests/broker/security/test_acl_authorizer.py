@@ -1,4 +1,4 @@
-"""Who may do what: patterns, implied operations, denials, and a slow second opinion."""
+"""The ACL authorizer: patterns, implied operations, denials, and a slow reference."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ def may(
         (acl(kind=ResourceType.GROUP), False),
     ],
 )
-def test_what_one_acl_allows(rule: AclRule, allowed: bool) -> None:
+def test_an_acl_allows_what_it_matches(rule: AclRule, allowed: bool) -> None:
     assert may(authorizer(rule)) is allowed
     is_for_many = rule.name == "*" or rule.pattern is Pattern.PREFIXED
     if rule.name != "to":
         assert may(authorizer(rule), "toy") is (allowed and is_for_many)
 
 
-def test_nothing_is_allowed_without_one() -> None:
+def test_without_a_matching_acl_the_default_applies() -> None:
     assert not may(authorizer())
     assert may(authorizer(allow_if_none_found=True))
     assert not may(authorizer(acl(principal="User:bob"), allow_if_none_found=True))
@@ -94,16 +94,16 @@ def test_nothing_is_allowed_without_one() -> None:
         acl(principal="User:*", deny=True),
     ],
 )
-def test_what_is_denied_is_denied(forbidding: AclRule) -> None:
+def test_a_denial_overrides_permissions(forbidding: AclRule) -> None:
     assert not may(authorizer(acl(operation=Operation.ALL), acl("*"), forbidding))
 
 
 @pytest.mark.parametrize(
     "operation", [Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER]
 )
-def test_who_may_use_it_may_look_at_it(operation: Operation) -> None:
+def test_an_allowed_operation_implies_describe(operation: Operation) -> None:
     assert may(authorizer(acl(operation=operation)), operation=Operation.DESCRIBE)
-    # But to forbid using it does not forbid looking.
+    # A denied operation does not deny DESCRIBE.
     both = authorizer(acl(operation=operation, deny=True), acl(operation=Operation.DESCRIBE))
     assert may(both, operation=Operation.DESCRIBE)
     assert not may(authorizer(acl(operation=Operation.CREATE)), operation=Operation.DESCRIBE)
@@ -112,7 +112,7 @@ def test_who_may_use_it_may_look_at_it(operation: Operation) -> None:
     assert not may(configs, operation=Operation.DESCRIBE)
 
 
-def test_super_users_are_not_asked() -> None:
+def test_super_users_pass_every_denial() -> None:
     decides = authorizer(acl("*", Operation.ALL, principal="User:*", deny=True), admin="User:root")
     assert may(decides, who=("User:root", "anywhere"))
     assert may(decides, who=(IN_PROCESS, "in-process"))
@@ -121,7 +121,7 @@ def test_super_users_are_not_asked() -> None:
         super_users_of("User:a; root")
 
 
-def test_others_hold_at_once() -> None:
+def test_replaced_acls_take_effect_at_once() -> None:
     decides = authorizer(acl())
     assert may(decides)
     decides.replace(Acls())
@@ -142,11 +142,11 @@ def test_others_hold_at_once() -> None:
         ((acl("to", Operation.WRITE), acl("t", Operation.WRITE, prefixed=True, deny=True)), False),
     ],
 )
-def test_whether_there_is_anything(rules: tuple[AclRule, ...], some: bool) -> None:
+def test_allows_some_finds_any_allowed_resource(rules: tuple[AclRule, ...], some: bool) -> None:
     assert authorizer(*rules).allows_some(ALICE, Operation.WRITE, TOPIC) is some
 
 
-def test_operations_as_bits() -> None:
+def test_allowed_operations_are_encoded_as_bits() -> None:
     decides = authorizer(acl(operation=Operation.WRITE))
     assert decides.operations(ALICE, TOPIC, "t") == 1 << 4 | 1 << 8
     assert decides.operations(ALICE, TOPIC, "u") == 0
@@ -166,7 +166,7 @@ RULES = st.builds(
 
 
 @given(st.lists(RULES, max_size=6), NAMES, st.booleans())
-def test_looking_up_gives_what_looking_at_all_gives(
+def test_the_index_agrees_with_a_scan_of_all_acls(
     rules: list[AclRule], name: str, free: bool
 ) -> None:
     decides = authorizer(*rules, allow_if_none_found=free)
@@ -193,7 +193,7 @@ def test_looking_up_gives_what_looking_at_all_gives(
     assert may(decides, name, Operation.DESCRIBE) is expected
 
 
-def test_filters() -> None:
+def test_filters_select_matching_acls() -> None:
     rules = [acl("t"), acl("*"), acl("to", prefixed=True), acl("u", deny=True, host="h")]
 
     def names(**wanted: object) -> list[str]:

@@ -1,4 +1,4 @@
-"""One connection's way to being somebody, message by message."""
+"""The authentication of one connection, message by message."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def proof(mechanism: str, user: str = "alice", secret: str = "wonderland") -> Ex
 
 @pytest.mark.parametrize("version", [0, 1])
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_who_proves_it_comes_through(mechanism: str, version: int) -> None:
+def test_a_valid_proof_opens_the_connection(mechanism: str, version: int) -> None:
     one = fresh()
     assert not one.is_served(NOW_MS)
     chosen = one.handshake(mechanism, version)
@@ -97,7 +97,7 @@ def test_who_proves_it_comes_through(mechanism: str, version: int) -> None:
     assert one.principal == "User:alice"
 
 
-def test_names_with_special_characters() -> None:
+def test_user_names_may_contain_special_characters() -> None:
     one = fresh()
     one.handshake("SCRAM-SHA-256", 1)
     converse(one, proof("SCRAM-SHA-256", "b,o=b"))
@@ -106,7 +106,7 @@ def test_names_with_special_characters() -> None:
 
 @pytest.mark.parametrize(("user", "secret"), [("alice", "queen"), ("mallory", "wonderland!")])
 @pytest.mark.parametrize("mechanism", [PLAIN, "SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_a_wrong_password_and_a_user_that_there_is_not_are_answered_alike(
+def test_a_wrong_password_and_an_unknown_user_get_equal_answers(
     mechanism: str, user: str, secret: str
 ) -> None:
     one, other = fresh(), fresh()
@@ -118,11 +118,11 @@ def test_a_wrong_password_and_a_user_that_there_is_not_are_answered_alike(
     assert one.stage is AuthenticationStage.OVER
     assert not one.is_served(NOW_MS)
     assert secret not in one.reason + str(refusal.error_message)
-    # And that was it: not even the right password helps.
+    # The connection is done: a second handshake is refused.
     assert one.handshake(mechanism, 1).error_code == ErrorCode.ILLEGAL_SASL_STATE
 
 
-def test_the_proof_of_a_user_that_there_is_not_is_asked_for_as_any_other() -> None:
+def test_an_unknown_user_gets_a_challenge_of_the_usual_shape() -> None:
     shapes = []
     for user in ("alice", "mallory"):
         mechanism = MECHANISMS["SCRAM-SHA-256"]()
@@ -132,7 +132,7 @@ def test_the_proof_of_a_user_that_there_is_not_is_asked_for_as_any_other() -> No
     assert shapes[0] == shapes[1]
 
 
-def test_a_mechanism_that_is_not_offered_is_answered_with_those_that_are() -> None:
+def test_an_unsupported_mechanism_is_answered_with_the_supported_ones() -> None:
     one = fresh()
     refusal = one.handshake("GSSAPI", 1)
     assert refusal.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
@@ -140,7 +140,7 @@ def test_a_mechanism_that_is_not_offered_is_answered_with_those_that_are() -> No
     assert one.stage is AuthenticationStage.OVER
 
 
-def test_what_comes_out_of_turn_is_the_last() -> None:
+def test_a_message_out_of_order_ends_the_authentication() -> None:
     one = fresh()
     assert say(one, b"\0alice\0wonderland").error_code == ErrorCode.ILLEGAL_SASL_STATE
     assert one.stage is AuthenticationStage.OVER
@@ -151,28 +151,28 @@ def test_what_comes_out_of_turn_is_the_last() -> None:
     assert say(other, b"\0alice\0wonderland").error_code == ErrorCode.ILLEGAL_SASL_STATE
 
 
-def test_without_an_end_of_sessions_nobody_proves_twice() -> None:
+def test_without_a_session_limit_reauthentication_is_refused() -> None:
     one = fresh()
     one.handshake(PLAIN, 1)
     assert converse(one, proof(PLAIN)).session_lifetime_ms == 0
     assert one.handshake(PLAIN, 1).error_code == ErrorCode.ILLEGAL_SASL_STATE
-    assert one.stage is AuthenticationStage.OPEN, "it goes on as it was"
+    assert one.stage is AuthenticationStage.OPEN, "the connection stays open"
     assert one.is_served(NOW_MS + 10**12)
 
 
-def test_a_session_ends_unless_it_is_proven_again() -> None:
+def test_a_session_ends_unless_it_is_renewed() -> None:
     one = fresh(session_ms_max=1_000)
     one.handshake(PLAIN, 1)
     assert converse(one, proof(PLAIN)).session_lifetime_ms == 1_000
     assert one.is_served(NOW_MS + 999)
     assert not one.is_served(NOW_MS + 1_000)
-    assert one.handshake(PLAIN, 1).error_code == 0, "also after the end"
-    assert not one.is_served(NOW_MS), "not in the middle"
+    assert one.handshake(PLAIN, 1).error_code == 0, "a handshake is allowed after the end"
+    assert not one.is_served(NOW_MS), "not during the exchange"
     assert converse(one, proof(PLAIN), NOW_MS + 2_000).error_code == 0
     assert one.is_served(NOW_MS + 2_999)
 
 
-def test_who_proves_again_has_to_be_the_same() -> None:
+def test_reauthentication_must_keep_the_principal() -> None:
     one = fresh(session_ms_max=1_000)
     one.handshake("SCRAM-SHA-256", 1)
     converse(one, proof("SCRAM-SHA-256"))
@@ -183,7 +183,7 @@ def test_who_proves_again_has_to_be_the_same() -> None:
     assert not one.is_served(NOW_MS)
 
 
-def test_who_proves_again_does_it_the_same_way() -> None:
+def test_reauthentication_must_keep_the_mechanism() -> None:
     one = fresh(session_ms_max=1_000)
     one.handshake(PLAIN, 1)
     converse(one, proof(PLAIN))
@@ -191,7 +191,7 @@ def test_who_proves_again_does_it_the_same_way() -> None:
     assert one.stage is AuthenticationStage.OVER
 
 
-def test_a_session_is_no_longer_than_its_token() -> None:
+def test_a_session_ends_with_its_token() -> None:
     one = fresh(session_ms_max=3_600_000)
     one.handshake(OAUTHBEARER, 1)
     given = token({"sub": "alice", "exp": NOW_MS / 1000 + 5})
@@ -199,7 +199,7 @@ def test_a_session_is_no_longer_than_its_token() -> None:
     assert not one.is_served(NOW_MS + 5_000)
 
 
-def test_why_a_token_is_not_taken_is_told_before_the_end() -> None:
+def test_a_refused_token_gets_its_reason_before_the_error() -> None:
     one = fresh()
     one.handshake(OAUTHBEARER, 1)
     first = say(one, BearerExchange(token({"sub": "alice", "exp": 1})).first())
@@ -222,7 +222,7 @@ def test_why_a_token_is_not_taken_is_told_before_the_end() -> None:
         b"\0alice\0" + b"x" * 2_000,
     ],
 )
-def test_a_plain_message_that_is_none(data: bytes) -> None:
+def test_a_malformed_plain_message_is_refused(data: bytes) -> None:
     assert isinstance(Plain(USERS).step(data, NOW_MS), AuthenticationRefused)
 
 
@@ -240,7 +240,7 @@ def test_a_plain_message_that_is_none(data: bytes) -> None:
         b"\xff",
     ],
 )
-def test_a_first_scram_message_that_is_none(data: bytes) -> None:
+def test_a_malformed_first_scram_message_is_refused(data: bytes) -> None:
     assert isinstance(MECHANISMS["SCRAM-SHA-256"]().step(data, NOW_MS), AuthenticationRefused)
 
 
@@ -253,7 +253,7 @@ def test_a_first_scram_message_that_is_none(data: bytes) -> None:
         (b",p=", b",p=A"),
     ],
 )
-def test_a_proof_belongs_to_its_exchange(change: tuple[bytes, bytes]) -> None:
+def test_a_changed_scram_proof_is_refused(change: tuple[bytes, bytes]) -> None:
     mechanism = MECHANISMS["SCRAM-SHA-256"]()
     exchange = proof("SCRAM-SHA-256")
     challenge = mechanism.step(exchange.first(), NOW_MS)
@@ -263,7 +263,7 @@ def test_a_proof_belongs_to_its_exchange(change: tuple[bytes, bytes]) -> None:
     assert isinstance(mechanism.step(final.replace(*change), NOW_MS), AuthenticationRefused)
 
 
-def test_old_clients_say_their_nonce_twice() -> None:
+def test_a_scram_nonce_that_repeats_the_clients_is_accepted() -> None:
     mechanism = MECHANISMS["SCRAM-SHA-256"]()
     mechanism.step(b"n,,n=alice,r=client", NOW_MS)
     kept = USERS.of("alice")[ScramMechanism.SCRAM_SHA_256]
@@ -280,7 +280,7 @@ def test_old_clients_say_their_nonce_twice() -> None:
 
 
 @given(st.sampled_from(list(MECHANISMS)), st.lists(st.binary(max_size=60), max_size=3))
-def test_nobody_gets_in_by_noise(mechanism: str, messages: list[bytes]) -> None:
+def test_random_bytes_do_not_authenticate(mechanism: str, messages: list[bytes]) -> None:
     one = MECHANISMS[mechanism]()
     for message in messages:
         step: Step = one.step(message, NOW_MS)

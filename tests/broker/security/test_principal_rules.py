@@ -1,4 +1,4 @@
-"""Names made of subjects; the examples are those of KIP-371 and of Kafka's documentation."""
+"""Names from certificate subjects; the examples are from KIP-371 and Kafka's documentation."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ RULES = (
         ("OU=JavaSoft,O=Sun Microsystems,C=US", "OU=JavaSoft,O=Sun Microsystems,C=US"),
     ],
 )
-def test_the_first_rule_that_matches_holds(subject: str, name: str) -> None:
+def test_the_first_matching_rule_applies(subject: str, name: str) -> None:
     assert PrincipalRules.parse(RULES).name_of(subject) == name
 
 
 @pytest.mark.parametrize("rules", ["", " ", "DEFAULT"])
-def test_without_rules_it_is_the_subject(rules: str) -> None:
+def test_without_rules_the_name_is_the_subject(rules: str) -> None:
     assert PrincipalRules.parse(rules).name_of("CN=a") == "CN=a"
 
 
@@ -46,7 +46,7 @@ def test_without_rules_it_is_the_subject(rules: str) -> None:
         (r"RULE:CN=([^,]*),.*/$1/", "CN=a,OU=b,O=c", "a"),
     ],
 )
-def test_what_a_rule_makes(rules: str, subject: str, name: str | None) -> None:
+def test_a_rule_maps_a_subject_to_a_name(rules: str, subject: str, name: str | None) -> None:
     assert PrincipalRules.parse(rules).name_of(subject) == name
 
 
@@ -61,6 +61,6 @@ def test_what_a_rule_makes(rules: str, subject: str, name: str | None) -> None:
         "RULE:",
     ],
 )
-def test_what_is_no_rule_is_refused(rules: str) -> None:
+def test_a_malformed_rule_is_refused(rules: str) -> None:
     with pytest.raises(ConfigError, match=r"ssl\.principal\.mapping\.rules"):
         PrincipalRules.parse(rules)

@@ -1,4 +1,4 @@
-"""Principals of certificates, as Java writes them."""
+"""Principals of certificates, in the form that Java writes."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def test_the_most_specific_part_comes_first() -> None:
         ("ä", "ä"),
     ],
 )
-def test_special_characters_are_marked(value: str, shown: str) -> None:
+def test_special_characters_are_escaped(value: str, shown: str) -> None:
     assert distinguished_name([[("commonName", value)]]) == f"CN={shown}"
 
 
-def test_an_address_has_no_name_in_the_standard() -> None:
+def test_an_email_address_is_written_by_its_object_identifier() -> None:
     subject = [[("emailAddress", "a@b")]]
     assert distinguished_name(subject) == "1.2.840.113549.1.9.1=#1603614062"
 
@@ -37,12 +37,12 @@ def test_an_address_has_no_name_in_the_standard() -> None:
 @pytest.mark.parametrize(
     ("size", "length"), [(127, "7f"), (128, "8180"), (255, "81ff"), (256, "820100")]
 )
-def test_a_long_address_has_the_length_of_der(size: int, length: str) -> None:
-    """As X.690, 8.1.3, has it; Java writes these bytes in hexadecimal (RFC 2253)."""
+def test_a_long_email_address_has_a_der_length(size: int, length: str) -> None:
+    """Lengths follow X.690, 8.1.3; Java writes the bytes in hexadecimal (RFC 2253)."""
     name = distinguished_name([[("emailAddress", "a" * size)]])
     assert name == f"1.2.840.113549.1.9.1=#16{length}{'61' * size}"
 
 
-def test_nobody_on_a_connection_is_the_process() -> None:
+def test_no_user_name_equals_the_principal_of_the_process() -> None:
     assert not IN_PROCESS.startswith(USER)
     assert of_user("Process:streamlog") != IN_PROCESS

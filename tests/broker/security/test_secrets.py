@@ -1,4 +1,4 @@
-"""Nothing that is secret is shown: in no `repr`, no setting that is described, no log."""
+"""No secret appears in a `repr`, a described setting, a log line or a file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.broker.security.test_users import no_users, upsertion
 SECRET = "white-rabbit-17"
 
 
-def test_messages_show_no_secret() -> None:
+def test_the_repr_of_a_message_shows_no_secret() -> None:
     data = SECRET.encode()
     shown = [
         SaslAuthenticateRequest(auth_bytes=data),
@@ -111,12 +111,12 @@ def test_logs_show_no_secret(mechanism: str, caplog: pytest.LogCaptureFixture) -
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "OAUTHBEARER"])
-def test_who_comes_in_leaves_no_secret_behind(
+def test_a_login_leaves_no_secret_in_logs_files_or_reprs(
     mechanism: str, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    """Nothing of it is in a log, however much is logged, in a file, or in the client's `repr`."""
+    """All log levels count, as do the broker's files and the client's `repr`."""
     caplog.set_level(logging.DEBUG)
-    token = unsecured(sub="alice", exp=time.time() + 600)
+    token = unsecured_token(sub="alice", exp=time.time() + 600)
     parts = {each for each in (SECRET, *token.split(".")) if each}
 
     async def main() -> None:
@@ -155,8 +155,8 @@ def test_who_comes_in_leaves_no_secret_behind(
             assert not [part for part in parts if part.encode() in data], path
 
 
-def unsecured(**claims: object) -> str:
-    """A token without a signature."""
+def unsecured_token(**claims: object) -> str:
+    """Return a token without a signature."""
     encoded = [
         base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=")
         for part in ({"alg": "none"}, claims)

@@ -1,4 +1,4 @@
-"""JSON Web Tokens: signed, unsigned, and those that are neither for us nor for now."""
+"""JSON Web Tokens: signed, unsigned, expired, and for another audience or issuer."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def signed(
 @pytest.mark.parametrize(
     ("algorithm", "kid"), [("RS256", "r"), ("PS512", "r"), ("ES256", "e"), ("RS384", None)]
 )
-def test_a_signed_token_is_taken(algorithm: str, kid: str | None) -> None:
+def test_a_signed_token_is_accepted(algorithm: str, kid: str | None) -> None:
     assert read(signed(algorithm=algorithm, kid=kid)) == Bearer("alice", CLAIMS["exp"] * 1000)
 
 
@@ -81,28 +81,26 @@ def test_a_signed_token_is_taken(algorithm: str, kid: str | None) -> None:
         ({"sub": None}, "has no user name"),
     ],
 )
-def test_a_token_for_others_or_for_another_time_is_not_taken(
-    claims: dict[str, Any], reason: str
-) -> None:
+def test_a_token_with_a_wrong_claim_is_refused(claims: dict[str, Any], reason: str) -> None:
     changed = {name: value for name, value in {**CLAIMS, **claims}.items() if value is not None}
     with pytest.raises(TokenRefusal, match=reason):
         read(signed(changed))
 
 
-def test_clocks_may_differ_a_little() -> None:
+def test_times_within_the_clock_skew_are_accepted() -> None:
     assert read(signed({**CLAIMS, "exp": NOW_MS // 1000 - 9})).user == "alice"
     assert read(signed({**CLAIMS, "nbf": NOW_MS // 1000 + 10})).user == "alice"
     assert read(signed({**CLAIMS, "aud": ["x", "other"]})).user == "alice"
 
 
-def test_a_token_without_a_signature_is_no_signed_one() -> None:
+def test_a_token_without_a_signature_is_refused() -> None:
     for name in ("none", "None", "RS256"):
         with pytest.raises(TokenRefusal):
             read(token(CLAIMS, alg=name))
 
 
-def test_the_public_key_is_no_shared_secret() -> None:
-    """The classic: signed with what everybody may know, said to be HMAC."""
+def test_an_hmac_with_the_public_key_is_refused() -> None:
+    """The classic attack: the public key as the secret of an HMAC."""
     public = RSA_KEY.public_key().public_bytes(
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     )
@@ -117,7 +115,7 @@ def test_the_public_key_is_no_shared_secret() -> None:
         read(forged)
 
 
-def test_a_token_that_somebody_else_has_signed_is_not_taken() -> None:
+def test_a_token_with_a_foreign_signature_is_refused() -> None:
     other = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     forged = jwt.encode(CLAIMS, other, algorithm="RS256", headers={"kid": "r"})
     with pytest.raises(TokenRefusal, match="signature"):
@@ -132,14 +130,14 @@ def test_a_token_that_somebody_else_has_signed_is_not_taken() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a", "a.b.c", "..", "ä.ö.ü", "x" * 100_000])
-def test_noise_is_no_token(text: str) -> None:
+def test_malformed_text_is_refused(text: str) -> None:
     with pytest.raises(TokenRefusal):
         read(text)
     with pytest.raises(TokenRefusal):
         UnsecuredTokens(CONFIG)(text, NOW_MS)
 
 
-def test_unsecured_tokens_are_judged_by_what_they_say() -> None:
+def test_unsecured_tokens_are_checked_by_their_claims() -> None:
     tokens = UnsecuredTokens(CONFIG)
     assert tokens(token(CLAIMS), NOW_MS).user == "alice"
     with pytest.raises(TokenRefusal, match="expired"):
@@ -152,7 +150,7 @@ def test_unsecured_tokens_are_judged_by_what_they_say() -> None:
         tokens("W10.W10.", NOW_MS)
 
 
-def test_another_claim_may_name_the_user() -> None:
+def test_a_configured_claim_names_the_user() -> None:
     config = SecurityConfig(
         sasl_mechanisms="OAUTHBEARER", unsecured_tokens=True, token_user_claim="client_id"
     )

@@ -1,4 +1,4 @@
-"""What is kept of passwords, and what is said of users that there are not."""
+"""Stored SCRAM credentials, and the made-up credentials of unknown users."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def no_users() -> Users:
     return Users(b"secret of the broker", {})
 
 
-def test_a_user_is_there_until_the_last_credential_is_gone() -> None:
+def test_a_user_exists_until_its_last_credential_is_deleted() -> None:
     users, results = no_users().alter([], [upsertion(), upsertion(mechanism=2)])
     assert results == {"alice": None}
     assert users.names == ["alice"]
@@ -58,7 +58,7 @@ def test_a_user_is_there_until_the_last_credential_is_gone() -> None:
 
 
 @pytest.mark.parametrize("size_bytes", [1, 10, 32, 64, 300])
-def test_a_salted_password_has_any_length_but_none(size_bytes: int) -> None:
+def test_a_salted_password_of_any_length_but_zero_is_accepted(size_bytes: int) -> None:
     asked = upsertion()
     asked.salted_password = b"p" * size_bytes
     users, results = no_users().alter([], [asked])
@@ -82,7 +82,7 @@ def test_a_salted_password_has_any_length_but_none(size_bytes: int) -> None:
         ([deletion()], [upsertion()], ErrorCode.DUPLICATE_RESOURCE),
     ],
 )
-def test_a_user_whose_changes_are_refused_stays(
+def test_a_refused_change_leaves_the_users_unchanged(
     deletions: list[ScramCredentialDeletion],
     upsertions: list[ScramCredentialUpsertion],
     code: ErrorCode,
@@ -98,7 +98,7 @@ def test_a_user_whose_changes_are_refused_stays(
     assert refused not in after.names
 
 
-def test_a_stranger_looks_like_the_others_every_time() -> None:
+def test_an_unknown_user_gets_a_stable_made_up_credential() -> None:
     users, _ = no_users().alter([], [upsertion(iterations=5000)])
     made_up, is_real = users.credential("mallory", SHA_256)
     assert not is_real
@@ -107,6 +107,6 @@ def test_a_stranger_looks_like_the_others_every_time() -> None:
     assert len(made_up.salt) == len(b"salt of sixteen.")
     assert made_up.salt != users.credential("trudy", SHA_256)[0].salt
     assert made_up.salt != Users(b"another broker", {}).credential("mallory", SHA_256)[0].salt
-    # A user without this mechanism is as strange as one who is not there.
+    # A user without this mechanism is treated as unknown.
     assert users.credential("alice", SHA_512)[1] is False
     assert len(users.credential("alice", SHA_512)[0].stored_key) == 64

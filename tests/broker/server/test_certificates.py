@@ -25,7 +25,7 @@ FIRST, SECOND = trustme.CA(), trustme.CA()
 
 
 def write(path: Path, authority: trustme.CA) -> None:
-    """A broker's new certificate, put in place of the one that is there."""
+    """Replace the broker's certificate with a new one of `authority`."""
     fresh = path.with_name("fresh.pem")
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(fresh))
     fresh.replace(path)
@@ -44,7 +44,7 @@ def keystore(tmp_path: Path) -> Path:
     return path
 
 
-def test_who_comes_after_a_change_gets_the_new_ones(keystore: Path) -> None:
+def test_new_connections_get_the_replaced_certificate(keystore: Path) -> None:
     clock = ManualClock()
 
     async def is_served(server: Acceptor, authority: trustme.CA) -> bool:
@@ -65,7 +65,7 @@ def test_who_comes_after_a_change_gets_the_new_ones(keystore: Path) -> None:
             (server,) = listening.servers
             async with peer(server, trusting(FIRST)) as old:
                 write(keystore, SECOND)
-                assert await is_served(server, FIRST), "files are looked at once in a while"
+                assert await is_served(server, FIRST), "the files are checked only at intervals"
                 clock.advance(LOOK_INTERVAL_MS)
                 assert await is_served(server, SECOND)
                 assert not await is_served(server, FIRST)
@@ -75,7 +75,7 @@ def test_who_comes_after_a_change_gets_the_new_ones(keystore: Path) -> None:
     asyncio.run(main())
 
 
-def test_files_that_can_not_be_used_change_nothing(
+def test_unusable_files_keep_the_previous_certificates(
     keystore: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = ManualClock()
@@ -93,9 +93,9 @@ def test_files_that_can_not_be_used_change_nothing(
         assert later() is before
         keystore.unlink()
         assert later() is before
-        told = [record.getMessage() for record in caplog.records]
-        assert len(told) == 2, "each change is told once"
-        assert all("keeping the previous ones" in each for each in told)
+        lines = [record.getMessage() for record in caplog.records]
+        assert len(lines) == 2, "each change is logged once"
+        assert all("keeping the previous ones" in each for each in lines)
         assert "PRIVATE KEY" not in caplog.text
         keystore.write_bytes(whole)
         after = later()
@@ -104,7 +104,7 @@ def test_files_that_can_not_be_used_change_nothing(
     assert "reloaded the certificates" in caplog.text
 
 
-def test_authorities_of_clients_are_read_anew_too(keystore: Path, tmp_path: Path) -> None:
+def test_a_replaced_truststore_is_reloaded(keystore: Path, tmp_path: Path) -> None:
     truststore = tmp_path / "authority.pem"
     FIRST.cert_pem.write_to_path(str(truststore))
     clock = ManualClock()
@@ -119,6 +119,6 @@ def test_authorities_of_clients_are_read_anew_too(keystore: Path, tmp_path: Path
     assert before["serialNumber"] != after["serialNumber"]
 
 
-def test_at_the_start_they_have_to_be_there(tmp_path: Path) -> None:
+def test_a_missing_keystore_at_the_start_raises(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"ssl\.keystore\.location"):
         Certificates(SecurityConfig(keystore=str(tmp_path / "none.pem")), ManualClock())

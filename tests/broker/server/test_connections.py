@@ -1,4 +1,4 @@
-"""What all clients together may cost a broker."""
+"""Bounds on the connections and the memory of all clients together."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def is_served(one: Peer) -> None:
         ({"max_connections_per_address": 3}, "max.connections.per.ip is 3"),
     ],
 )
-def test_one_too_many_is_refused_and_told_once(
+def test_connections_above_the_bound_are_refused_and_logged_once(
     bound: dict[str, int], name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story(_: Broker, server: Acceptor) -> None:
@@ -74,14 +74,14 @@ def test_one_too_many_is_refused_and_told_once(
     assert "from 127.0.0.1" in caplog.text
 
 
-def test_who_says_nothing_is_hung_up_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_idle_connection_is_closed(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
     async def story(broker: Broker, server: Acceptor) -> None:
         create(broker)
         async with peer(server) as silent, peer(server) as waiting, peer(server) as busy:
             await is_served(silent)
-            # Who waits for an answer is not idle, nor is who goes on asking.
+            # A connection that waits for an answer, or keeps sending, is not idle.
             waiting.ask(fetch_request(at(0), max_wait_ms=60_000), 1)
             ended = asyncio.ensure_future(silent.hung_up())
             while not ended.done():
@@ -96,7 +96,7 @@ def test_who_says_nothing_is_hung_up_on(caplog: pytest.LogCaptureFixture) -> Non
     assert "closed the connection of 127.0.0.1: it was idle for 200 ms" in caplog.text
 
 
-def test_what_is_altered_holds_for_the_next_connection() -> None:
+def test_a_changed_bound_applies_to_the_next_connection() -> None:
     async def story(broker: Broker, server: Acceptor) -> None:
         async with peer(server) as one:
             await is_served(one)
@@ -109,7 +109,9 @@ def test_what_is_altered_holds_for_the_next_connection() -> None:
     serve(story)
 
 
-def test_a_request_of_any_size_has_its_bound(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_request_above_the_size_bound_ends_the_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def story(broker: Broker, server: Acceptor) -> None:
         create(broker)
         async with peer(server) as one:
@@ -120,8 +122,8 @@ def test_a_request_of_any_size_has_its_bound(caplog: pytest.LogCaptureFixture) -
     assert "at most 2000 are taken" in caplog.text
 
 
-def test_answers_nobody_reads_stay_within_their_bounds() -> None:
-    """Ten times more is asked for than all sockets take, and nothing of it is read."""
+def test_unread_answers_stay_within_their_bounds() -> None:
+    """Clients fetch ten times more than all sockets hold, and read none of it."""
     peers, asked = 6, 30
     big = batch(b"x" * 900_000)
 
@@ -162,7 +164,7 @@ def test_answers_nobody_reads_stay_within_their_bounds() -> None:
         {"queued_response_bytes": 20_000},
     ],
 )
-def test_answers_behind_one_that_waits_stay_within_their_bounds(bound: dict[str, int]) -> None:
+def test_answers_queued_behind_a_fetch_stay_within_their_bounds(bound: dict[str, int]) -> None:
     async def story(broker: Broker, server: Acceptor) -> None:
         create(broker, partitions=300)
         async with peer(server) as one, peer(server) as other:
@@ -184,7 +186,7 @@ def test_answers_behind_one_that_waits_stay_within_their_bounds(bound: dict[str,
     serve(story, **bound)
 
 
-def test_a_sweep_looks_at_everyone_and_goes_on() -> None:
+def test_a_sweep_ends_only_connections_without_progress() -> None:
     class Still:
         ended = 0
 
@@ -241,7 +243,7 @@ def test_a_half_open_connection_gives_way_to_a_new_one(
     serve(story, max_connections=3)
 
 
-def test_one_that_was_half_open_gives_way_no_more() -> None:
+def test_a_connection_that_sent_a_request_does_not_give_way() -> None:
     async def story(_: Broker, server: Acceptor) -> None:
         async with peer(server) as one, peer(server) as other:
             await is_served(one)
@@ -254,7 +256,7 @@ def test_one_that_was_half_open_gives_way_no_more() -> None:
     serve(story, max_connections=2)
 
 
-def test_addresses_and_listeners_have_bounds_of_their_own() -> None:
+def test_addresses_and_listeners_have_their_own_bounds() -> None:
     limits = BrokerConfig().override(
         {
             "max.connections.per.ip": "9",
@@ -278,12 +280,12 @@ def test_addresses_and_listeners_have_bounds_of_their_own() -> None:
         {"listener.name.clients.max.connections": "many"},
     ],
 )
-def test_a_bound_that_is_no_number_is_refused(setting: dict[str, str]) -> None:
+def test_a_malformed_bound_is_refused(setting: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="NAME:COUNT"):
         BrokerConfig().override(setting)
 
 
-def test_a_listener_that_is_full_leaves_the_others_room() -> None:
+def test_a_full_listener_refuses_connections() -> None:
     async def story(_: Broker, server: Acceptor) -> None:
         limits = ConnectionConfig(max_connections_of_listeners=f"{server.listener.name}:2")
         server._connections._config = lambda: limits

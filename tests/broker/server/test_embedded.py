@@ -1,4 +1,4 @@
-"""EmbeddedTransport: the same broker, without a socket."""
+"""EmbeddedTransport: calls to a broker in the process, without a socket."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def embed(story: Callable[[Broker, EmbeddedTransport], Awaitable[None]]) -> None
     asyncio.run(main())
 
 
-def test_both_sides_speak_the_same() -> None:
+def test_every_api_is_called_in_its_newest_version() -> None:
     async def story(_: Broker, transport: EmbeddedTransport) -> None:
         response = await transport.call(ApiVersionsRequest(), timeout_ms=60_000)
         assert isinstance(response, ApiVersionsResponse)
@@ -34,7 +34,7 @@ def test_both_sides_speak_the_same() -> None:
     embed(story)
 
 
-def test_a_fetch_waits_without_holding_up_others() -> None:
+def test_a_waiting_fetch_does_not_block_other_calls() -> None:
     async def story(broker: Broker, transport: EmbeddedTransport) -> None:
         create(broker)
         async with asyncio.TaskGroup() as tasks:
@@ -50,7 +50,7 @@ def test_a_fetch_waits_without_holding_up_others() -> None:
     embed(story)
 
 
-def test_who_calls_in_a_loop_lets_others_run() -> None:
+def test_a_call_lets_other_callbacks_run() -> None:
     async def story(_: Broker, transport: EmbeddedTransport) -> None:
         others = []
         asyncio.get_running_loop().call_soon(others.append, "ran")
@@ -60,7 +60,7 @@ def test_who_calls_in_a_loop_lets_others_run() -> None:
     embed(story)
 
 
-def test_an_answer_may_come_too_late() -> None:
+def test_a_call_raises_when_its_time_is_up() -> None:
     async def story(broker: Broker, transport: EmbeddedTransport) -> None:
         create(broker)
         with pytest.raises(RequestTimedOut, match="Fetch within 1 ms"):
@@ -69,7 +69,7 @@ def test_an_answer_may_come_too_late() -> None:
     embed(story)
 
 
-def test_nobody_is_told_of_what_wants_no_answer() -> None:
+def test_a_send_without_an_answer_ignores_errors() -> None:
     async def story(broker: Broker, transport: EmbeddedTransport) -> None:
         create(broker)
         await transport.send(produce_request(batch(b"a"), acks=0))
@@ -79,7 +79,7 @@ def test_nobody_is_told_of_what_wants_no_answer() -> None:
     embed(story)
 
 
-def test_after_the_end_there_is_no_answer() -> None:
+def test_a_call_after_close_raises() -> None:
     async def story(broker: Broker, transport: EmbeddedTransport) -> None:
         other = EmbeddedTransport(broker)
         await transport.close()
@@ -92,7 +92,7 @@ def test_after_the_end_there_is_no_answer() -> None:
     embed(story)
 
 
-def test_who_waits_is_told_when_the_broker_stops() -> None:
+def test_stopping_the_broker_fails_pending_calls() -> None:
     async def story(broker: Broker, transport: EmbeddedTransport) -> None:
         create(broker)
         asyncio.get_running_loop().call_soon(broker.close)

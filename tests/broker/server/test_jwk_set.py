@@ -1,4 +1,4 @@
-"""The keys that tokens are checked with: from a file or a server, fetched again when needed."""
+"""The keys that verify tokens: from a file or a server, loaded again when a key is missing."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def server(body: Callable[[], bytes]) -> Iterator[str]:
             self.wfile.write(body())
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
         thread = threading.Thread(target=http.serve_forever)
@@ -66,7 +66,7 @@ def names(keys: JwkSet, name: str | None = None) -> list[str | None]:
     return [key.name for key in keys(name)]
 
 
-def test_keys_in_a_file(tmp_path: Path) -> None:
+def test_signing_keys_are_read_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "keys of mine.json"
     path.write_bytes(
         content(
@@ -91,7 +91,7 @@ def test_keys_in_a_file(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_key_that_is_missing_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_key_name_triggers_a_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jwk_set, "MISSING_KEY_MS", 0)
     body = [content(jwk("a"))]
 
@@ -99,7 +99,7 @@ def test_a_key_that_is_missing_is_looked_for(monkeypatch: pytest.MonkeyPatch) ->
         keys = JwkSet(url, refresh_ms=REFRESH_MS)
         await keys.open()
         body[0] = content(jwk("a"), jwk("b"))
-        assert names(keys, "b") == [], "not at once: nobody waits for it"
+        assert names(keys, "b") == [], "the fetch runs in the background"
         await until(lambda: names(keys, "b") == ["b"])
         keys.close()
 
@@ -107,7 +107,7 @@ def test_a_key_that_is_missing_is_looked_for(monkeypatch: pytest.MonkeyPatch) ->
         asyncio.run(main(url))
 
 
-def test_not_everybody_who_names_a_key_has_it_fetched() -> None:
+def test_many_unknown_key_names_trigger_no_fetch() -> None:
     fetched: list[int] = []
 
     def body() -> bytes:
@@ -128,7 +128,7 @@ def test_not_everybody_who_names_a_key_has_it_fetched() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", content(), b'{"keys": [1]}', b"x" * (1 << 21)])
-def test_what_is_no_set_of_keys_leaves_those_of_before(
+def test_a_malformed_key_set_keeps_the_previous_keys(
     body: bytes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jwk_set, "MISSING_KEY_MS", 0)
@@ -147,7 +147,7 @@ def test_what_is_no_set_of_keys_leaves_those_of_before(
         asyncio.run(main(url))
 
 
-def test_a_broker_begins_without_keys(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_key_set_opens_without_keys(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         keys = JwkSet("file:///no/such/file", refresh_ms=REFRESH_MS)
         await keys.open()
@@ -159,12 +159,12 @@ def test_a_broker_begins_without_keys(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize("url", ["http://example.org/keys", "ftp://example.org", "keys.json"])
-def test_keys_come_by_a_way_that_nobody_can_change(url: str) -> None:
+def test_an_insecure_key_url_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="use an https:// or file:// URL"):
         JwkSet(url, refresh_ms=REFRESH_MS)
 
 
-def test_a_signed_token_opens_a_connection(tmp_path: Path) -> None:
+def test_a_signed_token_authenticates_a_connection(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     path.write_bytes(content(jwk("a")))
 
@@ -196,7 +196,7 @@ def test_a_signed_token_opens_a_connection(tmp_path: Path) -> None:
                 )
 
             transport = await connect("a")
-            assert transport._due_s is not None, "a session is no longer than its token"
+            assert transport._due_s is not None, "the session ends with its token"
             answer = await transport.call(MetadataRequest(topics=None), timeout_ms=60_000)
             assert isinstance(answer, MetadataResponse)
             await transport.close()

@@ -1,4 +1,4 @@
-"""Who uses more than its share is told how long to wait, and waits."""
+"""Quotas: a client above its rate is told how long to wait, and is muted until then."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RATE = 10_000
 
 
 @given(st.lists(st.tuples(st.integers(0, 3_000), st.integers(1, 30_000)), max_size=40))
-def test_who_waits_as_told_keeps_to_its_rate(uses: list[tuple[int, int]]) -> None:
+def test_a_client_that_waits_keeps_to_its_rate(uses: list[tuple[int, int]]) -> None:
     quota = Quota()
     now_ms = used_bytes = 0
     for pause_ms, size_bytes in uses:
@@ -38,11 +38,11 @@ def test_who_waits_as_told_keeps_to_its_rate(uses: list[tuple[int, int]]) -> Non
         used_bytes += size_bytes
         assert 0 <= throttle_ms <= THROTTLE_MS_MAX
         now_ms += throttle_ms
-        # Rounding is to its disfavour, so it is never above.
+        # Waiting times are rounded up, so the rate is never exceeded.
         assert used_bytes <= RATE * (now_ms + BURST_MS) / 1000
 
 
-def test_clients_do_not_pay_for_each_other() -> None:
+def test_each_client_has_its_own_quota() -> None:
     quota = Quota()
     assert quota.charge((None, "greedy"), [10 * RATE], RATE, 0) == 9_001
     assert quota.charge((None, "modest"), [RATE], RATE, 0) == 0
@@ -50,7 +50,7 @@ def test_clients_do_not_pay_for_each_other() -> None:
     assert quota.charge((None, "greedy"), [10**9], UNBOUNDED, 0) == 0
 
 
-def test_clients_are_forgotten_the_most_silent_first() -> None:
+def test_the_longest_idle_clients_are_evicted_first() -> None:
     quota = Quota()
     for number in range(CLIENTS_MAX + 5):
         quota.charge((None, str(number)), [1], RATE, 0)
@@ -73,7 +73,7 @@ def serve(story: Callable[[Broker, Acceptor], Awaitable[None]], **limits: int) -
 
 
 @pytest.mark.parametrize("acks", [0, 1])
-def test_a_producer_over_its_quota_is_told_and_muted(acks: int) -> None:
+def test_a_producer_above_its_quota_is_throttled(acks: int) -> None:
     async def story(broker: Broker, server: Acceptor) -> None:
         create(broker)
         loop = asyncio.get_running_loop()
@@ -93,7 +93,7 @@ def test_a_producer_over_its_quota_is_told_and_muted(acks: int) -> None:
     serve(story, produce_bytes_per_s=10_000)
 
 
-def test_a_consumer_over_its_quota_is_told_and_muted() -> None:
+def test_a_consumer_above_its_quota_is_throttled() -> None:
     async def story(broker: Broker, server: Acceptor) -> None:
         create(broker)
         loop = asyncio.get_running_loop()
@@ -111,7 +111,7 @@ def test_a_consumer_over_its_quota_is_told_and_muted() -> None:
     serve(story, fetch_bytes_per_s=10_000)
 
 
-def test_without_a_quota_nobody_waits() -> None:
+def test_without_a_quota_no_client_is_throttled() -> None:
     async def story(broker: Broker, server: Acceptor) -> None:
         create(broker)
         async with peer(server) as one:

@@ -1,9 +1,9 @@
-"""Requests that repeat earlier ones are answered as if each had taken the full way.
+"""Repeated requests are answered as if the codec had decoded each one.
 
-Two brokers are given the same bytes by the same client. One of them knows repeated requests by
-their bytes (`produce_runs`, `fetch_patterns`), the other has the codec read every one. Whoever the
-client is, whatever it may do and use, both write the same bytes at the same time, hang up at the
-same place, log the same, store the same and count the same for quotas.
+A client sends equal bytes to two brokers. One recognizes repeated requests by their bytes
+(`produce_runs`, `fetch_patterns`): the fast way. The other decodes every request: the full way.
+Whatever the client's principal, ACLs and quotas, both brokers write equal bytes at equal times,
+close the connection after the same request, and agree on their logs, files and quota usage.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ LISTENERS = ("plain", "tls", "sasl")
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """A loop in which time passes when nothing else happens, and threads take none."""
+    """A loop whose time passes only when nothing else is ready; work in threads takes no time."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class Inline(Executor):
-    """A thread whose work is done at once."""
+    """An executor that runs work at once, in the caller's thread."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         future: Future[T] = Future()
@@ -101,7 +101,7 @@ class Inline(Executor):
 
 
 class Wire(asyncio.Transport):
-    """A client's side of a connection, and its socket: what it is sent, and when."""
+    """A client's side of a connection, with its socket; records what it receives and when."""
 
     def __init__(self, principal: str | None) -> None:
         super().__init__(
@@ -122,7 +122,7 @@ class Wire(asyncio.Transport):
         client.connection_made(self)
 
     def deliver(self, data: bytes) -> None:
-        """Send bytes to the broker, as far as it reads."""
+        """Send bytes to the broker while it reads; keep the rest."""
         self._pending += data
         while self._pending and self._reads and not self.ended:
             room = self._client.get_buffer(-1)
@@ -134,7 +134,7 @@ class Wire(asyncio.Transport):
     # ---- the socket ----
 
     def settimeout(self, _: float) -> None:
-        """It never blocks."""
+        """Do nothing: it never blocks."""
 
     def send(self, data: bytes, _: int = 0) -> int:
         self.sent.append((round(asyncio.get_running_loop().time() * 1000), bytes(data)))
@@ -222,7 +222,7 @@ class Versions:
 
 @dataclass(frozen=True)
 class Reauthenticate:
-    """Prove it again, or begin to (KIP-368)."""
+    """Authenticate again (KIP-368), or send only the handshake if `half`."""
 
     user: str = "alice"
     half: bool = False
@@ -260,7 +260,7 @@ class Quota:
 
 Said = Produce | Fetch | Versions | Reauthenticate
 Act = tuple[Said, ...] | Pass | Allow | Forget | Quota
-"""Requests that arrive together, or what happens between them."""
+"""Requests that arrive together, or an event between them."""
 
 
 def framed(request: Message, number: int, version: int, client_id: str) -> bytes:
@@ -276,7 +276,7 @@ def token_of(user: str) -> SaslAuthenticateRequest:
 
 @dataclass
 class Outcome:
-    """Everything that a client and others can see of what a broker did."""
+    """Everything observable of a broker's work."""
 
     sent: list[tuple[int, bytes]] = field(default_factory=list)
     ended: bool = False
@@ -294,13 +294,13 @@ class Outcome:
 
 
 class NoPatterns:
-    """Patterns of a broker that knows no request by its bytes."""
+    """Patterns of a broker that recognizes no request by its bytes."""
 
     def peek(self, _: object) -> None:
         return None
 
     def learn(self, _: memoryview, __: Request) -> None:
-        """It does not."""
+        """Do nothing."""
 
 
 @contextmanager
@@ -404,7 +404,7 @@ async def play(
             else:
                 await change(broker, act)
                 connections.sweep()
-            await asyncio.sleep(0.001)  # What waits for the flush is answered.
+            await asyncio.sleep(0.001)  # Time for answers that wait for a flush.
         await asyncio.sleep(300)
         outcome.sent = [(ms, data.replace(topic_id, TOPIC_ID_MARK)) for ms, data in wire.sent]
         outcome.ended = wire.ended
@@ -484,7 +484,7 @@ FETCHES = st.builds(
 
 
 def repeats(said: st.SearchStrategy[Said]) -> st.SearchStrategy[tuple[Said, ...]]:
-    """Runs of equal requests and others in between, which arrive together."""
+    """Return a strategy for runs of equal requests that arrive together."""
     some = st.tuples(said, st.integers(1, 6)).map(lambda pair: (pair[0],) * pair[1])
     return st.lists(some, min_size=1, max_size=4).map(lambda runs: sum(runs, ()))
 
@@ -521,7 +521,7 @@ QUIET = (Fetch("t", 0), Fetch("t", 1), Fetch("t", 2))
 def both(
     listener: str, acts: Sequence[Act], *, has_acls: bool = True, flush: str = "os"
 ) -> Outcome:
-    """What came of the fast way, which is what came of the full way."""
+    """Assert that the fast and the full way have equal outcomes; return the fast way's."""
     full = live(listener, acts, has_acls=has_acls, flush=flush, fast=False)
     fast = live(listener, acts, has_acls=has_acls, flush=flush, fast=True)
     assert fast.seen() == full.seen()
@@ -547,20 +547,20 @@ def both(
     begin=EVERYTHING,
     acts=[BUSY, Pass(SESSION_MS), BUSY],
 )
-def test_the_fast_way_does_what_the_full_way_does(
+def test_the_fast_way_equals_the_full_way(
     listener: str, has_acls: bool, flush: str, begin: Act, acts: list[Act]
 ) -> None:
     if flush == "always":
-        # Where a Produce with acks=0 ends the connection, answers that wait for a flush are lost:
-        # how many, hangs on how soon it is taken up.
-        acts = [answered(act) for act in acts]
+        # Where a Produce with acks=0 ends the connection, answers that wait for a flush are lost.
+        # How many depends on timing, so acks=0 is replaced.
+        acts = [with_answers(act) for act in acts]
     if not has_acls:
         acts = [act for act in acts if not isinstance(act, Allow | Forget)]
         begin = Pass(1)
     both(listener, [begin, *acts], has_acls=has_acls, flush=flush)
 
 
-def answered(act: Act) -> Act:
+def with_answers(act: Act) -> Act:
     if not isinstance(act, tuple):
         return act
     return tuple(replace(each, acks=1) if isinstance(each, Produce) else each for each in act)
@@ -568,14 +568,14 @@ def answered(act: Act) -> Act:
 
 @pytest.mark.parametrize("has_acls", [False, True])
 @pytest.mark.parametrize("listener", LISTENERS)
-def test_every_listener_has_the_fast_way(listener: str, has_acls: bool) -> None:
+def test_every_listener_takes_the_fast_way(listener: str, has_acls: bool) -> None:
     acts: list[Act] = [EVERYTHING] if has_acls else []
     acts += [Quota("producer_byte_rate", BYTES_PER_S), Quota("consumer_byte_rate", BYTES_PER_S)]
     outcome = both(listener, [*acts, BUSY[:1], BUSY, QUIET], has_acls=has_acls)
     assert outcome.repeated == 3, "a run, and two Fetches after the first"
 
 
-def test_what_is_denied_meanwhile_is_refused_though_its_bytes_are_known() -> None:
+def test_a_new_denial_applies_to_known_requests() -> None:
     acts: list[Act] = [EVERYTHING, BUSY, Allow("t", Operation.WRITE, Permission.DENY), BUSY, QUIET]
     outcome = both("sasl", acts)
     log, _ = outcome.logs
@@ -585,7 +585,7 @@ def test_what_is_denied_meanwhile_is_refused_though_its_bytes_are_known() -> Non
 
 
 @pytest.mark.parametrize("after", [Pass(SESSION_MS), (Reauthenticate(half=True),)])
-def test_no_session_no_fast_way(after: Act) -> None:
+def test_an_ended_session_stops_the_fast_way(after: Act) -> None:
     outcome = both("sasl", [EVERYTHING, BUSY, QUIET, after, BUSY])
     assert outcome.ended
     log, _ = outcome.logs
@@ -593,13 +593,13 @@ def test_no_session_no_fast_way(after: Act) -> None:
     assert both("sasl", [EVERYTHING, QUIET, after, QUIET]).ended
 
 
-def test_a_session_that_is_renewed_goes_on_fast() -> None:
+def test_a_renewed_session_keeps_the_fast_way() -> None:
     outcome = both("sasl", [EVERYTHING, BUSY, (Reauthenticate(),), Pass(SESSION_MS - 10), BUSY])
     assert not outcome.ended
     assert outcome.repeated == 2
 
 
-def test_a_run_ends_where_the_quota_does() -> None:
+def test_a_run_ends_at_the_quota() -> None:
     quota = Quota("producer_byte_rate", BYTES_PER_S)
     outcome = both("plain", [EVERYTHING, quota, (Produce("t", 3_000),) * 15])
     assert len({ms for ms, _ in outcome.sent}) > 3, "the client was throttled in between"

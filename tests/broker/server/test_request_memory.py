@@ -1,4 +1,4 @@
-"""Large requests share memory that is bounded, in turn, and nobody waits for ever."""
+"""Large requests share bounded memory in turn, and none waits forever."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ PRODUCE = api_of(ProduceRequest)
 
 
 class Sender:
-    """A connection that is told what it may do."""
+    """A connection that records how much memory it holds and how often it was granted some."""
 
     def __init__(self, kept_bytes: int | None = None) -> None:
         self.held_bytes = 0
         self.kept_bytes = kept_bytes
-        """How much of what it holds it needs; None for all."""
+        """How many of the held bytes `give_back` keeps; None for all."""
         self.received: int | None = 0
         self.turns = 0
 
@@ -60,23 +60,23 @@ class Sender:
         return granted
 
 
-def new() -> RequestMemory[Sender]:
+def new_memory() -> RequestMemory[Sender]:
     return RequestMemory(lambda: BOUND)
 
 
-def test_turns_are_in_the_order_of_asking() -> None:
-    memory = new()
+def test_memory_is_granted_in_the_order_of_requests() -> None:
+    memory = new_memory()
     one, large, small = Sender(), Sender(), Sender()
     assert one.ask(memory, 80)
     assert not large.ask(memory, 90)
-    assert not small.ask(memory, 10), "or the large one would wait for ever"
+    assert not small.ask(memory, 10), "or the large one would wait forever"
     assert not large.ask(memory, 90), "asking again does not lose the turn"
     assert one.ask(memory, 0)
     assert (large.turns, small.turns, memory.used_bytes) == (1, 1, 100)
 
 
-def test_a_request_larger_than_all_is_received_alone() -> None:
-    memory = new()
+def test_a_request_above_the_bound_is_received_alone() -> None:
+    memory = new_memory()
     one, huge = Sender(), Sender()
     assert one.ask(memory, 1)
     assert not huge.ask(memory, 1000)
@@ -87,8 +87,8 @@ def test_a_request_larger_than_all_is_received_alone() -> None:
     assert one.held_bytes == 1
 
 
-def test_what_is_kept_for_later_is_given_back() -> None:
-    memory = new()
+def test_unneeded_memory_is_given_back_on_demand() -> None:
+    memory = new_memory()
     idle, half = Sender(kept_bytes=0), Sender(kept_bytes=30)
     assert idle.ask(memory, 40)
     assert half.ask(memory, 60)
@@ -97,8 +97,8 @@ def test_what_is_kept_for_later_is_given_back() -> None:
     assert (idle.held_bytes, half.held_bytes, memory.used_bytes) == (0, 30, 100)
 
 
-def test_who_does_not_want_to_wait_does_not() -> None:
-    memory = new()
+def test_a_request_without_wait_is_not_queued() -> None:
+    memory = new_memory()
     one, other = Sender(), Sender()
     assert one.ask(memory, 100)
     assert not other.ask(memory, 1, wait=False)
@@ -106,8 +106,8 @@ def test_who_does_not_want_to_wait_does_not() -> None:
     assert (other.turns, memory.used_bytes) == (0, 0)
 
 
-def test_slow_ones_are_found_only_while_others_wait() -> None:
-    memory = new()
+def test_slow_senders_are_found_only_while_others_wait() -> None:
+    memory = new_memory()
     fast, slow, paused = Sender(), Sender(), Sender()
     paused.received = None
     for sender in (fast, slow, paused):
@@ -116,18 +116,18 @@ def test_slow_ones_are_found_only_while_others_wait() -> None:
     assert memory.slow(10 * SLOW_MS) == []
     assert not Sender().ask(memory, 50)
     assert memory.slow(20 * SLOW_MS) == []
-    assert memory.slow(20 * SLOW_MS + SLOW_MS - 1) == [], "it is not long enough yet"
+    assert memory.slow(20 * SLOW_MS + SLOW_MS - 1) == [], "the waiting time is still too short"
     fast.received = RECEIVE_BYTES_PER_S_MIN * SLOW_MS // 1000
     slow.received = fast.received - 1
     assert memory.slow(21 * SLOW_MS) == [slow]
 
 
-def test_who_holds_some_and_wants_more_does_not_stand_behind_who_waits_for_it() -> None:
-    memory = new()
+def test_a_holder_that_needs_more_goes_before_waiting_senders() -> None:
+    memory = new_memory()
     one, other = Sender(), Sender()
     assert one.ask(memory, 2)
     assert not other.ask(memory, 99)
-    assert not one.ask(memory, 3), "it is told by go_on"
+    assert not one.ask(memory, 3), "the grant comes through go_on"
     assert (one.held_bytes, one.turns, other.turns) == (3, 1, 0)
     assert one.ask(memory, 0)
     assert other.held_bytes == 99
@@ -139,10 +139,10 @@ def test_who_holds_some_and_wants_more_does_not_stand_behind_who_waits_for_it() 
         max_size=60,
     )
 )
-def test_it_is_bounded_and_everybody_has_a_turn(
+def test_memory_stays_bounded_and_every_sender_gets_some(
     steps: list[tuple[int, int, bool, bool]],
 ) -> None:
-    memory = new()
+    memory = new_memory()
     senders = [Sender() for _ in range(6)]
     waiting: dict[Sender, int] = {}
     for number, size_bytes, wait, leaves in steps:
@@ -158,7 +158,9 @@ def test_it_is_bounded_and_everybody_has_a_turn(
         waiting = {each: size for each, size in waiting.items() if each.held_bytes != size}
         held = [each.held_bytes for each in senders if each.held_bytes]
         assert memory.used_bytes == sum(held)
-        assert memory.used_bytes - max(held, default=0) <= BOUND, "over it by more than one"
+        assert memory.used_bytes - max(held, default=0) <= BOUND, (
+            "more than one holder is above the bound"
+        )
     for _ in range(len(senders)):
         for sender in [each for each in senders if each not in waiting]:
             memory.leave(sender)
@@ -190,7 +192,7 @@ def frame() -> bytes:
 
 
 def buffered(server: Acceptor) -> int:
-    """Memory of all connections beyond what each has anyway."""
+    """Return the bytes of all read buffers beyond their initial size."""
     return sum(len(each._reader._buffer) - READ_BYTES for each in server._connections)
 
 
@@ -201,7 +203,7 @@ async def is_answered(one: Peer) -> None:
     assert response.responses[0].partition_responses[0].error_code == 0
 
 
-def test_many_slow_writers_hold_no_more_than_the_bound() -> None:
+def test_many_slow_writers_stay_within_the_bound() -> None:
     bound_bytes = 3 * BATCH_BYTES
 
     async def story(broker: Broker, server: Acceptor) -> None:
@@ -232,7 +234,7 @@ def test_many_slow_writers_hold_no_more_than_the_bound() -> None:
     serve(story, bound_bytes)
 
 
-def test_who_leaves_in_the_middle_makes_room() -> None:
+def test_a_disconnect_within_a_request_frees_its_memory() -> None:
     async def story(_: Broker, server: Acceptor) -> None:
         memory = server._connections.memory
         data = frame()
@@ -247,7 +249,7 @@ def test_who_leaves_in_the_middle_makes_room() -> None:
     serve(story, BATCH_BYTES)
 
 
-def test_who_sends_too_slowly_what_others_wait_for_is_hung_up_on(
+def test_a_slow_sender_is_disconnected_while_others_wait(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(limits, "SLOW_MS", 50)
@@ -267,7 +269,7 @@ def test_who_sends_too_slowly_what_others_wait_for_is_hung_up_on(
     assert "queued.max.request.bytes" in caplog.text
 
 
-def test_a_buffer_of_a_fast_client_is_given_back_for_others() -> None:
+def test_an_idle_clients_buffer_is_reclaimed_for_others() -> None:
     async def story(_: Broker, server: Acceptor) -> None:
         memory = server._connections.memory
         data = frame()

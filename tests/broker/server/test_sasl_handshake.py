@@ -1,4 +1,4 @@
-"""A listener with SASL, spoken to in frames: what is let through, and when."""
+"""A listener with SASL: which requests it serves, before and after authentication."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def metadata(one: Peer) -> MetadataResponse:
     return response
 
 
-def test_who_has_proven_it_is_served() -> None:
+def test_an_authenticated_client_is_served() -> None:
     async def story(_: Broker, server: Acceptor) -> None:
         async with peer(server) as one:
             assert (await handshake(one)).mechanisms == ["PLAIN", "SCRAM-SHA-256"]
@@ -89,7 +89,7 @@ def test_who_has_proven_it_is_served() -> None:
     serve(story)
 
 
-def test_versions_are_told_to_everybody() -> None:
+def test_api_versions_needs_no_authentication() -> None:
     async def story(_: Broker, server: Acceptor) -> None:
         async with peer(server) as one:
             one.ask(ApiVersionsRequest(), 1)
@@ -103,7 +103,7 @@ def test_versions_are_told_to_everybody() -> None:
 
 
 @pytest.mark.parametrize("after_handshake", [False, True])
-def test_nothing_else_is_answered_before(
+def test_other_requests_before_authentication_end_the_connection(
     after_handshake: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story(_: Broker, server: Acceptor) -> None:
@@ -117,8 +117,8 @@ def test_nothing_else_is_answered_before(
     assert "Metadata before it was proven who asks" in caplog.text
 
 
-def test_what_is_sent_behind_the_proof_is_not_served_before_it_is_good() -> None:
-    """Hashing takes time, in which the next request is there already."""
+def test_pipelined_requests_wait_for_the_proofs_verdict() -> None:
+    """Hashing takes time, and the next request arrives meanwhile."""
 
     async def story(_: Broker, server: Acceptor) -> None:
         async with peer(server) as one, peer(server) as other:
@@ -137,7 +137,7 @@ def test_what_is_sent_behind_the_proof_is_not_served_before_it_is_good() -> None
     serve(story, failed_authentication_delay_ms=0)
 
 
-def test_a_refusal_comes_late_and_is_the_last() -> None:
+def test_a_failed_authentication_is_delayed_and_ends_the_connection() -> None:
     async def story(_: Broker, server: Acceptor) -> None:
         loop = asyncio.get_running_loop()
         async with peer(server) as one:
@@ -152,7 +152,7 @@ def test_a_refusal_comes_late_and_is_the_last() -> None:
     serve(story, failed_authentication_delay_ms=200)
 
 
-def test_a_mechanism_that_there_is_not() -> None:
+def test_an_unknown_mechanism_is_refused() -> None:
     async def story(_: Broker, server: Acceptor) -> None:
         async with peer(server) as one:
             refusal = await handshake(one, "GSSAPI")
@@ -163,7 +163,7 @@ def test_a_mechanism_that_there_is_not() -> None:
     serve(story)
 
 
-def test_the_oldest_way_has_messages_without_headers() -> None:
+def test_handshake_version_0_exchanges_raw_tokens() -> None:
     async def story(_: Broker, server: Acceptor) -> None:
         async with peer(server) as one, peer(server) as other:
             for each in (one, other):
@@ -177,14 +177,14 @@ def test_the_oldest_way_has_messages_without_headers() -> None:
     serve(story)
 
 
-def test_a_stranger_may_not_send_much_and_a_friend_may() -> None:
+def test_requests_before_authentication_must_be_small() -> None:
     async def story(broker: Broker, server: Acceptor) -> None:
         create(broker)
         async with peer(server) as one, peer(server) as other:
             other.write(struct.pack(">i", 2_000))
             assert await other.hung_up()
             await handshake(one)
-            # What is behind the proof comes in the same read.
+            # The large request follows the proof in one read.
             one.ask(SaslAuthenticateRequest(auth_bytes=PLAIN), 2)
             one.ask(produce_request(batch(b"x" * 100_000)), 3)
             await one.frame()
@@ -193,7 +193,7 @@ def test_a_stranger_may_not_send_much_and_a_friend_may() -> None:
     serve(story, sasl_receive_bytes_max=1024)
 
 
-def test_who_says_nothing_is_hung_up_on(
+def test_a_silent_client_is_disconnected(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sasl_handshake, "TIMEOUT_MS", 20)
@@ -206,7 +206,7 @@ def test_who_says_nothing_is_hung_up_on(
     assert "did not authenticate in time" in caplog.text
 
 
-def test_a_session_ends() -> None:
+def test_an_expired_session_ends_the_connection() -> None:
     clock = ManualClock(wall_ms=WALL_MS)
 
     async def story(_: Broker, server: Acceptor) -> None:
@@ -225,7 +225,7 @@ def test_a_session_ends() -> None:
     serve(story, clock=clock, connections_max_reauth_ms=1_000)
 
 
-def test_our_client_proves_again_in_time_and_keeps_the_order() -> None:
+def test_our_client_reauthenticates_in_time() -> None:
     async def story(_: Broker, server: Acceptor) -> None:
         security = Security(
             protocol="SASL_PLAINTEXT",
@@ -247,7 +247,9 @@ def test_our_client_proves_again_in_time_and_keeps_the_order() -> None:
     serve(story, connections_max_reauth_ms=60_000)
 
 
-def test_where_nobody_asks_nobody_has_to_prove_anything(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_listener_without_sasl_refuses_a_handshake_and_serves_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def main() -> None:
         async with (
             Broker.open("data", files=MemoryFiles()) as broker,

@@ -1,4 +1,4 @@
-"""The TCP server, spoken to in raw frames."""
+"""The TCP server, tested with raw frames."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ PATIENCE_S = 60
 
 
 def newest(api: Api) -> int:
-    """The version that a peer speaks; it knows topics by name only."""
+    """Return the version that a peer speaks; a peer knows topics by name only."""
     return FETCH_BY_NAME if api.request is FetchRequest else api.max_version
 
 
 class Peer:
-    """A client that speaks in frames and knows no better."""
+    """A client that sends and reads raw frames and follows no rules."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -88,7 +88,7 @@ class Peer:
 
     async def close(self) -> None:
         self._writer.close()
-        with suppress(ConnectionError):  # It was the server that hung up.
+        with suppress(ConnectionError):  # The server closed the connection first.
             await self._writer.wait_closed()
 
 
@@ -104,7 +104,7 @@ async def peer(server: Acceptor) -> AsyncIterator[Peer]:
 
 async def until(reached: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE_S):
-        while not reached():  # noqa: ASYNC110 - nobody tells a test of it
+        while not reached():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0)
 
 
@@ -136,13 +136,15 @@ FOR_CLIENTS = {key for key, api in APIS.items() if not api.is_of_peers}
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_versions_are_told_in_every_version(version: int) -> None:
+def test_api_versions_is_answered_in_every_version(version: int) -> None:
     async def story(_: Broker, server: Acceptor) -> None:
         async with peer(server) as one:
             request = ApiVersionsRequest(client_software_name="x", client_software_version="1")
             one.ask(request, 1, version)
             frame = await one.frame()
-            assert frame[4:6] == b"\0\0", "after the number comes the error: no header tags"
+            assert frame[4:6] == b"\0\0", (
+                "the error code follows the number: the header has no tags"
+            )
             _, response = decode_response(APIS[18], version, frame)
             assert isinstance(response, ApiVersionsResponse)
             assert {each.api_key for each in response.api_keys} == FOR_CLIENTS
@@ -150,10 +152,10 @@ def test_versions_are_told_in_every_version(version: int) -> None:
     serve(story)
 
 
-def test_a_version_from_the_future_is_answered_in_version_0() -> None:
+def test_an_unknown_version_of_api_versions_gets_version_0() -> None:
     async def story(_: Broker, server: Acceptor) -> None:
         async with peer(server) as one:
-            # Two at once: the refusal of one is no end to the connection.
+            # Two at once: a refusal does not end the connection.
             for number in (5, 6):
                 header = struct.pack(">hhih", 18, 99, number, -1) + b"\0whatever comes then"
                 one.write(struct.pack(">i", len(header)) + header)
@@ -167,7 +169,7 @@ def test_a_version_from_the_future_is_answered_in_version_0() -> None:
 
 
 @pytest.mark.parametrize(("key", "version"), [(0, 2), (1, 17), (3, 99), (999, 0), (4, 0)])
-def test_what_is_not_served_ends_the_connection(
+def test_an_unsupported_request_ends_the_connection(
     key: int, version: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story(_: Broker, server: Acceptor) -> None:
@@ -183,7 +185,7 @@ def test_what_is_not_served_ends_the_connection(
 
 
 @given(st.binary(min_size=4, max_size=200))
-def test_garbage_closes_its_own_connection_at_most(garbage: bytes) -> None:
+def test_garbage_closes_at_most_its_own_connection(garbage: bytes) -> None:
     async def story(_: Broker, server: Acceptor) -> None:
         async with peer(server) as one, peer(server) as other:
             one.write(garbage)
@@ -199,7 +201,7 @@ def test_garbage_closes_its_own_connection_at_most(garbage: bytes) -> None:
         logging.disable(logging.NOTSET)
 
 
-def test_a_web_browser_is_told_to_go() -> None:
+def test_an_http_request_ends_the_connection() -> None:
     async def story(_: Broker, server: Acceptor) -> None:
         async with peer(server) as one:
             one.write(b"GET / HTTP/1.1\r\n\r\n")
@@ -208,7 +210,7 @@ def test_a_web_browser_is_told_to_go() -> None:
     serve(story)
 
 
-def test_a_request_may_not_be_too_large(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_request_that_is_too_large_ends_the_connection(caplog: pytest.LogCaptureFixture) -> None:
     async def story(_: Broker, server: Acceptor) -> None:
         async with peer(server) as one:
             one.write(struct.pack(">i", ConnectionConfig().request_bytes_max + 1))
@@ -218,7 +220,7 @@ def test_a_request_may_not_be_too_large(caplog: pytest.LogCaptureFixture) -> Non
     assert str(ConnectionConfig().request_bytes_max) in caplog.text
 
 
-def test_a_request_may_come_byte_by_byte() -> None:
+def test_a_request_may_arrive_byte_by_byte() -> None:
     async def story(_: Broker, server: Acceptor) -> None:
         async with peer(server) as one:
             api = api_of(ApiVersionsRequest)
@@ -250,7 +252,7 @@ def test_answers_come_in_the_order_of_the_requests() -> None:
     serve(story)
 
 
-def test_a_fetch_sees_what_is_produced_behind_it_on_its_own_connection() -> None:
+def test_a_produce_completes_a_fetch_ahead_of_it() -> None:
     async def story(broker: Broker, server: Acceptor) -> None:
         create(broker)
         async with peer(server) as one:
@@ -264,7 +266,7 @@ def test_a_fetch_sees_what_is_produced_behind_it_on_its_own_connection() -> None
     serve(story)
 
 
-def test_who_wants_no_answer_gets_none() -> None:
+def test_a_produce_without_acks_gets_no_answer() -> None:
     async def story(broker: Broker, server: Acceptor) -> None:
         create(broker)
         async with peer(server) as one:
@@ -275,12 +277,12 @@ def test_who_wants_no_answer_gets_none() -> None:
             assert isinstance(response, FetchResponse)
             assert values(response.responses[0].partitions[0]) == [b"a"]
             one.ask(produce_request(batch(b"a"), acks=0, topic="nowhere"), 3)
-            assert await one.hung_up(), "there is no other way to tell"
+            assert await one.hung_up(), "closing is the only way to report the error"
 
     serve(story)
 
 
-def test_a_client_that_does_not_read_is_not_read_from() -> None:
+def test_the_server_stops_reading_from_a_client_that_does_not_read() -> None:
     async def story(broker: Broker, server: Acceptor) -> None:
         create(broker)
         big = batch(b"x" * 900_000)
@@ -291,7 +293,7 @@ def test_a_client_that_does_not_read_is_not_read_from() -> None:
             count = 200
             for number in range(count):
                 one.ask(fetch_request(at(0)), number)
-            # Others are served meanwhile.
+            # Other clients are served meanwhile.
             for number in range(20):
                 other.ask(ApiVersionsRequest(), number)
                 await other.answer(ApiVersionsRequest)
@@ -327,7 +329,7 @@ def test_requests_in_flight_are_bounded() -> None:
     serve(story)
 
 
-def test_who_hangs_up_is_not_waited_for() -> None:
+def test_a_disconnect_cancels_pending_fetches() -> None:
     async def story(broker: Broker, server: Acceptor) -> None:
         create(broker)
         async with peer(server) as one:
@@ -344,7 +346,7 @@ def test_who_hangs_up_is_not_waited_for() -> None:
     serve(story)
 
 
-def test_stopping_writes_what_is_answered_and_hangs_up() -> None:
+def test_stopping_sends_finished_answers_and_closes() -> None:
     async def main() -> None:
         config = BrokerConfig(flush="os")
         async with Broker.open("data", config=config, files=MemoryFiles()) as broker:
@@ -364,7 +366,7 @@ def test_stopping_writes_what_is_answered_and_hangs_up() -> None:
     asyncio.run(main())
 
 
-def test_a_busy_port_says_what_to_do() -> None:
+def test_a_busy_port_raises_with_advice() -> None:
     async def story(broker: Broker, server: Acceptor) -> None:
         with pytest.raises(ListenError, match=f"127.0.0.1:{server.port}: another process"):
             async with Acceptor(broker, port=server.port):
@@ -374,7 +376,7 @@ def test_a_busy_port_says_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
-def test_an_address_of_another_machine_says_what_to_do(host: str) -> None:
+def test_a_foreign_address_raises_with_advice(host: str) -> None:
     async def main() -> None:
         async with Broker.open("data", files=MemoryFiles()) as broker:
             with pytest.raises(ListenError, match=r"use 127.0.0.1 or 0.0.0.0"):
@@ -384,7 +386,7 @@ def test_an_address_of_another_machine_says_what_to_do(host: str) -> None:
     asyncio.run(main())
 
 
-def test_on_all_addresses_clients_are_told_the_one_they_came_by() -> None:
+def test_a_wildcard_listener_advertises_the_address_used() -> None:
     async def main() -> None:
         async with (
             Broker.open("data", files=MemoryFiles()) as broker,
@@ -404,7 +406,7 @@ def test_on_all_addresses_clients_are_told_the_one_they_came_by() -> None:
     asyncio.run(main())
 
 
-def test_a_name_with_two_addresses_has_one_port() -> None:
+def test_a_host_name_with_two_addresses_has_one_port() -> None:
     async def main() -> None:
         async with (
             Broker.open("data", files=MemoryFiles()) as broker,

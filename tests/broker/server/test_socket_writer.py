@@ -1,4 +1,4 @@
-"""What a Fetch brings over a socket, from real files: the bytes that were produced, in order."""
+"""Fetch answers over a socket, from files: the produced bytes, in order."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def serve(loop: str, directory: str | Path, story: Story) -> None:
 
 @contextmanager
 def connected(server: Acceptor) -> Iterator[socket.socket]:
-    """A client with little room in its kernel, so that the broker's writes are cut up."""
+    """Yield a client with a small receive buffer, so that the broker's writes are split."""
     with closing(socket.socket()) as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.setblocking(False)
@@ -73,7 +73,7 @@ async def read_exactly(client: socket.socket, size_bytes: int, chunk_bytes: int)
 
 @dataclass(frozen=True)
 class Ask:
-    """A Fetch: offsets by partition, in the order asked for, and its bounds."""
+    """A Fetch: pairs of partition and offset, in the request's order, and its bounds."""
 
     offsets: tuple[tuple[int, int], ...]
     partition_max_bytes: int
@@ -95,7 +95,7 @@ class Ask:
 
 
 def expected(logs: list[list[bytes]], ask: Ask) -> list[bytes]:
-    """The reference: whole batches while there is room, and the very first in any case."""
+    """Return whole batches while there is room, and the very first in any case."""
     found = []
     room = ask.max_bytes
     for index, offset in ask.offsets:
@@ -138,7 +138,7 @@ asks = st.lists(
     asked=asks,
     chunk_bytes=st.sampled_from([700, 10_000, 1 << 20]),
 )
-def test_pipelined_fetches_bring_what_was_produced(
+def test_pipelined_fetches_return_the_produced_bytes(
     loop: str, contents: list[list[int]], asked: list[Ask], chunk_bytes: int
 ) -> None:
     async def story(broker: Broker, server: Acceptor) -> None:
@@ -178,7 +178,7 @@ def test_pipelined_fetches_bring_what_was_produced(
 
 
 async def large_log(broker: Broker) -> bytes:
-    """A partition of 16 MB; what a Fetch of all of it brings."""
+    """Write a partition of 16 MB; return the records of a Fetch of all of it."""
     create(broker)
     data = bytearray(batch(os.urandom(1_000_000)))
     whole = b""
@@ -198,9 +198,7 @@ ALL = Ask(((0, 0),), 1 << 25, 1 << 25)
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_slow_reader_holds_no_memory_and_a_deleted_topic_is_sent_to_its_end(
-    loop: str, tmp_path: Path
-) -> None:
+def test_a_fetch_of_a_deleted_topic_is_sent_whole_from_its_file(loop: str, tmp_path: Path) -> None:
     async def story(broker: Broker, server: Acceptor) -> None:
         whole = await large_log(broker)
         with connected(server) as client:
@@ -220,7 +218,7 @@ def test_a_slow_reader_holds_no_memory_and_a_deleted_topic_is_sent_to_its_end(
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_file_that_is_cut_off_while_it_is_sent_ends_the_connection(
+def test_a_file_truncated_while_it_is_sent_ends_the_connection(
     loop: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story(broker: Broker, server: Acceptor) -> None:
@@ -239,9 +237,7 @@ def test_a_file_that_is_cut_off_while_it_is_sent_ends_the_connection(
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_client_that_has_said_its_last_word_gets_what_it_has_asked_for(
-    loop: str, tmp_path: Path
-) -> None:
+def test_a_half_closed_client_still_gets_its_answer(loop: str, tmp_path: Path) -> None:
     async def story(broker: Broker, server: Acceptor) -> None:
         whole = await large_log(broker)
         with connected(server) as client:

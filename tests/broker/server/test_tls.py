@@ -1,4 +1,4 @@
-"""TLS in front of the server: handshakes, certificates, slow readers, and those who speak none."""
+"""TLS listeners: handshakes, certificates, slow readers, and clients that don't speak TLS."""
 
 from __future__ import annotations
 
@@ -86,9 +86,7 @@ def test_requests_are_answered_in_order() -> None:
     serve(story)
 
 
-def test_bytes_come_and_go_in_any_portions() -> None:
-    """One record of TLS for every byte of a request."""
-
+def test_a_request_may_arrive_one_byte_per_tls_record() -> None:
     async def story(_: Broker, server: Acceptor) -> None:
         reader, writer = await asyncio.open_connection(server.host, server.port, ssl=trusting())
         frame = struct.pack(">ihhih", 10, 18, 0, 7, -1)
@@ -105,7 +103,7 @@ def test_bytes_come_and_go_in_any_portions() -> None:
 
 
 @pytest.mark.parametrize("versions", ["TLSv1.2", "TLSv1.3"])
-def test_versions_can_be_chosen(versions: str) -> None:
+def test_tls_versions_can_be_chosen(versions: str) -> None:
     async def story(_: Broker, server: Acceptor) -> None:
         async with peer(server) as one:
             assert one._writer.get_extra_info("ssl_object").version() == versions
@@ -119,7 +117,7 @@ def test_versions_can_be_chosen(versions: str) -> None:
     serve(story, tls_versions=versions)
 
 
-def test_who_speaks_no_tls_is_hung_up_on_and_told_of_once(
+def test_a_client_without_tls_is_disconnected_and_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def story(_: Broker, server: Acceptor) -> None:
@@ -136,7 +134,7 @@ def test_who_speaks_no_tls_is_hung_up_on_and_told_of_once(
     assert "security.protocol has to be SSL" in line
 
 
-def test_who_does_not_shake_hands_is_hung_up_on(
+def test_an_unfinished_handshake_is_disconnected(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tls, "HANDSHAKE_TIMEOUT_MS", 20)
@@ -152,7 +150,7 @@ def test_who_does_not_shake_hands_is_hung_up_on(
     assert "did not shake hands" in caplog.text
 
 
-def test_who_hangs_up_in_the_middle_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_disconnect_within_the_handshake_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def story(_: Broker, server: Acceptor) -> None:
         for said in (b"", b"\x16\x03\x01"):
             _, writer = await asyncio.open_connection(server.host, server.port)
@@ -167,7 +165,7 @@ def test_who_hangs_up_in_the_middle_is_told_of(caplog: pytest.LogCaptureFixture)
     assert "it hung up in the middle" in line
 
 
-def test_handshakes_count_as_connections(caplog: pytest.LogCaptureFixture) -> None:
+def test_unfinished_handshakes_count_as_connections(caplog: pytest.LogCaptureFixture) -> None:
     async def story(_: Broker, server: Acceptor) -> None:
         _, first = await asyncio.open_connection(server.host, server.port)
         await until(lambda: len(server._connections) == 1)
@@ -186,7 +184,7 @@ def test_handshakes_count_as_connections(caplog: pytest.LogCaptureFixture) -> No
 
 
 def principal_of(certificate: str, client_auth: str, **security: str) -> str:
-    """Whom the broker takes somebody with this certificate for."""
+    """Return the principal that the broker gives a client with this certificate."""
     seen: list[str] = []
 
     async def story(broker: Broker, server: Acceptor) -> None:
@@ -194,7 +192,7 @@ def principal_of(certificate: str, client_auth: str, **security: str) -> str:
 
         def spy(request: object, context: RequestContext) -> object:
             seen.append(context.principal)
-            return begin(request, context)  # type: ignore[arg-type]  # whatever came
+            return begin(request, context)  # type: ignore[arg-type]  # as it came
 
         broker.begin = spy  # type: ignore[method-assign,assignment]  # a look at what goes in
         async with peer(server, trusting(certificate)) as one:
@@ -206,32 +204,32 @@ def principal_of(certificate: str, client_auth: str, **security: str) -> str:
 
 
 @pytest.mark.parametrize("client_auth", ["requested", "required"])
-def test_a_certificate_says_who_it_is(client_auth: str) -> None:
+def test_a_certificate_names_the_principal(client_auth: str) -> None:
     principal = principal_of(certificates().client, client_auth)
     assert principal.startswith(f"User:CN={CLIENT_NAME},OU=")
 
 
-def test_rules_make_a_name_of_a_subject() -> None:
+def test_mapping_rules_turn_a_subject_into_a_name() -> None:
     rules = "RULE:^CN=([a-z]*),.*$/$1@example/U"
     named = principal_of(certificates().client, "required", principal_rules=rules)
     assert named == f"User:{CLIENT_NAME}@example".upper().replace("USER", "User")
     assert principal_of("", "requested", principal_rules=rules) == "User:ANONYMOUS"
 
 
-def test_who_has_no_name_is_hung_up_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_subject_that_no_rule_matches_is_disconnected(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
         principal_of(certificates().client, "required", principal_rules="RULE:^CN=x$/x/")
     assert "no rule of ssl.principal.mapping.rules has a name for" in caplog.text
     assert f"'CN={CLIENT_NAME}," in caplog.text
 
 
-def test_without_a_certificate_it_is_nobody() -> None:
+def test_without_a_certificate_the_principal_is_anonymous() -> None:
     assert principal_of("", "requested") == "User:ANONYMOUS"
     assert principal_of(certificates().client, "requested") != "User:ANONYMOUS"
 
 
 @pytest.mark.parametrize("which", ["none", "stranger"])
-def test_a_certificate_that_is_missing_or_not_trusted_is_no_way_in(
+def test_a_missing_or_untrusted_certificate_is_refused(
     which: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story(_: Broker, server: Acceptor) -> None:
@@ -252,8 +250,8 @@ def test_a_certificate_that_is_missing_or_not_trusted_is_no_way_in(
     assert len([each for each in caplog.records if each.levelno >= logging.WARNING]) == 1
 
 
-def test_a_slow_reader_holds_little_memory_and_gets_everything(tmp_path: object) -> None:
-    """Answers from files wait in them: what is encrypted and not taken is one chunk."""
+def test_a_slow_reader_costs_little_memory(tmp_path: object) -> None:
+    """Answers stay in their files: at most one chunk is encrypted ahead of the reader."""
 
     async def main() -> None:
         config = BrokerConfig(flush="os", security=SecurityConfig(keystore=certificates().broker))
@@ -287,7 +285,7 @@ def test_a_slow_reader_holds_little_memory_and_gets_everything(tmp_path: object)
     asyncio.run(main())
 
 
-def test_stopping_hangs_up_on_who_still_shakes_hands() -> None:
+def test_stopping_ends_unfinished_handshakes() -> None:
     async def main() -> None:
         config = BrokerConfig(security=SecurityConfig(keystore=certificates().broker))
         async with Broker.open("data", config=config, files=MemoryFiles()) as broker:
@@ -319,7 +317,7 @@ def test_stopping_hangs_up_on_who_still_shakes_hands() -> None:
         ),
     ],
 )
-def test_what_is_missing_is_named(settings: dict[str, str], message: str) -> None:
+def test_a_bad_tls_setting_is_named(settings: dict[str, str], message: str) -> None:
     given = (
         settings
         if "keystore" in settings or not settings
@@ -329,6 +327,6 @@ def test_what_is_missing_is_named(settings: dict[str, str], message: str) -> Non
         server_context(SecurityConfig(**given))  # type: ignore[arg-type]  # all are texts
 
 
-def test_clients_certificates_need_an_authority() -> None:
+def test_client_certificates_need_a_truststore() -> None:
     with pytest.raises(ConfigError, match=r"needs ssl\.truststore\.location"):
         SecurityConfig(client_auth="required")

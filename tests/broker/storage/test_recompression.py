@@ -1,4 +1,4 @@
-"""Batches that a topic wants in another codec: the same records, the same header, other bytes."""
+"""Recompression into a topic's codec changes the bytes, but neither the records nor the header."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ def topic(kind: str, **others: int) -> TopicConfig:
     return TopicConfig(compression_type=kind, **others)  # type: ignore[arg-type]
 
 
-def again(data: bytes, config: TopicConfig) -> list[RecordBatch]:
+def recompressed(data: bytes, config: TopicConfig) -> list[RecordBatch]:
     batches = []
     position = 0
     while position < len(data):
         batches.append(RecordBatch(data, position))
         position += batches[-1].size_bytes
-    anew, views = recompress(bytearray(data), batches, config)
-    assert b"".join(bytes(view.data) for view in views) == bytes(anew)
+    written, views = recompress(bytearray(data), batches, config)
+    assert b"".join(bytes(view.data) for view in views) == bytes(written)
     return views
 
 
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("codec", Compression)
 @given(rows=ROWS, numbered=st.booleans())
-def test_from_every_codec_to_every_codec(
+def test_every_codec_is_recompressed_to_every_other(
     kind: str, codec: Compression, rows: Rows, numbered: bool
 ) -> None:
     producer = (7, 3, 40) if numbered else (-1, -1, -1)
@@ -67,7 +67,7 @@ def test_from_every_codec_to_every_codec(
         base_sequence=producer[2],
     )
     before = RecordBatch(data)
-    (after,) = again(data, topic(kind))
+    (after,) = recompressed(data, topic(kind))
     after.check_crc()
     assert after.codec is CODECS[kind]
     assert after.records() == before.records()
@@ -76,7 +76,7 @@ def test_from_every_codec_to_every_codec(
         assert bytes(after.data) == data
 
 
-def test_as_produced_nothing_is_touched() -> None:
+def test_compression_type_producer_changes_nothing() -> None:
     data = bytearray(encode_batch([(1, b"k", b"v", [])], codec=Compression.GZIP))
     batches = [RecordBatch(data)]
     same, views = recompress(data, batches, topic("producer"))
@@ -84,37 +84,37 @@ def test_as_produced_nothing_is_touched() -> None:
     assert views is batches
 
 
-def test_what_a_batch_belongs_to_is_kept() -> None:
+def test_recompression_keeps_the_transaction_and_producer() -> None:
     data = bytearray(encode_batch([(1, b"k", b"v", [])], producer_id=5, producer_epoch=0))
     data[21:23] = (TRANSACTIONAL).to_bytes(2)
     data[17:21] = crc32c(data[21:]).to_bytes(4)
-    (after,) = again(bytes(data), topic("zstd"))
+    (after,) = recompressed(bytes(data), topic("zstd"))
     after.check_crc()
     assert after.is_transactional
     assert after.producer_id == 5
 
 
-def test_marks_of_the_broker_stay_as_they_are() -> None:
+def test_control_batches_are_not_recompressed() -> None:
     data = bytearray(encode_batch([(1, b"k", b"v", [])]))
     data[21:23] = (TRANSACTIONAL | CONTROL).to_bytes(2)
     data[17:21] = crc32c(data[21:]).to_bytes(4)
     plain = encode_batch([(2, b"k", b"w", [])])
     for sent in (bytes(data), bytes(data) + plain):
-        assert bytes(again(sent, topic("zstd"))[0].data) == bytes(data)
+        assert bytes(recompressed(sent, topic("zstd"))[0].data) == bytes(data)
 
 
-def test_several_batches_keep_their_order() -> None:
+def test_recompressed_batches_keep_their_order() -> None:
     data = b"".join(
         encode_batch([(number, None, b"%d" % number, [])], codec=codec)
         for number, codec in enumerate(Compression)
     )
-    views = again(data, topic("lz4"))
+    views = recompressed(data, topic("lz4"))
     assert [view.records()[0].value for view in views] == [b"0", b"1", b"2", b"3", b"4"]
     assert {view.codec for view in views} == {Compression.LZ4}
 
 
 def with_records(records: bytes, codec: Compression, count: int = 1) -> bytes:
-    """A batch with a sound checksum over whatever is given."""
+    """Return a batch with these bytes as records and a correct checksum."""
     data = bytearray(encode_batch([(1, b"k", b"v", [])] * count))[:HEADER_BYTES] + records
     data[8:12] = (len(data) - 12).to_bytes(4)
     data[21:23] = int(codec).to_bytes(2)
@@ -136,10 +136,10 @@ def with_records(records: bytes, codec: Compression, count: int = 1) -> bytes:
     ],
     ids=["codec", "records", "count"],
 )
-def test_what_can_not_be_read_is_not_taken(kind: str, data: bytes) -> None:
+def test_an_unreadable_batch_is_refused(kind: str, data: bytes) -> None:
     RecordBatch(data).check_crc()
     with pytest.raises(CorruptMessage):
-        again(data, topic(kind))
+        recompressed(data, topic(kind))
     log = PartitionLog.create(MemoryFiles(), "/log", name="t-0", config=topic(kind))
     with pytest.raises(RecordsRefused):
         log.append(data, now_ms=0)
@@ -147,13 +147,13 @@ def test_what_can_not_be_read_is_not_taken(kind: str, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.LZ4, Compression.ZSTD])
-def test_bombs_do_not_go_off(codec: Compression) -> None:
+def test_a_decompression_bomb_is_refused(codec: Compression) -> None:
     bomb = with_records(compress(codec, bytes(1_000_000)), codec)
     with pytest.raises(CorruptMessage, match="100000"):
-        again(bomb, topic("uncompressed", max_decompressed_bytes=100_000))
+        recompressed(bomb, topic("uncompressed", max_decompressed_bytes=100_000))
 
 
-def test_the_size_is_judged_as_it_comes_and_as_it_stands_on_disk() -> None:
+def test_the_size_bound_applies_before_and_after_recompression() -> None:
     data = encode_batch([(1, None, bytes(5_000), [])], codec=Compression.GZIP)
     log = PartitionLog.create(
         MemoryFiles(), "/log", name="t-0", config=topic("uncompressed", max_message_bytes=5_000)
@@ -169,7 +169,7 @@ def test_the_size_is_judged_as_it_comes_and_as_it_stands_on_disk() -> None:
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_a_log_numbers_remembers_and_stamps_what_it_compresses(kind: str) -> None:
+def test_recompressed_batches_get_offsets_and_append_times(kind: str) -> None:
     files = MemoryFiles()
     config = TopicConfig(compression_type=kind, message_timestamp_type="LogAppendTime")
     log = PartitionLog.create(files, "/log", name="t-0", config=config)
@@ -199,12 +199,12 @@ def test_a_log_numbers_remembers_and_stamps_what_it_compresses(kind: str) -> Non
     log.close()
 
 
-def test_levels_make_a_difference() -> None:
+def test_a_higher_compression_level_gives_smaller_batches() -> None:
     value = b"".join(b'{"id": %d, "v": %f}' % (n % 77, (n * n % 101) / 7) for n in range(9_000))
     data = encode_batch([(1, None, value, [])])
     for kind, least, most in (("gzip", 1, 9), ("lz4", 1, 12), ("zstd", 1, 19)):
         sizes = [
-            again(data, topic(kind, **{f"compression_{kind}_level": level}))[0].size_bytes
+            recompressed(data, topic(kind, **{f"compression_{kind}_level": level}))[0].size_bytes
             for level in (least, most)
         ]
         assert sizes[1] < sizes[0], kind

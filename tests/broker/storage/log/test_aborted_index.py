@@ -37,7 +37,7 @@ def filled(files: MemoryFiles) -> AbortedIndex:
     return index
 
 
-def test_entries_are_laid_out_as_in_kafka() -> None:
+def test_aborted_entries_have_kafkas_layout() -> None:
     files = disk()
     filled(files).flush()
     data = read_file(files, PATH)
@@ -46,7 +46,7 @@ def test_entries_are_laid_out_as_in_kafka() -> None:
     assert decode_entries(data) == ENTRIES
 
 
-def test_there_is_no_file_without_entries() -> None:
+def test_an_index_without_entries_has_no_file() -> None:
     files = disk()
     index = AbortedIndex(files, PATH, in_memory=False)
     index.remove()
@@ -56,7 +56,7 @@ def test_there_is_no_file_without_entries() -> None:
     assert list(index) == []
 
 
-def test_what_waits_in_memory_is_there_and_written_later() -> None:
+def test_pending_entries_are_visible_and_written_by_a_flush() -> None:
     files = disk()
     index = filled(files)
     assert (list(index), index.is_behind, index.needs_flush) == (ENTRIES, True, False)
@@ -69,7 +69,7 @@ def test_what_waits_in_memory_is_there_and_written_later() -> None:
     assert list(again) == [*ENTRIES, EndedTransaction(1, 20, 30, 31, aborted=True)]
 
 
-def test_many_entries_are_due() -> None:
+def test_many_pending_entries_need_a_flush() -> None:
     index = AbortedIndex(disk(), PATH, in_memory=False)
     for number in range(PENDING_MAX):
         assert not index.needs_flush
@@ -77,7 +77,7 @@ def test_many_entries_are_due() -> None:
     assert index.needs_flush
 
 
-def test_what_is_synced_outlives_a_power_cut() -> None:
+def test_synced_entries_survive_a_power_cut() -> None:
     files = disk()
     files.sync_directory("")
     filled(files).flush(durable=True)
@@ -97,7 +97,7 @@ def test_what_is_synced_outlives_a_power_cut() -> None:
         (13, 99, [], False),
     ],
 )
-def test_what_overlaps_is_found(
+def test_overlapping_transactions_are_found(
     offset: int, end_offset: int, found: list[EndedTransaction], *, complete: bool
 ) -> None:
     assert filled(disk()).overlapping(offset, end_offset) == (found, complete)
@@ -118,7 +118,7 @@ def _entry(*fields: int) -> bytes:
         _entry(0, 7, 0, 4, 5) + _entry(0, 7, 0, 4, 5),
     ],
 )
-def test_a_damaged_file_is_not_believed(data: bytes) -> None:
+def test_a_damaged_file_is_not_loaded(data: bytes) -> None:
     files = disk()
     overwrite(files, PATH, data)
     index = AbortedIndex(files, PATH, in_memory=False)
@@ -132,13 +132,13 @@ def test_a_damaged_file_is_not_believed(data: bytes) -> None:
     assert decode_entries(data) is None
 
 
-def test_a_marker_before_its_segment_is_not_believed() -> None:
+def test_a_marker_before_its_segment_is_not_loaded() -> None:
     files = disk()
     filled(files).flush()
     assert not AbortedIndex(files, PATH, in_memory=False).load(5)
 
 
-def test_a_rebuilt_index_without_entries_takes_the_file_away() -> None:
+def test_rebuilding_without_entries_removes_the_file() -> None:
     files = disk()
     filled(files).flush()
     index = AbortedIndex(files, PATH, in_memory=False)
@@ -147,7 +147,7 @@ def test_a_rebuilt_index_without_entries_takes_the_file_away() -> None:
     assert files.list("d") == []
 
 
-def test_a_reader_writes_nothing() -> None:
+def test_an_in_memory_index_writes_nothing() -> None:
     files = disk()
     index = AbortedIndex(files, PATH, in_memory=True)
     assert index.load(0)
@@ -157,7 +157,7 @@ def test_a_reader_writes_nothing() -> None:
     assert list(index) == ENTRIES
 
 
-def test_a_sealed_one_has_a_file_even_if_it_is_empty() -> None:
+def test_a_sealed_index_has_a_file_even_if_empty() -> None:
     files = disk()
     AbortedIndex(files, PATH, in_memory=False).seal()
     assert read_file(files, PATH) == b""

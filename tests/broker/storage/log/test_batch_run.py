@@ -1,4 +1,4 @@
-"""Batches appended together are appended as if one by one."""
+"""Appending batches together has the outcome of appending them one by one."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def writable(data: bytes) -> memoryview:
     return memoryview(bytearray(data))
 
 
-def told(outcomes: list[AppendResult | StreamlogError]) -> list[object]:
+def comparable(outcomes: list[AppendResult | StreamlogError]) -> list[object]:
     return [
         (type(each), getattr(each, "code", None), str(each))
         if isinstance(each, StreamlogError)
@@ -93,13 +93,13 @@ def told(outcomes: list[AppendResult | StreamlogError]) -> list[object]:
 
 @pytest.mark.parametrize("config", CONFIGS, ids=range(len(CONFIGS)))
 @given(first=pieces, then=pieces)
-def test_outcomes_and_records_are_those_of_one_by_one(
+def test_appending_together_equals_appending_one_by_one(
     config: TopicConfig, first: list[bytes], then: list[bytes]
 ) -> None:
     files, same = MemoryFiles(), MemoryFiles()
     log, other = new_log(files, config), new_log(same, config)
     for sent in (first, then):
-        assert told(together(log, sent)) == told(one_by_one(other, sent))
+        assert comparable(together(log, sent)) == comparable(one_by_one(other, sent))
         assert dict(log.producers) == dict(other.producers)
     assert read_records(log) == read_records(other)
     segments = contents(files, ".log").values()
@@ -111,10 +111,10 @@ def test_outcomes_and_records_are_those_of_one_by_one(
     assert dict(again.producers) == dict(other.producers)
 
 
-def test_plain_batches_are_one_write() -> None:
+def test_batches_appended_together_are_one_write() -> None:
     files = MemoryFiles()
     log = new_log(files, TopicConfig())
-    files.short_next_write(100)  # and the one after it takes the rest
+    files.short_next_write(100)  # the next write takes the rest
     sent = [batch(2, producer=(4, 0, 2 * number)) for number in range(5)]
     outcomes = together(log, sent)
     assert outcomes == [
@@ -125,7 +125,7 @@ def test_plain_batches_are_one_write() -> None:
 
 
 @pytest.mark.parametrize("written_bytes", [0, 100])
-def test_a_write_that_fails_fails_all_of_them_and_leaves_nothing(written_bytes: int) -> None:
+def test_a_failed_write_fails_all_batches_and_leaves_nothing(written_bytes: int) -> None:
     files = MemoryFiles()
     log = new_log(files, TopicConfig())
     kept = together(log, [batch(producer=(4, 0, 0))])
@@ -135,7 +135,7 @@ def test_a_write_that_fails_fails_all_of_them_and_leaves_nothing(written_bytes: 
     assert [type(outcome) for outcome in outcomes] == [LogDirectoryFull] * 3
     assert log.log_end_offset == 1
     assert {p: (k.epoch, k.last_sequence) for p, k in log.producers} == {4: (0, 0)}
-    # Space is there again: the producer goes on where it was.
+    # The disk has room again: the producer continues with its sequence.
     again = together(log, sent)
     assert [each.base_offset for each in (*kept, *again) if isinstance(each, AppendResult)] == [
         *range(4)
@@ -143,7 +143,7 @@ def test_a_write_that_fails_fails_all_of_them_and_leaves_nothing(written_bytes: 
     assert len(read_records(log)) == 4
 
 
-def test_a_closed_log_refuses_each() -> None:
+def test_a_closed_log_refuses_each_batch() -> None:
     log = new_log()
     log.close()
     outcomes = together(log, [batch(), batch()])

@@ -31,7 +31,7 @@ def time_index(files: Files, path: str = "index") -> TimeIndex:
 
 
 def filled(files: Files, path: str, count: int) -> OffsetIndex:
-    """An index with room for more, all of whose entries are in its file."""
+    """Return an index whose entries are all in its file, with preallocated room for more."""
     index = offset_index(files, path)
     index.create()
     for number in range(1, count + 1):
@@ -42,7 +42,7 @@ def filled(files: Files, path: str, count: int) -> OffsetIndex:
 
 @pytest.fixture(autouse=True, scope="module", params=["mapped", "read"])
 def way(request: pytest.FixtureRequest) -> Iterator[str]:
-    """How small indexes are looked up; those of a page and more are mapped."""
+    """Set how small indexes are read; indexes of a page and more are always mapped."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "mapped":
             patch.setattr("streamlog.broker.storage.log.index.READ_BYTES_MAX", 0)
@@ -50,13 +50,13 @@ def way(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture(params=["os", "memory"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Files, str]:
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Files, str]:
     files: Files = OsFiles() if request.param == "os" else MemoryFiles()
     files.make_directory(str(tmp_path))
     return files, f"{tmp_path}/index"
 
 
-def test_entries_that_wait_take_little_memory() -> None:
+def test_pending_entries_take_little_memory() -> None:
     index = offset_index(MemoryFiles())
     start()
     try:
@@ -69,7 +69,9 @@ def test_entries_that_wait_take_little_memory() -> None:
 
 
 @given(entries, st.data())
-def test_finds_the_last_entry_that_is_not_greater(firsts: list[int], data: st.DataObject) -> None:
+def test_floor_finds_the_last_entry_that_is_not_greater(
+    firsts: list[int], data: st.DataObject
+) -> None:
     files = MemoryFiles()
     index = offset_index(files)
     index.create()
@@ -81,18 +83,18 @@ def test_finds_the_last_entry_that_is_not_greater(firsts: list[int], data: st.Da
             case 1:
                 index.trim()
             case 2:
-                index.floor(first - 1)  # which maps the file as it is now
-    beside = OffsetIndex(files, "index", bytes_max=MAX, in_memory=True)
-    assert beside.load()
+                index.floor(first - 1)  # maps the file in its current state
+    reader = OffsetIndex(files, "index", bytes_max=MAX, in_memory=True)
+    assert reader.load()
     for target in {0, 10_001, *firsts, *(first - 1 for first in firsts)}:
         at = bisect_right(firsts, target) - 1
         assert index.floor(target) == ((firsts[at], at) if at >= 0 else None)
-        there = min(at, len(beside) - 1)
-        assert beside.floor(target) == ((firsts[there], there) if there >= 0 else None)
+        there = min(at, len(reader) - 1)
+        assert reader.floor(target) == ((firsts[there], there) if there >= 0 else None)
 
 
 @given(entries)
-def test_what_was_written_is_loaded(firsts: list[int]) -> None:
+def test_written_entries_are_loaded(firsts: list[int]) -> None:
     files = MemoryFiles()
     index = time_index(files)
     for first in firsts:
@@ -103,11 +105,11 @@ def test_what_was_written_is_loaded(firsts: list[int]) -> None:
         assert again.load()
         assert len(again) == len(firsts)
         assert again.last == index.last
-        again.trim(durable=True)  # A file that a kill has left with room in it is cut.
+        again.trim(durable=True)  # Cuts off the room that a kill has left in the file.
         assert len(read_file(files, "index")) == 12 * len(firsts)
 
 
-def test_entries_are_as_kafka_lays_them_out() -> None:
+def test_entries_have_kafkas_layout() -> None:
     files = MemoryFiles()
     offsets = offset_index(files)
     offsets.add((3, 0x1234))
@@ -127,7 +129,7 @@ def test_a_missing_or_uneven_file_is_not_loaded() -> None:
     assert not index.load()
 
 
-def test_a_cleared_index_is_written_anew() -> None:
+def test_a_cleared_index_is_rewritten() -> None:
     files = MemoryFiles()
     index = offset_index(files)
     for first in range(1, 10):
@@ -154,8 +156,8 @@ def test_a_flush_is_due_after_many_entries_and_never_in_memory() -> None:
     assert files.list("") == []
 
 
-def test_room_is_set_aside_when_it_is_used_doubled_and_cut_off(place: tuple[Files, str]) -> None:
-    files, path = place
+def test_a_file_doubles_its_room_and_trim_cuts_it_off(disk: tuple[Files, str]) -> None:
+    files, path = disk
     index = offset_index(files, path)
     index.create()
     assert read_file(files, path) == b""
@@ -173,7 +175,7 @@ def test_room_is_set_aside_when_it_is_used_doubled_and_cut_off(place: tuple[File
     assert index.floor(1001) == (1001, 1001)
 
 
-def test_no_more_room_is_set_aside_than_an_index_may_have() -> None:
+def test_a_file_reserves_no_more_than_its_maximum() -> None:
     files = MemoryFiles()
     index = offset_index(files, bytes_max=1003)
     index.add((1, 1))
@@ -185,7 +187,7 @@ def test_no_more_room_is_set_aside_than_an_index_may_have() -> None:
     assert len(read_file(files, "index")) == 1600
 
 
-def test_a_full_disk_leaves_entries_in_memory_and_the_file_as_it_was() -> None:
+def test_a_full_disk_keeps_entries_in_memory() -> None:
     files = MemoryFiles(capacity_bytes=100)
     index = offset_index(files)
     index.create()
@@ -195,16 +197,16 @@ def test_a_full_disk_leaves_entries_in_memory_and_the_file_as_it_was() -> None:
         index.flush()
     assert read_file(files, "index") == b""
     assert index.floor(7) == (7, 7)
-    index.trim()  # They fit, if nothing is set aside for more.
+    index.trim()  # They fit without room for more.
     assert len(read_file(files, "index")) == 72
 
 
 @pytest.mark.parametrize("size_bytes", [0, 7, 64, 799])
-def test_a_file_that_is_cut_off_under_its_mapping_is_noticed(
-    place: tuple[Files, str], size_bytes: int
+def test_a_file_truncated_under_its_mapping_is_detected(
+    disk: tuple[Files, str], size_bytes: int
 ) -> None:
-    """A look at what is not there any more would be the end of the process."""
-    files, path = place
+    """Reading behind the end of a mapped file would kill the process."""
+    files, path = disk
     index = filled(files, path, 100)
     assert index.floor(101) == (100, 50)
     files.open(path, writable=True).truncate(size_bytes)
@@ -216,15 +218,15 @@ def test_a_file_that_is_cut_off_under_its_mapping_is_noticed(
     assert index.floor(1000) == (1000, 1000)
 
 
-def test_a_file_that_has_gone_is_noticed(place: tuple[Files, str]) -> None:
-    files, path = place
+def test_a_removed_file_is_detected(disk: tuple[Files, str]) -> None:
+    files, path = disk
     index = filled(files, path, 100)
     files.remove(path)
     with pytest.raises(CorruptData, match="gone"):
         index.floor(101)
 
 
-def test_an_index_that_is_built_anew_over_a_sound_one_writes_nothing() -> None:
+def test_rebuilding_an_equal_index_writes_nothing() -> None:
     files = MemoryFiles()
     index = filled(files, "index", 100)
     index.trim()
@@ -236,7 +238,7 @@ def test_an_index_that_is_built_anew_over_a_sound_one_writes_nothing() -> None:
     assert index.floor(101) == (100, 50)
 
 
-def test_only_so_many_indexes_are_mapped_at_a_time(
+def test_the_number_of_mapped_indexes_is_bounded(
     tmp_path: Path,
 ) -> None:
     files = OsFiles(shares(1024)._replace(mappings=3))
@@ -251,6 +253,6 @@ def test_only_so_many_indexes_are_mapped_at_a_time(
 
 
 def mapped(path: Path) -> int:
-    """Files in a directory that this process has mapped."""
+    """Return how many files of a directory this process has mapped."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     return sum(f" {path}/" in line for line in lines)

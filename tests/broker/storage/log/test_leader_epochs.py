@@ -1,4 +1,4 @@
-"""Epochs: which leadership wrote what, through crashes."""
+"""Leader epochs of a log, through restarts, crashes and damage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.broker.storage.batches import (
 PATH = f"{DIRECTORY}/{EPOCHS}"
 
 
-def test_a_start_in_order_goes_on_in_the_same_epoch() -> None:
+def test_a_clean_start_keeps_the_epoch() -> None:
     files = MemoryFiles()
     log = new_log(files)
     log.append(batch(2), now_ms=0)
@@ -33,7 +33,7 @@ def test_a_start_in_order_goes_on_in_the_same_epoch() -> None:
     assert [found.leader_epoch for found in read_batches(again)] == [0, 0]
 
 
-def test_every_other_start_begins_an_epoch_with_its_first_batch() -> None:
+def test_an_unclean_start_begins_an_epoch_with_its_first_batch() -> None:
     files = MemoryFiles()
     log = new_log(files)
     log.append(batch(3), now_ms=0)
@@ -46,13 +46,15 @@ def test_every_other_start_begins_an_epoch_with_its_first_batch() -> None:
     again.append(batch(4), now_ms=0)
     assert read_file(files, PATH).decode() == "0\n1\n1 3\n"
     assert [found.leader_epoch for found in read_batches(again)] == [0, 1]
-    assert again.epochs.end_of(0, again.log_end_offset) == (0, 3), "not 5, as a reader may think"
+    assert again.epochs.end_of(0, again.log_end_offset) == (0, 3), (
+        "not 5, where a reader may have been"
+    )
     assert again.epochs.end_of(1, again.log_end_offset) == (1, 7)
     assert again.epochs.end_of(2, again.log_end_offset) == (-1, -1)
     assert [again.epochs.at(offset) for offset in (0, 2, 3, 6)] == [0, 0, 1, 1]
 
 
-def test_an_epoch_of_which_nothing_is_left_is_not_used_again() -> None:
+def test_an_epoch_whose_records_were_lost_is_not_reused() -> None:
     files = MemoryFiles()
     log = new_log(files)
     log.append(batch(3), now_ms=0)
@@ -73,14 +75,14 @@ def test_an_epoch_of_which_nothing_is_left_is_not_used_again() -> None:
     assert reopened(files, clean=True).epochs.current == 4
 
 
-def test_an_empty_log_has_no_epoch_to_part_from() -> None:
+def test_an_unclean_start_of_an_empty_log_begins_no_epoch() -> None:
     files = MemoryFiles()
     new_log(files).flush()
     files.crash()
     assert reopened(files).epochs.current == 0
 
 
-def test_a_file_that_is_no_good_begins_an_epoch() -> None:
+def test_a_malformed_epoch_file_begins_an_epoch() -> None:
     for damaged in (b"", b"1\n0\n", b"0\n2\n1 3\n", b"0\n2\n2 3\n1 4\n", b"\xff\xfe"):
         files = MemoryFiles()
         log = new_log(files)
@@ -93,7 +95,7 @@ def test_a_file_that_is_no_good_begins_an_epoch() -> None:
 
 
 def three_epochs() -> MemoryFiles:
-    """A closed log of several segments, whose epochs begin at 0, 40 and 80."""
+    """Return a closed log of several segments, whose epochs begin at 0, 40 and 80."""
     files = MemoryFiles()
     log = new_log(files)
     for epoch in range(3):
@@ -110,7 +112,7 @@ def three_epochs() -> MemoryFiles:
 
 @pytest.mark.parametrize("clean", [False, True])
 @pytest.mark.parametrize("damaged", [b"", b"0\n2\n1 4", bytes(12), None])
-def test_a_file_that_is_damaged_is_made_anew_of_the_log(
+def test_a_damaged_epoch_file_is_rebuilt_from_the_log(
     damaged: bytes | None, clean: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     files = three_epochs()
@@ -118,7 +120,7 @@ def test_a_file_that_is_damaged_is_made_anew_of_the_log(
     if damaged is not None:
         overwrite(files, PATH, damaged)
     elif clean:
-        return  # Nothing was looked at, so it can't be known.
+        return  # A clean start reads no batches, so it can't know.
     log = reopened(files, clean=clean, recovery_point=0 if clean else 100)
     assert "rebuilt from the log's batches" in caplog.text
     assert read_file(files, PATH) == b"0\n2\n1 40\n2 80\n"
@@ -129,8 +131,8 @@ def test_a_file_that_is_damaged_is_made_anew_of_the_log(
 
 
 @given(st.integers(0, 59), st.integers(0, 31))
-def test_a_bit_that_flipped_in_the_epoch_of_one_batch_does_not_count(number: int, bit: int) -> None:
-    """No checksum covers it."""
+def test_a_flipped_bit_in_one_batchs_epoch_is_ignored(number: int, bit: int) -> None:
+    """No checksum covers the leader epoch of a batch."""
     files = three_epochs()
     overwrite(files, PATH, b"?")
     offsets = sorted(int(path[-24:-4]) for path in log_files(files))
@@ -142,7 +144,7 @@ def test_a_bit_that_flipped_in_the_epoch_of_one_batch_does_not_count(number: int
     log = reopened(files, clean=True)
     lines = read_file(files, PATH).decode().splitlines()[2:]
     beginnings = [int(line.split()[1]) for line in lines]
-    # At an edge nobody can tell to which side the batch belongs, or whether there is another one.
+    # At an edge, the batch may belong to either side, or to an epoch of its own.
     edges = {19, 20, 21, 39, 40, 41, 59}
     if number not in edges:
         assert beginnings == [40, 80]
@@ -150,7 +152,7 @@ def test_a_bit_that_flipped_in_the_epoch_of_one_batch_does_not_count(number: int
     assert log.append(batch(), now_ms=0).base_offset == 120
 
 
-def test_a_reader_whose_log_parted_is_told_where() -> None:
+def test_a_diverging_reader_learns_where_its_epoch_ended() -> None:
     files = MemoryFiles()
     log = new_log(files)
     log.append(batch(5), now_ms=0)
@@ -160,7 +162,7 @@ def test_a_reader_whose_log_parted_is_told_where() -> None:
     epochs = log.epochs
     assert epochs.diverges(0, 5, 10) is None
     assert epochs.diverges(1, 10, 10) is None
-    assert epochs.diverges(0, 7, 10) == (0, 5), "has read what was lost"
+    assert epochs.diverges(0, 7, 10) == (0, 5), "it has read lost records"
     assert epochs.diverges(1, 11, 10) == (1, 10)
     with pytest.raises(OffsetOutOfRange, match="no epoch 2"):
         epochs.diverges(2, 3, 10)
@@ -176,7 +178,7 @@ def test_the_current_epoch_is_known_before_its_first_batch() -> None:
 
 
 def kept(starts: list[tuple[int, int]], files: MemoryFiles) -> LeaderEpochHistory:
-    """Epochs that begin there, of a log that goes on to offset 100."""
+    """Return epochs with these start offsets, of a log with the end offset 100."""
     files.make_directory("p")
     epochs = LeaderEpochHistory(files, "p")
     for epoch, offset in starts:
@@ -186,7 +188,7 @@ def kept(starts: list[tuple[int, int]], files: MemoryFiles) -> LeaderEpochHistor
 
 
 @given(st.dictionaries(st.integers(1, 9), st.integers(0, 90)), st.integers(0, 100))
-def test_of_what_is_left_of_a_log_epochs_say_what_they_said_before_its_head_went(
+def test_trimmed_epochs_agree_on_the_remaining_log(
     begun: dict[int, int], start_offset: int
 ) -> None:
     starts = list(zip(sorted(begun), sorted(begun.values()), strict=True))
@@ -204,12 +206,12 @@ def test_of_what_is_left_of_a_log_epochs_say_what_they_said_before_its_head_went
             found, end = epochs.end_of(epoch, 100)
             if whole.end_of(epoch, 100)[1] > start_offset:
                 assert (found, end) == whole.end_of(epoch, 100)
-            else:  # Whoever has read it all goes on at the log's start.
+            else:  # A reader that has read the epoch whole continues at the log's start.
                 assert end == start_offset
                 assert epochs.diverges(epoch, start_offset, 100) in (None, (found, end))
 
 
-def test_epochs_whose_records_retention_has_deleted_are_forgotten() -> None:
+def test_epochs_of_deleted_records_are_dropped() -> None:
     files = MemoryFiles()
     log = new_log(files)
     for epoch in range(30):
@@ -221,5 +223,5 @@ def test_epochs_whose_records_retention_has_deleted_are_forgotten() -> None:
     assert read_file(files, PATH).decode() == "0\n6\n24 48\n25 50\n26 52\n27 54\n28 56\n29 58\n"
     assert log.epochs.diverges(25, 52, 60) is None
     assert log.epochs.diverges(24, 50, 60) is None
-    assert log.epochs.diverges(3, 50, 60) is None, "it has read all that was of it"
+    assert log.epochs.diverges(3, 50, 60) is None, "it has read the epoch whole"
     assert log.epochs.diverges(24, 51, 60) == (24, 50)

@@ -45,7 +45,7 @@ Oracle = list[int]  # timestamps by offset
 
 
 def check_against(log: PartitionLog, oracle: Oracle) -> None:
-    """Everything that can be asked of the log, against a list."""
+    """Compare the log's reads and lookups with a list of timestamps by offset."""
     assert (log.log_start_offset, log.log_end_offset) == (0, len(oracle))
     assert [record.timestamp_ms for record in read_records(log)] == oracle
     for offset in range(0, len(oracle), 5):
@@ -72,7 +72,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_is_a_list_of_records(history: list[list[int] | str]) -> None:
+def test_a_log_behaves_like_a_list_of_records(history: list[list[int] | str]) -> None:
     files = MemoryFiles()
     log = new_log(files)
     oracle: Oracle = []
@@ -99,7 +99,7 @@ def test_is_a_list_of_records(history: list[list[int] | str]) -> None:
     check_against(log, oracle)
 
 
-def test_keeps_the_bytes_and_sets_offset_and_epoch() -> None:
+def test_an_append_sets_only_the_offset_and_the_epoch() -> None:
     log = new_log()
     sent = batch(3)
     log.append(sent, now_ms=0)
@@ -110,7 +110,7 @@ def test_keeps_the_bytes_and_sets_offset_and_epoch() -> None:
     assert sent == batch(3)
 
 
-def test_appends_several_batches_at_once_or_none() -> None:
+def test_several_batches_are_appended_together_or_not_at_all() -> None:
     log = new_log()
     assert log.append(batch(2) + batch(3), now_ms=0)[:2] == (0, 4)
     damaged = bytearray(batch(2) + batch(3))
@@ -121,7 +121,7 @@ def test_appends_several_batches_at_once_or_none() -> None:
     assert [found.base_offset for found in read_batches(log)] == [0, 2]
 
 
-def test_the_first_batch_comes_whole_however_large() -> None:
+def test_a_read_returns_the_first_batch_whole() -> None:
     log = new_log()
     for _ in range(3):
         log.append(batch(2, value=bytes(150)), now_ms=0)
@@ -131,7 +131,7 @@ def test_the_first_batch_comes_whole_however_large() -> None:
     assert len(log.read(0, max_bytes=2 * size_bytes + 1)) == 2 * size_bytes
 
 
-def test_an_offset_outside_is_out_of_range() -> None:
+def test_an_offset_outside_the_log_is_out_of_range() -> None:
     log = new_log()
     log.append(batch(2), now_ms=0)
     assert log.read(2, max_bytes=100) == b""
@@ -140,7 +140,7 @@ def test_an_offset_outside_is_out_of_range() -> None:
             log.read(offset, max_bytes=100)
 
 
-def test_a_batch_must_not_be_too_large() -> None:
+def test_a_batch_above_max_message_bytes_is_refused() -> None:
     log = new_log(config=TopicConfig(max_message_bytes=200))
     with pytest.raises(MessageTooLarge):
         log.append(batch(value=bytes(200)), now_ms=0)
@@ -151,7 +151,7 @@ def bases(files: MemoryFiles) -> list[int]:
     return [int(Path(path).stem) for path in log_files(files)]
 
 
-def test_a_segment_is_sealed_at_its_size() -> None:
+def test_a_segment_is_sealed_at_segment_bytes() -> None:
     files = MemoryFiles()
     log = new_log(files, TopicConfig(segment_bytes=1024))
     sent = batch(4, value=bytes(60))
@@ -164,7 +164,7 @@ def test_a_segment_is_sealed_at_its_size() -> None:
     assert bases(files)[-1] == 20
 
 
-def test_a_segment_is_sealed_when_a_much_newer_record_comes() -> None:
+def test_a_record_newer_by_segment_ms_seals_the_segment() -> None:
     files = MemoryFiles()
     log = new_log(files, TopicConfig(segment_ms=100))
     for timestamp_ms in (1000, 1100, 900, 1050):
@@ -178,7 +178,7 @@ def test_a_segment_is_sealed_when_a_much_newer_record_comes() -> None:
     assert bases(files) == [0, 4, 5]
 
 
-def test_a_segment_without_timestamps_is_sealed_after_its_time() -> None:
+def test_a_segment_without_timestamps_is_sealed_by_the_clock() -> None:
     files = MemoryFiles()
     log = new_log(files, TopicConfig(segment_ms=100))
     for now_ms in (5000, 5100):
@@ -199,7 +199,7 @@ def test_a_segment_is_sealed_when_its_index_is_full() -> None:
     assert all(len(data) <= 48 for data in contents(files, "index").values())
 
 
-def test_a_segment_is_sealed_before_offsets_are_too_far_from_its_base() -> None:
+def test_a_segment_is_sealed_before_relative_offsets_overflow() -> None:
     files = MemoryFiles()
     log = new_log(files)
     data = bytearray(batch())
@@ -213,7 +213,7 @@ def test_a_segment_is_sealed_before_offsets_are_too_far_from_its_base() -> None:
     assert [found.base_offset for found in read_batches(log)] == [0, 2**31 - 1, 2**31]
 
 
-def test_copies_keep_their_offsets_and_epochs() -> None:
+def test_replicated_batches_keep_their_offsets_and_epochs() -> None:
     log = new_log()
     copy = bytearray(batch(2, producer=(1, 0, 5)))
     place_batch(copy, 0, 7)
@@ -223,7 +223,7 @@ def test_copies_keep_their_offsets_and_epochs() -> None:
         log.append(copy, now_ms=0, origin=AppendOrigin.COPY)
 
 
-def test_rebuilt_indexes_equal_those_that_were_written() -> None:
+def test_rebuilt_indexes_equal_the_written_ones() -> None:
     files = MemoryFiles()
     log = new_log(files)
     for number in range(100):
@@ -241,7 +241,7 @@ def test_rebuilt_indexes_equal_those_that_were_written() -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("rolls", [True, False])
-def test_a_producer_is_remembered_through_a_restart(clean: bool, rolls: bool) -> None:
+def test_producer_state_survives_a_restart(clean: bool, rolls: bool) -> None:
     files = MemoryFiles()
     config = SMALL if rolls else TopicConfig()
     log = new_log(files, config)
@@ -263,7 +263,7 @@ def test_a_producer_is_remembered_through_a_restart(clean: bool, rolls: bool) ->
     assert log.log_end_offset == 61
 
 
-def test_what_a_crash_took_back_may_be_sent_again() -> None:
+def test_batches_lost_in_a_crash_may_be_sent_again() -> None:
     files = MemoryFiles()
     log = new_log(files)
     sent = [batch(2, value=bytes(100), producer=(9, 1, number * 2)) for number in range(30)]
@@ -282,7 +282,7 @@ def test_what_a_crash_took_back_may_be_sent_again() -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "gone", "changed"])
-def test_a_snapshot_that_is_no_good_is_replaced_by_a_replay(damage: str) -> None:
+def test_a_damaged_snapshot_is_replaced_by_a_replay(damage: str) -> None:
     files = MemoryFiles()
     log = new_log(files)
     sent = [batch(2, producer=(9, 1, number * 2)) for number in range(30)]
@@ -303,7 +303,7 @@ def test_a_snapshot_that_is_no_good_is_replaced_by_a_replay(damage: str) -> None
     assert log.append(sent[-4], now_ms=0) == (52, 53, -1, 0)
 
 
-def test_a_full_disk_refuses_an_append_and_keeps_what_is_there() -> None:
+def test_a_full_disk_refuses_an_append_and_keeps_the_log() -> None:
     files = MemoryFiles()
     log = new_log(files, TopicConfig())
     log.append(batch(3), now_ms=0)
@@ -321,7 +321,7 @@ def test_a_full_disk_refuses_an_append_and_keeps_what_is_there() -> None:
 
 
 @given(st.integers(0, 400), st.integers(1, 30))
-def test_a_disk_that_fills_up_anywhere_loses_nothing_acknowledged(room: int, count: int) -> None:
+def test_a_full_disk_loses_no_acknowledged_record(room: int, count: int) -> None:
     files = MemoryFiles()
     log = new_log(files)
     acknowledged = 0
@@ -350,7 +350,7 @@ def test_short_writes_are_continued() -> None:
     assert len(read_records(log)) == 8
 
 
-def test_after_a_failed_sync_nothing_is_taken() -> None:
+def test_a_failed_sync_refuses_all_later_appends() -> None:
     files = MemoryFiles()
     log = new_log(files)
     log.append(batch(), now_ms=0)
@@ -371,7 +371,7 @@ def append_until_it_rolls(log: PartitionLog) -> None:
 
 
 @pytest.mark.parametrize("moved", [True, False])
-def test_a_directory_that_vanishes_is_noticed(tmp_path: Path, *, moved: bool) -> None:
+def test_a_removed_or_moved_directory_is_detected(tmp_path: Path, *, moved: bool) -> None:
     path = tmp_path / "p-0"
     log = PartitionLog.create(OsFiles(), str(path), name="topic-0", config=SMALL)
     log.append(batch(), now_ms=0)
@@ -380,13 +380,13 @@ def test_a_directory_that_vanishes_is_noticed(tmp_path: Path, *, moved: bool) ->
     else:
         shutil.rmtree(path)
     with pytest.raises(LogDirectoryLost, match=r"p-0.* has .*while it was in use"):
-        append_until_it_rolls(log)  # moved away, it is noticed when the next file is made
+        append_until_it_rolls(log)  # a moved one is detected when the next file is created
     with pytest.raises(LogDirectoryLost):
         log.append(batch(), now_ms=0)
     log.close()
 
 
-def test_a_closed_log_and_one_for_reading_take_nothing() -> None:
+def test_closed_and_read_only_logs_refuse_appends() -> None:
     files = MemoryFiles()
     log = new_log(files)
     log.append(batch(2), now_ms=0)
@@ -400,7 +400,7 @@ def test_a_closed_log_and_one_for_reading_take_nothing() -> None:
 
 
 @given(steps)
-def test_a_reader_beside_the_writer_sees_what_is_there(history: list[list[int] | str]) -> None:
+def test_a_read_only_log_sees_all_of_the_writers_records(history: list[list[int] | str]) -> None:
     files = MemoryFiles()
     log = new_log(files)
     oracle: Oracle = []
@@ -418,7 +418,7 @@ def test_a_reader_beside_the_writer_sees_what_is_there(history: list[list[int] |
         assert contents(files, "") == before
 
 
-def test_nothing_is_written_by_opening_and_closing_in_order() -> None:
+def test_a_clean_open_and_close_writes_nothing() -> None:
     files = MemoryFiles()
     log = new_log(files)
     for _ in range(30):
@@ -430,8 +430,8 @@ def test_nothing_is_written_by_opening_and_closing_in_order() -> None:
     assert contents(files, "") == before
 
 
-def test_what_a_coordinator_writes_has_no_bounds_of_time() -> None:
-    """Its time is the clock of a broker, which may be set back, and no producer's."""
+def test_coordinator_records_may_have_any_timestamp() -> None:
+    """Their timestamps come from a broker's clock, which may be set back."""
     log = new_log(config=TopicConfig(message_timestamp_after_max_ms=0))
     with pytest.raises(LogError, match=r"message\.timestamp\.after\.max\.ms"):
         log.append(batch(timestamp_ms=5_001), now_ms=0, wall_ms=5_000)
@@ -439,7 +439,7 @@ def test_what_a_coordinator_writes_has_no_bounds_of_time() -> None:
     assert log.log_end_offset == 1
 
 
-def test_a_topic_may_have_the_log_s_own_time() -> None:
+def test_a_topic_may_use_log_append_time() -> None:
     log = new_log(config=TopicConfig(message_timestamp_type="LogAppendTime", segment_ms=100))
     appended = log.append(batch(2, timestamp_ms=10**15), now_ms=0, wall_ms=5_000)
     assert appended.log_append_time_ms == 5_000

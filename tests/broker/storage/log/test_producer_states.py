@@ -35,7 +35,7 @@ def code_of(states: ProducerStates, refused: RecordBatch) -> int:
     return caught.value.code
 
 
-def test_a_batch_sent_again_is_told_its_offsets() -> None:
+def test_a_repeated_batch_finds_its_offsets() -> None:
     states = ProducerStates()
     for number in range(BATCHES_REMEMBERED):
         assert states.check(sent(number * 2, 2)) is None
@@ -47,7 +47,7 @@ def test_a_batch_sent_again_is_told_its_offsets() -> None:
         )
 
 
-def test_a_batch_sent_again_too_late_is_known_but_not_where() -> None:
+def test_a_repeat_of_a_forgotten_batch_is_a_duplicate_error() -> None:
     states = ProducerStates()
     for number in range(BATCHES_REMEMBERED + 1):
         states.replay(sent(number), number)
@@ -55,20 +55,20 @@ def test_a_batch_sent_again_too_late_is_known_but_not_where() -> None:
     assert states.check(sent(1)) is not None
 
 
-def test_a_gap_is_refused() -> None:
+def test_a_gap_in_sequence_numbers_is_refused() -> None:
     states = ProducerStates()
     states.replay(sent(0, 3), 0)
     assert code_of(states, sent(4)) == OUT_OF_ORDER_SEQUENCE_NUMBER
     assert states.check(sent(3)) is None
 
 
-def test_a_batch_that_only_overlaps_is_refused() -> None:
+def test_a_partly_repeated_batch_is_refused() -> None:
     states = ProducerStates()
     states.replay(sent(0, 3), 0)
     assert code_of(states, sent(2, 3)) == OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_sequences_wrap_to_zero() -> None:
+def test_sequence_numbers_wrap_to_zero() -> None:
     states = ProducerStates()
     states.replay(sent(2**31 - 2, 2), 0)
     assert states.check(sent(0)) is None
@@ -81,7 +81,7 @@ def test_sequences_wrap_to_zero() -> None:
     assert states.check(sent(2, producer_id=8)) is None
 
 
-def test_an_older_epoch_is_fenced_and_a_newer_one_begins_at_zero() -> None:
+def test_an_old_epoch_is_fenced_and_a_new_one_starts_at_zero() -> None:
     states = ProducerStates()
     states.replay(sent(5, epoch=3), 0)
     assert code_of(states, sent(6, epoch=2)) == INVALID_PRODUCER_EPOCH
@@ -91,11 +91,11 @@ def test_an_older_epoch_is_fenced_and_a_newer_one_begins_at_zero() -> None:
     assert code_of(states, sent(6, epoch=3)) == INVALID_PRODUCER_EPOCH
 
 
-def test_an_unknown_producer_may_begin_anywhere() -> None:
+def test_an_unknown_producer_may_start_at_any_sequence() -> None:
     assert ProducerStates().check(sent(123)) is None
 
 
-def test_producers_that_do_not_number_leave_no_trace() -> None:
+def test_batches_without_a_producer_id_leave_no_state() -> None:
     states = ProducerStates()
     plain = RecordBatch(batch())
     assert states.check(plain) is None
@@ -103,7 +103,7 @@ def test_producers_that_do_not_number_leave_no_trace() -> None:
     assert len(states) == 0
 
 
-def test_the_producer_silent_for_longest_is_forgotten_first() -> None:
+def test_the_longest_silent_producer_is_evicted_first() -> None:
     states = ProducerStates()
     for producer_id in range(PRODUCERS_MAX):
         states.replay(sent(0, producer_id=producer_id), producer_id)
@@ -118,24 +118,24 @@ SILENT_MS = 80_000
 EIGHTH_MS = SILENT_MS // LOOKS_MAX
 
 
-def look(states: ProducerStates, end_offset: int, now_ms: int) -> set[int]:
-    """Who is known after it."""
+def known_after_expiry(states: ProducerStates, end_offset: int, now_ms: int) -> set[int]:
+    """Forget silent producers; return the ids of the others."""
     states.forget_silent(end_offset=end_offset, now_ms=now_ms, silent_ms=SILENT_MS)
     return set(dict(states))
 
 
-def test_who_is_silent_for_long_is_forgotten_and_no_one_else() -> None:
+def test_only_silent_producers_expire() -> None:
     states = ProducerStates()
     states.replay(sent(0, producer_id=1), 0)
     states.replay(sent(0, producer_id=2), 1)
     states.replay(transactional(0, producer_id=3), 2)
-    assert look(states, 3, 0) == {1, 2, 3}
+    assert known_after_expiry(states, 3, 0) == {1, 2, 3}
     states.replay(sent(1, producer_id=2), 3)
-    assert look(states, 4, SILENT_MS - 1) == {1, 2, 3}
-    assert look(states, 4, SILENT_MS) == {2, 3}
+    assert known_after_expiry(states, 4, SILENT_MS - 1) == {1, 2, 3}
+    assert known_after_expiry(states, 4, SILENT_MS) == {2, 3}
     states.replay(marker(COMMIT, producer_id=3), 4)
-    assert look(states, 5, 2 * SILENT_MS) == {3}
-    assert look(states, 5, 4 * SILENT_MS) == set()
+    assert known_after_expiry(states, 5, 2 * SILENT_MS) == {3}
+    assert known_after_expiry(states, 5, 4 * SILENT_MS) == set()
     assert states.check(sent(9, producer_id=2)) is None
 
 
@@ -143,16 +143,16 @@ histories = st.tuples(st.integers(0, 3), st.integers(0, EIGHTH_MS), st.booleans(
 
 
 @given(st.lists(histories, min_size=20, max_size=80))
-def test_nobody_is_forgotten_too_early_or_too_late(life: list[tuple[int, int, bool]]) -> None:
+def test_producers_expire_neither_too_early_nor_too_late(life: list[tuple[int, int, bool]]) -> None:
     states = ProducerStates()
     used_ms: dict[int, int] = {}
     now_ms = 0
     for offset, (producer_id, pause_ms, writes) in enumerate(life):
         now_ms += pause_ms
-        known = look(states, offset, now_ms)
+        known = known_after_expiry(states, offset, now_ms)
         for each, at_ms in used_ms.items():
             silent_ms = now_ms - at_ms
-            # Up to two eighths until it is noted, and one until it is looked at again.
+            # A use is noted up to two eighths late, and the next check is up to one eighth later.
             assert silent_ms >= SILENT_MS if each not in known else silent_ms < 12 * EIGHTH_MS
         if writes:
             states.replay(sent(0, producer_id=producer_id, epoch=offset), offset)
@@ -175,7 +175,7 @@ def states_after(history: list[tuple[int, int, int]]) -> ProducerStates:
 
 
 @given(steps)
-def test_a_snapshot_restores_the_state(history: list[tuple[int, int, int]]) -> None:
+def test_a_snapshot_restores_the_producer_states(history: list[tuple[int, int, int]]) -> None:
     states = states_after(history)
     restored = ProducerStates.restore(states.snapshot())
     assert restored.snapshot() == states.snapshot()
@@ -183,7 +183,7 @@ def test_a_snapshot_restores_the_state(history: list[tuple[int, int, int]]) -> N
 
 
 @given(steps, st.data())
-def test_a_damaged_snapshot_is_noticed(
+def test_a_damaged_snapshot_raises(
     history: list[tuple[int, int, int]], data: st.DataObject
 ) -> None:
     snapshot = bytearray(states_after(history).snapshot())
@@ -232,7 +232,7 @@ def marker_code(states: ProducerStates, epoch: int, coordinator_epoch: int) -> i
     return caught.value.code
 
 
-def test_a_transaction_is_open_from_its_first_batch_to_its_marker() -> None:
+def test_a_transaction_lasts_from_its_first_batch_to_its_marker() -> None:
     states = ProducerStates()
     assert states.replay(transactional(0, 2), 10) is None
     assert states.replay(transactional(2), 12) is None
@@ -243,7 +243,7 @@ def test_a_transaction_is_open_from_its_first_batch_to_its_marker() -> None:
     assert states.replay(marker(ABORT), 14) is None
 
 
-def test_the_stable_offset_behind_a_marker_is_where_another_one_is_open() -> None:
+def test_an_ended_transaction_knows_the_next_open_offset() -> None:
     states = ProducerStates()
     states.replay(transactional(0), 0)
     states.replay(transactional(0, producer_id=8), 1)
@@ -254,7 +254,7 @@ def test_the_stable_offset_behind_a_marker_is_where_another_one_is_open() -> Non
     assert states.replay(marker(COMMIT), 4) == EndedTransaction(7, 0, 4, 3, aborted=False)
 
 
-def test_a_marker_that_may_be_lost_holds_the_stable_offset_back() -> None:
+def test_an_unsynced_marker_holds_the_last_stable_offset() -> None:
     transactions = OpenTransactions()
     transactions.begin(7, 3)
     decided = transactions.end(7, 5, aborted=False)
@@ -268,7 +268,7 @@ def test_a_marker_that_may_be_lost_holds_the_stable_offset_back() -> None:
     assert transactions.first_unstable_offset == 6
 
 
-def test_data_outside_of_an_open_transaction_is_refused() -> None:
+def test_plain_data_within_an_open_transaction_is_refused() -> None:
     states = ProducerStates()
     states.replay(transactional(0), 0)
     assert code_of(states, sent(1)) == INVALID_TXN_STATE
@@ -277,7 +277,7 @@ def test_data_outside_of_an_open_transaction_is_refused() -> None:
     assert states.check(sent(1)) is None
 
 
-def test_a_marker_of_a_newer_epoch_fences_its_producer() -> None:
+def test_a_marker_with_a_newer_epoch_fences_the_producer() -> None:
     states = ProducerStates()
     states.replay(transactional(4), 0)
     states.replay(marker(ABORT, epoch=1), 1)
@@ -290,7 +290,7 @@ def test_a_marker_of_a_newer_epoch_fences_its_producer() -> None:
     assert states.check(transactional(-1, epoch=1), has_sequence=False) is None
 
 
-def test_an_older_coordinator_is_fenced() -> None:
+def test_a_marker_of_an_older_coordinator_is_fenced() -> None:
     states = ProducerStates()
     states.check_marker(7, 0, Marker(COMMIT, 0))
     states.replay(marker(COMMIT, epoch=2, coordinator_epoch=3), 0)
@@ -301,7 +301,7 @@ def test_an_older_coordinator_is_fenced() -> None:
     assert marker_code(states, 2, 2) == TRANSACTION_COORDINATOR_FENCED
 
 
-def test_who_has_a_transaction_open_is_not_forgotten() -> None:
+def test_a_producer_with_an_open_transaction_is_not_evicted() -> None:
     states = ProducerStates()
     states.replay(transactional(0, producer_id=PRODUCERS_MAX), 0)
     for producer_id in range(PRODUCERS_MAX):
@@ -311,7 +311,7 @@ def test_who_has_a_transaction_open_is_not_forgotten() -> None:
     assert 0 not in dict(states)
 
 
-def test_batches_of_the_broker_have_no_numbers_and_open_transactions() -> None:
+def test_coordinator_batches_open_transactions_without_sequences() -> None:
     states = ProducerStates()
     states.replay(transactional(-1), 0)
     states.replay(transactional(-1), 1)
@@ -320,7 +320,7 @@ def test_batches_of_the_broker_have_no_numbers_and_open_transactions() -> None:
     assert list(states.transactions) == [(7, 0)]
 
 
-def test_an_emptied_marker_still_tells_the_epoch() -> None:
+def test_an_emptied_marker_still_carries_the_epoch() -> None:
     states = ProducerStates()
     empty = RecordBatch(without_records(marker(COMMIT, epoch=4)))
     assert (empty.is_control, empty.record_count) == (True, 0)
@@ -335,7 +335,7 @@ txn_steps = st.lists(
 
 
 @given(history=txn_steps, cut=st.integers(0, 40))
-def test_a_snapshot_with_transactions_spares_the_replay(
+def test_a_snapshot_with_transactions_equals_a_replay(
     history: list[tuple[int, str]], cut: int
 ) -> None:
     batches = []
@@ -365,7 +365,7 @@ def test_a_snapshot_with_transactions_spares_the_replay(
     assert again.snapshot() == whole.snapshot()
 
 
-def test_a_snapshot_of_the_first_format_is_replayed_instead() -> None:
+def test_a_snapshot_of_an_old_format_raises() -> None:
     data = b"\0\1" + ProducerStates().snapshot()[2:]
     with pytest.raises(CorruptData, match="format"):
         ProducerStates.restore(data)

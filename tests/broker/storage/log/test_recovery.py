@@ -1,4 +1,4 @@
-"""What mending gives up is written down, and forgotten once nothing of it is left in the log."""
+"""Lost offsets: a repair records them, and they are dropped once the log has passed them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def opened(files: MemoryFiles, *, log_start_offset: int = 0) -> PartitionLog:
 
 
 def filled(*ranges: tuple[int, int]) -> MemoryFiles:
-    """A log of 40 records, of which these offsets are known to be lost."""
+    """Return a log of 40 records with these ranges of lost offsets."""
     files = MemoryFiles()
     make_durable_directory(files, "p")
     log = PartitionLog.create(files, "p", name="t-0", config=SMALL)
@@ -44,7 +44,7 @@ ranges = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 9)), max_size=4)
 
 
 @given(ranges, st.integers(0, END))
-def test_nothing_that_is_lost_is_outside_of_what_is_told(
+def test_the_first_lost_offset_covers_every_lost_range(
     found: list[tuple[int, int]], log_start_offset: int
 ) -> None:
     files = MemoryFiles()
@@ -65,14 +65,14 @@ def test_nothing_that_is_lost_is_outside_of_what_is_told(
 @pytest.mark.parametrize(
     "content", [b"", b"{}", b"[]", b"\xff", b'{"version": 2, "first_offset": 7, "end_offset": 9}']
 )
-def test_where_it_can_t_be_told_everything_may_be_lost(content: bytes) -> None:
+def test_an_unreadable_lost_offsets_file_means_all_is_lost(content: bytes) -> None:
     files = filled((7, 9))
     overwrite(files, f"p/{LOST_OFFSETS}", content)
     assert lost(files).first_from(0) == 0
     assert lost(files).first_from(5) == 5
 
 
-def test_a_log_lacks_them_until_it_is_cut_below() -> None:
+def test_lost_offsets_count_until_the_log_is_truncated_below_them() -> None:
     files = filled((12, 15))
     log = opened(files)
     for offset, first_lost in ((30, 12), (13, 12), (12, None)):
@@ -86,14 +86,14 @@ def test_a_log_lacks_them_until_it_is_cut_below() -> None:
     assert not opened(files).lacks_records
 
 
-def test_a_log_that_begins_again_lacks_nothing() -> None:
+def test_a_restarted_log_has_no_lost_offsets() -> None:
     log = opened(filled((12, 15)))
     log.truncation.begin_restart(0)
     log.truncation.restart(0)
     assert not log.lacks_records
 
 
-def test_what_is_deleted_is_not_lacked() -> None:
+def test_deleted_records_drop_their_lost_offsets() -> None:
     files = filled((12, 15))
     log = opened(files)
     log.advance_start(14)
@@ -106,19 +106,19 @@ def test_what_is_deleted_is_not_lacked() -> None:
         read_file(files, f"p/{LOST_OFFSETS}")
 
 
-def test_a_power_cut_behind_a_cut_leaves_nothing_to_be_fetched_twice() -> None:
+def test_lost_offsets_beyond_the_end_are_dropped_at_the_next_open() -> None:
     files = filled((12, 15))
     log = opened(files)
-    said = read_file(files, f"p/{LOST_OFFSETS}")
+    before = read_file(files, f"p/{LOST_OFFSETS}")
     log.truncation.begin(12)
     log.truncation.cut(12)
     files.crash()
-    overwrite(files, f"p/{LOST_OFFSETS}", said)
+    overwrite(files, f"p/{LOST_OFFSETS}", before)
     assert not opened(files).lacks_records
 
 
-def test_who_watches_a_mended_log_is_told() -> None:
-    told: list[bool] = []
+def test_lost_offsets_notify_a_watcher_of_damage() -> None:
+    calls: list[bool] = []
     for files in (filled(), filled((12, 15))):
-        opened(files).watch_damage(lambda: told.append(True))
-    assert told == [True]
+        opened(files).watch_damage(lambda: calls.append(True))
+    assert calls == [True]

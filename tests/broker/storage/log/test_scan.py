@@ -50,7 +50,7 @@ def whole_bytes(data: bytes, offset: int, chunk_bytes: int = 4096) -> int:
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=10), st.integers(0, 800))
-def test_what_does_not_fit_is_come_across(counts: list[int], end: int) -> None:
+def test_last_whole_also_finds_the_batch_that_does_not_fit(counts: list[int], end: int) -> None:
     data = placed(*counts)
     file = file_of(data)
     batches = list(Headers(file, end=len(data), chunk_bytes=HEADER_BYTES).walk(0, 0))
@@ -65,7 +65,7 @@ def test_what_does_not_fit_is_come_across(counts: list[int], end: int) -> None:
 
 
 @given(st.lists(st.integers(1, 5), max_size=10), st.integers(1, 200))
-def test_headers_and_scan_see_the_same_batches(counts: list[int], chunk_bytes: int) -> None:
+def test_headers_and_scan_agree_on_the_batches(counts: list[int], chunk_bytes: int) -> None:
     data = placed(*counts, offset=7)
     headers = Headers(file_of(data), end=len(data), chunk_bytes=chunk_bytes).walk(0, 7)
     walked = [(header.position, header.base_offset, header.next_offset) for header in headers]
@@ -76,7 +76,7 @@ def test_headers_and_scan_see_the_same_batches(counts: list[int], chunk_bytes: i
 
 
 @given(st.integers(0, 400))
-def test_a_scan_stops_at_the_first_batch_that_is_cut_off(size_bytes: int) -> None:
+def test_a_scan_stops_at_the_first_truncated_batch(size_bytes: int) -> None:
     data = placed(2, 1, 3)[:size_bytes]
     scan = Scan(file_of(data), position=0, next_offset=0, end=len(data))
     found = [batch_found for _, batch_found in scan]
@@ -84,7 +84,7 @@ def test_a_scan_stops_at_the_first_batch_that_is_cut_off(size_bytes: int) -> Non
     assert bool(scan.reason) == (scan.position < len(data))
 
 
-def test_a_gap_between_offsets_is_not_sound() -> None:
+def test_a_gap_between_offsets_ends_the_scan() -> None:
     data = placed(2) + placed(1, offset=3)
     scan = Scan(file_of(data), position=0, next_offset=0, end=len(data))
     assert len(list(scan)) == 1
@@ -124,7 +124,7 @@ def test_a_batch_larger_than_a_chunk_is_scanned() -> None:
     assert [found.base_offset for _, found in scan] == [0, 1, 2]
 
 
-def test_a_length_that_lies_is_not_followed() -> None:
+def test_a_false_length_ends_the_scan() -> None:
     data = bytearray(placed(1, 1))
     data[8:12] = (2**31 - 1).to_bytes(4, "big")
     scan = Scan(file_of(bytes(data)), position=0, next_offset=0, end=len(data))

@@ -1,4 +1,4 @@
-"""The process dies, or the power goes, at every operation of a cleaning: nothing is lost."""
+"""A kill or a power cut at every operation of a compaction loses nothing."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ BATCHES = 40
 
 
 class Killed(BaseException):
-    """The process does nothing more."""
+    """Raised instead of an operation after which the process is dead."""
 
 
 class MortalFile:
-    """A file of MortalFiles."""
+    """A file of `MortalFiles`: each change counts as an operation."""
 
     def __init__(self, file: File, act: Callable[[], None]) -> None:
         self._file = file
@@ -57,7 +57,7 @@ class MortalFile:
 
 
 class MortalFiles:
-    """A disk whose user is killed before the operation after `left` more that change something."""
+    """A disk that raises `Killed` after `left` more operations that change something."""
 
     def __init__(self, files: MemoryFiles, left: int) -> None:
         self._files = files
@@ -100,7 +100,7 @@ class MortalFiles:
 
 
 def dirty_disk() -> MemoryFiles:
-    """A log with several groups of segments to clean, some of them merged before."""
+    """Return a disk with a log whose segments need compaction, some of them merged before."""
     files = MemoryFiles()
     log = new_log(files, COMPACTED)
     for number in range(BATCHES):
@@ -114,10 +114,10 @@ def dirty_disk() -> MemoryFiles:
 
 
 def opened(files: Files) -> PartitionLog:
-    return reopened(files, config=COMPACTED, recovery_point=right().log_end_offset)
+    return reopened(files, config=COMPACTED, recovery_point=undamaged_log().log_end_offset)
 
 
-def right() -> PartitionLog:
+def undamaged_log() -> PartitionLog:
     return reopened(dirty_disk(), config=COMPACTED, clean=True)
 
 
@@ -126,14 +126,14 @@ def data(log: PartitionLog) -> dict[int, LogRecord]:
 
 
 STRIDE = 1 if os.environ.get("STREAMLOG_PROFILE") == "thorough" else 4
-"""Every fourth operation by default: each crash takes a third of a second."""
+"""How many operations lie between crashes; each crash takes a third of a second."""
 
 
 @pytest.mark.parametrize(
     ("keep_bytes", "first"), [(None, 0), (0, 1), (50, 2)], ids=["kill", "power cut", "torn"]
 )
-def test_a_crash_at_every_operation(keep_bytes: int | None, first: int) -> None:
-    before = right()
+def test_a_crash_at_every_operation_loses_nothing(keep_bytes: int | None, first: int) -> None:
+    before = undamaged_log()
     values, records, end_offset = seen(before), data(before), before.log_end_offset
     crashes = first if STRIDE > 1 else 0
     while True:
@@ -162,7 +162,7 @@ def test_a_crash_at_every_operation(keep_bytes: int | None, first: int) -> None:
 
 
 def survive_openings_that_are_killed(files: MemoryFiles, keep_bytes: int | None) -> None:
-    """Open it a few times, each time being killed one operation later."""
+    """Open the log 12 times, and kill each opening one operation later than the last."""
     for left in range(12):
         try:
             opened(MortalFiles(files, left))
@@ -183,7 +183,7 @@ def check(log: PartitionLog, files: MemoryFiles, end_offset: int) -> None:
     assert [name for name in left if name.endswith(".swap")] == []
 
 
-def test_the_indexes_of_a_cleaned_segment_are_those_that_a_scan_would_make() -> None:
+def test_a_cleaned_segments_indexes_equal_a_scans() -> None:
     files = MemoryFiles()
     log = new_log(files, COMPACTED)
     for number in range(BATCHES):

@@ -1,4 +1,4 @@
-"""Transactions in a log against a model: what a reader of committed records sees is their state."""
+"""Transactions in a log, compared with a model: reads of committed records, crashes, indexes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PRODUCERS = 4
 
 
 def data(values: list[bytes], producer: tuple[int, int, int]) -> bytes:
-    """A transactional batch."""
+    """Return a transactional batch."""
     producer_id, epoch, sequence = producer
     return encode_batch(
         [(0, b"k", value, ()) for value in values],
@@ -52,13 +52,13 @@ def data(values: list[bytes], producer: tuple[int, int, int]) -> bytes:
 
 
 def write(log: PartitionLog, value: bytes, producer: tuple[int, int, int]) -> int:
-    """Append one record in a transaction; returns its offset."""
+    """Append one record in a transaction; return its offset."""
     written = log.append(data([value], producer), now_ms=0, origin=AppendOrigin.TRANSACTION)
     return written.base_offset
 
 
 def end(log: PartitionLog, producer_id: int, kind: int, *, epoch: int = 0, by: int = 0) -> int:
-    """End a transaction; returns the marker's offset."""
+    """End a transaction; return the marker's offset."""
     marker = Marker(kind, by)
     return log.end_transaction(producer_id, epoch, marker, now_ms=0, wall_ms=0).base_offset
 
@@ -70,7 +70,7 @@ def stable_offset(log: PartitionLog) -> int:
 
 
 def committed(log: PartitionLog, offset: int = 0) -> list[tuple[int, bytes]]:
-    """Offsets and values as a client of isolation level read_committed makes them out."""
+    """Return the offsets and values that a client with read_committed gets."""
     seen: list[tuple[int, bytes]] = []
     limit = stable_offset(log)
     while found := log.read(offset, max_bytes=300, before_offset=limit):
@@ -97,7 +97,7 @@ def _first_offset(decided: EndedTransaction) -> int:
 
 
 class Written(NamedTuple):
-    """A batch of the history: data, or a marker if it has a kind."""
+    """A batch of the history: data if `kind` is None, else a marker."""
 
     offset: int
     next_offset: int
@@ -107,7 +107,7 @@ class Written(NamedTuple):
 
 
 class Model:
-    """What a history means, for readers of committed records."""
+    """What readers of committed records see of a history."""
 
     def __init__(self, history: list[Written]) -> None:
         self.open: dict[int, list[int]] = {}
@@ -138,7 +138,7 @@ class Model:
 
 @dataclass
 class History:
-    """A log on a disk, and what was written to it."""
+    """A log on a disk, and the batches that were written to it."""
 
     files: MemoryFiles = field(default_factory=MemoryFiles)
     written: list[Written] = field(default_factory=list)
@@ -187,7 +187,7 @@ class History:
         self.epochs = {producer_id: known.epoch for producer_id, known in self.log.producers}
 
     def sync_sealed(self) -> None:
-        """Or a power cut could make a hole, which is damage: nobody knows what was in it."""
+        """Sync the sealed segments, so that a power cut can't leave a hole, which is damage."""
         pending = self.log.begin_sync(sealed_only=True)
         if pending is not None:
             pending.run()
@@ -205,7 +205,7 @@ class History:
         start, end_offset = log.log_start_offset, log.log_end_offset
         stable = stable_offset(log)
         if self.trimmed:
-            # What is known of a transaction that has lost its records may be lost, too.
+            # The state of a transaction whose records were deleted may be lost, too.
             begun = [offset for offsets in model.open.values() for offset in offsets]
             assert not [offset for offset in begun if start <= offset < stable]
         else:
@@ -231,7 +231,7 @@ def torn_by(chance: Random) -> Tear:
     return torn
 
 
-def lived(history: History, chance: Random, steps: int) -> None:
+def run_history(history: History, chance: Random, steps: int) -> None:
     for _ in range(steps):
         producer_id = chance.randrange(PRODUCERS)
         what = chance.random()
@@ -250,11 +250,11 @@ def lived(history: History, chance: Random, steps: int) -> None:
 
 @given(seed=st.integers(0, 2**32), trims=st.booleans())
 @settings(max_examples=100, deadline=None)
-def test_a_reader_of_committed_records_sees_what_was_committed(seed: int, *, trims: bool) -> None:
+def test_read_committed_returns_what_was_committed(seed: int, *, trims: bool) -> None:
     chance = Random(seed)
     history = History()
     for _ in range(chance.randint(1, 5)):
-        lived(history, chance, chance.randint(1, 60))
+        run_history(history, chance, chance.randint(1, 60))
         if trims and chance.random() < 0.3:
             history.trim(chance)
         point = 0
@@ -275,11 +275,11 @@ def test_a_reader_of_committed_records_sees_what_was_committed(seed: int, *, tri
 
 
 class PowerCut(Exception):
-    """The machine is down."""
+    """The machine has lost its power."""
 
 
 class Dying(MemoryFiles):
-    """A disk that loses its power after so many writes and syncs."""
+    """A disk that raises `PowerCut` at the write or sync number `left`."""
 
     left = 0
 
@@ -298,7 +298,7 @@ class Dying(MemoryFiles):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_power_may_go_at_any_write(seed: int) -> None:
+def test_a_power_cut_at_any_write_keeps_transactions_right(seed: int) -> None:
     step = 1
     while True:
         chance = Random(seed)
@@ -306,7 +306,7 @@ def test_the_power_may_go_at_any_write(seed: int) -> None:
         history = History(disk)
         disk.left = step
         try:
-            lived(history, chance, 40)
+            run_history(history, chance, 40)
             history.log.close()
         except PowerCut:
             point = history.log.recovery_point
@@ -316,9 +316,9 @@ def test_the_power_may_go_at_any_write(seed: int) -> None:
             history.reopen(recovery_point=point)
             step += 11
             if history.log.damage:
-                continue  # A hole: nobody knows what was in it.
+                continue  # A hole: its content is unknown.
             history.check(chance)
-            lived(history, chance, 10)
+            run_history(history, chance, 10)
             history.check(chance)
         else:
             break
@@ -327,19 +327,19 @@ def test_the_power_may_go_at_any_write(seed: int) -> None:
 # ---- one by one ----
 
 
-def test_only_who_has_begun_a_transaction_may_write_in_it() -> None:
+def test_a_transactional_batch_needs_an_open_transaction() -> None:
     log = new_log(config=SMALL)
     with pytest.raises(LogError) as caught:
         log.append(data([b"a"], (7, 0, 0)), now_ms=0)
     assert caught.value.code == INVALID_TXN_STATE
-    nobody = encode_batch([(0, None, b"a", ())], transactional=True)
+    unnumbered = encode_batch([(0, None, b"a", ())], transactional=True)
     with pytest.raises(LogError) as caught:
-        log.append(nobody, now_ms=0, origin=AppendOrigin.TRANSACTION)
+        log.append(unnumbered, now_ms=0, origin=AppendOrigin.TRANSACTION)
     assert caught.value.code == INVALID_TXN_STATE
     assert log.log_end_offset == 0
 
 
-def test_a_batch_sent_again_is_answered_with_its_offsets() -> None:
+def test_a_repeated_batch_returns_its_first_offset() -> None:
     log = new_log(config=SMALL)
     assert write(log, b"a", (7, 0, 0)) == write(log, b"a", (7, 0, 0)) == 0
     end(log, 7, COMMIT)
@@ -362,7 +362,7 @@ def test_markers_fence_older_producers_and_coordinators() -> None:
     assert log.log_end_offset == 2
 
 
-def test_the_coordinator_writes_without_numbers() -> None:
+def test_coordinator_batches_need_no_sequence_numbers() -> None:
     log = new_log(config=SMALL)
     for _ in range(2):
         log.append(data([b"a"], (7, 0, -1)), now_ms=0, origin=AppendOrigin.COORDINATOR)
@@ -375,7 +375,7 @@ def test_the_coordinator_writes_without_numbers() -> None:
     assert caught.value.code == INVALID_PRODUCER_EPOCH
 
 
-def test_a_marker_decides_once_it_is_on_disk() -> None:
+def test_a_marker_takes_effect_once_it_is_synced() -> None:
     log = new_log(config=SMALL)
     write(log, b"a", (7, 0, 0))
     end(log, 7, COMMIT)
@@ -390,7 +390,7 @@ def test_a_marker_decides_once_it_is_on_disk() -> None:
 
 
 def aborted_log(files: MemoryFiles, transactions: int = 30) -> PartitionLog:
-    """Every other transaction is aborted; several segments."""
+    """Return a log of several segments in which every second transaction is aborted."""
     log = new_log(files, SMALL)
     for number in range(transactions):
         write(log, b"v%d" % number, (7, 0, number))
@@ -398,7 +398,7 @@ def aborted_log(files: MemoryFiles, transactions: int = 30) -> PartitionLog:
     return log
 
 
-def test_the_indexes_on_disk_are_those_of_a_replay() -> None:
+def test_aborted_indexes_on_disk_equal_a_replays() -> None:
     files = MemoryFiles()
     aborted_log(files).close()
     stored = contents(files, ABORTED_SUFFIX)
@@ -413,7 +413,7 @@ def test_the_indexes_on_disk_are_those_of_a_replay() -> None:
     assert contents(files, ABORTED_SUFFIX) == stored
 
 
-def test_an_index_of_the_last_segment_that_is_gone_is_noticed() -> None:
+def test_a_missing_aborted_index_of_the_last_segment_is_rebuilt() -> None:
     files = MemoryFiles()
     log = aborted_log(files)
     log.close()
@@ -427,7 +427,7 @@ def test_an_index_of_the_last_segment_that_is_gone_is_noticed() -> None:
     assert len(again.aborted(0, again.log_end_offset)) == 15
 
 
-def test_segments_take_their_index_with_them() -> None:
+def test_retired_segments_take_their_aborted_index_along() -> None:
     files = MemoryFiles()
     log = aborted_log(files)
     before = len(log_files(files, ABORTED_SUFFIX))  # the last segment's is not written yet
@@ -439,7 +439,7 @@ def test_segments_take_their_index_with_them() -> None:
     assert log.aborted(log.log_start_offset, log.log_end_offset) == []
 
 
-def test_a_disk_that_is_full_loses_no_entry() -> None:
+def test_a_full_disk_loses_no_aborted_index_entry() -> None:
     files = MemoryFiles()
     log = new_log(files, SMALL)
     write(log, b"a", (7, 0, 0))
@@ -459,7 +459,7 @@ def test_a_disk_that_is_full_loses_no_entry() -> None:
     assert len(decode_entries(read_file(files, path)) or []) == 1
 
 
-def test_plain_batches_are_in_no_transaction() -> None:
+def test_plain_batches_belong_to_no_transaction() -> None:
     log = new_log(config=SMALL)
     write(log, b"a", (7, 0, 0))
     log.append(batch(), now_ms=0)

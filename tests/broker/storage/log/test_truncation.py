@@ -1,4 +1,4 @@
-"""Cutting the end of a log off, and beginning it again elsewhere, whenever the power goes."""
+"""Truncation of a log, and its restart at another offset, with crashes at every step."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def opened(files: MemoryFiles, *, point: int, start: int = 0) -> PartitionLog:
 
 
 def copied(log: PartitionLog, count: int, *, epoch: int, producer: int = -1) -> None:
-    """Append a leader's batch to a follower's log."""
+    """Append a batch of `count` records as a leader's copy."""
     sequence = log.log_end_offset if producer >= 0 else -1
     data = bytearray(batch(count, producer=(producer, 0 if producer >= 0 else -1, sequence)))
     place_batch(data, log.log_end_offset, epoch)
@@ -49,7 +49,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_what_is_left_is_a_beginning_of_the_log(history: list[list[int] | int | str]) -> None:
+def test_a_truncated_log_is_a_prefix_of_its_history(history: list[list[int] | int | str]) -> None:
     files = MemoryFiles()
     log = new_log(files)
     log.syncs_off_loop = True
@@ -82,7 +82,7 @@ def test_what_is_left_is_a_beginning_of_the_log(history: list[list[int] | int | 
 
 @pytest.mark.parametrize("finished", [False, True])
 @pytest.mark.parametrize("offset", [0, 3, 30, 59, 60])
-def test_a_power_cut_between_the_steps_damages_nothing(offset: int, finished: bool) -> None:
+def test_a_power_cut_between_truncation_steps_damages_nothing(offset: int, finished: bool) -> None:
     files = MemoryFiles()
     log = new_log(files)
     for _ in range(60):
@@ -99,7 +99,7 @@ def test_a_power_cut_between_the_steps_damages_nothing(offset: int, finished: bo
     assert log.log_end_offset == (offset if finished else 60)
 
 
-def test_a_sync_that_began_before_a_cut_proves_nothing() -> None:
+def test_a_sync_that_began_before_a_truncation_does_not_count() -> None:
     log = new_log()
     log.syncs_off_loop = True
     copied(log, 10, epoch=3)
@@ -113,7 +113,7 @@ def test_a_sync_that_began_before_a_cut_proves_nothing() -> None:
     assert log.synced.offset == 0
 
 
-def test_epochs_and_producers_go_with_their_records() -> None:
+def test_truncation_removes_epochs_and_producer_states() -> None:
     log = new_log()
     copied(log, 2, epoch=3, producer=1)
     copied(log, 2, epoch=5, producer=2)
@@ -133,7 +133,7 @@ def opened_again(log: PartitionLog) -> PartitionLog:
     return opened(files, point=0)
 
 
-def test_a_transaction_whose_end_is_cut_off_is_open_again() -> None:
+def test_truncating_a_marker_reopens_its_transaction() -> None:
     log = new_log()
     data = bytearray(batch(1, producer=(7, 0, 0)))
     data[22] |= 0x10  # transactional
@@ -152,7 +152,7 @@ def test_a_transaction_whose_end_is_cut_off_is_open_again() -> None:
 
 @pytest.mark.parametrize("finished", [False, True])
 @pytest.mark.parametrize("offset", [100, 10_000])
-def test_it_begins_again_beyond_its_end(offset: int, finished: bool) -> None:
+def test_a_log_restarts_beyond_its_end(offset: int, finished: bool) -> None:
     files = MemoryFiles()
     log = new_log(files)
     for _ in range(60):
@@ -173,7 +173,7 @@ def test_it_begins_again_beyond_its_end(offset: int, finished: bool) -> None:
     assert log.epochs.at(offset) == 9
 
 
-def test_a_cut_that_the_disk_refuses_stops_the_log() -> None:
+def test_a_failed_truncation_stops_the_log() -> None:
     files = MemoryFiles()
     log = new_log(files)
     log.append(batch(3), now_ms=0)
@@ -186,14 +186,14 @@ def test_a_cut_that_the_disk_refuses_stops_the_log() -> None:
         log.append(batch(1), now_ms=0)
 
 
-def test_a_cut_needs_no_room_and_the_next_append_tries_again() -> None:
-    """The file of epochs can't be replaced on a full disk; no batch is written before it is."""
+def test_truncation_works_on_a_full_disk() -> None:
+    """A full disk can't replace the file of epochs, so the next append writes it first."""
     files = MemoryFiles()
     log = new_log(files)
     for epoch in (3, 3, 5):
         copied(log, 2, epoch=epoch, producer=epoch)
     log.flush()
-    # A batch that is cut off makes less room than the file takes.
+    # Truncating a batch frees less room than the file of epochs takes.
     log.truncation.begin(4)
     files.capacity_bytes = 0
     log.truncation.cut(4)
@@ -212,8 +212,8 @@ def test_a_cut_needs_no_room_and_the_next_append_tries_again() -> None:
     assert (again.log_end_offset, again.epochs.start_after(3)) == (7, None)
 
 
-def test_epochs_that_a_power_cut_has_taken_do_not_come_back() -> None:
-    """Between the cut of the records and that of the epochs the power goes."""
+def test_truncated_epochs_do_not_return_after_a_power_cut() -> None:
+    """The power cut lies between the truncation of the records and that of the epochs."""
     files = MemoryFiles()
     log = new_log(files)
     copied(log, 4, epoch=3)
