@@ -176,11 +176,11 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("a sync that does nothing", (WHOLE + "test_a_sync_that_does_nothing_is_found",)),
     (
         "files that are synced, and their names are not",
-        (DIRECTORY + "test_everything_survives_a_power_cut_after_a_flush",),
+        (DIRECTORY + "test_flushed_records_survive_a_power_cut",),
     ),
     (
         "a disk in the loop's way",
-        (STORAGE + "test_rolls.py::test_a_roll_waits_for_no_disk_and_a_sync_brings_all_of_it",),
+        (STORAGE + "test_rolls.py::test_a_roll_waits_for_no_sync_and_the_next_sync_covers_it",),
     ),
     (
         "a short write, or a full disk, and half a batch is built on",
@@ -193,19 +193,18 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
         "a refused sync that is tried again",
         (
             GROUP_FLUSH + "test_a_failed_sync_is_not_repeated_and_fails_the_directory",
-            RECOVERY
-            + "test_what_a_refused_sync_was_for_is_on_disk_before_the_next_life_counts_on_it",
+            RECOVERY + "test_a_restart_after_a_failed_sync_makes_the_records_durable",
         ),
     ),
     (
         "everything behind the first bad checksum is cut off",
-        (RECOVERY + "test_damage_in_the_middle_costs_one_batch_and_is_reported",),
+        (RECOVERY + "test_damage_in_the_middle_costs_one_batch",),
     ),
     (
         "checksums that nobody compares",
         (
-            "tests/broker/storage/test_validator.py::test_bytes_that_changed_on_the_way_are_refused",
-            RECOVERY + "test_no_flipped_byte_makes_a_wrong_record",
+            "tests/broker/storage/test_validator.py::test_a_batch_with_a_wrong_checksum_is_refused",
+            RECOVERY + "test_a_flipped_byte_yields_no_wrong_record",
         ),
     ),
     (
@@ -309,8 +308,8 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
         "compaction by time, of tombstones at once, of open transactions",
         (
             "tests/broker/storage/compaction/test_cleaning.py::test_a_reader_sees_the_last_value_of_every_key",
-            "tests/broker/storage/compaction/test_cleaning.py::test_a_tombstone_stays_for_its_time_after_it_was_met",
-            "tests/broker/storage/compaction/test_cleaning.py::test_an_open_transaction_is_not_passed",
+            "tests/broker/storage/compaction/test_cleaning.py::test_a_tombstone_stays_for_delete_retention_ms",
+            "tests/broker/storage/compaction/test_cleaning.py::test_compaction_stops_at_an_open_transaction",
         ),
     ),
     (
@@ -318,12 +317,12 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
         (
             BROKER + "test_compaction.py::test_kills_while_a_topic_is_compacted",
             STORAGE + "test_interrupted_compaction.py"
-            "::test_what_a_killed_compaction_has_left_is_told_and_mended",
+            "::test_a_killed_compaction_is_found_and_repaired",
         ),
     ),
     (
         "retention by the clock of the moment",
-        (STORAGE + "test_expiry.py::test_a_clock_that_leaps_forward_is_believed_after_an_hour",),
+        (STORAGE + "test_expiry.py::test_a_clock_that_leaps_forward_is_trusted_after_an_hour",),
     ),
     (
         "versions that are told and not spoken",
@@ -374,7 +373,7 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     (
         "a data directory of another node or cluster",
         (
-            DIRECTORY + "test_another_node_s_directory_is_refused_and_left_unlocked",
+            DIRECTORY + "test_the_directory_of_another_node_is_refused_and_unlocked",
             "tests/broker/quorum/controller/test_broker_control.py::test_a_broker_of_another_cluster_is_refused",
             QUORUM + "controller/test_broker_control.py"
             "::test_an_id_that_is_taken_is_refused_until_its_owner_has_been_silent",

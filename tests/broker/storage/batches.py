@@ -1,4 +1,4 @@
-"""Batches and logs for the tests of this room."""
+"""Batches and logs for the tests of the broker's storage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def batch(
     value: bytes = b"value",
     producer: tuple[int, int, int] = (-1, -1, -1),
 ) -> bytes:
-    """A client's batch of `count` records; `producer` is id, epoch and first sequence."""
+    """Return a client's batch of `count` records; `producer` is id, epoch and first sequence."""
     records = [(timestamp_ms + number, b"key", value, ()) for number in range(count)]
     producer_id, epoch, sequence = producer
     return encode_batch(
@@ -30,12 +30,12 @@ def batch(
 
 
 def stamped(timestamps: Sequence[int]) -> bytes:
-    """A client's batch with a record for each timestamp."""
+    """Return a client's batch with a record for each timestamp."""
     return encode_batch([(timestamp_ms, None, b"v", ()) for timestamp_ms in timestamps])
 
 
 def new_log(files: Files | None = None, config: TopicConfig = SMALL) -> PartitionLog:
-    """An empty log in memory."""
+    """Create an empty log, in memory by default."""
     files = MemoryFiles() if files is None else files
     files.make_directory("data")
     log = PartitionLog.create(files, DIRECTORY, name="topic-0", config=config)
@@ -47,7 +47,7 @@ def new_log(files: Files | None = None, config: TopicConfig = SMALL) -> Partitio
 def reopened(
     files: Files, *, config: TopicConfig = SMALL, clean: bool = False, recovery_point: int = 0
 ) -> PartitionLog:
-    """The log that `new_log` made."""
+    """Open the log that `new_log` has created."""
     return PartitionLog.open(
         files,
         DIRECTORY,
@@ -59,7 +59,7 @@ def reopened(
 
 
 def read_batches(log: PartitionLog, offset: int = 0) -> list[RecordBatch]:
-    """Every batch from `offset` to the end, CRCs checked."""
+    """Read every batch from `offset` to the end, and check its CRC."""
     found: list[RecordBatch] = []
     while data := log.read(offset, max_bytes=700):
         for read in split_batches(data):
@@ -70,23 +70,23 @@ def read_batches(log: PartitionLog, offset: int = 0) -> list[RecordBatch]:
 
 
 def read_records(log: PartitionLog, offset: int = 0) -> list[LogRecord]:
-    """Every record from `offset` to the end."""
+    """Read every record from `offset` to the end."""
     records = [record for found in read_batches(log, offset) for record in found.records()]
     return [record for record in records if record.offset >= offset]
 
 
 def log_files(files: Files, suffix: str = ".log") -> list[str]:
-    """Paths of the log's files that end in `suffix`."""
+    """Return the paths of the log's files that end in `suffix`."""
     return [f"{DIRECTORY}/{name}" for name in files.list(DIRECTORY) if name.endswith(suffix)]
 
 
 def contents(files: Files, suffix: str) -> dict[str, bytes]:
-    """The log's files that end in `suffix`."""
+    """Return the contents of the log's files that end in `suffix`, by path."""
     return {path: read_file(files, path) for path in log_files(files, suffix)}
 
 
 def overwrite(files: Files, path: str, data: bytes) -> None:
-    """Give a file other content, as a fault would."""
+    """Replace a file's content, as a fault would."""
     file = files.open(path, writable=True)
     file.truncate(0)
     write_whole(file, data, 0)
@@ -95,5 +95,5 @@ def overwrite(files: Files, path: str, data: bytes) -> None:
 
 
 def files_of(log: PartitionLog) -> Files:
-    """The disk that `new_log` has made the log on."""
+    """Return the disk of a log."""
     return log._segments._files

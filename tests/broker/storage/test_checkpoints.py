@@ -1,4 +1,4 @@
-"""Checkpoints are kept by another thread: none takes the place of a newer one."""
+"""Another thread writes checkpoints: none overwrites a newer one."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.broker.storage.batches import batch, new_log
 
 
 class SlowFiles(MemoryFiles):
-    """A disk on which the next sync of the checkpoints takes until it is let go on."""
+    """A disk on which a sync of the checkpoints waits for `proceed`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.reached = Event()
-        self.go_on = Event()
-        self.go_on.set()
+        self.proceed = Event()
+        self.proceed.set()
 
     def open(self, path: str, *, writable: bool = False) -> MemoryFile:
         content = self._content(path, make=writable)
@@ -32,7 +32,7 @@ class SlowFile(MemoryFile):
         files = self._files
         assert isinstance(files, SlowFiles)
         files.reached.set()
-        assert files.go_on.wait(60)
+        assert files.proceed.wait(60)
         super().sync()
 
 
@@ -41,7 +41,7 @@ def starts(files: MemoryFiles) -> list[int]:
     return list(content["log_start_offsets"].values())
 
 
-def test_what_was_taken_later_stays() -> None:
+def test_an_older_checkpoint_does_not_overwrite_a_newer_one() -> None:
     files = MemoryFiles()
     log = new_log(files)
     log.append(batch(10), now_ms=0)
@@ -58,7 +58,7 @@ def test_what_was_taken_later_stays() -> None:
     assert checkpoints.is_kept(checkpoints.take({"p": log}))
 
 
-def test_a_thread_that_is_slow_is_waited_for_and_does_not_undo() -> None:
+def test_a_slow_checkpoint_does_not_undo_a_newer_one() -> None:
     files = SlowFiles()
     directory = LogDirectory.open("data", files=files)
     (log,) = directory.create_topic("t", 1).partitions.values()
@@ -67,7 +67,7 @@ def test_a_thread_that_is_slow_is_waited_for_and_does_not_undo() -> None:
     slow = directory.begin_checkpoints()
     assert slow is not None
     files.reached.clear()
-    files.go_on.clear()
+    files.proceed.clear()
     thread = Thread(target=slow.result)
     thread.start()
     assert files.reached.wait(60)
@@ -76,7 +76,7 @@ def test_a_thread_that_is_slow_is_waited_for_and_does_not_undo() -> None:
     assert newer is not None
     other = Thread(target=newer.result)
     other.start()
-    files.go_on.set()
+    files.proceed.set()
     for each in (thread, other):
         each.join(60)
     assert starts(files) == [7]

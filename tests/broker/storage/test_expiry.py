@@ -1,4 +1,4 @@
-"""Which segments are over, and by which time."""
+"""Which segments have expired, and which time counts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_by_default_everything_is_kept() -> None:
     assert count(TopicConfig(), (10**12, 0), (10**12, 1)) == 0
 
 
-def test_a_segment_is_over_when_its_newest_record_is_too_old() -> None:
+def test_a_segment_expires_by_its_newest_record() -> None:
     config = TopicConfig(retention_ms=1_000)
     old, border, new = NOW_MS - 1_001, NOW_MS - 1_000, NOW_MS
     assert count(config, (1, old), (1, old), (1, border)) == 2
@@ -37,13 +37,13 @@ def test_a_segment_is_over_when_its_newest_record_is_too_old() -> None:
 
 
 @pytest.mark.parametrize("unaged", [(1, NOW_MS + 10**9), (1, -1), (0, -1)])
-def test_the_future_and_what_has_no_time_stay_and_keep_what_follows(
+def test_a_segment_of_unknown_age_keeps_all_later_ones(
     unaged: tuple[int, int],
 ) -> None:
     assert count(TopicConfig(retention_ms=1_000), (1, 5), unaged, (1, 5)) == 1
 
 
-def test_the_oldest_go_while_the_rest_is_large_enough() -> None:
+def test_the_oldest_segments_expire_by_size() -> None:
     config = TopicConfig(retention_bytes=100)
     assert count(config, (50, 5), (50, 5), (50, 5)) == 1
     assert count(config, (50, 5), (50, 5), (49, 5)) == 0
@@ -51,7 +51,7 @@ def test_the_oldest_go_while_the_rest_is_large_enough() -> None:
     assert count(TopicConfig(retention_bytes=0), (50, 5), (0, -1)) == 1
 
 
-def test_either_limit_is_enough_and_neither_counts_under_compaction() -> None:
+def test_either_limit_expires_segments_except_under_compaction() -> None:
     both = {"retention_ms": 1_000, "retention_bytes": 100}
     segments = ((50, NOW_MS), (50, NOW_MS), (50, 5))
     assert count(TopicConfig(**both), *segments) == 1
@@ -61,7 +61,7 @@ def test_either_limit_is_enough_and_neither_counts_under_compaction() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 200), st.integers(0, NOW_MS))), st.integers(0, 500))
-def test_what_is_left_has_the_size_that_was_asked_for(
+def test_retention_bytes_keeps_at_least_that_size(
     segments: list[tuple[int, int]], kept_bytes: int
 ) -> None:
     gone = count(TopicConfig(retention_bytes=kept_bytes), *segments)
@@ -72,7 +72,7 @@ def test_what_is_left_has_the_size_that_was_asked_for(
         assert sum(left[1:]) < kept_bytes
 
 
-def test_a_clock_that_leaps_forward_is_believed_after_an_hour() -> None:
+def test_a_clock_that_leaps_forward_is_trusted_after_an_hour() -> None:
     time = SteadyTime()
     assert time.wall_ms(now_ms=0, wall_ms=10_000) == 10_000
     slewed_ms = 20_000 + LEAP_MS - 1
@@ -83,7 +83,7 @@ def test_a_clock_that_leaps_forward_is_believed_after_an_hour() -> None:
     assert time.wall_ms(now_ms=20_000 + SETTLE_MS, wall_ms=ahead_ms) == ahead_ms
 
 
-def test_a_clock_that_is_set_back_in_time_has_done_nothing() -> None:
+def test_a_leap_that_is_undone_in_time_has_no_effect() -> None:
     time = SteadyTime()
     time.wall_ms(now_ms=0, wall_ms=10_000)
     time.wall_ms(now_ms=1_000, wall_ms=10**12)

@@ -1,4 +1,4 @@
-"""Garbage in every kind of file: an error that says where, or a repair; never a silent loss."""
+"""Garbage in every kind of file: an error that names the file, or a repair; never silent loss."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def opened(files: MemoryFiles) -> LogDirectory:
     return LogDirectory.open("data", files=files, config=CONFIG)
 
 
-def built() -> MemoryFiles:
-    """A directory with a file of every kind."""
+def new_disk() -> MemoryFiles:
+    """Return the disk of a data directory with a file of every kind."""
     files = MemoryFiles()
     directory = opened(files)
     directory.create_topic("plain", 1, {"cleanup.policy": "delete"})
@@ -63,27 +63,27 @@ def built() -> MemoryFiles:
         write(directory.log("plain", 0), b"v%d" % number, (7, 0, number))
         end(directory.log("plain", 0), 7, COMMIT if number % 3 else ABORT)
     for number in range(BATCHES):
-        # So that the last segment is not all that there is of a producer's numbers.
+        # So that a producer's sequence numbers are not in the last segment alone.
         directory.log("plain", 0).append(batch(producer=(8, 0, number)), now_ms=0)
     clean(directory.log("clean", 0))
     directory.close()
     return files
 
 
-BUILT = built()
+SOUND_DISK = new_disk()
 
 
 def paths(kind: str) -> list[str]:
-    every = [f"data/{name}" for name in BUILT.list("data")]
+    every = [f"data/{name}" for name in SOUND_DISK.list("data")]
     for folder in [path for path in every if path.startswith("data/p-")]:
         every.remove(folder)
-        every += [f"{folder}/{name}" for name in BUILT.list(folder)]
+        every += [f"{folder}/{name}" for name in SOUND_DISK.list(folder)]
     found = [path for path in every if path.endswith(kind)]
     return [found[0], found[-1]]
 
 
-def read(directory: LogDirectory, told: list[str]) -> Values:
-    """Everything that can be read, asking for every offset that there was, as a client does."""
+def read(directory: LogDirectory, errors: list[str]) -> Values:
+    """Read from every offset, as a client does; add the errors to `errors`."""
     found: Values = {}
     for topic, end_offset in (("plain", 3 * BATCHES + 1), ("clean", BATCHES + 1)):
         log = directory.log(topic, 0)
@@ -92,22 +92,22 @@ def read(directory: LogDirectory, told: list[str]) -> Values:
             try:
                 data = log.read(offset, max_bytes=1)
                 if not len(data):
-                    break  # The end, for one who reads beside.
+                    break  # The end, in a read-only directory.
                 (each,) = split_batches(data)
                 offset = each.next_offset
                 each.check_crc()
                 if not each.is_control:
                     found.update({(topic, r.offset): r.value for r in each.records()})
             except CorruptData as error:
-                told.append(str(error))
+                errors.append(str(error))
                 offset += 1
             except OffsetOutOfRange:
-                told += [str(place) for place in log.damage]
+                errors += [str(each) for each in log.damage]
                 break
     return found
 
 
-RIGHT = read(opened(copy.deepcopy(BUILT)), [])
+RIGHT = read(opened(copy.deepcopy(SOUND_DISK)), [])
 
 
 def garbage(data: bytes) -> Iterator[bytes | None]:
@@ -137,8 +137,8 @@ def changed_json(content: dict[str, object]) -> Iterator[bytes]:
 
 def garbled(kind: str) -> Iterator[MemoryFiles]:
     for path in dict.fromkeys(paths(kind)):
-        for content in garbage(read_file(BUILT, path)):
-            files = copy.deepcopy(BUILT)
+        for content in garbage(read_file(SOUND_DISK, path)):
+            files = copy.deepcopy(SOUND_DISK)
             if content is None:
                 files.remove(path)
             else:
@@ -148,7 +148,7 @@ def garbled(kind: str) -> Iterator[MemoryFiles]:
 
 @contextmanager
 def refusing(kind: str) -> Iterator[None]:
-    """An error is fine that says which file is meant, or which setting in it."""
+    """Allow errors that name the file or the setting."""
     try:
         yield
     except ConfigError:
@@ -159,7 +159,7 @@ def refusing(kind: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_opening_refuses_or_serves_what_is_sound(kind: str) -> None:
+def test_opening_garbage_raises_or_serves_the_sound_records(kind: str) -> None:
     for files in garbled(kind):
         with refusing(kind):
             directory = opened(files)
@@ -169,29 +169,29 @@ def test_an_opening_refuses_or_serves_what_is_sound(kind: str) -> None:
 
 
 def check_served(directory: LogDirectory) -> None:
-    told: list[str] = []
-    now = read_or_none(directory, told)
+    errors: list[str] = []
+    now = read_or_none(directory, errors)
     if now is not None:
         assert now.items() <= RIGHT.items()
-        assert now == RIGHT or told, "whoever reads hears of it"
+        assert now == RIGHT or errors, "a reader gets an error for every loss"
 
 
-def read_or_none(directory: LogDirectory, told: list[str]) -> Values | None:
-    """None if the list of topics is one that a person might have written."""
-    return read(directory, told) if directory.topics.keys() == {"plain", "clean"} else None
+def read_or_none(directory: LogDirectory, errors: list[str]) -> Values | None:
+    """Return what `read` finds; None if the list of topics is valid, but another one."""
+    return read(directory, errors) if directory.topics.keys() == {"plain", "clean"} else None
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_looking_and_mending_refuse_or_finish(kind: str) -> None:
+def test_inspecting_and_repairing_garbage_raises_or_succeeds(kind: str) -> None:
     for files in garbled(kind):
         with refusing(kind), Inspection.open("data", files=files) as inspection:
             repair_partition(inspection, inspection.verify())
             left = {finding.kind for finding in inspection.verify().findings}
-            assert left <= {FindingKind.ORDER}, "nobody knows what would be right"
+            assert left <= {FindingKind.ORDER}, "the right order is unknown"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_reader_beside_refuses_or_reads(kind: str) -> None:
+def test_a_read_only_opening_of_garbage_raises_or_reads(kind: str) -> None:
     for files in garbled(kind):
         with refusing(kind):
             directory = LogDirectory.open("data", files=files, config=CONFIG, read_only=True)
@@ -199,8 +199,8 @@ def test_a_reader_beside_refuses_or_reads(kind: str) -> None:
 
 
 @pytest.mark.parametrize("topic", ["plain", "clean"])
-def test_a_last_segment_that_was_wiped_out_is_never_cut_off(topic: str) -> None:
-    files = copy.deepcopy(BUILT)
+def test_a_zeroed_last_segment_is_never_truncated(topic: str) -> None:
+    files = copy.deepcopy(SOUND_DISK)
     directory = opened(files)
     topic_id, end_offset = directory.topics[topic].topic_id, directory.log(topic, 0).log_end_offset
     directory.close()

@@ -1,4 +1,4 @@
-"""Indexes after a kill, a power cut, a full disk or a fault: what a scan makes of the log."""
+"""Indexes after a kill, a power cut, a full disk or a fault equal those of a scan of the log."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.broker.storage.log.test_swap import Killed, MortalFiles
 
 CONFIG = TopicConfig(segment_bytes=2500, index_interval_bytes=64)
 PAGE_BYTES = 64
-"""Smaller than a disk's, as the logs are smaller, too."""
+"""Smaller than a disk's page, as the logs are small, too."""
 
 Appended = tuple[int, int]
 appends = st.lists(st.tuples(st.integers(1, 4), st.integers(-1, 50)), max_size=60)
@@ -38,7 +38,7 @@ appends = st.lists(st.tuples(st.integers(1, 4), st.integers(-1, 50)), max_size=6
 
 @pytest.fixture(autouse=True, scope="module")
 def small_steps() -> Iterator[None]:
-    """Entries are written, and room is set aside, after a few."""
+    """Write entries and reserve room after a few entries."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("streamlog.broker.storage.log.index.PENDING_MAX", 3)
         patch.setattr("streamlog.broker.storage.log.index.ROOM_ENTRIES", 4)
@@ -56,27 +56,27 @@ def indexes(files: Files) -> dict[str, bytes]:
 
 
 def rebuilt(files: MemoryFiles, config: TopicConfig = CONFIG) -> dict[str, bytes]:
-    """The indexes that are made of the log files alone."""
+    """Return the indexes that a scan makes from the log files alone."""
     for path in log_files(files, "index"):
         files.remove(path)
     log = reopened(files, config=config)
-    read_records(log)  # Sealed segments are looked at when they are needed.
+    read_records(log)  # Sealed segments are scanned when they are needed.
     log.close()
     return indexes(files)
 
 
 def torn_by(data: st.DataObject) -> Tear:
-    """Of what was not synced, some pages got to disk; the rest is as it was."""
+    """Return a tear that keeps some unsynced pages and loses the others."""
 
     def torn(durable: bytes, written: bytes) -> bytes:
         size_bytes = data.draw(st.sampled_from(sorted({len(durable), len(written)})))
         old = durable.ljust(size_bytes, b"\0")[:size_bytes]
         new = written.ljust(size_bytes, b"\0")[:size_bytes]
-        places = range(0, size_bytes, PAGE_BYTES)
-        kept = data.draw(st.lists(st.booleans(), min_size=len(places), max_size=len(places)))
+        starts = range(0, size_bytes, PAGE_BYTES)
+        kept = data.draw(st.lists(st.booleans(), min_size=len(starts), max_size=len(starts)))
         return b"".join(
             (new if is_new else old)[at : at + PAGE_BYTES]
-            for at, is_new in zip(places, kept, strict=True)
+            for at, is_new in zip(starts, kept, strict=True)
         )
 
     return torn
@@ -84,7 +84,7 @@ def torn_by(data: st.DataObject) -> Tear:
 
 @settings(max_examples=60)
 @given(appends)
-def test_a_closed_log_has_the_indexes_that_a_scan_makes(appended: list[Appended]) -> None:
+def test_a_closed_logs_indexes_equal_a_scans(appended: list[Appended]) -> None:
     files = MemoryFiles()
     log = new_log(files, CONFIG)
     write(log, appended)
@@ -95,7 +95,7 @@ def test_a_closed_log_has_the_indexes_that_a_scan_makes(appended: list[Appended]
 
 @settings(max_examples=60)
 @given(appends, appends, st.data())
-def test_a_crash_at_any_write_leaves_a_log_with_right_indexes(
+def test_indexes_are_right_after_a_crash_at_any_write(
     before: list[Appended], after: list[Appended], data: st.DataObject
 ) -> None:
     files = MemoryFiles()
@@ -116,9 +116,9 @@ def test_a_crash_at_any_write_leaves_a_log_with_right_indexes(
         files.crash(torn=torn_by(data))
     log = reopened(files, config=CONFIG, recovery_point=flushed)
     assert log.log_end_offset >= (appended if killed else flushed)
-    if not log.is_whole:  # A hole in what nobody had asked to be synced.
+    if not log.is_whole:  # A hole in records that were never flushed.
         assert not killed
-        assert all(place.first_offset >= flushed for place in log.damage)
+        assert all(each.first_offset >= flushed for each in log.damage)
         return
     assert len(read_records(log)) == log.log_end_offset
     write(log, after)
@@ -129,7 +129,7 @@ def test_a_crash_at_any_write_leaves_a_log_with_right_indexes(
 
 @settings(max_examples=60)
 @given(appends, st.integers(0, 600), st.integers(0, 40))
-def test_a_disk_that_is_full_at_any_write_costs_no_entry(
+def test_a_full_disk_at_any_write_costs_no_index_entry(
     appended: list[Appended], room: int, full_at: int
 ) -> None:
     files = MemoryFiles()
@@ -153,10 +153,10 @@ def test_a_disk_that_is_full_at_any_write_costs_no_entry(
 
 @settings(max_examples=100)
 @given(appends.filter(bool), st.data())
-def test_an_index_that_is_cut_or_garbled_at_any_byte_finds_what_was_written(
+def test_a_garbled_index_still_finds_every_record(
     appended: list[Appended], data: st.DataObject
 ) -> None:
-    """Under the log that is open, and while it was closed."""
+    """The damage happens under the open log; it is reopened afterwards."""
     files = MemoryFiles()
     log = new_log(files, CONFIG)
     write(log, appended)
@@ -167,11 +167,11 @@ def test_an_index_that_is_cut_or_garbled_at_any_byte_finds_what_was_written(
     times = [log.offset_for_timestamp(timestamp_ms) for timestamp_ms in range(-1, 60)]
     for path in log_files(files, "index"):
         content = bytearray(indexes(files)[path])
-        place = data.draw(st.integers(0, len(content)))
-        if data.draw(st.booleans()) and place < len(content):
-            content[place] ^= data.draw(st.integers(1, 255))
+        position = data.draw(st.integers(0, len(content)))
+        if data.draw(st.booleans()) and position < len(content):
+            content[position] ^= data.draw(st.integers(1, 255))
         else:
-            content = content[:place]
+            content = content[:position]
         overwrite(files, path, bytes(content))
     for first in data.draw(st.permutations(range(len(right)))):
         found = log.read(first, max_bytes=1)
@@ -184,8 +184,8 @@ def test_an_index_that_is_cut_or_garbled_at_any_byte_finds_what_was_written(
     assert [again.offset_for_timestamp(timestamp_ms) for timestamp_ms in range(-1, 60)] == times
 
 
-def test_a_mapped_index_that_is_cut_off_is_built_anew(tmp_path: Path) -> None:
-    """With the system's files: a look behind the end would kill this process."""
+def test_a_truncated_mapped_index_is_rebuilt(tmp_path: Path) -> None:
+    """With the system's files: reading behind the end would kill this process."""
     files = OsFiles()
     config = TopicConfig(index_interval_bytes=64)
     log = PartitionLog.create(files, f"{tmp_path}/p-0", name="topic-0", config=config)
@@ -208,8 +208,8 @@ def test_a_mapped_index_that_is_cut_off_is_built_anew(tmp_path: Path) -> None:
     assert times.stat().st_size == 399 * 12
 
 
-def test_a_log_of_1970_has_indexes_like_any_other() -> None:
-    """An entry of zeros would look like room for more."""
+def test_timestamp_zero_is_indexed() -> None:
+    """An entry of zeros would look like preallocated room."""
     files = MemoryFiles()
     log = new_log(files, CONFIG)
     write(log, [(1, 0)] * 30)

@@ -1,4 +1,4 @@
-"""A compaction is killed at every step: it is told offline, and mended as an opening does it."""
+"""A compaction killed at every step: an inspection finds it, and a repair finishes it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def repair(files: MemoryFiles | MortalFiles) -> list[str]:
 
 
 def values(files: MemoryFiles) -> Values:
-    """What a reader would have at the end."""
+    """Return the last value of each key, after an opening."""
     directory = opened(files)
     try:
         return seen(directory.log("t", 0))
@@ -61,7 +61,7 @@ def values(files: MemoryFiles) -> Values:
 
 
 def stored(files: MemoryFiles) -> dict[str, bytes]:
-    """Every file of the partition that is not an index, which an opening may leave behind."""
+    """Return the partition's files but indexes, snapshots and quarantined ones, by name."""
     (folder,) = [name for name in files.list("data") if name.startswith("p-")]
     return {
         name: read_file(files, f"data/{folder}/{name}")
@@ -71,7 +71,7 @@ def stored(files: MemoryFiles) -> dict[str, bytes]:
 
 
 def dumped(files: MemoryFiles) -> list[int]:
-    """The offsets of the records that are there, seen without a broker."""
+    """Return the offsets of all records that an inspection reads."""
     with Inspection.open("data", files=files) as inspection:
         placed = list(inspection.batches(inspection.partition("t", 0)))
     assert not any(isinstance(each, Finding) and each.is_damage for each in placed)
@@ -80,7 +80,7 @@ def dumped(files: MemoryFiles) -> list[int]:
 
 
 def killed_after(left: int, keep_bytes: int | None) -> MemoryFiles | None:
-    """A disk on which a compaction was killed after so many operations; None if it was done."""
+    """Return a disk with a compaction killed after `left` operations; None if it finished."""
     files = dirty_disk()
     mortal = MortalFiles(files, 1 << 30)
     log = opened(mortal).log("t", 0)
@@ -94,9 +94,9 @@ def killed_after(left: int, keep_bytes: int | None) -> MemoryFiles | None:
 
 
 @pytest.mark.parametrize("keep_bytes", [None, 0, 50], ids=["kill", "power cut", "torn"])
-def test_what_a_killed_compaction_has_left_is_told_and_mended(keep_bytes: int | None) -> None:
+def test_a_killed_compaction_is_found_and_repaired(keep_bytes: int | None) -> None:
     right = values(dirty_disk())
-    told: set[FindingKind] = set()
+    found_kinds: set[FindingKind] = set()
     crashes = 0
     while files := killed_after(crashes, keep_bytes):
         crashes += 1
@@ -104,7 +104,7 @@ def test_what_a_killed_compaction_has_left_is_told_and_mended(keep_bytes: int | 
         assert report.is_sound, report.findings
         kinds = {finding.kind for finding in report.findings}
         assert kinds <= LEFT
-        told |= kinds
+        found_kinds |= kinds
         by_opening = copy.deepcopy(files)
         before = dumped(files)
         repair(files)
@@ -114,11 +114,11 @@ def test_what_a_killed_compaction_has_left_is_told_and_mended(keep_bytes: int | 
         assert dumped(files) == before
         assert values(files) == right
     assert crashes > 20
-    assert {FindingKind.SWAP, FindingKind.LEFTOVER} <= told
+    assert {FindingKind.SWAP, FindingKind.LEFTOVER} <= found_kinds
 
 
 @pytest.mark.parametrize("keep_bytes", [None, 0], ids=["kill", "power cut"])
-def test_a_repair_that_is_killed_is_finished_by_the_next(keep_bytes: int | None) -> None:
+def test_a_killed_repair_is_finished_by_the_next(keep_bytes: int | None) -> None:
     right = values(dirty_disk())
     crashes = 0
     while files := killed_after(crashes, keep_bytes):
@@ -141,8 +141,8 @@ def test_a_repair_that_is_killed_is_finished_by_the_next(keep_bytes: int | None)
     assert crashes > 20
 
 
-def test_damage_in_a_segment_that_waits_for_its_place_is_told_and_mended() -> None:
-    files = waiting()
+def test_damage_in_an_unswapped_segment_is_found_and_repaired() -> None:
+    files = unswapped_disk()
     (finding,) = [each for each in verify(files).findings if each.kind is FindingKind.SWAP]
     kept = dumped(files)
     with Inspection.open("data", files=files) as inspection:
@@ -165,8 +165,8 @@ def test_damage_in_a_segment_that_waits_for_its_place_is_told_and_mended() -> No
     assert dumped(files) == [offset for offset in kept if offset not in lost]
 
 
-def waiting() -> MemoryFiles:
-    """A disk on which a compacted segment has not got its place yet."""
+def unswapped_disk() -> MemoryFiles:
+    """Return a disk on which a compacted segment has not replaced its source yet."""
     for left in range(1000):
         files = killed_after(left, None)
         assert files is not None
@@ -176,8 +176,8 @@ def waiting() -> MemoryFiles:
     raise AssertionError("no compaction was ever interrupted there")
 
 
-def test_beside_a_broker_an_unfinished_swap_is_read_and_not_told() -> None:
-    files = waiting()
+def test_an_unfinished_swap_of_a_running_broker_is_no_finding() -> None:
+    files = unswapped_disk()
     before = dumped(files)
     lock = files.lock("data/lock")
     assert lock is not None
@@ -187,7 +187,7 @@ def test_beside_a_broker_an_unfinished_swap_is_read_and_not_told() -> None:
     assert dumped(files) == before
 
 
-def test_files_that_were_taken_out_are_no_damage_and_removed() -> None:
+def test_deleted_segments_are_removed_and_not_damage() -> None:
     files = dirty_disk()
     (folder,) = [name for name in files.list("data") if name.startswith("p-")]
     path = f"data/{folder}/{0:020d}.log.deleted"
@@ -197,7 +197,7 @@ def test_files_that_were_taken_out_are_no_damage_and_removed() -> None:
     assert "clean_shutdown" in files.list("data")
     assert repair(files) == [path]
     assert verify(files).findings == ()
-    assert "clean_shutdown" in files.list("data"), "nothing of the log was touched"
+    assert "clean_shutdown" in files.list("data"), "the log itself was not changed"
     directory = opened(files)
     assert len(read_records(directory.log("t", 0))) == 2 * BATCHES
     directory.close()

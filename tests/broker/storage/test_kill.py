@@ -1,6 +1,7 @@
-"""A process that writes is killed, while another one reads: nothing acknowledged is lost.
+"""Killing a writing process loses no acknowledged record, while another process reads.
 
-Its indexes have room for more then, which no reader takes for entries and no restart keeps.
+A kill leaves preallocated room in the indexes: no reader takes it for entries, and no restart
+keeps it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def indexes(path: Path) -> dict[str, bytes]:
     return {str(each): each.read_bytes() for each in path.rglob("*index")}
 
 
-def test_kills_and_readers(tmp_path: Path) -> None:
+def test_a_killed_writer_loses_no_acknowledged_record(tmp_path: Path) -> None:
     path = str(tmp_path / "data")
     directory = LogDirectory.open(path, config=CONFIG)
     directory.create_topic("a", 1)

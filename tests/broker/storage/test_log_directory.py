@@ -68,7 +68,7 @@ def test_a_new_directory_gets_an_identity_and_keeps_it(files: MemoryFiles) -> No
     assert f"cluster.id={identity[0]}\nnode.id=1\n" in text
 
 
-def test_topics_outlive_a_restart(files: MemoryFiles) -> None:
+def test_topics_survive_a_restart(files: MemoryFiles) -> None:
     directory = opened(files)
     made = directory.create_topic("flights", 3, {"cleanup.policy": "compact"})
     directory.log("flights", 2).append(batch(2), now_ms=0)
@@ -82,14 +82,14 @@ def test_topics_outlive_a_restart(files: MemoryFiles) -> None:
     assert [log.log_end_offset for log in topic.partitions.values()] == [0, 0, 2]
 
 
-def test_a_given_topic_id_is_kept_and_another_is_new(directory: LogDirectory) -> None:
+def test_a_topic_id_is_kept_if_given_and_else_new(directory: LogDirectory) -> None:
     topic_id = new_topic_id()
     assert directory.create_topic("a", 1, {}, topic_id).topic_id == topic_id
     assert len(directory.create_topic("b", 1).topic_id) == 16
     assert directory.topics["b"].topic_id != topic_id
 
 
-def test_what_is_not_there_is_unknown(directory: LogDirectory) -> None:
+def test_a_missing_topic_or_partition_is_unknown(directory: LogDirectory) -> None:
     directory.create_topic("a", 2)
     for topic, partition in (("b", 0), ("a", 2), ("a", -1)):
         with pytest.raises(UnknownTopicOrPartition):
@@ -99,14 +99,14 @@ def test_what_is_not_there_is_unknown(directory: LogDirectory) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "ä", "x" * 250, "../../etc"])
-def test_names_that_kafka_refuses_are_refused(directory: LogDirectory, name: str) -> None:
+def test_topic_names_that_kafka_refuses_are_refused(directory: LogDirectory, name: str) -> None:
     with pytest.raises(LogError) as caught:
         directory.create_topic(name, 1)
     assert caught.value.code == 17
     assert folders(directory._files) == []
 
 
-def test_a_topic_is_made_once_with_sane_partitions_and_known_settings(
+def test_a_topic_with_invalid_properties_is_not_created(
     directory: LogDirectory,
 ) -> None:
     directory.create_topic("a", 1)
@@ -122,9 +122,7 @@ def test_a_topic_is_made_once_with_sane_partitions_and_known_settings(
     assert len(folders(directory._files)) == 1
 
 
-def test_a_deleted_topic_is_gone_and_may_be_made_again(
-    files: MemoryFiles, directory: LogDirectory
-) -> None:
+def test_a_deleted_topic_may_be_created_again(files: MemoryFiles, directory: LogDirectory) -> None:
     first = directory.create_topic("a", 2)
     directory.create_topic("b", 1)
     log = directory.log("a", 0)
@@ -139,11 +137,11 @@ def test_a_deleted_topic_is_gone_and_may_be_made_again(
     assert directory.log("a", 0).log_end_offset == 0
 
 
-def test_a_deletion_that_was_interrupted_is_finished(files: MemoryFiles) -> None:
+def test_an_interrupted_topic_deletion_is_finished(files: MemoryFiles) -> None:
     directory = opened(files)
     directory.create_topic("a", 2)
     directory.log("a", 1).append(batch(), now_ms=0)
-    # The third replacement from here would take the topic off the list of the doomed.
+    # This is the state between the deletion's steps: the topic is listed under "deleting".
     content = json.loads(read_file(files, "/data/topics.json"))
     content["deleting"] = [content["topics"].pop()["topic_id"]]
     del content["crc32c"]
@@ -155,7 +153,7 @@ def test_a_deletion_that_was_interrupted_is_finished(files: MemoryFiles) -> None
     assert json.loads(read_file(files, "/data/topics.json"))["deleting"] == []
 
 
-def test_a_partition_that_is_elsewhere_is_deleted_and_may_come_back(files: MemoryFiles) -> None:
+def test_a_reassigned_partition_is_deleted_and_may_return(files: MemoryFiles) -> None:
     directory = opened(files)
     topic_id = directory.create_topic("a", 3).topic_id
     for number in range(3):
@@ -172,7 +170,7 @@ def test_a_partition_that_is_elsewhere_is_deleted_and_may_come_back(files: Memor
     assert list(killed(files).topics) == []
 
 
-def test_the_deletion_of_a_partition_that_was_interrupted_is_finished(files: MemoryFiles) -> None:
+def test_an_interrupted_partition_deletion_is_finished(files: MemoryFiles) -> None:
     directory = opened(files)
     directory.create_topic("a", 2)
     directory.log("a", 0).append(batch(), now_ms=0)
@@ -186,7 +184,7 @@ def test_the_deletion_of_a_partition_that_was_interrupted_is_finished(files: Mem
     assert len(folders(files)) == 1
 
 
-def test_what_nobody_knows_is_set_aside_and_never_looked_at_again(
+def test_a_stray_topic_is_set_aside_and_never_opened(
     files: MemoryFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
     directory = opened(files)
@@ -208,7 +206,7 @@ def test_what_nobody_knows_is_set_aside_and_never_looked_at_again(
     assert read_file(files, f"/data/{stray}/{'0' * 20}.log") == content
 
 
-def test_a_deletion_that_was_refused_deletes_nothing(files: MemoryFiles) -> None:
+def test_a_failed_deletion_deletes_nothing(files: MemoryFiles) -> None:
     directory = opened(files)
     directory.create_topic("a", 1)
     directory.log("a", 0).append(batch(3), now_ms=0)
@@ -221,7 +219,7 @@ def test_a_deletion_that_was_refused_deletes_nothing(files: MemoryFiles) -> None
     assert len(read_records(directory.log("a", 0))) == 6
 
 
-def test_a_creation_that_was_interrupted_leaves_nothing(files: MemoryFiles) -> None:
+def test_an_interrupted_creation_is_cleaned_up_at_the_next_open(files: MemoryFiles) -> None:
     directory = opened(files)
     files.fail_next_write(errno.EIO)
     with pytest.raises(LogDirectoryFailed):
@@ -234,7 +232,7 @@ def test_a_creation_that_was_interrupted_leaves_nothing(files: MemoryFiles) -> N
     again.close()
 
 
-def test_a_folder_of_no_topic_that_holds_batches_is_left_alone(files: MemoryFiles) -> None:
+def test_a_folder_with_batches_of_no_topic_is_kept(files: MemoryFiles) -> None:
     directory = opened(files)
     directory.create_topic("a", 1)
     directory.log("a", 0).append(batch(), now_ms=0)
@@ -244,7 +242,7 @@ def test_a_folder_of_no_topic_that_holds_batches_is_left_alone(files: MemoryFile
     assert folders(files) == before
 
 
-def test_a_clean_shutdown_is_not_scanned_and_a_kill_is(files: MemoryFiles) -> None:
+def test_logs_are_scanned_after_a_kill_only(files: MemoryFiles) -> None:
     directory = opened(files)
     directory.create_topic("a", 1)
     for _ in range(40):
@@ -259,7 +257,7 @@ def test_a_clean_shutdown_is_not_scanned_and_a_kill_is(files: MemoryFiles) -> No
     assert len(read_records(directory.log("a", 0))) == 120
 
 
-def test_everything_survives_a_power_cut_after_a_flush(files: MemoryFiles) -> None:
+def test_flushed_records_survive_a_power_cut(files: MemoryFiles) -> None:
     directory = opened(files)
     directory.create_topic("a", 2)
     for _ in range(40):
@@ -273,7 +271,7 @@ def test_everything_survives_a_power_cut_after_a_flush(files: MemoryFiles) -> No
     assert len(read_records(directory.log("a", 0))) == 120
 
 
-def test_everything_survives_a_power_cut_after_closing(files: MemoryFiles) -> None:
+def test_a_closed_directory_survives_a_power_cut(files: MemoryFiles) -> None:
     directory = opened(files)
     directory.create_topic("a", 1)
     for _ in range(40):
@@ -285,7 +283,7 @@ def test_everything_survives_a_power_cut_after_closing(files: MemoryFiles) -> No
     assert len(read_records(directory.log("a", 0))) == 120
 
 
-def test_while_something_is_damaged_no_shutdown_is_clean(files: MemoryFiles) -> None:
+def test_no_shutdown_is_clean_while_a_log_is_damaged(files: MemoryFiles) -> None:
     directory = opened(files)
     directory.create_topic("a", 1)
     for _ in range(5):
@@ -300,14 +298,14 @@ def test_while_something_is_damaged_no_shutdown_is_clean(files: MemoryFiles) -> 
         directory = opened(files)
         (place,) = directory.damage
         assert place.path == path
-        for _ in range(50):  # It is not forgotten for being some segments back.
+        for _ in range(50):  # The damage counts even several segments back.
             assert directory.log("a", 0).append(batch(), now_ms=0).base_offset >= 5
         directory.close()
         assert "clean_shutdown" not in files.list("/data")
     assert len([name for name in files.list(f"/data/{folders(files)[0]}") if ".log" in name]) > 9
 
 
-def test_a_folder_that_is_missing_is_damage(files: MemoryFiles) -> None:
+def test_a_missing_partition_folder_is_damage(files: MemoryFiles) -> None:
     directory = opened(files)
     directory.create_topic("a", 2)
     directory.close()
@@ -324,7 +322,7 @@ def test_a_folder_that_is_missing_is_damage(files: MemoryFiles) -> None:
         directory.close()
 
 
-def test_a_second_opening_is_told_where_the_first_listens(
+def test_a_second_open_names_the_listener_of_the_first(
     files: MemoryFiles, directory: LogDirectory
 ) -> None:
     with pytest.raises(LogDirectoryLocked, match="does not listen"):
@@ -335,7 +333,7 @@ def test_a_second_opening_is_told_where_the_first_listens(
         opened(files)
 
 
-def test_nobody_listens_after_a_close_or_a_kill(files: MemoryFiles) -> None:
+def test_the_listener_is_forgotten_after_a_close_or_a_kill(files: MemoryFiles) -> None:
     directory = opened(files)
     directory.write_listener("127.0.0.1", 4567)
     directory.close()
@@ -356,7 +354,7 @@ sys.stdin.read()
 """
 
 
-def test_two_processes_can_not_hold_one_directory(tmp_path: Path) -> None:
+def test_two_processes_can_not_lock_one_directory(tmp_path: Path) -> None:
     path = str(tmp_path / "data")
     command = [sys.executable, "-c", HOLD, path]
     with subprocess.Popen(
@@ -374,14 +372,14 @@ def test_two_processes_can_not_hold_one_directory(tmp_path: Path) -> None:
         directory.close()
 
 
-def test_another_node_s_directory_is_refused_and_left_unlocked(files: MemoryFiles) -> None:
+def test_the_directory_of_another_node_is_refused_and_unlocked(files: MemoryFiles) -> None:
     opened(files).close()
     with pytest.raises(ConfigError, match="belongs to node 1"):
         opened(files, config=BrokerConfig(node_id=2))
     opened(files).close()
 
 
-def test_partitions_without_an_identity_are_not_taken_over(files: MemoryFiles) -> None:
+def test_partitions_without_an_identity_are_refused(files: MemoryFiles) -> None:
     directory = opened(files)
     directory.create_topic("a", 1)
     directory.close()
@@ -392,7 +390,7 @@ def test_partitions_without_an_identity_are_not_taken_over(files: MemoryFiles) -
 
 @pytest.mark.parametrize("name", ["topics.json", "checkpoints", "meta.properties"])
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"version": 1}', b"[1", b'{"version": 9}'])
-def test_a_damaged_small_file_is_named(files: MemoryFiles, name: str, content: bytes) -> None:
+def test_a_damaged_metadata_file_is_named(files: MemoryFiles, name: str, content: bytes) -> None:
     directory = opened(files)
     directory.create_topic("a", 1)
     directory.close()
@@ -402,9 +400,7 @@ def test_a_damaged_small_file_is_named(files: MemoryFiles, name: str, content: b
 
 
 @pytest.mark.parametrize("name", ["topics.json", "checkpoints"])
-def test_what_was_changed_in_a_small_file_is_noticed_unless_on_purpose(
-    files: MemoryFiles, name: str
-) -> None:
+def test_an_edited_file_is_refused_unless_its_crc_is_removed(files: MemoryFiles, name: str) -> None:
     directory = opened(files)
     directory.create_topic("a", 1)
     directory.log("a", 0).append(batch(3), now_ms=0)
@@ -415,14 +411,14 @@ def test_what_was_changed_in_a_small_file_is_noticed_unless_on_purpose(
 
     with pytest.raises(CorruptData, match=f'/data/{name} is damaged.*remove "crc32c"'):
         opened(files)
-    files.crash(keep_bytes=None)  # and so the lock is free
+    files.crash(keep_bytes=None)  # frees the lock
     del content["crc32c"]
     overwrite(files, f"/data/{name}", json.dumps(content).encode())
     directory = opened(files)
     assert len(read_records(directory.log("a", 0))) == 3
 
 
-def test_a_log_without_its_list_of_topics_is_not_taken_for_an_empty_one(
+def test_a_directory_without_its_topic_list_is_refused(
     files: MemoryFiles,
 ) -> None:
     directory = opened(files)
@@ -441,7 +437,7 @@ def test_a_log_without_its_list_of_topics_is_not_taken_for_an_empty_one(
         inspection.verify()
 
 
-def test_the_next_producer_id_is_one_that_no_log_knows(
+def test_the_next_producer_id_is_unknown_to_all_logs(
     files: MemoryFiles,
 ) -> None:
     directory = opened(files)
@@ -452,7 +448,7 @@ def test_the_next_producer_id_is_one_that_no_log_knows(
     assert opened(files).next_producer_id() == 7
 
 
-def test_a_reader_changes_nothing_and_locks_nothing(
+def test_a_read_only_open_changes_and_locks_nothing(
     files: MemoryFiles, directory: LogDirectory
 ) -> None:
     directory.create_topic("a", 1, {"segment.bytes": "2048"})
@@ -476,7 +472,7 @@ def test_a_reader_changes_nothing_and_locks_nothing(
     assert again.log("a", 0).log_end_offset == 101
 
 
-def test_a_reader_stops_before_a_write_in_progress(files: MemoryFiles) -> None:
+def test_a_read_only_open_stops_before_an_unfinished_write(files: MemoryFiles) -> None:
     directory = opened(files)
     directory.create_topic("a", 1)
     directory.log("a", 0).append(batch(2), now_ms=0)
@@ -489,20 +485,20 @@ def test_a_reader_stops_before_a_write_in_progress(files: MemoryFiles) -> None:
     assert file.size() == size_bytes
 
 
-def test_a_reader_needs_a_log(files: MemoryFiles, tmp_path: Path) -> None:
+def test_a_read_only_open_needs_a_data_directory(files: MemoryFiles, tmp_path: Path) -> None:
     with pytest.raises(LogDirectoryLost, match="is not a data directory"):
         LogDirectory.open("/data", files=files, read_only=True)
     with pytest.raises(LogDirectoryLost):
         LogDirectory.open(str(tmp_path), read_only=True)
 
 
-def test_a_path_that_can_not_be_a_directory_is_refused(tmp_path: Path) -> None:
+def test_a_path_to_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(LogDirectoryFailed, match="can't be a data directory"):
         LogDirectory.open(str(tmp_path / "file"))
 
 
-def test_a_closed_directory_takes_nothing(files: MemoryFiles) -> None:
+def test_a_closed_directory_creates_no_topic(files: MemoryFiles) -> None:
     directory = opened(files)
     directory.close()
     directory.close()
@@ -510,7 +506,7 @@ def test_a_closed_directory_takes_nothing(files: MemoryFiles) -> None:
         directory.create_topic("a", 1)
 
 
-def test_a_disk_that_fails_at_closing_is_told_and_frees_the_lock(files: MemoryFiles) -> None:
+def test_a_failed_close_raises_and_frees_the_lock(files: MemoryFiles) -> None:
     directory = opened(files)
     directory.create_topic("a", 1)
     directory.log("a", 0).append(batch(), now_ms=0)

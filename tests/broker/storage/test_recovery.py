@@ -1,4 +1,4 @@
-"""What a log is after its process, its machine or its disk did something to it."""
+"""A log after a kill, a power cut, truncated files, missing files and flipped bytes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ONE_SEGMENT = TopicConfig(index_interval_bytes=128)
 
 @cache
 def written(config: TopicConfig = SMALL, batches: int = 46) -> dict[str, bytes]:
-    """The files of a log that was closed in order: batches of one to three records."""
+    """Return the files of a cleanly closed log with batches of one to three records."""
     files = MemoryFiles()
     log = new_log(files, config)
     for number in range(batches):
@@ -62,7 +62,7 @@ def newest(stored: dict[str, bytes]) -> str:
 
 
 def end_of(stored: dict[str, bytes], path: str, size_bytes: int) -> int:
-    """The end of the log if `path` is cut to `size_bytes`."""
+    """Return the end offset of the log if `path` is truncated to `size_bytes`."""
     offset = int(path.rpartition("/")[2].removesuffix(".log"))
     for found in split_batches(stored[path][:size_bytes]):
         offset = found.next_offset
@@ -70,7 +70,7 @@ def end_of(stored: dict[str, bytes], path: str, size_bytes: int) -> int:
 
 
 def served(log: PartitionLog) -> list[LogRecord]:
-    """Whatever can be read, from every offset; what is refused is left out."""
+    """Return all records that reads from every offset find, without the damaged ones."""
     found: dict[int, LogRecord] = {}
     for offset in range(log.log_end_offset):
         try:
@@ -83,7 +83,7 @@ def served(log: PartitionLog) -> list[LogRecord]:
 
 
 @pytest.mark.parametrize("config", [SMALL, ONE_SEGMENT], ids=["many", "one"])
-def test_a_segment_cut_at_any_byte_opens_with_the_whole_batches_before(config: TopicConfig) -> None:
+def test_a_segment_truncated_at_any_byte_keeps_its_whole_batches(config: TopicConfig) -> None:
     stored = written(config)
     last = newest(stored)
     step = 1 if config is SMALL else 7
@@ -102,7 +102,7 @@ def test_a_segment_cut_at_any_byte_opens_with_the_whole_batches_before(config: T
 
 
 @given(st.data())
-def test_a_cut_that_is_called_clean_is_noticed(data: st.DataObject) -> None:
+def test_a_truncation_after_a_clean_shutdown_is_damage(data: st.DataObject) -> None:
     stored = written()
     last = newest(stored)
     size_bytes = data.draw(st.integers(0, len(stored[last])))
@@ -120,7 +120,7 @@ def test_a_cut_that_is_called_clean_is_noticed(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("tail", [bytes(5000), b"\xff" * 5000, b"\x02" * 3000, bytes(range(256))])
-def test_garbage_behind_the_last_batch_is_cut_off(
+def test_garbage_behind_the_last_batch_is_truncated(
     tail: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     stored = written()
@@ -139,7 +139,7 @@ flips = st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255))
 
 @settings(max_examples=300)
 @given(st.data(), flips, st.booleans())
-def test_no_flipped_byte_makes_a_wrong_record(
+def test_a_flipped_byte_yields_no_wrong_record(
     data: st.DataObject, flip: tuple[float, int], clean: bool
 ) -> None:
     stored = written()
@@ -160,7 +160,7 @@ def test_no_flipped_byte_makes_a_wrong_record(
 
 @settings(max_examples=200)
 @given(flips, st.integers(0, 2))
-def test_a_flipped_byte_under_an_open_log_makes_no_wrong_record(
+def test_a_flipped_byte_under_an_open_log_yields_no_wrong_record(
     flip: tuple[float, int], which: int
 ) -> None:
     files = on_disk(written())
@@ -176,8 +176,8 @@ def test_a_flipped_byte_under_an_open_log_makes_no_wrong_record(
 
 @settings(max_examples=200)
 @given(flips)
-def test_damage_in_the_middle_costs_one_batch_and_is_reported(flip: tuple[float, int]) -> None:
-    """Acknowledged batches behind a damaged one must not go with it."""
+def test_damage_in_the_middle_costs_one_batch(flip: tuple[float, int]) -> None:
+    """The damage is reported, and acknowledged batches behind it stay."""
     stored = written(ONE_SEGMENT)
     (path,) = (path for path in stored if path.endswith(".log"))
     batches = list(split_batches(stored[path]))
@@ -193,8 +193,8 @@ def test_damage_in_the_middle_costs_one_batch_and_is_reported(flip: tuple[float,
         return
     lost = range(hit.base_offset, hit.next_offset)
     assert tuple(served(log)) == tuple(r for r in everything if r.offset not in lost)
-    (place,) = log.recovery.damage
-    assert (place.position, place.first_offset, place.next_offset) == (
+    (found,) = log.recovery.damage
+    assert (found.position, found.first_offset, found.next_offset) == (
         position,
         hit.base_offset,
         hit.next_offset,
@@ -208,7 +208,7 @@ def test_damage_in_the_middle_costs_one_batch_and_is_reported(flip: tuple[float,
     assert not log.is_whole
 
 
-def test_damage_is_written_to_the_log_of_the_process(caplog: pytest.LogCaptureFixture) -> None:
+def test_damage_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     stored = written(ONE_SEGMENT)
     (path,) = (path for path in stored if path.endswith(".log"))
     with caplog.at_level(logging.ERROR):
@@ -216,7 +216,7 @@ def test_damage_is_written_to_the_log_of_the_process(caplog: pytest.LogCaptureFi
     assert "is damaged at position 0" in caplog.text
 
 
-def test_a_reader_of_a_damaged_log_reads_around_the_damage() -> None:
+def test_a_read_only_open_reads_around_damage() -> None:
     stored = written(ONE_SEGMENT)
     (path,) = (path for path in stored if path.endswith(".log"))
     changed = bytearray(stored[path])
@@ -230,7 +230,7 @@ def test_a_reader_of_a_damaged_log_reads_around_the_damage() -> None:
     assert contents(files, ".log")[path] == bytes(changed)
 
 
-def test_a_missing_segment_is_damage_and_the_rest_is_served() -> None:
+def test_a_missing_segment_is_damage_and_all_others_are_served() -> None:
     stored = written()
     paths = sorted(path for path in stored if path.endswith(".log"))
     for missing in paths:
@@ -253,8 +253,8 @@ def test_all_files_missing_is_damage() -> None:
         log.append(batch(), now_ms=0)
 
 
-def test_segments_in_which_nothing_is_sound_go_with_a_torn_tail() -> None:
-    """The log was rolled, then the machine went down before the sealed segment was synced."""
+def test_segments_behind_a_torn_tail_are_removed() -> None:
+    """The log rolled, and the power went before the sealed segment was synced."""
     files = MemoryFiles()
     log = new_log(files)
     while len(log_files(files)) < 3:
@@ -273,7 +273,7 @@ def test_segments_in_which_nothing_is_sound_go_with_a_torn_tail() -> None:
 
 @settings(max_examples=100)
 @given(st.lists(st.integers(1, 4), max_size=60), st.integers(0, 300), st.data())
-def test_a_power_cut_keeps_everything_that_was_flushed(
+def test_a_power_cut_keeps_all_flushed_records(
     counts: list[int], keep_bytes: int, data: st.DataObject
 ) -> None:
     files = MemoryFiles()
@@ -307,10 +307,10 @@ def everything() -> tuple[LogRecord, ...]:
 
 
 @given(st.data(), flips)
-def test_a_hole_that_lies_far_back_is_found_when_the_log_is_opened(
+def test_an_old_hole_is_found_when_the_log_is_opened(
     data: st.DataObject, flip: tuple[float, int]
 ) -> None:
-    """A power cut has left it, and the log has gone on since: nobody has to read it to know."""
+    """A power cut left the hole, and the log has grown since; no read is needed to find it."""
     stored = many_segments()
     paths = sorted(path for path in stored if path.endswith(".log"))
     path = data.draw(st.sampled_from(paths[:-1]))
@@ -322,7 +322,7 @@ def test_a_hole_that_lies_far_back_is_found_when_the_log_is_opened(
     if log.is_whole:  # a field that no checksum covers, and no record depends on
         assert tuple(read_records(log)) == everything()
     else:
-        assert {place.path for place in log.damage} == {path}
+        assert {each.path for each in log.damage} == {path}
     for other in paths:
         if other != path:
             index = other.replace(".log", ".index")
@@ -339,7 +339,7 @@ def test_segments_before_the_recovery_point_are_not_scanned() -> None:
         assert log.recovery.scanned_bytes == sum(len(stored[path]) for path in paths[number:])
 
 
-def test_a_scan_leaves_indexes_that_are_right_as_they_were_written() -> None:
+def test_a_scan_does_not_rewrite_correct_indexes() -> None:
     class Counted(MemoryFiles):
         written_bytes = 0
 
@@ -357,11 +357,11 @@ def test_a_scan_leaves_indexes_that_are_right_as_they_were_written() -> None:
     assert log.recovery.scanned_segments == len(log_files(files))
     assert tuple(read_records(log)) == everything()
     assert contents(files, "index") == {p: d for p, d in many_segments().items() if "index" in p}
-    # What was scanned is written once more, and nobody writes an index.
+    # The scan rewrites the log files once, and no index.
     assert files.written_bytes == sum(map(len, contents(files, ".log").values()))
 
 
-def test_an_end_that_had_been_synced_is_damaged_not_torn() -> None:
+def test_a_changed_synced_end_is_damage_and_not_torn() -> None:
     stored = written()
     last = newest(stored)
     changed = bytearray(stored[last])
@@ -374,13 +374,13 @@ def test_an_end_that_had_been_synced_is_damaged_not_torn() -> None:
     assert torn.recovery.truncated_bytes > 0
 
 
-def test_what_a_refused_sync_was_for_is_on_disk_before_the_next_life_counts_on_it() -> None:
-    """The pages look sound in memory, are taken for clean, and no sync alone brings them to disk.
+def test_a_restart_after_a_failed_sync_makes_the_records_durable() -> None:
+    """After a failed sync the kernel marks the pages clean, so a later sync skips them.
 
-    1. A sync fails; the process ends, the machine does not.
-    2. The next process finds the batch in the page cache, and acknowledges what is sent again as
-       a duplicate.
-    3. The power goes: the batch has to be there.
+    1. A sync fails; the process ends, and the machine stays up.
+    2. The next process finds the batch in the page cache, and acknowledges its repetition as a
+       duplicate.
+    3. The power goes: the batch must be on disk.
     """
     for seed in range(20):
         disk = SimulatedDisk(Random(seed))

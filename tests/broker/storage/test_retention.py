@@ -1,4 +1,4 @@
-"""What is removed from the head of logs, when, and what a crash leaves of it."""
+"""Retention: which segments are removed, when, and what a crash between the steps leaves."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def opened(files: MemoryFiles) -> LogDirectory:
 
 
 class Time:
-    """Rounds of retention, each by its own clock."""
+    """Retention rounds, driven by a test's clock."""
 
     def __init__(self, directory: LogDirectory) -> None:
         self.now_ms = 0
         self.high_watermarks: dict[str, int] = {}
-        """Of topics of one partition; others are committed as far as they are written."""
+        """High watermarks of topics with one partition; of others, the log end offset."""
         self.retention = Retention(
             directory,
             now_ms=0,
@@ -55,7 +55,7 @@ class Time:
 
 
 def filled(directory: LogDirectory, **configs: str) -> PartitionLog:
-    """A topic of several segments, its records a second apart."""
+    """Create topic `t` with several segments, whose batches are a second apart; return its log."""
     names = {name.replace("_", "."): value for name, value in configs.items()}
     directory.create_topic("t", 1, names)
     log = directory.log("t", 0)
@@ -82,7 +82,7 @@ def files() -> MemoryFiles:
     return MemoryFiles()
 
 
-def test_old_segments_are_renamed_and_later_removed(files: MemoryFiles) -> None:
+def test_expired_segments_are_renamed_and_later_removed(files: MemoryFiles) -> None:
     directory = opened(files)
     log = filled(directory, retention_ms="30000")
     before = len(logs(files, directory))
@@ -91,7 +91,7 @@ def test_old_segments_are_renamed_and_later_removed(files: MemoryFiles) -> None:
     assert log.log_start_offset == 0
     time.pass_ms(20_001)
     start = log.log_start_offset
-    assert 0 < start <= 40, "records from before second 20 are over, in whole segments"
+    assert 0 < start <= 40, "whole segments from before second 20 have expired"
     kept = read_records(log, start)
     assert [record.offset for record in kept] == list(range(start, 120))
     assert len(logs(files, directory)) < before
@@ -108,7 +108,7 @@ def test_old_segments_are_renamed_and_later_removed(files: MemoryFiles) -> None:
     assert not again.damage
 
 
-def test_a_log_that_is_over_as_a_whole_goes_on_at_its_end(files: MemoryFiles) -> None:
+def test_a_wholly_expired_log_continues_at_its_end(files: MemoryFiles) -> None:
     directory = opened(files)
     log = filled(directory, retention_ms="1000")
     time = Time(directory)
@@ -127,7 +127,7 @@ def test_a_log_that_is_over_as_a_whole_goes_on_at_its_end(files: MemoryFiles) ->
     assert [record.offset for record in read_records(again, 120)] == [120]
 
 
-def test_a_producer_s_numbers_outlive_its_records(files: MemoryFiles) -> None:
+def test_producer_state_survives_the_expiry_of_its_records(files: MemoryFiles) -> None:
     directory = opened(files)
     directory.create_topic("t", 1, {"retention.ms": "1000"})
     log = directory.log("t", 0)
@@ -139,7 +139,7 @@ def test_a_producer_s_numbers_outlive_its_records(files: MemoryFiles) -> None:
     assert opened(files).log("t", 0).append(numbered, now_ms=0).duplicate
 
 
-def test_a_log_is_kept_near_its_size(files: MemoryFiles) -> None:
+def test_a_log_is_kept_near_retention_bytes(files: MemoryFiles) -> None:
     directory = opened(files)
     log = filled(directory, retention_bytes="2000")
     Time(directory).pass_ms(INTERVAL_MS)
@@ -148,7 +148,9 @@ def test_a_log_is_kept_near_its_size(files: MemoryFiles) -> None:
 
 
 @pytest.mark.parametrize("policy", ["compact", "delete"])
-def test_deleted_records_are_gone_whatever_the_policy(files: MemoryFiles, policy: str) -> None:
+def test_deleted_records_are_gone_under_every_cleanup_policy(
+    files: MemoryFiles, policy: str
+) -> None:
     directory = opened(files)
     log = filled(directory, cleanup_policy=policy)
     log.advance_start(61)
@@ -160,13 +162,13 @@ def test_deleted_records_are_gone_whatever_the_policy(files: MemoryFiles, policy
     Time(directory).pass_ms(INTERVAL_MS)
     assert logs(files, directory)[0] <= f"{61:020d}.log" < logs(files, directory)[1]
     log.advance_start(5)
-    assert log.log_start_offset == 61, "it never goes back"
+    assert log.log_start_offset == 61, "the log start never moves back"
     with pytest.raises(OffsetOutOfRange):
         log.advance_start(121)
     directory.close()
 
 
-def test_the_newest_record_is_one_that_is_left(files: MemoryFiles) -> None:
+def test_max_timestamp_ignores_deleted_records(files: MemoryFiles) -> None:
     directory = opened(files)
     directory.create_topic("t", 1)
     log = directory.log("t", 0)
@@ -181,7 +183,7 @@ def test_the_newest_record_is_one_that_is_left(files: MemoryFiles) -> None:
     assert log.offset_for_timestamp(0) is None
 
 
-def test_settings_that_change_hold_from_the_next_round_on(files: MemoryFiles) -> None:
+def test_changed_settings_apply_from_the_next_round(files: MemoryFiles) -> None:
     directory = opened(files)
     log = filled(directory)
     time = Time(directory)
@@ -195,7 +197,7 @@ def test_settings_that_change_hold_from_the_next_round_on(files: MemoryFiles) ->
     assert opened(files).topics["t"].config.retention_ms == 1000
 
 
-def test_a_deleted_topic_takes_its_renamed_files_along(files: MemoryFiles) -> None:
+def test_deleting_a_topic_removes_its_renamed_files(files: MemoryFiles) -> None:
     directory = opened(files)
     filled(directory, retention_ms="1000")
     time = Time(directory)
@@ -218,7 +220,7 @@ def to_the_renaming(directory: LogDirectory) -> None:
 
 @pytest.mark.parametrize("keep_bytes", [None, 0])
 @pytest.mark.parametrize("step", [to_the_checkpoint, to_the_renaming])
-def test_a_crash_between_two_steps_leaves_nothing_behind(
+def test_a_crash_between_retention_steps_leaves_no_files(
     files: MemoryFiles, step: Callable[[LogDirectory], None], keep_bytes: int | None
 ) -> None:
     directory = opened(files)
@@ -237,7 +239,7 @@ def test_a_crash_between_two_steps_leaves_nothing_behind(
     assert int(logs(files, again)[0][:20]) <= start < int(logs(files, again)[1][:20])
 
 
-def test_a_power_cut_that_takes_what_was_deleted_gives_no_offset_again(files: MemoryFiles) -> None:
+def test_offsets_of_deleted_records_are_not_reused(files: MemoryFiles) -> None:
     directory = opened(files)
     log = filled(directory)
     log.advance_start(120)
@@ -252,7 +254,7 @@ def test_a_power_cut_that_takes_what_was_deleted_gives_no_offset_again(files: Me
     assert opened(files).log("t", 0).log_end_offset == 121
 
 
-def test_a_reader_in_another_process_is_told_that_its_place_is_gone(files: MemoryFiles) -> None:
+def test_a_read_only_log_raises_for_an_expired_offset(files: MemoryFiles) -> None:
     directory = opened(files)
     filled(directory, retention_ms="30000")
     reader = LogDirectory.open("/data", files=files, read_only=True)
@@ -266,19 +268,19 @@ def test_a_reader_in_another_process_is_told_that_its_place_is_gone(files: Memor
     assert read_records(later, later.log_start_offset)[-1].offset == 119
 
 
-def test_a_disk_that_refuses_stops_one_round_only(files: MemoryFiles) -> None:
+def test_a_disk_error_stops_only_one_round(files: MemoryFiles) -> None:
     directory = opened(files)
     log = filled(directory, retention_ms="30000")
     time = Time(directory)
     files.fail_next_write(errno.EIO)
     time.pass_ms(50_000)
-    assert not renamed(files, directory), "the log start could not be kept"
+    assert not renamed(files, directory), "the log start could not be stored"
     time.pass_ms(INTERVAL_MS)
     assert renamed(files, directory)
     assert log.is_whole
 
 
-def test_a_log_that_has_failed_hinders_no_other(files: MemoryFiles) -> None:
+def test_a_failed_log_does_not_stop_retention_of_others(files: MemoryFiles) -> None:
     directory = opened(files)
     log = filled(directory, retention_ms="1000")
     directory.create_topic("u", 1, {"retention.ms": "1000"})
@@ -291,7 +293,7 @@ def test_a_log_that_has_failed_hinders_no_other(files: MemoryFiles) -> None:
     assert (log.log_start_offset, other.log_start_offset) == (0, 1)
 
 
-def test_a_head_that_was_deleted_is_no_damage_to_an_inspection(files: MemoryFiles) -> None:
+def test_an_expired_head_is_no_damage_to_an_inspection(files: MemoryFiles) -> None:
     directory = opened(files)
     filled(directory, retention_ms="30000")
     Time(directory).pass_ms(50_000)
@@ -303,7 +305,7 @@ def test_a_head_that_was_deleted_is_no_damage_to_an_inspection(files: MemoryFile
 
 
 @pytest.mark.parametrize("kept_at_once", [True, False])
-def test_a_round_is_told_in_one_line(
+def test_a_retention_round_is_logged_in_one_line(
     files: MemoryFiles, caplog: pytest.LogCaptureFixture, *, kept_at_once: bool
 ) -> None:
     directory = opened(files)
@@ -332,7 +334,7 @@ def test_a_round_is_told_in_one_line(
     directory.close()
 
 
-def test_a_round_is_made_in_portions(files: MemoryFiles) -> None:
+def test_a_retention_round_runs_in_portions(files: MemoryFiles) -> None:
     directory = opened(files)
     directory.create_topic("t", 2 * LOGS_AT_ONCE + 1, {"retention.ms": "1000"})
     directory.create_topic("gone", 1, {"retention.ms": "1000"})
@@ -368,8 +370,8 @@ def test_a_round_is_made_in_portions(files: MemoryFiles) -> None:
         max_size=40,
     )
 )
-def test_whatever_happens_the_log_is_the_end_of_its_history(history: list[tuple[str, int]]) -> None:
-    """Against a list of all timestamps: what is kept is a suffix, and nothing young is missing."""
+def test_a_log_is_always_a_suffix_of_its_history(history: list[tuple[str, int]]) -> None:
+    """Compared with a list of all timestamps: no record within the retention is missing."""
     files = MemoryFiles()
     directory = opened(files)
     kept_ms = INTERVAL_MS + 20_000
@@ -408,7 +410,7 @@ def test_whatever_happens_the_log_is_the_end_of_its_history(history: list[tuple[
     assert not directory.damage
 
 
-def test_what_is_not_committed_stays_until_it_is() -> None:
+def test_retention_stops_at_the_high_watermark() -> None:
     files = MemoryFiles()
     directory = opened(files)
     log = filled(directory, retention_ms="1000")
@@ -419,7 +421,7 @@ def test_what_is_not_committed_stays_until_it_is() -> None:
     (second, *_) = [int(name[:20]) for name in names(files, directory) if name.endswith(".log")][1:]
     time.high_watermarks["t"] = second + 1
     time.pass_ms(INTERVAL_MS)
-    assert log.log_start_offset == second, "whole segments below it"
+    assert log.log_start_offset == second, "whole segments below the high watermark"
     time.high_watermarks["t"] = log.log_end_offset - 1
     time.pass_ms(INTERVAL_MS)
     assert second < log.log_start_offset < log.log_end_offset
@@ -429,7 +431,7 @@ def test_what_is_not_committed_stays_until_it_is() -> None:
     directory.close()
 
 
-def test_files_go_when_the_log_start_is_kept_and_only_up_to_there(files: MemoryFiles) -> None:
+def test_files_are_renamed_once_the_log_start_is_durable(files: MemoryFiles) -> None:
     directory = opened(files)
     log = filled(directory, retention_ms="30000")
     callbacks: list[OnCheckpoint] = []
@@ -441,14 +443,14 @@ def test_files_go_when_the_log_start_is_kept_and_only_up_to_there(files: MemoryF
     start = log.log_start_offset
     assert start > 0
     assert not renamed(files, directory)
-    log.advance_start(120)  # which nobody has made durable yet
+    log.advance_start(120)  # not durable yet
     kept(None)
     assert renamed(files, directory)
     assert max(int(name[:20]) for name in renamed(files, directory)) < start
     assert int(logs(files, directory)[0][:20]) <= start
 
 
-def test_files_stay_when_the_log_start_was_not_kept(files: MemoryFiles) -> None:
+def test_files_stay_when_storing_the_log_start_fails(files: MemoryFiles) -> None:
     directory = opened(files)
     filled(directory, retention_ms="30000")
     callbacks: list[OnCheckpoint] = []
@@ -460,7 +462,7 @@ def test_files_stay_when_the_log_start_was_not_kept(files: MemoryFiles) -> None:
     assert not renamed(files, directory)
 
 
-def test_a_round_forgets_producers_that_are_silent_for_a_day(files: MemoryFiles) -> None:
+def test_a_retention_round_expires_silent_producers(files: MemoryFiles) -> None:
     directory = opened(files)
     directory.create_topic("t", 1, {})
     log = directory.log("t", 0)

@@ -1,4 +1,4 @@
-"""Many logs begin a segment together: nobody waits for the disk, and not all of them at once."""
+"""Rolls: no append waits for the disk, and only a few of many logs roll at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LATE_MS = 10_000
 
 
 class Counting(MemoryFiles):
-    """A disk that counts how often somebody waits for it."""
+    """A disk that counts its syncs."""
 
     syncs = 0
 
@@ -28,7 +28,7 @@ class Counting(MemoryFiles):
 
 
 def rolled(files: MemoryFiles, segments: int) -> PartitionLog:
-    """A log of which nothing is on disk but its first segment's name."""
+    """Return a log with nothing on disk but its first segment's name."""
     log = new_log(files)
     log.syncs_off_loop = True
     while len(log_files(files)) < segments:
@@ -37,7 +37,7 @@ def rolled(files: MemoryFiles, segments: int) -> PartitionLog:
 
 
 @pytest.mark.parametrize("sealed_only", [False, True])
-def test_a_roll_waits_for_no_disk_and_a_sync_brings_all_of_it(*, sealed_only: bool) -> None:
+def test_a_roll_waits_for_no_sync_and_the_next_sync_covers_it(*, sealed_only: bool) -> None:
     files = Counting()
     new_log(files).close()
     before = files.syncs
@@ -62,7 +62,7 @@ def test_a_roll_waits_for_no_disk_and_a_sync_brings_all_of_it(*, sealed_only: bo
     assert [record for record in right if record.offset < synced] == read_records(again)
 
 
-def test_nobody_runs_away_from_a_slow_disk() -> None:
+def test_too_many_unsynced_segments_force_a_sync() -> None:
     files = Counting()
     log = rolled(files, UNSYNCED_MAX + 1)
     before = files.syncs
@@ -76,7 +76,7 @@ def test_nobody_runs_away_from_a_slow_disk() -> None:
 
 
 @pytest.mark.parametrize("keep_bytes", [0, 100, None])
-def test_what_nobody_has_synced_may_be_lost_and_nothing_else(keep_bytes: int | None) -> None:
+def test_a_power_cut_loses_only_unsynced_records(keep_bytes: int | None) -> None:
     files = MemoryFiles()
     log = rolled(files, 3)
     pending = log.begin_sync()
@@ -94,10 +94,10 @@ def test_what_nobody_has_synced_may_be_lost_and_nothing_else(keep_bytes: int | N
     assert result.base_offset == again.log_end_offset - 1
 
 
-def test_a_segment_that_only_the_page_cache_knew_is_there_after_the_next_power_cut_too() -> None:
+def test_a_segment_found_after_a_kill_survives_a_power_cut() -> None:
     files = MemoryFiles()
     log = rolled(files, 2)
-    files.crash(keep_bytes=None)  # The process was killed: its names are still seen.
+    files.crash(keep_bytes=None)  # The process was killed: unsynced file names are still visible.
     log = reopened(files)
     log.syncs_off_loop = True
     result = log.append(batch(2), now_ms=0)
@@ -111,7 +111,7 @@ def test_a_segment_that_only_the_page_cache_knew_is_there_after_the_next_power_c
     assert again.log_end_offset == result.last_offset + 1
 
 
-def test_a_roll_without_a_record_is_durable_when_the_log_is_closed() -> None:
+def test_closing_a_log_syncs_an_empty_new_segment() -> None:
     files = MemoryFiles()
     log = new_log(files)
     log.syncs_off_loop = True
@@ -126,7 +126,7 @@ def test_a_roll_without_a_record_is_durable_when_the_log_is_closed() -> None:
     assert reopened(files, clean=True).active_base_offset == 2
 
 
-def test_a_topic_that_is_deleted_under_a_sync_is_no_trouble_of_the_disk() -> None:
+def test_deleting_a_topic_during_a_sync_fails_no_disk() -> None:
     files = MemoryFiles()
     directory = LogDirectory.open("data", files=files)
     directory.create_topic("t", 1, {"segment.bytes": "1024"})
@@ -142,7 +142,7 @@ def test_a_topic_that_is_deleted_under_a_sync_is_no_trouble_of_the_disk() -> Non
     directory.check()
 
 
-def test_of_many_logs_that_are_due_some_roll_now_and_the_others_soon() -> None:
+def test_many_due_logs_roll_a_few_at_a_time() -> None:
     directory = LogDirectory.open("data", files=MemoryFiles(), config=BrokerConfig())
     directory.create_topic("t", PARTITIONS, {"segment.ms": "1000"})
     logs = list(directory.topics["t"].partitions.values())
@@ -155,7 +155,7 @@ def test_of_many_logs_that_are_due_some_roll_now_and_the_others_soon() -> None:
     for log in logs:
         log.append(batch(1, timestamp_ms=LATE_MS), now_ms=2)
     assert segments() == ROLLS_AT_ONCE
-    logs[-1].append(batch(1, timestamp_ms=LATE_MS), now_ms=3)  # by itself it may
+    logs[-1].append(batch(1, timestamp_ms=LATE_MS), now_ms=3)  # a single log may roll
     assert segments() == ROLLS_AT_ONCE + 1
     rounds = 0
     while directory.rolls.is_due:
@@ -167,6 +167,6 @@ def test_of_many_logs_that_are_due_some_roll_now_and_the_others_soon() -> None:
     assert segments() == PARTITIONS
     assert rounds == 3
     assert [log.active_base_offset for log in logs[ROLLS_AT_ONCE:-1]] == [2] * 2 * ROLLS_AT_ONCE
-    assert logs[-1].active_base_offset == 2, "its last record was not so late"
+    assert logs[-1].active_base_offset == 2, "its last record is not in the next segment's time"
     assert [log.log_end_offset for log in logs] == [2] * (PARTITIONS - 1) + [3]
     directory.close()

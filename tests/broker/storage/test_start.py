@@ -1,4 +1,4 @@
-"""What a start reads: nothing of the log after a shutdown in order, tails after a crash."""
+"""What a start reads: nothing of the log after a clean shutdown, tails after a crash."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONFIG = BrokerConfig(topic=TopicConfig(segment_bytes=2048, index_interval_bytes
 
 
 class CountingFile(MemoryFile):
-    """Counts what is read of a log."""
+    """A file that counts the bytes read from logs."""
 
     path = ""
 
@@ -28,7 +28,7 @@ class CountingFile(MemoryFile):
 
 
 class CountingFiles(MemoryFiles):
-    """A disk that knows how much of logs was read."""
+    """A disk that counts the bytes read from logs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ def reopened(files: CountingFiles) -> LogDirectory:
     return LogDirectory.open("data", files=files, config=CONFIG)
 
 
-def test_a_clean_start_reads_no_log_and_goes_on() -> None:
+def test_a_clean_start_reads_no_log() -> None:
     files, directory = filled()
     ends = [log.end for log in directory.topics["t"].partitions.values()]
     directory.close()
@@ -73,7 +73,7 @@ def test_a_clean_start_reads_no_log_and_goes_on() -> None:
     assert logs[1].max_timestamp() == (39, 20)
 
 
-def test_a_clean_start_after_a_clean_start_without_a_write_reads_none_either() -> None:
+def test_a_second_clean_start_reads_no_log() -> None:
     files, directory = filled()
     directory.close()
     reopened(files).close()
@@ -82,19 +82,19 @@ def test_a_clean_start_after_a_clean_start_without_a_write_reads_none_either() -
     assert files.read_bytes == 0
 
 
-def test_an_unclean_start_reads_what_is_behind_the_recovery_point() -> None:
+def test_an_unclean_start_reads_from_the_recovery_point() -> None:
     files, directory = filled()
     directory.flush()
     directory.log("t", 0).append(batch(value=bytes(50)), now_ms=0)
     size_bytes = directory.log("t", 0).end.size_bytes
     files.crash(keep_bytes=None)
     again = reopened(files)
-    # A segment is scanned from its beginning, and what a snapshot does not have is replayed.
+    # A segment is scanned from its start, and batches newer than the snapshot are replayed.
     assert size_bytes <= files.read_bytes <= PARTITIONS * 2 * 2048
     assert again.log("t", 0).log_end_offset == 41
 
 
-def test_an_end_that_is_not_as_it_was_left_is_looked_at() -> None:
+def test_a_log_changed_after_a_clean_shutdown_is_damaged() -> None:
     files, directory = filled()
     folder = f"p-{directory.topics['t'].topic_id.hex()}-5"
     directory.close()
@@ -106,7 +106,7 @@ def test_an_end_that_is_not_as_it_was_left_is_looked_at() -> None:
     assert len(damaged) == 1
 
 
-def test_a_mark_that_can_not_be_read_costs_a_recovery() -> None:
+def test_an_unreadable_clean_shutdown_file_costs_a_recovery() -> None:
     files, directory = filled()
     directory.close()
     overwrite(files, f"data/{CLEAN_SHUTDOWN}", b'{"version": 1, "ends": {"p": "?"}}')
@@ -116,7 +116,7 @@ def test_a_mark_that_can_not_be_read_costs_a_recovery() -> None:
     assert CLEAN_SHUTDOWN not in files.list("data")
 
 
-def test_partitions_that_nobody_writes_to_hold_no_file_open() -> None:
+def test_idle_partitions_keep_no_file_open() -> None:
     files, directory = filled()
     directory.close()
     logs = reopened(files).topics["t"].partitions.values()

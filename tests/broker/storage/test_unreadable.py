@@ -1,4 +1,4 @@
-"""Batches with the right checksum whose records can't be read: found, passed, and removed."""
+"""Unreadable batches, whose checksum is right: compaction keeps them, repair removes them."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ MIB = 1024 * 1024
 
 
 def garbage(codec: Compression, records: bytes = b"\xff" * 40) -> bytes:
-    """A batch of three records by its header."""
+    """Return a batch whose header claims three records."""
     header = bytearray(encode_batch([(1, b"k", b"", ())] * 3))[:HEADER_BYTES]
     header[21:23] = codec.to_bytes(2)
     return sealed(header + compress(codec, records))
 
 
 def false_count() -> bytes:
-    """It has the first record, and claims three."""
+    """Return a batch that has one record and claims three."""
     one = encode_batch([(1, b"k", b"first of three", ())])
     return garbage(Compression.NONE, one[HEADER_BYTES:])
 
@@ -50,7 +50,7 @@ SPOILED = {
 
 
 def force(log: PartitionLog, data: bytes) -> int:
-    """Append a batch that a broker of before has taken."""
+    """Append a batch without validation, as an older broker did."""
     placed = bytearray(data)
     offset = log.log_end_offset
     place_batch(placed, offset, 0)
@@ -59,8 +59,10 @@ def force(log: PartitionLog, data: bytes) -> int:
 
 
 @pytest.mark.parametrize("data", SPOILED.values(), ids=SPOILED.keys())
-def test_a_cleaning_goes_on_behind_it(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    """It stays as it is, and keys that could be read in it hide no older record."""
+def test_compaction_keeps_an_unreadable_batch(
+    data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The batch stays unchanged, and its readable keys hide no older record."""
     caplog.set_level(logging.ERROR)
     log = new_log(config=COMPACTED)
     log.append(keyed(("k", "older")), now_ms=0)
@@ -80,7 +82,7 @@ def test_a_cleaning_goes_on_behind_it(data: bytes, caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.parametrize("name", SPOILED)
-def test_it_is_found_and_repaired(name: str) -> None:
+def test_an_unreadable_batch_is_found_and_repaired(name: str) -> None:
     files = MemoryFiles()
     directory = LogDirectory.open("data", files=files, config=BrokerConfig())
     directory.create_topic("t", 1)
@@ -107,7 +109,7 @@ def test_it_is_found_and_repaired(name: str) -> None:
     directory.close()
 
 
-def test_what_compaction_leaves_is_readable() -> None:
+def test_compacted_batches_are_readable() -> None:
     log = new_log(config=COMPACTED)
     for number in range(60):
         rows = [(f"k{(number + each) % 7}", f"{number:030}") for each in range(3)]
@@ -118,14 +120,14 @@ def test_what_compaction_leaves_is_readable() -> None:
     assert {unreadable_reason(batch) for batch in batches} == {""}
 
 
-def test_a_count_below_zero_is_told() -> None:
+def test_a_negative_record_count_is_unreadable() -> None:
     header = bytearray(encode_batch([(1, b"k", b"", ())]))
     header[57:61] = (-1).to_bytes(4, signed=True)
     assert "claims -1 records" in unreadable_reason(RecordBatch(sealed(header)))
 
 
 class ReadOnly(MemoryFiles):
-    """A file system that takes no writes."""
+    """A file system that refuses locks, as a read-only one does."""
 
     error = errno.EROFS
 
@@ -134,7 +136,7 @@ class ReadOnly(MemoryFiles):
 
 
 @pytest.mark.parametrize("error", [errno.EROFS, errno.EACCES])
-def test_a_copy_that_is_read_only_is_verified(error: int) -> None:
+def test_a_read_only_file_system_can_be_inspected(error: int) -> None:
     files = ReadOnly()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ReadOnly, "lock", MemoryFiles.lock)
@@ -152,8 +154,8 @@ def test_a_copy_that_is_read_only_is_verified(error: int) -> None:
             repair_partition(inspection, report)
 
 
-def test_a_directory_of_files_that_are_read_only_is_verified(tmp_path: Path) -> None:
-    """With the lock file of a copy, and without one."""
+def test_read_only_files_can_be_inspected(tmp_path: Path) -> None:
+    """The directory has no lock file, and none can be created."""
     path = tmp_path / "data"
     directory = LogDirectory.open(str(path), config=BrokerConfig())
     directory.create_topic("t", 1)

@@ -25,7 +25,7 @@ COUNT_AT = 57
 
 
 def changed(data: bytes, at: int, layout: str, value: int) -> bytearray:
-    """The batch with one field changed and a CRC that says it is right so."""
+    """Return the batch with one field changed and a matching CRC."""
     changed_data = bytearray(data)
     struct.pack_into(layout, changed_data, at, value)
     struct.pack_into(">I", changed_data, 17, crc32c(changed_data[ATTRIBUTES_AT:]))
@@ -38,24 +38,24 @@ def code_of(data: bytes | bytearray) -> int:
     return caught.value.code
 
 
-def test_whole_sound_batches_are_taken() -> None:
+def test_sound_batches_are_accepted() -> None:
     taken = validate(bytearray(batch(2) + batch(3)), max_message_bytes=1000)
     assert [found.record_count for found in taken] == [2, 3]
 
 
 @pytest.mark.parametrize("missing", [1, 20, HEADER_BYTES + 10])
-def test_a_cut_off_batch_is_refused(missing: int) -> None:
+def test_a_truncated_batch_is_refused(missing: int) -> None:
     for data in (batch(3)[:-missing], batch() + batch(3)[:-missing]):
         with pytest.raises(CorruptMessage):
             validate(bytearray(data), max_message_bytes=1000)
 
 
 def test_an_empty_records_field_is_an_invalid_record() -> None:
-    """As in Kafka: `CORRUPT_MESSAGE` would make clients send it again."""
+    """As in Kafka: with `CORRUPT_MESSAGE`, clients would send it again."""
     assert code_of(b"") == INVALID_RECORD
 
 
-def test_bytes_that_changed_on_the_way_are_refused() -> None:
+def test_a_batch_with_a_wrong_checksum_is_refused() -> None:
     data = bytearray(batch())
     data[-1] ^= 1
     with pytest.raises(CorruptMessage, match="CRC"):
@@ -69,7 +69,7 @@ def test_a_batch_may_be_as_large_as_the_topic_allows() -> None:
         validate(bytearray(data), max_message_bytes=len(data) - 1)
 
 
-def test_what_a_client_must_not_send_is_refused() -> None:
+def test_header_fields_reserved_for_the_broker_are_refused() -> None:
     data = batch(2)
     assert code_of(changed(data, 16, ">b", 1)) == INVALID_RECORD
     assert code_of(changed(data, COUNT_AT, ">i", 3)) == INVALID_RECORD
@@ -81,13 +81,13 @@ def test_what_a_client_must_not_send_is_refused() -> None:
     assert code_of(changed(data, ATTRIBUTES_AT, ">h", 5)) == UNSUPPORTED_COMPRESSION_TYPE
 
 
-def test_an_idempotent_producer_numbers_its_batches_and_sends_one_at_a_time() -> None:
+def test_an_idempotent_producer_sends_one_numbered_batch() -> None:
     assert code_of(batch(producer=(1, 0, -1))) == INVALID_RECORD
     assert code_of(batch(producer=(1, -1, 0))) == INVALID_RECORD
     assert code_of(batch(producer=(1, 0, 0)) + batch(producer=(1, 0, 1))) == INVALID_RECORD
 
 
-def test_copies_continue_the_log() -> None:
+def test_replicated_batches_must_continue_the_log() -> None:
     data = bytearray(batch(2))
     place_batch(data, 10, 0)
     assert validate_copies(data, next_offset=10)[0].next_offset == 12
@@ -96,13 +96,13 @@ def test_copies_continue_the_log() -> None:
             validate_copies(data, next_offset=other)
 
 
-def test_copies_may_hold_control_records() -> None:
+def test_replicated_batches_may_hold_control_records() -> None:
     data = changed(encode_batch([(0, b"k", b"v", ())]), ATTRIBUTES_AT, ">h", 0x20)
     assert validate_copies(data, next_offset=0)[0].is_control
 
 
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
-def test_a_log_s_own_time_is_written_into_batches(codec: Compression) -> None:
+def test_log_append_time_is_written_into_batches(codec: Compression) -> None:
     sent = encode_batch([(5, None, b"a", ()), (900, None, b"b", ())], codec=codec)
     data = bytearray(sent + sent)
     stamped = stamp(data, validate(data, max_message_bytes=1000), wall_ms=700)

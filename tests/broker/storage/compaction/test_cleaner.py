@@ -1,4 +1,4 @@
-"""The cleaner: what it takes up when, how fast, and what it does about trouble."""
+"""The cleaner: which log it cleans when, how fast, and how it handles errors."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ RUNS_MAX = 10_000
 
 
 class SteppingClock(ManualClock):
-    """A millisecond passes whenever somebody looks, so that a slice has few steps."""
+    """A clock that advances by 1 ms at each look, so that a slice has few steps."""
 
     def now_ms(self) -> int:
         self.advance(1)
         return super().now_ms()
 
 
-class CleaningResult:
-    """A data directory in memory with its cleaner, driven by hand."""
+class CleanerHarness:
+    """A data directory in memory with its cleaner, run by the test."""
 
     def __init__(self, config: BrokerConfig = CONFIG, clock: ManualClock | None = None) -> None:
         self.files = MemoryFiles()
@@ -77,12 +77,12 @@ class CleaningResult:
         return self.files.list(f"/data/{self.folder(topic)}")
 
     def run_until(self, done: Callable[[], bool]) -> None:
-        """Call the cleaner whenever it wants to be called."""
+        """Run the cleaner at its due times until the condition holds."""
         for _ in range(RUNS_MAX):
             if done():
                 return
             self.run()
-        raise AssertionError("that never happens")
+        raise AssertionError(f"the condition did not hold after {RUNS_MAX} runs")
 
     def run(self) -> None:
         due_ms = self.cleaner.next_due_ms
@@ -114,8 +114,8 @@ def is_clean(log: PartitionLog) -> Callable[[], bool]:
     return lambda: log.cleaned.read() > 0
 
 
-def test_what_is_compacted_keeps_the_last_values_and_its_old_files_go_later() -> None:
-    here = CleaningResult()
+def test_compaction_keeps_last_values_and_retires_old_files() -> None:
+    here = CleanerHarness()
     log = here.topic(file_delete_delay_ms="5000")
     fill(log)
     values, before = seen(log), len(read_records(log))
@@ -136,8 +136,8 @@ def test_what_is_compacted_keeps_the_last_values_and_its_old_files_go_later() ->
     assert seen(log) == values
 
 
-def test_batches_that_can_not_be_read_are_counted() -> None:
-    here = CleaningResult()
+def test_unreadable_batches_are_counted() -> None:
+    here = CleanerHarness()
     log = here.topic()
     for data in (SPOILED["plain"], SPOILED["zstd"]):
         force(log, data)
@@ -147,8 +147,8 @@ def test_batches_that_can_not_be_read_are_counted() -> None:
     assert here.cleaner.unreadable_batches == 2
 
 
-def test_an_idle_cleaner_looks_again_after_its_back_off() -> None:
-    here = CleaningResult()
+def test_an_idle_cleaner_checks_again_after_its_back_off() -> None:
+    here = CleanerHarness()
     log = here.topic()
     here.run()
     assert here.cleaner.next_due_ms == here.clock.now_ms() + BACKOFF_MS
@@ -159,10 +159,10 @@ def test_an_idle_cleaner_looks_again_after_its_back_off() -> None:
     here.run_until(is_clean(log))
 
 
-def test_no_more_is_read_and_written_in_a_second_than_allowed() -> None:
+def test_the_cleaner_keeps_to_its_bytes_per_second() -> None:
     def took_ms(bytes_per_second: int) -> tuple[int, int]:
         config = replace(CONFIG, log_cleaner_io_max_bytes_per_second=bytes_per_second)
-        here = CleaningResult(config, SteppingClock(WALL_MS))
+        here = CleanerHarness(config, SteppingClock(WALL_MS))
         log = here.topic()
         fill(log, 200)
         size_bytes, begun_ms = log.size_bytes, here.clock.now_ms()
@@ -172,13 +172,13 @@ def test_no_more_is_read_and_written_in_a_second_than_allowed() -> None:
     free_ms, _ = took_ms(2**63 - 1)
     for bytes_per_second in (10_000, 40_000):
         bound_ms, size_bytes = took_ms(bytes_per_second)
-        # What is dirty is read twice, and what is left of it is written.
+        # Dirty segments are read twice, and their remaining records are written.
         least_ms = 2 * size_bytes * 1000 // bytes_per_second
         assert least_ms * 0.9 < bound_ms < 2 * least_ms + free_ms
 
 
-def test_after_a_slice_others_have_as_long() -> None:
-    here = CleaningResult(clock=SteppingClock(WALL_MS))
+def test_the_cleaner_pauses_as_long_as_a_slice_took() -> None:
+    here = CleanerHarness(clock=SteppingClock(WALL_MS))
     fill(here.topic(), 200)
     paused_ms = []
     for _ in range(50):
@@ -194,13 +194,13 @@ def test_after_a_slice_others_have_as_long() -> None:
     assert max(paused_ms) >= SLICE_MS - 1
 
 
-def test_the_dirtiest_log_is_next_and_what_is_hardly_dirty_is_not_touched() -> None:
-    here = CleaningResult()
+def test_the_dirtiest_log_is_cleaned_first() -> None:
+    here = CleanerHarness()
     half, whole = here.topic("half"), here.topic("whole")
     fill(half)
     here.run_until(is_clean(half))
     clean_offset = half.cleaned.read()
-    # All of it stays, so that it is not dirtier than what is new.
+    # All keys are new, so all records stay and the log does not become the dirtiest.
     fill(half, 60, keys=60)
     here.run_until(lambda: half.cleaned.read() > clean_offset)
     clean_offset = half.cleaned.read()
@@ -215,8 +215,8 @@ def test_the_dirtiest_log_is_next_and_what_is_hardly_dirty_is_not_touched() -> N
     here.run_until(lambda: half.cleaned.read() > clean_offset)
 
 
-def test_what_is_young_waits_for_its_lag() -> None:
-    here = CleaningResult()
+def test_young_records_wait_for_their_minimum_lag() -> None:
+    here = CleanerHarness()
     log = here.topic(min_compaction_lag_ms="60000")
     fill(log)
     here.run_for(50_000)
@@ -225,8 +225,8 @@ def test_what_is_young_waits_for_its_lag() -> None:
     assert log.cleaned.read() > 0
 
 
-def test_what_is_old_does_not_wait_until_enough_is_dirty() -> None:
-    here = CleaningResult()
+def test_old_records_are_compacted_at_any_dirty_ratio() -> None:
+    here = CleanerHarness()
     log = here.topic(min_cleanable_dirty_ratio="0.9", max_compaction_lag_ms="600000")
     fill(log, 60, keys=60)
     here.run_until(is_clean(log))
@@ -238,10 +238,10 @@ def test_what_is_old_does_not_wait_until_enough_is_dirty() -> None:
     assert log.cleaned.read() > clean_offset
 
 
-def test_a_log_whose_disk_refuses_is_left_alone_for_a_while(
+def test_a_log_on_a_full_disk_is_retried_after_a_back_off(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    here = CleaningResult()
+    here = CleanerHarness()
     log = here.topic()
     fill(log)
     values, names = seen(log), here.names()
@@ -260,10 +260,10 @@ def test_a_log_whose_disk_refuses_is_left_alone_for_a_while(
     assert len([r for r in caplog.records if r.levelname == "WARNING"]) == 1
 
 
-def test_a_damaged_log_is_told_once_and_left_alone_and_the_others_are_not(
+def test_a_damaged_log_is_logged_once_and_skipped(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    here = CleaningResult()
+    here = CleanerHarness()
     damaged, other = here.topic("damaged"), here.topic("other")
     fill(damaged, 80)
     fill(other)
@@ -277,13 +277,13 @@ def test_a_damaged_log_is_told_once_and_left_alone_and_the_others_are_not(
     assert damaged.cleaned.read() == 0
     assert here.names("damaged") == names
     assert read_file(here.files, path) == data
-    told = [record for record in caplog.records if "is not compacted" in record.message]
-    assert [record.levelname for record in told] == ["ERROR"]
+    logged = [record for record in caplog.records if "is not compacted" in record.message]
+    assert [record.levelname for record in logged] == ["ERROR"]
     assert path in caplog.text
 
 
-def test_it_stops_when_it_is_switched_off_and_leaves_nothing_behind() -> None:
-    here = CleaningResult(clock=SteppingClock(WALL_MS))
+def test_disabling_the_cleaner_abandons_its_work() -> None:
+    here = CleanerHarness(clock=SteppingClock(WALL_MS))
     log = here.topic()
     fill(log, 200)
     names = here.names()
@@ -296,10 +296,10 @@ def test_it_stops_when_it_is_switched_off_and_leaves_nothing_behind() -> None:
     assert log.cleaned.read() == 0
 
 
-def test_a_log_that_loses_its_head_meanwhile_is_compacted_the_next_time(
+def test_a_log_trimmed_during_a_cleaning_is_compacted_next_time(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    here = CleaningResult(clock=SteppingClock(WALL_MS))
+    here = CleanerHarness(clock=SteppingClock(WALL_MS))
     log = here.topic()
     fill(log, 200)
     here.run_until(lambda: any(name.endswith(".cleaned") for name in here.names()))
@@ -318,8 +318,8 @@ def seen_from(log: PartitionLog, offset: int) -> dict[bytes | None, bytes | None
     return {record.key: record.value for record in read_records(log, offset)}
 
 
-def test_a_topic_that_is_deleted_meanwhile_is_no_trouble(caplog: pytest.LogCaptureFixture) -> None:
-    here = CleaningResult(clock=SteppingClock(WALL_MS))
+def test_a_topic_deleted_during_a_cleaning_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    here = CleanerHarness(clock=SteppingClock(WALL_MS))
     fill(here.topic(), 200)
     other = here.topic("other", min_cleanable_dirty_ratio="0")
     fill(other, 10)
@@ -330,11 +330,11 @@ def test_a_topic_that_is_deleted_meanwhile_is_no_trouble(caplog: pytest.LogCaptu
     assert not [name for name in here.files.list("/data") if name.endswith(".deleted")]
 
 
-def test_a_log_that_is_deleted_while_it_is_left_alone_is_not_held_for_ever(
+def test_a_log_deleted_during_its_back_off_is_garbage_collected(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.CRITICAL, "streamlog")  # What is told holds who has failed.
-    here = CleaningResult()
+    caplog.set_level(logging.CRITICAL, "streamlog")  # A log line would keep the log alive.
+    here = CleanerHarness()
     fill(here.topic())
     here.files.fail_next_write(errno.ENOSPC)
     here.run()
@@ -344,8 +344,8 @@ def test_a_log_that_is_deleted_while_it_is_left_alone_is_not_held_for_ever(
     assert log() is None
 
 
-def test_what_is_swapped_counts_though_the_process_ends_before_it_is_named() -> None:
-    here = CleaningResult(clock=SteppingClock(WALL_MS))
+def test_a_swapped_segment_counts_before_it_is_renamed() -> None:
+    here = CleanerHarness(clock=SteppingClock(WALL_MS))
     log = here.topic()
     fill(log, 200)
     values = seen(log)
@@ -360,9 +360,9 @@ def test_what_is_swapped_counts_though_the_process_ends_before_it_is_named() -> 
     assert not [name for name in here.names() if name.endswith(".deleted")]
 
 
-def test_jobs_are_done_by_the_thread_and_nothing_else_meanwhile() -> None:
+def test_the_cleaner_waits_while_a_job_runs_in_the_thread() -> None:
     async def main() -> None:
-        here = CleaningResult()
+        here = CleanerHarness()
         log = here.topic()
         fill(log, 100)
         values = seen(log)

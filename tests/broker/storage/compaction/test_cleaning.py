@@ -1,4 +1,4 @@
-"""A compacted log against a model: what a reader sees is the last value of each key."""
+"""A compacted log, compared with a model: a reader sees the last value of each key."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ COMPACTED = TopicConfig(
 MEMORY_BYTES = 1 << 20
 
 
-def dirt(log: PartitionLog, *, wall_ms: int = 0) -> Dirtiness:
-    """What there is to clean, all of it being on disk."""
+def flushed_dirtiness(log: PartitionLog, *, wall_ms: int = 0) -> Dirtiness:
+    """Flush the log; return what there is to clean."""
     log.flush()
     sealed = log.sealed_segments(before_offset=log.log_end_offset)
     return dirtiness(
@@ -65,7 +65,7 @@ def clean(
     log: PartitionLog, *, wall_ms: int = 0, memory_bytes: int = MEMORY_BYTES
 ) -> CleaningResult | None:
     """Compact the log, if there is anything to compact."""
-    dirty = dirt(log, wall_ms=wall_ms)
+    dirty = flushed_dirtiness(log, wall_ms=wall_ms)
     if not dirty.dirty_bytes:
         return None
     cleaning = Cleaning(log, dirty, memory_bytes=memory_bytes, wall_ms=wall_ms)
@@ -106,7 +106,7 @@ def ended(log: PartitionLog, kind: int, producer_id: int, epoch: int = 0) -> Non
 
 
 def seen(log: PartitionLog) -> dict[bytes | None, bytes]:
-    """The last values, for a reader from the start to the end."""
+    """Return the last value of each key, for a reader of the whole log."""
     values: dict[bytes | None, bytes] = {}
     for record in read_records(log):
         if record.value is None:
@@ -123,8 +123,8 @@ def filled(config: TopicConfig = COMPACTED, *, batches: int = 40) -> PartitionLo
     return log
 
 
-def test_a_time_mark_stays_at_its_place() -> None:
-    """There are some if the topic was not compacted before."""
+def test_a_time_mark_keeps_its_offset() -> None:
+    """A topic has time marks from the time before it was compacted."""
     log = filled(batches=1)
     log.mark_time(5_000, now_ms=0)
     for number in range(40):
@@ -145,7 +145,7 @@ class Model:
         self.records: list[LogRecord] = []
         self.aborted: set[int] = set()
         self.met: dict[int, int] = {}
-        """When a cleaning has first met a tombstone."""
+        """The time when a cleaning first saw a tombstone, by its offset."""
 
     def values(self, start_offset: int) -> dict[bytes | None, bytes]:
         values: dict[bytes | None, bytes] = {}
@@ -160,7 +160,7 @@ class Model:
 
 
 class History:
-    """A log, its model, and the time."""
+    """A log, its model, and the wall-clock time."""
 
     def __init__(self, config: TopicConfig) -> None:
         self.files = MemoryFiles()
@@ -172,7 +172,7 @@ class History:
         self.sequences: dict[int, int] = {}
         self.epochs: dict[int, int] = {}
         self.last: dict[int, tuple[bytes, int]] = {}
-        """The last batch of a producer, and where it is."""
+        """The last batch of each producer, and its offset."""
         self.open: dict[int, list[int]] = {}
 
     def append(self, pairs: Pairs, codec: Compression) -> None:
@@ -186,19 +186,19 @@ class History:
         self.last[producer_id] = (data, self._append(pairs, data))
 
     def append_again(self, producer_id: int) -> None:
-        """A batch comes twice: the log remembers it, though its records may be gone."""
+        """Append a producer's last batch again: a duplicate, even if its records are gone."""
         if producer_id not in self.last:
             return
         data, offset = self.last[producer_id]
         if offset < self.start_offset:
-            return  # Nothing need be left of it.
+            return  # The log may have forgotten it.
         end_offset = self.log.log_end_offset
         result = self.log.append(data, now_ms=0, wall_ms=self.wall_ms)
         assert (result.duplicate, result.base_offset) == (True, offset)
         assert self.log.log_end_offset == end_offset
 
     def delete(self, part: int) -> None:
-        """Delete records, of twelve parts that there are so many."""
+        """Delete `part` twelfths of the records."""
         left = self.log.log_end_offset - self.start_offset
         self.log.advance_start(self.start_offset + left * part // 12)
         self._retire()
@@ -237,7 +237,7 @@ class History:
         ended(self.log, kind, producer_id, self.epochs.get(producer_id, 0))
 
     def fence(self, producer_id: int, offset: int) -> None:
-        """Some transactions are aborted by their coordinator, which bumps the epoch."""
+        """Bump the epoch in every third abort, as a coordinator's abort does."""
         if offset % 3 == 0:
             self.epochs[producer_id] = self.epochs.get(producer_id, 0) + 1
             self.sequences[producer_id] = 0
@@ -258,13 +258,13 @@ class History:
         self._check_removed(before, after, result.end_offset)
 
     def clean_meanwhile(self, count: int, happens: Callable[[], None]) -> None:
-        """A cleaning in which something happens after so many steps."""
-        dirty = dirt(self.log, wall_ms=self.wall_ms)
+        """Clean the log, and call `happens` after `count` steps."""
+        dirty = flushed_dirtiness(self.log, wall_ms=self.wall_ms)
         steps = Cleaning(self.log, dirty, memory_bytes=MEMORY_BYTES, wall_ms=self.wall_ms).steps()
         for _ in islice(steps, count):
             pass
         happens()
-        with suppress(UnknownTopicOrPartition):  # What it was at is gone.
+        with suppress(UnknownTopicOrPartition):  # Its segment is gone.
             for _ in steps:
                 pass
 
@@ -290,13 +290,13 @@ class History:
                 assert offset in after
 
     def data(self) -> list[LogRecord]:
-        """All records that are no markers."""
+        """Return all records but the markers."""
         batches = read_batches(self.log, self.start_offset)
         records = [r for batch in batches if not batch.is_control for r in batch.records()]
         return [record for record in records if record.offset >= self.start_offset]
 
     def reopen(self, *, kill: bool, remember: bool = True) -> None:
-        """Without `remember` nothing tells of the producers but the log."""
+        """Reopen the log; without `remember`, its producer snapshots are removed."""
         if kill:
             self.files.crash(keep_bytes=None)
         else:
@@ -324,7 +324,7 @@ class History:
         stable = min([offset, *(each[0] for each in self.open.values())])
         left = [record for record in self.data() if record.offset not in self.model.aborted]
         if stable >= self.start_offset:
-            # Else a transaction has lost its beginning: a restart may know it by what is left.
+            # Else a transaction has lost its first records, and a restart may still know the rest.
             seen = committed(self.log, self.start_offset)
             assert seen == [(r.offset, r.value or b"") for r in left if r.offset < stable]
         self.check_producers()
@@ -338,7 +338,7 @@ class History:
         assert values == self.model.values(self.start_offset)
 
     def check_producers(self) -> None:
-        """What is known of producers can still be told from the log, if it is all there."""
+        """Compare the producer states with a replay, if no records were deleted."""
         log = self.log
         if self.start_offset:
             return
@@ -399,7 +399,7 @@ CONFIGS = st.builds(
 def test_a_reader_sees_the_last_value_of_every_key(steps: list[Step], config: TopicConfig) -> None:
     history = History(config)
     for step in steps:
-        go_on(history, step)
+        run_step(history, step)
         history.wall_ms += 1
     history.clean(MEMORY_BYTES)
     history.reopen(kill=True)
@@ -408,7 +408,7 @@ def test_a_reader_sees_the_last_value_of_every_key(steps: list[Step], config: To
         history.append_again(producer_id)
 
 
-def go_on(history: History, step: Step) -> None:
+def run_step(history: History, step: Step) -> None:
     kind, pairs, number = step
     codec, producer_id = Compression(number % 5), number % 3
     match kind:
@@ -452,7 +452,7 @@ def tidy_up(history: History, step: Step) -> None:
 # ---- one by one ----
 
 
-def test_no_key_is_twice_in_what_is_clean_and_offsets_stay() -> None:
+def test_a_clean_log_has_each_key_once_at_its_offset() -> None:
     log = filled()
     before = {record.offset: record for record in read_records(log)}
     end_offset, values = log.log_end_offset, seen(log)
@@ -466,7 +466,7 @@ def test_no_key_is_twice_in_what_is_clean_and_offsets_stay() -> None:
     assert result.after_bytes < result.before_bytes / 3
 
 
-def test_small_segments_become_one() -> None:
+def test_small_segments_are_merged() -> None:
     log = filled(batches=80)
     files = log_files(files_of(log))
     clean(log)
@@ -478,10 +478,10 @@ def test_small_segments_become_one() -> None:
     assert merged > files[5]
 
 
-def test_what_is_clean_is_not_rewritten_in_vain() -> None:
+def test_a_clean_log_is_not_due() -> None:
     log = filled()
     clean(log)
-    dirty = dirt(log)
+    dirty = flushed_dirtiness(log)
     assert (dirty.dirty_bytes, dirty.first_dirty_offset) == (0, dirty.end_offset)
     assert not dirty.due(COMPACTED)
 
@@ -502,7 +502,7 @@ def test_a_batch_keeps_its_codec_offsets_and_sequence(codec: Compression) -> Non
     assert (first.record_count, first.max_timestamp_ms) == (5, 64)
 
 
-def test_every_offset_can_be_read_from_and_times_looked_up() -> None:
+def test_every_offset_and_timestamp_is_found_after_compaction() -> None:
     log = filled(batches=80)
     clean(log)
     for each in (log, reopened(files_of(log), config=COMPACTED)):
@@ -519,7 +519,7 @@ def test_every_offset_can_be_read_from_and_times_looked_up() -> None:
             assert found_at == (at_least[0].offset, at_least[0].timestamp_ms)
 
 
-def test_the_newest_record_is_found_though_newer_ones_are_gone() -> None:
+def test_max_timestamp_ignores_removed_records() -> None:
     log = new_log(config=COMPACTED)
     log.append(keyed(("a", "1"), timestamp_ms=9_000, producer=(7, 0, 0)), now_ms=0)
     for _ in range(30):
@@ -530,7 +530,7 @@ def test_the_newest_record_is_found_though_newer_ones_are_gone() -> None:
     assert log.max_timestamp() == reopened(files_of(log), config=COMPACTED).max_timestamp()
 
 
-def test_a_tombstone_stays_for_its_time_after_it_was_met() -> None:
+def test_a_tombstone_stays_for_delete_retention_ms() -> None:
     log = new_log(config=COMPACTED)
     log.append(keyed(("a", "1"), ("b", "1")), now_ms=0)
     log.append(keyed(("a", None), timestamp_ms=77), now_ms=0)
@@ -550,7 +550,7 @@ def test_a_tombstone_stays_for_its_time_after_it_was_met() -> None:
     assert not again(50_000 + RETENTION_MS)
 
 
-def test_the_last_sequence_of_a_producer_outlives_its_records() -> None:
+def test_a_producers_last_sequence_survives_compaction() -> None:
     log = new_log(config=COMPACTED)
     for sequence in range(4):
         log.append(keyed(("a", "1"), producer=(7, 2, sequence)), now_ms=0)
@@ -568,7 +568,7 @@ def test_the_last_sequence_of_a_producer_outlives_its_records() -> None:
     assert not log.append(keyed(("a", "1"), producer=(7, 2, 4)), now_ms=0).duplicate
 
 
-def test_what_is_too_young_stays() -> None:
+def test_records_younger_than_the_lag_stay() -> None:
     config = replace(COMPACTED, min_compaction_lag_ms=100)
     log = new_log(config=config)
     for number in range(60):
@@ -581,14 +581,14 @@ def test_what_is_too_young_stays() -> None:
     assert 0 < result.end_offset <= 31
 
 
-def test_an_overdue_log_is_due_however_little_is_dirty() -> None:
+def test_a_log_past_its_maximum_lag_is_due() -> None:
     config = replace(COMPACTED, max_compaction_lag_ms=500, min_cleanable_dirty_ratio=1.0)
     log = filled(config)
-    assert not dirt(log, wall_ms=400).due(config)
-    assert dirt(log, wall_ms=600).due(config)
+    assert not flushed_dirtiness(log, wall_ms=400).due(config)
+    assert flushed_dirtiness(log, wall_ms=600).due(config)
 
 
-def test_a_map_that_is_too_small_takes_several_cleanings() -> None:
+def test_a_small_key_map_takes_several_cleanings() -> None:
     log = new_log(config=COMPACTED)
     for number in range(120):
         log.append(keyed((f"key-{number % 40}", "2" * 30)), now_ms=0)
@@ -600,7 +600,7 @@ def test_a_map_that_is_too_small_takes_several_cleanings() -> None:
     assert ends == sorted(set(ends))
 
 
-def test_a_batch_with_more_keys_than_the_map_holds_does_not_stop_the_log() -> None:
+def test_a_batch_with_more_keys_than_the_map_is_passed() -> None:
     log = new_log(config=replace(COMPACTED, segment_bytes=4096))
     for _ in range(3):
         log.append(keyed(*[(f"key-{number}", "v") for number in range(100)]), now_ms=0)
@@ -611,7 +611,7 @@ def test_a_batch_with_more_keys_than_the_map_holds_does_not_stop_the_log() -> No
     assert log.cleaned.read() == 300
 
 
-def test_a_marker_goes_after_its_data() -> None:
+def test_a_marker_is_removed_after_its_data() -> None:
     log = new_log(config=COMPACTED)
     begun(log, keyed(("a", "1"), producer=(7, 0, 0), transactional=True))
     ended(log, COMMIT, 7)
@@ -629,7 +629,7 @@ def test_a_marker_goes_after_its_data() -> None:
     assert markers(11 * RETENTION_MS) == 0
 
 
-def test_an_open_transaction_is_not_passed() -> None:
+def test_compaction_stops_at_an_open_transaction() -> None:
     log = new_log(config=COMPACTED)
     log.append(keyed(("a", "0")), now_ms=0)
     log.append(keyed(("a", "1")), now_ms=0)
@@ -642,7 +642,7 @@ def test_an_open_transaction_is_not_passed() -> None:
     assert [record.offset for record in read_records(log)][:3] == [1, 2, 3]
 
 
-def test_a_damaged_segment_is_left_as_it_is() -> None:
+def test_a_damaged_segment_stays_unchanged() -> None:
     log = filled()
     path = log_files(files_of(log))[1]
     data = bytearray(read_file(files_of(log), path))
@@ -654,20 +654,20 @@ def test_a_damaged_segment_is_left_as_it_is() -> None:
     assert log_files(files_of(log), ".cleaned") == []
 
 
-def test_a_log_that_is_deleted_meanwhile_ends_its_cleaning() -> None:
+def test_deleting_a_log_ends_its_cleaning() -> None:
     log = filled()
-    steps = Cleaning(log, dirt(log), memory_bytes=MEMORY_BYTES, wall_ms=0).steps()
+    steps = Cleaning(log, flushed_dirtiness(log), memory_bytes=MEMORY_BYTES, wall_ms=0).steps()
     next(steps)
     log.discard()
     with pytest.raises(UnknownTopicOrPartition):
         list(steps)
 
 
-def test_a_cleaning_that_is_given_up_leaves_nothing_behind() -> None:
+def test_an_abandoned_cleaning_leaves_no_files() -> None:
     log = filled()
     names = files_of(log).list("data/p-0")
     for count in range(1, 60, 7):
-        steps = Cleaning(log, dirt(log), memory_bytes=MEMORY_BYTES, wall_ms=0).steps()
+        steps = Cleaning(log, flushed_dirtiness(log), memory_bytes=MEMORY_BYTES, wall_ms=0).steps()
         for _ in range(count):
             next(steps, None)
         steps.close()
@@ -676,11 +676,11 @@ def test_a_cleaning_that_is_given_up_leaves_nothing_behind() -> None:
         assert files_of(log).list("data/p-0") == names
 
 
-def test_batches_that_come_between_two_steps_are_kept() -> None:
+def test_appends_during_a_cleaning_are_kept() -> None:
     log = filled()
     values = seen(log)
     for number, _ in enumerate(
-        Cleaning(log, dirt(log), memory_bytes=MEMORY_BYTES, wall_ms=0).steps()
+        Cleaning(log, flushed_dirtiness(log), memory_bytes=MEMORY_BYTES, wall_ms=0).steps()
     ):
         log.append(keyed((f"new-{number}", "v" * 100)), now_ms=0)
         values[b"new-%d" % number] = b"v" * 100
@@ -688,7 +688,7 @@ def test_batches_that_come_between_two_steps_are_kept() -> None:
     assert seen(reopened(files_of(log), config=COMPACTED)) == values
 
 
-def test_a_record_without_a_key_is_refused_where_keys_are_what_counts() -> None:
+def test_a_compacted_topic_refuses_records_without_a_key() -> None:
     data = encode_batch([(0, b"a", b"1", ()), (0, None, b"2", ())], codec=Compression.GZIP)
     log = new_log(config=COMPACTED)
     with pytest.raises(LogError, match="record 1 of a batch was refused: it has no key") as refused:

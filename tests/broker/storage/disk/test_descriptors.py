@@ -13,7 +13,7 @@ from streamlog.broker.storage.disk.descriptors import DESCRIPTORS_PER_CONNECTION
 
 
 @given(st.integers(256, 2**20), st.integers(0, 100))
-def test_all_shares_together_fit_the_limit(limit: int, taken: int) -> None:
+def test_all_shares_together_stay_within_the_limit(limit: int, taken: int) -> None:
     found = shares(limit, taken)
     connections = found.connections * DESCRIPTORS_PER_CONNECTION + found.backlog
     files = found.open_logs + found.mappings + found.reads
@@ -26,7 +26,7 @@ def test_even_the_smallest_limit_allows_one_of_each(limit: int) -> None:
     assert min(shares(limit)[1:]) >= 1
 
 
-def test_the_limits_of_most_systems_allow_the_connections_of_the_defaults() -> None:
+def test_common_limits_allow_the_default_number_of_connections() -> None:
     assert shares(65_536).connections >= BrokerConfig().connections.max_connections
 
 

@@ -1,4 +1,4 @@
-"""The reserve gives small files room on a full disk, and is made again when there is some."""
+"""The reserve gives small files room on a full disk, and is renewed once there is room."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from streamlog.broker.storage.disk.memory_files import MemoryFiles
 
 @pytest.fixture
 def files() -> MemoryFiles:
-    """A disk with a reserve, and not a byte besides."""
+    """A disk that its reserve fills."""
     found = MemoryFiles()
     found.make_directory("/data")
     found.reserve.hold(found, "/data")
@@ -36,7 +36,7 @@ def test_a_small_file_is_replaced_on_a_full_disk(files: MemoryFiles) -> None:
     assert files.used_bytes() == PIECES * PIECE_BYTES + PIECE_BYTES + 1
 
 
-def test_what_does_not_fit_is_refused_and_the_reserve_is_made_again(files: MemoryFiles) -> None:
+def test_a_file_larger_than_the_reserve_is_refused(files: MemoryFiles) -> None:
     with pytest.raises(OSError, match="No space") as caught:
         replace_file(files, "/data/small", bytes(PIECES * PIECE_BYTES + 1))
     assert caught.value.errno == errno.ENOSPC
@@ -44,7 +44,7 @@ def test_what_does_not_fit_is_refused_and_the_reserve_is_made_again(files: Memor
     assert files.used_bytes() == PIECES * PIECE_BYTES
 
 
-def test_a_reserve_that_was_removed_is_made_again(files: MemoryFiles) -> None:
+def test_a_removed_reserve_is_renewed(files: MemoryFiles) -> None:
     for name in files.list("/data/reserve"):
         files.remove(f"/data/reserve/{name}")
     files.remove("/data/reserve")
@@ -56,13 +56,13 @@ def test_a_reserve_that_was_removed_is_made_again(files: MemoryFiles) -> None:
     assert read_file(files, "/data/small") == b"c" * 1_000
 
 
-def test_without_a_reserve_nothing_is_given_up() -> None:
+def test_without_a_reserve_a_full_disk_refuses_a_file() -> None:
     files = MemoryFiles(capacity_bytes=10)
     with pytest.raises(OSError, match="No space"):
         replace_file(files, "small", bytes(11))
 
 
-def test_it_tells_when_there_is_room_again(files: MemoryFiles) -> None:
+def test_look_is_true_until_the_disk_has_room(files: MemoryFiles) -> None:
     assert not files.reserve.look(files)
     files.reserve.is_short = True
     assert files.reserve.look(files)
@@ -71,7 +71,7 @@ def test_it_tells_when_there_is_room_again(files: MemoryFiles) -> None:
     assert files.used_bytes() == PIECES * PIECE_BYTES, "the probe is removed"
 
 
-def test_a_disk_that_fails_when_it_is_looked_at_has_no_room(
+def test_a_failed_probe_counts_as_no_room(
     files: MemoryFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
     files.capacity_bytes = None

@@ -1,4 +1,4 @@
-"""More logs than files that may stay open: what is written, read and synced is the same."""
+"""Logs write, read and sync correctly with fewer open files than logs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOGS = 5
 
 
 class OneFile:
-    """A holder that knows whether it has its file."""
+    """A holder that records whether its file is open."""
 
     def __init__(self) -> None:
         self.was_used = False
@@ -63,7 +63,7 @@ def logs_of(files: MemoryFiles | OsFiles, path: str, count: int = LOGS) -> list[
 
 @given(st.integers(1, 4), st.lists(st.integers(0, 9), max_size=40))
 def test_the_least_recently_used_files_are_released(most: int, uses: list[int]) -> None:
-    """Against a list in the order of the last additions, as long as nobody marks a use."""
+    """Compared with a list in the order of the last additions; no file is marked as used."""
     held, files = OpenFiles(most), [OneFile() for _ in range(10)]
     order: list[int] = []
     for number in uses:
@@ -82,7 +82,7 @@ def test_the_least_recently_used_files_are_released(most: int, uses: list[int]) 
 
 
 @given(st.integers(2, 5))
-def test_a_file_that_was_used_outlives_one_that_was_not(most: int) -> None:
+def test_a_used_file_stays_open_longer_than_an_unused_one(most: int) -> None:
     held, files = OpenFiles(most), [OneFile() for _ in range(most + 1)]
     for each in files:
         each.is_open = True
@@ -106,9 +106,7 @@ def test_a_file_that_was_used_outlives_one_that_was_not(most: int) -> None:
         max_size=80,
     ),
 )
-def test_logs_are_what_they_would_be_with_every_file_open(
-    most: int, steps: list[tuple[str, int]]
-) -> None:
+def test_logs_work_with_any_number_of_open_files(most: int, steps: list[tuple[str, int]]) -> None:
     files = MemoryFiles(open_logs=most)
     logs = logs_of(files, "data")
     for path in ("", "data"):
@@ -117,7 +115,7 @@ def test_logs_are_what_they_would_be_with_every_file_open(
     synced = [0] * LOGS
     for number, (what, at) in enumerate(steps):
         if what == "append":
-            value = b"%d" % number + b"x" * (number % 7 * 60)  # Some of them begin a segment.
+            value = b"%d" % number + b"x" * (number % 7 * 60)  # Some values begin a segment.
             appended(logs[at], value)
             wanted[at].append(value)
         elif what == "release":
@@ -125,7 +123,7 @@ def test_logs_are_what_they_would_be_with_every_file_open(
         elif what == "read":
             assert values(logs[at]) == wanted[at]
         elif pending := logs[at].begin_sync():
-            files.held.release_all()  # Its handles are its own.
+            files.held.release_all()  # A pending sync has its own handles.
             pending.run()
             logs[at].end_sync(pending)
             synced[at] = len(wanted[at])
@@ -141,7 +139,7 @@ def test_logs_are_what_they_would_be_with_every_file_open(
             assert values(log)[:least] == wanted[number][:least]
 
 
-def test_more_logs_than_descriptors_are_appended_to_and_read(tmp_path: Path) -> None:
+def test_more_logs_than_descriptors_can_be_used(tmp_path: Path) -> None:
     before = open_now()
     files = OsFiles(shares(64)._replace(open_logs=3))
     logs = logs_of(files, str(tmp_path), 40)
@@ -155,7 +153,7 @@ def test_more_logs_than_descriptors_are_appended_to_and_read(tmp_path: Path) -> 
     assert open_now() == before
 
 
-def test_an_open_that_finds_no_descriptor_has_others_give_theirs_back(tmp_path: Path) -> None:
+def test_an_open_without_a_descriptor_releases_other_files(tmp_path: Path) -> None:
     files = OsFiles(shares(1024))
     logs = logs_of(files, str(tmp_path), 8)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -177,7 +175,7 @@ def test_an_open_that_finds_no_descriptor_has_others_give_theirs_back(tmp_path: 
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-def test_a_lack_of_descriptors_is_no_failed_disk(
+def test_a_lack_of_descriptors_is_not_a_failed_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = OsFiles(shares(1024))
@@ -201,7 +199,7 @@ def test_a_lack_of_descriptors_is_no_failed_disk(
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
-def test_what_has_no_descriptor_is_handled_as_what_has_no_room(code: int) -> None:
+def test_a_lack_of_descriptors_counts_as_a_full_disk(code: int) -> None:
     error = directory_error(OSError(code, os.strerror(code)), "data/x.log")
     assert isinstance(error, LogDirectoryFull)
     assert "ulimit -n" in str(error)

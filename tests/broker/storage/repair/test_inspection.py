@@ -1,4 +1,4 @@
-"""A directory is looked through: what was touched is found, mended, and all else is served."""
+"""Inspection and repair: damage is found and repaired, and all sound records are served."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def opened(files: MemoryFiles) -> LogDirectory:
 
 
 class PowerCut(Exception):
-    """The machine is down."""
+    """The machine has lost its power."""
 
 
 class Dying(MemoryFiles):
-    """A disk that loses its power after so many steps."""
+    """A disk that raises `PowerCut` after `steps_left` steps."""
 
     steps_left: int | None = None
 
@@ -70,7 +70,7 @@ class Dying(MemoryFiles):
 
 
 def filled(batches: int = BATCHES, *, files: MemoryFiles | None = None) -> MemoryFiles:
-    """A closed directory with one partition of several segments."""
+    """Return a closed directory with one partition of several segments."""
     files = MemoryFiles() if files is None else files
     directory = opened(files)
     directory.create_topic("t", 1)
@@ -112,7 +112,7 @@ def repair(files: MemoryFiles) -> list[RepairStep]:
 def overwrite(files: MemoryFiles, path: str, data: bytes, position: int = 0) -> None:
     file = files.open(path, writable=True)
     write_whole(file, data, position)
-    file.sync()  # So that damage survives a power cut too.
+    file.sync()  # So that the damage survives a power cut, too.
     file.close()
 
 
@@ -123,7 +123,7 @@ def records(files: MemoryFiles) -> list[LogRecord]:
     return found
 
 
-def cut(files: MemoryFiles, path: str, size_bytes: int) -> None:
+def truncate_file(files: MemoryFiles, path: str, size_bytes: int) -> None:
     file = files.open(path, writable=True)
     file.truncate(size_bytes)
     file.close()
@@ -153,7 +153,7 @@ def served(files: MemoryFiles) -> dict[int, bytes | None]:
         directory.close()
 
 
-def test_a_sound_directory_is_sound() -> None:
+def test_a_sound_directory_has_no_findings() -> None:
     files = filled()
     report = verify(files)
     assert report.findings == ()
@@ -164,7 +164,7 @@ def test_a_sound_directory_is_sound() -> None:
     assert report.counts.records == len(served(files))
 
 
-def test_looking_changes_nothing() -> None:
+def test_an_inspection_changes_nothing() -> None:
     files = filled()
     before = {path: read_file(files, path) for path in paths(files, "")}
     flip(files, paths(files, ".log")[1], 100, 1)
@@ -175,7 +175,7 @@ def test_looking_changes_nothing() -> None:
 
 
 @given(data=st.data())
-def test_a_flipped_bit_is_found_and_mended(data: st.DataObject) -> None:
+def test_a_flipped_bit_is_found_and_repaired(data: st.DataObject) -> None:
     files = filled()
     before = served(files)
     path = data.draw(st.sampled_from(paths(files, ".log")))
@@ -191,7 +191,7 @@ def test_a_flipped_bit_is_found_and_mended(data: st.DataObject) -> None:
     at = position - victim.position
     flip(files, path, position, 1 << data.draw(st.integers(0, 7)))
     if 12 <= at < 16:
-        return  # The leader epoch: no checksum covers it, and it harms no record.
+        return  # The leader epoch: no checksum covers it, and no record depends on it.
     report = verify(files)
     (finding,) = report.findings
     assert finding.kind is FindingKind.DAMAGED
@@ -200,17 +200,17 @@ def test_a_flipped_bit_is_found_and_mended(data: st.DataObject) -> None:
     assert finding.first_offset == victim.batch.base_offset
 
     done = repair(files)
-    (aside,) = paths(files, QUARANTINE_SUFFIX)
-    assert any(aside in each.what for each in done)
-    assert read_file(files, aside) == _flipped_back(victim, files, aside)
+    (quarantined,) = paths(files, QUARANTINE_SUFFIX)
+    assert any(quarantined in each.what for each in done)
+    assert read_file(files, quarantined) == _flipped_back(victim, files, quarantined)
     assert verify(files).findings == ()
     lost = range(victim.batch.base_offset, victim.batch.next_offset)
     assert served(files) == {o: value for o, value in before.items() if o not in lost}
 
 
-def _flipped_back(victim: RawBatch, files: MemoryFiles, aside: str) -> bytes:
-    """All of the batch was set aside, and nothing else."""
-    kept = read_file(files, aside)
+def _flipped_back(victim: RawBatch, files: MemoryFiles, quarantined: str) -> bytes:
+    """Check that all of the batch was quarantined, and nothing else; return it."""
+    kept = read_file(files, quarantined)
     sound = bytes(victim.batch.data)
     different = [n for n, (a, b) in enumerate(zip(kept, sound, strict=True)) if a != b]
     assert len(different) == 1
@@ -218,7 +218,7 @@ def _flipped_back(victim: RawBatch, files: MemoryFiles, aside: str) -> bytes:
 
 
 @given(data=st.data())
-def test_whatever_is_overwritten_or_cut_the_rest_is_served(data: st.DataObject) -> None:
+def test_repair_serves_all_records_outside_the_damage(data: st.DataObject) -> None:
     files = filled()
     before = served(files)
     where = [each for each in placed(files) if isinstance(each, RawBatch)]
@@ -231,7 +231,7 @@ def test_whatever_is_overwritten_or_cut_the_rest_is_served(data: st.DataObject) 
         position = data.draw(st.integers(0, size - 1))
         end = min(position + data.draw(st.integers(1, 300)), size)
         if data.draw(st.booleans()):
-            cut(files, path, position)
+            truncate_file(files, path, position)
             end = 1 << 30
         else:
             overwrite(files, path, bytes(end - position), position)
@@ -249,19 +249,19 @@ def test_whatever_is_overwritten_or_cut_the_rest_is_served(data: st.DataObject) 
     now = served(files)
     untouched = {offset: value for offset, value in before.items() if offset not in touched}
     assert {offset: now.get(offset) for offset in untouched} == untouched
-    # Zeros over zeros change nothing, so less may be lost than was touched; never more.
+    # Zeros over zeros change nothing: fewer records may be lost than were touched, never more.
     assert now.items() <= before.items()
     if now != before:
         assert not report.is_sound
 
 
-def test_a_mended_log_takes_records_where_it_took_them_before() -> None:
+def test_a_repaired_log_continues_at_its_old_end() -> None:
     files = filled()
     directory = opened(files)
     end = directory.log("t", 0).log_end_offset
     directory.close()
     last = [path for path in paths(files, ".log") if read_file(files, path)][-1]
-    cut(files, last, 10)
+    truncate_file(files, last, 10)
     assert kinds(verify(files)) == {FindingKind.DAMAGED}
     repair(files)
     directory = opened(files)
@@ -273,7 +273,7 @@ def test_a_mended_log_takes_records_where_it_took_them_before() -> None:
 
 
 @pytest.mark.parametrize("which", [0, 1, -1])
-def test_a_missing_file_is_told_and_stepped_over(which: int) -> None:
+def test_a_missing_segment_is_found_and_repaired(which: int) -> None:
     files = filled()
     before = served(files)
     path = [path for path in paths(files, ".log") if read_file(files, path)][which]
@@ -290,7 +290,7 @@ def test_a_missing_file_is_told_and_stepped_over(which: int) -> None:
     assert served(files) == {o: value for o, value in before.items() if o not in gone}
 
 
-def test_a_missing_folder_is_told_and_made_anew() -> None:
+def test_a_missing_folder_is_found_and_repaired() -> None:
     files = filled()
     (folder,) = {path.rpartition("/")[0] for path in paths(files, ".log")}
     for name in files.list(folder):
@@ -302,7 +302,7 @@ def test_a_missing_folder_is_told_and_made_anew() -> None:
     assert served(files) == {}
 
 
-def test_an_unfinished_write_is_no_damage_and_set_aside() -> None:
+def test_an_unfinished_write_is_quarantined_and_not_damage() -> None:
     files = filled()
     before = served(files)
     path = [path for path in paths(files, ".log") if read_file(files, path)][-1]
@@ -311,21 +311,21 @@ def test_an_unfinished_write_is_no_damage_and_set_aside() -> None:
     assert kinds(report) == {FindingKind.UNFINISHED}
     assert report.is_sound
     repair(files)
-    (aside,) = paths(files, QUARANTINE_SUFFIX)
-    assert read_file(files, aside) == batch()[:40]
+    (quarantined,) = paths(files, QUARANTINE_SUFFIX)
+    assert read_file(files, quarantined) == batch()[:40]
     assert served(files) == before
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("how", ["flip", "cut", "remove"])
-def test_an_index_is_compared_and_built_anew(suffix: str, how: str) -> None:
+def test_a_damaged_index_is_found_and_rebuilt(suffix: str, how: str) -> None:
     files = filled()
     before = served(files)
     path = next(path for path in paths(files, suffix) if read_file(files, path))
     if how == "flip":
         flip(files, path, 3, 0x40)
     elif how == "cut":
-        cut(files, path, 3)
+        truncate_file(files, path, 3)
     else:
         files.remove(path)
     report = verify(files)
@@ -335,7 +335,7 @@ def test_an_index_is_compared_and_built_anew(suffix: str, how: str) -> None:
     assert served(files) == before
 
 
-def test_a_snapshot_is_checked_and_set_aside() -> None:
+def test_a_damaged_snapshot_is_found_and_quarantined() -> None:
     files = filled()
     path = paths(files, ".snapshot")[0]
     flip(files, path, 8, 1)
@@ -346,7 +346,7 @@ def test_a_snapshot_is_checked_and_set_aside() -> None:
     assert paths(files, QUARANTINE_SUFFIX) == [path + QUARANTINE_SUFFIX]
 
 
-def test_batches_of_a_producer_have_to_be_in_its_order() -> None:
+def test_a_gap_in_a_producers_sequence_is_found() -> None:
     files = filled(1)
     path = next(path for path in paths(files, ".log") if read_file(files, path))
     out_of_order = bytearray(batch(producer=(7, 0, 5)))
@@ -356,11 +356,11 @@ def test_batches_of_a_producer_have_to_be_in_its_order() -> None:
     assert kinds(report) == {FindingKind.ORDER}
     assert "sequence number 5 instead of 1" in report.findings[0].reason
     assert not report.is_sound
-    assert repair(files) == [], "nobody knows what would be right"
+    assert repair(files) == [], "the right order is unknown"
 
 
 @pytest.mark.parametrize("batches", [1, 5, None])
-def test_of_offsets_that_two_files_hold_the_later_file_counts(batches: int | None) -> None:
+def test_of_two_overlapping_segments_the_later_one_counts(batches: int | None) -> None:
     files = filled()
     stored = [path for path in paths(files, ".log") if read_file(files, path)]
     before = {path: read_file(files, path) for path in stored}
@@ -369,24 +369,24 @@ def test_of_offsets_that_two_files_hold_the_later_file_counts(batches: int | Non
     copied = list(split_batches(before[later]))[:batches]
     doubled = b"".join(bytes(each.data) for each in copied)
     if batches is None:
-        doubled += before[stored[3]][:-30]  # and a bit of a third one, cut off
+        doubled += before[stored[3]][:-30]  # and a truncated part of a third segment
     overwrite(files, earlier, doubled, len(before[earlier]))
     report = verify(files)
     assert FindingKind.OVERLAP in kinds(report) or batches is None
     repair(files)
     assert verify(files).findings == ()
     assert {path: read_file(files, path) for path in stored} == before
-    (aside,) = paths(files, QUARANTINE_SUFFIX)
-    assert read_file(files, aside) == doubled
+    (quarantined,) = paths(files, QUARANTINE_SUFFIX)
+    assert read_file(files, quarantined) == doubled
     assert records(files) == held
 
 
-def test_offsets_that_only_the_earlier_of_two_files_holds_are_not_given_up() -> None:
+def test_repair_keeps_an_overlap_that_only_one_segment_holds() -> None:
     files = filled()
     first, second, *others = [path for path in paths(files, ".log") if read_file(files, path)]
     whole = read_file(files, second)
     overwrite(files, first, whole, len(read_file(files, first)))
-    cut(files, second, next(split_batches(whole)).size_bytes)
+    truncate_file(files, second, next(split_batches(whole)).size_bytes)
     for path in others:
         files.remove(path)
     files.remove("data/checkpoints")
@@ -399,11 +399,11 @@ def test_offsets_that_only_the_earlier_of_two_files_holds_are_not_given_up() -> 
     assert paths(files, QUARANTINE_SUFFIX) == []
 
 
-def test_what_is_not_mended_comes_with_advice() -> None:
+def test_every_unrepaired_finding_has_advice() -> None:
     assert set(FindingKind) - REPAIRED_KINDS <= set(ADVICE)
 
 
-def test_beside_a_broker_it_is_read_and_not_mended() -> None:
+def test_a_directory_in_use_is_inspected_but_not_repaired() -> None:
     files = filled()
     directory = opened(files)
     with Inspection.open("data", files=files) as inspection:
@@ -416,14 +416,14 @@ def test_beside_a_broker_it_is_read_and_not_mended() -> None:
     directory.close()
 
 
-def test_while_it_is_looked_through_nobody_opens_it() -> None:
+def test_an_inspection_locks_the_directory() -> None:
     files = filled()
     with Inspection.open("data", files=files), pytest.raises(Exception, match="in use by process"):
         opened(files)
     opened(files).close()
 
 
-def test_what_is_no_directory_of_a_log_is_left_alone() -> None:
+def test_a_folder_that_is_no_data_directory_is_refused() -> None:
     files = MemoryFiles()
     files.make_directory("data")
     with pytest.raises(LogDirectoryLost, match="not a data directory"):
@@ -431,7 +431,7 @@ def test_what_is_no_directory_of_a_log_is_left_alone() -> None:
     assert files.list("data") == []
 
 
-def test_there_has_to_be_such_a_partition() -> None:
+def test_inspecting_an_unknown_partition_raises() -> None:
     with (
         Inspection.open("data", files=filled()) as inspection,
         pytest.raises(UnknownTopicOrPartition, match="no partition 1 of 't'"),
@@ -440,7 +440,7 @@ def test_there_has_to_be_such_a_partition() -> None:
 
 
 @pytest.mark.parametrize("keep_bytes", [0, None])
-def test_mending_survives_a_crash_at_every_step(keep_bytes: int | None) -> None:
+def test_repair_survives_a_crash_at_every_step(keep_bytes: int | None) -> None:
     for steps in range(100):
         files = Dying()
         filled(12, files=files)
@@ -465,14 +465,14 @@ def test_mending_survives_a_crash_at_every_step(keep_bytes: int | None) -> None:
         directory.close()
         if survived:
             return
-    raise AssertionError("mending took more steps than were tried")
+    raise AssertionError("the repair took more steps than the test tried")
 
 
 # ---- transactions ----
 
 
 def with_transactions() -> MemoryFiles:
-    """Every third transaction is aborted; data of the same producer goes on without one."""
+    """Return a log with every third transaction aborted, and a last batch outside of one."""
     files = MemoryFiles()
     directory = opened(files)
     directory.create_topic("t", 1)
@@ -492,7 +492,7 @@ def committed_values(files: MemoryFiles) -> list[bytes]:
     return values
 
 
-def test_transactions_are_sound() -> None:
+def test_a_log_with_transactions_has_no_findings() -> None:
     files = with_transactions()
     assert len(paths(files, ".txnindex")) > 2
     report = verify(files)
@@ -511,12 +511,12 @@ def entry(producer_id: int, first: int, last: int) -> bytes:
         (entry(9, 0, 1), "no marker"),
     ],
 )
-def test_an_index_of_aborted_transactions_is_compared_and_mended(content: bytes, why: str) -> None:
+def test_a_damaged_aborted_index_is_found_and_rebuilt(content: bytes, why: str) -> None:
     files = with_transactions()
     right, before = committed_values(files), paths(files, ".txnindex")
     path = before[0]
     stored = read_file(files, path)
-    cut(files, path, 0)
+    truncate_file(files, path, 0)
     overwrite(files, path, content)
     (finding,) = verify(files).findings
     assert (finding.kind, finding.path) == (FindingKind.INDEX, path)
