@@ -262,7 +262,7 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     (
         "markers as far as they get",
         (
-            "tests/broker/coordinator/transaction/test_transaction_coordinator.py::test_every_marker_arrives_and_never_two_at_once",
+            "tests/broker/coordinator/transaction/test_transaction_coordinator.py::test_every_marker_is_written_and_never_sent_twice_at_once",
             BROKER + "test_transactions.py::test_what_was_decided_is_done_after_a_restart",
         ),
     ),
@@ -287,8 +287,8 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     (
         "a member that is none any more commits",
         (
-            "tests/broker/coordinator/group/test_classic_group.py::test_another_generation_is_fenced",
-            "tests/broker/coordinator/group/test_consumer_group.py::test_another_epoch_is_fenced",
+            "tests/broker/coordinator/group/test_classic_group.py::test_a_wrong_generation_or_member_is_refused",
+            "tests/broker/coordinator/group/test_consumer_group.py::test_a_wrong_member_epoch_is_fenced",
         ),
     ),
     (

@@ -1,4 +1,4 @@
-"""What a broker counts of its cluster, and where it stands."""
+"""ClusterFigures, and the counts of partitions that a broker reports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def changed(before: PartitionRegistration, after: PartitionRegistration) -> list
     return [PartitionChanged(b"t" * 16, "t", 0, before, after)]
 
 
-def test_in_sync_sets_are_counted_by_who_leads() -> None:
+def test_the_leader_counts_isr_shrinks_and_expands() -> None:
     leader, other = ClusterFigures(1), ClusterFigures(2)
     less = replace(WHOLE, isr=(1, 2))
     for figures in (leader, other):
@@ -31,21 +31,21 @@ def test_in_sync_sets_are_counted_by_who_leads() -> None:
     assert (other.isr_shrinks, other.isr_expands) == (0, 0)
 
 
-def test_elections_are_counted_by_who_has_decided() -> None:
+def test_the_deciding_controller_counts_elections() -> None:
     controller, other = ClusterFigures(3), ClusterFigures(2)
     elected = replace(WHOLE, leader=2, leader_epoch=5, isr=(2, 3))
-    nobody = replace(WHOLE, leader=-1, leader_epoch=6)
+    leaderless = replace(WHOLE, leader=-1, leader_epoch=6)
     unclean = replace(WHOLE, leader=3, leader_epoch=7, isr=(3,), last_unclean_epoch=7)
-    for before, after in ((WHOLE, elected), (elected, nobody), (nobody, unclean)):
+    for before, after in ((WHOLE, elected), (elected, leaderless), (leaderless, unclean)):
         controller.on_changes(changed(before, after), 30)
         other.on_changes(changed(before, after), None)
     assert (sum(controller.elections.counts), controller.elections.sum_ms) == (2, 60)
     assert (controller.unclean_elections, other.unclean_elections) == (1, 0)
     assert sum(other.elections.counts) == 0
-    assert other.isr_shrinks == 1  # It led when 3 alone was left.
+    assert other.isr_shrinks == 1  # Broker 2 led when the ISR shrank to 3.
 
 
-def test_partitions_are_counted() -> None:
+def test_count_figures_counts_partitions_by_state() -> None:
     metadata = ClusterMetadata()
     partitions = {
         0: WHOLE,
@@ -64,7 +64,7 @@ def test_partitions_are_counted() -> None:
     own = count_figures(metadata, 1, {"t": TopicConfig()})
     assert (own.held, own.led, own.reassigning) == (6, 4, 1)
     assert (own.under_replicated, own.under_min_isr, own.at_min_isr) == (2, 1, 1)
-    # Of two copies one is enough for acks=all, unless the topic says otherwise.
+    # With two replicas, one in sync is enough for acks=all unless the topic says otherwise.
     metadata.topics[b"t" * 16].partitions[0] = replace(WHOLE, replicas=(1, 2), isr=(1,))
     assert count_figures(metadata, 1, {"t": TopicConfig()}).under_min_isr == 1
     assert count_figures(metadata, 1, {"t": TopicConfig(min_insync_replicas=2)}).under_min_isr == 2

@@ -1,4 +1,4 @@
-"""A request for the controller finds it, or comes back with the reason why not."""
+"""Forwarding: a request reaches the controller, or fails with the reason."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OWN, OTHER = 1, 2
 
 
 class Quorum:
-    """What this node knows of the quorum; it is changed by the test."""
+    """The quorum as this node sees it; the test changes it."""
 
     def __init__(self) -> None:
         self.is_active = False
@@ -42,7 +42,7 @@ class Quorum:
 
 
 class Others:
-    """The other nodes: what they are asked, and what they say to it, in order."""
+    """The other nodes: they record the calls and return the given answers in order."""
 
     def __init__(self, *answers: Message | Exception) -> None:
         self.asked: list[int] = []
@@ -84,7 +84,7 @@ async def code_of(answer: Answer) -> int:
     return response.topics[0].error_code
 
 
-def test_the_controller_decides_itself() -> None:
+def test_the_controller_decides_a_request_itself() -> None:
     quorum, others = Quorum(), Others()
     quorum.is_active = True
 
@@ -95,7 +95,7 @@ def test_the_controller_decides_itself() -> None:
     lived(quorum, others, story)
 
 
-def test_another_node_asks_the_controller() -> None:
+def test_another_node_forwards_the_request_to_the_controller() -> None:
     quorum, others = Quorum(), Others(created(ErrorCode.TOPIC_ALREADY_EXISTS))
     quorum.controller_id = OTHER
 
@@ -106,7 +106,7 @@ def test_another_node_asks_the_controller() -> None:
     lived(quorum, others, story)
 
 
-def test_who_is_not_the_controller_any_more_and_who_is_gone_are_asked_again() -> None:
+def test_forwarding_retries_after_not_controller_and_lost_connections() -> None:
     others = Others(created(ErrorCode.NOT_CONTROLLER), ConnectionLost("gone"), created())
     quorum = Quorum()
     quorum.controller_id = OTHER
@@ -118,7 +118,7 @@ def test_who_is_not_the_controller_any_more_and_who_is_gone_are_asked_again() ->
     lived(quorum, others, story)
 
 
-def test_a_node_that_becomes_the_controller_meanwhile_decides() -> None:
+def test_a_node_that_becomes_the_controller_decides_a_waiting_request() -> None:
     quorum = Quorum()
 
     async def story(forwarding: Forwarding) -> None:
@@ -130,7 +130,7 @@ def test_a_node_that_becomes_the_controller_meanwhile_decides() -> None:
     lived(quorum, Others(), story)
 
 
-def test_without_a_controller_the_client_s_time_ends_the_wait() -> None:
+def test_without_a_controller_a_request_times_out() -> None:
     async def story(forwarding: Forwarding) -> None:
         code = await code_of(forwarding.submit(wanted(timeout_ms=120), 7))
         assert code == ErrorCode.REQUEST_TIMED_OUT
@@ -139,7 +139,7 @@ def test_without_a_controller_the_client_s_time_ends_the_wait() -> None:
 
 
 @pytest.mark.parametrize("controller_id", [None, OTHER])
-def test_what_comes_again_by_itself_is_tried_once(controller_id: int | None) -> None:
+def test_attempt_tries_a_heartbeat_only_once(controller_id: int | None) -> None:
     quorum, others = Quorum(), Others(ConnectionLost("gone"))
     quorum.controller_id = controller_id
 
@@ -156,7 +156,7 @@ def test_what_comes_again_by_itself_is_tried_once(controller_id: int | None) -> 
     lived(quorum, others, story)
 
 
-def test_what_was_handed_on_is_not_handed_on_once_more() -> None:
+def test_a_forwarded_request_is_not_forwarded_again() -> None:
     quorum, others = Quorum(), Others()
     quorum.controller_id = OTHER
 

@@ -1,4 +1,4 @@
-"""How brokers come to each other, and what they are told before they try in vain."""
+"""Security between brokers, and the settings of it that are checked at the start."""
 
 from __future__ import annotations
 
@@ -48,12 +48,13 @@ def config_of(**settings: str) -> BrokerConfig:
 
 
 def several(**settings: str) -> BrokerConfig:
-    """Of one of several brokers, which listens at port 7."""
+    """Return the settings of one of two voters; its controller listens at port 7."""
     return config_of(**{"controller.quorum.voters": "1@127.0.0.1:7,2@a:7", **settings})
 
 
 async def created_by_a_peer(config: BrokerConfig, theirs: BrokerConfig) -> int:
-    """A broker of these settings creates a topic at one of those: what it is answered."""
+    """Return the error code that a broker with `config` gets when it creates a topic at one with
+    `theirs`."""
     async with (
         Broker.open("data", files=MemoryFiles(), config=theirs) as broker,
         SocketServer(broker, listeners_of(theirs.security)) as listening,
@@ -72,7 +73,7 @@ async def created_by_a_peer(config: BrokerConfig, theirs: BrokerConfig) -> int:
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_brokers_know_each_other_by_sasl_before_there_are_users(mechanism: str) -> None:
+def test_brokers_authenticate_by_sasl_without_stored_users(mechanism: str) -> None:
     own = {
         **TLS,
         **SASL,
@@ -84,19 +85,19 @@ def test_brokers_know_each_other_by_sasl_before_there_are_users(mechanism: str) 
     assert asyncio.run(created_by_a_peer(config, config)) == 0
 
 
-def test_a_wrong_password_is_told_and_is_no_connection() -> None:
+def test_a_wrong_password_between_brokers_raises_connection_lost() -> None:
     config = config_of(**TLS, **SASL)
     wrong = config_of(**TLS, **{**SASL, "sasl.inter.broker.password": "another"})
     with pytest.raises(ConnectionLost, match=r"broker 2 refuses this one.*'broker'"):
         asyncio.run(created_by_a_peer(wrong, config))
 
 
-def test_brokers_know_each_other_by_certificates() -> None:
+def test_brokers_authenticate_by_certificates() -> None:
     config = config_of(listeners="SSL://127.0.0.1:0", **MUTUAL)
     assert asyncio.run(created_by_a_peer(config, config)) == 0
 
 
-def test_users_from_the_settings_are_not_those_of_the_cluster() -> None:
+def test_the_inter_broker_user_exists_and_its_password_stays_hidden() -> None:
     async def main() -> None:
         async with Broker.open(
             "data", files=MemoryFiles(), config=config_of(**TLS, **SASL)
@@ -123,7 +124,7 @@ def test_listeners_are_chosen_by_name() -> None:
         peer_listener(config)
 
 
-def test_who_is_no_controller_knows_how_they_are_come_to() -> None:
+def test_a_broker_only_node_knows_the_controllers_protocol() -> None:
     config = config_of(
         **{
             "node.id": "4",
@@ -170,7 +171,7 @@ def test_who_is_no_controller_knows_how_they_are_come_to() -> None:
     ],
     ids=range(9),
 )
-def test_what_would_keep_brokers_apart_is_told_at_the_start(
+def test_settings_that_prevent_inter_broker_connections_are_refused(
     settings: dict[str, str], message: str
 ) -> None:
     config = several(**settings)
@@ -186,6 +187,6 @@ def test_what_would_keep_brokers_apart_is_told_at_the_start(
         asyncio.run(main())
 
 
-def test_a_user_needs_a_password() -> None:
+def test_an_inter_broker_user_needs_a_password() -> None:
     with pytest.raises(ConfigError, match="belong together"):
         config_of(**{"sasl.inter.broker.username": "u"})

@@ -1,4 +1,4 @@
-"""Connections to other nodes: made when they are needed, given up when they fail."""
+"""Connections to other nodes: opened on demand, dropped when they fail."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def described(peers: BrokerPeers, node_id: int = 1) -> str:
     return answer.cluster_id
 
 
-def test_one_connection_serves_all_calls_and_is_made_again() -> None:
+def test_one_connection_serves_all_calls_and_is_reopened() -> None:
     async def story() -> None:
         where: dict[int, Address] = {}
         peers = BrokerPeers(where.get)
@@ -61,7 +61,7 @@ def test_one_connection_serves_all_calls_and_is_made_again() -> None:
     lived(story)
 
 
-def test_who_has_moved_is_reached_where_it_is() -> None:
+def test_a_broker_is_reached_at_its_new_address() -> None:
     async def story() -> None:
         where: dict[int, Address] = {}
         peers = BrokerPeers(where.get)
@@ -80,7 +80,7 @@ def test_who_has_moved_is_reached_where_it_is() -> None:
     lived(story)
 
 
-def test_whose_place_is_not_known_can_t_be_reached() -> None:
+def test_an_unknown_address_raises_connection_lost() -> None:
     async def story() -> None:
         peers = BrokerPeers({}.get)
         with pytest.raises(ConnectionLost, match="the address of broker 7 is not known"):
@@ -91,7 +91,7 @@ def test_whose_place_is_not_known_can_t_be_reached() -> None:
     lived(story)
 
 
-def test_who_listens_and_says_nothing_is_not_waited_for() -> None:
+def test_a_call_to_a_silent_peer_times_out() -> None:
     async def story() -> None:
         ended = asyncio.Event()
 

@@ -6,7 +6,7 @@ from streamlog.broker.config.broker import MESSAGE_BYTES_MAX, BrokerConfig, Topi
 from streamlog.errors import ConfigError
 
 
-def test_settings_are_replaced_by_kafka_s_names() -> None:
+def test_override_takes_kafka_s_setting_names() -> None:
     config = TopicConfig(segment_ms=5).override(
         {"segment.bytes": "2048", "cleanup.policy": "compact,delete"}
     )
@@ -14,7 +14,7 @@ def test_settings_are_replaced_by_kafka_s_names() -> None:
     assert config.cleanup_policy == "compact,delete"
 
 
-def test_settings_are_described_by_kafka_s_names() -> None:
+def test_as_texts_uses_kafka_s_setting_names() -> None:
     described = TopicConfig().as_texts()
     assert described["max.message.bytes"] == "1048588"
     assert TopicConfig().override(described) == TopicConfig()
@@ -40,12 +40,12 @@ def test_a_setting_that_is_unknown_or_out_of_range_is_refused(
         TopicConfig().override({name: value})
 
 
-def test_a_node_id_is_not_negative() -> None:
+def test_a_negative_node_id_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"node\.id=-1"):
         BrokerConfig(node_id=-1)
 
 
-def test_a_broker_s_settings_hold_for_its_topics() -> None:
+def test_broker_settings_include_defaults_of_topics_and_groups() -> None:
     config = BrokerConfig().override(
         {"log.segment.bytes": "2048", "num.partitions": "7", "group.min.session.timeout.ms": "5"}
     )

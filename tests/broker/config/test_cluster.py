@@ -1,4 +1,4 @@
-"""Who the voters are, and what a node's settings must not say of it."""
+"""QuorumConfig: the voters, and roles that contradict them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streamlog.errors import ConfigError
 VOTERS = "1@one.example:9092, 2@[::1]:9093,3@10.0.0.3:9094"
 
 
-def test_a_node_that_is_told_of_no_voters_is_the_only_one() -> None:
+def test_a_node_without_configured_voters_is_the_only_voter() -> None:
     config = QuorumConfig()
     assert config.addresses() == {}
     assert config.voter_ids(7) == (7,)
@@ -19,7 +19,7 @@ def test_a_node_that_is_told_of_no_voters_is_the_only_one() -> None:
     assert config.is_controller
 
 
-def test_voters_have_addresses() -> None:
+def test_voters_are_parsed_with_their_addresses() -> None:
     config = QuorumConfig(voters=VOTERS)
     assert config.addresses() == {
         1: ("one.example", 9092),
@@ -33,7 +33,7 @@ def test_voters_have_addresses() -> None:
     "voters",
     ["one.example:9092", "1@one.example", "1@:9092", "1@one:0", "1@one:99999", "x@one:1", "1@a:b"],
 )
-def test_what_is_no_voter_is_refused(voters: str) -> None:
+def test_an_invalid_voter_is_refused(voters: str) -> None:
     with pytest.raises(ConfigError, match=r"node\.id@host:port"):
         QuorumConfig(voters=voters)
 
@@ -72,7 +72,7 @@ def test_a_role_that_contradicts_the_voters_is_refused(configs: dict[str, str], 
         BrokerConfig().override(configs)
 
 
-def test_number_voters_and_role_are_judged_together() -> None:
+def test_node_id_voters_and_role_are_validated_together() -> None:
     config = BrokerConfig().override({"node.id": "3", "controller.quorum.voters": VOTERS})
     changed = config.override({"node.id": "4", "process.roles": "broker"})
     assert (changed.node_id, changed.quorum.is_controller) == (4, False)

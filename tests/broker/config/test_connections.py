@@ -1,4 +1,4 @@
-"""Listeners as they stand in Kafka's settings."""
+"""Listeners in Kafka's settings, and what clients see of them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def of(listeners: str, advertised: str = "", protocols: str = "") -> tuple[Liste
     return listeners_of(config)
 
 
-def test_names_places_and_protocols() -> None:
+def test_listeners_are_parsed_with_endpoints_and_protocols() -> None:
     assert of("") == ()
     found = of(
         "plaintext://127.0.0.1:9092, OUT://:9093,IN://[::1]:9094",
@@ -73,14 +73,14 @@ def test_names_places_and_protocols() -> None:
         ("SSL://a:1", "SSL://b:0", "", "SSL has no host or no port"),
     ],
 )
-def test_what_can_not_be_read_is_told(
+def test_an_invalid_listener_setting_is_refused(
     listeners: str, advertised: str, protocols: str, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         of(listeners, advertised, protocols)
 
 
-def test_clients_are_told_where_they_have_come_in() -> None:
+def test_metadata_advertises_the_listener_of_the_connection() -> None:
     async def main() -> None:
         listeners = (
             Listener(name="A"),
@@ -89,7 +89,7 @@ def test_clients_are_told_where_they_have_come_in() -> None:
         )
         async with Broker.open("data", files=MemoryFiles()) as broker:
             async with SocketServer(broker, listeners) as listening:
-                for server, place in zip(
+                for server, endpoint in zip(
                     listening.servers, (None, ("gate.example.org", 7), None), strict=True
                 ):
                     server.host = server.host or "127.0.0.1"
@@ -97,14 +97,14 @@ def test_clients_are_told_where_they_have_come_in() -> None:
                         one.ask(MetadataRequest(topics=[]), 1)
                         _, answer = await one.answer(MetadataRequest)
                         assert isinstance(answer, MetadataResponse)
-                        told = (answer.brokers[0].host, answer.brokers[0].port)
-                        assert told == (place or ("127.0.0.1", server.port))
+                        returned = (answer.brokers[0].host, answer.brokers[0].port)
+                        assert returned == (endpoint or ("127.0.0.1", server.port))
             assert broker.advertised == ("127.0.0.1", listening.servers[0].port)
 
     asyncio.run(main())
 
 
-def test_other_brokers_are_shown_by_the_same_listener() -> None:
+def test_metadata_shows_other_brokers_by_the_listener_of_the_connection() -> None:
     async def main() -> None:
         listeners = (Listener(name="A"), Listener(name="B"), Listener(name="C"))
         async with (
@@ -126,7 +126,7 @@ def test_other_brokers_are_shown_by_the_same_listener() -> None:
 
 
 async def join(broker: Broker, listener: RegisteredListener) -> None:
-    """Broker 2 is there."""
+    """Register broker 2 with this listener, and unfence it."""
     registration = BrokerRegistrationRequest(
         broker_id=2,
         cluster_id=broker.cluster_id,
@@ -145,7 +145,7 @@ async def join(broker: Broker, listener: RegisteredListener) -> None:
     assert not heard.is_fenced
 
 
-def test_all_listeners_or_none() -> None:
+def test_one_listener_that_cannot_bind_closes_the_others() -> None:
     async def main() -> None:
         async with Broker.open("data", files=MemoryFiles()) as broker:
             async with SocketServer(broker, [Listener()]) as first:

@@ -1,4 +1,4 @@
-"""Settings of groups and of clients' metrics, levels of loggers, and what Kafka alone knows."""
+"""Configs of groups, client metrics and loggers, and settings that only Kafka honours."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND = SettingOperation.SET, SettingOperation.DELETE, SettingOperation.APPEND
 INTERVAL, SESSION = "consumer.heartbeat.interval.ms", "consumer.session.timeout.ms"
 
-# What Apache Kafka 4.1 describes and nothing here honours.
+# Settings that Apache Kafka 4.1 describes and this broker ignores.
 KAFKAS_TOPIC = (
     "preallocate",
     "segment.jitter.ms",
@@ -58,7 +58,7 @@ async def interval_ms(broker: Broker, group_id: str, member_id: str, epoch: int 
     return answer.heartbeat_interval_ms
 
 
-def test_a_group_has_settings_of_its_own_before_it_exists_and_after_a_restart(node: Node) -> None:
+def test_group_settings_apply_before_the_group_exists_and_after_a_restart(node: Node) -> None:
     async def before(broker: Broker) -> None:
         create(broker)
         shown = await described(broker, GROUP, "g")
@@ -86,7 +86,7 @@ def test_a_group_has_settings_of_its_own_before_it_exists_and_after_a_restart(no
     node.run(after)
 
 
-def test_metrics_of_clients_are_kept(node: Node) -> None:
+def test_client_metrics_settings_survive_a_restart(node: Node) -> None:
     async def before(broker: Broker) -> None:
         await altered(
             broker, METRICS, "all", ("metrics", SET, "*"), ("match", SET, "client_id=a.*")
@@ -132,7 +132,7 @@ def test_metrics_of_clients_are_kept(node: Node) -> None:
         ((TOPIC, "t"), ("remote.storage.enable", SET, "true"), ErrorCode.INVALID_CONFIG, "false"),
     ],
 )
-def test_what_can_not_be_is_refused_with_the_reason(
+def test_an_invalid_change_is_refused_with_the_reason(
     node: Node,
     resource: tuple[int, str],
     change: tuple[str, int, str | None],
@@ -149,7 +149,7 @@ def test_what_can_not_be_is_refused_with_the_reason(
     node.run(story)
 
 
-def test_levels_of_loggers_are_shown_and_changed(node: Node) -> None:
+def test_logger_levels_are_described_and_altered(node: Node) -> None:
     logger = logging.getLogger("streamlog.broker.broker")
     level = logger.level
 
@@ -171,7 +171,7 @@ def test_levels_of_loggers_are_shown_and_changed(node: Node) -> None:
         logger.setLevel(level)
 
 
-def test_levels_and_settings_can_be_changed_by_one_request(node: Node) -> None:
+def test_config_resources_include_groups_metrics_and_loggers(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         asked = ListConfigResourcesRequest()
@@ -187,7 +187,7 @@ def test_levels_and_settings_can_be_changed_by_one_request(node: Node) -> None:
     node.run(story)
 
 
-def test_settings_that_kafka_alone_knows_are_kept_and_say_so(node: Node) -> None:
+def test_ignored_kafka_settings_are_kept_and_documented_as_such(node: Node) -> None:
     kept = dict.fromkeys(("preallocate", "remote.log.copy.disable"), "true")
 
     async def before(broker: Broker) -> None:
@@ -207,7 +207,7 @@ def test_settings_that_kafka_alone_knows_are_kept_and_say_so(node: Node) -> None
     node.run(after)
 
 
-def test_everything_that_is_ignored_says_why() -> None:
+def test_every_ignored_setting_says_that_it_has_no_effect() -> None:
     ignored = [each.setting for each in declared_settings(IgnoredConfig).values()]
     assert ignored
     assert {each.name for each in ignored} <= {*BROKER_SETTINGS}
@@ -218,7 +218,7 @@ def test_everything_that_is_ignored_says_why() -> None:
         BrokerConfig().override({"num.io.threads": "0"})
 
 
-def test_what_a_group_does_not_set_is_the_brokers() -> None:
+def test_a_group_inherits_unset_settings_from_the_broker() -> None:
     config = GroupConfig(consumer_session_timeout_ms=30_000)
     assert config.for_group({}) is config
     own = config.for_group({INTERVAL: "700", "share.isolation.level": "read_committed"})

@@ -1,4 +1,4 @@
-"""What a setting can be, and how a resource's own settings change."""
+"""Kinds of settings, their values, and alterations of a resource's own settings."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SETTINGS = {name: each.setting for name, each in declared_settings(Fruit).items(
 DEFAULTS = {name: each.text(each.default) for name, each in SETTINGS.items()}
 
 
-def test_kinds_are_kafka_s() -> None:
+def test_setting_kinds_match_kafka_s() -> None:
     kinds = [setting.kind for setting in SETTINGS.values()]
     assert kinds == [
         SettingKind.INT,
@@ -51,7 +51,7 @@ def test_kinds_are_kafka_s() -> None:
     ]
 
 
-def test_a_default_is_allowed_and_every_setting_is_explained() -> None:
+def test_every_default_is_valid_and_every_setting_is_documented() -> None:
     for each in (*TOPIC_SETTINGS.values(), *BROKER_SETTINGS.values()):
         assert each.parse(each.text(each.default)) == each.default
         assert each.documentation.endswith(".")
@@ -71,19 +71,21 @@ def test_a_default_is_allowed_and_every_setting_is_explained() -> None:
         ("uses", "eat,eat", "or several"),
     ],
 )
-def test_what_is_not_allowed_is_refused_with_what_is(name: str, text: str, why: str) -> None:
+def test_an_invalid_value_is_refused_with_the_allowed_values(
+    name: str, text: str, why: str
+) -> None:
     with pytest.raises(ConfigError, match=why) as refused:
         SETTINGS[name].parse(text)
     assert name in str(refused.value)
 
 
-def test_a_table_checks_what_it_is_made_of() -> None:
+def test_check_table_refuses_an_out_of_range_value() -> None:
     check_table(Fruit())
     with pytest.raises(ConfigError, match=r"size\.bytes=10"):
         check_table(Fruit(size=10))
 
 
-def test_changes_build_on_each_other() -> None:
+def test_alterations_apply_in_order() -> None:
     own = alter_settings(
         SETTINGS,
         {"size.bytes": "4"},
@@ -111,7 +113,7 @@ def test_changes_build_on_each_other() -> None:
         ("kind", SettingOperation.DELETE, None, "while the broker runs"),
     ],
 )
-def test_a_change_that_makes_no_sense_is_refused(
+def test_an_invalid_alteration_is_refused(
     name: str, operation: SettingOperation, text: str | None, why: str
 ) -> None:
     with pytest.raises(ConfigError, match=why):
@@ -119,7 +121,7 @@ def test_a_change_that_makes_no_sense_is_refused(
 
 
 @given(st.lists(st.sampled_from(["eat", "press", "cook"]), min_size=1))
-def test_what_is_added_and_taken_away_again_is_gone(given_words: list[str]) -> None:
+def test_subtracting_all_list_items_leaves_an_empty_list(given_words: list[str]) -> None:
     added = alter_settings(
         SETTINGS, {}, DEFAULTS, [("uses", SettingOperation.APPEND, ",".join(given_words))]
     )

@@ -1,4 +1,4 @@
-"""What the tests of this room say to a broker, in whole sentences."""
+"""Helpers that send a broker the requests of group members and committers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def joining(
     group_id: str = "g",
     protocol_type: str = "consumer",
 ) -> JoinGroupRequest:
-    """To join a group; a member without topics says what nobody understands."""
+    """Build a JoinGroup request; without topics its subscription cannot be decoded."""
     about = b"about me"
     if topics is not None:
         about = encode_versioned(ConsumerProtocolSubscription(topics=list(topics)), 1)
@@ -51,7 +51,7 @@ def joining(
 async def enter(
     broker: Broker, *, topics: Sequence[str] | None = None, protocol_type: str = "consumer"
 ) -> str:
-    """Alone into the group, up to the assignment b"mine"."""
+    """Join the group as its only member, up to the assignment b"mine"; return the member id."""
 
     def request(member_id: str = "") -> JoinGroupRequest:
         return joining(member_id, topics=topics, protocol_type=protocol_type)
@@ -103,7 +103,7 @@ async def commit(
 
 
 async def committed(broker: Broker, group_id: str = "g") -> dict[tuple[str, int], int]:
-    """All positions of a group."""
+    """Return all committed offsets of a group."""
     asked = OffsetFetchRequestGroup(group_id=group_id, topics=None)
     response = await ask(broker, OffsetFetchRequest(groups=[asked]), OffsetFetchResponse)
     return {

@@ -1,4 +1,4 @@
-"""Positions in topics that are no more: told to nobody, and forgotten, whoever coordinates then."""
+"""Committed offsets of deleted topics: never returned, and removed by any coordinator."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ WANTED = [("t", [0]), ("u", [0])]
 
 
 def committed() -> Driver:
-    """A group that has committed 5 in two topics."""
+    """Return a driver whose group has committed offset 5 in two topics."""
     driver = Driver(topics=Catalog(t=1, u=1))
-    place = OffsetCommitRequestPartition(partition_index=0, committed_offset=5)
-    topics = [OffsetCommitRequestTopic(name=name, partitions=[place]) for name in "tu"]
+    entry = OffsetCommitRequestPartition(partition_index=0, committed_offset=5)
+    topics = [OffsetCommitRequestTopic(name=name, partitions=[entry]) for name in "tu"]
     driver.ask(OffsetCommitRequest(group_id="g", topics=topics), version=8)
     return driver
 
 
-def told(coordinator: GroupCoordinator) -> dict[str, int]:
+def offsets_of(coordinator: GroupCoordinator) -> dict[str, int]:
     found = coordinator.positions("g", WANTED)
     assert sum(len(topic.partitions) for topic in coordinator.positions("g", None)) == sum(
         each.partitions[0].committed_offset >= 0 for each in found
@@ -39,7 +39,7 @@ def told(coordinator: GroupCoordinator) -> dict[str, int]:
     return {topic.name: topic.partitions[0].committed_offset for topic in found}
 
 
-def made_again(driver: Driver) -> None:
+def recreate_topic(driver: Driver) -> None:
     driver.topics.delete("t")
     driver.topics.create("t", 1)
 
@@ -49,17 +49,17 @@ def kept(driver: Driver) -> list[str]:
 
 
 def tick(driver: Driver, after_ms: int = 0) -> int:
-    """How many records it took."""
+    """Run one tick; return the number of records that it wrote."""
     driver.now_ms += after_ms
     outcome = driver.coordinator.on_tick(driver.at)
     driver.take(outcome)
     return len(outcome.records)
 
 
-def test_a_new_topic_is_not_read_from_a_position_of_the_one_before() -> None:
+def test_a_recreated_topic_has_no_committed_offset() -> None:
     driver = committed()
-    made_again(driver)
-    assert told(driver.coordinator) == {"t": -1, "u": 5}
+    recreate_topic(driver)
+    assert offsets_of(driver.coordinator) == {"t": -1, "u": 5}
     driver.coordinator.on_deletion(driver.now_ms)
     assert driver.coordinator.next_deadline_ms() == driver.now_ms
     tick(driver)
@@ -67,8 +67,8 @@ def test_a_new_topic_is_not_read_from_a_position_of_the_one_before() -> None:
 
 
 @pytest.mark.parametrize("is_back", [False, True])
-def test_who_loads_the_shard_forgets_what_the_leader_before_has_not(is_back: bool) -> None:
-    """Its tombstones were cut off with it, and nobody tells the next one of the deletion."""
+def test_a_new_coordinator_forgets_offsets_of_deleted_topics(is_back: bool) -> None:
+    """The former leader's tombstones were truncated, and the deletion is not announced again."""
     driver = committed()
     driver.topics.delete("t")
     if is_back:
@@ -77,17 +77,17 @@ def test_who_loads_the_shard_forgets_what_the_leader_before_has_not(is_back: boo
     driver.now_ms += 1_000
     for record in list(driver.log):
         driver.coordinator.replay(record, now_ms=driver.now_ms)
-    assert told(driver.coordinator) == {"t": -1, "u": 5}
+    assert offsets_of(driver.coordinator) == {"t": -1, "u": 5}
     assert driver.coordinator.next_deadline_ms() == driver.now_ms
     assert tick(driver) == 1
     assert kept(driver) == ["u"]
     assert tick(driver, GONE_CHECK_MS) == 0
 
 
-def test_what_could_not_be_appended_is_tried_again() -> None:
+def test_tombstones_that_could_not_be_appended_are_retried() -> None:
     driver = committed()
     tick(driver)
-    made_again(driver)
+    recreate_topic(driver)
     driver.coordinator.on_deletion(driver.now_ms)
     assert len(driver.coordinator.on_tick(driver.at).records) == 1  # Refused: too few in sync.
     assert tick(driver) == 0
@@ -97,20 +97,20 @@ def test_what_could_not_be_appended_is_tried_again() -> None:
     assert driver.coordinator._deletion_check_ms is None
 
 
-def test_a_position_that_a_transaction_may_set_is_forgotten_once_it_has_ended() -> None:
+def test_an_offset_staged_in_a_transaction_is_forgotten_after_its_end() -> None:
     driver = committed()
     driver.coordinator.stage(driver.log[0], 7, now_ms=0)
-    made_again(driver)
+    recreate_topic(driver)
     driver.coordinator.on_deletion(driver.now_ms)
     assert tick(driver) == 0
     driver.coordinator.end_transaction(7, committed=True)
-    assert told(driver.coordinator) == {"t": -1, "u": 5}
+    assert offsets_of(driver.coordinator) == {"t": -1, "u": 5}
     interval_ms = driver.config.offsets_retention_check_interval_ms
     assert tick(driver, interval_ms) == 1
     assert kept(driver) == ["u"]
 
 
-def test_positions_of_before_there_were_ids_are_of_the_topic_that_is_there() -> None:
+def test_offsets_without_a_topic_id_belong_to_the_existing_topic() -> None:
     driver = committed()
     older: list[CoordinatorRecord] = []
     for record in driver.log:
@@ -122,7 +122,7 @@ def test_positions_of_before_there_were_ids_are_of_the_topic_that_is_there() -> 
     driver.coordinator = GroupCoordinator(driver.config, topics=driver.topics)
     for record in older:
         driver.coordinator.replay(record, now_ms=0)
-    assert told(driver.coordinator) == {"t": 5, "u": 5}
+    assert offsets_of(driver.coordinator) == {"t": 5, "u": 5}
     driver.topics.delete("t")
     tick(driver)
     assert kept(driver) == ["u"]

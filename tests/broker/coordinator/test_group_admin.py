@@ -1,4 +1,4 @@
-"""Deleting groups and positions, and positions that end by themselves, over their log."""
+"""Deletion of groups and committed offsets, and expiry of offsets."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def groups(broker: Broker) -> list[str]:
     return sorted(group.group_id for group in listed.groups)
 
 
-def test_groups_are_deleted_with_their_positions(node: Node) -> None:
+def test_groups_are_deleted_with_their_offsets(node: Node) -> None:
     async def before(broker: Broker) -> None:
         create(broker)
         member = await enter(broker)
@@ -98,7 +98,7 @@ def test_groups_are_deleted_with_their_positions(node: Node) -> None:
     node.run(left)
 
 
-def test_positions_are_forgotten_where_nobody_reads(node: Node) -> None:
+def test_only_offsets_of_unsubscribed_topics_can_be_deleted(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         create(broker, "u")
@@ -153,7 +153,7 @@ def test_an_empty_group_without_offsets_can_be_deleted(node: Node) -> None:
     node.run(story)
 
 
-def test_positions_of_another_kind_of_group_wait_until_it_is_empty(node: Node) -> None:
+def test_offsets_of_a_connect_group_can_be_deleted_once_it_is_empty(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         member = await enter(broker, protocol_type="connect")
@@ -165,7 +165,7 @@ def test_positions_of_another_kind_of_group_wait_until_it_is_empty(node: Node) -
     node.run(story)
 
 
-def test_who_is_not_there_is_dead_or_by_new_versions_not_found(node: Node) -> None:
+def test_an_unknown_group_is_dead_or_in_new_versions_not_found(node: Node) -> None:
     async def story(broker: Broker) -> None:
         asked = DescribeGroupsRequest(groups=["nobody"])
         (new,) = (await ask(broker, asked, DescribeGroupsResponse)).groups
@@ -178,7 +178,7 @@ def test_who_is_not_there_is_dead_or_by_new_versions_not_found(node: Node) -> No
 
 @pytest.fixture
 def forgetful() -> Node:
-    """Keeps unused positions for two minutes and looks every second."""
+    """Return a node that keeps unused offsets for two minutes and checks every second."""
     config = GroupConfig(
         initial_rebalance_delay_ms=0,
         offsets_retention_minutes=2,
@@ -192,7 +192,7 @@ def pass_seconds(node: Node, broker: Broker, count: int) -> None:
         node.pass_time(broker, 1_000)
 
 
-def test_a_position_that_nobody_uses_ends(forgetful: Node) -> None:
+def test_an_unused_offset_expires(forgetful: Node) -> None:
     async def before(broker: Broker) -> None:
         create(broker)
         await commit(broker, 1, group_id="reader")
@@ -212,7 +212,7 @@ def test_a_position_that_nobody_uses_ends(forgetful: Node) -> None:
     forgetful.run(after)
 
 
-def test_a_group_keeps_its_positions_while_it_has_members(forgetful: Node) -> None:
+def test_a_group_keeps_its_subscribed_offsets_while_it_has_members(forgetful: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         create(broker, "u")
@@ -222,7 +222,7 @@ def test_a_group_keeps_its_positions_while_it_has_members(forgetful: Node) -> No
         for _ in range(150):
             pass_seconds(forgetful, broker, 1)
             assert await beat(broker, member) == ErrorCode.NONE
-        # Nobody reads u any more; t would be over by its age alone.
+        # No member subscribes to u; t would have expired by its age alone.
         assert await committed(broker) == {("t", 0): 1}
         await leave(broker, member)
         pass_seconds(forgetful, broker, 119)
@@ -233,7 +233,7 @@ def test_a_group_keeps_its_positions_while_it_has_members(forgetful: Node) -> No
     forgetful.run(story)
 
 
-def test_a_commit_may_say_itself_how_long_it_is_kept(forgetful: Node) -> None:
+def test_a_commit_may_set_its_own_retention_time(forgetful: Node) -> None:
     async def before(broker: Broker) -> None:
         create(broker)
         partition = OffsetCommitRequestPartition(
@@ -256,7 +256,7 @@ def test_a_commit_may_say_itself_how_long_it_is_kept(forgetful: Node) -> None:
     forgetful.run(after)
 
 
-def test_positions_end_in_portions(forgetful: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offsets_expire_in_batches(forgetful: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_coordinator, "FORGOTTEN_AT_ONCE", 2)
 
     async def story(broker: Broker) -> None:
@@ -275,7 +275,7 @@ def test_positions_end_in_portions(forgetful: Node, monkeypatch: pytest.MonkeyPa
     forgetful.run(story)
 
 
-def test_a_leap_of_the_clock_ends_nothing(forgetful: Node) -> None:
+def test_a_leap_of_the_wall_clock_expires_no_offset(forgetful: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         await commit(broker, 1)

@@ -1,9 +1,9 @@
-"""Groups in any order of events, restarts and power cuts among them, against a model.
+"""Random histories of groups, with restarts and power cuts, against a model.
 
-The model knows what a client may rely on: a commit that was acknowledged is there afterwards, or
-one that was sent later is; a partition has one owner in a generation, among those whose session
-can't be over (a group that all have left may begin at 1 again); and clients that go on as
-the protocol says are a stable group again, whatever the broker went through.
+The model knows what a client may rely on. An acknowledged commit, or one that was sent later, is
+there afterwards. A partition has one owner per generation among the members whose session cannot
+have expired (a group that all members have left may start at generation 1 again). Clients that
+follow the protocol become a stable group again, whatever the broker went through.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ SEEDS = 60
 ODDS = (60, 25, 12, 2, 1)
 ROUNDS_TO_SETTLE = 300
 SESSION_TIMEOUT_MS = 10_000
-"""What `joining` asks for."""
+"""The session timeout of `joining`."""
 
 
 @dataclass
 class Client:
-    """A consumer as the protocol wants it, with what it has been told."""
+    """A consumer that follows the protocol, in the state that its responses have set."""
 
     member_id: str = ""
     generation: int = -1
@@ -61,10 +61,10 @@ class Client:
     waits: asyncio.Future[Message] | None = None
     asked_ms: int = 0
     heard_ms: int = -SESSION_TIMEOUT_MS
-    """When the last request was sent that was answered well."""
+    """When the last request with a successful response was sent."""
 
     def lose(self, code: int) -> None:
-        """What an error means: who is not known joins as a new one."""
+        """Handle an error: an unknown member joins as a new one."""
         self.owns, self.to_sync = frozenset(), False
         if code == ErrorCode.UNKNOWN_MEMBER_ID:
             self.member_id = ""
@@ -79,13 +79,13 @@ class History:
     clients: list[Client] = field(default_factory=lambda: [Client() for _ in range(CLIENTS)])
     acknowledged: dict[int, int] = field(default_factory=dict)
     sent: dict[int, set[int]] = field(default_factory=dict)
-    """Per partition what was sent after the last commit that was acknowledged."""
+    """Offsets that were sent after the last acknowledged commit, by partition."""
     offset: int = 0
     lost: list[asyncio.Future[Message]] = field(default_factory=list)
-    """Answers that nobody hears."""
+    """Responses that no client waits for."""
 
     async def step(self, broker: Broker, client: Client) -> None:
-        """The client's next request, and its answer if it is there."""
+        """Send the client's next request, or take its response if it has arrived."""
         if client.waits is not None:
             if client.waits.done():
                 self.take(client, client.waits.result())
@@ -149,7 +149,7 @@ class History:
             client.heard_ms = client.asked_ms
 
     async def commit(self, broker: Broker, client: Client, *, lose_answer: bool) -> None:
-        """Commit a new offset for something that it owns; the answer may never come."""
+        """Commit a new offset for a partition of the client; the response may be lost."""
         if not client.owns:
             return
         partition = self.chance.choice(sorted(client.owns))
@@ -176,7 +176,7 @@ class History:
             self.acknowledged[partition] = self.offset
             self.sent[partition] = set()
         else:
-            # Refused is refused: it must not turn up later.
+            # A refused commit must not appear later.
             self.sent[partition].discard(self.offset)
             client.lose(code)
 
@@ -207,7 +207,7 @@ class History:
         assert len(owned) == len(set(owned)), "owned twice in one generation"
 
     async def live(self, broker: Broker, node: Node) -> None:
-        """Some events, any of them."""
+        """Let a random number of random events happen."""
         for _ in range(self.chance.randint(10, 150)):
             client = self.chance.choice(self.clients)
             match self.chance.choices(["step", "commit", "wait", "leave", "vanish"], ODDS)[0]:
@@ -225,22 +225,22 @@ class History:
             self.check_owners()
 
     def interrupt(self) -> None:
-        """The broker is gone, and with it every answer that has not come."""
+        """The broker has stopped; drop all pending responses."""
         for client in self.clients:
             if client.waits is not None:
                 self.lost.append(client.waits)
                 client.waits = None
         for answer in self.lost:
             if answer.done() and not answer.cancelled():
-                answer.exception()  # Heard by nobody.
+                answer.exception()  # marks it as retrieved
         self.lost.clear()
 
     async def settle(self, broker: Broker, node: Node) -> None:
-        """Left in peace everybody has its part, by itself."""
+        """Without faults, the clients form a stable group that owns all partitions."""
         for _ in range(ROUNDS_TO_SETTLE):
             for client in self.clients:
                 await self.step(broker, client)
-                await synced(broker)  # Time, which is ours here, does not outrun the disk.
+                await synced(broker)  # simulated time must not outrun the disk
             node.pass_time(broker, 500)
             owned = sorted(p for client in self.clients for p in client.owns)
             same = len({client.generation for client in self.clients}) == 1
@@ -250,7 +250,7 @@ class History:
 
 
 async def synced(broker: Broker) -> None:
-    """Everything is on disk that is on its way there."""
+    """Wait until all pending writes are on disk."""
     done = asyncio.get_running_loop().create_future()
     broker._flush.then(lambda _: done.set_result(None))
     await done

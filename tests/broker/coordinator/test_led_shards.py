@@ -1,4 +1,4 @@
-"""Coordinators of a partition: they begin with its leader and end with it."""
+"""LedShards: a coordinator exists while this broker leads its partition."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.broker.node import Node, create
 
 
 class Topics:
-    """Those of a directory."""
+    """The topics of a log directory."""
 
     def __init__(self, directory: LogDirectory) -> None:
         self._directory = directory
@@ -52,8 +52,8 @@ class Topics:
         return 0 if state is None else len(state.partitions)
 
 
-class Nobody:
-    """Waits for nothing that is appended."""
+class NoListener:
+    """An append listener that ignores its calls."""
 
     def on_append(self, topic: str, partition: int, size_bytes: int) -> None:
         """See `AppendListener`."""
@@ -63,10 +63,10 @@ class Nobody:
 
 
 def partitions_of(broker: Broker) -> Partitions:
-    """What this broker has, as if it led what it is told to lead."""
+    """Return the broker's partitions, of which it leads those of the offsets topic."""
     topics, flush = Topics(broker.directory), GroupFlush(broker.directory)
     partitions = Partitions(
-        broker.directory, topics=topics, listener=Nobody(), flush=flush, mode="always"
+        broker.directory, topics=topics, listener=NoListener(), flush=flush, mode="always"
     )
     for index in range(topics.partitions(OFFSETS_TOPIC)):
         partitions.lead(OFFSETS_TOPIC, index)
@@ -87,10 +87,10 @@ def code_of(shards: LedShards[list[int]], key: str = "g") -> int:
     return refusal.value.code
 
 
-def test_a_shard_answers_from_the_end_of_its_load_until_it_is_lost(
+def test_a_shard_answers_after_its_load_until_leadership_is_lost(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # One batch at a time.
+    # Load one batch per step.
     monkeypatch.setattr(led_shards, "LOAD_BYTES", 1)
     replayed: list[int] = []
 
@@ -113,7 +113,7 @@ def test_a_shard_answers_from_the_end_of_its_load_until_it_is_lost(
         shards.resign(index)
         assert not shards.has(led)
         assert code_of(shards) == ErrorCode.NOT_COORDINATOR
-        # Won again, it begins anew.
+        # After the next election the load starts from the beginning.
         shards.lead(index)
         shards.load_on()
         shards.load_on()
@@ -123,7 +123,7 @@ def test_a_shard_answers_from_the_end_of_its_load_until_it_is_lost(
     node.run(story)
 
 
-def test_who_waits_is_sent_to_the_next_coordinator(node: Node) -> None:
+def test_losing_leadership_redirects_a_waiting_member(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         await commit(broker, 1)

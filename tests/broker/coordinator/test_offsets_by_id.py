@@ -1,7 +1,7 @@
-"""OffsetCommit and OffsetFetch by topic ids, against a dictionary from ids to offsets.
+"""OffsetCommit and OffsetFetch by topic id, against a dictionary from ids to offsets.
 
-A topic that is deleted and created again has another id. Whatever clients of all versions do, an
-offset that was committed for one of them is never told for the other.
+A topic that is deleted and created again has another id. An offset that was committed under one id
+is never returned for another, whichever versions the clients use.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ NOWHERE = (255).to_bytes(16)
 
 
 class Model:
-    """What is right, and the coordinator that has to agree."""
+    """The expected offsets, and the coordinator under test."""
 
     def __init__(self) -> None:
         self.driver = Driver(topics=Catalog(t=2, u=1))
         self.ids = [ZERO_UUID, NOWHERE, *(self.id_of(name) for name in NAMES)]
-        """All that there have ever been, and two that never were."""
+        """Every id that a topic has ever had, and two that no topic had."""
         self.offsets: dict[tuple[bytes, int], int] = {}
 
     def id_of(self, name: str) -> bytes:
@@ -104,7 +104,7 @@ class Model:
             (topic.topic_id, each.partition_index): each.committed_offset
             for topic in every
             for each in topic.partitions
-        } == {place: at for place, at in self.offsets.items() if place[0] in present}
+        } == {entry: at for entry, at in self.offsets.items() if entry[0] in present}
 
 
 @given(st.data())
@@ -117,11 +117,11 @@ def test_an_offset_belongs_to_one_topic_id(data: st.DataObject) -> None:
             case "tick":
                 model.tick()
             case how:
-                place = OffsetCommitRequestPartition(
+                entry = OffsetCommitRequestPartition(
                     partition_index=data.draw(st.integers(0, 2)),
                     committed_offset=data.draw(st.integers(0, 99)),
                 )
-                topic = OffsetCommitRequestTopic(partitions=[place])
+                topic = OffsetCommitRequestTopic(partitions=[entry])
                 if how == "name":
                     topic.name = data.draw(st.sampled_from(NAMES))
                 else:

@@ -1,4 +1,4 @@
-"""Answers of coordinators: sent once what they rest on is committed, by its followers as well."""
+"""PendingRequests: an answer is sent once the records that it depends on are committed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Coordinating:
         self.answering = PendingRequests()
 
     def ask(self, now_ms: int = 0) -> asyncio.Future[Message]:
-        """A request that leads to a record."""
+        """Take a request that appends a record; return its answer."""
         ticket, answer = self.answering.take(0, HeartbeatRequest(), 3)
         self._partition.append(memoryview(bytearray(batch(b"decided"))), now_ms=now_ms)
         self.answering.give(self._partition, (Answer(ticket, THERE),), now_ms)
@@ -58,7 +58,7 @@ def test_an_answer_waits_for_the_followers() -> None:
     asyncio.run(story())
 
 
-def test_followers_that_are_too_slow_are_not_waited_for() -> None:
+def test_an_answer_fails_when_the_followers_are_too_slow() -> None:
     async def story() -> None:
         async with Cluster() as cluster:
             cluster.cut_off = {1, 2}
@@ -73,29 +73,29 @@ def test_followers_that_are_too_slow_are_not_waited_for() -> None:
     asyncio.run(story())
 
 
-def test_what_may_be_lost_is_not_told() -> None:
+def test_losing_leadership_fails_the_answer_to_an_uncommitted_record() -> None:
     async def story() -> None:
         async with Cluster() as cluster:
             cluster.cut_off = {1, 2}
             coordinating = Coordinating(cluster.nodes[0])
             answer = coordinating.ask()
-            told: list[StreamlogError | None] = []
-            when_all_committed([cluster.nodes[0].partition], told.append)
+            outcomes: list[StreamlogError | None] = []
+            when_all_committed([cluster.nodes[0].partition], outcomes.append)
             cluster.cut_off = set()
             cluster.elect(1)
             assert code_of(await answer) == ErrorCode.NOT_COORDINATOR
-            (failure,) = told
+            (failure,) = outcomes
             assert isinstance(failure, LogError)
             assert failure.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     asyncio.run(story())
 
 
-def test_what_is_committed_is_told_at_once() -> None:
+def test_when_all_committed_reports_committed_records_at_once() -> None:
     async def story() -> None:
         async with Cluster(count=1, min_insync=1) as cluster:
-            told: list[StreamlogError | None] = []
-            when_all_committed([cluster.nodes[0].partition], told.append)
-            assert told == [None]
+            outcomes: list[StreamlogError | None] = []
+            when_all_committed([cluster.nodes[0].partition], outcomes.append)
+            assert outcomes == [None]
 
     asyncio.run(story())

@@ -1,4 +1,4 @@
-"""What a coordinator tells from memory: only when it is proven that no other one has led since."""
+"""Proofs: a coordinator answers from memory only with proof that no other one has led since."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from streamlog.protocol.schema import Message
 from tests.broker.replication.cluster import Cluster, ReplicatingNode
 
 KNOWN = HeartbeatResponse(throttle_time_ms=1)
-TOLD = 0
+NO_ERROR = 0
 
 
 class Coordinating:
@@ -35,13 +35,13 @@ class Coordinating:
         self.proofs = Proofs(self.answering, NOTHING, lambda: Instant(self.now_ms, 0))
 
     def ask(self) -> asyncio.Future[Message]:
-        """Somebody who is told from memory."""
+        """Ask for an answer from memory."""
         ticket, answer = self.answering.take(0, HeartbeatRequest(), 0)
         self.proofs.give(LedShard(0, None, self.log), (Answer(ticket, KNOWN),))
         return answer
 
     def wait(self) -> None:
-        """As long as anybody is let wait."""
+        """Let the commit timeout pass."""
         self.now_ms += COMMIT_TIMEOUT_MS
         self.answering.tick(self.now_ms)
 
@@ -56,21 +56,21 @@ async def code_of(answer: asyncio.Future[Message]) -> int:
 
 @pytest.fixture
 def _from_memory() -> Iterator[None]:
-    """The fault that everything here is about."""
+    """Plant the fault that proofs prevent."""
     correct, Proofs.rules = Proofs.rules, CoordinatorRules(tells_from_memory=True)
     yield
     Proofs.rules = correct
 
 
 async def replaced(cluster: Cluster) -> Coordinating:
-    """Node 1 leads, and node 0 has not heard of it."""
+    """Let node 1 lead without node 0 noticing; return the coordinator of node 0."""
     await cluster.until(lambda: cluster.nodes[0].partition.may_acknowledge(cluster.nodes[0].end))
     cluster.cut_off = {0}
     cluster.elect(1, isr=(1, 2))
     return Coordinating(cluster.nodes[0])
 
 
-def test_who_was_replaced_and_does_not_know_it_tells_nothing() -> None:
+def test_a_replaced_coordinator_answers_nothing_from_memory() -> None:
     async def story() -> None:
         async with Cluster() as cluster:
             old = await replaced(cluster)
@@ -78,7 +78,8 @@ def test_who_was_replaced_and_does_not_know_it_tells_nothing() -> None:
             assert old.answering.next_deadline_ms() == COMMIT_TIMEOUT_MS
             old.wait()
             assert await code_of(answer) == ErrorCode.COORDINATOR_NOT_AVAILABLE
-            # The proof is still on its way: who comes meanwhile does not wait for ever, either.
+            # The proof is still pending: a request that comes meanwhile does not wait forever,
+            # either.
             waiting, next_one = old.ask(), old.ask()
             old.wait()
             assert await code_of(waiting) == ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -92,44 +93,44 @@ def test_who_was_replaced_and_does_not_know_it_tells_nothing() -> None:
 
 
 @pytest.mark.usefixtures("_from_memory")
-def test_who_tells_from_memory_tells_what_is_old() -> None:
+def test_without_the_rule_a_replaced_coordinator_answers_stale_state() -> None:
     async def story() -> None:
         async with Cluster() as cluster:
             old = await replaced(cluster)
-            assert await code_of(old.ask()) == TOLD
+            assert await code_of(old.ask()) == NO_ERROR
 
     asyncio.run(story())
 
 
-def test_one_proof_serves_all_who_came_before_it() -> None:
+def test_one_proof_serves_all_requests_that_came_before_it() -> None:
     async def story() -> None:
         async with Cluster() as cluster:
             leader = Coordinating(cluster.nodes[0])
             answers = [leader.ask() for _ in range(5)]
             assert cluster.nodes[0].end == 1, "the first one's; the others came after it"
-            assert [await code_of(each) for each in answers] == [TOLD] * 5
+            assert [await code_of(each) for each in answers] == [NO_ERROR] * 5
             assert cluster.nodes[0].end == 2
-            assert await code_of(leader.ask()) == TOLD
+            assert await code_of(leader.ask()) == NO_ERROR
             assert leader.answering.next_deadline_ms() is None
 
     asyncio.run(story())
 
 
-def test_a_proof_of_a_later_epoch_is_none() -> None:
+def test_a_proof_of_a_later_epoch_is_not_accepted() -> None:
     async def story() -> None:
         async with Cluster() as cluster:
             old = await replaced(cluster)
             answers = [old.ask(), old.ask()]
-            # It is elected again before it has heard of the one in between.
+            # Node 0 is elected again before it learns of the leader in between.
             cluster.cut_off = set()
             cluster.elect(0, isr=(0, 1, 2))
             assert [await code_of(each) for each in answers] == [ErrorCode.NOT_COORDINATOR] * 2
-            assert await code_of(old.ask()) == TOLD
+            assert await code_of(old.ask()) == NO_ERROR
 
     asyncio.run(story())
 
 
-def test_with_too_few_in_sync_nothing_is_proven() -> None:
+def test_too_few_in_sync_replicas_allow_no_proof() -> None:
     async def story() -> None:
         async with Cluster() as cluster:
             cluster.isr = (0,)
@@ -141,7 +142,7 @@ def test_with_too_few_in_sync_nothing_is_proven() -> None:
     asyncio.run(story())
 
 
-def test_nobody_waits_behind_a_proof_that_may_never_be_committed() -> None:
+def test_a_request_does_not_wait_behind_a_proof_that_may_never_commit() -> None:
     async def story() -> None:
         async with Cluster() as cluster:
             leader = Coordinating(cluster.nodes[0])
@@ -157,7 +158,7 @@ def test_nobody_waits_behind_a_proof_that_may_never_be_committed() -> None:
     asyncio.run(story())
 
 
-def test_a_broker_that_nobody_follows_needs_no_proof() -> None:
+def test_a_broker_without_followers_needs_no_proof() -> None:
     async def story() -> None:
         async with Cluster(count=1, min_insync=1) as cluster:
             answer = Coordinating(cluster.nodes[0]).ask()

@@ -123,7 +123,8 @@ class Driver:
         return [each.partition_error_code for each in result.results_by_partition]
 
     def end(self, producer: Producer, *, committed: bool = True, version: int = 4) -> int | None:
-        """The code, or None if the answer comes with the markers."""
+        """End the transaction; return the error code, or None if the response waits for the
+        markers."""
         request = EndTxnRequest(
             transactional_id=ID,
             producer_id=producer[0],
@@ -150,7 +151,7 @@ def driver() -> Driver:
     return Driver()
 
 
-def test_a_transaction_from_begin_to_commit(driver: Driver) -> None:
+def test_a_transaction_commits_once_its_markers_are_written(driver: Driver) -> None:
     producer = driver.begun()
     assert producer == (100, 0)
     assert driver.add(producer, 0, 1) == [ErrorCode.NONE] * 2
@@ -170,7 +171,7 @@ def test_a_transaction_from_begin_to_commit(driver: Driver) -> None:
     assert driver.end(producer, committed=False) == ErrorCode.INVALID_TXN_STATE
 
 
-def test_while_it_ends_everything_else_has_to_wait(driver: Driver) -> None:
+def test_an_ending_transaction_refuses_other_requests(driver: Driver) -> None:
     producer = driver.begun()
     driver.add(producer, 0)
     driver.end(producer, committed=False)
@@ -183,7 +184,7 @@ def test_while_it_ends_everything_else_has_to_wait(driver: Driver) -> None:
     assert driver.known.partitions == {("t", 1)}
 
 
-def test_nothing_is_written_for_what_is_in_already(driver: Driver) -> None:
+def test_adding_a_partition_twice_writes_no_record(driver: Driver) -> None:
     producer = driver.begun()
     driver.add(producer, 0, 1)
     records = len(driver.log)
@@ -191,7 +192,7 @@ def test_nothing_is_written_for_what_is_in_already(driver: Driver) -> None:
     assert len(driver.log) == records
 
 
-def test_an_empty_transaction_can_not_be_ended(driver: Driver) -> None:
+def test_an_empty_transaction_cannot_be_ended(driver: Driver) -> None:
     assert driver.end(driver.begun()) == ErrorCode.INVALID_TXN_STATE
 
 
@@ -202,7 +203,7 @@ def test_all_partitions_are_added_or_none(driver: Driver) -> None:
     assert driver.known.state is TransactionState.EMPTY
 
 
-def test_offsets_of_a_group_are_a_partition_too(driver: Driver) -> None:
+def test_adding_offsets_adds_the_offsets_partition(driver: Driver) -> None:
     producer = driver.begun()
     request = AddOffsetsToTxnRequest(
         transactional_id=ID, producer_id=producer[0], producer_epoch=producer[1], group_id="g"
@@ -225,7 +226,7 @@ def test_a_newer_instance_fences_the_older(driver: Driver) -> None:
     assert driver.end(stranger) == ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
-def test_old_clients_know_only_one_word_for_it(driver: Driver) -> None:
+def test_old_clients_get_invalid_producer_epoch_when_fenced(driver: Driver) -> None:
     old = driver.begun()
     driver.begun()
     assert driver.add(old, 0, version=1) == [ErrorCode.INVALID_PRODUCER_EPOCH]
@@ -234,7 +235,7 @@ def test_old_clients_know_only_one_word_for_it(driver: Driver) -> None:
     assert driver.init(old=old, version=4)[0] == ErrorCode.PRODUCER_FENCED
 
 
-def test_what_an_older_instance_left_open_is_aborted_first(driver: Driver) -> None:
+def test_an_open_transaction_of_an_older_instance_is_aborted_first(driver: Driver) -> None:
     old = driver.begun()
     driver.add(old, 0)
     assert driver.init() == (ErrorCode.CONCURRENT_TRANSACTIONS, (-1, -1))
@@ -245,7 +246,7 @@ def test_what_an_older_instance_left_open_is_aborted_first(driver: Driver) -> No
     assert driver.init() == (ErrorCode.NONE, (old[0], 2))
 
 
-def test_a_producer_resumes_by_its_old_epoch_and_may_ask_again(driver: Driver) -> None:
+def test_a_producer_resumes_by_its_epoch_and_may_retry(driver: Driver) -> None:
     first = driver.begun()
     code, second = driver.init(old=first)
     assert (code, second) == (ErrorCode.NONE, (first[0], 1))
@@ -254,7 +255,7 @@ def test_a_producer_resumes_by_its_old_epoch_and_may_ask_again(driver: Driver) -
     assert driver.init(old=first)[0] == ErrorCode.PRODUCER_FENCED
 
 
-def test_who_resumes_may_ask_again_after_a_restart(driver: Driver) -> None:
+def test_a_resume_may_be_retried_after_a_restart(driver: Driver) -> None:
     first = driver.begun()
     code, second = driver.init(old=first)
     assert code == ErrorCode.NONE
@@ -266,7 +267,7 @@ def test_who_resumes_may_ask_again_after_a_restart(driver: Driver) -> None:
     assert driver.init(old=second)[0] == ErrorCode.PRODUCER_FENCED
 
 
-def test_who_resumes_is_not_fenced_by_a_late_request_of_its_own(driver: Driver) -> None:
+def test_a_resume_aborts_its_open_transaction_without_fencing_itself(driver: Driver) -> None:
     producer = driver.begun()
     driver.add(producer, 0)
     assert driver.init(old=producer)[0] == ErrorCode.CONCURRENT_TRANSACTIONS
@@ -275,7 +276,7 @@ def test_who_resumes_is_not_fenced_by_a_late_request_of_its_own(driver: Driver) 
     assert driver.init(old=producer) == (ErrorCode.NONE, (producer[0], producer[1] + 1))
 
 
-def test_a_request_by_a_connection_that_was_replaced_comes_too_late(driver: Driver) -> None:
+def test_a_request_on_a_replaced_connection_is_refused(driver: Driver) -> None:
     driver.connection = 5
     producer = driver.begun()
     assert driver.add(producer, 0) == [ErrorCode.NONE]
@@ -293,10 +294,12 @@ def test_a_request_by_a_connection_that_was_replaced_comes_too_late(driver: Driv
     assert isinstance(answer, AddOffsetsToTxnResponse)
     assert answer.error_code == ErrorCode.NOT_COORDINATOR
     assert driver.known.partitions == {("t", 1)}
-    assert driver.end((producer[0], 7)) == ErrorCode.PRODUCER_FENCED, "that is what matters more"
+    assert driver.end((producer[0], 7)) == ErrorCode.PRODUCER_FENCED, (
+        "the fenced epoch takes precedence"
+    )
 
 
-def test_another_instance_may_use_a_connection_that_is_older(driver: Driver) -> None:
+def test_a_new_instance_may_use_an_older_connection(driver: Driver) -> None:
     driver.connection = 6
     driver.add(driver.begun(), 0)
     driver.connection = 5
@@ -310,7 +313,7 @@ def test_another_instance_may_use_a_connection_that_is_older(driver: Driver) -> 
     assert driver.add(producer, 1) == [ErrorCode.NONE], "after a restart all connections are new"
 
 
-def test_who_was_replaced_does_not_resume(driver: Driver) -> None:
+def test_a_fenced_producer_does_not_resume(driver: Driver) -> None:
     first = driver.begun()
     driver.init(old=first)
     second = driver.begun()
@@ -321,7 +324,7 @@ def test_who_was_replaced_does_not_resume(driver: Driver) -> None:
     assert driver.known.state is TransactionState.ONGOING
 
 
-def test_a_producer_id_whose_epochs_are_used_up_is_replaced(driver: Driver) -> None:
+def test_a_producer_id_with_exhausted_epochs_is_replaced(driver: Driver) -> None:
     producer = driver.begun()
     exhausted = CoordinatedTransaction(
         transactional_id=ID,
@@ -337,7 +340,7 @@ def test_a_producer_id_whose_epochs_are_used_up_is_replaced(driver: Driver) -> N
     assert driver.init() == (ErrorCode.NONE, (101, 1))
 
 
-def test_the_last_epoch_is_for_fencing(driver: Driver) -> None:
+def test_the_last_epoch_is_reserved_for_fencing(driver: Driver) -> None:
     producer = driver.begun()
     ongoing = CoordinatedTransaction(
         transactional_id=ID,
@@ -353,21 +356,21 @@ def test_the_last_epoch_is_for_fencing(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
-def test_a_timeout_has_bounds(driver: Driver, timeout_ms: int) -> None:
+def test_an_out_of_range_timeout_is_refused(driver: Driver, timeout_ms: int) -> None:
     assert driver.init(timeout_ms=timeout_ms)[0] == ErrorCode.INVALID_TRANSACTION_TIMEOUT
 
 
 @pytest.mark.parametrize("name", ["", "x" * 40_000])
-def test_a_transactional_id_is_a_name(driver: Driver, name: str) -> None:
+def test_an_empty_or_too_long_transactional_id_is_refused(driver: Driver, name: str) -> None:
     assert driver.init(name=name)[0] == ErrorCode.INVALID_REQUEST
 
 
-def test_half_of_a_producer_is_none(driver: Driver) -> None:
+def test_a_producer_id_without_an_epoch_or_vice_versa_is_refused(driver: Driver) -> None:
     assert driver.init(old=(5, -1))[0] == ErrorCode.INVALID_REQUEST
     assert driver.init(old=(-1, 5))[0] == ErrorCode.INVALID_REQUEST
 
 
-def test_an_abandoned_transaction_is_aborted(driver: Driver) -> None:
+def test_a_transaction_is_aborted_after_its_timeout(driver: Driver) -> None:
     code, producer = driver.init(timeout_ms=10_000)
     assert code == ErrorCode.NONE
     driver.add(producer, 0)
@@ -392,7 +395,7 @@ def test_a_producer_whose_transaction_timed_out_resumes(driver: Driver, *, resta
         driver.restart()
     resumed = (producer[0], producer[1] + 1)
     for _ in range(2):
-        assert driver.init(old=producer) == (ErrorCode.NONE, resumed), "asked again, too"
+        assert driver.init(old=producer) == (ErrorCode.NONE, resumed), "a retry changes nothing"
     assert driver.end(producer) == ErrorCode.PRODUCER_FENCED
     assert driver.add(resumed, 0) == [ErrorCode.NONE]
     assert driver.end(resumed) is None
@@ -400,7 +403,7 @@ def test_a_producer_whose_transaction_timed_out_resumes(driver: Driver, *, resta
     assert driver.init(old=producer)[0] == ErrorCode.PRODUCER_FENCED
 
 
-def test_a_producer_that_timed_out_does_not_resume_behind_another(driver: Driver) -> None:
+def test_a_timed_out_producer_does_not_resume_after_a_newer_instance(driver: Driver) -> None:
     _, producer = driver.init(timeout_ms=10_000)
     driver.add(producer, 0)
     driver.tick(10_000 + TIMEOUT_CHECK_MS)
@@ -409,7 +412,7 @@ def test_a_producer_that_timed_out_does_not_resume_behind_another(driver: Driver
     assert driver.init(old=producer)[0] == ErrorCode.PRODUCER_FENCED
 
 
-def test_a_transactional_id_that_nobody_uses_is_forgotten(driver: Driver) -> None:
+def test_an_unused_transactional_id_expires(driver: Driver) -> None:
     producer = driver.begun()
     driver.add(producer, 0)
     week_ms = TransactionConfig().id_expiration_ms
@@ -424,7 +427,7 @@ def test_a_transactional_id_that_nobody_uses_is_forgotten(driver: Driver) -> Non
     assert driver.end(producer) == ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
-def test_what_was_prepared_is_ended_after_a_restart(driver: Driver) -> None:
+def test_a_prepared_transaction_completes_after_a_restart(driver: Driver) -> None:
     producer = driver.begun()
     driver.add(producer, 0, 3)
     driver.end(producer)
@@ -437,7 +440,7 @@ def test_what_was_prepared_is_ended_after_a_restart(driver: Driver) -> None:
     assert driver.end(producer) == ErrorCode.NONE
 
 
-def test_a_commit_is_confirmed_to_who_asks_again_until_it_is_shut_out(driver: Driver) -> None:
+def test_a_retried_commit_is_confirmed_until_the_producer_is_fenced(driver: Driver) -> None:
     producer = driver.begun()
     driver.add(producer, 0)
     driver.end(producer)
@@ -445,11 +448,11 @@ def test_a_commit_is_confirmed_to_who_asks_again_until_it_is_shut_out(driver: Dr
     driver.restart()
     assert driver.end(producer) == ErrorCode.NONE
     driver.begun()
-    # The same question as before the commit was done: being shut out says nothing of it.
+    # A fenced producer gets this answer whether its commit has completed or not.
     assert driver.end(producer) == ErrorCode.PRODUCER_FENCED
 
 
-def test_a_request_that_could_not_be_kept_is_answered_once(driver: Driver) -> None:
+def test_the_retry_of_a_forgotten_request_is_answered(driver: Driver) -> None:
     producer = driver.begun()
     driver.add(producer, 0)
     request = EndTxnRequest(
@@ -461,7 +464,7 @@ def test_a_request_that_could_not_be_kept_is_answered_once(driver: Driver) -> No
     assert isinstance(driver.write_markers(), EndTxnResponse)
 
 
-def test_a_state_that_is_not_known_is_told() -> None:
+def test_an_unknown_state_in_the_log_is_corrupt_data() -> None:
     key = record_of(
         CoordinatedTransaction(transactional_id=ID, producer_id=1, producer_epoch=0, timeout_ms=1)
     ).key
@@ -475,7 +478,7 @@ def test_a_state_that_is_not_known_is_told() -> None:
     state=st.sampled_from(TransactionState),
     epoch=st.integers(0, EPOCH_MAX),
 )
-def test_a_record_is_read_as_it_was_written(
+def test_a_transaction_record_round_trips(
     partitions: frozenset[tuple[str, int]], state: TransactionState, epoch: int
 ) -> None:
     written = CoordinatedTransaction(
@@ -497,7 +500,7 @@ steps = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 3)), max_size=
 
 
 class Story:
-    """A random history, and what was promised in it."""
+    """A random history, and the outcomes that were promised in it."""
 
     def __init__(self) -> None:
         self.driver = Driver()
@@ -544,7 +547,9 @@ class Story:
 
 
 @given(history=steps)
-def test_no_outcome_changes_and_no_two_producers_may_write(history: list[tuple[str, int]]) -> None:
+def test_no_decided_outcome_changes_and_only_one_producer_may_write(
+    history: list[tuple[str, int]],
+) -> None:
     story = Story()
     for kind, number in history:
         story.step(kind, number)

@@ -1,4 +1,4 @@
-"""ClassicGroup: each rule in a few lines, then any order of events."""
+"""ClassicGroup: one test per rule, then random orders of events."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DELAY_MS = 100
 
 @dataclass
 class Driver:
-    """A group, the time, and what it has answered to each ticket."""
+    """A group, the time, and the response to each ticket."""
 
     group: ClassicGroup = field(
         default_factory=lambda: ClassicGroup("g", GroupConfig(initial_rebalance_delay_ms=DELAY_MS))
@@ -84,7 +84,7 @@ class Driver:
         return self.tickets
 
     def enter(self) -> tuple[str, int]:
-        """Get a name and join with it: the name and the ticket."""
+        """Get a member id and join with it; return the id and the ticket."""
         response = self.answers[self.join()]
         assert isinstance(response, JoinGroupResponse)
         assert response.error_code == ErrorCode.MEMBER_ID_REQUIRED
@@ -138,7 +138,7 @@ class Driver:
 
 
 def stable(count: int) -> tuple[Driver, list[str]]:
-    """A stable group whose first member leads; each has its own name as assignment."""
+    """Return a stable group whose first member leads; each member's assignment is its own id."""
     driver = Driver()
     names = [driver.enter()[0] for _ in range(count)]
     driver.wait(DELAY_MS)
@@ -148,7 +148,7 @@ def stable(count: int) -> tuple[Driver, list[str]]:
     return driver, names
 
 
-def test_a_newcomer_is_first_given_a_name() -> None:
+def test_a_new_member_first_gets_a_member_id() -> None:
     driver = Driver()
     response = driver.joined(driver.join())
     assert (response.error_code, response.member_id) == (ErrorCode.MEMBER_ID_REQUIRED, "m1")
@@ -162,7 +162,7 @@ def test_an_old_client_joins_at_once() -> None:
     assert driver.joined(ticket).generation_id == 1
 
 
-def test_the_first_round_waits_for_more_members() -> None:
+def test_the_first_rebalance_waits_for_more_members() -> None:
     driver = Driver()
     first, one = driver.enter()
     driver.wait(DELAY_MS - 1)
@@ -174,12 +174,12 @@ def test_the_first_round_waits_for_more_members() -> None:
     assert driver.joined(two).leader == first
 
 
-def test_only_the_leader_is_told_of_the_others() -> None:
+def test_only_the_leader_gets_the_list_of_members() -> None:
     driver = Driver()
     names = [driver.enter() for _ in range(3)]
     driver.wait(DELAY_MS)
-    told = [len(driver.joined(ticket).members) for _, ticket in names]
-    assert told == [3, 0, 0]
+    counts = [len(driver.joined(ticket).members) for _, ticket in names]
+    assert counts == [3, 0, 0]
 
 
 def test_followers_wait_for_the_leaders_assignment() -> None:
@@ -194,7 +194,7 @@ def test_followers_wait_for_the_leaders_assignment() -> None:
     assert driver.group.state is GroupState.STABLE
 
 
-def test_another_generation_is_fenced() -> None:
+def test_a_wrong_generation_or_member_is_refused() -> None:
     driver, (one,) = stable(1)
     assert driver.beat(one, generation=0) is ErrorCode.ILLEGAL_GENERATION
     assert driver.beat("nobody") is ErrorCode.UNKNOWN_MEMBER_ID
@@ -203,7 +203,7 @@ def test_another_generation_is_fenced() -> None:
     assert driver.group.may_commit("", None, -1, driver.at) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_silent_member_is_given_up() -> None:
+def test_a_member_is_removed_after_its_session_timeout() -> None:
     driver, (one, two) = stable(2)
     driver.wait(SESSION_MS - 1)
     driver.beat(two)
@@ -213,7 +213,7 @@ def test_a_silent_member_is_given_up() -> None:
     assert driver.beat(one) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_round_ends_without_those_who_are_late() -> None:
+def test_a_rebalance_completes_without_late_members() -> None:
     driver, (one, two) = stable(2)
     ticket = driver.join(one)
     for _ in range(REBALANCE_MS // 1000):
@@ -223,7 +223,7 @@ def test_a_round_ends_without_those_who_are_late() -> None:
     assert list(driver.group.members) == [one]
 
 
-def test_a_member_that_never_syncs_is_given_up() -> None:
+def test_a_member_that_never_syncs_is_removed() -> None:
     driver = Driver()
     leader, follower = driver.enter()[0], driver.enter()[0]
     driver.wait(DELAY_MS)
@@ -244,7 +244,7 @@ def test_an_assignment_of_another_generation_is_refused() -> None:
     assert driver.synced(late).error_code == ErrorCode.ILLEGAL_GENERATION
 
 
-def test_a_round_waits_for_those_who_have_just_been_named() -> None:
+def test_a_rebalance_waits_for_members_with_a_new_member_id() -> None:
     driver, (one,) = stable(1)
     named = driver.joined(driver.join()).member_id
     ticket = driver.join(one)
@@ -253,7 +253,7 @@ def test_a_round_waits_for_those_who_have_just_been_named() -> None:
     assert len(driver.joined(ticket).members) == 2
 
 
-def test_who_has_been_named_and_does_not_come_is_not_waited_for() -> None:
+def test_a_member_id_that_never_joins_expires_with_its_session() -> None:
     driver, (one,) = stable(1)
     driver.join()
     ticket = driver.join(one)
@@ -261,7 +261,7 @@ def test_who_has_been_named_and_does_not_come_is_not_waited_for() -> None:
     assert len(driver.joined(ticket).members) == 1
 
 
-def test_who_joins_again_has_no_old_sync_to_be_late_with() -> None:
+def test_rejoining_resets_the_sync_deadline() -> None:
     driver = Driver()
     leader, follower = driver.enter()[0], driver.enter()[0]
     driver.wait(DELAY_MS)
@@ -286,34 +286,34 @@ def test_the_last_to_leave_empties_the_group() -> None:
     assert driver.group.may_commit("", None, -1, driver.at) is ErrorCode.NONE
 
 
-def test_who_leaves_makes_the_others_join_again() -> None:
+def test_a_leaving_member_triggers_a_rebalance() -> None:
     driver, (one, two) = stable(2)
     driver.leave(one)
     assert driver.beat(two) is ErrorCode.REBALANCE_IN_PROGRESS
     assert driver.joined(driver.join(two)).leader == two
 
 
-def test_who_leaves_while_it_waits_is_answered() -> None:
+def test_a_member_that_leaves_during_its_join_is_answered() -> None:
     driver = Driver()
     name, ticket = driver.enter()
     driver.leave(name)
     assert driver.joined(ticket).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_lost_answer_is_given_again_without_a_rebalance() -> None:
+def test_a_repeated_join_is_answered_without_a_rebalance() -> None:
     driver, (_, two) = stable(2)
     assert driver.joined(driver.join(two)).generation_id == 1
     assert driver.group.state is GroupState.STABLE
     assert driver.synced(driver.sync(two)).assignment == two.encode()
 
 
-def test_a_leader_that_joins_again_wants_a_rebalance() -> None:
+def test_a_leader_that_rejoins_triggers_a_rebalance() -> None:
     driver, (one, _) = stable(2)
     assert driver.join(one) not in driver.answers
     assert driver.group.state is GroupState.PREPARING_REBALANCE
 
 
-def test_nobody_in_common_nobody_in() -> None:
+def test_a_member_without_a_common_protocol_is_refused() -> None:
     driver, _ = stable(1)
     request = JoinGroupRequest(
         session_timeout_ms=SESSION_MS,
@@ -325,7 +325,7 @@ def test_nobody_in_common_nobody_in() -> None:
     assert code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
-def test_a_session_timeout_has_bounds() -> None:
+def test_an_out_of_range_session_timeout_is_refused() -> None:
     driver = Driver()
     request = JoinGroupRequest(session_timeout_ms=1, protocol_type="consumer")
     driver.take(driver.group.join(request, driver.caller(), driver.at))
@@ -342,7 +342,7 @@ def static_pair() -> tuple[Driver, str, str]:
     return driver, leader, follower
 
 
-def test_a_static_member_keeps_its_place() -> None:
+def test_a_returning_static_member_keeps_its_assignment() -> None:
     driver, _, follower = static_pair()
     back = driver.joined(driver.join(instance="b"))
     assert back.generation_id == 1
@@ -351,7 +351,7 @@ def test_a_static_member_keeps_its_place() -> None:
     assert driver.beat(follower) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_static_leader_that_is_back_does_not_assign_anew() -> None:
+def test_a_returning_static_leader_does_not_assign_again() -> None:
     driver, leader, _ = static_pair()
     back = driver.joined(driver.join(instance="a"))
     assert back.skip_assignment
@@ -369,13 +369,13 @@ def test_the_predecessor_of_a_static_member_is_fenced() -> None:
     assert driver.group.heartbeat(request, driver.at) is ErrorCode.FENCED_INSTANCE_ID
 
 
-def test_a_static_member_leaves_by_its_instance() -> None:
+def test_a_static_member_leaves_by_its_instance_id() -> None:
     driver, _, follower = static_pair()
     assert driver.leave("", "b") is ErrorCode.NONE
     assert follower not in driver.group.members
 
 
-def test_a_static_member_with_another_subscription_disturbs_nobody_either() -> None:
+def test_a_static_member_s_new_subscription_triggers_no_rebalance() -> None:
     driver, leader, _ = static_pair()
     back = driver.joined(driver.join(instance="b", about=b"owns nothing yet"))
     assert back.generation_id == 1
@@ -385,7 +385,7 @@ def test_a_static_member_with_another_subscription_disturbs_nobody_either() -> N
     assert [m.subscription for m in change.members] == [b"s", b"owns nothing yet"]
 
 
-def test_a_static_member_that_changes_the_protocol_wants_a_rebalance() -> None:
+def test_a_static_member_with_other_protocols_triggers_a_rebalance() -> None:
     driver = Driver()
     one = driver.join(instance="a", protocols=("range", "roundrobin"))
     two = driver.join(instance="b", protocols=("range", "roundrobin"))
@@ -398,7 +398,7 @@ def test_a_static_member_that_changes_the_protocol_wants_a_rebalance() -> None:
     assert driver.beat(leader) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_a_static_member_that_is_away_keeps_its_place_through_a_rebalance() -> None:
+def test_an_absent_static_member_stays_through_a_rebalance() -> None:
     driver, leader, follower = static_pair()
     driver.beat(follower)
     ticket = driver.join(leader, instance="a")
@@ -417,7 +417,7 @@ def test_a_static_member_that_is_away_keeps_its_place_through_a_rebalance() -> N
     assert driver.group.state is GroupState.EMPTY
 
 
-def test_a_round_without_anybody_waits_for_the_sessions_of_static_members() -> None:
+def test_a_rebalance_without_joins_waits_for_static_sessions() -> None:
     driver, leader, follower = static_pair()
     driver.join(leader, instance="a")
     driver.leave(leader, "a")
@@ -430,13 +430,13 @@ def test_a_round_without_anybody_waits_for_the_sessions_of_static_members() -> N
     assert driver.group.state is GroupState.EMPTY
 
 
-def test_an_instance_that_nobody_knows_is_no_member() -> None:
+def test_an_unknown_instance_id_is_an_unknown_member() -> None:
     driver, (one,) = stable(1)
     request = HeartbeatRequest(member_id=one, group_instance_id="b", generation_id=1)
     assert driver.group.heartbeat(request, driver.at) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_full_group_takes_nobody_in() -> None:
+def test_a_full_group_refuses_new_members() -> None:
     config = GroupConfig(initial_rebalance_delay_ms=DELAY_MS, size_max=2)
     driver = Driver(ClassicGroup("g", config))
     names = [driver.enter()[0] for _ in range(2)]
@@ -447,7 +447,7 @@ def test_a_full_group_takes_nobody_in() -> None:
     assert driver.joined(driver.join()).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
-def test_a_group_that_may_be_smaller_sheds_members() -> None:
+def test_a_reduced_maximum_size_removes_members() -> None:
     driver, names = stable(3)
     driver.group.config = GroupConfig(initial_rebalance_delay_ms=DELAY_MS, size_max=2)
     tickets = [driver.join(name) for name in names]
@@ -460,7 +460,7 @@ def subscription(*topics: str) -> bytes:
     return encode_versioned(ConsumerProtocolSubscription(topics=list(topics)), 1)
 
 
-def test_what_members_read_is_in_use() -> None:
+def test_offsets_of_subscribed_topics_are_in_use() -> None:
     driver = Driver()
     named = driver.joined(driver.join()).member_id
     driver.join(named, about=subscription("t"))
@@ -476,13 +476,13 @@ def test_what_members_read_is_in_use() -> None:
     assert group.unused_since_ms("t", emptied_ms + 1) == emptied_ms + 1
 
 
-def test_a_subscription_that_can_not_be_read_may_be_to_anything() -> None:
+def test_an_undecodable_subscription_counts_for_every_topic() -> None:
     driver, _ = stable(1)
     assert driver.group.subscribes("t")
     assert driver.group.unused_since_ms("t", 5) is None
 
 
-def test_after_a_restart_the_group_goes_on() -> None:
+def test_a_group_stays_stable_after_a_restart() -> None:
     driver, (one, two) = stable(2)
     after = Driver(now_ms=5)
     for change in driver.records:
@@ -502,7 +502,7 @@ PARTITIONS = 6
 
 @dataclass
 class Client:
-    """A consumer of sorts: what it has been told last, and what it waits for."""
+    """A consumer: what its last responses say, and the ticket that it waits for."""
 
     name: str = ""
     generation: int = -1
@@ -549,7 +549,7 @@ class World:
                     on_synced(client, response)
 
     def advance(self, client: Client) -> None:
-        """The client's next request, as a well-behaved one would send it."""
+        """Send the client's next request according to the protocol."""
         if client.waits is not None:
             return
         if client.to_sync:
@@ -569,11 +569,11 @@ class World:
         client.waits = self.driver.join(client.name)
 
     def crash(self, client: Client) -> None:
-        """It forgets everything; what it waited for is answered to nobody."""
+        """Replace the client; its pending response goes unread."""
         self.clients[self.clients.index(client)] = Client()
 
     def leave(self, client: Client) -> None:
-        """Also while it waits: what was held for it has to be answered."""
+        """Leave the group, even with a request pending, which must be answered."""
         if client.name:
             self.driver.leave(client.name)
             self.crash(client)
@@ -609,13 +609,13 @@ steps = st.one_of(
 
 
 @given(st.lists(steps, min_size=20, max_size=80))
-def test_any_order_of_events(story: list[Step]) -> None:
+def test_random_event_orders_keep_the_group_consistent(story: list[Step]) -> None:
     world = World()
     for step in story:
         step(world)
         world.collect()
         world.check()
-    # Left in peace the clients settle: everything is owned, and by one member each.
+    # Without faults the clients settle: each partition has exactly one owner.
     for _ in range(200):
         for client in world.clients:
             world.advance(client)
@@ -628,7 +628,7 @@ def test_any_order_of_events(story: list[Step]) -> None:
 
 
 @given(st.lists(steps, min_size=10, max_size=60))
-def test_a_cold_replay_leads_to_the_same_group(story: list[Step]) -> None:
+def test_a_replay_of_the_log_restores_the_group(story: list[Step]) -> None:
     world = World()
     for step in story:
         step(world)

@@ -1,4 +1,4 @@
-"""Groups whose coordinator assigns: each rule in a few lines, then any order of events."""
+"""Groups whose coordinator assigns: one test per rule, then random orders of events."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Owned = frozenset[tuple[str, int]]
 
 
 class Catalog:
-    """Topics as the tests want them."""
+    """A topic catalog that tests change."""
 
     def __init__(self, **counts: int) -> None:
         self._serial = 0
@@ -79,7 +79,7 @@ class Catalog:
 
 @dataclass
 class Driver:
-    """A coordinator, the time, its log."""
+    """A coordinator, the time, and its log."""
 
     topics: Catalog = field(default_factory=lambda: Catalog(t=4))
     config: GroupConfig = field(
@@ -156,7 +156,7 @@ class Driver:
         ]
 
     def beat_of(self, client: Client, topics: list[str] | None, *, full: bool) -> Message:
-        """A heartbeat of a client that knows topics by identity."""
+        """Send the heartbeat of a client that knows topics by their ids."""
         joins = client.epoch == 0
         return self.ask(
             ConsumerGroupHeartbeatRequest(
@@ -169,7 +169,7 @@ class Driver:
             )
         )
 
-    def told(self, response: ConsumerGroupHeartbeatResponse) -> Owned | None:
+    def assigned(self, response: ConsumerGroupHeartbeatResponse) -> Owned | None:
         if response.assignment is None:
             return None
         return frozenset(
@@ -215,67 +215,67 @@ def parts(*numbers: int, topic: str = "t") -> Owned:
 ALL = parts(0, 1, 2, 3)
 
 
-def test_the_first_member_gets_everything() -> None:
+def test_the_first_member_gets_all_partitions() -> None:
     driver = Driver()
     response = driver.beat("a", 0)
     assert (response.error_code, response.member_id, response.member_epoch) == (0, "a", 1)
     assert response.heartbeat_interval_ms == BEAT_MS
-    assert driver.told(response) == ALL
-    # What has not changed is not told again.
-    assert driver.told(driver.beat("a", 1, owns=ALL)) is None
+    assert driver.assigned(response) == ALL
+    # An unchanged assignment is not repeated.
+    assert driver.assigned(driver.beat("a", 1, owns=ALL)) is None
     assert driver.group.state == "Stable"
 
 
-def test_a_partition_is_free_before_another_gets_it() -> None:
+def test_a_partition_is_revoked_before_it_is_assigned_again() -> None:
     driver = Driver()
     driver.beat("a", 0)
     newcomer = driver.beat("b", 0)
-    assert (newcomer.member_epoch, driver.told(newcomer)) == (2, parts())
+    assert (newcomer.member_epoch, driver.assigned(newcomer)) == (2, parts())
     assert driver.group.state == "Reconciling"
     asked = driver.beat("a", 1)
-    kept = driver.told(asked)
+    kept = driver.assigned(asked)
     assert kept is not None
     assert (asked.member_epoch, len(kept)) == (1, 2)
-    # It has not said that it is done, so nobody gets anything.
-    assert driver.told(driver.beat("b", 2)) is None
+    # Member a has not confirmed the revocation, so its partitions stay unassigned.
+    assert driver.assigned(driver.beat("b", 2)) is None
     assert driver.beat("a", 1, owns=ALL).member_epoch == 1
     assert driver.beat("a", 1, owns=kept).member_epoch == 2
-    assert driver.told(driver.beat("b", 2)) == ALL - kept
+    assert driver.assigned(driver.beat("b", 2)) == ALL - kept
     assert driver.group.state == "Stable"
 
 
 def pair() -> tuple[Driver, Owned, Owned]:
-    """Members a and b, both at epoch 2, with half of the topic each."""
+    """Return members a and b, both at epoch 2, with half of the topic each."""
     driver = Driver()
     driver.beat("a", 0)
     driver.beat("b", 0)
-    kept = driver.told(driver.beat("a", 1)) or parts()
+    kept = driver.assigned(driver.beat("a", 1)) or parts()
     driver.beat("a", 1, owns=kept)
     driver.beat("b", 2)
     return driver, kept, ALL - kept
 
 
-def test_what_a_member_leaves_goes_to_the_others() -> None:
+def test_partitions_of_a_leaving_member_are_reassigned() -> None:
     driver, kept, rest = pair()
     response = driver.beat("b", LEFT_EPOCH)
     assert (response.error_code, response.member_epoch) == (0, LEFT_EPOCH)
     after = driver.beat("a", 2)
-    assert (after.member_epoch, driver.told(after)) == (3, ALL)
+    assert (after.member_epoch, driver.assigned(after)) == (3, ALL)
     assert driver.beat("b", 2).error_code == ErrorCode.UNKNOWN_MEMBER_ID
     assert kept | rest == ALL
 
 
-def test_a_silent_member_is_given_up() -> None:
+def test_a_member_is_removed_after_its_session_timeout() -> None:
     driver, _, _ = pair()
     for _ in range(9):
         driver.wait(BEAT_MS)
         driver.beat("a", 2)
     driver.wait(BEAT_MS)
     assert list(driver.group.members) == ["a"]
-    assert driver.told(driver.beat("a", 2)) == ALL
+    assert driver.assigned(driver.beat("a", 2)) == ALL
 
 
-def test_a_member_that_gives_nothing_up_is_given_up() -> None:
+def test_a_member_that_revokes_nothing_is_removed() -> None:
     driver = Driver()
     driver.beat("a", 0)
     driver.beat("b", 0)
@@ -284,26 +284,26 @@ def test_a_member_that_gives_nothing_up_is_given_up() -> None:
         driver.beat("b", 2)
         driver.wait(BEAT_MS)
     assert driver.beat("a", 1).error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    assert driver.told(driver.beat("b", 2)) == ALL
+    assert driver.assigned(driver.beat("b", 2)) == ALL
 
 
-def test_another_epoch_is_fenced() -> None:
+def test_a_wrong_member_epoch_is_fenced() -> None:
     driver, kept, _ = pair()
     assert driver.beat("a", 3).error_code == ErrorCode.FENCED_MEMBER_EPOCH
-    # Our last answer may have been lost: then it has no more than it had.
+    # The last response may have been lost: then the member owns no more than before.
     assert driver.beat("a", 1, owns=kept).member_epoch == 2
     assert driver.beat("a", 1, owns=ALL).error_code == ErrorCode.FENCED_MEMBER_EPOCH
     assert driver.beat("a", 1).error_code == ErrorCode.FENCED_MEMBER_EPOCH
 
 
-def test_who_has_forgotten_everything_joins_again() -> None:
+def test_a_member_may_rejoin_at_epoch_0() -> None:
     driver, kept, _ = pair()
     again = driver.beat("a", 0)
-    assert (again.error_code, again.member_epoch, driver.told(again)) == (0, 2, kept)
+    assert (again.error_code, again.member_epoch, driver.assigned(again)) == (0, 2, kept)
     assert len(driver.group.members) == 2
 
 
-def test_commits_name_the_members_epoch() -> None:
+def test_commits_need_the_current_member_epoch() -> None:
     driver, _, _ = pair()
     assert driver.commit("a", 2) == ErrorCode.NONE
     assert driver.commit("a", 1) == ErrorCode.STALE_MEMBER_EPOCH
@@ -334,7 +334,7 @@ def test_commits_name_the_members_epoch() -> None:
         {"subscribed_topic_names": None},
     ],
 )
-def test_what_can_not_be_meant(changes: dict[str, object]) -> None:
+def test_an_invalid_heartbeat_is_refused(changes: dict[str, object]) -> None:
     driver = Driver()
     request = ConsumerGroupHeartbeatRequest(
         group_id="g",
@@ -351,7 +351,7 @@ def test_what_can_not_be_meant(changes: dict[str, object]) -> None:
     assert not driver.log
 
 
-def test_who_is_not_taken() -> None:
+def test_invalid_joins_are_refused_with_their_error() -> None:
     driver = Driver()
     refused = driver.beat("a", 0, server_assignor="best")
     assert refused.error_code == ErrorCode.UNSUPPORTED_ASSIGNOR
@@ -364,13 +364,13 @@ def test_who_is_not_taken() -> None:
     assert driver.beat("d", 0).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
-def test_an_old_client_is_given_its_name() -> None:
+def test_an_old_client_gets_its_member_id_from_the_coordinator() -> None:
     driver = Driver()
     response = driver.beat("", 0, version=0)
     assert (response.error_code, response.member_id) == (0, "fresh1")
 
 
-def test_the_range_assignor_is_there_as_well() -> None:
+def test_a_group_can_use_the_range_assignor() -> None:
     driver = Driver(topics=Catalog(t=3, u=3))
     driver.beat("a", 0, topics=["t", "u"], server_assignor="range")
     driver.beat("b", 0, topics=["t", "u"], server_assignor="range")
@@ -387,26 +387,26 @@ def test_the_range_assignor_is_there_as_well() -> None:
     }
 
 
-def test_a_new_topic_and_a_lost_one_make_a_new_epoch() -> None:
+def test_created_and_deleted_topics_change_the_assignment() -> None:
     driver = Driver()
     driver.beat("a", 0, topics=["t", "u"])
     driver.topics.create("u", 2)
     found = driver.beat("a", 1, owns=ALL)
-    assert (found.member_epoch, driver.told(found)) == (2, ALL | parts(0, 1, topic="u"))
+    assert (found.member_epoch, driver.assigned(found)) == (2, ALL | parts(0, 1, topic="u"))
     driver.topics.delete("t")
     lost = driver.beat("a", 2)
-    assert driver.told(lost) == parts(0, 1, topic="u")
+    assert driver.assigned(lost) == parts(0, 1, topic="u")
 
 
-def test_an_expression_finds_topics() -> None:
+def test_a_subscribed_regex_finds_topics() -> None:
     driver = Driver(topics=Catalog(orders_a=1, payments=1))
     driver.beat("a", 0, subscribed_topic_regex="orders.*")
     driver.topics.create("orders_b", 1)
     response = driver.beat("a", 1)
-    assert driver.told(response) == {("orders_a", 0), ("orders_b", 0)}
+    assert driver.assigned(response) == {("orders_a", 0), ("orders_b", 0)}
     assert driver.group.subscribes("orders_c")
     assert not driver.group.subscribes("payments")
-    # An empty expression ends it; names are named instead.
+    # An empty regex removes the pattern; the topics are named instead.
     changed = driver.beat(
         "a", 3 if response.member_epoch == 3 else 2, topics=["payments"], subscribed_topic_regex=""
     )
@@ -415,36 +415,36 @@ def test_an_expression_finds_topics() -> None:
     assert not driver.group.wanted().patterns
 
 
-def test_an_expression_matches_internal_topics_as_on_kafka() -> None:
+def test_a_subscribed_regex_matches_internal_topics_as_on_kafka() -> None:
     driver = Driver(topics=Catalog(__consumer_offsets=4, t=1))
     internal = parts(0, 1, 2, 3, topic="__consumer_offsets")
     every = driver.beat("a", 0, subscribed_topic_regex=".*")
-    assert driver.told(every) == internal | parts(0)
+    assert driver.assigned(every) == internal | parts(0)
     driver.beat("a", -1)
-    assert driver.told(driver.beat("b", 0, subscribed_topic_regex="__.*")) == internal
+    assert driver.assigned(driver.beat("b", 0, subscribed_topic_regex="__.*")) == internal
 
 
-def test_a_static_member_keeps_its_part_while_it_is_away() -> None:
+def test_an_absent_static_member_keeps_its_assignment() -> None:
     driver = Driver()
     driver.beat("a", 0, instance_id="one")
-    kept = driver.told(driver.beat("b", 0, instance_id="two"))
+    kept = driver.assigned(driver.beat("b", 0, instance_id="two"))
     assert kept == parts()
-    first = driver.told(driver.beat("a", 1)) or parts()
+    first = driver.assigned(driver.beat("a", 1)) or parts()
     driver.beat("a", 1, owns=first)
-    second = driver.told(driver.beat("b", 2))
+    second = driver.assigned(driver.beat("b", 2))
     epoch = driver.group.epoch
     early = driver.beat("c", 0, instance_id="two")
     assert early.error_code == ErrorCode.UNRELEASED_INSTANCE_ID
     assert driver.beat("b", AWAY_EPOCH, instance_id="two").member_epoch == AWAY_EPOCH
-    assert driver.told(driver.beat("a", 2)) is None
+    assert driver.assigned(driver.beat("a", 2)) is None
     back = driver.beat("c", 0, instance_id="two")
-    assert (back.error_code, back.member_epoch, driver.told(back)) == (0, 2, second)
+    assert (back.error_code, back.member_epoch, driver.assigned(back)) == (0, 2, second)
     assert driver.group.epoch == epoch
     assert driver.beat("b", 2, instance_id="two").error_code == ErrorCode.FENCED_INSTANCE_ID
     assert driver.beat("c", 2, instance_id="three").error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_static_member_that_stays_away_is_given_up() -> None:
+def test_a_static_member_that_stays_away_is_removed() -> None:
     driver = Driver()
     driver.beat("a", 0, instance_id="one")
     driver.beat("a", AWAY_EPOCH, instance_id="one")
@@ -464,7 +464,7 @@ def joining(member: str = "") -> JoinGroupRequest:
     )
 
 
-def test_a_group_is_of_one_kind() -> None:
+def test_a_group_uses_one_protocol_at_a_time() -> None:
     driver = Driver()
     driver.beat("a", 0)
     refused = driver.ask(joining(), 9)
@@ -473,7 +473,7 @@ def test_a_group_is_of_one_kind() -> None:
     beaten = driver.ask(HeartbeatRequest(group_id="g", member_id="a", generation_id=1))
     assert isinstance(beaten, HeartbeatResponse)
     assert beaten.error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    # Once it is empty the other kind takes over, positions stay, and so after a restart.
+    # An empty group can change its protocol; its offsets stay, also after a restart.
     assert driver.commit("a", 1) == ErrorCode.NONE
     driver.beat("a", LEFT_EPOCH)
     named = driver.ask(joining(), 9)
@@ -489,7 +489,7 @@ def test_a_group_is_of_one_kind() -> None:
         assert each.coordinator.positions("g", None)[0].partitions[0].committed_offset == 1
 
 
-def test_an_empty_group_is_deleted() -> None:
+def test_only_an_empty_group_can_be_deleted() -> None:
     driver = Driver()
     driver.beat("a", 0)
 
@@ -505,7 +505,7 @@ def test_an_empty_group_is_deleted() -> None:
     assert not driver.restarted().coordinator.list_groups()
 
 
-def test_an_empty_group_without_positions_is_forgotten() -> None:
+def test_an_empty_group_without_offsets_is_forgotten() -> None:
     driver = Driver()
     driver.beat("a", 0)
     driver.beat("a", LEFT_EPOCH)
@@ -532,11 +532,11 @@ def test_groups_are_described() -> None:
 
 @dataclass
 class Client:
-    """A consumer: what it uses is what it was told, and what it has not given up yet."""
+    """A consumer: it uses its assignment and the partitions that it has not revoked yet."""
 
     name: str
     epoch: int = 0
-    told: Held = NOTHING
+    assigned: Held = NOTHING
     uses: Held = NOTHING
     is_in: bool = False
     in_doubt: bool = False
@@ -561,7 +561,7 @@ class World:
         self.clients.append(Client(f"m{self.serial}"))
 
     def beat(self, client: Client, *, lost: bool = False) -> None:
-        # Who has got no answer tells everything, and is told everything.
+        # After a lost response the client sends its full state and gets its full assignment.
         full = client.in_doubt or self.chance.random() < 0.1
         topics = ["t", "u"] if client.epoch == 0 or full else None
         response = self.driver.beat_of(client, topics, full=full)
@@ -574,7 +574,7 @@ class World:
                 ErrorCode.UNKNOWN_MEMBER_ID,
                 ErrorCode.FENCED_MEMBER_EPOCH,
             )
-            client.epoch, client.told, client.uses, client.is_in = (
+            client.epoch, client.assigned, client.uses, client.is_in = (
                 0,
                 frozenset(),
                 frozenset(),
@@ -583,12 +583,12 @@ class World:
             return
         client.is_in, client.epoch = True, response.member_epoch
         if response.assignment is not None:
-            client.told = held_of(response.assignment.topic_partitions)
-            client.uses |= client.told
+            client.assigned = held_of(response.assignment.topic_partitions)
+            client.uses |= client.assigned
 
     def finish(self, client: Client) -> None:
-        """It is done with what it was asked to give up."""
-        client.uses = client.told
+        """Finish the revocation."""
+        client.uses = client.assigned
 
     def step(self) -> None:
         client = self.chance.choice(self.clients)
@@ -624,7 +624,7 @@ class World:
             self.driver.topics.create(name, self.chance.randint(1, 4))
 
     def check(self) -> None:
-        """Nobody uses what another member uses, unless the group has given it up."""
+        """Check that no two members use one partition."""
         if "g" not in self.driver.coordinator._groups:
             return
         group = self.driver.group
@@ -671,7 +671,7 @@ def durable(group: ConsumerGroup) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_any_order_of_events(seed: int) -> None:
+def test_random_event_orders_keep_the_group_consistent(seed: int) -> None:
     world = World(seed)
     for _ in range(world.chance.randint(20, 200)):
         world.step()
@@ -679,7 +679,7 @@ def test_any_order_of_events(seed: int) -> None:
     world.settle()
     live = world.driver
     assert durable(live.restarted().group) == durable(live.group)
-    # Compaction leaves the newest record of each key, where it is.
+    # Compaction keeps the newest record of each key at its offset.
     newest = {record.key: index for index, record in enumerate(live.log)}
     compacted = [live.log[index] for index in sorted(newest.values())]
     assert durable(live.restarted(compacted).group) == durable(live.group)

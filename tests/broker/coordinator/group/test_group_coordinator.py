@@ -1,4 +1,4 @@
-"""Deadlines against a plain dictionary."""
+"""Deadlines, against a plain dictionary."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STEPS = st.lists(NOTES | st.integers(0, 20), max_size=40)
 
 
 @given(STEPS)
-def test_each_is_due_once_by_its_earliest_deadline(
+def test_each_group_is_due_once_at_its_earliest_deadline(
     steps: list[tuple[str, int | None] | int],
 ) -> None:
     deadlines = Deadlines()
@@ -37,7 +37,7 @@ def test_each_is_due_once_by_its_earliest_deadline(
             assert next_ms <= min(expected.values())
 
 
-def test_a_later_deadline_is_noted_when_the_earlier_one_has_come() -> None:
+def test_a_later_deadline_of_a_noted_group_is_ignored() -> None:
     deadlines = Deadlines()
     deadlines.note("a", 5)
     deadlines.note("a", 9)

@@ -1,4 +1,4 @@
-"""The records of `__consumer_offsets`: Kafka's bytes, there and back."""
+"""The records of `__consumer_offsets`: Kafka's bytes, encoded and decoded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from streamlog.protocol.messages.classic_groups import (
 )
 
 
-def test_a_position_has_kafkas_bytes() -> None:
+def test_an_offset_record_has_kafka_s_bytes() -> None:
     key = OffsetCommitKey(group="g", topic="top", partition=3)
     value = OffsetCommitValue(offset=42, leader_epoch=7, metadata="m", commit_timestamp=5)
     record = encode_change(OffsetChange(key, value))
@@ -26,7 +26,7 @@ def test_a_position_has_kafkas_bytes() -> None:
     assert decode_change(record) == OffsetChange(key, value)
 
 
-def test_a_position_may_name_its_topic() -> None:
+def test_an_offset_record_may_hold_a_topic_id() -> None:
     key = OffsetCommitKey(group="g", topic="top", partition=3)
     value = OffsetCommitValue(offset=42, metadata="m", commit_timestamp=5, topic_id=b"i" * 16)
     record = encode_change(OffsetChange(key, value))
@@ -35,7 +35,7 @@ def test_a_position_may_name_its_topic() -> None:
     assert decode_change(record) == OffsetChange(key, value)
 
 
-def test_a_group_has_kafkas_bytes() -> None:
+def test_a_group_record_has_kafka_s_bytes() -> None:
     member = MemberMetadata(
         member_id="m",
         client_id="c",
@@ -62,7 +62,7 @@ def test_a_group_has_kafkas_bytes() -> None:
     assert decode_change(record) == GroupChange("g", value)
 
 
-def test_tombstones() -> None:
+def test_tombstones_round_trip() -> None:
     key = OffsetCommitKey(group="g", topic="t", partition=0)
     for change in (OffsetChange(key, None), GroupChange("g", None)):
         record = encode_change(change)
@@ -70,7 +70,7 @@ def test_tombstones() -> None:
         assert decode_change(record) == change
 
 
-def test_older_values_are_read() -> None:
+def test_older_value_versions_are_decoded() -> None:
     key = encode_change(OffsetChange(OffsetCommitKey(group="g", topic="t", partition=0), None)).key
     value = b"\0\0" + (42).to_bytes(8) + b"\0\1m" + (5).to_bytes(8)
     change = decode_change(CoordinatorRecord(key, value))
@@ -80,5 +80,5 @@ def test_older_values_are_read() -> None:
     )
 
 
-def test_kinds_of_later_releases_are_skipped() -> None:
+def test_unknown_record_kinds_are_skipped() -> None:
     assert decode_change(CoordinatorRecord(b"\0\3\0\1g", b"whatever")) is None

@@ -1,4 +1,4 @@
-"""Groups and offsets over their log: answered when kept, and there after a restart."""
+"""Groups and offsets over their log: acknowledged once durable, and kept after a restart."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.broker.coordinator.driving import beat, commit, committed, enter, joi
 from tests.broker.node import Node, ask, create, later
 
 
-def test_positions_outlive_the_broker(node: Node) -> None:
+def test_committed_offsets_survive_a_restart(node: Node) -> None:
     async def before(broker: Broker) -> None:
         create(broker)
         assert await commit(broker, 42) == ErrorCode.NONE
@@ -62,7 +62,7 @@ def test_positions_outlive_the_broker(node: Node) -> None:
     node.run(after)
 
 
-def test_what_can_not_be_committed(node: Node) -> None:
+def test_invalid_commits_are_refused(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         assert await commit(broker, 1, topic="u") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -79,7 +79,7 @@ def test_what_can_not_be_committed(node: Node) -> None:
     node.run(story)
 
 
-def test_a_group_goes_on_after_a_restart(node: Node) -> None:
+def test_a_member_keeps_its_session_after_a_restart(node: Node) -> None:
     async def after(broker: Broker) -> None:
         assert await beat(broker, member) == ErrorCode.NONE
         node.pass_time(broker, 9_999)
@@ -91,7 +91,7 @@ def test_a_group_goes_on_after_a_restart(node: Node) -> None:
     node.run(after)
 
 
-def test_a_member_waits_for_the_others(node: Node) -> None:
+def test_a_join_waits_for_the_current_members(node: Node) -> None:
     async def story(broker: Broker) -> None:
         first = await enter(broker)
         named = await ask(broker, joining(), JoinGroupResponse)
@@ -107,7 +107,7 @@ def test_a_member_waits_for_the_others(node: Node) -> None:
     node.run(story)
 
 
-def test_who_waits_is_told_when_the_broker_stops(node: Node) -> None:
+def test_a_waiting_join_fails_when_the_broker_stops(node: Node) -> None:
     async def story(broker: Broker) -> asyncio.Future[object]:
         await enter(broker)
         named = await ask(broker, joining(), JoinGroupResponse)
@@ -118,7 +118,7 @@ def test_who_waits_is_told_when_the_broker_stops(node: Node) -> None:
         node.run(story).result()
 
 
-def test_groups_are_described(node: Node) -> None:
+def test_groups_are_described_and_listed(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         nobody = await ask(broker, ListGroupsRequest(), ListGroupsResponse)
@@ -141,7 +141,7 @@ def test_groups_are_described(node: Node) -> None:
     node.run(story)
 
 
-def test_several_leave_at_once(node: Node) -> None:
+def test_several_members_leave_in_one_request(node: Node) -> None:
     async def story(broker: Broker) -> None:
         member = await enter(broker)
         leaving = [MemberIdentity(member_id=name) for name in (member, "nobody")]
@@ -156,7 +156,7 @@ def test_several_leave_at_once(node: Node) -> None:
     node.run(story)
 
 
-def test_a_group_that_was_only_announced_leaves_no_trace(node: Node) -> None:
+def test_a_group_that_no_member_joined_leaves_no_trace(node: Node) -> None:
     async def before(broker: Broker) -> None:
         named = await ask(broker, joining(), JoinGroupResponse)
         leaving = LeaveGroupRequest(
@@ -172,7 +172,7 @@ def test_a_group_that_was_only_announced_leaves_no_trace(node: Node) -> None:
     node.run(nothing_left)
 
 
-def test_positions_go_with_their_topic(node: Node) -> None:
+def test_offsets_are_removed_with_their_topic(node: Node) -> None:
     async def before(broker: Broker) -> None:
         create(broker)
         create(broker, "u")
@@ -190,7 +190,7 @@ def test_positions_go_with_their_topic(node: Node) -> None:
     node.run(after)
 
 
-def test_nothing_is_promised_that_the_disk_refuses(node: Node) -> None:
+def test_a_failed_write_is_not_acknowledged(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         await commit(broker, 1)
@@ -215,8 +215,8 @@ def test_nothing_is_promised_that_the_disk_refuses(node: Node) -> None:
     node.run(story)
 
 
-def test_a_group_is_where_kafka_would_look_for_it() -> None:
-    # Java's hash codes: 99162322, -1422446064, and the smallest of all, which has no
-    # absolute value.
+def test_the_shard_of_a_group_is_the_one_that_kafka_computes() -> None:
+    # The Java hash codes are 0, 99162322, -1422446064, and the smallest int, which has no absolute
+    # value.
     names = ("", "hello", "testing", "polygenelubricants")
     assert [shard_index(name, 50) for name in names] == [0, 22, 14, 0]

@@ -1,4 +1,4 @@
-"""Positions in transactions: what counts in the end is what compaction would keep."""
+"""Offsets staged in transactions: the result is what compaction of the log would keep."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog.broker.coordinator.group.committed_offsets import GroupOffsets
-from tests.broker.coordinator.group.test_committed_offsets import change, positions
+from tests.broker.coordinator.group.test_committed_offsets import change, offsets_of
 
 HERE = ("t", 0)
 
 
-def test_a_staged_position_counts_once_it_is_committed() -> None:
+def test_a_staged_offset_counts_once_its_transaction_commits() -> None:
     offsets = GroupOffsets()
     offsets.stage(7, change("g", *HERE, 3))
     offsets.stage(8, change("g", "t", 1, 5))
-    assert positions(offsets, "g") == {}
+    assert offsets_of(offsets, "g") == {}
     assert (offsets.is_stable("g", *HERE), offsets.is_stable("h", *HERE)) == (False, True)
     offsets.decide(8, committed=False)
     offsets.decide(7, committed=True)
-    assert positions(offsets, "g") == {HERE: 3}
+    assert offsets_of(offsets, "g") == {HERE: 3}
     assert offsets.is_stable("g", *HERE)
     offsets.decide(7, committed=True)
 
@@ -29,24 +29,24 @@ def test_the_later_record_counts_not_the_later_marker() -> None:
     offsets.stage(7, change("g", *HERE, 3))
     offsets.replay(change("g", *HERE, 4))
     offsets.decide(7, committed=True)
-    assert positions(offsets, "g") == {HERE: 4}
+    assert offsets_of(offsets, "g") == {HERE: 4}
     offsets.stage(7, change("g", *HERE, 5))
     offsets.stage(8, change("g", *HERE, 6))
     offsets.decide(8, committed=True)
     offsets.decide(7, committed=True)
-    assert positions(offsets, "g") == {HERE: 6}
+    assert offsets_of(offsets, "g") == {HERE: 6}
 
 
-def test_an_aborted_one_gives_way_to_an_earlier_one() -> None:
+def test_an_aborted_offset_gives_way_to_an_earlier_one() -> None:
     offsets = GroupOffsets()
     offsets.stage(7, change("g", *HERE, 5))
     offsets.stage(8, change("g", *HERE, 6))
     offsets.decide(8, committed=False)
     offsets.decide(7, committed=True)
-    assert positions(offsets, "g") == {HERE: 5}
+    assert offsets_of(offsets, "g") == {HERE: 5}
 
 
-def test_a_position_in_a_transaction_does_not_expire() -> None:
+def test_an_offset_with_a_staged_commit_does_not_expire() -> None:
     offsets = GroupOffsets()
     offsets.replay(change("g", *HERE, 3))
 
@@ -67,10 +67,10 @@ steps = st.lists(
 
 
 @given(history=steps)
-def test_what_counts_is_the_last_record_that_is_not_aborted(history: list[tuple[str, int]]) -> None:
+def test_the_last_record_that_is_not_aborted_counts(history: list[tuple[str, int]]) -> None:
     offsets = GroupOffsets()
     records: list[tuple[int, int | None]] = []
-    """Offset and, while it is open, producer; in the order of the log."""
+    """Each offset, with its producer while the transaction is open, in log order."""
     for number, (what, producer_id) in enumerate(history):
         match what:
             case "plain":
@@ -88,4 +88,4 @@ def test_what_counts_is_the_last_record_that_is_not_aborted(history: list[tuple[
                     if committed or owner != producer_id
                 ]
         counted = [offset for offset, owner in records if owner is None]
-        assert positions(offsets, "g") == ({HERE: counted[-1]} if counted else {})
+        assert offsets_of(offsets, "g") == ({HERE: counted[-1]} if counted else {})

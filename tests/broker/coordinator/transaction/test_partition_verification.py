@@ -1,4 +1,4 @@
-"""Records of a transaction whose coordinator is another broker: asked about, before they count."""
+"""Transactional records whose coordinator is another broker: verified before the append."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.broker.test_transactions import Writer
 
 
 class Coordinators:
-    """Another broker, as far as the one under test knows; it is the same one."""
+    """A stand-in for the coordinator's broker; it is in fact the broker under test."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -28,7 +28,7 @@ class Coordinators:
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.is_lost = False
-        # By its number alone a broker knows what is coordinated elsewhere.
+        # A broker recognizes other coordinators only by their node id.
         broker._verification._node_id = 99
         broker._verification.begin(self.call, self.spawn)
 
@@ -37,7 +37,7 @@ class Coordinators:
         assert isinstance(request, AddPartitionsToTxnRequest)
         self.asked.append(request)
         if self.is_lost:
-            raise ConnectionLost("nobody is there")
+            raise ConnectionLost("no broker is there")
         answer = await self._broker.handle(request, context(request))
         assert answer is not None
         self.heard.set()
@@ -58,7 +58,7 @@ async def begun(broker: Broker) -> Writer:
     return writer
 
 
-def test_the_coordinator_is_asked_once_a_transaction(node: Node) -> None:
+def test_the_coordinator_is_asked_once_per_transaction(node: Node) -> None:
     async def story(broker: Broker) -> None:
         writer = await begun(broker)
         coordinators = Coordinators(broker)
@@ -69,7 +69,7 @@ def test_the_coordinator_is_asked_once_a_transaction(node: Node) -> None:
         assert len(coordinators.asked) == 2
         assert coordinators.asked[-1].transactions[0].verify_only
         assert await writer.end() == ErrorCode.NONE
-        # A batch that comes after its transaction is in none.
+        # A batch after the end of its transaction belongs to none.
         assert await writer.write(b"late") == ErrorCode.TRANSACTION_ABORTABLE
         assert len(coordinators.asked) == 3
         await coordinators.gone()
@@ -77,7 +77,7 @@ def test_the_coordinator_is_asked_once_a_transaction(node: Node) -> None:
     node.run(story)
 
 
-def test_an_end_in_between_wins(node: Node) -> None:
+def test_an_abort_during_verification_refuses_the_batch(node: Node) -> None:
     async def story(broker: Broker) -> None:
         writer = await begun(broker)
         coordinators = Coordinators(broker)
@@ -93,7 +93,7 @@ def test_an_end_in_between_wins(node: Node) -> None:
     node.run(story)
 
 
-def test_requests_of_a_producer_keep_their_order_and_hold_up_nobody_else(node: Node) -> None:
+def test_verification_keeps_a_producer_s_order_and_blocks_no_other_producer(node: Node) -> None:
     async def story(broker: Broker) -> None:
         writer = await begun(broker)
         coordinators = Coordinators(broker)
@@ -115,7 +115,7 @@ def test_requests_of_a_producer_keep_their_order_and_hold_up_nobody_else(node: N
     node.run(story)
 
 
-def test_what_waits_is_kept_while_its_connection_reads_on(node: Node) -> None:
+def test_waiting_records_survive_reuse_of_the_receive_buffer(node: Node) -> None:
     async def story(broker: Broker) -> None:
         writer = await begun(broker)
         coordinators = Coordinators(broker)
@@ -136,7 +136,7 @@ def test_what_waits_is_kept_while_its_connection_reads_on(node: Node) -> None:
     node.run(story)
 
 
-def test_a_coordinator_that_is_gone_is_asked_again(node: Node) -> None:
+def test_a_lost_coordinator_is_asked_again_on_retry(node: Node) -> None:
     async def story(broker: Broker) -> None:
         writer = await begun(broker)
         coordinators = Coordinators(broker)
@@ -150,7 +150,7 @@ def test_a_coordinator_that_is_gone_is_asked_again(node: Node) -> None:
     node.run(story)
 
 
-def test_offsets_in_a_transaction_are_asked_about_as_well(node: Node) -> None:
+def test_transactional_offsets_are_verified_as_well(node: Node) -> None:
     async def story(broker: Broker) -> None:
         writer = await begun(broker)
         coordinators = Coordinators(broker)

@@ -1,4 +1,4 @@
-"""Producer ids come from the controller by the block, and none is given out twice."""
+"""Producer ids are allocated by the controller in blocks, and none is used twice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from streamlog.protocol.schema import Message
 from tests.broker.node import Node, ask
 
 
-def test_none_is_given_out_twice_whatever_happens_in_between(node: Node) -> None:
+def test_no_producer_id_is_reused_after_restarts_and_power_cuts(node: Node) -> None:
     async def story(broker: Broker) -> list[int]:
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1_000)
         answers = [await ask(broker, request, InitProducerIdResponse) for _ in range(3)]
@@ -32,7 +32,7 @@ def test_none_is_given_out_twice_whatever_happens_in_between(node: Node) -> None
     assert given[0] == 0
 
 
-def test_those_who_wait_for_a_block_share_it() -> None:
+def test_concurrent_requests_share_one_block() -> None:
     async def main() -> None:
         asked: list[asyncio.Future[Message]] = []
 

@@ -1,4 +1,4 @@
-"""Markers: each comes to whoever leads, until it is committed, and never twice at a time."""
+"""MarkerQueue: each marker goes to the current leader until committed, one attempt at a time."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from streamlog.protocol.error_codes import ErrorCode
 A, B, C = ("a", 0), ("a", 1), ("b", 0)
 
 
-def job(*places: tuple[str, int], shard: int = 0, producer_id: int = 7) -> MarkerJob:
-    ending = Ending(f"id-{producer_id}", producer_id, 3, True, frozenset(places))
+def job(*targets: tuple[str, int], shard: int = 0, producer_id: int = 7) -> MarkerJob:
+    ending = Ending(f"id-{producer_id}", producer_id, 3, True, frozenset(targets))
     return MarkerJob(ending, shard, 5)
 
 
-def test_one_try_for_each_broker() -> None:
+def test_each_broker_gets_one_request_at_a_time() -> None:
     queue = MarkerQueue()
     queue.add(job(A, B, C), 0)
     tries = queue.take({A: 1, B: 2, C: 1}.get, 0)
@@ -31,14 +31,14 @@ def test_one_try_for_each_broker() -> None:
     assert queue.take({A: 1, B: 2, C: 1}.get, 10_000) == []
     assert queue.next_deadline_ms() is None
     for each in tries:
-        for place in each.partitions:
+        for target in each.partitions:
             assert queue.take_complete() == []
-            queue.on_code(each.number, place, ErrorCode.NONE, 1)
+            queue.on_code(each.number, target, ErrorCode.NONE, 1)
     assert queue.take_complete() == [job(A, B, C)]
     assert len(queue) == 0
 
 
-def test_a_marker_follows_its_leader() -> None:
+def test_a_marker_is_retried_at_the_new_leader() -> None:
     queue = MarkerQueue()
     queue.add(job(A), 0)
     (first,) = queue.take({A: 1}.get, 0)
@@ -49,7 +49,7 @@ def test_a_marker_follows_its_leader() -> None:
     assert second.node_id == 2
 
 
-def test_pauses_grow() -> None:
+def test_retry_pauses_grow_up_to_the_maximum() -> None:
     queue, now_ms, pauses = MarkerQueue(), 0, []
     queue.add(job(A), 0)
     for _ in range(8):
@@ -62,7 +62,7 @@ def test_pauses_grow() -> None:
     assert pauses[-1] == RETRY_MS_MAX
 
 
-def test_a_partition_that_is_gone_needs_none() -> None:
+def test_a_deleted_partition_and_a_fenced_marker_count_as_done() -> None:
     queue = MarkerQueue()
     queue.add(job(A, B), 0)
     (only,) = queue.take({B: 1}.get, 0)
@@ -70,7 +70,7 @@ def test_a_partition_that_is_gone_needs_none() -> None:
     assert queue.take_complete() == [job(A, B)]
 
 
-def test_the_next_coordinator_begins_anew() -> None:
+def test_results_for_a_forgotten_shard_are_ignored() -> None:
     queue = MarkerQueue()
     queue.add(job(A, shard=0), 0)
     queue.add(job(A, shard=1, producer_id=8), 0)
@@ -84,7 +84,7 @@ def test_the_next_coordinator_begins_anew() -> None:
 
 
 @given(data=st.data())
-def test_every_marker_arrives_and_never_two_at_once(data: st.DataObject) -> None:
+def test_every_marker_is_written_and_never_sent_twice_at_once(data: st.DataObject) -> None:
     queue, now_ms = MarkerQueue(), 0
     jobs = [
         job(*data.draw(st.sets(st.sampled_from([A, B, C]), min_size=1)), producer_id=number)
@@ -96,28 +96,28 @@ def test_every_marker_arrives_and_never_two_at_once(data: st.DataObject) -> None
     written: dict[int, set[tuple[str, int]]] = {n: set() for n in range(len(jobs))}
     done: list[MarkerJob] = []
     for _ in range(data.draw(st.integers(0, 30))):
-        leaders = {place: data.draw(st.integers(-1, 2)) for place in (A, B, C)}
+        leaders = {target: data.draw(st.integers(-1, 2)) for target in (A, B, C)}
         for each in queue.take(leaders.get, now_ms):
-            for place in each.partitions:
-                assert leaders[place] == each.node_id
-                assert (each.number, place) not in [(t.number, p) for t, p in under_way]
-                under_way.append((each, place))
+            for target in each.partitions:
+                assert leaders[target] == each.node_id
+                assert (each.number, target) not in [(t.number, p) for t, p in under_way]
+                under_way.append((each, target))
         if under_way:
-            each, place = under_way.pop(data.draw(st.integers(0, len(under_way) - 1)))
+            each, target = under_way.pop(data.draw(st.integers(0, len(under_way) - 1)))
             code = data.draw(
                 st.sampled_from([ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NONE])
             )
             if code is ErrorCode.NONE:
-                written[each.job.ending.producer_id].add(place)
-            queue.on_code(each.number, place, code, now_ms)
+                written[each.job.ending.producer_id].add(target)
+            queue.on_code(each.number, target, code, now_ms)
         now_ms += data.draw(st.integers(0, 500))
         done += queue.take_complete()
     while len(queue):
-        for each, place in under_way:
-            queue.on_code(each.number, place, ErrorCode.NONE, now_ms)
-            written[each.job.ending.producer_id].add(place)
+        for each, target in under_way:
+            queue.on_code(each.number, target, ErrorCode.NONE, now_ms)
+            written[each.job.ending.producer_id].add(target)
         under_way = [
-            (each, place) for each in queue.take(lambda _: 1, now_ms) for place in each.partitions
+            (each, target) for each in queue.take(lambda _: 1, now_ms) for target in each.partitions
         ]
         now_ms += RETRY_MS_MAX
         done += queue.take_complete()

@@ -20,7 +20,7 @@ from tests.broker.test_transactions import Writer, begun
 
 
 def markers(
-    producer_id: int, epoch: int, *places: tuple[str, int], coordinator_epoch: int = 9
+    producer_id: int, epoch: int, *targets: tuple[str, int], coordinator_epoch: int = 9
 ) -> WriteTxnMarkersRequest:
     return WriteTxnMarkersRequest(
         coordinator_id=7,
@@ -32,14 +32,14 @@ def markers(
                 coordinator_epoch=coordinator_epoch,
                 topics=[
                     WritableTxnMarkerTopic(name=topic, partition_indexes=[index])
-                    for topic, index in places
+                    for topic, index in targets
                 ],
             )
         ],
     )
 
 
-async def told(
+async def write_markers(
     broker: Broker, request: WriteTxnMarkersRequest, *, connection: int = 1
 ) -> list[int]:
     response = await broker.handle(request, replace(context(request), connection=connection))
@@ -71,20 +71,20 @@ def test_a_marker_ends_a_transaction(node: Node) -> None:
     async def story(broker: Broker) -> None:
         writer = await written(broker)
         request = markers(writer.producer_id, writer.epoch, ("t", 0), ("gone", 0))
-        assert await told(broker, request) == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        assert await write_markers(broker, request) == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
         assert not is_open(broker, writer)
 
     node.run(story)
 
 
-def test_a_request_that_its_sender_has_given_up_is_too_late(node: Node) -> None:
+def test_markers_from_an_older_connection_are_refused(node: Node) -> None:
     async def story(broker: Broker) -> None:
         writer = await written(broker)
-        assert await told(broker, markers(5, 0, ("t", 0)), connection=2) == [0]
+        assert await write_markers(broker, markers(5, 0, ("t", 0)), connection=2) == [0]
         late = markers(writer.producer_id, writer.epoch, ("t", 0))
-        assert await told(broker, late, connection=1) == [ErrorCode.REQUEST_TIMED_OUT]
+        assert await write_markers(broker, late, connection=1) == [ErrorCode.REQUEST_TIMED_OUT]
         assert is_open(broker, writer)
-        assert await told(broker, late, connection=3) == [0]
+        assert await write_markers(broker, late, connection=3) == [0]
         assert not is_open(broker, writer)
 
     node.run(story)
@@ -94,14 +94,14 @@ def test_an_older_coordinator_is_fenced(node: Node) -> None:
     async def story(broker: Broker) -> None:
         writer = await written(broker)
         marker = markers(writer.producer_id, writer.epoch, ("t", 0))
-        assert await told(broker, marker) == [0]
+        assert await write_markers(broker, marker) == [0]
         older = markers(writer.producer_id, writer.epoch, ("t", 0), coordinator_epoch=8)
-        assert await told(broker, older) == [ErrorCode.TRANSACTION_COORDINATOR_FENCED]
+        assert await write_markers(broker, older) == [ErrorCode.TRANSACTION_COORDINATOR_FENCED]
 
     node.run(story)
 
 
-def test_the_answer_comes_with_the_last_of_its_markers() -> None:
+def test_the_response_waits_for_the_last_marker() -> None:
     async def story() -> None:
         answers = MarkerAnswers(markers(1, 0, ("a", 0), ("b", 0), ("c", 0)))
         answers.on_failure(0, ("a", 0), None)
