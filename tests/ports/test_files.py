@@ -1,4 +1,4 @@
-"""What every implementation of the Files port promises, and what MemoryFiles can do to you."""
+"""The Files port: one suite over every implementation, and the faults of MemoryFiles."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.broker.storage.disk.os_files import OsFiles
 from streamlog.errors import LogDirectoryFailed, LogDirectoryLost
 
-Place = tuple[Files, str]
+Root = tuple[Files, str]
 
 
 @pytest.fixture(params=["os", "memory", "simulated"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """The files, and a directory in them."""
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> Root:
+    """Return files of one implementation, and the path of a directory in them."""
     files: Files = MemoryFiles()
     if request.param == "os":
         files = OsFiles()
@@ -38,8 +38,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return files, str(tmp_path)
 
 
-def test_reads_back_what_was_written_at_its_position(place: Place) -> None:
-    files, path = place
+def test_data_is_read_back_from_its_position(root: Root) -> None:
+    files, path = root
     file = files.open(f"{path}/a", writable=True)
     assert file.write(b"hello", 0) == 5
     assert file.write(memoryview(b"xyz"), 10) == 3
@@ -52,16 +52,16 @@ def test_reads_back_what_was_written_at_its_position(place: Place) -> None:
     assert read_file(files, f"{path}/a").endswith(b"xyz")
 
 
-def test_writes_over_what_is_there(place: Place) -> None:
-    files, path = place
+def test_a_write_overwrites_existing_data(root: Root) -> None:
+    files, path = root
     file = files.open(f"{path}/a", writable=True)
     write_whole(file, b"aaaaaa", 0)
     write_whole(file, bytearray(b"bb"), 2)
     assert file.read(10, 0) == b"aabbaa"
 
 
-def test_truncate_cuts_and_extends(place: Place) -> None:
-    files, path = place
+def test_truncate_shortens_and_extends(root: Root) -> None:
+    files, path = root
     file = files.open(f"{path}/a", writable=True)
     write_whole(file, b"abcdef", 0)
     file.truncate(2)
@@ -71,8 +71,8 @@ def test_truncate_cuts_and_extends(place: Place) -> None:
     file.sync()
 
 
-def test_a_mapping_shows_what_is_written_and_knows_where_the_file_ends(place: Place) -> None:
-    files, path = place
+def test_a_mapping_shows_writes_and_knows_the_end_of_the_file(root: Root) -> None:
+    files, path = root
     file = files.open(f"{path}/a", writable=True)
     with pytest.raises(FileNotFoundError):
         files.map(f"{path}/none")
@@ -84,7 +84,7 @@ def test_a_mapping_shows_what_is_written_and_knows_where_the_file_ends(place: Pl
     write_whole(file, b"abc", 4)
     assert bytes(mapping.view()[2:8]) == b"\0\0abc\0"
     file.truncate(20)
-    assert not mapping.reaches(20)  # It is as long as the file was.
+    assert not mapping.reaches(20)  # The mapping keeps its length.
     file.truncate(8)
     assert mapping.reaches(8)
     assert not mapping.reaches(9)
@@ -95,7 +95,7 @@ def test_a_mapping_shows_what_is_written_and_knows_where_the_file_ends(place: Pl
     assert not mapping.reaches(1)
 
 
-def test_a_file_is_extended_with_room_that_it_has(tmp_path: Path) -> None:
+def test_extending_a_file_allocates_its_blocks(tmp_path: Path) -> None:
     file = OsFiles().open(f"{tmp_path}/a", writable=True)
     file.truncate(1 << 20)
     assert (tmp_path / "a").stat().st_blocks * 512 >= 1 << 20
@@ -104,7 +104,7 @@ def test_a_file_is_extended_with_room_that_it_has(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.ENOSPC])
-def test_a_file_system_may_know_no_allocation_or_have_no_room(
+def test_extending_falls_back_or_fails_without_allocation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     def refuse(descriptor: int, position: int, size_bytes: int) -> None:
@@ -124,8 +124,8 @@ def test_a_file_system_may_know_no_allocation_or_have_no_room(
     assert file.read(300_000, 0) == b"abc" + bytes(199_997)
 
 
-def test_a_file_is_made_only_for_writing(place: Place) -> None:
-    files, path = place
+def test_a_file_is_created_only_for_writing(root: Root) -> None:
+    files, path = root
     with pytest.raises(FileNotFoundError):
         files.open(f"{path}/a")
     files.open(f"{path}/a", writable=True).close()
@@ -136,8 +136,8 @@ def test_a_file_is_made_only_for_writing(place: Place) -> None:
         files.open(f"{path}/none/a", writable=True)
 
 
-def test_opening_again_keeps_the_content(place: Place) -> None:
-    files, path = place
+def test_reopening_a_file_keeps_its_content(root: Root) -> None:
+    files, path = root
     first = files.open(f"{path}/a", writable=True)
     write_whole(first, b"abc", 0)
     second = files.open(f"{path}/a", writable=True)
@@ -146,8 +146,8 @@ def test_opening_again_keeps_the_content(place: Place) -> None:
     assert first.read(10, 0) == b"abcd"
 
 
-def test_directories_list_their_names_in_order(place: Place) -> None:
-    files, path = place
+def test_directories_list_their_entries_in_order(root: Root) -> None:
+    files, path = root
     files.make_directory(f"{path}/d/e")
     files.make_directory(f"{path}/d/e")
     for name in ("b", "a", "c"):
@@ -159,8 +159,8 @@ def test_directories_list_their_names_in_order(place: Place) -> None:
         files.list(f"{path}/d/a")
 
 
-def test_rename_replaces_a_file_and_moves_a_directory(place: Place) -> None:
-    files, path = place
+def test_rename_replaces_a_file_and_moves_a_directory(root: Root) -> None:
+    files, path = root
     for name in ("a", "b"):
         write_whole(files.open(f"{path}/{name}", writable=True), name.encode(), 0)
     old = files.open(f"{path}/b")
@@ -176,8 +176,8 @@ def test_rename_replaces_a_file_and_moves_a_directory(place: Place) -> None:
         files.rename(f"{path}/none", f"{path}/a")
 
 
-def test_an_open_file_notices_that_it_was_removed(place: Place) -> None:
-    files, path = place
+def test_an_open_file_knows_that_it_was_removed(root: Root) -> None:
+    files, path = root
     file = files.open(f"{path}/a", writable=True)
     assert file.is_linked()
     files.remove(f"{path}/a")
@@ -187,8 +187,8 @@ def test_an_open_file_notices_that_it_was_removed(place: Place) -> None:
         files.remove(f"{path}/a")
 
 
-def test_removes_empty_directories_only(place: Place) -> None:
-    files, path = place
+def test_only_empty_directories_are_removed(root: Root) -> None:
+    files, path = root
     files.make_directory(f"{path}/d")
     files.open(f"{path}/d/a", writable=True).close()
     with pytest.raises(OSError):
@@ -198,8 +198,8 @@ def test_removes_empty_directories_only(place: Place) -> None:
     assert files.list(path) == []
 
 
-def test_a_lock_is_held_by_one(place: Place) -> None:
-    files, path = place
+def test_a_lock_has_one_holder(root: Root) -> None:
+    files, path = root
     lock = files.lock(f"{path}/lock")
     assert lock is not None
     assert files.lock(f"{path}/lock") is None
@@ -212,8 +212,8 @@ def test_a_lock_is_held_by_one(place: Place) -> None:
     again.close()
 
 
-def test_replace_file_leaves_no_trace_of_itself(place: Place) -> None:
-    files, path = place
+def test_replace_file_leaves_no_temporary_file(root: Root) -> None:
+    files, path = root
     for content in (b"first", b"2", b""):
         replace_file(files, f"{path}/a", content)
         assert read_file(files, f"{path}/a") == content
@@ -221,8 +221,8 @@ def test_replace_file_leaves_no_trace_of_itself(place: Place) -> None:
     files.sync_directory(path)
 
 
-def test_a_durable_directory_is_made_with_those_above_it(place: Place) -> None:
-    files, path = place
+def test_a_durable_directory_is_created_with_its_parents(root: Root) -> None:
+    files, path = root
     for _ in range(2):
         make_durable_directory(files, f"{path}/a/b/c")
     assert files.list(f"{path}/a/b") == ["c"]
@@ -238,7 +238,7 @@ def test_a_path_has_a_parent(path: str, parent: str) -> None:
     assert parent_of(path) == parent
 
 
-# What only MemoryFiles does.
+# Faults that only MemoryFiles simulates.
 
 
 def test_a_short_write_is_continued() -> None:
@@ -249,7 +249,7 @@ def test_a_short_write_is_continued() -> None:
     assert file.read(100, 0) == b"abcdefgh"
 
 
-def test_a_failing_write_may_have_begun() -> None:
+def test_a_failed_write_may_be_partial() -> None:
     files = MemoryFiles()
     file = files.open("a", writable=True)
     files.fail_next_write(errno.EIO, after_bytes=3)
@@ -260,7 +260,7 @@ def test_a_failing_write_may_have_begun() -> None:
     assert file.read(100, 0) == b"abcdefgh"
 
 
-def test_a_full_disk_takes_what_fits_and_then_refuses() -> None:
+def test_a_full_disk_writes_what_fits_and_then_refuses() -> None:
     files = MemoryFiles(capacity_bytes=10)
     file = files.open("a", writable=True)
     write_whole(file, bytes(6), 0)
@@ -271,7 +271,7 @@ def test_a_full_disk_takes_what_fits_and_then_refuses() -> None:
     assert file.write(bytes(2), 0) == 2
 
 
-def test_a_power_cut_takes_what_was_not_synced() -> None:
+def test_a_power_cut_loses_unsynced_data() -> None:
     files = MemoryFiles()
     files.make_directory("d")
     files.sync_directory("")
@@ -288,7 +288,7 @@ def test_a_power_cut_takes_what_was_not_synced() -> None:
     assert read_file(files, "d/a") == b"abc"
 
 
-def test_a_power_cut_may_leave_a_part_of_what_was_not_synced() -> None:
+def test_a_power_cut_may_keep_part_of_unsynced_data() -> None:
     files = MemoryFiles()
     file = files.open("a", writable=True)
     files.sync_directory("")
@@ -297,7 +297,7 @@ def test_a_power_cut_may_leave_a_part_of_what_was_not_synced() -> None:
     assert read_file(files, "a") == b"ab"
 
 
-def test_a_kill_leaves_what_was_written_and_frees_the_lock() -> None:
+def test_a_kill_keeps_written_data_and_frees_the_lock() -> None:
     files = MemoryFiles()
     write_whole(files.open("a", writable=True), b"abc", 0)
     assert files.lock("lock") is not None
@@ -318,7 +318,7 @@ def test_a_failed_sync_makes_nothing_durable() -> None:
     assert read_file(files, "a") == b""
 
 
-def test_a_replaced_file_is_the_old_one_or_the_new_one() -> None:
+def test_a_failed_replacement_keeps_the_old_file() -> None:
     files = MemoryFiles()
     replace_file(files, "a", b"old")
     files.fail_next_sync()
@@ -328,7 +328,7 @@ def test_a_replaced_file_is_the_old_one_or_the_new_one() -> None:
     assert read_file(files, "a") == b"old"
 
 
-def test_errors_say_whether_the_directory_is_lost_or_failing() -> None:
+def test_errors_distinguish_lost_and_failing_directories() -> None:
     lost = directory_error(FileNotFoundError(errno.ENOENT, "No such file", "d/a"), "d")
     assert isinstance(lost, LogDirectoryLost)
     assert "d/a has vanished" in str(lost)

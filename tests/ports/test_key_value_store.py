@@ -38,7 +38,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeyValueSt
     opened.close()
 
 
-# Few and short keys, so that they meet; both ends of the order are among them.
+# Few and short keys, so that operations collide; both ends of the order are among them.
 keys = st.binary(max_size=2) | st.sampled_from([b"", b"a", b"ab", b"b", b"\xff", b"\xff\xff"])
 values = st.binary(max_size=5)
 changes = st.lists(st.tuples(keys, st.none() | values), max_size=8)
@@ -81,7 +81,7 @@ def write(batch: list[Change]) -> Operation:
     return run
 
 
-def look(key: bytes, low: bytes, high: bytes | None) -> Operation:
+def check(key: bytes, low: bytes, high: bytes | None) -> Operation:
     def run(store: KeyValueStore, oracle: dict[bytes, bytes]) -> None:
         assert store.get(key) == oracle.get(key)
         expected = [(one, oracle[one]) for one in within(oracle, low, high)]
@@ -100,14 +100,14 @@ operations = st.lists(
         st.builds(delete, keys),
         st.builds(delete_range, keys, st.none() | keys),
         st.builds(write, changes),
-        st.builds(look, keys, keys, st.none() | keys),
+        st.builds(check, keys, keys, st.none() | keys),
     ),
     max_size=30,
 )
 
 
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
-def test_it_is_an_ordered_dictionary(name: str, tmp_path: Path) -> None:
+def test_a_store_is_an_ordered_dictionary(name: str, tmp_path: Path) -> None:
     store = IMPLEMENTATIONS[name](str(tmp_path / "state"))
 
     @given(operations)
@@ -123,7 +123,7 @@ def test_it_is_an_ordered_dictionary(name: str, tmp_path: Path) -> None:
     store.close()
 
 
-def test_many_keys_stay_in_order_while_some_leave(store: KeyValueStore) -> None:
+def test_many_keys_stay_in_order_after_deletions(store: KeyValueStore) -> None:
     keys = [(number * 7_919 % 5_003).to_bytes(4) for number in range(5_003)]
     for key in keys:
         store.put(key, key)
@@ -138,21 +138,21 @@ def test_many_keys_stay_in_order_while_some_leave(store: KeyValueStore) -> None:
     assert [key for key, _ in store.range()] == [k for k in left if not low <= k < high]
 
 
-def test_a_scan_shows_the_store_as_it_was_when_asked_for(store: KeyValueStore) -> None:
+def test_a_scan_sees_the_store_at_the_time_of_the_call(store: KeyValueStore) -> None:
     for key in (b"a", b"b", b"c"):
         store.put(key, b"old")
-    asked, begun = store.range(), store.range()
+    created, begun = store.range(), store.range()
     next(begun)
     store.put(b"b", b"new")
     store.put(b"bb", b"new")
     store.delete(b"c")
     before = [(b"a", b"old"), (b"b", b"old"), (b"c", b"old")]
-    assert list(asked) == before
+    assert list(created) == before
     assert list(begun) == before[1:]
     assert list(store.range()) == [(b"a", b"old"), (b"b", b"new"), (b"bb", b"new")]
 
 
-def test_a_write_whose_changes_fail_half_way_changes_nothing(store: KeyValueStore) -> None:
+def test_a_write_that_fails_halfway_changes_nothing(store: KeyValueStore) -> None:
     def failing() -> Iterator[Change]:
         yield b"a", b"1"
         raise KeyboardInterrupt
@@ -162,12 +162,12 @@ def test_a_write_whose_changes_fail_half_way_changes_nothing(store: KeyValueStor
     assert list(store.range()) == []
 
 
-def test_the_last_change_of_a_key_wins(store: KeyValueStore) -> None:
+def test_the_last_change_of_a_key_in_a_batch_wins(store: KeyValueStore) -> None:
     store.write([(b"a", b"1"), (b"b", b"1"), (b"a", None), (b"b", None), (b"b", b"2")])
     assert list(store.range()) == [(b"b", b"2")]
 
 
-def test_large_values_and_empty_ones(store: KeyValueStore) -> None:
+def test_large_and_empty_values_are_stored(store: KeyValueStore) -> None:
     large = bytes(range(256)) * 4_096
     store.write([(b"large", large), (b"none", b"")])
     assert store.get(b"large") == large
@@ -175,7 +175,7 @@ def test_large_values_and_empty_ones(store: KeyValueStore) -> None:
     assert store.get(b"") is None
 
 
-def test_named_stores_do_not_see_each_other(store: KeyValueStore) -> None:
+def test_named_stores_are_isolated(store: KeyValueStore) -> None:
     names = ["a", "aa", "ab", "\xff", "counts"]
     named = {name: NamedStore(store, StoreSpec(name)) for name in names}
     for name, one in named.items():
@@ -194,7 +194,7 @@ def test_named_stores_do_not_see_each_other(store: KeyValueStore) -> None:
     assert named["aa"].get(b"a") is None
 
 
-def test_a_closed_store_says_so_and_closing_again_is_harmless(store: KeyValueStore) -> None:
+def test_a_closed_store_raises_and_may_be_closed_again(store: KeyValueStore) -> None:
     store.put(b"a", b"1")
     store.close()
     store.close()

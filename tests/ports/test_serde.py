@@ -1,4 +1,4 @@
-"""The Serde port: one suite over every serde, each value and each byte."""
+"""The Serde port: one suite over every serde, with any values and any bytes."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ every_serde = pytest.mark.parametrize("name", SERDES)
 
 @every_serde
 @given(data=st.data())
-def test_what_is_written_is_read_again(name: str, data: st.DataObject) -> None:
+def test_every_value_round_trips(name: str, data: st.DataObject) -> None:
     serde, value = serde_of(name), data.draw(SERDES[name][1])
     written = serde.dumps(value)
     assert isinstance(written, bytes)
@@ -147,8 +147,8 @@ def test_damaged_bytes_give_a_value_or_a_serde_error(name: str, data: st.DataObj
 
 
 @every_serde
-def test_none_and_strangers_are_refused(name: str) -> None:
+def test_none_and_values_of_other_types_are_refused(name: str) -> None:
     serde = serde_of(name)
-    for stranger in (None, object()):
+    for other in (None, object()):
         with pytest.raises(SerdeError, match="expected, got"):
-            serde.dumps(stranger)
+            serde.dumps(other)

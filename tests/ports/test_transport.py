@@ -1,4 +1,4 @@
-"""What a Transport promises, over TCP and in the process: a client can't tell which it has."""
+"""The Transport port: one suite over TCP and in the process; clients see no difference."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TIMEOUT_MS = 60_000
 
 @pytest.fixture(params=["tcp", "embedded"])
 def connected(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
-    """A transport to a broker with topic t of one partition."""
+    """Return a function that connects to a broker with topic `t` of one partition."""
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[Transport]:
@@ -61,7 +61,7 @@ def connected(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
 
 
 topic_ids: dict[str, bytes] = {}
-"""Of the broker that a test has open."""
+"""Topic ids of the broker that a test has open, by name."""
 
 
 def produce(number: int, *, acks: int) -> ProduceRequest:
@@ -95,7 +95,7 @@ def fetched(response: object) -> list[int]:
     return [each.timestamp_ms for batch in split_batches(data) for each in batch.records()]
 
 
-def test_calls_arrive_in_the_order_in_which_they_are_made(connected: Open) -> None:
+def test_calls_arrive_in_order(connected: Open) -> None:
     async def main() -> None:
         async with connected() as transport:
             answers = await asyncio.gather(
@@ -113,7 +113,7 @@ def test_calls_arrive_in_the_order_in_which_they_are_made(connected: Open) -> No
     asyncio.run(main())
 
 
-def test_what_is_sent_has_no_answer_and_is_there_before_the_next_call(connected: Open) -> None:
+def test_a_send_arrives_before_the_next_call(connected: Open) -> None:
     async def main() -> None:
         async with connected() as transport:
             for number in range(10):
@@ -123,7 +123,7 @@ def test_what_is_sent_has_no_answer_and_is_there_before_the_next_call(connected:
     asyncio.run(main())
 
 
-def test_an_answer_that_waits_comes_when_there_is_something(connected: Open) -> None:
+def test_a_waiting_fetch_is_answered_when_records_arrive(connected: Open) -> None:
     async def main() -> None:
         async with connected() as reader, asyncio.TaskGroup() as group:
             waiting = group.create_task(
@@ -136,7 +136,7 @@ def test_an_answer_that_waits_comes_when_there_is_something(connected: Open) -> 
     asyncio.run(main())
 
 
-def test_waiting_too_long_is_told(connected: Open) -> None:
+def test_a_call_above_its_time_out_raises(connected: Open) -> None:
     async def main() -> None:
         async with connected() as transport:
             with pytest.raises(RequestTimedOut, match="Fetch"):
@@ -145,12 +145,12 @@ def test_waiting_too_long_is_told(connected: Open) -> None:
     asyncio.run(main())
 
 
-def test_versions_are_agreed_for_everything_that_is_served(connected: Open) -> None:
+def test_every_supported_api_has_a_negotiated_version(connected: Open) -> None:
     async def main() -> None:
         async with connected() as transport:
             for key, api in APIS.items():
                 if api.is_of_peers:
-                    continue  # Nobody comes to a broker that is alone.
+                    continue  # Only other brokers use this API.
                 is_client = isinstance(transport, TcpTransport)
                 latest = api.client_version_max if is_client else api.max_version
                 assert transport.version(key) == latest
@@ -159,7 +159,7 @@ def test_versions_are_agreed_for_everything_that_is_served(connected: Open) -> N
     asyncio.run(main())
 
 
-def test_after_closing_nothing_goes(connected: Open) -> None:
+def test_a_closed_transport_refuses_calls(connected: Open) -> None:
     async def main() -> None:
         async with connected() as transport:
             response = await transport.call(MetadataRequest(topics=[]), timeout_ms=TIMEOUT_MS)

@@ -1,4 +1,4 @@
-"""Every request that is served, and the response that carries nothing but an error."""
+"""Every supported request, and its response with an error and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every declared message, and values for any of them, derived from its declaration."""
+"""Every declared message, and strategies for its values, derived from its declaration."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 import streamlog.protocol.messages
 from streamlog.protocol.schema import Field, Message, Struct, StructType
 
-ROOMS = [
-    importlib.import_module(f"streamlog.protocol.messages.{room.name}")
-    for room in pkgutil.iter_modules(streamlog.protocol.messages.__path__)
+MODULES = [
+    importlib.import_module(f"streamlog.protocol.messages.{module.name}")
+    for module in pkgutil.iter_modules(streamlog.protocol.messages.__path__)
 ]
 MESSAGES = [
     member
-    for room in ROOMS
-    for member in vars(room).values()
+    for module in MODULES
+    for member in vars(module).values()
     if isinstance(member, StructType) and issubclass(member, Message) and member is not Message
 ]
 VERSIONED = [
@@ -36,7 +36,7 @@ every_version = pytest.mark.parametrize(
     ids=[f"{message_type.__name__}-{version}" for message_type, version in VERSIONED],
 )
 
-# There are some two hundred versions: a few examples of each are many.
+# There are about 200 versions, so few examples of each are many in total.
 EXAMPLES = settings().max_examples
 few = settings(max_examples=max(6, EXAMPLES // 8))
 many = settings(max_examples=EXAMPLES * 8)
@@ -51,7 +51,7 @@ SCALARS: dict[str, st.SearchStrategy[Any]] = {
     "int64": st.integers(-(2**63), 2**63 - 1),
     "float64": st.floats(allow_nan=False),
     "uuid": st.binary(min_size=16, max_size=16),
-    # Beyond 127 bytes a compact length takes two.
+    # Above 127 bytes, a compact length takes 2 bytes.
     "string": st.one_of(TEXTS, st.just("x" * 130)),
     "bytes": st.one_of(st.binary(max_size=8), st.just(b"x" * 130)),
     "records": st.binary(max_size=8),
@@ -59,7 +59,7 @@ SCALARS: dict[str, st.SearchStrategy[Any]] = {
 
 
 def messages(declared: type[Struct] | StructType, version: int) -> st.SearchStrategy[Any]:
-    """Objects of which only what the version has is not at its default."""
+    """Return a strategy for messages that set only the fields of a version."""
     construct: Callable[..., Struct] = declared
     present = [field for field in declared.__fields__ if version in field.versions]
     return st.builds(construct, **{field.name: values(field, version) for field in present})

@@ -1,4 +1,4 @@
-"""What is served, as it is told to clients."""
+"""The APIs that clients see, with their versions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamlog.protocol.messages.produce_and_fetch import (
 )
 from streamlog.protocol.schema import Message
 
-# Other clients decide by these ranges what they dare: raising a minimum locks old ones out.
+# Clients choose versions by these ranges: raising a minimum locks old ones out.
 ADVERTISED = {
     "Produce": (0, 0, 11, 9),
     "Fetch": (1, 4, 16, 12),
@@ -82,14 +82,14 @@ ADVERTISED = {
 }
 
 
-def test_what_is_advertised() -> None:
+def test_the_advertised_apis_and_versions_are_stable() -> None:
     assert {
         api.name: (api.key, api.min_version, api.max_version, api.flexible_from)
         for api in APIS.values()
     } == ADVERTISED
 
 
-def test_both_directions_have_the_same_versions() -> None:
+def test_requests_and_responses_have_equal_versions() -> None:
     for key, api in APIS.items():
         assert api.key == key
         assert api.request.__versions__ == api.response.__versions__

@@ -1,4 +1,4 @@
-"""Bytes and back for every message and version, and bytes that are no message at all."""
+"""The codec: round trips of every message and version, and bytes that are no message."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ from tests.protocol.strategies import VERSIONED, every_version, few, many, messa
 @every_version
 @few
 @given(drawn=st.data())
-def test_what_is_written_is_read(
+def test_every_message_round_trips(
     message_type: type[Message], version: int, drawn: st.DataObject
 ) -> None:
     message = drawn.draw(messages(message_type, version))
@@ -86,14 +86,14 @@ def test_random_bytes_are_a_message_or_corrupt(
 
 @many
 @given(drawn=st.data())
-def test_a_message_with_a_few_bytes_changed_is_a_message_or_corrupt(drawn: st.DataObject) -> None:
+def test_a_changed_message_is_a_message_or_corrupt(drawn: st.DataObject) -> None:
     message_type, version = drawn.draw(st.sampled_from(VERSIONED))
     data = bytearray(encode(drawn.draw(messages(message_type, version)), version))
     changes = st.tuples(
         st.integers(0, max(0, len(data) - 1)), st.sampled_from(b"\0\x01\x7f\x80\xff")
     )
-    for place, byte in drawn.draw(st.lists(changes, max_size=3)):
-        data[place : place + 1] = bytes((byte,))
+    for position, byte in drawn.draw(st.lists(changes, max_size=3)):
+        data[position : position + 1] = bytes((byte,))
     check_read(message_type, version, bytes(data))
 
 
@@ -115,10 +115,10 @@ def test_a_version_out_of_range_is_unsupported(api: Any) -> None:
                 decode(message_type, version, b"")
 
 
-# Known bytes, put together by hand from the protocol guide.
+# Known bytes, written by hand from the protocol guide.
 
 
-def test_golden_api_versions() -> None:
+def test_api_versions_has_the_specified_bytes() -> None:
     request = ApiVersionsRequest(client_software_name="ab", client_software_version="1")
     assert encode(request, 0) == b""
     assert encode(request, 3).hex(" ") == "03 61 62 02 31 00"
@@ -128,7 +128,7 @@ def test_golden_api_versions() -> None:
     assert (read.error_code, only.api_key, only.min_version, only.max_version) == (35, 18, 0, 4)
 
 
-def test_golden_metadata_request() -> None:
+def test_a_metadata_request_has_the_specified_bytes() -> None:
     one = MetadataRequest(topics=[MetadataRequestTopic(name="t")], allow_auto_topic_creation=False)
     assert encode(one, 0).hex(" ") == "00 00 00 01 00 01 74"
     assert encode(one, 4).hex(" ") == "00 00 00 01 00 01 74 00"
@@ -139,14 +139,14 @@ def test_golden_metadata_request() -> None:
     assert decode(MetadataRequest, 1, bytes.fromhex("ffffffff")).topics is None
 
 
-def test_golden_heartbeat() -> None:
+def test_a_heartbeat_has_the_specified_bytes() -> None:
     request = HeartbeatRequest(group_id="g", generation_id=7, member_id="m")
     assert encode(request, 0).hex(" ") == "00 01 67 00 00 00 07 00 01 6d"
     assert encode(request, 3).hex(" ") == "00 01 67 00 00 00 07 00 01 6d ff ff"
     assert encode(request, 4).hex(" ") == "02 67 00 00 00 07 02 6d 00 00"
 
 
-def test_golden_tagged_field() -> None:
+def test_a_tagged_field_has_the_specified_bytes() -> None:
     partition = PartitionData(current_leader=LeaderIdAndEpoch(leader_id=1, leader_epoch=2))
     response = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[partition])])
     tail = encode(response, 12).hex(" ")
@@ -154,7 +154,7 @@ def test_golden_tagged_field() -> None:
     assert tail.endswith("00 01 01 09 00 00 00 01 00 00 00 02 00 00 00")
 
 
-def test_golden_stored_records() -> None:
+def test_stored_records_have_the_specified_bytes() -> None:
     key = OffsetCommitKey(group="g", topic="t", partition=3)
     assert encode_versioned(key, 1).hex(" ") == "00 01 00 01 67 00 01 74 00 00 00 03"
     assert encode_versioned(GroupMetadataKey(group="g"), 2).hex(" ") == "00 02 00 01 67"
@@ -167,7 +167,7 @@ def test_golden_stored_records() -> None:
 
 
 def test_unknown_tags_are_skipped() -> None:
-    """At the end of a message, of a struct in it, and beside tags that are known."""
+    """At the end of a message, at the end of a nested struct, and between known tags."""
     unknown = b"\x01\x63\x02ab"
     request = encode(HeartbeatRequest(group_id="g"), 4)
     assert decode(HeartbeatRequest, 4, request[:-1] + unknown).group_id == "g"
@@ -181,7 +181,7 @@ def test_unknown_tags_are_skipped() -> None:
 
 
 @pytest.mark.parametrize("size", [7, 9])
-def test_a_known_tag_of_another_size_is_corrupt(size: int) -> None:
+def test_a_known_tag_with_a_wrong_size_is_corrupt(size: int) -> None:
     response = encode(ApiVersionsResponse(), 3)[:-1] + b"\x01\x01" + bytes((size,)) + bytes(9)
     with pytest.raises(CorruptData, match="tagged field of ApiVersionsResponse"):
         decode(ApiVersionsResponse, 3, response)
@@ -190,7 +190,7 @@ def test_a_known_tag_of_another_size_is_corrupt(size: int) -> None:
 @pytest.mark.parametrize(
     ("version", "count"), [(1, "7fffffff"), (9, "ffffffff0f"), (12, "ffffffff0f")]
 )
-def test_a_count_is_held_against_the_bytes_that_are_left(version: int, count: str) -> None:
+def test_a_count_above_the_remaining_bytes_is_corrupt(version: int, count: str) -> None:
     data = bytes.fromhex(count) + bytes(30)
     tracemalloc.start()
     try:
@@ -202,12 +202,12 @@ def test_a_count_is_held_against_the_bytes_that_are_left(version: int, count: st
 
 
 @pytest.mark.parametrize("number", ["ffffffffff01", "ffffffff7f", "ffffffff"])
-def test_a_number_that_does_not_end_or_fit_is_corrupt(number: str) -> None:
+def test_an_endless_or_too_large_varint_is_corrupt(number: str) -> None:
     with pytest.raises(CorruptData):
         decode(MetadataRequest, 9, bytes.fromhex(number))
 
 
-def test_null_where_there_is_none_is_corrupt() -> None:
+def test_null_in_a_non_nullable_field_is_corrupt() -> None:
     with pytest.raises(CorruptData, match=r"MetadataRequest\.topics is null"):
         decode(MetadataRequest, 0, bytes.fromhex("ffffffff"))
     with pytest.raises(CorruptData, match=r"HeartbeatRequest\.group_id is null"):
@@ -218,7 +218,7 @@ def test_null_where_there_is_none_is_corrupt() -> None:
         decode(DeleteTopicsRequest, 4, bytes.fromhex("02 00 00000000 00".replace(" ", "")))
 
 
-def test_null_in_an_answer_is_empty_but_for_texts() -> None:
+def test_null_in_a_response_is_empty_except_for_strings() -> None:
     assert decode(OffsetFetchResponse, 1, bytes.fromhex("ffffffff")).topics == []
     assert decode(SyncGroupResponse, 0, bytes.fromhex("002a ffffffff")).assignment == b""
     assert decode(SyncGroupResponse, 4, bytes.fromhex("00000000 002a 00 00")).assignment == b""
@@ -226,7 +226,7 @@ def test_null_in_an_answer_is_empty_but_for_texts() -> None:
         decode(FindCoordinatorResponse, 0, bytes.fromhex("0000 00000001 ffff 00000001"))
 
 
-def test_a_text_that_is_not_utf8_is_corrupt() -> None:
+def test_a_string_that_is_not_utf8_is_corrupt() -> None:
     with pytest.raises(CorruptData, match="HeartbeatRequest version 0"):
         decode(HeartbeatRequest, 0, bytes.fromhex("0001 ff 00000007 0001 6d".replace(" ", "")))
 
@@ -246,14 +246,14 @@ def test_a_text_that_is_not_utf8_is_corrupt() -> None:
         (JoinGroupRequest(protocols=5), 4, "JoinGroupRequest can't be written"),  # type: ignore[arg-type]
     ],
 )
-def test_what_a_version_cannot_say_is_an_error_of_the_caller(
+def test_a_value_that_a_version_can_not_hold_is_a_usage_error(
     message: Message, version: int, reason: str
 ) -> None:
     with pytest.raises(UsageError, match=reason):
         encode(message, version)
 
 
-def test_what_a_version_lacks_is_left_out_and_read_as_the_default() -> None:
+def test_a_field_that_a_version_lacks_is_read_as_its_default() -> None:
     request = ProduceRequest(transactional_id="x", acks=1, timeout_ms=9)
     assert decode(ProduceRequest, 3, encode(request, 3)) == request
     response = MetadataResponse(throttle_time_ms=7, cluster_id="c", controller_id=3)
@@ -287,11 +287,11 @@ def test_records_are_read_and_written_without_a_copy(version: int) -> None:
 @pytest.mark.parametrize(
     "pieces", [[], [b""], [b"ab"], [b"ab", memoryview(b"cd"), bytearray(b"e")]]
 )
-def test_records_may_come_in_pieces(version: int, pieces: list[Buffer]) -> None:
+def test_records_may_be_a_list_of_buffers(version: int, pieces: list[Buffer]) -> None:
     assert encode(produce(pieces), version) == encode(produce(b"".join(pieces)), version)
 
 
-# Messages with a version in front.
+# Messages with a version prefix.
 
 
 @few
@@ -307,7 +307,7 @@ def test_records_may_come_in_pieces(version: int, pieces: list[Buffer]) -> None:
         GroupMetadataValue,
     ],
 )
-def test_a_versioned_message_says_which_version_it_is(
+def test_a_versioned_message_starts_with_its_version(
     message_type: type[Message], drawn: st.DataObject
 ) -> None:
     versions = message_type.__versions__
@@ -319,8 +319,8 @@ def test_a_versioned_message_says_which_version_it_is(
     assert decode_versioned(message_type, memoryview(data)) == message
 
 
-def test_a_newer_subscription_is_read_as_the_newest_known() -> None:
-    """The embedded protocol only grows at its end: a newer consumer stays readable."""
+def test_a_newer_subscription_is_read_in_the_newest_known_version() -> None:
+    """The embedded protocol grows only at its end, so a newer consumer stays readable."""
     subscription = ConsumerProtocolSubscription(
         topics=["t"], owned_partitions=[GroupTopicPartition(topic="t", partitions=[1])], rack_id="r"
     )
@@ -336,7 +336,7 @@ def test_a_newer_stored_record_is_unsupported() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00", b"\x00\x00"])
-def test_a_versioned_message_cut_short_is_corrupt(data: bytes) -> None:
+def test_a_truncated_versioned_message_is_corrupt(data: bytes) -> None:
     with pytest.raises(CorruptData):
         decode_versioned(ConsumerProtocolAssignment, data)
 

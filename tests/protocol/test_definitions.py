@@ -1,9 +1,9 @@
-"""Our declarations, field by field, against Kafka's own definitions.
+"""Our declarations agree with Kafka's own definitions, field by field.
 
-Two sources of those, each used where it is there: a folder of Kafka's JSON files, named by
-STREAMLOG_KAFKA_PROTOCOL (clients/src/main/resources/common/message in Kafka's sources, with
-those of group-coordinator and metadata for the records), and the copy inside kafka-python, of a
-later Kafka.
+The definitions have two sources, and each is used if present: a folder of Kafka's JSON files,
+named by STREAMLOG_KAFKA_PROTOCOL (clients/src/main/resources/common/message in Kafka's sources,
+with those of group-coordinator and metadata for the records), and the copy in kafka-python, which
+is of a later Kafka.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.protocol.strategies import MESSAGES, every_message
 
 Definition = Mapping[str, Any]
 
-# Fields of Kafka 4.1, which is later than the folder that the others are compared with.
+# Fields of Kafka 4.1, which is later than the folder of definitions.
 LATER: list[Definition] = [
     {
         "of": "ConsumerGroupMetadataValue",
@@ -112,14 +112,14 @@ NAMES = {
     "FetchedSnapshotId": "SnapshotId",
     "SnapshotLeader": "LeaderIdAndEpoch",
 }
-"""Kafka's, where ours say more: they mean something else in the next file."""
+"""Kafka's names by ours, where Kafka's mean different things in different files."""
 
 
 @pytest.fixture(params=[folder_of_kafka, folder_of_kafka_python])
 def folder(request: pytest.FixtureRequest) -> Path:
     found: Path | None = request.param()
     if found is None or not found.is_dir():
-        pytest.skip("definitions are not at hand")
+        pytest.skip("there is no folder of definitions")
     return found
 
 
@@ -129,7 +129,7 @@ KAFKAS = [api for api in APIS.values() if api.key < OWN_KEY]
 def definition(folder: Path, name: str) -> dict[str, Any]:
     path = folder / f"{name}.json"
     if not path.exists():
-        pytest.skip(f"{path.name} is not there")
+        pytest.skip(f"{path.name} does not exist")
     lines = (re.sub(r"^\s*//.*|\s//[^\"]*$", "", line) for line in path.read_text().splitlines())
     read: dict[str, Any] = json.loads("\n".join(lines))
     return read
@@ -141,7 +141,7 @@ def snake_case(name: str) -> str:
 
 def default_of(theirs: Definition) -> object:
     kind, given = theirs["type"], theirs.get("default")
-    # Kafka declares an empty text and its handlers set null: where there is no error, no message.
+    # Kafka declares an empty string, but its handlers set null where there is no error.
     is_message = theirs["name"] == "ErrorMessage" and "nullableVersions" in theirs
     if given == "null" or is_message:
         return None
@@ -155,12 +155,12 @@ def default_of(theirs: Definition) -> object:
 
 
 def versions_of(theirs: Definition) -> str:
-    """Kafka leaves them out of the tagged fields of its transaction log."""
+    """Return a field's versions; tagged fields of the transaction log name only their tag's."""
     return str(theirs.get("versions") or theirs["taggedVersions"])
 
 
 def check_fields(declared: StructType, theirs: Sequence[Definition], scope: Versions) -> None:
-    """The fields of both within the versions that get here."""
+    """Compare the fields of both declarations within the versions of `scope`."""
     ours = [
         field
         for field in declared.__fields__
@@ -177,7 +177,7 @@ def check_field(name: str, ours: Field, theirs: Definition, scope: Versions) -> 
     versions = Versions.parse(versions_of(theirs)) & scope
     assert (ours.versions & scope) == versions, name
     tag = theirs.get("tag")
-    assert ours.tag == (None if tag is None else int(tag)), name  # Kafka has some in quotes.
+    assert ours.tag == (None if tag is None else int(tag)), name  # Kafka quotes some.
     if ours.tag is not None:
         assert (Versions.parse(theirs["taggedVersions"]) & versions) == versions, name
     nullable = Versions.parse(theirs.get("nullableVersions", "none"))
@@ -201,7 +201,7 @@ def check_field(name: str, ours: Field, theirs: Definition, scope: Versions) -> 
 
 
 def is_own(field: Field) -> bool:
-    """Whether Kafka knows nothing of it, and steps over it."""
+    """Return whether a field is unknown to Kafka, which skips its tag."""
     return field.tag is not None and field.tag >= OWN_TAG
 
 
@@ -214,7 +214,7 @@ def span(versions: Versions) -> Versions | None:
 
 
 def with_common_structs(theirs: dict[str, Any]) -> list[Definition]:
-    """The fields, with structs that are defined once for several fields put in place."""
+    """Return the fields, with the common structs expanded where they are used."""
     shared = {struct["name"]: struct["fields"] for struct in theirs.get("commonStructs", [])}
 
     def expand(field: dict[str, Any]) -> Definition:
@@ -241,13 +241,13 @@ def test_a_message_is_declared_as_kafka_defines_it(
 
 
 @pytest.mark.parametrize("api", KAFKAS, ids=lambda api: api.name)
-def test_an_api_has_its_key(api: Any, folder: Path) -> None:
+def test_an_api_has_kafkas_key(api: Any, folder: Path) -> None:
     assert definition(folder, api.request.__name__)["apiKey"] == api.key
     assert definition(folder, api.response.__name__)["apiKey"] == api.key
 
 
-def test_the_comparison_notices_a_difference() -> None:
-    """Each declaration is changed in one place, in every way it could be wrong."""
+def test_the_comparison_detects_differences() -> None:
+    """Each change makes a declaration wrong in one way."""
 
     def fields(struct: type[Struct]) -> list[dict[str, Any]]:
         return [dict(field) for field in defined[struct.__name__]]
@@ -295,7 +295,7 @@ def structs_of(declared: StructType) -> Iterator[StructType]:
             yield from structs_of(field.item)
 
 
-def test_every_struct_that_is_declared_is_part_of_a_message() -> None:
+def test_every_declared_struct_is_part_of_a_message() -> None:
     used = {struct for message_type in MESSAGES for struct in structs_of(message_type)}
     modules = {message_type.__module__ for message_type in MESSAGES}
     declared = {

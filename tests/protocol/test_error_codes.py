@@ -1,4 +1,4 @@
-"""Every code has its class and its flags, and the flags are Kafka's."""
+"""Every error code has a class and Kafka's flags."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ every_code = pytest.mark.parametrize(
 )
 
 
-def test_there_is_a_row_for_every_number() -> None:
+def test_every_error_number_has_a_code() -> None:
     assert [int(code) for code in ErrorCode] == [*range(-1, 134)]
     assert all(code.meaning for code in ErrorCode)
 
@@ -31,7 +31,7 @@ def test_an_error_carries_its_code_and_kafkas_flag(code: ErrorCode) -> None:
 
 
 @every_code
-def test_the_flag_is_the_one_that_kafka_python_knows(code: ErrorCode) -> None:
+def test_the_retriable_flag_equals_kafka_pythons(code: ErrorCode) -> None:
     kafka_errors = pytest.importorskip("kafka.errors")
     known: list[Any] = [
         member
@@ -40,22 +40,22 @@ def test_the_flag_is_the_one_that_kafka_python_knows(code: ErrorCode) -> None:
     ]
     theirs = {kind.errno: kind.retriable for kind in known if kind.errno is not None}
     if code == ErrorCode.CORRUPT_MESSAGE:
-        # The Java client sends again what was damaged on the way, kafka-python does not.
+        # The Java client retries after a damaged message, kafka-python does not.
         assert code.retriable
     elif code in theirs:
         assert code.retriable == theirs[code]
     else:
-        assert code > 127, "newer than what it knows"
+        assert code > 127, "newer than kafka-python"
 
 
-def test_every_class_of_the_tree_is_what_its_own_code_maps_to() -> None:
+def test_every_error_class_maps_back_from_its_code() -> None:
     for kind in errors.LogError.__subclasses__():
         error = error_for(kind.code, "x")
         assert type(error) is kind
         assert (error.code, error.fatal) == (kind.code, kind.fatal)
 
 
-def test_several_codes_may_share_a_class_and_keep_their_number() -> None:
+def test_codes_that_share_a_class_keep_their_number() -> None:
     fenced = error_for(ErrorCode.INVALID_PRODUCER_EPOCH, "x")
     assert isinstance(fenced, errors.ProducerFenced)
     assert (fenced.code, fenced.fatal) == (47, True)
@@ -64,14 +64,14 @@ def test_several_codes_may_share_a_class_and_keep_their_number() -> None:
     assert (moved.code, moved.retriable) == (74, True)
 
 
-def test_the_other_flags() -> None:
+def test_errors_may_be_fatal_or_abort_the_transaction() -> None:
     assert error_for(ErrorCode.FENCED_INSTANCE_ID, "x").fatal
     assert error_for(ErrorCode.TRANSACTION_ABORTABLE, "x").aborts_transaction
     assert not error_for(ErrorCode.UNKNOWN_SERVER_ERROR, "x").fatal
 
 
 @given(st.integers(-(2**15), 2**15 - 1).filter(lambda code: not -1 <= code <= 133))
-def test_a_code_of_a_newer_broker_is_an_error_like_any_other(code: int) -> None:
+def test_an_unknown_code_becomes_a_plain_log_error(code: int) -> None:
     error = error_for(code, "x")
     assert type(error) is errors.LogError
     assert (error.code, error.retriable) == (code, False)
@@ -79,14 +79,14 @@ def test_a_code_of_a_newer_broker_is_an_error_like_any_other(code: int) -> None:
     assert not is_retriable(code)
 
 
-def test_no_error_is_no_error() -> None:
+def test_code_none_makes_no_error() -> None:
     with pytest.raises(errors.UsageError):
         error_for(ErrorCode.NONE, "x")
 
 
-def test_what_a_refusal_means_is_told_once() -> None:
-    """A broker of ours says it with the reason; the client has the code as well."""
-    said = str(error_for(ErrorCode.INVALID_TOPIC_EXCEPTION, "topic 'a/b'"))
-    heard = error_for(ErrorCode.INVALID_TOPIC_EXCEPTION, f"create topics: {said}")
-    assert str(heard) == f"create topics: {said}"
-    assert str(heard).count(describe(ErrorCode.INVALID_TOPIC_EXCEPTION)) == 1
+def test_a_meaning_in_the_message_is_not_repeated() -> None:
+    """Our broker sends the meaning with the reason; the client knows it from the code."""
+    sent = str(error_for(ErrorCode.INVALID_TOPIC_EXCEPTION, "topic 'a/b'"))
+    received = error_for(ErrorCode.INVALID_TOPIC_EXCEPTION, f"create topics: {sent}")
+    assert str(received) == f"create topics: {sent}"
+    assert str(received).count(describe(ErrorCode.INVALID_TOPIC_EXCEPTION)) == 1

@@ -1,4 +1,4 @@
-"""Error responses: of every request that is served, and what Kafka's clients find in them."""
+"""Error responses to every supported request, with codes that the client's version knows."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def name(message: object) -> str:
 
 
 @pytest.mark.parametrize(("request_", "response"), RESPONSES, ids=name)
-def test_a_response_says_the_error(request_: Message, response: Message) -> None:
+def test_an_error_response_carries_the_error(request_: Message, response: Message) -> None:
     assert error_response(request_, CODE, "why") == response
 
 
-def test_every_request_that_is_served_is_in_the_table() -> None:
+def test_every_supported_request_is_in_the_table() -> None:
     assert {type(request) for request, _ in RESPONSES} == {api.request for api in APIS.values()}
 
 
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
-def test_it_can_be_written_in_every_version(api: Api) -> None:
+def test_an_error_response_can_be_encoded_in_every_version(api: Api) -> None:
     for request, response in RESPONSES:
         for version in range(api.min_version, api.max_version + 1):
             if type(request) is api.request and api.is_served(version):
@@ -35,11 +35,13 @@ def test_it_can_be_written_in_every_version(api: Api) -> None:
 
 
 @pytest.mark.parametrize(("request_", "response"), BY_ITEM, ids=name)
-def test_a_response_says_the_error_of_each_item(request_: Message, response: Message) -> None:
+def test_a_response_by_item_carries_the_error_of_each_item(
+    request_: Message, response: Message
+) -> None:
     assert response_by_item(request_, type(response), lambda *_: CODE) == response
 
 
-def test_items_have_codes_of_their_own() -> None:
+def test_items_have_their_own_codes() -> None:
     topics = [
         transaction_messages.AddPartitionsToTxnTopic(name=each, partitions=[1, 2]) for each in "ab"
     ]
@@ -56,7 +58,7 @@ def test_items_have_codes_of_their_own() -> None:
     assert codes == [[1, 2], [0, 0]]
 
 
-def test_a_user_who_is_named_twice_is_answered_once() -> None:
+def test_a_user_named_twice_is_answered_once() -> None:
     request = sasl_acls_quotas.AlterUserScramCredentialsRequest(
         deletions=[sasl_acls_quotas.ScramCredentialDeletion(name="a")],
         upsertions=[sasl_acls_quotas.ScramCredentialUpsertion(name=each) for each in "ba"],

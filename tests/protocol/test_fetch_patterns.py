@@ -1,4 +1,4 @@
-"""Whatever repeats a Fetch says what the codec would have said."""
+"""Fetch patterns: a recognized request and its answer equal those of the codec."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from streamlog.protocol.schema import one_buffer
 FETCH = api_of(FetchRequest)
 VERSIONS = range(VERSION_MIN, FETCH.max_version + 1)
 NAMED = 12
-"""The last version in which topics go by name."""
+"""The last version that names topics instead of using their ids."""
 OFFSETS = st.integers(0, 2**62)
 CORRELATION_IDS = st.integers(-(2**31), 2**31 - 1)
 
@@ -69,7 +69,7 @@ def pattern_of(request: FetchRequest, version: int) -> FetchPattern | None:
     return fetch_pattern(frame, decode_request(frame))
 
 
-def known(version: int, isolation_level: int = 0) -> FetchPattern:
+def pattern_in(version: int, isolation_level: int = 0) -> FetchPattern:
     pattern = pattern_of(fetch(version, 7, isolation_level=isolation_level), version)
     assert pattern is not None
     return pattern
@@ -77,17 +77,17 @@ def known(version: int, isolation_level: int = 0) -> FetchPattern:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @given(offset=OFFSETS, number=CORRELATION_IDS)
-def test_a_request_that_differs_in_number_and_offset_is_known(
+def test_a_request_with_another_offset_and_number_matches(
     version: int, offset: int, number: int
 ) -> None:
-    pattern = known(version)
+    pattern = pattern_in(version)
     found = pattern.match(frame_of(fetch(version, offset), version, number))
     assert found == (pattern, number, offset)
     assert (pattern.version, pattern.client_id) == (version, "reader")
 
 
 @given(version=st.sampled_from(VERSIONS), change=st.data())
-def test_a_frame_with_another_byte_is_not_known_or_means_the_same_to_the_codec(
+def test_a_changed_frame_matches_only_if_the_codec_agrees(
     version: int, change: st.DataObject
 ) -> None:
     data = bytearray(frame_of(fetch(version, 3), version))
@@ -98,7 +98,7 @@ def test_a_frame_with_another_byte_is_not_known_or_means_the_same_to_the_codec(
         del data[change.draw(st.integers(0, len(data) - 1)) :]
     else:
         data += bytes(change.draw(st.integers(1, 3)))
-    found = known(version).match(memoryview(data))
+    found = pattern_in(version).match(memoryview(data))
     if found is None:
         return
     try:
@@ -123,18 +123,18 @@ def test_a_frame_with_another_byte_is_not_known_or_means_the_same_to_the_codec(
     ],
     ids=["two partitions", "none", "wants a session", "has a session", "ends one"],
 )
-def test_what_is_not_plain_makes_no_pattern(request_of: object) -> None:
+def test_a_request_with_sessions_or_more_partitions_has_no_pattern(request_of: object) -> None:
     assert callable(request_of)
     for version in VERSIONS:
         assert pattern_of(request_of(version), version) is None
 
 
-def test_old_versions_make_no_pattern() -> None:
+def test_old_versions_have_no_pattern() -> None:
     assert pattern_of(fetch(VERSION_MIN - 1), VERSION_MIN - 1) is None
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_can_be_written_in_another_way_makes_no_pattern(version: int) -> None:
+def test_a_non_canonical_encoding_has_no_pattern(version: int) -> None:
     frame = memoryview(bytes(frame_of(fetch(version), version)) + b"\0")
     assert fetch_pattern(frame, decode_request(frame)) is None
 
@@ -147,7 +147,7 @@ def test_what_can_be_written_in_another_way_makes_no_pattern(version: int) -> No
     isolation_level=st.integers(0, 1),
     throttle_ms=st.sampled_from([0, 1, 30_000]),
 )
-def test_an_answer_is_the_codecs(  # noqa: PLR0917 - what an answer has
+def test_an_answer_equals_the_codecs(  # noqa: PLR0917 - the parts of an answer
     version: int,
     number: int,
     ends: PartitionEnds,
@@ -155,7 +155,7 @@ def test_an_answer_is_the_codecs(  # noqa: PLR0917 - what an answer has
     isolation_level: int,
     throttle_ms: int,
 ) -> None:
-    pattern = known(version, isolation_level)
+    pattern = pattern_in(version, isolation_level)
     found = PartitionData(
         partition_index=0,
         aborted_transactions=[] if isolation_level else None,

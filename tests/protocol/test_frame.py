@@ -1,4 +1,4 @@
-"""Frames out of a stream in any cut, headers of both kinds, and streams that are not ours."""
+"""Frames from a stream in any pieces, headers of both kinds, and streams of other protocols."""
 
 from __future__ import annotations
 
@@ -57,18 +57,18 @@ CLIENT_IDS = st.none() | st.text(st.characters(codec="utf-8"), max_size=5)
     contents=st.lists(st.binary(max_size=40), max_size=6),
     cuts=st.lists(st.integers(0, 300), max_size=12),
 )
-def test_frames_come_out_whatever_the_cuts(contents: list[bytes], cuts: list[int]) -> None:
+def test_frames_are_read_from_any_pieces(contents: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(len(content).to_bytes(4) + content for content in contents)
     bounds = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
     reader = FrameReader(size_bytes_max=40)
-    got: list[bytes] = []
+    found: list[bytes] = []
     for start, end in pairwise(bounds):
         reader.feed(stream[start:end])
-        got += map(bytes, reader.frames())
-    assert got == contents
+        found += map(bytes, reader.frames())
+    assert found == contents
 
 
-def test_frames_are_views_of_the_buffer_they_came_into() -> None:
+def test_frames_are_views_of_the_read_buffer() -> None:
     reader = FrameReader(size_bytes_max=100)
     room = reader.room()
     came = b"\0\0\0\x03abc\0\0\0\x01d\0\0"
@@ -83,7 +83,7 @@ def test_frames_are_views_of_the_buffer_they_came_into() -> None:
     assert list(reader.frames()) == [b"ef"]
 
 
-def test_a_large_frame_has_room_and_gives_it_back() -> None:
+def test_a_large_frame_gets_a_buffer_that_is_released() -> None:
     size = 3 * KEPT_BYTES_MAX
     reader = FrameReader(size_bytes_max=size)
     reader.feed(size.to_bytes(4) + bytes(10))
@@ -95,7 +95,7 @@ def test_a_large_frame_has_room_and_gives_it_back() -> None:
     assert len(reader.room()) == READ_BYTES
 
 
-def test_room_grows_for_a_peer_that_fills_it() -> None:
+def test_the_buffer_grows_for_a_peer_that_fills_it() -> None:
     reader = FrameReader(size_bytes_max=100)
     frame = b"\0\0\0\x03abc"
     rooms = []
@@ -116,7 +116,7 @@ def test_room_grows_for_a_peer_that_fills_it() -> None:
     assert READ_BYTES_MAX - len(frame) <= rooms[-1] <= READ_BYTES_MAX
 
 
-def test_room_stays_for_a_peer_that_does_not() -> None:
+def test_the_buffer_stays_small_for_a_slow_peer() -> None:
     reader = FrameReader(size_bytes_max=READ_BYTES)
     for _ in range(10):
         reader.feed(b"\0\0\0\x03abc")
@@ -124,8 +124,7 @@ def test_room_stays_for_a_peer_that_does_not() -> None:
         assert len(reader.room()) == READ_BYTES
 
 
-def test_there_is_always_room() -> None:
-    """Also for a caller that takes no frames for a while."""
+def test_feeding_works_while_no_frames_are_taken() -> None:
     reader = FrameReader(size_bytes_max=100)
     count = READ_BYTES
     for _ in range(count):
@@ -134,7 +133,7 @@ def test_there_is_always_room() -> None:
 
 
 @pytest.mark.parametrize("size", [b"\xff\xff\xff\xff", b"\x80\0\0\0", b"\0\0\0\x0b", b"GET "])
-def test_a_size_that_is_negative_or_too_large_is_corrupt(size: bytes) -> None:
+def test_a_negative_or_too_large_frame_size_is_corrupt(size: bytes) -> None:
     reader = FrameReader(size_bytes_max=10)
     reader.feed(b"\0\0\0\x01x" + size)
     frames = reader.frames()
@@ -146,8 +145,8 @@ def test_a_size_that_is_negative_or_too_large_is_corrupt(size: bytes) -> None:
 # Requests and responses.
 
 
-def test_bytes_after_a_request_are_borne() -> None:
-    """As librdkafka 2.16 asks for all topics."""
+def test_bytes_after_a_request_are_ignored() -> None:
+    """librdkafka 2.16 sends them when it requests all topics."""
     sent = bytes.fromhex("0003000c00000003000772646b61666b610000000000010000")
     request = decode_request(sent)
     assert request.client_id == "rdkafka"
@@ -159,7 +158,9 @@ def test_bytes_after_a_request_are_borne() -> None:
 @every_served
 @few
 @given(drawn=st.data())
-def test_a_request_comes_back_with_its_header(api: Api, version: int, drawn: st.DataObject) -> None:
+def test_a_request_round_trips_with_its_header(
+    api: Api, version: int, drawn: st.DataObject
+) -> None:
     message = drawn.draw(messages(api.request, version))
     client_id = drawn.draw(CLIENT_IDS)
     correlation_id = drawn.draw(st.integers(-(2**31), 2**31 - 1))
@@ -177,11 +178,11 @@ def test_a_request_comes_back_with_its_header(api: Api, version: int, drawn: st.
 @every_served
 @few
 @given(drawn=st.data())
-def test_a_response_comes_back_with_its_number(
+def test_a_response_round_trips_with_its_correlation_id(
     api: Api, version: int, drawn: st.DataObject
 ) -> None:
     message = drawn.draw(messages(api.response, version))
-    # To ApiVersions this error means that the answer is in version 0: see below.
+    # For ApiVersions, this error means that the response is in version 0: see below.
     assume(api is not API_VERSIONS or getattr(message, "error_code", 0) != 35)
     frame = one_frame(encode_response(api, version, 77, message))
     assert correlation_id_of(frame) == 77
@@ -191,12 +192,12 @@ def test_a_response_comes_back_with_its_number(
         decode_response(api, version, frame[:cut])
 
 
-def test_golden_requests() -> None:
+def test_requests_have_the_specified_bytes() -> None:
     heartbeat = HeartbeatRequest(group_id="g", generation_id=7, member_id="m")
     assert encoded(heartbeat, 0, None) == (
         "00 00 00 14  00 0c 00 00 00 00 00 05 ff ff  00 01 67 00 00 00 07 00 01 6d"
     ).replace("  ", " ")
-    # Flexible: the client id keeps its long length, tags follow it.
+    # Flexible: the client id keeps its 2-byte length, and tags follow it.
     assert encoded(heartbeat, 4, "ab") == (
         "00 00 00 17  00 0c 00 04 00 00 00 05 00 02 61 62 00  02 67 00 00 00 07 02 6d 00 00"
     ).replace("  ", " ")
@@ -210,7 +211,7 @@ def encoded(message: Message, version: int, client_id: str | None) -> str:
     return b"".join(buffers).hex(" ")
 
 
-def test_golden_responses() -> None:
+def test_responses_have_the_specified_bytes() -> None:
     heartbeat = api_of(HeartbeatRequest)
     response = HeartbeatResponse(throttle_time_ms=1, error_code=27)
     plain = b"".join(encode_response(heartbeat, 1, 5, response))
@@ -219,7 +220,7 @@ def test_golden_responses() -> None:
     assert flexible.hex(" ") == "00 00 00 0c 00 00 00 05 00 00 00 00 01 00 1b 00"
 
 
-def test_the_response_to_api_versions_never_has_a_flexible_header() -> None:
+def test_an_api_versions_response_never_has_a_flexible_header() -> None:
     response = ApiVersionsResponse(api_keys=[ApiVersion(api_key=18, min_version=0, max_version=4)])
     frame = b"".join(encode_response(API_VERSIONS, 3, 5, response))
     assert frame.hex(" ") == (
@@ -229,7 +230,7 @@ def test_the_response_to_api_versions_never_has_a_flexible_header() -> None:
 
 @pytest.mark.parametrize("asked", [1, 3, 4])
 def test_a_refusal_of_api_versions_is_read_in_version_0(asked: int) -> None:
-    """The broker is older than we are: it says so in the only version both can read."""
+    """The broker is older than the client, and refuses in the only version that both can read."""
     refusal = ApiVersionsResponse(
         error_code=35, api_keys=[ApiVersion(api_key=18, min_version=0, max_version=2)]
     )
@@ -247,7 +248,7 @@ def test_a_refusal_of_api_versions_is_read_in_version_0(asked: int) -> None:
         (9_999, 0, "API 9999 version 0"),
     ],
 )
-def test_a_request_that_is_not_served_says_what_to_answer(
+def test_an_unsupported_request_raises_with_its_header_fields(
     key: int, version: int, asked: str
 ) -> None:
     header = key.to_bytes(2) + version.to_bytes(2, signed=True) + (42).to_bytes(4) + b"\xff\xff"
@@ -270,7 +271,7 @@ def test_unknown_tags_in_headers_are_skipped() -> None:
 
 
 @pytest.mark.parametrize("client_id", ["x" * 40_000, "\ud800"])
-def test_a_client_id_that_can_not_be_written_is_an_error_of_the_caller(client_id: str) -> None:
+def test_a_client_id_that_can_not_be_encoded_is_a_usage_error(client_id: str) -> None:
     with pytest.raises(UsageError, match="client id"):
         encode_request(API_VERSIONS, 0, 5, client_id, ApiVersionsRequest())
 
@@ -289,7 +290,7 @@ def test_a_client_id_that_can_not_be_written_is_an_error_of_the_caller(client_id
         "00120003000000050000010005",
     ],
 )
-def test_a_header_that_is_cut_or_wrong_is_corrupt(frame: str) -> None:
+def test_a_truncated_or_malformed_header_is_corrupt(frame: str) -> None:
     with pytest.raises(CorruptData):
         decode_request(bytes.fromhex(frame))
 
@@ -318,7 +319,7 @@ def test_random_bodies_are_a_message_or_corrupt(
         decode_response(api, version, data)
 
 
-def test_records_stay_buffers_of_their_own() -> None:
+def test_records_are_sent_without_a_copy() -> None:
     batch = b"x" * 1_000
     partition = PartitionData(records=[batch, batch])
     response = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[partition])])

@@ -1,4 +1,4 @@
-"""The same message in our bytes and in kafka-python's: two codecs that share no code."""
+"""Our codec and kafka-python's, which share no code, agree on every message."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ pytest.importorskip("kafka.protocol")
 
 THEIRS: dict[str, Any] = {
     name: value
-    for room in ("admin", "consumer", "metadata", "producer", "sasl")
-    for name, value in vars(importlib.import_module(f"kafka.protocol.{room}")).items()
+    for module in ("admin", "consumer", "metadata", "producer", "sasl")
+    for name, value in vars(importlib.import_module(f"kafka.protocol.{module}")).items()
 }
 
 
 def shared(name: str) -> bool:
-    """Authorized operations are a number here and a set of its bits there; some fields are ours."""
+    """Return whether both codecs can be compared on a field.
+
+    Authorized operations are a number here and a set of bits in kafka-python; some fields are ours.
+    """
     return not name.endswith("authorized_operations") and name not in OWN_FIELDS
 
 
@@ -43,15 +46,15 @@ OWN_FIELDS = {
     "rejoined",
     "report",
 }
-"""Under `OWN_TAG`: they step over them."""
+"""Fields with tags from `OWN_TAG` up, which kafka-python skips."""
 
 
 NO_ID = bytes(16)
-"""A topic id that says that there is none."""
+"""The topic id that means none."""
 
 
 def plain(value: Any, version: int) -> Any:
-    """The fields that this version has, in values both sides can be compared in."""
+    """Return the fields of this version, in comparable values."""
     match value:
         case Struct():
             names = [field.name for field in value.__fields__ if version in field.versions]
@@ -61,13 +64,13 @@ def plain(value: Any, version: int) -> Any:
         case memoryview():
             return bytes(value)
         case bytes() if value == NO_ID:
-            return None  # As they read it.
+            return None  # As kafka-python reads it.
         case _:
             return value
 
 
 def comparable(value: Any) -> Any:
-    """Their values, without their types."""
+    """Return kafka-python's values in comparable types."""
     match value:
         case dict():
             return {name: comparable(item) for name, item in value.items() if shared(name)}
@@ -87,7 +90,7 @@ def comparable(value: Any) -> Any:
 @every_version
 @few
 @given(drawn=st.data())
-def test_both_read_what_the_other_writes(
+def test_both_codecs_read_each_others_messages(
     message_type: type[Message], version: int, drawn: st.DataObject
 ) -> None:
     their_class = THEIRS.get(message_type.__name__)
@@ -95,13 +98,13 @@ def test_both_read_what_the_other_writes(
         pytest.skip("kafka-python does not have it")
     message = drawn.draw(messages(message_type, version))
     if isinstance(message, ApiVersionsResponse):
-        # With any error at all they expect version 0.
+        # With any error, kafka-python expects version 0.
         message.error_code = 0
     ours = plain(message, version)
     theirs = their_class.decode(encode(message, version), version=version, header=False)
     assert comparable(theirs.to_dict(json=False)) == ours
     if hasattr(their_class, "encode_header_into"):
-        # Set by their constructor, which their reader goes round.
+        # Their constructor sets it, but their decoder does not call the constructor.
         theirs._header = None
     again = decode(message_type, version, bytes(theirs.encode(version=version, header=False)))
     assert plain(again, version) == ours
@@ -131,7 +134,7 @@ UNKNOWN_TO_THEM = (
 )
 
 
-def test_they_know_what_we_compare_with_them() -> None:
+def test_kafka_python_knows_all_other_requests() -> None:
     assert {api.name for api in APIS.values()} - {
         api.name for api, _ in REQUESTS
     } == UNKNOWN_TO_THEM
@@ -141,7 +144,7 @@ def test_they_know_what_we_compare_with_them() -> None:
     ("api", "version"), REQUESTS, ids=[f"{api.name}-{version}" for api, version in REQUESTS]
 )
 @pytest.mark.parametrize("client_id", [None, "", "us"])
-def test_both_put_on_the_same_headers(api: Api, version: int, client_id: str | None) -> None:
+def test_both_codecs_write_equal_headers(api: Api, version: int, client_id: str | None) -> None:
     request = THEIRS[api.request.__name__](version=version)
     request.with_header(correlation_id=77, client_id=client_id)
     frame = bytes(request.encode(version=version, header=True, framed=True))

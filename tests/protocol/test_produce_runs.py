@@ -1,4 +1,4 @@
-"""Whatever becomes a pattern says what the codec would have said."""
+"""Produce patterns: a recognized request and its answer equal those of the codec."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def match(patterns: ProducePatterns, frame: memoryview) -> Alike | None:
     return alike
 
 
-def learnt(*frames: memoryview) -> ProducePatterns:
+def learned(*frames: memoryview) -> ProducePatterns:
     patterns = ProducePatterns()
     for frame in frames:
         patterns.learn(frame, decode_request(frame))
@@ -80,22 +80,22 @@ def learnt(*frames: memoryview) -> ProducePatterns:
 
 @given(
     version=VERSIONS,
-    place=st.tuples(NAMES, st.integers(0, 2**31 - 1)),
+    topic_partition=st.tuples(NAMES, st.integers(0, 2**31 - 1)),
     client=st.tuples(st.none() | NAMES, st.sampled_from([1, -1])),
     records=st.tuples(RECORDS, RECORDS),
     number=CORRELATION_IDS,
 )
-def test_a_request_that_differs_in_number_and_records_is_known(
+def test_a_request_with_other_records_and_number_matches(
     version: int,
-    place: tuple[str, int],
+    topic_partition: tuple[str, int],
     client: tuple[str | None, int],
     records: tuple[bytes, bytes],
     number: int,
 ) -> None:
-    name, index = place
+    name, index = topic_partition
     client_id, acks = client
     first, then = records
-    patterns = learnt(frame_of(produce(name, index, first, acks), version, 1, client_id))
+    patterns = learned(frame_of(produce(name, index, first, acks), version, 1, client_id))
     found = match(patterns, frame_of(produce(name, index, then, acks), version, number, client_id))
     assert found is not None
     assert (found.correlation_id, found.records) == (number, then)
@@ -105,10 +105,10 @@ def test_a_request_that_differs_in_number_and_records_is_known(
 
 
 @given(version=VERSIONS, then=RECORDS, change=st.data())
-def test_a_frame_with_another_byte_is_not_known_or_means_the_same_to_the_codec(
+def test_a_changed_frame_matches_only_if_the_codec_agrees(
     version: int, then: bytes, change: st.DataObject
 ) -> None:
-    patterns = learnt(frame_of(produce(), version))
+    patterns = learned(frame_of(produce(), version))
     data = bytearray(frame_of(produce(records=then), version))
     kind = change.draw(st.sampled_from(["flip", "cut", "grow"]))
     if kind == "flip":
@@ -145,39 +145,39 @@ def test_a_frame_with_another_byte_is_not_known_or_means_the_same_to_the_codec(
     ids=["no answer", "no acks", "transaction", "nothing", "two topics", "none", "null", "empty"],
 )
 @pytest.mark.parametrize("version", range(VERSION_MIN, PRODUCE.max_version + 1))
-def test_what_is_not_plain_is_not_learnt(
+def test_requests_other_than_plain_ones_are_not_learned(
     change: Callable[[ProduceRequest], None], version: int
 ) -> None:
     request = produce()
     change(request)
     frame = frame_of(request, version)
-    assert match(learnt(frame), frame) is None
-    assert match(learnt(frame_of(produce(), version)), frame) is None
+    assert match(learned(frame), frame) is None
+    assert match(learned(frame_of(produce(), version)), frame) is None
 
 
-def test_what_old_versions_say_is_not_learnt() -> None:
+def test_requests_of_old_versions_are_not_learned() -> None:
     frame = frame_of(produce(), VERSION_MIN - 1)
-    assert match(learnt(frame), frame) is None
+    assert match(learned(frame), frame) is None
 
 
 @pytest.mark.parametrize("version", range(VERSION_MIN, PRODUCE.max_version + 1))
-def test_what_can_be_written_in_another_way_is_not_learnt(version: int) -> None:
+def test_a_non_canonical_encoding_is_not_learned(version: int) -> None:
     frame = memoryview(bytes(frame_of(produce(), version)) + b"\0")
-    assert match(learnt(frame), frame) is None
+    assert match(learned(frame), frame) is None
 
 
-def test_partitions_of_a_producer_are_told_apart() -> None:
+def test_patterns_distinguish_partitions() -> None:
     frames = [frame_of(produce(topic, index), 9) for topic in ("a", "long") for index in range(3)]
-    patterns = learnt(*frames)
+    patterns = learned(*frames)
     found = [match(patterns, frame) for frame in frames]
     assert [(each.pattern.topic, each.pattern.index) for each in found if each] == [
         (topic, index) for topic in ("a", "long") for index in range(3)
     ]
 
 
-def test_no_more_patterns_are_kept_than_there_may_be() -> None:
+def test_the_number_of_patterns_is_bounded() -> None:
     frames = [frame_of(produce(index=index), 7) for index in range(PATTERNS_MAX + 3)]
-    patterns = learnt(*frames)
+    patterns = learned(*frames)
     known = [match(patterns, frame) is not None for frame in frames]
     assert known == [False] * 3 + [True] * PATTERNS_MAX
 
@@ -188,11 +188,11 @@ def test_no_more_patterns_are_kept_than_there_may_be() -> None:
     number=CORRELATION_IDS,
     offsets=st.lists(st.tuples(st.integers(0, 2**62), st.integers(0, 2**62)), min_size=1),
 )
-def test_an_answer_is_the_codecs(
+def test_an_answer_equals_the_codecs(
     version: int, name: str, number: int, offsets: list[tuple[int, int]]
 ) -> None:
     frame = frame_of(produce(name, 5), version)
-    found = match(learnt(frame), frame)
+    found = match(learned(frame), frame)
     assert found is not None
     for base_offset, log_start_offset in offsets:
         answer = PartitionProduceResponse(
@@ -205,10 +205,10 @@ def test_an_answer_is_the_codecs(
         assert found.pattern.answered(number, answer) == expected
 
 
-def test_a_run_ends_where_it_is_full_or_something_else_comes() -> None:
+def test_a_run_ends_when_full_or_at_another_request() -> None:
     frame = frame_of(produce(), 9)
     other = frame_of(produce("other"), 9)
-    patterns = learnt(frame)
+    patterns = learned(frame)
     reader = received(*[frame] * (RUN_MAX + 1), other, frame)
     runs = [take(patterns, reader), take(patterns, reader)]
     assert [len(run.requests) for run in runs if run is not None] == [RUN_MAX, 1]
@@ -218,9 +218,9 @@ def test_a_run_ends_where_it_is_full_or_something_else_comes() -> None:
     assert reader.next_frame() is None
 
 
-def test_what_is_cut_off_a_run_stays_to_be_read() -> None:
+def test_requests_cut_from_a_run_stay_in_the_reader() -> None:
     frames = [frame_of(produce(records=b"r" * (1 + number)), 9) for number in range(3)]
-    patterns = learnt(frames[0])
+    patterns = learned(frames[0])
     for kept in range(4):
         reader = received(*frames)
         run = patterns.peek(reader)
@@ -230,9 +230,9 @@ def test_what_is_cut_off_a_run_stays_to_be_read() -> None:
         assert [bytes(each) for each in reader.frames()] == [bytes(f) for f in frames[kept:]]
 
 
-def test_a_pattern_that_is_forgotten_is_left_to_the_codec() -> None:
+def test_a_forgotten_pattern_matches_no_more() -> None:
     one, other = frame_of(produce(), 9), frame_of(produce("other"), 9)
-    patterns = learnt(one, other)
+    patterns = learned(one, other)
     known = match(patterns, one)
     assert known is not None
     patterns.forget(known.pattern)
@@ -240,9 +240,9 @@ def test_a_pattern_that_is_forgotten_is_left_to_the_codec() -> None:
     assert match(patterns, other) is not None
 
 
-def test_a_frame_that_is_too_large_or_not_whole_is_left_to_the_reader() -> None:
+def test_a_too_large_or_partial_frame_is_left_to_the_reader() -> None:
     frame = frame_of(produce(records=bytes(100)), 9)
-    patterns = learnt(frame)
+    patterns = learned(frame)
     assert take(patterns, received(frame, size_bytes_max=len(frame))) is not None
     assert take(patterns, received(frame, size_bytes_max=len(frame) - 1)) is None
     reader = FrameReader(size_bytes_max=1_000)

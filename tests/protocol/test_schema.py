@@ -1,4 +1,4 @@
-"""A declaration makes an ordinary class: slots, keywords, defaults, equality."""
+"""A declared message is an ordinary class: slots, keywords, defaults, equality."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from streamlog.protocol.schema import NEVER, ZERO_UUID, Versions, one_buffer
 @pytest.mark.parametrize(
     ("text", "first", "last"), [("3", 3, 3), ("3-7", 3, 7), ("3+", 3, 0x7FFF), ("0-0", 0, 0)]
 )
-def test_versions_as_kafka_writes_them(text: str, first: int, last: int) -> None:
+def test_version_ranges_are_parsed_as_kafka_writes_them(text: str, first: int, last: int) -> None:
     versions = Versions.parse(text)
     assert versions == Versions(first, last)
     assert first in versions
@@ -28,13 +28,13 @@ def test_versions_as_kafka_writes_them(text: str, first: int, last: int) -> None
     assert last + 1 not in versions
 
 
-def test_versions_intersect() -> None:
+def test_version_ranges_intersect() -> None:
     assert Versions(0, 5) & Versions(3, 9) == Versions(3, 5)
     assert all(version not in Versions(0, 2) & Versions(3, 9) for version in range(12))
     assert all(version not in NEVER for version in range(3))
 
 
-def test_everything_has_kafkas_default() -> None:
+def test_fields_have_kafkas_defaults() -> None:
     request = FetchRequest()
     assert (request.replica_id, request.max_bytes, request.session_epoch) == (-1, 0x7FFFFFFF, -1)
     assert (request.rack_id, request.topics) == ("", [])
@@ -50,7 +50,7 @@ def test_lists_are_not_shared_and_null_is_not_empty() -> None:
     assert MetadataRequest().topics == []
 
 
-def test_a_class_is_closed_and_takes_keywords_only() -> None:
+def test_a_message_class_is_closed_and_takes_keywords_only() -> None:
     request = FetchRequest()
     with pytest.raises(AttributeError):
         request.nothing = 1  # type: ignore[attr-defined]
@@ -70,13 +70,13 @@ def test_equality_is_by_value_and_class() -> None:
     assert copy.deepcopy(FetchRequest(min_bytes=1)) == FetchRequest(min_bytes=1)
 
 
-def test_a_line_of_a_log_shows_no_batches() -> None:
+def test_the_repr_of_a_message_shows_no_large_records() -> None:
     shown = repr(PartitionProduceData(index=3, records=b"x" * 1_000))
     assert shown == "PartitionProduceData(index=3, records=<1000 bytes>)"
     assert "abc" in repr(PartitionProduceData(records=b"abc"))
 
 
-def test_one_buffer() -> None:
+def test_one_buffer_joins_only_if_needed() -> None:
     batch = b"ab"
     assert one_buffer(None) == b""
     assert one_buffer(batch) is batch

@@ -1,4 +1,4 @@
-"""SCRAM against the examples of its RFCs, and both sides against each other."""
+"""SCRAM, compared with the examples of its RFCs; client and server agree."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def client(password: str = "pencil") -> ScramClient:
     return ScramClient(SHA_256, "user", password, nonce="rOprNGfwEbeRWgbNEkqO")
 
 
-def test_the_example_of_rfc_7677() -> None:
+def test_the_client_follows_the_example_of_rfc_7677() -> None:
     one = client()
     assert one.first() == CLIENT_FIRST
     assert one.final(SERVER_FIRST) == CLIENT_FINAL
     one.check(SERVER_FINAL)
 
 
-def test_a_broker_that_does_not_know_the_password_is_told_apart() -> None:
+def test_a_broker_without_the_password_is_refused() -> None:
     one = client("another")
     one.final(SERVER_FIRST)
     with pytest.raises(AuthenticationFailed, match="is not the one it claims to be"):
@@ -64,13 +64,13 @@ def test_a_broker_that_does_not_know_the_password_is_told_apart() -> None:
         SERVER_FIRST.replace(b"s=W22ZaJ0SNY7soEsUEjb6gQ==", b"s=!"),
     ],
 )
-def test_a_broker_that_asks_for_too_little_or_too_much_is_refused(answer: bytes) -> None:
+def test_a_malformed_server_message_is_refused(answer: bytes) -> None:
     with pytest.raises(AuthenticationFailed):
         client().final(answer)
 
 
 @pytest.mark.parametrize("mechanism", ScramMechanism)
-def test_what_is_kept_proves_the_password_and_shows_none_of_it(mechanism: ScramMechanism) -> None:
+def test_a_credential_checks_the_password_without_showing_it(mechanism: ScramMechanism) -> None:
     kept = ScramCredential.of(mechanism, "pencil", b"salt", 4096)
     assert kept.fits("pencil")
     assert not kept.fits("Pencil")
@@ -81,24 +81,24 @@ def test_what_is_kept_proves_the_password_and_shows_none_of_it(mechanism: ScramM
     assert not kept.is_proven(bytes(len(kept.stored_key)), b"whatever")
 
 
-def test_names_of_mechanisms() -> None:
+def test_scram_mechanisms_are_found_by_their_sasl_names() -> None:
     assert [each.sasl_name for each in ScramMechanism] == ["SCRAM-SHA-256", "SCRAM-SHA-512"]
     assert ScramMechanism.of("SCRAM-SHA-512") is ScramMechanism.SCRAM_SHA_512
     assert ScramMechanism.of("SCRAM-SHA-1") is None
 
 
 @given(st.text())
-def test_a_name_stands_in_a_message_and_is_read_again(name: str) -> None:
+def test_an_escaped_name_round_trips(name: str) -> None:
     shown = escape(name)
     assert "," not in shown
     assert unescape(shown) == name
 
 
 @pytest.mark.parametrize("name", ["=", "a=2c", "=3", "=2C=4D"])
-def test_a_name_that_is_not_well_formed_is_none(name: str) -> None:
+def test_a_malformed_escaped_name_is_none(name: str) -> None:
     assert unescape(name) is None
 
 
 @given(st.text())
-def test_what_is_no_base64_is_nothing(text: str) -> None:
+def test_decoding_any_text_as_base64_gives_bytes(text: str) -> None:
     assert isinstance(decode_base64(text), bytes)

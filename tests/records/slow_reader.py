@@ -1,7 +1,7 @@
-"""A reader of Kafka's record batch v2, written from its specification; it shares nothing with ours.
+"""A reader of Kafka's record batch v2, written from the specification without our code.
 
-It takes one byte after the other and trusts nothing. What it refuses is not a sound batch; what it
-accepts, every client can read.
+It reads byte by byte and trusts no field. It refuses every batch that is not sound; every client
+can read the batches that it accepts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class SlowRecord(NamedTuple):
 
 
 class Bytes:
-    """Bytes that are taken from the front."""
+    """Bytes that are consumed from the front."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -71,7 +71,7 @@ class Bytes:
 
 
 def read_records(payload: bytes, count: int, base_timestamp_ms: int) -> list[SlowRecord]:
-    """The records in the decompressed `payload` of a batch whose header counts `count`."""
+    """Return the `count` records in the decompressed `payload` of a batch."""
     rest = Bytes(payload)
     records = [_record(rest, number, base_timestamp_ms) for number in range(count)]
     rest.expect_end()
@@ -79,7 +79,7 @@ def read_records(payload: bytes, count: int, base_timestamp_ms: int) -> list[Slo
 
 
 def read_plain_batch(data: bytes) -> list[SlowRecord]:
-    """The records of an uncompressed batch that a client sends."""
+    """Return the records of an uncompressed batch from a client."""
     header = struct.unpack_from(">qiibIhiqqqhii", data)
     delta, base_ms, count = header[6], header[7], header[12]
     if count <= 0 or count != delta + 1:

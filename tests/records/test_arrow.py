@@ -1,4 +1,4 @@
-"""Records as Arrow buffers are the records that the batch itself decodes."""
+"""Records in Arrow buffers equal the records that the batch decodes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def filled(batches: list[RecordBatch], start: int, end: int) -> ArrowBuffers:
     st.integers(0, 40),
     st.integers(0, 90),
 )
-def test_they_are_the_records(
+def test_arrow_buffers_hold_the_records_of_the_batches(
     written: list[tuple[list[Any], Compression, int]], start: int, size: int
 ) -> None:
     batches, offset = [], 0
@@ -75,7 +75,7 @@ def test_they_are_the_records(
 
 
 @given(RECORDS, st.sampled_from([0, 64]), st.data())
-def test_bytes_that_lie_end_in_an_error(
+def test_a_changed_byte_raises_or_gives_all_records(
     records: list[Any], behind: int, data: st.DataObject
 ) -> None:
     written = bytearray(encode_batch(records)) + bytes(behind)
@@ -90,7 +90,7 @@ def test_bytes_that_lie_end_in_an_error(
         assert buffers.count == len(records)
 
 
-def test_there_is_room_for_what_was_said_and_no_more() -> None:
+def test_arrow_buffers_take_no_more_than_their_capacity() -> None:
     batch = placed([(1, b"k", b"v", ())] * 3, Compression.NONE, 0)
     payload = BatchPayload(batch)
     with pytest.raises(CorruptData, match="no room for 3 records"):

@@ -1,4 +1,4 @@
-"""Rows of Arrow arrays become the batches that the same rows as objects become."""
+"""Rows of Arrow arrays become batches equal to those of rows as objects."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EVERYTHING = 1 << 20
 
 
 def binary(entries: list[bytes | None], first: int = 0) -> BinaryArray:
-    """As Arrow lays them out, behind `first` others."""
+    """Return an array in Arrow's layout, behind `first` other entries."""
     entries = [b"other"] * first + entries
     ends, valid = [0], bytearray(len(entries) // 8 + 1)
     for at, entry in enumerate(entries):
@@ -47,14 +47,16 @@ def arrow_rows(rows: list[Any], first: int = 0) -> ArrowRows:
 
 
 @given(ROWS, st.integers(0, 9))
-def test_a_batch_of_them_is_the_batch_of_the_records(rows: list[Any], first: int) -> None:
+def test_a_batch_of_arrow_rows_equals_one_of_the_records(rows: list[Any], first: int) -> None:
     builder = BatchBuilder()
     assert builder.take(arrow_rows(rows, first), 0, len(rows), EVERYTHING) == len(rows)
     assert builder.build() == encode_batch(rows)
 
 
 @given(ROWS, st.integers(0, 200))
-def test_batches_end_at_their_size_and_have_one_at_least(rows: list[Any], bytes_max: int) -> None:
+def test_batches_end_at_their_size_and_have_at_least_one_row(
+    rows: list[Any], bytes_max: int
+) -> None:
     found, at, taken = arrow_rows(rows), 0, []
     while at < len(rows):
         builder = BatchBuilder()
@@ -68,7 +70,7 @@ def test_batches_end_at_their_size_and_have_one_at_least(rows: list[Any], bytes_
 
 
 @given(ROWS, st.integers(1, 5), st.data())
-def test_they_are_put_into_the_order_of_their_places(
+def test_rows_are_arranged_by_partition(
     rows: list[Any], partitions: int, data: st.DataObject
 ) -> None:
     found, otherwise = arrow_rows(rows), partitions - 1
@@ -78,13 +80,13 @@ def test_they_are_put_into_the_order_of_their_places(
         for _, key, _, _ in rows
     ]
     number = st.integers(0, partitions - 1)
-    places = data.draw(st.just(hashed) | st.lists(number, min_size=len(rows), max_size=len(rows)))
-    starts = found.arrange(places, partitions)
-    for place in range(partitions):
-        wanted = [row for row, at in zip(rows, places, strict=True) if at == place]
-        assert starts[place + 1] - starts[place] == len(wanted)
+    numbers = data.draw(st.just(hashed) | st.lists(number, min_size=len(rows), max_size=len(rows)))
+    starts = found.arrange(numbers, partitions)
+    for partition in range(partitions):
+        wanted = [row for row, at in zip(rows, numbers, strict=True) if at == partition]
+        assert starts[partition + 1] - starts[partition] == len(wanted)
         builder = BatchBuilder()
-        builder.take(found, starts[place], starts[place + 1], EVERYTHING)
+        builder.take(found, starts[partition], starts[partition + 1], EVERYTHING)
         assert not wanted or builder.build() == encode_batch(wanted)
 
 
@@ -100,7 +102,7 @@ def test_they_are_put_into_the_order_of_their_places(
         pytest.param(0, 9, (0,) * 10, b"\xff", id="too few bits"),
     ],
 )
-def test_an_array_that_lies_is_refused(
+def test_an_inconsistent_array_is_refused(
     first: int, count: int, ends: tuple[int, ...], valid: bytes | None
 ) -> None:
     with pytest.raises(CorruptData):
@@ -118,19 +120,19 @@ def test_columns_of_different_lengths_are_refused() -> None:
             ArrowRows(keys, two, array("q", times), headers)
 
 
-def test_there_are_no_rows_and_no_places_beyond_the_last() -> None:
+def test_rows_and_partitions_out_of_range_raise() -> None:
     rows = arrow_rows([(1, b"k", b"v", ())])
     for first, end in ((0, 2), (-1, 1), (1, 0)):
         with pytest.raises(ValueError, match="no rows"):
             BatchBuilder().take(rows, first, end, EVERYTHING)
-    for places in ([1], [-1]):
+    for numbers in ([1], [-1]):
         with pytest.raises(ValueError, match="none of 1 places"):
-            rows.arrange(places, 1)
+            rows.arrange(numbers, 1)
     with pytest.raises(ValueError, match="0 places for 1"):
         rows.arrange([], 1)
 
 
-def test_a_time_that_no_batch_can_have_is_refused() -> None:
+def test_a_timestamp_out_of_range_is_refused() -> None:
     rows = arrow_rows([(1, None, b"v", ()), (TIMESTAMP_MS_MAX + 1, None, b"v", ())])
     builder = BatchBuilder()
     with pytest.raises(UsageError, match="out of range"):

@@ -1,4 +1,4 @@
-"""Record batches: the header, the records, a batch's place in a log, and bytes that lie."""
+"""Record batches: the header, the records, the offset in a log, and malformed bytes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ every_codec = pytest.mark.parametrize("codec", Compression)
 
 
 def batch_of(payload: bytes, **fields: int) -> bytes:
-    """A batch with any header and any records, and a CRC that fits them."""
+    """Return a batch with these header fields and records, and a matching CRC."""
     values = dict.fromkeys(FIELDS, 0) | {
         "length": HEADER.size - 12 + len(payload),
         "magic": 2,
@@ -61,13 +61,13 @@ def batch_of(payload: bytes, **fields: int) -> bytes:
     return bytes(packed)
 
 
-def back(coded: bytes) -> list[Row]:
+def records_of(coded: bytes) -> list[Row]:
     return [tuple(record[1:]) for record in RecordBatch(coded).records()]
 
 
 @every_codec
 @given(records=rows)
-def test_any_records_come_back(codec: Compression, records: list[Row]) -> None:
+def test_any_records_round_trip(codec: Compression, records: list[Row]) -> None:
     coded = encode_batch(records, codec=codec)
     batch = RecordBatch(coded)
     batch.check_crc()
@@ -80,7 +80,9 @@ def test_any_records_come_back(codec: Compression, records: list[Row]) -> None:
 
 @every_codec
 @given(records=rows)
-def test_one_at_a_time_gives_the_same_bytes(codec: Compression, records: list[Row]) -> None:
+def test_appending_one_by_one_equals_encoding_together(
+    codec: Compression, records: list[Row]
+) -> None:
     builder = BatchBuilder(codec=codec, producer_id=7, producer_epoch=1, base_sequence=9)
     sizes = [builder.append(*row) for row in records]
     assert builder.size_bytes == sizes[-1]
@@ -92,7 +94,7 @@ def test_one_at_a_time_gives_the_same_bytes(codec: Compression, records: list[Ro
         assert sizes[-1] == len(builder.build())
 
 
-def test_the_header_has_every_field_in_its_place() -> None:
+def test_the_header_has_kafkas_layout() -> None:
     coded = encode_batch(
         [(NOW_MS + 5, b"k", b"v", ()), (NOW_MS, None, b"", (("h", b"1"), ("n", None)))],
         producer_id=2**40,
@@ -128,7 +130,7 @@ def test_the_header_has_every_field_in_its_place() -> None:
     assert not batch.is_log_append_time
 
 
-def test_records_are_written_as_kafka_does() -> None:
+def test_records_have_kafkas_layout() -> None:
     coded = encode_batch([(NOW_MS, b"k", None, ()), (NOW_MS - 1, None, b"ab", (("h", b"x"),))])
     first = "0e 00 00 00 02 6b 01 00"
     second = "1a 00 01 02 01 04 61 62 02 02 68 02 78"
@@ -148,18 +150,18 @@ def test_a_timestamp_out_of_range_is_refused(timestamp_ms: int) -> None:
 
 
 @pytest.mark.parametrize("timestamp_ms", [None, 1.5, "5"])
-def test_a_timestamp_is_a_whole_number(timestamp_ms: int) -> None:
+def test_a_timestamp_must_be_a_whole_number(timestamp_ms: int) -> None:
     with pytest.raises(UsageError, match="not a whole number"):
         encode_batch([(timestamp_ms, None, None, ())])
 
 
 @pytest.mark.parametrize("name", ["\ud800", b"bytes", None, 5])
-def test_a_header_key_is_text(name: str) -> None:
+def test_a_header_key_must_be_text(name: str) -> None:
     with pytest.raises(UsageError, match="header's key"):
         encode_batch([(NOW_MS, None, None, ((name, b""),))])
 
 
-def test_an_append_that_failed_leaves_nothing_behind() -> None:
+def test_a_failed_append_leaves_the_builder_unchanged() -> None:
     builder = BatchBuilder()
     builder.append(NOW_MS, b"a", b"1")
     wrong: list[tuple[object, object, object]] = [
@@ -177,7 +179,7 @@ def test_an_append_that_failed_leaves_nothing_behind() -> None:
     assert [record.key for record in RecordBatch(builder.build()).records()] == [b"a", b"b"]
 
 
-def test_a_batch_has_a_most_of_records() -> None:
+def test_the_number_of_records_in_a_batch_is_bounded() -> None:
     row: Row = (NOW_MS, None, None, ())
     coded = encode_batch([row] * batches.RECORDS_MAX, codec=Compression.ZSTD)
     assert RecordBatch(coded).record_count == batches.RECORDS_MAX
@@ -186,7 +188,7 @@ def test_a_batch_has_a_most_of_records() -> None:
 
 
 @pytest.mark.parametrize("kind", [bytearray, lambda data: memoryview(bytearray(data))])
-def test_placing_keeps_the_crc(kind: Callable[[bytes], bytearray]) -> None:
+def test_setting_the_offset_keeps_the_crc(kind: Callable[[bytes], bytearray]) -> None:
     buffer = kind(encode_batch([(NOW_MS, b"k", b"v", ()), (NOW_MS, b"l", b"w", ())]))
     place_batch(buffer, 2**40, 12)
     batch = RecordBatch(buffer)
@@ -196,7 +198,7 @@ def test_placing_keeps_the_crc(kind: Callable[[bytes], bytearray]) -> None:
     assert [record.offset for record in batch.records()] == [2**40, 2**40 + 1]
 
 
-def test_placing_needs_a_header() -> None:
+def test_setting_the_offset_needs_a_header() -> None:
     with pytest.raises(CorruptData, match="60 bytes hold no batch header"):
         place_batch(bytearray(60), 0, 0)
 
@@ -209,7 +211,7 @@ def test_a_changed_byte_fails_the_crc(position: int) -> None:
         RecordBatch(coded).check_crc()
 
 
-def test_log_append_time_is_every_record_s_time() -> None:
+def test_log_append_time_applies_to_every_record() -> None:
     payload = encode_batch([(1, b"a", None, ()), (2, b"b", None, (("h", b""),))])[61:]
     coded = batch_of(
         payload, attributes=0x08, record_count=2, last_offset_delta=1, max_timestamp_ms=99
@@ -218,7 +220,7 @@ def test_log_append_time_is_every_record_s_time() -> None:
     assert [record.timestamp_ms for record in RecordBatch(coded).records()] == [99, 99]
 
 
-def test_a_compacted_batch_keeps_its_range() -> None:
+def test_a_compacted_batch_keeps_its_offset_range() -> None:
     records = encode_batch([(NOW_MS, b"%d" % n, b"", ()) for n in range(5)])[61:]
     size_bytes = len(records) // 5
     kept = records[size_bytes : 2 * size_bytes] + records[3 * size_bytes : 4 * size_bytes]
@@ -236,7 +238,7 @@ def test_a_batch_emptied_by_compaction_has_no_records(codec: Compression) -> Non
     assert batch.next_offset == 10
 
 
-def test_a_control_batch_is_told_apart() -> None:
+def test_a_control_batch_is_recognized() -> None:
     batch = RecordBatch(batch_of(CONTROL, attributes=0x30))
     assert batch.is_control
     assert batch.is_transactional
@@ -251,10 +253,10 @@ def test_a_partial_batch_at_the_end_is_left_out(parts: list[list[Row]], share: f
     last = encode_batch([(NOW_MS, b"key", b"value", ())])
     whole = b"".join(coded) + last[: int(share * len(last))]
     assert [bytes(batch.data) for batch in split_batches(whole)] == coded
-    assert [back(bytes(batch.data)) for batch in split_batches(memoryview(whole))] == parts
+    assert [records_of(bytes(batch.data)) for batch in split_batches(memoryview(whole))] == parts
 
 
-def test_splitting_stops_at_what_is_no_batch() -> None:
+def test_splitting_raises_at_bytes_that_are_no_batch() -> None:
     coded = encode_batch([(NOW_MS, None, b"v", ())])
     found = split_batches(coded + bytes(80))
     assert next(found).record_count == 1
@@ -274,7 +276,7 @@ def test_splitting_stops_at_what_is_no_batch() -> None:
         ({"base_offset": -(2**62) - 1}, "claims offset"),
     ],
 )
-def test_a_header_that_lies_is_refused(fields: dict[str, int], complaint: str) -> None:
+def test_an_inconsistent_header_is_refused(fields: dict[str, int], complaint: str) -> None:
     coded = batch_of(b"", **fields)
     with pytest.raises(CorruptData, match=complaint):
         RecordBatch(coded)
@@ -283,7 +285,7 @@ def test_a_header_that_lies_is_refused(fields: dict[str, int], complaint: str) -
 
 
 @pytest.mark.parametrize("position", [0, 1, -1, 2**70])
-def test_a_batch_needs_its_bytes(position: int) -> None:
+def test_a_truncated_batch_is_refused(position: int) -> None:
     coded = encode_batch([(NOW_MS, None, b"v", ())])
     with pytest.raises(CorruptData):
         RecordBatch(coded[:-1], position)
@@ -328,7 +330,9 @@ ONE = "0e 00 00 00 02 6b 01 00"  # one record: key "k", value null
         ("10 ff 80 80 80 80 80 80 80 80", {}, "more than 64 bits|claims|follows|ends"),
     ],
 )
-def test_records_that_lie_are_refused(payload: str, fields: dict[str, int], complaint: str) -> None:
+def test_malformed_records_are_refused(
+    payload: str, fields: dict[str, int], complaint: str
+) -> None:
     batch = RecordBatch(batch_of(bytes.fromhex(payload), **fields))
     batch.check_crc()
     with pytest.raises(CorruptData, match=complaint):
@@ -339,7 +343,7 @@ def test_records_that_lie_are_refused(payload: str, fields: dict[str, int], comp
 
 
 @given(rows, st.binary(min_size=64, max_size=80))
-def test_what_follows_a_batch_says_nothing_of_it(records: list[Row], behind: bytes) -> None:
+def test_bytes_around_a_batch_do_not_affect_it(records: list[Row], behind: bytes) -> None:
     coded = encode_batch(records)
     found = RecordBatch(coded).records()
     assert RecordBatch(coded + behind).records() == found
@@ -365,7 +369,7 @@ def test_a_timestamp_is_exact_or_refused(base_timestamp_ms: int, delta: int) -> 
             RecordBatch(coded).records()
 
 
-def test_a_bomb_of_records_is_refused() -> None:
+def test_a_decompression_bomb_is_refused() -> None:
     payload = compress(Compression.ZSTD, bytes(batches.UNCOMPRESSED_BYTES_MAX + 1))
     assert len(payload) < 50_000
     batch = RecordBatch(batch_of(payload, attributes=Compression.ZSTD))
@@ -393,7 +397,7 @@ def test_noise_is_records_or_corrupt(payload: bytes, count: int, delta: int) -> 
         assert len(RecordBatch(coded).records()) == count
 
 
-def test_headers_like_those_of_the_record_before_are_the_same_object() -> None:
+def test_equal_headers_of_consecutive_records_are_shared() -> None:
     own, other = (("epoch", b"\x01"),), (("epoch", b"\x02"),)
     order = [own, own, (), own, other, other, own]
     batch = RecordBatch(encode_batch([(0, b"k", b"v", headers) for headers in order]))

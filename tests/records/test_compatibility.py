@@ -1,7 +1,7 @@
-"""Our bytes and those of other clients: kafka-python's and aiokafka's own record classes.
+"""Our batches are compatible with the record classes of kafka-python and aiokafka.
 
-They use other compression libraries than ours: kafka-python `lz4`, `python-snappy`, `zstandard`
-and the standard library, aiokafka a C extension of its own.
+Their compression libraries differ from ours: kafka-python uses `lz4`, `python-snappy`, `zstandard`
+and the standard library; aiokafka has its own C extension.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from streamlog.records.batch import RecordBatch, encode_batch, split_batches
 from streamlog.records.compression import Compression
 
 with warnings.catch_warnings():
-    # It loads its schemas through a function that the standard library has deprecated.
+    # kafka-python loads its schemas through a deprecated function of the standard library.
     warnings.simplefilter("ignore", DeprecationWarning)
     kafka_records = importlib.import_module("kafka.record.memory_records")
 
@@ -111,20 +111,20 @@ def check_written(read: Read, codec: Compression, records: list[Row]) -> None:
 
 @every_codec
 @every_writer
-def test_a_thousand_records_of_others_are_read(write: Write, codec: Compression) -> None:
+def test_a_thousand_records_of_other_clients_are_read(write: Write, codec: Compression) -> None:
     assert check_read(write, codec, LONG).codec is codec
 
 
 @every_codec
 @every_reader
-def test_others_read_a_thousand_of_ours(read: Read, codec: Compression) -> None:
+def test_other_clients_read_a_thousand_of_our_records(read: Read, codec: Compression) -> None:
     check_written(read, codec, LONG)
 
 
 @every_codec
 @every_writer
 @given(records=rows)
-def test_any_records_of_others_are_read(
+def test_any_records_of_other_clients_are_read(
     write: Write, codec: Compression, records: list[Row]
 ) -> None:
     check_read(write, codec, records)
@@ -133,13 +133,15 @@ def test_any_records_of_others_are_read(
 @every_codec
 @every_reader
 @given(records=rows)
-def test_others_read_any_of_ours(read: Read, codec: Compression, records: list[Row]) -> None:
+def test_other_clients_read_any_of_our_records(
+    read: Read, codec: Compression, records: list[Row]
+) -> None:
     check_written(read, codec, records)
 
 
 @given(records=rows)
-def test_uncompressed_bytes_are_the_same(records: list[Row]) -> None:
+def test_uncompressed_bytes_equal_kafka_pythons(records: list[Row]) -> None:
     ours = encode_batch(records, transactional=True, **PRODUCER)
     theirs = kafka_python_writes(Compression.NONE, records)
-    # All but the leader epoch, which is the broker's to fill in.
+    # All but the leader epoch, which the broker sets.
     assert (ours[:12], ours[16:]) == (theirs[:12], theirs[16:])

@@ -1,4 +1,4 @@
-"""The codecs: what comes back, what other writers may send, and what is refused."""
+"""The codecs: round trips, data of other writers, and refusals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ every_coded = pytest.mark.parametrize("codec", CODED)
 
 @every_codec
 @given(data=st.binary(max_size=4096), times=st.integers(1, 50))
-def test_any_bytes_come_back(codec: Compression, data: bytes, times: int) -> None:
+def test_any_bytes_round_trip(codec: Compression, data: bytes, times: int) -> None:
     whole = data * times
     coded = compress(codec, whole)
     assert decompress(codec, coded, size_bytes_max=len(whole)) == whole
@@ -39,14 +39,14 @@ def test_any_bytes_come_back(codec: Compression, data: bytes, times: int) -> Non
 
 @every_codec
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_any_buffer_is_taken(codec: Compression, kind: Callable[[bytes], bytes]) -> None:
+def test_any_buffer_type_is_accepted(codec: Compression, kind: Callable[[bytes], bytes]) -> None:
     coded = compress(codec, kind(TEXT))
     assert type(coded) is bytes
     assert decompress(codec, kind(coded), size_bytes_max=MIB) == TEXT
 
 
 @every_codec
-def test_one_byte_over_the_bound_is_refused(codec: Compression) -> None:
+def test_one_byte_above_the_bound_is_refused(codec: Compression) -> None:
     coded = compress(codec, TEXT)
     assert decompress(codec, coded, size_bytes_max=len(TEXT)) == TEXT
     with pytest.raises(CorruptData):
@@ -54,7 +54,7 @@ def test_one_byte_over_the_bound_is_refused(codec: Compression) -> None:
 
 
 @every_coded
-def test_a_bomb_costs_no_more_than_the_bound(codec: Compression) -> None:
+def test_a_decompression_bomb_stays_within_the_memory_bound(codec: Compression) -> None:
     bomb = compress(codec, bytes(64 * MIB))
     tracemalloc.start()
     try:
@@ -66,13 +66,13 @@ def test_a_bomb_costs_no_more_than_the_bound(codec: Compression) -> None:
     assert peak_bytes < 3 * MIB
 
 
-def test_a_small_snappy_head_that_claims_gigabytes_is_not_believed() -> None:
+def test_a_false_snappy_size_is_refused() -> None:
     with pytest.raises(CorruptData, match="at most"):
         decompress(Compression.SNAPPY, b"\xff\xff\xff\xff\x07abc", size_bytes_max=2**31)
 
 
 @every_coded
-def test_data_cut_short_is_refused(codec: Compression) -> None:
+def test_truncated_data_is_refused(codec: Compression) -> None:
     coded = compress(codec, TEXT)
     for size_bytes in (1, 7, len(coded) // 2, len(coded) - 1):
         with pytest.raises(CorruptData):
@@ -108,12 +108,12 @@ def test_noise_is_data_or_corrupt(codec: Compression, data: bytes) -> None:
         (Compression.ZSTD, zstandard.ZstdCompressor(write_content_size=False).compress(TEXT)),
     ],
 )
-def test_other_writers_are_read(codec: Compression, coded: bytes) -> None:
+def test_data_of_other_writers_is_read(codec: Compression, coded: bytes) -> None:
     assert decompress(codec, coded, size_bytes_max=MIB) == TEXT
 
 
 @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.LZ4, Compression.ZSTD])
-def test_frames_in_a_row_are_one_text(codec: Compression) -> None:
+def test_consecutive_frames_are_concatenated(codec: Compression) -> None:
     coded = compress(codec, TEXT[:1000]) + compress(codec, TEXT[1000:])
     assert decompress(codec, coded, size_bytes_max=MIB) == TEXT
 
@@ -129,7 +129,7 @@ def test_frames_in_a_row_are_one_text(codec: Compression) -> None:
         ),
     ],
 )
-def test_other_readers_read_ours(codec: Compression, read: Callable[[bytes], bytes]) -> None:
+def test_other_readers_read_our_data(codec: Compression, read: Callable[[bytes], bytes]) -> None:
     assert read(compress(codec, TEXT)) == TEXT
 
 
@@ -147,21 +147,21 @@ def test_snappy_is_written_in_xerial_blocks() -> None:
 
 @pytest.mark.parametrize("level", [1, 2, 3, 9, 12, 17])
 @pytest.mark.parametrize("data", [b"", b"x", TEXT, random.Random(1).randbytes(200_000)])
-def test_other_readers_read_every_level_of_lz4(level: int, data: bytes) -> None:
+def test_other_readers_read_every_lz4_level(level: int, data: bytes) -> None:
     coded = compress(Compression.LZ4, data, level=level)
     assert lz4.frame.decompress(coded) == data
     assert decompress(Compression.LZ4, coded, size_bytes_max=MIB) == data
     assert len(coded) < len(data) + 100
 
 
-def test_a_higher_level_of_lz4_makes_less_of_it() -> None:
+def test_a_higher_lz4_level_compresses_better() -> None:
     chance = random.Random(2)
     data = b"".join(b"key-%d;" % chance.randrange(5000) for _ in range(20_000))
     sizes = [len(compress(Compression.LZ4, data, level=level)) for level in (1, 3, 9)]
     assert sizes[0] > sizes[1] > sizes[2]
 
 
-def test_lz4_blocks_do_not_lean_on_each_other() -> None:
+def test_lz4_blocks_are_independent() -> None:
     # The Java client refuses a frame whose blocks are linked.
     flags = compress(Compression.LZ4, TEXT)[4]
     assert flags & 0x20
@@ -176,17 +176,17 @@ def test_lz4_blocks_do_not_lean_on_each_other() -> None:
         (b"\x00\x00\x00\x00", "malformed"),
     ],
 )
-def test_a_xerial_block_that_lies_is_refused(tail: bytes, complaint: str) -> None:
+def test_a_malformed_xerial_block_is_refused(tail: bytes, complaint: str) -> None:
     with pytest.raises(CorruptData, match=complaint):
         decompress(Compression.SNAPPY, XERIAL + tail, size_bytes_max=MIB)
 
 
-def test_a_xerial_header_cut_short_is_refused() -> None:
+def test_a_truncated_xerial_header_is_refused() -> None:
     with pytest.raises(CorruptData, match="header is cut short"):
         decompress(Compression.SNAPPY, XERIAL[:12], size_bytes_max=MIB)
 
 
-def test_codecs_have_names() -> None:
+def test_codecs_are_parsed_by_name() -> None:
     assert [Compression.parse(codec.name.lower()) for codec in Compression] == list(Compression)
     with pytest.raises(ConfigError, match="'brotli' is not known; use one of none, gzip, snappy"):
         Compression.parse("brotli")

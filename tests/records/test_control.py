@@ -23,7 +23,7 @@ from streamlog.records.control_batches import (
 
 
 @pytest.mark.parametrize("kind", [ABORT, COMMIT])
-def test_a_marker_is_laid_out_as_kafka_does(kind: int) -> None:
+def test_a_marker_has_kafkas_layout(kind: int) -> None:
     data = encode_marker(Marker(kind, 5), (7, 3), timestamp_ms=99)
     batch = RecordBatch(data)
     batch.check_crc()
@@ -45,12 +45,12 @@ def test_other_control_records_are_no_markers() -> None:
     ("key", "value"),
     [(None, b""), (b"\0\0\0", b""), (b"\0\0\0\1", None), (b"\0\0\0\1", b"\0\0\0\0\0")],
 )
-def test_a_malformed_marker_is_told(key: bytes | None, value: bytes | None) -> None:
+def test_a_malformed_marker_raises(key: bytes | None, value: bytes | None) -> None:
     with pytest.raises(CorruptData, match="offset 0"):
         marker_of(RecordBatch(encode_batch([(0, key, value, ())])))
 
 
-def test_a_time_mark_is_a_control_batch_of_nobody() -> None:
+def test_a_time_mark_is_a_control_batch_without_a_producer() -> None:
     batch = RecordBatch(encode_time_mark(5_000, timestamp_ms=99))
     batch.check_crc()
     assert (batch.is_control, batch.is_transactional, batch.record_count) == (True, False, 1)
@@ -67,7 +67,7 @@ def test_other_control_records_are_no_time_marks() -> None:
 
 
 @pytest.mark.parametrize("value", [None, b"", struct.pack(">hq", 0, -1)])
-def test_a_malformed_time_mark_is_told(value: bytes | None) -> None:
+def test_a_malformed_time_mark_raises(value: bytes | None) -> None:
     key = struct.pack(">hh", 0, TIME_MARK)
     with pytest.raises(CorruptData, match="offset 0"):
         time_mark_of(RecordBatch(encode_batch([(0, key, value, ())])))
@@ -77,8 +77,10 @@ def test_a_malformed_time_mark_is_told(value: bytes | None) -> None:
     st.integers(0, 1 << 40),
     st.lists(st.tuples(st.text(max_size=20), st.integers(0, 1 << 50)), max_size=5),
 )
-def test_a_mark_tells_each_clock_its_time(elapsed_ms: int, told: list[tuple[str, int]]) -> None:
-    pairs = [MarkTold(*each) for each in told]
+def test_a_time_mark_gives_each_clock_its_time(
+    elapsed_ms: int, clocks: list[tuple[str, int]]
+) -> None:
+    pairs = [MarkTold(*each) for each in clocks]
     data = encode_time_mark(elapsed_ms, timestamp_ms=-1, reached=pairs)
     mark = time_mark_of(RecordBatch(data))
     assert mark == TimeMark(0, elapsed_ms, tuple(pairs))
@@ -86,5 +88,5 @@ def test_a_mark_tells_each_clock_its_time(elapsed_ms: int, told: list[tuple[str,
         newest_ms = max(time_ms for name, time_ms in pairs if name == clock)
         assert mark.time_behind(-1, clock) == newest_ms
         assert mark.time_behind(7, clock) == max(newest_ms, 7 + elapsed_ms)
-    assert mark.time_behind(-1, "a clock that was told nothing") == -1
-    assert mark.time_behind(7, "a clock that was told nothing") == 7 + elapsed_ms
+    assert mark.time_behind(-1, "an unknown clock") == -1
+    assert mark.time_behind(7, "an unknown clock") == 7 + elapsed_ms

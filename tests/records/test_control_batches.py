@@ -1,4 +1,4 @@
-"""The rule for aborted transactions, batch by batch; random histories are in `test_committed`."""
+"""The rule for aborted transactions; random histories are in the tests of `read_committed`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from streamlog.records.control_batches import (
 
 
 def batch(offset: int, producer_id: int = 7, *, count: int = 1) -> RecordBatch:
-    """A transactional batch."""
+    """Return a transactional batch."""
     return placed(
         encode_batch(
             [(0, b"k", b"v", ())] * count,
@@ -44,14 +44,14 @@ def hidden(batches: AbortedBatches, *log: RecordBatch) -> list[int]:
     return [each.base_offset for each in log if batches.hides(each)]
 
 
-def test_the_transaction_lies_between_its_first_offset_and_its_marker() -> None:
+def test_an_aborted_transaction_ends_at_its_marker() -> None:
     log = [batch(0), batch(2), marker(3, ABORT), batch(4), marker(5, COMMIT)]
     assert hidden(AbortedBatches([AbortedRange(7, 2, 3)]), *log) == [2]
     assert hidden(AbortedBatches([AbortedRange(7, 2)]), *log) == [2]
     assert hidden(AbortedBatches(), *log) == []
 
 
-def test_other_producers_and_batches_outside_of_transactions_are_shown() -> None:
+def test_other_producers_and_plain_batches_stay_visible() -> None:
     outside = placed(encode_batch([(0, b"k", b"v", ())], producer_id=7, base_sequence=0), 2)
     assert hidden(AbortedBatches([AbortedRange(7, 0)]), batch(0), batch(1, 8), outside) == [0]
 
@@ -61,22 +61,22 @@ def test_a_commit_marker_does_not_end_an_aborted_transaction() -> None:
     assert hidden(AbortedBatches([AbortedRange(7, 0)]), *log) == [0, 3]
 
 
-def test_each_marker_ends_the_transaction_in_front_of_it() -> None:
+def test_each_marker_ends_the_transaction_before_it() -> None:
     log = [batch(0), marker(1, ABORT), batch(2), marker(3, COMMIT), batch(4), marker(5, ABORT)]
     ranges = [AbortedRange(7, 4), AbortedRange(7, 0)]
     assert hidden(AbortedBatches(ranges), *log) == [0, 4]
 
 
-def test_a_marker_without_records_in_front_of_it_hides_nothing() -> None:
+def test_a_marker_without_records_before_it_hides_nothing() -> None:
     log = [batch(0), marker(1, COMMIT), marker(2, ABORT), batch(3), marker(4, ABORT)]
     assert hidden(AbortedBatches([AbortedRange(7, 3)]), *log) == [3]
 
 
-def test_a_read_may_begin_inside_of_a_batch() -> None:
+def test_an_aborted_range_may_begin_within_a_batch() -> None:
     assert hidden(AbortedBatches([AbortedRange(7, 2)]), batch(0, count=5)) == [0]
 
 
-def test_a_damaged_marker_is_an_error_only_where_it_ends_something() -> None:
+def test_a_damaged_marker_raises_only_if_it_ends_a_transaction() -> None:
     damaged = bytearray(marker(1, ABORT).data)
     damaged[-8] = 1  # the key's size
     log = [batch(0), RecordBatch(damaged)]

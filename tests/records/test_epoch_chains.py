@@ -1,4 +1,4 @@
-"""Epoch chains against logs that are lists of who wrote what: cut, grown again, trimmed."""
+"""Epoch chains, compared with logs as lists of writers: truncated, grown again, trimmed."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from streamlog.records.epoch_chains import (
 
 @dataclass
 class ListedLog:
-    """A log as its records' writers: the epoch, and who led in it."""
+    """A log as a list of its records' writers: pairs of epoch and leader."""
 
     records: list[tuple[int, int]]
     current: int
     begin: int = 0
 
     def end_of(self, epoch: int) -> EpochEnd:
-        """As KIP-320 has it, by looking at every record."""
+        """Return the end of an epoch as KIP-320 defines it, by a look at every record."""
         if epoch > self.current:
             return EpochEnd(-1, -1)
         kept = self.records[self.begin :]
@@ -62,20 +62,20 @@ def grown(chance: Random, lives: int) -> ListedLog:
     return log
 
 
-def same_until(one: ListedLog, other: ListedLog) -> int:
+def common_prefix(one: ListedLog, other: ListedLog) -> int:
     pairs = zip(one.records, other.records, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_a_chain_is_what_the_records_say(seed: int) -> None:
+def test_a_chain_lists_the_epochs_of_the_records(seed: int) -> None:
     chance = Random(seed)
     log = grown(chance, chance.randint(1, 30))
     log.begin = chance.choice([0, chance.randint(0, len(log.records))])
     assert log.divergence(log.begin, log.chain(log.begin)) is None
     for offset in range(log.begin + 1, len(log.records) + 1):
         firsts = {epoch: at for at, (epoch, _) in reversed([*enumerate(log.records[:offset])])}
-        # Of an epoch that began before the log does, only that is known; 0 begins at 0.
+        # An epoch from before the log start counts from the log start; epoch 0 begins at 0.
         expected = [(e, max(at, log.begin if e else 0)) for e, at in firsts.items()]
         expected = sorted(entry for entry in expected if _is_kept(log, entry[0]))
         chain = log.chain(offset)
@@ -83,7 +83,7 @@ def test_a_chain_is_what_the_records_say(seed: int) -> None:
             chain = chain[1:] if expected[0][0] else chain
         assert chain == tuple(expected)[-CHAIN_MAX:]
         assert log.divergence(offset, chain) is None
-        # Learnt bit by bit it is the same, as far as it goes.
+        # A chain that is learned in two steps ends with the same entry.
         before = log.chain(chance.randint(log.begin, offset))
         assert log.chain(offset, before)[-1:] == chain[-1:]
 
@@ -93,7 +93,7 @@ def _is_kept(log: ListedLog, epoch: int) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(1_000))
-def test_a_log_that_was_cut_and_has_grown_again_is_found(seed: int) -> None:
+def test_a_truncated_and_regrown_log_is_found(seed: int) -> None:
     chance = Random(seed)
     old = grown(chance, chance.randint(1, 8))
     size = len(old.records)
@@ -105,13 +105,13 @@ def test_a_log_that_was_cut_and_has_grown_again_is_found(seed: int) -> None:
         epoch += chance.randint(1, 2)
         leader += 1
         new.grow(chance, epoch, leader, most=12)
-    truth = same_until(old, new)
+    truth = common_prefix(old, new)
     assert new.divergence(offset, chain) == (None if truth >= offset else truth)
 
 
 @pytest.mark.parametrize("seed", range(1_000))
-def test_an_unclean_leader_that_lacked_whole_epochs_is_found(seed: int) -> None:
-    """Both logs have records that the other lacks, of epochs that each leader has alone."""
+def test_an_unclean_leader_without_whole_epochs_is_found(seed: int) -> None:
+    """Each log has epochs that the other one lacks."""
     chance = Random(seed)
     common = grown(chance, chance.randint(1, 4))
     epochs = [*range(common.current + 1, common.current + 9)]
@@ -125,13 +125,13 @@ def test_an_unclean_leader_that_lacked_whole_epochs_is_found(seed: int) -> None:
     old, new = logs
     new.current = max(new.current, old.current) + 1
     offset = chance.randint(0, len(old.records))
-    truth = same_until(old, new)
+    truth = common_prefix(old, new)
     found = new.divergence(offset, old.chain(offset))
     assert found == (None if truth >= offset else truth)
 
 
 @pytest.mark.parametrize("seed", range(1_000))
-def test_a_backup_whose_epochs_come_again_is_found_by_where_they_begin(seed: int) -> None:
+def test_a_restored_backup_with_repeated_epochs_is_found(seed: int) -> None:
     chance = Random(seed)
     old = grown(chance, chance.randint(2, 8))
     offset = chance.randint(1, len(old.records)) if old.records else 0
@@ -141,25 +141,25 @@ def test_a_backup_whose_epochs_come_again_is_found_by_where_they_begin(seed: int
     for leader in range(1_000, 1_000 + chance.randint(0, 3)):
         epoch += 1
         new.grow(chance, epoch, leader, most=12)
-    truth = same_until(old, new)
+    truth = common_prefix(old, new)
     found = new.divergence(offset, chain)
     if truth >= offset:
         assert found is None
     elif any(at >= truth for at, _ in _beginnings(old) & _beginnings(new)):
-        assert found is None or found >= truth  # An epoch came again at the very same offset.
+        assert found is None or found >= truth  # An epoch began again at an equal offset.
     else:
         assert found == truth
 
 
 def _beginnings(log: ListedLog) -> set[tuple[int, int]]:
-    """Offsets at which epochs begin, the current one before its first record as well."""
+    """Return the offsets at which epochs begin, with the current one even without records."""
     epochs = [epoch for epoch, _ in log.records]
     firsts = {(epochs.index(epoch), epoch) for epoch in epochs}
     return firsts if log.current in epochs else {*firsts, (len(epochs), log.current)}
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_a_beginning_that_moves_is_no_cut(seed: int) -> None:
+def test_a_moved_log_start_is_no_truncation(seed: int) -> None:
     chance = Random(seed)
     log = grown(chance, chance.randint(1, 8))
     size = len(log.records)
@@ -173,7 +173,7 @@ def test_a_beginning_that_moves_is_no_cut(seed: int) -> None:
 
 @dataclass
 class CompactedCopy(ListedLog):
-    """A Kafka replica that has copied a compacted log: epochs are those of the records left."""
+    """A Kafka replica of a compacted log: it knows only the epochs of the remaining records."""
 
     gone: frozenset[int] = frozenset()
 
@@ -189,7 +189,7 @@ class CompactedCopy(ListedLog):
 
 
 @pytest.mark.parametrize("seed", range(1_000))
-def test_what_compaction_removed_is_no_truncation(seed: int) -> None:
+def test_compaction_is_no_truncation(seed: int) -> None:
     chance = Random(seed)
     log = grown(chance, chance.randint(1, 8))
     offset = chance.randint(0, len(log.records))
@@ -198,13 +198,13 @@ def test_what_compaction_removed_is_no_truncation(seed: int) -> None:
     gone = frozenset(at for at in range(len(log.records)) if chance.random() < 0.7)
     copy = CompactedCopy(log.records, log.current, gone=gone)
     assert copy.divergence(offset, chain) is None
-    # A reader that got the record before its offset from the copy asks a replica that has all.
+    # A reader that got the record before its offset from the copy asks a complete replica.
     copy.gone -= {offset - 1}
     assert CompactedCopy(log.records, log.current).divergence(offset, copy.chain(offset)) is None
 
 
 @pytest.mark.parametrize("seed", range(1_000))
-def test_a_compacted_log_that_was_cut_is_found(seed: int) -> None:
+def test_a_truncated_compacted_log_is_found(seed: int) -> None:
     chance = Random(seed)
     old = grown(chance, chance.randint(1, 8))
     offset = chance.randint(0, len(old.records))
@@ -216,10 +216,10 @@ def test_a_compacted_log_that_was_cut_is_found(seed: int) -> None:
     gone = frozenset(at for at in range(size) if chance.random() < 0.7)
     new.gone = gone
     found = new.divergence(offset, chain)
-    if same_until(old, new) >= offset:
+    if common_prefix(old, new) >= offset:
         assert found is None
     elif len(new.records) > size:
-        # Where exactly is not known: what was removed there could have been anybody's.
+        # The exact offset is unknown: the writers of removed records are unknown.
         assert found is not None
 
 

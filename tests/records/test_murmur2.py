@@ -17,11 +17,11 @@ from streamlog.records.murmur2 import murmur2, partitions_of_keys
         (b"abc", 479470107),
     ],
 )
-def test_it_is_kafkas(key: bytes, hashed: int) -> None:
+def test_murmur2_equals_kafkas(key: bytes, hashed: int) -> None:
     assert murmur2(key) == hashed & 0xFFFFFFFF
 
 
-def test_a_column_of_keys_is_each_of_them() -> None:
+def test_partitions_of_keys_equal_those_of_each_key() -> None:
     keys = [str(number).encode() for number in range(500)]
     assert partitions_of_keys(keys, 7) == [(murmur2(key) & 0x7FFFFFFF) % 7 for key in keys]
     assert set(partitions_of_keys(keys, 1)) == {0}

@@ -16,7 +16,7 @@ rows = st.lists(st.tuples(st.integers(0, 2**41), contents, contents, headers), m
 
 
 @given(rows, st.data())
-def test_packed_in_pieces_is_as_encoded_together(
+def test_records_packed_in_pieces_equal_one_encoded_batch(
     records: list[tuple[object, ...]], data: st.DataObject
 ) -> None:
     cut = data.draw(st.integers(0, len(records)))
@@ -33,15 +33,20 @@ def test_packed_in_pieces_is_as_encoded_together(
     assert apart.sealed() == pack.sealed()
     assert len(pack) == len(records)
     for codec in (Compression.GZIP, Compression.NONE):
-        who = {"producer_id": 7, "producer_epoch": 2, "base_sequence": 40, "transactional": True}
-        expected = encode_columns(FieldColumns.of(records), codec=codec, **who)  # type: ignore[arg-type]
-        assert pack.sealed(codec=codec, **who) == expected  # type: ignore[arg-type]
+        producer = {
+            "producer_id": 7,
+            "producer_epoch": 2,
+            "base_sequence": 40,
+            "transactional": True,
+        }
+        expected = encode_columns(FieldColumns.of(records), codec=codec, **producer)  # type: ignore[arg-type]
+        assert pack.sealed(codec=codec, **producer) == expected  # type: ignore[arg-type]
     assert pack.size_bytes() == len(expected)
     start, stop = sorted(data.draw(st.integers(0, len(records))) for _ in range(2))
     assert list(pack.part(start, stop)) == [tuple(each) for each in records[start:stop]]
 
 
-def test_a_seal_says_who_has_written_it_last() -> None:
+def test_each_seal_may_have_another_producer() -> None:
     pack = PackedRecords()
     with pytest.raises(UsageError):
         pack.sealed()

@@ -1,4 +1,4 @@
-"""Partitioners put keys where other clients put them: librdkafka itself says where."""
+"""Partitioners agree with other clients; the expected values are librdkafka's."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from streamlog.records.partitioners import (
         (b"", 0x7EE3623B),
     ],
 )
-def test_fnv1a_is_that_of_sarama_as_librdkafka_tests_its_own(key: bytes, number: int) -> None:
+def test_fnv1a_equals_librdkafkas_test_values(key: bytes, number: int) -> None:
     assert fnv1a(key) == number
 
 
 @pytest.mark.parametrize("partitioner", [*PARTITIONERS, lambda key, count: len(key) % count])
 @given(st.lists(st.binary(max_size=12), max_size=8), st.integers(1, 50), st.integers(0, 4))
-def test_many_keys_go_where_each_of_them_goes(
+def test_partitioning_many_keys_equals_partitioning_each(
     partitioner: Partitioner, keys: list[bytes], count: int, tail_bytes: int
 ) -> None:
     each = [partition_by(partitioner, k[: max(len(k) - tail_bytes, 0)], count) for k in keys]
@@ -47,14 +47,14 @@ def test_many_keys_go_where_each_of_them_goes(
 
 
 @pytest.mark.parametrize("partitioner", PARTITIONERS)
-def test_what_a_topic_was_written_with_is_found_out(partitioner: Partitioner) -> None:
+def test_the_partitioner_of_a_topic_is_recognized(partitioner: Partitioner) -> None:
     keys = [b"user-%d" % number for number in range(200)]
-    places = [(key, partition_by(partitioner, key, 7)) for key in keys]
-    fits = matching_partitioners([*places, (b"", 3)], 7)
+    partitioned = [(key, partition_by(partitioner, key, 7)) for key in keys]
+    fits = matching_partitioners([*partitioned, (b"", 3)], 7)
     assert [name for name, count in fits.items() if count == len(keys)] == [partitioner]
     assert max(count for name, count in fits.items() if name != partitioner) < len(keys) / 2
 
 
-def test_messages_name_functions() -> None:
+def test_partitioner_names_are_readable() -> None:
     assert partitioner_name("crc32") == "crc32"
     assert partitioner_name(len) == "the function len"  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from streamlog.records.record_columns import (
 
 
 class Unequal:
-    """Whoever compares it is wrong."""
+    """An object that must not be compared."""
 
     def __eq__(self, other: object) -> bool:
         raise AssertionError(other)
@@ -27,7 +27,7 @@ class Unequal:
     __hash__ = None  # type: ignore[assignment]
 
 
-def test_types_are_those_of_the_entries_themselves() -> None:
+def test_all_of_type_compares_exact_types() -> None:
     assert all_of_type([1, 2], frozenset({int}))
     assert all_of_type([1, "a", 2], frozenset({int, str}))
     assert not all_of_type([1, True], frozenset({int}))
@@ -35,25 +35,25 @@ def test_types_are_those_of_the_entries_themselves() -> None:
     assert all_of_type((), frozenset())
 
 
-def test_what_is_not_there_is_not_called_with() -> None:
+def test_called_skips_none() -> None:
     assert called(len, ["a", None, ""]) == [1, None, 0]
     assert called(len, ()) == []
     with pytest.raises(TypeError):
         called(len, ["a", 1])
 
 
-def test_none_is_found_without_comparing() -> None:
+def test_has_none_finds_none_without_comparing() -> None:
     assert has_none([Unequal(), None])
     assert not has_none([Unequal(), 0, "", b""])
     assert not has_none(())
 
 
-def test_text_of_seven_bits_is_told_from_other_bytes() -> None:
+def test_all_ascii_detects_bytes_above_127() -> None:
     assert all_ascii([b"", None, b"a\x7f" * 20])
     assert not all_ascii([b"a", b"b" * 40 + b"\x80"])
 
 
-def test_sizes_are_those_of_what_is_there() -> None:
+def test_total_bytes_skips_none() -> None:
     assert total_bytes([b"ab", None, b"", b"c"]) == 3
     assert total_bytes({b"ab": None, b"c": b"d"}.keys()) == 3
 
@@ -63,7 +63,7 @@ class Owner:
     suffix: bytes
 
 
-def test_each_entry_has_the_suffix_of_its_owner() -> None:
+def test_suffixed_appends_each_owners_suffix() -> None:
     one, other = Owner(b"/1"), Owner(b"")
     assert suffixed([b"a", b"b", b"", b"c"], [one, one, other, one], bytes) == [
         b"a/1",
@@ -93,7 +93,9 @@ def records(offsets: Sequence[int], *, with_headers: bool = False) -> list[LogRe
 
 @pytest.mark.parametrize("offsets", [[], [7], [7, 8, 9], GAPS])
 @pytest.mark.parametrize("with_headers", [False, True])
-def test_columns_give_the_records_they_were_made_of(offsets: list[int], with_headers: bool) -> None:
+def test_columns_return_the_records_they_were_made_of(
+    offsets: list[int], with_headers: bool
+) -> None:
     rows = records(offsets, with_headers=with_headers)
     columns = RecordColumns.of(rows)
     assert list(columns) == rows
@@ -107,7 +109,7 @@ def test_columns_give_the_records_they_were_made_of(offsets: list[int], with_hea
             assert list(both) == rows[start:]
 
 
-def test_offsets_are_a_range_only_as_long_as_they_follow_on_each_other() -> None:
+def test_offsets_are_a_range_while_they_are_consecutive() -> None:
     columns = RecordColumns()
     for more, wanted in (
         ([3, 4], range(3, 5)),
@@ -120,7 +122,7 @@ def test_offsets_are_a_range_only_as_long_as_they_follow_on_each_other() -> None
         assert columns.offsets == wanted
 
 
-def test_headers_of_some_are_none_for_the_others() -> None:
+def test_records_without_headers_may_join_those_with_some() -> None:
     without, with_some = records([1]), records([2], with_headers=True)
     both = RecordColumns.of(without)
     both += RecordColumns.of(with_some)
@@ -136,7 +138,7 @@ def test_columns_of_different_lengths_are_refused() -> None:
     assert len(columns) == 0
 
 
-def test_fields_are_gathered_from_records_and_from_columns() -> None:
+def test_fields_are_collected_from_records_and_columns() -> None:
     columns = FieldColumns.of([(1, b"a", None, ())])
     columns.extend([2, 3], [b"b", None], [b"v", b"w"])
     columns.extend([4], [b"d"], [b"x"], [OWN])
@@ -151,7 +153,7 @@ def test_fields_are_gathered_from_records_and_from_columns() -> None:
     assert list(columns.part(1, 3)) == list(columns)[1:3]
 
 
-def test_pairs_become_records_of_one_time() -> None:
+def test_pairs_become_records_with_one_timestamp() -> None:
     columns = FieldColumns.alike(5, [b"a", b"c"], [b"b", None], (("h", b""),))
     assert list(columns) == [
         (5, b"a", b"b", (("h", b""),)),

@@ -1,4 +1,4 @@
-"""The scan of records against a slow reader that was written from the specification."""
+"""The scan of records, compared with a slow reader that was written from the specification."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def sealed(data: bytearray) -> bytes:
 
 
 def damaged(data: bytes, chance: Random) -> bytes:
-    """A batch whose CRC vouches for what is wrong with it."""
+    """Return a damaged batch with a matching CRC."""
     header, records = bytearray(data[:HEADER_BYTES]), bytearray(data[HEADER_BYTES:])
     for _ in range(chance.randint(1, 3)):
         at = chance.randrange(len(records) + 1)
@@ -61,7 +61,7 @@ def expected(data: bytes) -> list[SlowRecord] | None:
 
 
 def scanned(data: bytes, part: int) -> RecordScan | None:
-    """The scan of a batch, at once or in parts of so many records."""
+    """Scan a batch in parts of `part` records, or at once if 0; None if it is corrupt."""
     batch = RecordBatch(data)
     scan = RecordScan(batch)
     try:
@@ -85,7 +85,7 @@ def check(data: bytes, part: int) -> None:
     assert scan.newest_ms == max([-1, *(record.timestamp_ms for record in records)])
     known = [record.timestamp_ms for record in records if record.timestamp_ms >= 0]
     assert scan.oldest_ms == min([INT64_MAX, *known])
-    # What is accepted can be read by our own reader, and says the same.
+    # Our own reader finds the records of an accepted batch, too.
     assert [(r.timestamp_ms, r.key, r.value, r.headers) for r in RecordBatch(data).records()] == [
         record[1:] for record in records
     ]
@@ -100,7 +100,7 @@ def test_a_sound_batch_is_accepted(rows: list[Row], part: int) -> None:
 
 @given(rows=ROWS, seed=st.integers(0, 2**32), part=st.integers(0, 3))
 @settings(max_examples=1_000)
-def test_a_damaged_batch_is_accepted_if_and_only_if_it_can_be_read(
+def test_a_damaged_batch_is_accepted_only_if_it_is_readable(
     rows: list[Row], seed: int, part: int
 ) -> None:
     check(damaged(encode_batch(rows), Random(seed)), part)
@@ -114,7 +114,7 @@ def test_garbage_is_refused(payload: bytes, count: int, part: int) -> None:
 
 
 @pytest.mark.parametrize("index", [0, 1, 2])
-def test_the_record_that_is_malformed_is_named(index: int) -> None:
+def test_a_malformed_record_is_named(index: int) -> None:
     data = bytearray(encode_batch([(1, b"k", b"v", [])] * 3))
     size = (len(data) - HEADER_BYTES) // 3
     data[HEADER_BYTES + size * index + 4] = 100  # the size of its key

@@ -1,4 +1,4 @@
-"""The zigzag integers, against values worked out by hand."""
+"""Zigzag varints, compared with values that were computed by hand."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
 @pytest.mark.parametrize(("value", "octets"), BY_HAND + BY_HAND_LONG)
-def test_bytes_are_those_of_the_specification(value: int, octets: str) -> None:
+def test_varints_have_the_specified_bytes(value: int, octets: str) -> None:
     out = bytearray()
     append_varint(out, value)
     assert out.hex() == octets
@@ -43,13 +43,13 @@ def test_bytes_are_those_of_the_specification(value: int, octets: str) -> None:
 
 
 @pytest.mark.parametrize(("value", "octets"), BY_HAND)
-def test_a_varint_reads_as_what_it_was(value: int, octets: str) -> None:
+def test_a_varint_is_read_at_any_position(value: int, octets: str) -> None:
     data = b"\xff" + bytes.fromhex(octets)
     assert read_varint(data + PADDING, 1) == (value, len(data))
 
 
 @given(INT32)
-def test_every_32_bit_number_comes_back(value: int) -> None:
+def test_every_32_bit_number_round_trips(value: int) -> None:
     out = bytearray()
     append_varint(out, value)
     assert read_varint(bytes(out) + PADDING, 0) == (value, len(out))
@@ -57,7 +57,7 @@ def test_every_32_bit_number_comes_back(value: int) -> None:
 
 
 @given(INT64)
-def test_every_64_bit_number_comes_back(value: int) -> None:
+def test_every_64_bit_number_round_trips(value: int) -> None:
     out = bytearray()
     append_varint(out, value)
     assert read_varlong(bytes(out) + PADDING, 0) == (value, len(out))
@@ -74,16 +74,16 @@ def test_every_64_bit_number_comes_back(value: int) -> None:
         "ffffffffffffffffffff01",
     ],
 )
-def test_more_than_32_bits_are_no_varint(octets: str) -> None:
+def test_a_varint_of_more_than_32_bits_is_corrupt(octets: str) -> None:
     with pytest.raises(CorruptData, match="more than"):
         read_varint(bytes.fromhex(octets) + PADDING, 0)
 
 
 @pytest.mark.parametrize("octets", ["ffffffffffffffffff03", "8080808080808080808000", "ff" * 16])
-def test_more_than_64_bits_are_no_varlong(octets: str) -> None:
+def test_a_varlong_of_more_than_64_bits_is_corrupt(octets: str) -> None:
     with pytest.raises(CorruptData, match="64 bits"):
         read_varlong(bytes.fromhex(octets) + PADDING, 0)
 
 
-def test_a_number_may_be_longer_than_it_has_to_be() -> None:
+def test_a_varint_may_have_redundant_bytes() -> None:
     assert read_varint(b"\x82\x80\x00" + PADDING, 0) == (1, 3)

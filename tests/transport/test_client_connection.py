@@ -1,4 +1,4 @@
-"""TcpTransport: pipelining, frames in any pieces, and every way in which a peer can fail."""
+"""TcpTransport: pipelining, frames in any pieces, failing peers, and cancellation."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from tests.broker.certificates import certificates
 Peer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 METADATA = api_of(MetadataRequest)
 TURNS = 10
-"""Of a loop, more than it takes from a connection to the call of who serves it."""
+"""Loop iterations: more than lie between a connection and the call of its handler."""
 
 
 @asynccontextmanager
 async def peer(
     behave: Peer, *, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[tuple[str, int]]:
-    """Something that listens and behaves as it is told."""
+    """Run a server that handles each connection with `behave`; yield its host and port."""
     released, serving = asyncio.Event(), set[asyncio.Task[None]]()
 
     async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -63,7 +63,7 @@ async def peer(
     try:
         yield host, port
     finally:
-        for _ in range(TURNS):  # It may have taken a connection and not begun to serve it.
+        for _ in range(TURNS):  # A connection may be accepted but not handled yet.
             await asyncio.sleep(0)
         released.set()
         server.close()
@@ -78,7 +78,7 @@ async def frame(reader: asyncio.StreamReader) -> bytes:
 
 
 async def agree(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer ApiVersions as a broker that serves what we do."""
+    """Answer ApiVersions as a broker that supports all of our APIs."""
     request = decode_request(await frame(reader))
     served = [
         ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version)
@@ -105,7 +105,7 @@ def cluster_id(answer: object) -> str | None:
     return answer.cluster_id
 
 
-def test_calls_are_pipelined_and_answers_find_their_callers(tmp_path: Path) -> None:
+def test_pipelined_calls_get_their_own_answers(tmp_path: Path) -> None:
     async def main() -> None:
         async with Broker.open(str(tmp_path)) as broker, Acceptor(broker) as server:
             transport = await connected((server.host, server.port))
@@ -119,7 +119,7 @@ def test_calls_are_pipelined_and_answers_find_their_callers(tmp_path: Path) -> N
     asyncio.run(main())
 
 
-def test_answers_may_come_in_any_pieces() -> None:
+def test_answers_may_arrive_in_any_pieces() -> None:
     async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await agree(reader, writer)
         ids = [decode_request(await frame(reader)).correlation_id for _ in range(3)]
@@ -145,7 +145,7 @@ def test_answers_may_come_in_any_pieces() -> None:
     asyncio.run(main())
 
 
-def test_nobody_there_is_told_with_the_address() -> None:
+def test_a_refused_connection_raises_with_the_address() -> None:
     async def main() -> None:
         with pytest.raises(ConnectionLost, match=r"127\.0\.0\.1:1 .*refused.*check"):
             await connected(("127.0.0.1", 1))
@@ -153,7 +153,7 @@ def test_nobody_there_is_told_with_the_address() -> None:
     asyncio.run(main())
 
 
-def test_somebody_who_does_not_answer_is_told_from_a_broker() -> None:
+def test_a_silent_peer_raises_at_connect() -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         pass
 
@@ -165,7 +165,7 @@ def test_somebody_who_does_not_answer_is_told_from_a_broker() -> None:
     asyncio.run(main())
 
 
-def test_a_late_answer_ends_the_connection_for_everybody() -> None:
+def test_a_late_answer_ends_the_connection_for_all_callers() -> None:
     async def main() -> None:
         async with peer(agree) as address:
             transport = await connected(address)
@@ -183,7 +183,7 @@ def test_a_late_answer_ends_the_connection_for_everybody() -> None:
     asyncio.run(main())
 
 
-def test_a_peer_that_hangs_up_is_told_to_who_waits() -> None:
+def test_a_closed_connection_fails_pending_calls() -> None:
     async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await agree(reader, writer)
         await frame(reader)
@@ -204,8 +204,8 @@ def test_a_peer_that_hangs_up_is_told_to_who_waits() -> None:
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        (struct.pack(">ii", 4, 12345), ConnectionLost),  # Nobody asked request 12345.
-        (struct.pack(">i", 0x7FFFFFFF), ConnectionLost),  # Two gigabytes.
+        (struct.pack(">ii", 4, 12345), ConnectionLost),  # There is no request 12345.
+        (struct.pack(">i", 0x7FFFFFFF), ConnectionLost),  # 2 GiB.
         (struct.pack(">i", -1), ConnectionLost),
         (struct.pack(">ii", 6, 2) + b"\xff\xff", CorruptData),  # The answer to request 2.
     ],
@@ -228,7 +228,7 @@ def test_garbage_ends_the_connection(answer: bytes, error: type[Exception]) -> N
     asyncio.run(main())
 
 
-def test_a_caller_that_is_cancelled_disturbs_nobody() -> None:
+def test_a_cancelled_call_does_not_affect_the_next() -> None:
     async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await agree(reader, writer)
         ids = [decode_request(await frame(reader)).correlation_id for _ in range(2)]
@@ -249,7 +249,7 @@ def test_a_caller_that_is_cancelled_disturbs_nobody() -> None:
     asyncio.run(main())
 
 
-def test_closing_tells_who_waits() -> None:
+def test_closing_fails_pending_calls() -> None:
     async def main() -> None:
         async with peer(agree) as address, asyncio.TaskGroup() as group:
             transport = await connected(address)
@@ -266,11 +266,11 @@ def test_closing_tells_who_waits() -> None:
     asyncio.run(main())
 
 
-def test_an_older_broker_is_asked_in_its_own_version() -> None:
+def test_an_older_broker_gets_requests_in_its_versions() -> None:
     async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = await frame(reader)
         correlation_id = struct.unpack_from(">i", request, 4)[0]
-        # What librdkafka's mock says to a version that it does not know.
+        # The answer of librdkafka's mock to a version that it does not know.
         writer.write(struct.pack(">iih", 8, correlation_id, 35) + b"\x01\x00")
         request = await frame(reader)
         assert struct.unpack_from(">hh", request) == (18, 0)
@@ -298,7 +298,7 @@ def test_an_older_broker_is_asked_in_its_own_version() -> None:
     asyncio.run(main())
 
 
-def test_a_peer_that_does_not_read_slows_the_caller_down_and_loses_nothing() -> None:
+def test_a_slow_peer_slows_the_caller_and_loses_no_request() -> None:
     count = 400
 
     async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -331,12 +331,12 @@ def test_a_peer_that_does_not_read_slows_the_caller_down_and_loses_nothing() -> 
 
 
 def open_to(address: tuple[str, int]) -> list[asyncio.Transport]:
-    """The connections to this address that nobody has closed, or that wait for the peer."""
+    """Return the open connections to this address, and the closing ones with unsent data."""
     found = [each for each in gc.get_objects() if issubclass(type(each), asyncio.Transport)]
     return [
         each
         for each in found
-        if type(each).__module__ != "asyncio.sslproto"  # There is one without TLS beneath it.
+        if type(each).__module__ != "asyncio.sslproto"  # A plain transport lies beneath it.
         and each.get_extra_info("peername") == address
         and (not each.is_closing() or each.get_write_buffer_size())
     ]
@@ -352,8 +352,8 @@ async def stay_silent(_reader: asyncio.StreamReader, _writer: asyncio.StreamWrit
 
 @pytest.mark.parametrize("behave", [hang_up, stay_silent, agree])
 @pytest.mark.parametrize("cancels", [1, 2])
-def test_a_connect_that_is_cancelled_leaves_nothing_open(behave: Peer, cancels: int) -> None:
-    """At every turn of the loop; the second time while it closes what it has opened."""
+def test_a_cancelled_connect_leaves_no_connection_open(behave: Peer, cancels: int) -> None:
+    """Cancel at every iteration of the loop; a second cancel hits the close of the connection."""
 
     async def main(turns: int) -> None:
         async with peer(behave) as address:
@@ -372,8 +372,8 @@ def test_a_connect_that_is_cancelled_leaves_nothing_open(behave: Peer, cancels: 
 
 
 @pytest.mark.parametrize("cancels", [1, 2])
-def test_a_connect_with_tls_and_sasl_that_is_cancelled_leaves_nothing_open(cancels: int) -> None:
-    """The peer takes the handshake of TLS, and says nothing to SASL's first message."""
+def test_a_cancelled_sasl_connect_leaves_no_connection_open(cancels: int) -> None:
+    """The peer completes the TLS handshake and does not answer the first SASL message."""
     server = server_context(SecurityConfig(keystore=certificates().broker))
     security = Security(
         protocol="SASL_SSL",
@@ -399,7 +399,7 @@ def test_a_connect_with_tls_and_sasl_that_is_cancelled_leaves_nothing_open(cance
         asyncio.run(main(turns))
 
 
-def test_a_close_that_is_cancelled_drops_what_the_peer_has_not_taken() -> None:
+def test_a_cancelled_close_drops_unsent_data() -> None:
     async def main() -> None:
         async with peer(agree) as address:
             transport = await connected(address)

@@ -1,4 +1,4 @@
-"""Time in which the loop stood still is nobody's delay."""
+"""AnswerDeadline: time in which the loop was blocked does not count as the peer's delay."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from streamlog.transport.client_connection import AnswerDeadline
 
 
-def hold(seconds: float) -> None:
-    """What computes and awaits nothing."""
+def block(seconds: float) -> None:
+    """Block the loop, as a computation does."""
     sleep(seconds)
 
 
@@ -20,52 +20,52 @@ async def bounded(answer: asyncio.Future[str], timeout_ms: int) -> str:
         return await answer
 
 
-async def who_is_silent_is_given_up() -> None:
+async def silent_peer() -> None:
     began = monotonic()
     with pytest.raises(TimeoutError):
         await bounded(asyncio.get_running_loop().create_future(), 50)
     assert monotonic() - began >= 0.05
 
 
-def test_who_is_silent_is_given_up() -> None:
-    asyncio.run(who_is_silent_is_given_up())
+def test_a_silent_peer_times_out() -> None:
+    asyncio.run(silent_peer())
 
 
-async def answered_behind_a_hold(loop: asyncio.AbstractEventLoop) -> None:
+async def answered_after_a_block(loop: asyncio.AbstractEventLoop) -> None:
     answer = loop.create_future()
     waiting = asyncio.ensure_future(bounded(answer, 300))
     await asyncio.sleep(0)
-    hold(0.7)
-    # Overdue by now; it comes a turn of the loop later, as what has to be read from a socket does.
+    block(0.7)
+    # Overdue by now; the answer comes an iteration later, as data from a socket does.
     loop.call_later(0.01, answer.set_result, "here")
     assert await waiting == "here"
 
 
-def test_what_came_while_the_loop_stood_still_has_come_in_time() -> None:
+def test_an_answer_that_came_in_a_blocked_loop_is_in_time() -> None:
     async def main() -> None:
-        await answered_behind_a_hold(asyncio.get_running_loop())
+        await answered_after_a_block(asyncio.get_running_loop())
 
     asyncio.run(main())
 
 
-async def who_is_silent_is_given_up_by_a_loop_that_never_keeps_time() -> None:
+async def silent_peer_in_a_blocked_loop() -> None:
     loop = asyncio.get_running_loop()
-    held = 0
+    blocks = 0
 
-    def hold_again() -> None:
-        nonlocal held
-        held += 1
-        hold(0.25)
-        loop.call_soon(hold_again)
+    def block_again() -> None:
+        nonlocal blocks
+        blocks += 1
+        block(0.25)
+        loop.call_soon(block_again)
 
-    loop.call_soon(hold_again)
+    loop.call_soon(block_again)
     with pytest.raises(TimeoutError):
         await bounded(loop.create_future(), 50)
-    assert held <= 8
+    assert blocks <= 8
 
 
-def test_who_is_silent_is_given_up_by_a_loop_that_never_keeps_time() -> None:
-    asyncio.run(who_is_silent_is_given_up_by_a_loop_that_never_keeps_time())
+def test_a_silent_peer_times_out_in_a_loop_that_keeps_blocking() -> None:
+    asyncio.run(silent_peer_in_a_blocked_loop())
 
 
 async def cancelled_from_outside() -> None:
@@ -76,5 +76,5 @@ async def cancelled_from_outside() -> None:
         await waiting
 
 
-def test_who_is_cancelled_from_outside_stays_cancelled() -> None:
+def test_a_cancelled_call_stays_cancelled() -> None:
     asyncio.run(cancelled_from_outside())

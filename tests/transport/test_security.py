@@ -1,4 +1,4 @@
-"""A client's settings, and what it makes of a broker that is not the one it should be."""
+"""A client's security settings, and the exchange for each SASL mechanism."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SETTINGS = {
 }
 
 
-def test_settings_have_the_names_of_the_other_clients() -> None:
+def test_security_settings_have_librdkafkas_names() -> None:
     security = Security.of({**SETTINGS, "ssl.ca.location": certificates().authority})
     assert (security.protocol, security.mechanism) == ("SASL_SSL", "SCRAM-SHA-256")
     assert security.secret == "wonderland"
@@ -30,7 +30,7 @@ def test_settings_have_the_names_of_the_other_clients() -> None:
     assert Security().tls() is None
 
 
-def test_the_environment_has_the_same_names() -> None:
+def test_environment_variables_have_the_names_of_the_settings() -> None:
     environment = {variable_of(name): value for name, value in SETTINGS.items()}
     assert environment["STREAMLOG_SASL_PASSWORD"] == "wonderland"
     assert security_settings({**environment, "STREAMLOG_OTHER": "x"}) == SETTINGS
@@ -49,7 +49,7 @@ def test_the_environment_has_the_same_names() -> None:
         ({**SETTINGS, "sasl.mechanism": "OAUTHBEARER"}, "needs a token"),
     ],
 )
-def test_what_contradicts_itself_is_refused(settings: dict[str, str], message: str) -> None:
+def test_contradictory_settings_are_refused(settings: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         Security.of(settings)
     assert "wonderland" not in str(caught.value)
@@ -57,13 +57,13 @@ def test_what_contradicts_itself_is_refused(settings: dict[str, str], message: s
 
 @pytest.mark.parametrize("name", ["ssl.ca.location", "ssl.certificate.location"])
 @pytest.mark.parametrize("path", ["/no/such/file", __file__])
-def test_a_file_that_is_not_what_it_should_be_is_named(name: str, path: str) -> None:
+def test_an_unusable_certificate_file_is_named(name: str, path: str) -> None:
     security = Security.of({"security.protocol": "SSL", name: path})
     with pytest.raises(ConfigError, match=f"{name}={path}"):
         security.tls()
 
 
-def test_a_name_need_not_be_checked() -> None:
+def test_the_check_of_the_host_name_can_be_disabled() -> None:
     settings = {"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "none"}
     context = Security.of(settings).tls()
     assert context is not None
@@ -71,7 +71,7 @@ def test_a_name_need_not_be_checked() -> None:
     assert context.verify_mode is ssl.CERT_REQUIRED
 
 
-def test_there_are_four_mechanisms() -> None:
+def test_an_unknown_sasl_mechanism_is_refused() -> None:
     with pytest.raises(AuthenticationFailed, match="use one of PLAIN"):
         exchange_of("GSSAPI", "alice", "wonderland", nonce="n")
     assert exchange_of("PLAIN", "alice", "wonderland", nonce="n").first() == b"\0alice\0wonderland"
