@@ -228,18 +228,18 @@ def test_an_api_versions_response_never_has_a_flexible_header() -> None:
     )
 
 
-@pytest.mark.parametrize("asked", [1, 3, 4])
-def test_a_refusal_of_api_versions_is_read_in_version_0(asked: int) -> None:
+@pytest.mark.parametrize("request_version", [1, 3, 4])
+def test_a_refusal_of_api_versions_is_read_in_version_0(request_version: int) -> None:
     """The broker is older than the client, and refuses in the only version that both can read."""
     refusal = ApiVersionsResponse(
         error_code=35, api_keys=[ApiVersion(api_key=18, min_version=0, max_version=2)]
     )
     frame = one_frame(encode_response(API_VERSIONS, 0, 5, refusal))
-    assert decode_response(API_VERSIONS, asked, frame) == (5, refusal)
+    assert decode_response(API_VERSIONS, request_version, frame) == (5, refusal)
 
 
 @pytest.mark.parametrize(
-    ("key", "version", "asked"),
+    ("key", "version", "name"),
     [
         (18, 5, "ApiVersions version 5"),
         (0, 2, "Produce version 2"),
@@ -249,10 +249,10 @@ def test_a_refusal_of_api_versions_is_read_in_version_0(asked: int) -> None:
     ],
 )
 def test_an_unsupported_request_raises_with_its_header_fields(
-    key: int, version: int, asked: str
+    key: int, version: int, name: str
 ) -> None:
     header = key.to_bytes(2) + version.to_bytes(2, signed=True) + (42).to_bytes(4) + b"\xff\xff"
-    with pytest.raises(UnsupportedVersion, match=f"{asked} is not served") as refused:
+    with pytest.raises(UnsupportedVersion, match=f"{name} is not served") as refused:
         decode_request(header + b"whatever there is")
     error = refused.value
     assert (error.api_key, error.version, error.correlation_id) == (key, version, 42)

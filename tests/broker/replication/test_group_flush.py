@@ -257,11 +257,11 @@ def test_a_committed_offset_is_acknowledged_and_visible_once_on_disk(files: Slow
         files.hold()
         written = later(broker, commit(5))
         await syncing(files)
-        asked = later(broker, position(), 7)
+        reading = later(broker, position(), 7)
         assert not written.done()
         files.proceed.set()
         assert isinstance(await written, OffsetCommitResponse)
-        assert isinstance(await asked, OffsetFetchResponse)
+        assert isinstance(await reading, OffsetFetchResponse)
         assert await committed(broker) == (0, 5)
 
     run(files, story)

@@ -503,14 +503,14 @@ async def test_a_reader_beyond_a_new_leaders_watermark_keeps_its_position(
     found = response.responses[0].partitions[0]
     assert (found.error_code, found.diverging_epoch, found.records) == (0, None, b"")
     assert found.high_watermark == 1
-    asked = OffsetForLeaderEpochRequest(
+    epoch_request = OffsetForLeaderEpochRequest(
         topics=[
             OffsetForLeaderTopic(
                 topic="t", partitions=[OffsetForLeaderPartition(partition=0, leader_epoch=0)]
             )
         ]
     )
-    ends = await ask(new.broker, asked, OffsetForLeaderEpochResponse)
+    ends = await ask(new.broker, epoch_request, OffsetForLeaderEpochResponse)
     assert ends.topics[0].partitions[0].end_offset == 3
 
 

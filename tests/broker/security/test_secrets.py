@@ -60,10 +60,10 @@ def test_settings_show_no_secret() -> None:
     assert SECRET not in repr(security)
 
     async def story(broker: Broker) -> None:
-        asked = DescribeConfigsResource(
+        resource = DescribeConfigsResource(
             resource_type=4, resource_name="1", configuration_keys=["ssl.key.password"]
         )
-        request = DescribeConfigsRequest(resources=[asked], include_synonyms=True)
+        request = DescribeConfigsRequest(resources=[resource], include_synonyms=True)
         response = await ask(broker, request, DescribeConfigsResponse)
         (shown,) = response.results[0].configs
         assert shown.is_sensitive

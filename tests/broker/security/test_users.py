@@ -59,12 +59,12 @@ def test_a_user_exists_until_its_last_credential_is_deleted() -> None:
 
 @pytest.mark.parametrize("size_bytes", [1, 10, 32, 64, 300])
 def test_a_salted_password_of_any_length_but_zero_is_accepted(size_bytes: int) -> None:
-    asked = upsertion()
-    asked.salted_password = b"p" * size_bytes
-    users, results = no_users().alter([], [asked])
+    change = upsertion()
+    change.salted_password = b"p" * size_bytes
+    users, results = no_users().alter([], [change])
     assert (results, users.names) == ({"alice": None}, ["alice"])
-    asked.salted_password = b""
-    _, results = users.alter([], [asked])
+    change.salted_password = b""
+    _, results = users.alter([], [change])
     refusal = results["alice"]
     assert refusal is not None
     assert refusal.code == ErrorCode.UNACCEPTABLE_CREDENTIAL

@@ -124,7 +124,7 @@ def test_a_request_above_the_size_bound_ends_the_connection(
 
 def test_unread_answers_stay_within_their_bounds() -> None:
     """Clients fetch ten times more than all sockets hold, and read none of it."""
-    peers, asked = 6, 30
+    peers, requests = 6, 30
     big = batch(b"x" * 900_000)
 
     async def story(broker: Broker, server: Acceptor) -> None:
@@ -138,7 +138,7 @@ def test_unread_answers_stay_within_their_bounds() -> None:
             try:
                 for one in some:
                     one._reader._transport.pause_reading()  # type: ignore[attr-defined]
-                    for number in range(asked):
+                    for number in range(requests):
                         one.ask(fetch_request(at(0)), number)
                 for _ in range(50):
                     await is_served(other)
@@ -147,10 +147,10 @@ def test_unread_answers_stay_within_their_bounds() -> None:
                 tracemalloc.stop()
             bound = peers * (WRITE_BUFFER_BYTES + 2 * len(big))
             assert server._connections.held_bytes <= bound
-            assert held <= bound < peers * asked * len(big) / 10
+            assert held <= bound < peers * requests * len(big) / 10
             for one in some:
                 one._reader._transport.resume_reading()  # type: ignore[attr-defined]
-                for number in range(asked):
+                for number in range(requests):
                     assert (await one.answer(FetchRequest))[0] == number
             await until(lambda: server._connections.held_bytes == 0)
 

@@ -135,11 +135,11 @@ asks = st.lists(
 @settings(deadline=None, max_examples=40)
 @given(
     contents=st.lists(sizes, min_size=PARTITIONS, max_size=PARTITIONS),
-    asked=asks,
+    fetches=asks,
     chunk_bytes=st.sampled_from([700, 10_000, 1 << 20]),
 )
 def test_pipelined_fetches_return_the_produced_bytes(
-    loop: str, contents: list[list[int]], asked: list[Ask], chunk_bytes: int
+    loop: str, contents: list[list[int]], fetches: list[Ask], chunk_bytes: int
 ) -> None:
     async def story(broker: Broker, server: Acceptor) -> None:
         create(broker, partitions=PARTITIONS)
@@ -158,7 +158,7 @@ def test_pipelined_fetches_return_the_produced_bytes(
                 ask.partition_max_bytes,
                 ask.max_bytes,
             )
-            for ask in asked
+            for ask in fetches
         ]
         with connected(server) as client:
             frames = b"".join(ask.frame(number) for number, ask in enumerate(within))

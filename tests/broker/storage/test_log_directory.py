@@ -296,8 +296,8 @@ def test_no_shutdown_is_clean_while_a_log_is_damaged(files: MemoryFiles) -> None
     files.remove("/data/clean_shutdown")
     for _ in range(3):
         directory = opened(files)
-        (place,) = directory.damage
-        assert place.path == path
+        (damage,) = directory.damage
+        assert damage.path == path
         for _ in range(50):  # The damage counts even several segments back.
             assert directory.log("a", 0).append(batch(), now_ms=0).base_offset >= 5
         directory.close()
