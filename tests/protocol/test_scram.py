@@ -64,7 +64,7 @@ def test_a_broker_without_the_password_is_refused() -> None:
         SERVER_FIRST.replace(b"s=W22ZaJ0SNY7soEsUEjb6gQ==", b"s=!"),
     ],
 )
-def test_a_malformed_server_message_is_refused(answer: bytes) -> None:
+def test_an_invalid_server_message_is_refused(answer: bytes) -> None:
     with pytest.raises(AuthenticationFailed):
         client().final(answer)
 

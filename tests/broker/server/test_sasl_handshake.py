@@ -117,7 +117,7 @@ def test_other_requests_before_authentication_end_the_connection(
     assert "Metadata before it was proven who asks" in caplog.text
 
 
-def test_pipelined_requests_wait_for_the_proofs_verdict() -> None:
+def test_pipelined_requests_wait_for_the_authentication() -> None:
     """Hashing takes time, and the next request arrives meanwhile."""
 
     async def story(_: Broker, server: Acceptor) -> None:
@@ -247,7 +247,7 @@ def test_our_client_reauthenticates_in_time() -> None:
     serve(story, connections_max_reauth_ms=60_000)
 
 
-def test_a_listener_without_sasl_refuses_a_handshake_and_serves_on(
+def test_a_listener_without_sasl_refuses_handshakes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:

@@ -82,7 +82,7 @@ def test_topics_survive_a_restart(files: MemoryFiles) -> None:
     assert [log.log_end_offset for log in topic.partitions.values()] == [0, 0, 2]
 
 
-def test_a_topic_id_is_kept_if_given_and_else_new(directory: LogDirectory) -> None:
+def test_a_topic_gets_the_given_id_or_a_new_one(directory: LogDirectory) -> None:
     topic_id = new_topic_id()
     assert directory.create_topic("a", 1, {}, topic_id).topic_id == topic_id
     assert len(directory.create_topic("b", 1).topic_id) == 16
@@ -184,7 +184,7 @@ def test_an_interrupted_partition_deletion_is_finished(files: MemoryFiles) -> No
     assert len(folders(files)) == 1
 
 
-def test_a_stray_topic_is_set_aside_and_never_opened(
+def test_a_stray_topic_is_renamed_and_never_opened(
     files: MemoryFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
     directory = opened(files)

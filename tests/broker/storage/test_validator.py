@@ -69,7 +69,7 @@ def test_a_batch_may_be_as_large_as_the_topic_allows() -> None:
         validate(bytearray(data), max_message_bytes=len(data) - 1)
 
 
-def test_header_fields_reserved_for_the_broker_are_refused() -> None:
+def test_invalid_header_fields_are_refused() -> None:
     data = batch(2)
     assert code_of(changed(data, 16, ">b", 1)) == INVALID_RECORD
     assert code_of(changed(data, COUNT_AT, ">i", 3)) == INVALID_RECORD
