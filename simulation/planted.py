@@ -96,7 +96,7 @@ SWITCHES: Final = (
         "isr",
         ("keeps_unclean_in_sync",),
         None,
-        "tests/broker/quorum/test_planted.py::test_who_was_killed_before_its_sync_is_not_elected",
+        "tests/broker/quorum/test_planted.py::test_a_replica_killed_before_its_sync_is_not_elected",
     ),
     _isr(0, "appends_duplicates"),
     _isr(1, "forgets_producers"),
@@ -109,10 +109,10 @@ SWITCHES: Final = (
     _raft("accept_any_answer", 0),
     _raft("rejoin_at_once", 11),
     _raft("commit_old_epoch", None, "test_entries_of_earlier_epochs_are_not_committed_by_count"),
-    _raft("no_begin_fence", None, "test_a_leader_that_nobody_tells_of_a_later_epoch_leads_on"),
-    _raft("trust_leader_hint", None, "test_nobody_is_believed_about_a_third"),
-    _raft("lets_anybody_in", None, "test_who_is_no_voter_is_not_let_in"),
-    _raft("no_flush_generation", None, "test_a_sync_that_began_before_a_cut_proves_nothing"),
+    _raft("no_begin_fence", None, "test_without_the_fence_a_leader_of_an_older_epoch_stays"),
+    _raft("trust_leader_hint", None, "test_a_leader_hint_about_a_third_node_is_not_trusted"),
+    _raft("lets_anybody_in", None, "test_a_node_that_is_not_a_voter_cannot_rejoin"),
+    _raft("no_flush_generation", None, "test_a_sync_begun_before_a_truncation_does_not_count"),
     _controller("elects_in_sync", 1),
     _controller("clears_elr", 0),
     _controller("loses_with_directory", 19),
@@ -120,19 +120,17 @@ SWITCHES: Final = (
     _controller("forgets_leavers", 705),
     _controller("forgets_damaged", 1765),
     _controller("compares_damage_epoch", 10309),
-    _controller("keeps_last_in_sync", None, "test_the_last_in_sync_comes_back_as_the_leader"),
+    _controller("keeps_last_in_sync", None, "test_the_last_in_sync_replica_leads_when_it_returns"),
+    _controller("raises_leader_epoch", None, "test_a_restarted_leader_leads_in_a_new_epoch"),
     _controller(
-        "raises_leader_epoch", None, "test_a_leader_that_comes_back_leads_in_another_epoch"
+        "compares_partition_epoch", None, "test_a_proposal_from_before_a_change_does_not_undo_it"
     ),
+    _controller("compares_broker_epoch", None, "test_fetches_of_an_earlier_process_add_no_replica"),
+    _controller("hears_damage_again", None, "test_damage_in_a_repeated_registration_counts"),
+    _controller("voids_refused", None, "test_a_late_copy_of_a_refused_proposal_adds_no_replica"),
+    _controller("doubts_killed", None, "test_a_replica_killed_before_its_sync_is_not_elected"),
     _controller(
-        "compares_partition_epoch", None, "test_a_proposal_from_before_a_change_undoes_it_not"
-    ),
-    _controller("compares_broker_epoch", None, "test_what_an_earlier_process_had_lets_nobody_in"),
-    _controller("hears_damage_again", None, "test_damage_that_a_registration_says_again_counts"),
-    _controller("voids_refused", None, "test_a_late_copy_of_a_refused_proposal_lets_nobody_in"),
-    _controller("doubts_killed", None, "test_who_was_killed_before_its_sync_is_not_elected"),
-    _controller(
-        "spares_empty", None, "test_an_empty_disk_does_not_lead_while_another_may_come_back"
+        "spares_empty", None, "test_an_empty_disk_does_not_lead_while_another_replica_may_return"
     ),
     Switch(
         "status",
@@ -222,7 +220,7 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     (
         "a leader that leads on while nobody hears of it",
         (
-            "tests/broker/quorum/raft/test_raft_machine.py::test_a_leader_that_hears_of_no_majority_resigns",
+            "tests/broker/quorum/raft/test_raft_machine.py::test_a_leader_without_fetches_of_a_majority_resigns",
             REPLICAS + "test_an_old_leader_truncates_what_it_alone_had",
         ),
     ),
@@ -236,8 +234,8 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     (
         "a cluster that is one node's",
         (
-            MEMBER + "test_another_leads_when_the_leader_is_gone",
-            MEMBER + "test_nothing_is_answered_without_a_majority",
+            MEMBER + "test_another_voter_leads_after_the_leader_is_killed",
+            MEMBER + "test_a_leader_without_a_majority_commits_nothing",
         ),
     ),
     (
@@ -342,14 +340,14 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
         "an unclean election that nobody has asked for",
         (
             QUORUM + "controller/test_leader_elections.py"
-            "::test_one_that_may_lack_records_leads_only_where_that_is_allowed",
+            "::test_an_unclean_election_needs_permission",
         ),
     ),
     (
         "leaders that never come back to their preferred place",
         (
             QUORUM + "controller/test_partition_control.py"
-            "::test_preferred_leaders_come_back_by_themselves_after_a_while",
+            "::test_preferred_leaders_return_automatically_after_a_while",
         ),
     ),
     (
@@ -359,7 +357,7 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
             "tests/chaos/test_procedures.py::test_nothing_that_was_acknowledged_is_lost",
             QUORUM
             + "controller/test_broker_control.py"
-            + "::test_a_replica_on_another_directory_counts_once_its_leader_says_so",
+            + "::test_a_replica_on_a_new_directory_rejoins_by_its_leader_s_proposal",
         ),
     ),
     (
@@ -367,7 +365,7 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
         (
             QUORUM
             + "controller/test_broker_control.py"
-            + "::test_a_directory_from_before_its_last_registration_has_lost_records",
+            + "::test_a_restored_older_directory_has_lost_records",
         ),
     ),
     (
@@ -376,7 +374,7 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
             DIRECTORY + "test_the_directory_of_another_node_is_refused_and_unlocked",
             "tests/broker/quorum/controller/test_broker_control.py::test_a_broker_of_another_cluster_is_refused",
             QUORUM + "controller/test_broker_control.py"
-            "::test_an_id_that_is_taken_is_refused_until_its_owner_has_been_silent",
+            "::test_a_broker_id_in_use_is_refused_until_its_session_expires",
         ),
     ),
     (

@@ -1,4 +1,4 @@
-"""A controller whose decisions are committed at once: what it is asked, and what comes of it."""
+"""A controller whose decisions are committed at once, for tests of its answers and records."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from streamlog.protocol.schema import Message
 
 CLUSTER_ID = "cluster"
 CONTROLLER = 100
-"""A node that is no broker."""
+"""A node that is not a broker."""
 NEWEST = 99
 INTERNAL = "__consumer_offsets"
 
@@ -88,7 +88,7 @@ class Deciding:
         return self.realm.metadata
 
     def commit(self, decision: Decision | None) -> list[MetadataRecord]:
-        """The records as they come out of the log."""
+        """Append the decision's records to the log; return them as decoded from it."""
         records = []
         for record in () if decision is None else decision.records:
             value = encode_record(record)
@@ -106,7 +106,7 @@ class Deciding:
         return answer
 
     def tick(self, ms: int = 0) -> list[MetadataRecord]:
-        """Time passes, and everything that is due is decided."""
+        """Let `ms` pass and take all due decisions; return their records."""
         self.now_ms += ms
         records = []
         while (decision := self.controller.on_tick(self.now_ms)) is not None:
@@ -114,14 +114,14 @@ class Deciding:
         return records
 
     def replayed(self) -> ClusterMetadata:
-        """The metadata of a node that starts now."""
+        """Return the metadata of a node that replays the whole log."""
         image = ClusterMetadata()
         for offset, value in enumerate(self.log):
             image.replay(decode_record(value), offset)
         return image
 
     def take_over(self) -> None:
-        """Another node becomes the active controller."""
+        """Make another node the active controller."""
         self.realm.metadata = self.replayed()
         self.controller = Controller(self.realm)
         self.commit(self.controller.on_active(self.now_ms))
@@ -140,7 +140,7 @@ class Deciding:
         again: bool = False,
         lives: Sequence[int] = (),
     ) -> BrokerRegistrationResponse:
-        """A new process of a broker, or `again` the one that has registered last."""
+        """Register a new process of a broker, or with `again` its last process once more."""
         self.incarnations[broker] = self.incarnations.get(broker, 0) + (not again)
         request = BrokerRegistrationRequest(
             broker_id=broker,
@@ -165,7 +165,8 @@ class Deciding:
         damaged_in: int | None = None,
         **wants: bool,
     ) -> BrokerHeartbeatResponse:
-        """A broker that has applied everything, if it is not said; so it knows leader epochs."""
+        """Send a heartbeat; by default the broker has applied all metadata, so it knows the leader
+        epochs."""
         known = self.metadata.brokers.get(broker)
         request = BrokerHeartbeatRequest(
             broker_id=broker,
@@ -177,13 +178,13 @@ class Deciding:
         return self.ask(request, BrokerHeartbeatResponse)
 
     def start(self, *brokers: int, **said: Any) -> None:
-        """Brokers register and are unfenced."""
+        """Register brokers and unfence them."""
         for broker in brokers:
             assert self.register(broker, **said).error_code == 0
             assert not self.heartbeat(broker).is_fenced
 
     def silence(self, *brokers: int) -> None:
-        """Time passes in which all brokers that live but these are heard of."""
+        """Let a session timeout pass in which all live brokers but these send heartbeats."""
         others = self.realm.active() - {*brokers}
         for _ in range(2):
             self.now_ms += self.realm.cluster.session_timeout_ms // 2 + 1
@@ -202,7 +203,7 @@ class Deciding:
         copies: int = -1,
         configs: dict[str, str] | None = None,
     ) -> bytes:
-        """A topic's id."""
+        """Create a topic; return its id."""
         topic = CreatableTopic(
             name=name,
             num_partitions=partitions if replicas is None else -1,
@@ -231,7 +232,7 @@ class Deciding:
         return topic.partitions[number]
 
     def propose(self, isr: list[int], name: str = "t", number: int = 0, **other: Any) -> int:
-        """The leader's proposal, against what there is if it is not said; the error code."""
+        """Propose an ISR as the leader, by default at the current epochs; return the error code."""
         topic = self.metadata.topic(name)
         assert topic is not None
         partition = topic.partitions[number]
@@ -255,7 +256,7 @@ class Deciding:
         return answer.topics[0].partitions[0].error_code
 
     def elect_unclean(self, name: str = "t", number: int = 0) -> int:
-        """An operator has any replica lead that lives; the error code."""
+        """Request an unclean election; return the error code."""
         request = ElectLeadersRequest(
             election_type=1,
             topic_partitions=[ElectedTopicPartitions(topic=name, partitions=[number])],
@@ -264,7 +265,7 @@ class Deciding:
         return answer.replica_election_results[0].partition_result[0].error_code
 
     def _damaged(
-        self, places: dict[bytes, list[int]] | None, epoch: int | None
+        self, by_topic: dict[bytes, list[int]] | None, epoch: int | None
     ) -> list[DamagedTopic]:
         def damaged(topic_id: bytes, number: int) -> DamagedPartition:
             known = self.metadata.topics[topic_id].partitions[number].leader_epoch
@@ -274,7 +275,7 @@ class Deciding:
 
         return [
             DamagedTopic(topic_id=topic_id, partitions=[damaged(topic_id, each) for each in own])
-            for topic_id, own in (places or {}).items()
+            for topic_id, own in (by_topic or {}).items()
         ]
 
     def _epoch(self, broker: int, other: dict[str, Any]) -> int:

@@ -53,21 +53,21 @@ TIMEOUTS = Timeouts(
 )
 
 
-def told(value: object) -> str:
-    """A message or an effect in a few words."""
+def describe(value: object) -> str:
+    """Format a message or an effect in a few words."""
     match value:
         case Entry():
             return f"{value.base_offset}@{value.epoch}" + ("!" if value.is_control else "")
         case RaftSnapshotId():
             return f"snapshot {value.end_offset}@{value.epoch}"
         case tuple():
-            return "[" + " ".join(told(each) for each in value) + "]"
+            return "[" + " ".join(describe(each) for each in value) + "]"
         case int() | str() | bytes() | None:
             return str(value)
     if not is_dataclass(value):
         raise AssertionError(value)
     shown = [
-        f"{each.name}={_told_field(each.name, getattr(value, each.name))}"
+        f"{each.name}={_describe_field(each.name, getattr(value, each.name))}"
         for each in fields(value)
         if not any(getattr(value, each.name) is nothing for nothing in (None, False))
         and getattr(value, each.name) not in ((), b"", -1)
@@ -76,13 +76,13 @@ def told(value: object) -> str:
     return " ".join([type(value).__name__, *shown])
 
 
-def _told_field(name: str, value: object) -> str:
-    return ErrorCode(value).name if name == "error_code" else told(value)
+def _describe_field(name: str, value: object) -> str:
+    return ErrorCode(value).name if name == "error_code" else describe(value)
 
 
 @dataclass(slots=True)
 class Mail:
-    """A message that is on its way."""
+    """A message in flight."""
 
     sender: int
     receiver: int
@@ -90,12 +90,12 @@ class Mail:
     content: Request | Response
 
     def __str__(self) -> str:
-        return f"{self.sender} → {self.receiver} {told(self.content)}"
+        return f"{self.sender} → {self.receiver} {describe(self.content)}"
 
 
 @dataclass(slots=True)
 class Member:
-    """A machine, and what is on its disk."""
+    """A Raft machine and its disk."""
 
     raft: Raft
     entries: list[Entry] = field(default_factory=list)
@@ -107,7 +107,7 @@ class Member:
 
 
 class Cluster:
-    """Voters and observers; time, syncs and the mail are the test's."""
+    """Voters and observers; the test controls time, syncs and mail."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class Cluster:
         return self.members[node_id].raft
 
     def restart(self, node_id: int) -> None:
-        """A power cut: what was not synced is gone."""
+        """Restart after a power cut: entries that were not synced are lost."""
         member = self.members[node_id]
         raft = self._raft(node_id, member.state, member.synced)
         self.members[node_id] = Member(raft, list(member.synced), list(member.synced), member.state)
@@ -162,7 +162,7 @@ class Cluster:
         self.perform(node_id, raft.append(payload, count=count, now_ms=self.now_ms))
 
     def sync(self, node_id: int) -> bool:
-        """End the sync that is running; whether there was one."""
+        """Complete the running sync; return whether there was one."""
         member = self.members[node_id]
         flush, member.flushing = member.flushing, None
         if flush is None:
@@ -186,7 +186,7 @@ class Cluster:
             self.perform(mail.receiver, self._answered(raft, mail, content))
 
     def settle(self, *away: int) -> None:
-        """Deliver all mail and end all syncs until nothing moves, but not those of `away`."""
+        """Deliver mail and complete syncs until nothing is pending, except for nodes in `away`."""
         for _ in range(200):
             self.lose(*away)
             if self.mail:
@@ -201,7 +201,7 @@ class Cluster:
         raise AssertionError("the members do not come to rest")
 
     def lose(self, *nodes: int) -> None:
-        """Lose all mail from and to these; whoever waits for an answer is told."""
+        """Lose all mail from and to these nodes, and fail the requests that wait for it."""
         lost = [each for each in self.mail if {each.sender, each.receiver} & set(nodes)]
         self.mail = [each for each in self.mail if each not in lost]
         for each in lost:
@@ -210,7 +210,7 @@ class Cluster:
             self.perform(asker, raft.on_failed(each.request_id, self.now_ms))
 
     def elect(self, node_id: int, *away: int) -> None:
-        """Let a member campaign, and everything settle."""
+        """Let a member campaign, and let the cluster settle."""
         self.tick(node_id, self.now_ms + 3_000)
         self.settle(*away)
         assert self.raft(node_id).is_leader
@@ -281,10 +281,10 @@ class Cluster:
         match effect:
             case Persist():
                 member.state = effect.state
-                self.say(f"{node_id} persists {told(effect.state)}")
+                self.say(f"{node_id} persists {describe(effect.state)}")
             case AppendEntries():
                 member.entries += effect.entries
-                self.say(f"{node_id} appends {told(effect.entries)}")
+                self.say(f"{node_id} appends {describe(effect.entries)}")
             case FlushLog():
                 member.flushing = effect
                 self.say(f"{node_id} syncs up to {effect.end_offset}")
@@ -293,7 +293,7 @@ class Cluster:
                 member.synced = [e for e in member.synced if e.next_offset <= effect.offset]
                 self.say(f"{node_id} cuts off at {effect.offset}")
             case _:
-                self.say(f"{node_id} {told(effect)}")
+                self.say(f"{node_id} {describe(effect)}")
 
     def _perform_on_snapshots(
         self, node_id: int, effect: WriteSnapshot | InstallSnapshot | TrimLog
@@ -304,11 +304,11 @@ class Cluster:
                 start = effect.snapshot.end_offset
                 member.entries = [e for e in member.entries if e.base_offset >= start]
                 member.synced = [e for e in member.synced if e.base_offset >= start]
-                self.say(f"{node_id} begins at {told(effect.snapshot)}")
+                self.say(f"{node_id} begins at {describe(effect.snapshot)}")
             case WriteSnapshot():
                 member.partial = (member.partial if effect.position else b"") + effect.data
             case InstallSnapshot():
-                self.say(f"{node_id} installs {told(effect.snapshot)}")
+                self.say(f"{node_id} installs {describe(effect.snapshot)}")
                 member.snapshots[effect.snapshot] = member.partial
                 member.entries, member.synced = [], []
                 self.perform(node_id, member.raft.on_installed(effect.snapshot, self.now_ms))

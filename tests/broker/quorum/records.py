@@ -1,4 +1,4 @@
-"""Histories of the metadata log: sequences of records of which each fits what came before."""
+"""Random histories of the metadata log, in which each record fits the ones before it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Draw = Callable[[st.SearchStrategy[object]], object]
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[MetadataRecord]:
-    """A log as controllers could have written it."""
+    """Draw a log as controllers could have written it."""
     image = ClusterMetadata()
     records: list[MetadataRecord] = []
     for _ in range(draw(st.integers(0, 40))):

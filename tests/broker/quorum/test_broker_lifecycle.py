@@ -1,4 +1,4 @@
-"""A broker process keeps in touch with the controller, from start to end."""
+"""BrokerLifecycle: registration and heartbeats of a broker process, from start to shutdown."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def running(broker: BrokerLifecycle) -> None:
     assert broker.state is State.RUNNING
 
 
-def test_it_registers_then_catches_up_then_runs(broker: BrokerLifecycle) -> None:
+def test_a_broker_registers_catches_up_and_runs(broker: BrokerLifecycle) -> None:
     assert not broker.may_act(99)
     assert isinstance(sent(broker).request, BrokerRegistrationRequest)
     assert broker.on_tick(0, 0) is None
@@ -76,7 +76,7 @@ def test_it_registers_then_catches_up_then_runs(broker: BrokerLifecycle) -> None
     assert broker.next_deadline_ms() == 300 + INTERVAL_MS
 
 
-def test_it_tries_again_until_it_is_taken(broker: BrokerLifecycle) -> None:
+def test_a_refused_or_lost_registration_is_retried(broker: BrokerLifecycle) -> None:
     refused = BrokerRegistrationResponse(error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION)
     code = broker.on_registered(refused, sent(broker).number, 0)
     assert code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
@@ -86,7 +86,7 @@ def test_it_tries_again_until_it_is_taken(broker: BrokerLifecycle) -> None:
     assert isinstance(sent(broker, registered_at).request, BrokerRegistrationRequest)
 
 
-def test_an_answer_that_comes_too_late_does_not_count(broker: BrokerLifecycle) -> None:
+def test_a_late_registration_response_is_ignored(broker: BrokerLifecycle) -> None:
     first = sent(broker)
     second = sent(broker, REQUEST_MS)
     assert second.number != first.number
@@ -97,14 +97,14 @@ def test_an_answer_that_comes_too_late_does_not_count(broker: BrokerLifecycle) -
     assert broker.epoch == 8
 
 
-def test_one_that_was_fenced_recovers(broker: BrokerLifecycle) -> None:
+def test_a_fenced_broker_starts_to_recover(broker: BrokerLifecycle) -> None:
     running(broker)
     fenced = BrokerHeartbeatResponse(is_fenced=True, is_caught_up=True)
     broker.on_heard(fenced, sent(broker, INTERVAL_MS).number, INTERVAL_MS)
     assert broker.state is State.RECOVERING
 
 
-def test_one_that_the_controller_does_not_know_registers_anew(broker: BrokerLifecycle) -> None:
+def test_a_stale_broker_epoch_leads_to_a_new_registration(broker: BrokerLifecycle) -> None:
     running(broker)
     stale = BrokerHeartbeatResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
     code = broker.on_heard(stale, sent(broker, INTERVAL_MS).number, INTERVAL_MS)
@@ -114,7 +114,7 @@ def test_one_that_the_controller_does_not_know_registers_anew(broker: BrokerLife
     assert isinstance(again.request, BrokerRegistrationRequest)
 
 
-def test_another_controller_is_asked_if_one_does_not_decide(broker: BrokerLifecycle) -> None:
+def test_a_heartbeat_is_retried_after_not_controller(broker: BrokerLifecycle) -> None:
     running(broker)
     other = BrokerHeartbeatResponse(error_code=ErrorCode.NOT_CONTROLLER)
     broker.on_heard(other, sent(broker, INTERVAL_MS).number, INTERVAL_MS)
@@ -122,18 +122,18 @@ def test_another_controller_is_asked_if_one_does_not_decide(broker: BrokerLifecy
     assert broker.next_deadline_ms() == INTERVAL_MS + RETRY_MS
 
 
-def test_while_its_disk_is_full_it_asks_for_others_to_lead(broker: BrokerLifecycle) -> None:
+def test_a_broker_with_a_full_disk_asks_to_be_fenced(broker: BrokerLifecycle) -> None:
     running(broker)
     for is_full in (True, False):
         broker.is_full = is_full
-        broker.on_damage({})  # Whatever there is to say is said at once.
+        broker.on_damage({})  # a report is sent at once
         send = sent(broker, INTERVAL_MS)
         assert isinstance(send.request, BrokerHeartbeatRequest)
         assert send.request.want_fence is is_full
         broker.on_heard(BrokerHeartbeatResponse(is_fenced=is_full), send.number, INTERVAL_MS)
 
 
-def test_damage_is_reported_until_it_has_been_heard(broker: BrokerLifecycle) -> None:
+def test_damage_is_reported_until_it_is_acknowledged(broker: BrokerLifecycle) -> None:
     running(broker)
     topic = bytes(16)
     broker.on_damage({(topic, 2): 5, (topic, 1): 4})
@@ -149,7 +149,7 @@ def test_damage_is_reported_until_it_has_been_heard(broker: BrokerLifecycle) -> 
     assert third.request.damaged == damaged({1: 6, 3: 1})
 
 
-def test_a_registration_under_way_stays_as_it_was_sent(broker: BrokerLifecycle) -> None:
+def test_new_damage_does_not_change_a_sent_registration(broker: BrokerLifecycle) -> None:
     first = sent(broker)
     broker.on_damage({(bytes(16), 0): 3})
     second = sent(broker, REQUEST_MS)
@@ -157,7 +157,7 @@ def test_a_registration_under_way_stays_as_it_was_sent(broker: BrokerLifecycle) 
     assert first.request.damaged == []
 
 
-def test_it_leaves_when_it_may(broker: BrokerLifecycle) -> None:
+def test_a_broker_stops_once_the_controller_allows_it(broker: BrokerLifecycle) -> None:
     running(broker)
     broker.on_stop(100)
     asked = sent(broker, 100)
@@ -173,7 +173,7 @@ def test_it_leaves_when_it_may(broker: BrokerLifecycle) -> None:
     assert broker.on_tick(10_000, 0) is None
 
 
-def test_it_does_not_wait_for_ever_to_leave(broker: BrokerLifecycle) -> None:
+def test_a_broker_stops_after_a_timeout_without_permission(broker: BrokerLifecycle) -> None:
     running(broker)
     broker.on_stop(100)
     broker.on_stop(200)
@@ -182,6 +182,6 @@ def test_it_does_not_wait_for_ever_to_leave(broker: BrokerLifecycle) -> None:
     assert broker.state is State.NOT_RUNNING
 
 
-def test_one_that_was_never_registered_just_goes(broker: BrokerLifecycle) -> None:
+def test_an_unregistered_broker_stops_at_once(broker: BrokerLifecycle) -> None:
     broker.on_stop(0)
     assert (broker.state, broker.epoch) == (State.NOT_RUNNING, NO_EPOCH)

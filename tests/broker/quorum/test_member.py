@@ -60,10 +60,10 @@ def value_of(member: QuorumMember) -> str | None:
     return member.metadata.config(4, "").get("log.segment.bytes")
 
 
-# ---- alone ----
+# ---- a single voter ----
 
 
-def test_alone_it_answers_at_once_and_remembers() -> None:
+def test_a_single_voter_answers_at_once_and_keeps_its_decisions() -> None:
     files = MemoryFiles()
     member = sole(files)
     assert (member.is_active, member.controller_id) == (True, 1)
@@ -76,7 +76,7 @@ def test_alone_it_answers_at_once_and_remembers() -> None:
     assert again.epoch == member.epoch + 1
 
 
-def test_watchers_hear_before_the_answer_leaves() -> None:
+def test_watchers_are_called_before_the_response_is_sent() -> None:
     member = sole(MemoryFiles())
     heard: list[MetadataChange] = []
     member.watch(heard.extend)
@@ -84,7 +84,7 @@ def test_watchers_hear_before_the_answer_leaves() -> None:
     assert heard == [ConfigChanged(4, "", "log.segment.bytes", "1000000")]
 
 
-def test_alone_it_begins_with_a_snapshot() -> None:
+def test_a_single_voter_restarts_from_its_snapshot() -> None:
     files = MemoryFiles()
     member = sole(files)
     member.submit(setting("1000000"), 1)
@@ -97,7 +97,7 @@ def test_alone_it_begins_with_a_snapshot() -> None:
     assert f"{member.applied_offset - 1:020d}.log" in files.list(f"data/{FOLDER}")
 
 
-def test_a_disk_that_refuses_ends_it() -> None:
+def test_a_failed_sync_stops_a_single_voter() -> None:
     files = MemoryFiles()
     member = sole(files)
     files.fail_next_sync(errno.EIO)
@@ -108,7 +108,7 @@ def test_a_disk_that_refuses_ends_it() -> None:
 
 
 @pytest.mark.parametrize("taken_bytes", [0, 30])
-def test_alone_a_full_disk_refuses_what_was_asked_and_nothing_else(taken_bytes: int) -> None:
+def test_a_full_disk_fails_only_the_current_request(taken_bytes: int) -> None:
     files = MemoryFiles()
     member = sole(files)
     member.submit(setting("1000000"), 1)
@@ -124,7 +124,7 @@ def test_alone_a_full_disk_refuses_what_was_asked_and_nothing_else(taken_bytes: 
     assert value_of(sole(files)) == "3000000"
 
 
-def test_alone_it_goes_on_by_itself_when_the_disk_has_room_again() -> None:
+def test_a_single_voter_resumes_when_its_disk_has_room_again() -> None:
     files, clock = MemoryFiles(), ManualClock()
     member = sole(files, clock)
     files.fail_next_write()
@@ -140,7 +140,7 @@ def test_alone_it_goes_on_by_itself_when_the_disk_has_room_again() -> None:
     assert member.is_active
 
 
-def test_a_snapshot_is_written_after_a_time_if_there_is_anything_new() -> None:
+def test_a_snapshot_is_written_at_intervals_if_there_are_new_records() -> None:
     files, clock = MemoryFiles(), ManualClock(wall_ms=1_700_000_000_000)
     member = sole(files, clock, snapshot_interval_ms=60_000)
     member.submit(setting("1000000"), 1)
@@ -168,7 +168,7 @@ def test_a_snapshot_is_written_after_a_time_if_there_is_anything_new() -> None:
 
 
 class JumpingClock(ManualClock):
-    """One whose wall clock somebody sets."""
+    """A clock whose wall time jumps by `off_ms`."""
 
     off_ms = 0
 
@@ -178,7 +178,9 @@ class JumpingClock(ManualClock):
 
 @pytest.mark.parametrize("written_ms", [-YEAR_MS, 0, YEAR_MS])
 @pytest.mark.parametrize("looked_ms", [-YEAR_MS, 0, YEAR_MS])
-def test_a_snapshot_minds_no_wall_clock_that_jumps(written_ms: int, looked_ms: int) -> None:
+def test_the_snapshot_interval_ignores_jumps_of_the_wall_clock(
+    written_ms: int, looked_ms: int
+) -> None:
     files, clock = MemoryFiles(), JumpingClock(wall_ms=1_700_000_000_000)
     member = sole(files, clock, snapshot_interval_ms=60_000)
 
@@ -201,7 +203,7 @@ def test_a_snapshot_minds_no_wall_clock_that_jumps(written_ms: int, looked_ms: i
         assert max(snapshots()) > max(before, default="")
 
 
-def test_a_snapshot_for_which_there_is_no_room_is_tried_again() -> None:
+def test_a_snapshot_is_retried_after_a_full_disk() -> None:
     files, clock = MemoryFiles(), ManualClock()
     member = sole(files, clock)
     member.submit(setting("1000000"), 1)
@@ -213,7 +215,7 @@ def test_a_snapshot_for_which_there_is_no_room_is_tried_again() -> None:
     assert len([name for name in files.list(f"data/{FOLDER}") if "checkpoint" in name]) == 1
 
 
-def test_alone_nobody_has_what_is_damaged() -> None:
+def test_a_single_voter_with_a_damaged_log_does_not_start() -> None:
     files = MemoryFiles()
     sole(files).close()
     path = f"data/{FOLDER}/{0:020d}.log"
@@ -228,7 +230,7 @@ def test_a_request_of_another_cluster_is_refused() -> None:
         sole(MemoryFiles()).handle(VoteRequest(cluster_id="x"))
 
 
-# ---- together ----
+# ---- three voters ----
 
 Story = Callable[[Cluster], Awaitable[None]]
 
@@ -245,7 +247,7 @@ def lived(story: Story, **options: object) -> None:
     assert live(life, 1).errors == ()
 
 
-def test_three_elect_one_and_all_know_what_it_decides() -> None:
+def test_three_voters_elect_a_leader_and_replicate_its_decisions() -> None:
     async def story(cluster: Cluster) -> None:
         leader = await cluster.elected()
         assert await cluster.put("log.segment.bytes", "1000000")
@@ -258,7 +260,7 @@ def test_three_elect_one_and_all_know_what_it_decides() -> None:
 
 
 @pytest.mark.parametrize("power", [False, True])
-def test_another_leads_when_the_leader_is_gone(power: bool) -> None:
+def test_another_voter_leads_after_the_leader_is_killed(power: bool) -> None:
     async def story(cluster: Cluster) -> None:
         leader = await cluster.elected()
         assert await cluster.put("log.segment.bytes", "1000000")
@@ -274,7 +276,7 @@ def test_another_leads_when_the_leader_is_gone(power: bool) -> None:
     lived(story)
 
 
-def test_who_leaves_in_good_order_is_not_waited_for() -> None:
+def test_a_clean_stop_of_the_leader_elects_another_at_once() -> None:
     async def story(cluster: Cluster) -> None:
         leader = await cluster.elected()
         await cluster.agreed(leader.applied_offset)
@@ -299,7 +301,7 @@ def test_only_the_active_controller_decides() -> None:
     lived(story)
 
 
-def test_nothing_is_answered_without_a_majority() -> None:
+def test_a_leader_without_a_majority_commits_nothing() -> None:
     async def story(cluster: Cluster) -> None:
         leader = await cluster.elected()
         await cluster.agreed(leader.applied_offset)
@@ -321,7 +323,7 @@ def test_nothing_is_answered_without_a_majority() -> None:
     lived(story)
 
 
-def test_who_was_away_for_long_is_sent_a_snapshot() -> None:
+def test_a_voter_that_lags_behind_receives_a_snapshot() -> None:
     async def story(cluster: Cluster) -> None:
         leader = await cluster.elected()
         await cluster.agreed(leader.applied_offset)
@@ -340,7 +342,7 @@ def test_who_was_away_for_long_is_sent_a_snapshot() -> None:
         await asyncio.sleep(0.1)
         cluster.cut.clear()
         await cluster.agreed(leader.applied_offset)
-        assert behind.metadata is image, "whoever holds it sees what is new"
+        assert behind.metadata is image, "holders of the image see the changes"
         assert value_of(behind) == "1000029"
         assert ConfigChanged(4, "", "log.segment.bytes", "1000029") in heard
         assert behind.metadata.digest() == leader.metadata.digest()
@@ -348,7 +350,7 @@ def test_who_was_away_for_long_is_sent_a_snapshot() -> None:
     lived(story)
 
 
-def test_a_voter_with_a_new_disk_is_let_in_again() -> None:
+def test_a_voter_with_a_new_disk_rejoins() -> None:
     async def story(cluster: Cluster) -> None:
         leader = await cluster.elected()
         assert await cluster.put("log.segment.bytes", "1000000")
@@ -364,7 +366,7 @@ def test_a_voter_with_a_new_disk_is_let_in_again() -> None:
     lived(story)
 
 
-def test_a_voter_with_a_damaged_log_is_let_in_again() -> None:
+def test_a_voter_with_a_damaged_log_rejoins() -> None:
     async def story(cluster: Cluster) -> None:
         leader = await cluster.elected()
         assert await cluster.put("log.segment.bytes", "1000000")
@@ -382,7 +384,7 @@ def test_a_voter_with_a_damaged_log_is_let_in_again() -> None:
     lived(story)
 
 
-def test_a_full_disk_ends_nothing() -> None:
+def test_the_quorum_recovers_from_full_disks() -> None:
     async def story(cluster: Cluster) -> None:
         leader = await cluster.elected()
         await cluster.agreed(leader.applied_offset)
@@ -398,7 +400,7 @@ def test_a_full_disk_ends_nothing() -> None:
     lived(story)
 
 
-def test_a_disk_that_refuses_ends_the_node_alone() -> None:
+def test_a_failed_sync_stops_only_its_own_node() -> None:
     async def story(cluster: Cluster) -> None:
         leader = await cluster.elected()
         await cluster.agreed(leader.applied_offset)

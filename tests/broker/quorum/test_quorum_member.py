@@ -1,4 +1,4 @@
-"""The active controller: what becomes of what it has decided and can't write down."""
+"""ActiveController: decisions that cannot be written to the metadata log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REFUSALS = [
 
 
 class RefusingLog:
-    """The end of a metadata log that takes what it is given at once, unless it `refuses`."""
+    """The end of a metadata log that applies writes at once, unless it `refuses`."""
 
     def __init__(self, cluster: Deciding) -> None:
         self.cluster = cluster
@@ -46,7 +46,7 @@ class RefusingLog:
 
 
 class Node:
-    """A node that leads the quorum, with brokers 1 and 2, of which nothing more is heard."""
+    """A node that leads the quorum, and brokers 1 and 2, which have fallen silent."""
 
     def __init__(self) -> None:
         self.cluster = Deciding()
@@ -69,11 +69,11 @@ class Node:
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda each: type(each).__name__)
-def test_what_is_due_and_can_not_be_written_is_tried_again_later(refusal: StreamlogError) -> None:
+def test_a_due_decision_that_cannot_be_written_is_retried(refusal: StreamlogError) -> None:
     node = Node()
     node.log.refuses = refusal
     node.go_to_deadline()
-    assert node.log.tried == 1, "it does not try for as long as it is refused"
+    assert node.log.tried == 1, "a refusal is not retried at once"
     node.controller.proceed()
     assert node.log.tried == 1
     assert node.controller.next_deadline_ms() == node.clock.now_ms() + RETRY_MS
@@ -84,7 +84,7 @@ def test_what_is_due_and_can_not_be_written_is_tried_again_later(refusal: Stream
     assert node.fenced() == {1, 2}
 
 
-def test_who_asks_meanwhile_is_answered_at_once() -> None:
+def test_requests_are_answered_at_once_while_a_decision_waits() -> None:
     node = Node()
     node.log.refuses = REFUSALS[0]
     node.go_to_deadline()
@@ -96,7 +96,7 @@ def test_who_asks_meanwhile_is_answered_at_once() -> None:
     assert isinstance(node.controller.submit(create, 7, None).result, CreateTopicsResponse)
 
 
-def test_a_new_epoch_does_not_wait_for_what_an_earlier_one_could_not_write() -> None:
+def test_a_new_epoch_does_not_wait_for_the_retry_of_an_earlier_one() -> None:
     node = Node()
     node.log.refuses = REFUSALS[0]
     node.go_to_deadline()

@@ -1,7 +1,7 @@
-"""Scenarios and what comes of them, as text: `traces/*.txt`.
+"""Raft scenarios and their effects, as text: `traces/*.txt`.
 
-A line that begins with `>` is a command, what follows is everything that happened. With
-STREAMLOG_REWRITE_TRACES=1 the files are written anew, to be reviewed as a difference.
+A line that begins with `>` is a command; the lines after it are all that happened. With
+STREAMLOG_REWRITE_TRACES=1 the files are written again, to be reviewed as a diff.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def play(text: str) -> str:
 
 
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.stem)
-def test_what_happens_is_what_was_reviewed(path: Path) -> None:
+def test_each_trace_matches_its_reviewed_text(path: Path) -> None:
     text = path.read_text()
     played = play(text)
     if os.environ.get("STREAMLOG_REWRITE_TRACES"):

@@ -1,4 +1,4 @@
-"""Topics are made, deleted and given more partitions."""
+"""Topics are created, deleted and given more partitions."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def topic(name: str = "t", count: int = -1, copies: int = -1, **configs: str) ->
     )
 
 
-def test_a_topic_is_spread_over_the_brokers(three: Deciding) -> None:
+def test_partitions_and_leaders_are_spread_over_the_brokers(three: Deciding) -> None:
     three.create(partitions=6)
     partitions = [three.partition("t", number) for number in range(6)]
     assert all(sorted(each.replicas) == [1, 2, 3] for each in partitions)
@@ -64,7 +64,7 @@ def test_a_topic_is_spread_over_the_brokers(three: Deciding) -> None:
     assert all(each.directory(1) == three.realm.directory(1) for each in partitions)
 
 
-def test_replicas_are_as_many_as_are_asked_for_or_usual(three: Deciding) -> None:
+def test_the_replication_factor_is_the_requested_or_the_default_one(three: Deciding) -> None:
     answer = create(three, topic("a", copies=2), topic("b"))
     assert [each.replication_factor for each in answer.topics] == [2, 3]
     assert answer.topics[1].num_partitions == three.realm.config.num_partitions
@@ -76,7 +76,7 @@ def test_replicas_are_as_many_as_are_asked_for_or_usual(three: Deciding) -> None
     assert create(set_up, topic()).topics[0].replication_factor == 2
 
 
-def test_dead_brokers_hold_partitions_only_if_they_are_needed(three: Deciding) -> None:
+def test_fenced_brokers_hold_partitions_only_if_needed(three: Deciding) -> None:
     three.heartbeat(2, want_fence=True)
     create(three, topic("a", 3, 2), topic("b", 1, 3))
     assert all(2 not in three.partition("a", number).replicas for number in range(3))
@@ -86,7 +86,7 @@ def test_dead_brokers_hold_partitions_only_if_they_are_needed(three: Deciding) -
     assert partition.leader in (1, 3)
 
 
-def test_a_broker_that_is_away_counts_for_the_usual_number_of_copies(three: Deciding) -> None:
+def test_absent_brokers_count_for_the_default_replication_factor(three: Deciding) -> None:
     three.heartbeat(2, want_fence=True)
     assert create(three, topic("a")).topics[0].replication_factor == 3
     three.heartbeat(2)
@@ -94,7 +94,7 @@ def test_a_broker_that_is_away_counts_for_the_usual_number_of_copies(three: Deci
     assert create(three, topic("b")).topics[0].replication_factor == 3
 
 
-def test_an_internal_topic_waits_for_the_voters_that_are_to_come() -> None:
+def test_an_internal_topic_waits_for_the_brokers_of_all_voters() -> None:
     voters = {"controller.quorum.voters": "1@a:1,2@b:1,3@c:1"}
     cluster = Deciding(config=BrokerConfig().override(voters), node_id=1)
     cluster.start(1, 2)
@@ -105,7 +105,7 @@ def test_an_internal_topic_waits_for_the_voters_that_are_to_come() -> None:
     assert create(cluster, topic(INTERNAL)).topics[0].replication_factor == 3
 
 
-def test_where_nobody_lives_nothing_is_made() -> None:
+def test_no_topic_is_created_without_an_active_broker() -> None:
     cluster = Deciding()
     assert create(cluster, topic()).topics[0].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
     cluster.register(1)
@@ -123,7 +123,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("asked", "code"), REFUSED.values(), ids=REFUSED)
-def test_what_is_no_topic_is_refused(three: Deciding, asked: CreatableTopic, code: int) -> None:
+def test_an_invalid_topic_is_refused(three: Deciding, asked: CreatableTopic, code: int) -> None:
     written = len(three.log)
     refused, made = create(three, asked, topic("good")).topics
     assert refused.error_code == code
@@ -133,38 +133,40 @@ def test_what_is_no_topic_is_refused(three: Deciding, asked: CreatableTopic, cod
     assert three.metadata.topic_names() == ["good"]
 
 
-def test_a_topic_is_made_once(three: Deciding) -> None:
+def test_a_topic_is_created_only_once(three: Deciding) -> None:
     twice = create(three, topic(), topic()).topics
     assert [each.error_code for each in twice] == [ErrorCode.INVALID_REQUEST] * 2
     three.create()
     assert create(three, topic()).topics[0].error_code == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
-def test_nothing_is_made_to_find_out_whether_it_could_be(three: Deciding) -> None:
+def test_validate_only_creates_nothing(three: Deciding) -> None:
     written = len(three.log)
     found = create(three, topic(count=2), validate_only=True).topics[0]
     assert (found.error_code, found.num_partitions, found.topic_id) == (0, 2, ZERO_UUID)
     assert len(three.log) == written
 
 
-def test_settings_are_told_with_where_they_are_from(three: Deciding) -> None:
+def test_a_created_topic_reports_settings_and_their_sources(three: Deciding) -> None:
     answer = create(three, topic(retention_ms="7")).topics[0]
     assert three.metadata.config(TOPIC_RESOURCE, "t") == {"retention.ms": "7"}
-    told = {each.name: (each.value, each.config_source) for each in answer.configs or ()}
-    assert told["retention.ms"] == ("7", SettingSource.TOPIC)
-    assert told["segment.bytes"][1] == SettingSource.DEFAULT
+    shown = {each.name: (each.value, each.config_source) for each in answer.configs or ()}
+    assert shown["retention.ms"] == ("7", SettingSource.TOPIC)
+    assert shown["segment.bytes"][1] == SettingSource.DEFAULT
 
 
 ASSIGNED = {
     "a broker that is not there": [[1, 9]],
     "a broker twice": [[1, 1]],
-    "nobody": [[]],
+    "no broker": [[]],
     "several numbers of replicas": [[1], [2, 3]],
 }
 
 
 @pytest.mark.parametrize("replicas", ASSIGNED.values(), ids=ASSIGNED)
-def test_replicas_that_cannot_be_meant(three: Deciding, replicas: list[list[int]]) -> None:
+def test_an_invalid_replica_assignment_is_refused(
+    three: Deciding, replicas: list[list[int]]
+) -> None:
     asked = topic()
     asked.assignments = [
         CreatableReplicaAssignment(partition_index=number, broker_ids=each)
@@ -211,7 +213,7 @@ def more(three: Deciding, count: int, *assigned: list[int], name: str = "t") -> 
     return three.ask(request, CreatePartitionsResponse).results[0].error_code
 
 
-def test_partitions_are_added_as_if_they_had_been_placed_with_the_others(three: Deciding) -> None:
+def test_added_partitions_continue_the_spread_of_the_topic(three: Deciding) -> None:
     three.create(partitions=2, copies=2)
     assert more(three, 6) == 0
     leaders = [three.partition("t", number).leader for number in range(6)]
@@ -219,7 +221,7 @@ def test_partitions_are_added_as_if_they_had_been_placed_with_the_others(three: 
     assert all(len(three.partition("t", number).replicas) == 2 for number in range(6))
 
 
-def test_partitions_that_cannot_be_added(three: Deciding) -> None:
+def test_invalid_partition_additions_are_refused(three: Deciding) -> None:
     three.create(partitions=2, copies=2)
     three.create(INTERNAL)
     assert more(three, 2) == ErrorCode.INVALID_PARTITIONS

@@ -1,4 +1,4 @@
-"""One voter becomes three: what there was is there, at every step, and whoever starts too early."""
+"""One voter becomes three: nothing is lost at any step, even if a node starts too early."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from tests.broker.storage.log.test_swap import Killed, MortalFiles
 HOMES = {1: "data", 2: "broker-2", 3: "broker-3"}
 FIVE = {number: f"broker-{number}" for number in (1, 2, 3, 4, 5)}
 LONG_S = 60.0
-"""Any election is over by then."""
+"""Longer than any election takes, in seconds."""
 
 
 def sole(files: MemoryFiles) -> QuorumMember:
@@ -54,7 +54,7 @@ def sole(files: MemoryFiles) -> QuorumMember:
 
 
 def alone(value: str = "1000000", *, has_snapshot: bool = True) -> MemoryFiles:
-    """The disk of a voter that was alone, and is stopped."""
+    """Return the disk of a stopped single voter."""
     files = MemoryFiles()
     format_directory("data", node_id=1, cluster_id="cluster", files=files)
     member = sole(files)
@@ -80,7 +80,7 @@ def grow(files: Files, homes: Mapping[int, str] = HOMES) -> None:
 
 
 def carried(files: MemoryFiles, home: str) -> MemoryFiles:
-    """A machine of its own, and what was taken there."""
+    """Return the disk of a new machine with a copy of the directory `home`."""
     machine = MemoryFiles()
     for folder in ("", f"/{FOLDER}"):
         make_durable_directory(machine, f"data{folder}")
@@ -92,7 +92,7 @@ def carried(files: MemoryFiles, home: str) -> MemoryFiles:
 
 
 def rejoining(files: MemoryFiles, homes: Mapping[int, str] = HOMES) -> dict[int, bool]:
-    """Of the directories that are there, whether their nodes do not vote yet."""
+    """Return, for each existing directory but the first, whether its node has yet to rejoin."""
     found = {}
     for number, home in homes.items():
         if number != 1 and home in files.list(""):
@@ -107,7 +107,7 @@ def rejoining(files: MemoryFiles, homes: Mapping[int, str] = HOMES) -> dict[int,
 
 
 def check_copies(files: MemoryFiles) -> None:
-    """That all have the same snapshot and the same entries behind it."""
+    """Check that all three have one snapshot and identical entries after it."""
     first, *others = (QuorumFiles(files, HOMES[number]) for number in (1, 2, 3))
     assert first.log.end_offset > first.snapshot.end_offset
     entries = first.log.read(first.log.start_offset, max_bytes=1 << 30)
@@ -120,7 +120,7 @@ def check_copies(files: MemoryFiles) -> None:
 
 
 def lived(story: Callable[[Cluster], Awaitable[None]]) -> None:
-    """Three machines that are off; what is to be on their disks the story says."""
+    """Run a story with three machines that are off; the story fills their disks."""
 
     async def life(loop: SimulatedLoop) -> None:
         cluster = Cluster(loop)
@@ -138,10 +138,10 @@ def placed(cluster: Cluster, files: MemoryFiles) -> None:
         cluster.nodes[number].files = carried(files, HOMES[number])
 
 
-# ---- what comes of it ----
+# ---- the grown quorum ----
 
 
-def test_three_go_on_where_one_was_and_any_of_them_may_be_lost() -> None:
+def test_three_voters_continue_the_log_and_survive_the_loss_of_one() -> None:
     async def story(cluster: Cluster) -> None:
         files = alone()
         grow(files)
@@ -161,7 +161,7 @@ def test_three_go_on_where_one_was_and_any_of_them_may_be_lost() -> None:
     lived(story)
 
 
-def test_new_ones_decide_nothing_without_the_one_there_was() -> None:
+def test_new_voters_decide_nothing_without_the_original_one() -> None:
     async def story(cluster: Cluster) -> None:
         files = alone()
         grow(files)
@@ -177,8 +177,8 @@ def test_new_ones_decide_nothing_without_the_one_there_was() -> None:
     lived(story)
 
 
-def test_who_is_started_before_it_is_done_takes_nothing_away() -> None:
-    """The one there was goes on alone; new ones hear of it, and still decide nothing."""
+def test_a_voter_started_too_early_loses_nothing() -> None:
+    """The original voter continues alone; the new ones fetch from it and decide nothing."""
 
     async def story(cluster: Cluster) -> None:
         files = alone()
@@ -208,7 +208,7 @@ def test_who_is_started_before_it_is_done_takes_nothing_away() -> None:
     lived(story)
 
 
-def test_a_broker_that_does_not_vote_goes_along() -> None:
+def test_a_broker_that_does_not_vote_follows_the_growth() -> None:
     async def life(loop: SimulatedLoop) -> None:
         cluster = Cluster(loop, observers=(4,))
         files = alone()
@@ -234,7 +234,7 @@ def test_a_broker_that_does_not_vote_goes_along() -> None:
     assert live(life, 1).errors == ()
 
 
-def test_of_five_two_vote_at_once() -> None:
+def test_growth_to_five_lets_two_new_voters_vote_at_once() -> None:
     files = alone()
     grow(files, FIVE)
     assert rejoining(files, FIVE) == {2: False, 3: False, 4: True, 5: True}
@@ -242,12 +242,12 @@ def test_of_five_two_vote_at_once() -> None:
         assert growth.first == (1, 2, 3)
 
 
-# ---- cut off ----
+# ---- interruptions ----
 
 
 @pytest.mark.parametrize("has_snapshot", [True, False], ids=["snapshot", "log alone"])
 @pytest.mark.parametrize("keep_bytes", [None, 0, 50], ids=["kill", "power cut", "torn"])
-def test_at_every_step_there_is_one_or_there_are_three(
+def test_an_interruption_at_any_step_leaves_one_or_three_voters(
     keep_bytes: int | None, has_snapshot: bool
 ) -> None:
     done_at: set[bool] = set()
@@ -279,7 +279,7 @@ def test_at_every_step_there_is_one_or_there_are_three(
     assert done_at == ({False, True} if keep_bytes is None else {False}), "its last step is a sync"
 
 
-def test_what_was_made_before_is_kept() -> None:
+def test_directories_from_an_earlier_attempt_are_kept() -> None:
     files = alone()
     with opened(files) as growth:
         growth.make_newcomers()
@@ -289,7 +289,7 @@ def test_what_was_made_before_is_kept() -> None:
     assert not any(name.endswith(PARTIAL_SUFFIX) for name in files.list(""))
 
 
-def test_a_disk_that_refuses_is_told() -> None:
+def test_a_failed_sync_is_raised_and_leaves_the_single_voter_intact() -> None:
     files = alone()
     with opened(files) as growth:
         files.fail_next_sync(errno.EIO)
@@ -298,7 +298,7 @@ def test_a_disk_that_refuses_is_told() -> None:
     assert value_of(sole(files)) == "1000000"
 
 
-# ---- what is refused ----
+# ---- refusals ----
 
 
 @pytest.mark.parametrize(
@@ -311,14 +311,14 @@ def test_a_disk_that_refuses_is_told() -> None:
     ],
     ids=range(4),
 )
-def test_voters_that_make_no_sense_are_refused(homes: dict[int, str], message: str) -> None:
+def test_invalid_voter_sets_are_refused(homes: dict[int, str], message: str) -> None:
     files = alone()
     with pytest.raises(UsageError, match=message):
         opened(files, homes)
     assert value_of(sole(files)) == "1000000"
 
 
-def test_it_is_for_one_that_is_alone() -> None:
+def test_only_a_single_voter_can_grow() -> None:
     files = alone()
     grow(files)
     with pytest.raises(UsageError, match="is that of nodes 1, 2, 3: only that of a voter that is"):
@@ -327,7 +327,7 @@ def test_it_is_for_one_that_is_alone() -> None:
         sole(files)
 
 
-def test_it_is_for_one_that_is_stopped() -> None:
+def test_a_running_voter_cannot_grow() -> None:
     files = alone()
     lock = files.lock(f"data/{LOCK}")
     assert lock is not None
@@ -337,7 +337,7 @@ def test_it_is_for_one_that_is_stopped() -> None:
     grow(files)
 
 
-def test_it_is_for_one_that_has_begun() -> None:
+def test_a_voter_that_never_started_cannot_grow() -> None:
     files = MemoryFiles()
     with pytest.raises(LogDirectoryLost, match="data is not the data directory"):
         opened(files)
@@ -347,7 +347,7 @@ def test_it_is_for_one_that_has_begun() -> None:
 
 
 @pytest.mark.parametrize("what", ["file", "empty", "other cluster", "other voters"])
-def test_what_is_there_already_is_left_alone(what: str) -> None:
+def test_an_existing_directory_is_not_overwritten(what: str) -> None:
     files = alone()
     home = HOMES[3]
     if what == "file":
@@ -367,7 +367,7 @@ def test_what_is_there_already_is_left_alone(what: str) -> None:
     assert value_of(sole(files)) == "1000000"
 
 
-def test_brokers_of_the_cluster_stay_brokers() -> None:
+def test_a_broker_of_the_cluster_cannot_become_a_voter() -> None:
     files = alone()
     member = sole(files)
     member.write([encode_record(RegisterBrokerRecord(broker_id=2, broker_epoch=-1))])
@@ -387,7 +387,9 @@ def test_brokers_of_the_cluster_stay_brokers() -> None:
     ],
     ids=["observer", "of others", "made a voter", "voter"],
 )
-def test_who_does_not_vote_goes_along(node_id: int, voters: tuple[int, ...], is_let: bool) -> None:
+def test_only_an_observer_accepts_a_grown_voter_set(
+    node_id: int, voters: tuple[int, ...], is_let: bool
+) -> None:
     quorum = QuorumFiles(MemoryFiles(), "data")
     quorum.belong_to((1,), node_id)
     try:

@@ -1,4 +1,4 @@
-"""Brokers register, live, fall silent and leave."""
+"""Brokers register, send heartbeats, fall silent and leave."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def three() -> Deciding:
     return cluster
 
 
-def test_a_broker_is_fenced_until_it_knows_of_its_own_registration() -> None:
+def test_a_broker_is_fenced_until_it_has_applied_its_registration() -> None:
     cluster = Deciding()
     epoch = cluster.register(1).broker_epoch
     assert epoch == cluster.metadata.offset
@@ -33,7 +33,7 @@ def test_a_broker_is_fenced_until_it_knows_of_its_own_registration() -> None:
     assert (late.is_fenced, late.is_caught_up) == (False, True)
 
 
-def test_a_registration_whose_answer_was_lost_is_the_same_one() -> None:
+def test_a_repeated_registration_keeps_its_epoch() -> None:
     cluster = Deciding()
     first = cluster.register(1)
     cluster.incarnations[1] -= 1
@@ -49,14 +49,14 @@ def test_a_broker_of_another_cluster_is_refused() -> None:
     assert cluster.metadata.brokers == {}
 
 
-def test_an_id_that_is_taken_is_refused_until_its_owner_has_been_silent(three: Deciding) -> None:
+def test_a_broker_id_in_use_is_refused_until_its_session_expires(three: Deciding) -> None:
     taken = three.register(1, directory=1)
     assert taken.error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
     three.silence(1)
     assert three.register(1, directory=1).error_code == 0
 
 
-def test_a_process_with_the_same_directory_follows_a_dead_one_at_once(three: Deciding) -> None:
+def test_a_restart_on_its_own_directory_registers_at_once(three: Deciding) -> None:
     before = three.metadata.brokers[1].epoch
     assert three.register(1).broker_epoch > before
 
@@ -82,7 +82,7 @@ def test_silent_brokers_are_fenced_one_by_one(three: Deciding) -> None:
     assert three.controller.on_tick(three.now_ms) is None
 
 
-def test_a_controller_that_takes_over_waits_for_a_whole_session(three: Deciding) -> None:
+def test_a_new_controller_waits_a_whole_session_before_fencing(three: Deciding) -> None:
     three.now_ms += three.realm.cluster.session_timeout_ms
     three.take_over()
     assert three.tick(three.realm.cluster.session_timeout_ms) == []
@@ -90,14 +90,14 @@ def test_a_controller_that_takes_over_waits_for_a_whole_session(three: Deciding)
     assert three.tick(1) != []
 
 
-def test_a_heartbeat_of_a_process_that_is_no_more_is_stale(three: Deciding) -> None:
+def test_a_heartbeat_of_an_earlier_process_is_stale(three: Deciding) -> None:
     old = three.metadata.brokers[1].epoch
     three.register(1)
     assert three.heartbeat(1, epoch=old).error_code == ErrorCode.STALE_BROKER_EPOCH
     assert three.heartbeat(9).error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
 
 
-def test_a_restart_gives_every_partition_that_was_led_another_epoch(three: Deciding) -> None:
+def test_a_restart_raises_the_epoch_of_every_led_partition(three: Deciding) -> None:
     three.create(replicas=[[1], [2]])
     three.create("u", replicas=[[1, 2]])
     three.start(1)
@@ -106,7 +106,7 @@ def test_a_restart_gives_every_partition_that_was_led_another_epoch(three: Decid
     assert (three.partition("u", 0).leader, three.partition("u", 0).leader_epoch) == (2, 1)
 
 
-def test_the_last_in_sync_stays_it_through_a_restart(three: Deciding) -> None:
+def test_the_last_in_sync_replica_stays_in_sync_through_a_restart(three: Deciding) -> None:
     three.create(replicas=[[1, 2, 3]], configs={})
     three.silence(2)
     three.silence(3)
@@ -117,7 +117,7 @@ def test_the_last_in_sync_stays_it_through_a_restart(three: Deciding) -> None:
     assert three.partition().leader == 1
 
 
-def test_another_directory_has_lost_everything(three: Deciding) -> None:
+def test_a_replica_on_a_new_directory_has_lost_everything(three: Deciding) -> None:
     three.create(replicas=[[1]])
     three.silence(1)
     three.start(1, directory=1)
@@ -132,7 +132,7 @@ def test_another_directory_has_lost_everything(three: Deciding) -> None:
     assert three.partition().directory(1) == three.realm.directory(1)
 
 
-def test_a_replica_on_another_directory_counts_once_its_leader_says_so(three: Deciding) -> None:
+def test_a_replica_on_a_new_directory_rejoins_by_its_leader_s_proposal(three: Deciding) -> None:
     three.create(replicas=[[1, 2, 3]])
     epoch = three.partition().leader_epoch
     three.silence(3)
@@ -142,44 +142,46 @@ def test_a_replica_on_another_directory_counts_once_its_leader_says_so(three: De
     assert three.partition().isr == (1, 2)
     assert three.propose([1, 2, 3]) == 0
     assert three.partition().directory(3) == three.realm.directory(3)
-    # A disk is lost and replaced before anybody has missed the broker that had it.
-    three.realm.node_id = 3  # Beside the controller: the process before is dead, it is known.
+    # A disk is lost and replaced before the session of its broker has expired.
+    three.realm.node_id = 3  # The controller's own broker: its earlier process is dead.
     three.register(3, directory=2)
     assert three.partition().isr == (1, 2)
     assert three.partition().leader_epoch > epoch, "what the old disk had fetched is void"
 
 
-def test_where_a_partition_names_no_directory_the_registration_before_does(
+def test_without_a_directory_in_the_partition_the_last_registration_counts(
     three: Deciding,
 ) -> None:
     three.create(replicas=[[1, 2, 3]])
-    place = three.metadata.topic("t")
-    assert place is not None
-    place.partitions[0] = replace(place.partitions[0], directories=())
+    topic_state = three.metadata.topic("t")
+    assert topic_state is not None
+    topic_state.partitions[0] = replace(topic_state.partitions[0], directories=())
     three.silence(3)
     three.start(3)
     assert three.propose([1, 2, 3]) == 0
-    place.partitions[0] = replace(place.partitions[0], directories=(), isr=(3,), leader=3)
+    topic_state.partitions[0] = replace(
+        topic_state.partitions[0], directories=(), isr=(3,), leader=3
+    )
     three.silence(3)
     three.register(3, directory=1)
     assert three.partition().isr == ()
 
 
-def test_a_directory_from_before_its_last_registration_has_lost_records(three: Deciding) -> None:
+def test_a_restored_older_directory_has_lost_records(three: Deciding) -> None:
     three.create(replicas=[[1]])
     three.start(1, lives=[1])
     three.start(1, lives=[1, 2])
-    assert three.partition().isr == (1,), "the process was killed, and its disk is the same"
+    assert three.partition().isr == (1,), "the process was killed, and has kept its disk"
     three.start(1, lives=[2, 3])  # Life 2 is known to have registered; so is 3 now.
     three.start(1, lives=[2, 3, 4])
     assert three.partition().isr == (1,), "the answer to its registration was lost"
     three.register(1, lives=[2, 5])
     assert three.partition().isr == (), "a copy was put back that was made in life 2"
     three.start(1, lives=[5, 6])
-    assert three.partition().leader == NO_LEADER, "the next start makes it no better"
+    assert three.partition().leader == NO_LEADER, "the next start changes nothing"
 
 
-def test_a_process_that_tells_no_lives_is_not_compared(three: Deciding) -> None:
+def test_a_registration_without_lives_is_not_compared(three: Deciding) -> None:
     three.create(replicas=[[1]])
     three.start(1, lives=[1])
     three.start(1)
@@ -187,10 +189,10 @@ def test_a_process_that_tells_no_lives_is_not_compared(three: Deciding) -> None:
     assert three.partition().leader == 1
 
 
-def test_another_directory_leaves_what_others_have_to_them(three: Deciding) -> None:
+def test_a_new_directory_leaves_the_other_eligible_replicas(three: Deciding) -> None:
     three.create(replicas=[[1, 2, 3]])
     three.silence(1)
-    three.silence(2)  # 3 alone is in sync; 2 was when it took two to commit.
+    three.silence(2)  # Only 3 is in sync; 2 was when commits needed two.
     assert (three.partition().isr, three.partition().elr) == ((3,), (2,))
     three.silence(3)
     three.start(3, directory=1)
@@ -201,7 +203,7 @@ def test_another_directory_leaves_what_others_have_to_them(three: Deciding) -> N
 
 
 @pytest.mark.parametrize(("flush", "eligible"), [("always", (2,)), ("os", ())])
-def test_one_that_was_killed_is_eligible_if_what_counts_is_on_disk(
+def test_a_killed_replica_is_eligible_only_with_flush_always(
     flush: str, eligible: tuple[int, ...]
 ) -> None:
     three = Deciding(config=BrokerConfig(flush=flush))
@@ -213,7 +215,7 @@ def test_one_that_was_killed_is_eligible_if_what_counts_is_on_disk(
     assert (three.partition().isr, three.partition().elr) == ((3,), eligible)
 
 
-def test_damage_is_worse_than_having_no_leader(three: Deciding) -> None:
+def test_a_damaged_replica_leaves_the_isr_even_if_no_leader_is_left(three: Deciding) -> None:
     alone = three.create("u", replicas=[[1]])
     topic = three.create(replicas=[[1, 2]])
     three.heartbeat(1, damaged={topic: [0], alone: [0]})
@@ -223,7 +225,7 @@ def test_damage_is_worse_than_having_no_leader(three: Deciding) -> None:
     assert (three.partition().isr, three.partition().leader) == ((), NO_LEADER)
 
 
-def test_who_has_lost_records_is_counted_by_what_it_asks_for_in_another_epoch(
+def test_a_damage_report_raises_the_leader_epoch(
     three: Deciding,
 ) -> None:
     topic = three.create(replicas=[[1, 2, 3]])
@@ -231,11 +233,11 @@ def test_who_has_lost_records_is_counted_by_what_it_asks_for_in_another_epoch(
     three.heartbeat(2, damaged={topic: [0]})
     assert (three.partition().isr, three.partition().leader) == ((1, 3), 1)
     assert three.partition().leader_epoch == before + 1
-    three.heartbeat(2, damaged={topic: [0]})  # Out of sync it may be about to be let in.
+    three.heartbeat(2, damaged={topic: [0]})  # Even out of sync: the leader may be about to add it.
     assert three.partition().leader_epoch == before + 2
 
 
-def test_damage_that_is_said_again_puts_nobody_out_who_is_whole_again(three: Deciding) -> None:
+def test_a_repeated_damage_report_does_not_remove_a_recovered_replica(three: Deciding) -> None:
     topic = three.create(replicas=[[1, 2, 3]])
     found_in = three.partition().leader_epoch
     three.heartbeat(2, damaged={topic: [0]})
@@ -246,7 +248,7 @@ def test_damage_that_is_said_again_puts_nobody_out_who_is_whole_again(three: Dec
     assert three.partition().isr == (1, 3)
 
 
-def test_damage_that_is_found_while_nobody_answers_a_registration_counts(three: Deciding) -> None:
+def test_damage_found_while_a_registration_is_unanswered_counts(three: Deciding) -> None:
     topic = three.create(replicas=[[1, 2, 3]])
     three.silence(1)
     three.register(2)
@@ -256,7 +258,7 @@ def test_damage_that_is_found_while_nobody_answers_a_registration_counts(three: 
     assert (three.partition().isr, three.partition().elr) == ((3,), ())
 
 
-def test_a_late_copy_of_a_registration_says_nothing_of_damage(three: Deciding) -> None:
+def test_damage_in_a_late_copy_of_a_registration_is_ignored(three: Deciding) -> None:
     topic = three.create(replicas=[[1, 2, 3]])
     three.register(2, damaged={topic: [0]})
     three.heartbeat(2)
@@ -265,7 +267,7 @@ def test_a_late_copy_of_a_registration_says_nothing_of_damage(three: Deciding) -
     assert three.partition().isr == (1, 2, 3)
 
 
-def test_one_that_shuts_down_is_heard_of_its_damage(three: Deciding) -> None:
+def test_damage_is_accepted_from_a_broker_that_shuts_down(three: Deciding) -> None:
     topic = three.create(replicas=[[1, 2, 3]])
     three.silence(1)
     three.heartbeat(2, want_shut_down=True)
@@ -274,7 +276,7 @@ def test_one_that_shuts_down_is_heard_of_its_damage(three: Deciding) -> None:
     assert (three.partition().isr, three.partition().elr) == ((3,), ())
 
 
-def test_one_that_shuts_down_gives_its_partitions_away_and_waits_for_the_others(
+def test_a_controlled_shutdown_moves_leadership_and_waits_for_all_brokers(
     three: Deciding,
 ) -> None:
     three.create(replicas=[[1, 2, 3], [2, 1, 3]])
@@ -291,7 +293,7 @@ def test_one_that_shuts_down_gives_its_partitions_away_and_waits_for_the_others(
     assert three.metadata.brokers[1].is_active
 
 
-def test_one_alone_may_go_at_once() -> None:
+def test_a_single_broker_may_shut_down_at_once() -> None:
     cluster = Deciding()
     cluster.start(1)
     cluster.create(replicas=[[1]])
@@ -309,8 +311,8 @@ def test_a_broker_can_ask_to_be_fenced(three: Deciding) -> None:
     assert not three.heartbeat(1).is_fenced
 
 
-def test_of_brokers_that_ask_for_it_at_the_same_time_one_is_needed(three: Deciding) -> None:
-    """Their disks have become full together, and neither knew of the other one."""
+def test_of_two_brokers_that_ask_to_be_fenced_one_is_still_needed(three: Deciding) -> None:
+    """Their disks became full at once, and neither knew about the other."""
     three.create(replicas=[[1, 2]])
     assert not any(three.partition().needs(each) for each in (1, 2, 3))
     three.heartbeat(1, want_fence=True)
@@ -323,7 +325,7 @@ def test_of_brokers_that_ask_for_it_at_the_same_time_one_is_needed(three: Decidi
     assert three.partition().needs(2)
 
 
-def test_one_that_is_gone_for_good_is_in_sync_with_nobody(three: Deciding) -> None:
+def test_an_unregistered_broker_leaves_all_isrs(three: Deciding) -> None:
     three.create(replicas=[[1, 2]])
     answer = three.ask(UnregisterBrokerRequest(broker_id=1), UnregisterBrokerResponse)
     assert answer.error_code == 0
@@ -333,7 +335,7 @@ def test_one_that_is_gone_for_good_is_in_sync_with_nobody(three: Deciding) -> No
     assert again.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
 
 
-def test_the_controllers_own_broker_need_not_wait_for_the_one_before() -> None:
+def test_the_controllers_own_broker_registers_without_waiting() -> None:
     alone = Deciding(node_id=1)
     alone.start(1)
     alone.take_over()

@@ -1,4 +1,4 @@
-"""The controller: settings, quotas, users, ACLs, ids, and what holds of all decisions."""
+"""The controller: settings, quotas, users, ACLs, ids, and invariants of all decisions."""
 
 from __future__ import annotations
 
@@ -91,13 +91,13 @@ def test_settings_of_topics_and_brokers_are_altered(one: Deciding) -> None:
     assert one.metadata.config(TOPIC_RESOURCE, "t") == {}
 
 
-def test_settings_that_there_are_not_are_refused_with_what_would_be_taken(one: Deciding) -> None:
+def test_unknown_settings_are_refused_with_a_suggestion(one: Deciding) -> None:
     written = len(one.log)
     bad = alter(one, TOPIC_RESOURCE, "t", ("retention.mss", 0, "5"), ("segment.ms", 0, "5"))
     assert bad.responses[0].error_code == ErrorCode.INVALID_CONFIG
     assert "retention.ms" in (bad.responses[0].error_message or "")
-    nobody = alter(one, BROKER_RESOURCE, "9", ("log.retention.ms", 0, "6")).responses[0]
-    assert nobody.error_code == ErrorCode.INVALID_REQUEST
+    absent = alter(one, BROKER_RESOURCE, "9", ("log.retention.ms", 0, "6")).responses[0]
+    assert absent.error_code == ErrorCode.INVALID_REQUEST
     missing = alter(one, TOPIC_RESOURCE, "u", ("retention.ms", 0, "6")).responses[0]
     assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     twice = alter(one, TOPIC_RESOURCE, "t", ("retention.ms", 0, "6"), ("retention.ms", 0, "7"))
@@ -105,7 +105,7 @@ def test_settings_that_there_are_not_are_refused_with_what_would_be_taken(one: D
     assert len(one.log) == written
 
 
-def test_who_is_eligible_stays_it_where_nobody_is_in_sync() -> None:
+def test_eligible_replicas_stay_eligible_while_none_is_in_sync() -> None:
     cluster = Deciding()
     cluster.start(1, 2, 3)
     topic = cluster.create(replicas=[[1, 2, 3]])
@@ -120,7 +120,7 @@ def test_who_is_eligible_stays_it_where_nobody_is_in_sync() -> None:
     assert cluster.partition().last_unclean_epoch == -1
 
 
-def test_who_was_eligible_is_not_by_another_number_of_replicas_in_sync() -> None:
+def test_lowering_min_insync_replicas_clears_the_eligible_replicas() -> None:
     cluster = Deciding()
     cluster.start(1, 2, 3)
     cluster.create(replicas=[[1, 2, 3]])
@@ -136,7 +136,7 @@ def test_who_was_eligible_is_not_by_another_number_of_replicas_in_sync() -> None
     assert cluster.realm.min_insync("t", 1) == 1
 
 
-def test_a_topic_may_prefer_new_records_to_old_ones() -> None:
+def test_a_topic_may_allow_unclean_elections() -> None:
     cluster = Deciding()
     cluster.start(1, 2)
     cluster.create(replicas=[[1, 2]], configs={"unclean.leader.election.enable": "true"})
@@ -172,7 +172,7 @@ def test_quotas_are_set_and_removed(one: Deciding) -> None:
     assert len(one.metadata.quotas()) == 1
 
 
-def test_a_refused_quota_takes_no_room_from_the_next(
+def test_a_refused_quota_does_not_count_towards_the_maximum(
     one: Deciding, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(config_control, "QUOTAS_MAX", 1)
@@ -184,7 +184,7 @@ def test_a_refused_quota_takes_no_room_from_the_next(
     assert codes == [0, ErrorCode.POLICY_VIOLATION, 0]
 
 
-def test_users_are_made_and_forgotten(one: Deciding) -> None:
+def test_users_are_created_and_deleted(one: Deciding) -> None:
     made = ScramCredentialUpsertion(
         name="ann", mechanism=1, iterations=4096, salt=b"salt", salted_password=bytes(32)
     )
@@ -202,7 +202,7 @@ def test_users_are_made_and_forgotten(one: Deciding) -> None:
     assert one.metadata.users().names == []
 
 
-def test_what_users_that_there_are_not_are_made_of_is_drawn_once(one: Deciding) -> None:
+def test_the_secret_for_unknown_users_is_drawn_once(one: Deciding) -> None:
     secret = one.metadata.user_secret
     assert len(secret) == 32
     one.take_over()
@@ -219,7 +219,7 @@ READ = AclCreation(
 )
 
 
-def test_acls_are_made_once_and_deleted_by_filter(one: Deciding) -> None:
+def test_acls_are_created_once_and_deleted_by_filter(one: Deciding) -> None:
     no_host = AclCreation(
         resource_type=2, resource_name="t", principal="User:ann", operation=3, permission_type=3
     )
@@ -238,13 +238,13 @@ def test_acls_are_made_once_and_deleted_by_filter(one: Deciding) -> None:
     assert one.metadata.acls().all == frozenset()
 
 
-def test_without_an_authorizer_there_are_no_acls() -> None:
+def test_without_an_authorizer_acl_requests_are_refused() -> None:
     cluster = Deciding()
     answer = cluster.ask(CreateAclsRequest(creations=[READ]), CreateAclsResponse)
     assert answer.results[0].error_code == ErrorCode.SECURITY_DISABLED
 
 
-def test_no_producer_id_is_given_out_twice(one: Deciding) -> None:
+def test_no_producer_id_is_allocated_twice(one: Deciding) -> None:
     given_out: set[int] = set()
     for _ in range(3):
         request = AllocateProducerIdsRequest(
@@ -260,13 +260,13 @@ def test_no_producer_id_is_given_out_twice(one: Deciding) -> None:
     assert refused.error_code == ErrorCode.STALE_BROKER_EPOCH
 
 
-def test_other_requests_are_not_the_controllers(one: Deciding) -> None:
+def test_the_controller_rejects_messages_that_are_not_its_requests(one: Deciding) -> None:
     with pytest.raises(UsageError):
         one.controller.decide(BrokerHeartbeatResponse(), 0, 0)
     assert CreateAclsRequest in one.controller.requests
 
 
-# ---- what holds of all decisions ----
+# ---- invariants of all decisions ----
 
 BROKERS = (1, 2, 3)
 KINDS = ("start", "restart", "wipe", "beat", "silence", "leave", "create", "isr", "over")
@@ -295,7 +295,7 @@ def _create(cluster: Deciding, number: int) -> None:
         cluster.create(f"t{number}", partitions=2, copies=-1)
 
 
-HAPPENINGS: dict[str, Callable[[Deciding, int, int], object]] = {
+EVENTS: dict[str, Callable[[Deciding, int, int], object]] = {
     "start": lambda cluster, broker, _: _start(cluster, broker),
     "restart": lambda cluster, broker, _: _restart(cluster, broker),
     "wipe": lambda cluster, broker, number: cluster.register(broker, directory=number),
@@ -309,7 +309,7 @@ HAPPENINGS: dict[str, Callable[[Deciding, int, int], object]] = {
 
 
 def _propose(cluster: Deciding, number: int) -> None:
-    """Some leader's proposal: those of its replicas that chance has picked."""
+    """Let each leader propose the replicas that the bits of `number` select."""
     for name in cluster.metadata.topic_names():
         partition = cluster.partition(name)
         if partition.leader >= 0:
@@ -319,10 +319,10 @@ def _propose(cluster: Deciding, number: int) -> None:
 
 @settings(max_examples=60)
 @given(events)
-def test_what_was_decided_is_what_a_cold_replay_comes_to(history: list[tuple[Any, ...]]) -> None:
+def test_a_replay_of_the_log_restores_the_metadata(history: list[tuple[Any, ...]]) -> None:
     cluster = Deciding()
     for what, broker, number in history:
-        HAPPENINGS[what](cluster, broker, number)
+        EVENTS[what](cluster, broker, number)
         assert cluster.controller.on_tick(cluster.now_ms) is None
     cold = cluster.replayed()
     assert cold.digest() == cluster.metadata.digest()
@@ -332,10 +332,10 @@ def test_what_was_decided_is_what_a_cold_replay_comes_to(history: list[tuple[Any
 
 @settings(max_examples=60)
 @given(events)
-def test_an_epoch_has_one_leader_who_is_in_sync_and_alive(history: list[tuple[Any, ...]]) -> None:
+def test_each_epoch_has_one_live_in_sync_leader(history: list[tuple[Any, ...]]) -> None:
     cluster = Deciding()
     for what, broker, number in history:
-        HAPPENINGS[what](cluster, broker, number)
+        EVENTS[what](cluster, broker, number)
     image = ClusterMetadata()
     leaders: dict[tuple[bytes, int, int], int] = {}
     for offset, value in enumerate(cluster.log):
@@ -343,8 +343,8 @@ def test_an_epoch_has_one_leader_who_is_in_sync_and_alive(history: list[tuple[An
         if not isinstance(change, PartitionChanged):
             continue
         now = change.after
-        place = change.topic_id, change.partition, now.leader_epoch
-        assert leaders.setdefault(place, now.leader) == now.leader
+        led_epoch = change.topic_id, change.partition, now.leader_epoch
+        assert leaders.setdefault(led_epoch, now.leader) == now.leader
         assert now.leader < 0 or now.leader in now.isr
     active = cluster.realm.active()
     for _, _, partition in cluster.metadata.partitions():

@@ -1,4 +1,4 @@
-"""Who is in sync and who leads, after something has happened to a partition."""
+"""The ISR, the eligible replicas and the leader after a change of a partition."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def after(before: PartitionRegistration, wish: PartitionWish, on: Terms) -> Part
 
 
 @given(partitions(), wishes, terms)
-def test_what_holds_of_every_change(
+def test_every_change_keeps_the_invariants(
     before: PartitionRegistration, wish: PartitionWish, on: Terms
 ) -> None:
     now = after(before, wish, on)
@@ -73,15 +73,13 @@ def test_what_holds_of_every_change(
 
 
 @given(partitions(), terms)
-def test_nothing_more_follows_from_what_was_decided(
-    before: PartitionRegistration, on: Terms
-) -> None:
+def test_a_second_evaluation_changes_nothing(before: PartitionRegistration, on: Terms) -> None:
     now = after(before, PartitionWish(), on)
     assert after(now, PartitionWish(), on) == now
 
 
 @given(partitions(), wishes, terms)
-def test_whoever_was_in_sync_and_has_lost_nothing_is_in_sync_or_eligible_while_few_are(
+def test_an_intact_in_sync_replica_stays_eligible_while_the_isr_is_small(
     before: PartitionRegistration, wish: PartitionWish, on: Terms
 ) -> None:
     now = after(before, wish, on)
@@ -97,31 +95,31 @@ def on(*active: int, min_insync: int = 2, allows_unclean: bool = False) -> Terms
     return Terms(active=active, min_insync=min_insync, allows_unclean=allows_unclean)
 
 
-def test_the_first_replica_that_can_leads() -> None:
+def test_the_first_available_replica_leads() -> None:
     now = after(PARTITION, PartitionWish(gone={1}), on(2, 3))
     assert (now.leader, now.isr, now.elr) == (2, (2, 3), ())
 
 
-def test_the_last_in_sync_stays_it() -> None:
+def test_the_last_in_sync_replica_stays_in_sync() -> None:
     last = PartitionRegistration(replicas=(1, 2, 3), isr=(1,), leader=1)
     now = after(last, PartitionWish(gone={1}), on(2, 3))
     assert (now.leader, now.isr) == (NO_LEADER, (1,))
 
 
-def test_one_that_is_eligible_follows_the_last_in_sync() -> None:
+def test_an_eligible_replica_succeeds_the_last_in_sync_one() -> None:
     last = PartitionRegistration(replicas=(1, 2, 3), isr=(1,), leader=1, elr=(2,))
     now = after(last, PartitionWish(gone={1}), on(2, 3))
     assert (now.leader, now.isr, now.elr, now.last_unclean_epoch) == (2, (2,), (1,), -1)
 
 
-def test_one_that_may_lack_records_leads_only_where_that_is_allowed() -> None:
+def test_an_unclean_election_needs_permission() -> None:
     last = PartitionRegistration(replicas=(1, 2, 3), isr=(1,), leader=1)
     assert after(last, PartitionWish(gone={1}), on(3)).leader == NO_LEADER
     now = after(last, PartitionWish(gone={1}), on(3, allows_unclean=True))
     assert (now.leader, now.isr, now.last_unclean_epoch) == (3, (3,), 1)
 
 
-def test_a_leader_that_stays_begins_a_new_epoch_only_if_it_is_to() -> None:
+def test_a_leader_that_stays_gets_a_new_epoch_only_on_request() -> None:
     assert change_of(PARTITION, PartitionWish(), on(1, 2, 3))[1] is None
     assert after(PARTITION, PartitionWish(renews=True), on(1, 2, 3)).leader_epoch == 1
 
@@ -133,7 +131,7 @@ def test_the_preferred_leader_takes_over_if_it_is_in_sync() -> None:
     assert after(led, PartitionWish(prefers=True), on(2)).leader == 2
 
 
-def test_a_rule_that_is_missing_can_be_seen() -> None:
+def test_without_the_in_sync_rule_any_replica_is_elected() -> None:
     last = PartitionRegistration(replicas=(1, 2, 3), isr=(1,), leader=1)
-    anybody = Terms(active=(3,), min_insync=2, rules=ElectionRules(elects_in_sync=False))
-    assert after(last, PartitionWish(gone={1}), anybody).leader == 3
+    lax = Terms(active=(3,), min_insync=2, rules=ElectionRules(elects_in_sync=False))
+    assert after(last, PartitionWish(gone={1}), lax).leader == 3

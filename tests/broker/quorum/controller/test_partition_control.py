@@ -1,4 +1,4 @@
-"""Proposals of leaders, and elections that somebody asks for."""
+"""ISR proposals of leaders, and elections on request."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tests.broker.quorum.deciding import Deciding
 
 @pytest.fixture
 def led() -> Deciding:
-    """Three brokers, and a partition that the second of them leads."""
+    """Return three brokers, and a partition that broker 2 leads."""
     cluster = Deciding()
     cluster.start(1, 2, 3)
     cluster.create(replicas=[[2, 1, 3]])
     return cluster
 
 
-def test_a_leader_says_who_is_in_sync(led: Deciding) -> None:
+def test_a_leader_s_proposal_sets_the_isr(led: Deciding) -> None:
     assert led.propose([2, 3]) == 0
     assert led.partition().isr == (2, 3)
     assert (led.partition().leader_epoch, led.partition().partition_epoch) == (0, 1)
@@ -39,12 +39,12 @@ def test_a_leader_says_who_is_in_sync(led: Deciding) -> None:
     assert (led.partition().isr, led.partition().elr) == ((2, 1), ())
 
 
-def test_the_same_again_changes_nothing(led: Deciding) -> None:
+def test_proposing_the_current_isr_changes_nothing(led: Deciding) -> None:
     assert led.propose([2, 1, 3]) == 0
     assert led.partition().partition_epoch == 0
 
 
-def test_a_proposal_is_compared_with_what_there_is(led: Deciding) -> None:
+def test_stale_and_invalid_proposals_are_refused(led: Deciding) -> None:
     led.propose([2, 3])
     assert led.propose([2], partition_epoch=0) == ErrorCode.INVALID_UPDATE_VERSION
     assert led.propose([2], partition_epoch=2) == ErrorCode.NOT_CONTROLLER
@@ -57,7 +57,7 @@ def test_a_proposal_is_compared_with_what_there_is(led: Deciding) -> None:
     assert led.partition().isr == (2, 3)
 
 
-def test_a_replica_that_has_started_again_since_is_not_in_sync(led: Deciding) -> None:
+def test_a_replica_that_has_restarted_since_is_ineligible(led: Deciding) -> None:
     before = led.metadata.brokers[3].epoch
     led.start(3)
     assert led.partition().isr == (2, 1)
@@ -65,7 +65,7 @@ def test_a_replica_that_has_started_again_since_is_not_in_sync(led: Deciding) ->
     assert led.propose([2, 1, 3], epochs={3: -1}) == 0
 
 
-def test_a_replica_that_is_fenced_or_leaves_is_not_in_sync(led: Deciding) -> None:
+def test_a_fenced_or_leaving_replica_is_ineligible(led: Deciding) -> None:
     led.heartbeat(3, want_fence=True)
     assert led.propose([2, 1, 3]) == ErrorCode.INELIGIBLE_REPLICA
     led.start(3)
@@ -73,7 +73,7 @@ def test_a_replica_that_is_fenced_or_leaves_is_not_in_sync(led: Deciding) -> Non
     assert led.propose([2, 1, 3]) == ErrorCode.INELIGIBLE_REPLICA
 
 
-def test_a_broker_that_is_not_who_it_was_proposes_nothing(led: Deciding) -> None:
+def test_a_proposal_with_a_stale_broker_epoch_is_refused(led: Deciding) -> None:
     request = AlterPartitionRequest(broker_id=2, broker_epoch=0)
     answer = led.ask(request, AlterPartitionResponse, version=3)
     assert answer.error_code == ErrorCode.STALE_BROKER_EPOCH
@@ -87,7 +87,7 @@ def ask(led: Deciding, *proposed: ProposedTopic, version: int = 3) -> list[int]:
     return [each.error_code for topic in answer.topics for each in topic.partitions]
 
 
-def test_what_is_not_there_is_said_by_id_or_by_name(led: Deciding) -> None:
+def test_unknown_topics_and_partitions_are_reported_by_id_or_name(led: Deciding) -> None:
     first = ProposedPartition(partition_index=0, partition_epoch=0, new_isr=[2])
     ninth = ProposedPartition(partition_index=9)
     topic = led.metadata.topic("t")
@@ -102,7 +102,7 @@ def test_what_is_not_there_is_said_by_id_or_by_name(led: Deciding) -> None:
     assert led.partition().isr == (2,)
 
 
-def test_of_two_proposals_at_once_one_holds(led: Deciding) -> None:
+def test_of_two_proposals_in_a_request_the_first_wins(led: Deciding) -> None:
     topic = led.metadata.topic("t")
     assert topic is not None
     twice = [ProposedPartition(partition_index=0, new_isr=[2, each]) for each in (1, 3)]
@@ -134,7 +134,7 @@ def test_the_preferred_leader_is_elected_on_demand(led: Deciding) -> None:
     assert elect(led, 0, "u") == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
-def test_preferred_leaders_come_back_by_themselves_after_a_while(led: Deciding) -> None:
+def test_preferred_leaders_return_automatically_after_a_while(led: Deciding) -> None:
     led.start(2)
     led.propose([1, 2, 3])
     for _ in range(301):
@@ -145,7 +145,7 @@ def test_preferred_leaders_come_back_by_themselves_after_a_while(led: Deciding) 
     assert led.partition().leader == 2
 
 
-def test_whoever_lives_leads_if_it_is_ordered(led: Deciding) -> None:
+def test_an_unclean_election_elects_any_live_replica(led: Deciding) -> None:
     led.heartbeat(1, want_fence=True)  # Two are left, which is enough: 1 is not eligible.
     led.silence(3)
     led.heartbeat(3, damaged={led.topic_id("t"): [0]})
@@ -160,7 +160,7 @@ def test_whoever_lives_leads_if_it_is_ordered(led: Deciding) -> None:
     assert elect(led, 1) == [ErrorCode.ELECTION_NOT_NEEDED]
 
 
-def test_other_kinds_of_elections_there_are_none(led: Deciding) -> None:
+def test_an_unknown_election_type_is_refused(led: Deciding) -> None:
     request = ElectLeadersRequest(election_type=2)
     answer = led.ask(request, ElectLeadersResponse, version=2)
     assert answer.error_code == ErrorCode.INVALID_REQUEST

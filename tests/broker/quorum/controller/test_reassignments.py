@@ -1,4 +1,4 @@
-"""Partitions on their way to other brokers."""
+"""Reassignments of partitions to other brokers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def move(cluster: Deciding, target: list[int] | None, name: str = "t", number: i
     return answer.responses[0].partitions[0].error_code
 
 
-def test_a_move_adds_before_it_takes_away(moving: Deciding) -> None:
+def test_a_reassignment_adds_replicas_before_it_removes_any(moving: Deciding) -> None:
     assert move(moving, [4, 5, 3]) == 0
     partition = moving.partition()
     assert partition.replicas == (4, 5, 3, 1, 2)
@@ -45,7 +45,7 @@ def test_a_move_adds_before_it_takes_away(moving: Deciding) -> None:
     assert partition.directory(4) == UNASSIGNED_DIRECTORY, "it has never been in sync"
     moving.propose([1, 2, 3, 4])
     assert moving.partition().is_reassigning
-    # It is the leader's last word: another one leads, and the answer says so.
+    # This completes the move: another broker leads, and the response says so.
     assert moving.propose([1, 2, 3, 4, 5]) == ErrorCode.NEW_LEADER_ELECTED
     partition = moving.partition()
     assert (partition.replicas, partition.adding, partition.removing) == ((4, 5, 3), (), ())
@@ -53,20 +53,20 @@ def test_a_move_adds_before_it_takes_away(moving: Deciding) -> None:
     assert partition.directory(4) == moving.realm.directory(4)
 
 
-def test_another_order_needs_no_move(moving: Deciding) -> None:
+def test_a_new_replica_order_takes_effect_at_once(moving: Deciding) -> None:
     assert move(moving, [3, 2, 1]) == 0
     assert moving.partition().replicas == (3, 2, 1)
     assert not moving.partition().is_reassigning
     assert moving.partition().leader == 1
 
 
-def test_fewer_replicas_are_there_at_once(moving: Deciding) -> None:
+def test_removing_replicas_takes_effect_at_once(moving: Deciding) -> None:
     assert move(moving, [2]) == 0
     partition = moving.partition()
     assert (partition.replicas, partition.isr, partition.leader) == ((2,), (2,), 2)
 
 
-def test_where_a_replica_leaves_its_leader_begins_another_epoch(moving: Deciding) -> None:
+def test_removing_a_replica_raises_the_leader_epoch(moving: Deciding) -> None:
     assert move(moving, [1, 2, 4]) == 0
     assert moving.partition().leader_epoch == 0
     # What 3 has fetched in epoch 0 does not count for an empty 3 that joins in epoch 1.
@@ -78,7 +78,7 @@ def test_where_a_replica_leaves_its_leader_begins_another_epoch(moving: Deciding
     assert moving.partition().leader_epoch == 1
 
 
-def test_a_move_waits_for_as_many_as_acknowledged_records_are_on(moving: Deciding) -> None:
+def test_a_reassignment_waits_for_enough_in_sync_target_replicas(moving: Deciding) -> None:
     moving.propose([1, 2])
     move(moving, [3, 2])
     moving.propose([1, 2])
@@ -87,7 +87,7 @@ def test_a_move_waits_for_as_many_as_acknowledged_records_are_on(moving: Decidin
     assert moving.partition().replicas == (3, 2)
 
 
-def test_a_move_can_be_called_off(moving: Deciding) -> None:
+def test_a_reassignment_can_be_cancelled(moving: Deciding) -> None:
     assert move(moving, None) == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
     move(moving, [4, 5, 6])
     moving.propose([1, 2, 3, 4])
@@ -97,7 +97,7 @@ def test_a_move_can_be_called_off(moving: Deciding) -> None:
     assert not partition.is_reassigning
 
 
-def test_a_move_is_not_called_off_if_too_few_would_be_left(moving: Deciding) -> None:
+def test_a_cancellation_that_leaves_too_few_in_sync_is_refused(moving: Deciding) -> None:
     move(moving, [4, 5, 6])
     moving.propose([1, 4])
     assert move(moving, None) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
@@ -105,19 +105,19 @@ def test_a_move_is_not_called_off_if_too_few_would_be_left(moving: Deciding) -> 
 
 
 @pytest.mark.parametrize("target", [None, [1, 2, 6]])
-def test_who_has_everything_and_is_out_of_sync_is_not_given_up(
+def test_an_eligible_replica_is_not_removed_while_out_of_sync(
     moving: Deciding, target: list[int] | None
 ) -> None:
     move(moving, [4, 5, 6])
     moving.propose([1, 4])
     moving.silence(4)
     assert (moving.partition().isr, moving.partition().elr) == ((1,), (4,))
-    # Nobody knows whether 1 has not lost its disk by now.
+    # 1 may have lost its disk by now.
     assert move(moving, target) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
     assert 4 in moving.partition().replicas
 
 
-def test_a_move_can_be_turned_elsewhere(moving: Deciding) -> None:
+def test_a_reassignment_can_be_redirected(moving: Deciding) -> None:
     move(moving, [4, 5, 6])
     move(moving, [1, 2, 6])
     partition = moving.partition()
@@ -126,16 +126,16 @@ def test_a_move_can_be_turned_elsewhere(moving: Deciding) -> None:
 
 
 @pytest.mark.parametrize("target", [[], [1, 1], [1, 9]])
-def test_where_a_partition_cannot_be(moving: Deciding, target: list[int]) -> None:
+def test_an_invalid_target_is_refused(moving: Deciding, target: list[int]) -> None:
     assert move(moving, target) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
-def test_what_is_not_there_cannot_be_moved(moving: Deciding) -> None:
+def test_an_unknown_partition_cannot_be_reassigned(moving: Deciding) -> None:
     assert move(moving, [1], "u") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert move(moving, [1], "t", 1) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_moves_are_listed(moving: Deciding) -> None:
+def test_ongoing_reassignments_are_listed(moving: Deciding) -> None:
     moving.create("u", replicas=[[1], [2]])
     move(moving, [4, 5, 6])
     move(moving, [3], "u", 1)
@@ -152,7 +152,7 @@ def test_moves_are_listed(moving: Deciding) -> None:
     ]
 
 
-def test_a_partition_is_moved_once_at_a_time(moving: Deciding) -> None:
+def test_a_partition_listed_twice_is_reassigned_once(moving: Deciding) -> None:
     wanted = [ReassignablePartition(partition_index=0, replicas=[each]) for each in (4, 5)]
     request = AlterPartitionReassignmentsRequest(
         topics=[ReassignableTopic(name="t", partitions=wanted)]

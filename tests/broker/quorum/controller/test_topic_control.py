@@ -1,4 +1,4 @@
-"""Which brokers hold the partitions of a topic."""
+"""Placement of replicas on brokers and racks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streamlog.broker.quorum.controller.topic_control import (
 
 
 @given(st.integers(1, 9), st.integers(1, 30), st.data())
-def test_leaders_and_copies_are_spread_evenly(
+def test_leaders_and_replicas_are_spread_evenly(
     brokers: int, partitions: int, data: st.DataObject
 ) -> None:
     copies = data.draw(st.integers(1, brokers))
@@ -30,7 +30,9 @@ def test_leaders_and_copies_are_spread_evenly(
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=9), st.data())
-def test_no_rack_has_two_copies_while_another_has_none(of: list[str], data: st.DataObject) -> None:
+def test_no_rack_has_two_replicas_while_another_has_none(
+    of: list[str], data: st.DataObject
+) -> None:
     racks = dict(enumerate(of))
     copies = data.draw(st.integers(1, len(of)))
     row = assign_in_order(range(len(of)), racks)
@@ -43,7 +45,7 @@ def test_no_rack_has_two_copies_while_another_has_none(of: list[str], data: st.D
         assert len(used) == min(copies, len({*of}))
 
 
-def test_the_row_goes_from_rack_to_rack() -> None:
+def test_assign_in_order_alternates_racks() -> None:
     assert assign_in_order([1, 2, 3, 4, 5], {1: "a", 2: "a", 3: "b", 4: "b", 5: "c"}) == [
         1,
         3,

@@ -1,4 +1,4 @@
-"""The image of the cluster: built by replay alone, written down as records."""
+"""ClusterMetadata: built by replay alone, and written as records."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def replayed(records: list[MetadataRecord]) -> ClusterMetadata:
 
 
 @given(histories())
-def test_a_snapshot_is_the_image(records: list[MetadataRecord]) -> None:
+def test_a_snapshot_restores_the_image(records: list[MetadataRecord]) -> None:
     image = replayed(records)
     again = ClusterMetadata.of_snapshot(image.snapshot(), image.offset)
     assert again.offset == image.offset
@@ -49,7 +49,7 @@ def test_a_snapshot_is_the_image(records: list[MetadataRecord]) -> None:
 
 
 @given(histories())
-def test_the_log_goes_on_after_a_snapshot(records: list[MetadataRecord]) -> None:
+def test_replay_continues_after_a_snapshot(records: list[MetadataRecord]) -> None:
     whole = replayed(records)
     half = replayed(records[: len(records) // 2])
     again = ClusterMetadata.of_snapshot(half.snapshot(), half.offset)
@@ -90,7 +90,7 @@ def test_a_leader_elected_again_has_a_new_epoch() -> None:
     assert (partition.leader, partition.leader_epoch, partition.partition_epoch) == (1, 1, 1)
 
 
-def test_a_change_of_who_is_in_sync_leaves_the_leader_epoch() -> None:
+def test_an_isr_change_keeps_the_leader_epoch() -> None:
     image = with_partition(PartitionChangeRecord(partition_id=0, topic_id=ID, isr=[1]))
     partition = image.partition(ID, 0)
     assert partition is not None
@@ -119,7 +119,7 @@ def test_the_epoch_of_a_broker_is_the_offset_of_its_registration() -> None:
     assert (change.before.is_active, change.after.is_active) == (False, True)
 
 
-def test_a_topic_goes_with_its_partitions_and_settings() -> None:
+def test_removing_a_topic_removes_its_partitions_and_settings() -> None:
     image = with_partition()
     setting = ConfigRecord(
         resource_type=TOPIC_RESOURCE, resource_name="t", name="retention.ms", value="1"
@@ -146,7 +146,7 @@ MISFITS: dict[str, MetadataRecord] = {
 
 
 @pytest.mark.parametrize("record", MISFITS.values(), ids=MISFITS)
-def test_a_record_that_does_not_fit_is_damage(record: MetadataRecord) -> None:
+def test_a_record_that_does_not_fit_is_corrupt_data(record: MetadataRecord) -> None:
     image = with_partition()
     image.replay(RegisterBrokerRecord(broker_id=1, broker_epoch=-1), 2)
     image.replay(ProducerIdsRecord(next_producer_id=1000), 3)

@@ -25,7 +25,7 @@ def replayed(records: list[MetadataRecord]) -> ClusterMetadata:
 
 
 def facts(image: ClusterMetadata) -> dict[object, object]:
-    """What a node that acts on changes knows."""
+    """Return what a node that acts on changes knows."""
     known: dict[object, object] = {("broker", key): value for key, value in image.brokers.items()}
     for topic_id, topic in image.topics.items():
         known["topic", topic_id] = topic.name
@@ -39,7 +39,7 @@ def facts(image: ClusterMetadata) -> dict[object, object]:
 
 
 @given(histories(), st.data())
-def test_changes_lead_from_one_image_to_the_other(
+def test_changes_lead_from_one_image_to_another(
     records: list[MetadataRecord], data: st.DataObject
 ) -> None:
     before = replayed(records[: data.draw(st.integers(0, len(records)))])
@@ -72,7 +72,7 @@ def test_changes_lead_from_one_image_to_the_other(
 
 
 @given(histories())
-def test_of_two_that_are_the_same_no_partition_or_broker_has_changed(
+def test_identical_images_have_no_changed_topics_partitions_or_brokers(
     records: list[MetadataRecord],
 ) -> None:
     image = replayed(records)

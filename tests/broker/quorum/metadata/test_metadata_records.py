@@ -21,17 +21,17 @@ from tests.broker.quorum.records import histories
 
 
 @given(histories())
-def test_a_record_is_read_as_it_was_written(records: list[MetadataRecord]) -> None:
+def test_metadata_records_round_trip(records: list[MetadataRecord]) -> None:
     assert [decode_record(encode_record(record)) for record in records] == records
 
 
-def test_a_record_is_as_kafka_writes_it() -> None:
+def test_a_record_has_kafka_s_bytes() -> None:
     topic = TopicRecord(name="t", topic_id=bytes(range(16)))
     # Frame 1, kind 2, version 0; a compact string, the id, no tags.
     assert encode_record(topic) == b"\x01\x02\x00" + b"\x02t" + bytes(range(16)) + b"\x00"
 
 
-def test_what_has_not_changed_is_not_written() -> None:
+def test_unchanged_fields_are_not_written() -> None:
     nothing = PartitionChangeRecord(partition_id=1, topic_id=bytes(16))
     empty = PartitionChangeRecord(partition_id=1, topic_id=bytes(16), isr=[])
     assert decode_record(encode_record(nothing)) == nothing
@@ -41,22 +41,22 @@ def test_what_has_not_changed_is_not_written() -> None:
     assert len(encode_record(nothing)) < len(encode_record(empty))
 
 
-def test_every_kind_has_a_number_of_its_own() -> None:
+def test_every_record_kind_has_a_unique_number() -> None:
     assert len({*KINDS.values()}) == len(KINDS)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x01", b"\x01\x02\x00", b"\x01\x02\x00\x02t"])
-def test_a_record_that_is_cut_short_is_damage(data: bytes) -> None:
+def test_a_truncated_record_is_corrupt_data(data: bytes) -> None:
     with pytest.raises(CorruptData):
         decode_record(data)
 
 
 @pytest.mark.parametrize("data", [b"\x02\x02\x00", b"\x01\x63\x00", b"\x01\x02\x09"])
-def test_what_a_newer_release_wrote_is_refused(data: bytes) -> None:
+def test_records_of_a_newer_release_are_refused(data: bytes) -> None:
     with pytest.raises(UnsupportedVersion):
         decode_record(data)
 
 
-def test_what_is_kept_of_a_password_is_not_shown() -> None:
+def test_a_credential_record_hides_its_keys_in_its_repr() -> None:
     record = UserScramCredentialRecord(name="ann", stored_key=b"hush")
     assert "hush" not in repr(record)

@@ -15,14 +15,14 @@ from streamlog.broker.quorum.raft.raft_messages import Entry
 from streamlog.errors import CorruptData
 
 
-def test_an_entry_is_a_batch_in_its_place() -> None:
+def test_an_entry_is_a_batch_with_offset_and_epoch() -> None:
     entry = encode_entry([b"x", b"yy"], base_offset=7, epoch=3, wall_ms=1_000)
     assert (entry.base_offset, entry.next_offset, entry.epoch) == (7, 9, 3)
     assert entries_of(entry.payload) == [entry]
     assert list(records_of(entry)) == [(7, b"x"), (8, b"yy")]
 
 
-def test_a_leaders_first_entry_is_nobody_elses() -> None:
+def test_a_leader_change_entry_holds_no_records() -> None:
     own = Entry(base_offset=4, count=1, epoch=2, payload=b"", is_control=True)
     entry = encode_leader_change(own, leader_id=1, voters=(1, 2, 3), wall_ms=1_000)
     assert entries_of(entry.payload) == [entry]
@@ -37,7 +37,7 @@ def test_changed_bytes_are_refused() -> None:
 
 
 @pytest.mark.parametrize("records", [0, 1, SNAPSHOT_BATCH_RECORDS, SNAPSHOT_BATCH_RECORDS + 1])
-def test_a_snapshot_is_whole_or_nothing(records: int) -> None:
+def test_an_incomplete_snapshot_is_refused(records: int) -> None:
     values = [b"%d" % each for each in range(records)]
     batches = list(encode_snapshot(values, epoch=3, wall_ms=1_000))
     assert list(decode_snapshot(b"".join(batches))) == values

@@ -48,13 +48,13 @@ def flip(files: MemoryFiles, path: str, position: int) -> None:
     file.close()
 
 
-def test_a_new_directory_has_nothing() -> None:
+def test_a_new_directory_is_empty() -> None:
     quorum = opened(MemoryFiles())
     assert quorum.is_new
     assert (quorum.state, quorum.chain().end_offset) == (QuorumState(), 0)
 
 
-def test_what_was_synced_is_there_after_a_power_cut() -> None:
+def test_synced_entries_survive_a_power_cut() -> None:
     files = MemoryFiles()
     quorum = begun(files)
     quorum.append([entry(0), entry(1, count=3)])
@@ -67,7 +67,7 @@ def test_what_was_synced_is_there_after_a_power_cut() -> None:
     assert again.chain().end_for(1) == (1, 4)
 
 
-def test_a_write_that_was_never_finished_is_cut_off() -> None:
+def test_a_torn_write_is_truncated() -> None:
     files = MemoryFiles()
     quorum = begun(files)
     quorum.append([entry(0)])
@@ -82,7 +82,7 @@ def test_a_write_that_was_never_finished_is_cut_off() -> None:
     assert all_of(opened(files)) == [entry(0), entry(1)]
 
 
-def test_what_was_counted_and_is_gone_is_damage() -> None:
+def test_a_missing_synced_entry_is_corrupt_data() -> None:
     files = MemoryFiles()
     quorum = begun(files)
     quorum.append([entry(0), entry(1)])
@@ -93,14 +93,14 @@ def test_what_was_counted_and_is_gone_is_damage() -> None:
     damaged = QuorumFiles(files, "data")
     with pytest.raises(CorruptData, match="was on disk up to offset 2, and ends at 1"):
         damaged.settle()
-    assert read_file(files, LOG) == before, "who can't rejoin keeps what there is"
+    assert read_file(files, LOG) == before, "without a rejoin the log is kept"
     damaged.rejoin(77)
     assert all_of(damaged) == [entry(0)]
     assert opened(files).state == replace(STATE, rejoin_id=77)
 
 
 @pytest.mark.parametrize("name", ["quorum-state", "flushed-end"])
-def test_other_files_are_damaged(name: str) -> None:
+def test_a_damaged_state_file_is_corrupt_data(name: str) -> None:
     files = MemoryFiles()
     quorum = begun(files)
     quorum.append([entry(0)])
@@ -113,7 +113,7 @@ def test_other_files_are_damaged(name: str) -> None:
         QuorumFiles(files, "data").settle()
 
 
-def test_a_lost_vote_is_damage() -> None:
+def test_a_lost_state_file_is_corrupt_data() -> None:
     files = MemoryFiles()
     quorum = begun(files)
     quorum.append([entry(0)])
@@ -124,7 +124,7 @@ def test_a_lost_vote_is_damage() -> None:
         QuorumFiles(files, "data").settle()
 
 
-def test_a_cut_is_no_damage() -> None:
+def test_a_truncation_is_not_damage() -> None:
     files = MemoryFiles()
     quorum = begun(files)
     quorum.append([entry(each) for each in range(5)])
@@ -136,7 +136,7 @@ def test_a_cut_is_no_damage() -> None:
     assert all_of(again) == [entry(0), entry(1)]
 
 
-def test_the_log_begins_behind_a_snapshot() -> None:
+def test_the_log_starts_after_a_snapshot() -> None:
     files = MemoryFiles()
     quorum = begun(files)
     quorum.append([entry(each) for each in range(3)])
@@ -155,7 +155,7 @@ def test_the_log_begins_behind_a_snapshot() -> None:
     assert again.chain().end_for(1) == (1, 4)
 
 
-def test_a_damaged_snapshot_is_left_out_while_the_log_has_it_all() -> None:
+def test_a_damaged_snapshot_is_ignored_while_the_log_is_complete() -> None:
     files = MemoryFiles()
     quorum = begun(files)
     quorum.append([entry(0)])
@@ -168,7 +168,7 @@ def test_a_damaged_snapshot_is_left_out_while_the_log_has_it_all() -> None:
     assert all_of(again) == [entry(0)]
 
 
-def test_a_snapshot_that_was_received_takes_the_place_of_the_log() -> None:
+def test_a_received_snapshot_replaces_the_log() -> None:
     files = MemoryFiles()
     quorum = begun(files)
     quorum.append([entry(0)])
@@ -187,7 +187,7 @@ def test_a_snapshot_that_was_received_takes_the_place_of_the_log() -> None:
     assert all_of(again) == [entry(9, epoch=4)]
 
 
-def test_an_error_of_the_disk_is_one_of_the_directory() -> None:
+def test_a_disk_error_is_raised_as_a_failed_log_directory() -> None:
     files = MemoryFiles()
     quorum = begun(files)
     quorum.append([entry(0)])
@@ -196,7 +196,7 @@ def test_an_error_of_the_disk_is_one_of_the_directory() -> None:
         quorum.sync(1)
 
 
-def test_a_sync_that_failed_proves_nothing_later() -> None:
+def test_a_restart_after_a_failed_sync_writes_the_found_entries_to_disk() -> None:
     disk = SimulatedDisk(Random(1))
     quorum = QuorumFiles(disk, "data")
     quorum.settle()
@@ -207,7 +207,7 @@ def test_a_sync_that_failed_proves_nothing_later() -> None:
     disk.refuse_syncs()
     with pytest.raises(LogDirectoryFailed):
         quorum.sync(2)
-    # The process ends, and another one finds what the page cache has.
+    # The process ends, and the next one finds the contents of the page cache.
     disk.kill()
     again = QuorumFiles(disk, "data")
     again.settle()
@@ -222,7 +222,7 @@ Step = st.sampled_from(["append", "append", "sync", "truncate", "roll", "crash",
 
 
 @given(st.lists(st.tuples(Step, st.integers(0, 6), st.integers(0, 300)), max_size=25))
-def test_after_any_power_cut_there_is_what_was_synced(steps: list[tuple[str, int, int]]) -> None:
+def test_random_power_cuts_lose_no_synced_entry(steps: list[tuple[str, int, int]]) -> None:
     files = MemoryFiles()
     quorum = begun(files)
     model: list[Entry] = []

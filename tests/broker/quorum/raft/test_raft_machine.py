@@ -35,13 +35,13 @@ from tests.broker.quorum.members import TIMEOUTS, Cluster
 
 
 def elected(rules: RaftRules = CORRECT, voters: int = 3, observers: int = 0) -> Cluster:
-    """A cluster whose node 0 leads epoch 1; offset 0 is committed everywhere."""
+    """Return a cluster whose node 0 leads epoch 1; offset 0 is committed everywhere."""
     cluster = Cluster(voters, observers=observers, rules=rules)
     cluster.elect(0)
     return cluster
 
 
-def test_an_entry_counts_when_a_majority_has_it_on_disk() -> None:
+def test_an_entry_commits_once_a_majority_has_synced_it() -> None:
     cluster = elected()
     leader = cluster.raft(0)
     cluster.append(0, b"x")
@@ -55,24 +55,24 @@ def test_an_entry_counts_when_a_majority_has_it_on_disk() -> None:
     assert leader.high_watermark == 2
 
 
-def test_only_the_leader_writes() -> None:
+def test_only_the_leader_appends() -> None:
     cluster = elected()
     with pytest.raises(NotLeader, match="node 1 does not lead the quorum: ask node 0"):
         cluster.append(1, b"x")
 
 
 @pytest.mark.parametrize("trusts", [False, True])
-def test_a_sync_that_began_before_a_cut_proves_nothing(trusts: bool) -> None:
-    # As it is, a member fetches only when nothing is being synced, so that it can't be told to
-    # cut anything off meanwhile: the one rule covers the other, and has to be broken for the test.
+def test_a_sync_begun_before_a_truncation_does_not_count(trusts: bool) -> None:
+    # A member fetches only while no sync is running, so it cannot be reply to truncate during one.
+    # That rule covers this one, and has to be broken for the test.
     rules = RaftRules(fetch_before_flush=True, no_flush_generation=trusts)
     raft = Cluster(3, rules=rules).raft(1)
 
     def fetched(**what: object) -> list[Effect]:
         sent = [each for each in raft.on_tick(20) if isinstance(each, SendMessage)]
         request_id = sent[0].request_id if sent else raft._last_request_id
-        told = RaftFetchResponse(leader_epoch=1, leader_id=0, high_watermark=0)
-        return raft.on_fetched(0, request_id, replace(told, **what), 20)  # type: ignore[arg-type]
+        reply = RaftFetchResponse(leader_epoch=1, leader_id=0, high_watermark=0)
+        return raft.on_fetched(0, request_id, replace(reply, **what), 20)  # type: ignore[arg-type]
 
     raft.on_begin_epoch(BeginEpochRequest(leader_epoch=1, leader_id=0), 1, 0)
     first = Entry(base_offset=0, count=2, epoch=1, payload=b"lost")
@@ -83,20 +83,20 @@ def test_a_sync_that_began_before_a_cut_proves_nothing(trusts: bool) -> None:
     assert raft.flushed_end == (2 if trusts else 0)
 
 
-def test_a_leader_of_an_older_epoch_is_told() -> None:
+def test_a_leader_of_an_older_epoch_is_fenced() -> None:
     cluster = elected()
     ahead = cluster.raft(2)
     ahead.on_vote_request(_vote(epoch=5), 900, cluster.now_ms)
     effects = ahead.on_begin_epoch(
         BeginEpochRequest(leader_epoch=1, leader_id=0), 901, cluster.now_ms
     )
-    told = EpochResponse(error_code=ErrorCode.FENCED_LEADER_EPOCH, leader_epoch=5, leader_id=None)
-    assert effects == [Reply(901, told)]
-    assert LoseLeadership(1, ()) in cluster.raft(0).on_epoch_response(2, -1, told, cluster.now_ms)
+    reply = EpochResponse(error_code=ErrorCode.FENCED_LEADER_EPOCH, leader_epoch=5, leader_id=None)
+    assert effects == [Reply(901, reply)]
+    assert LoseLeadership(1, ()) in cluster.raft(0).on_epoch_response(2, -1, reply, cluster.now_ms)
     assert cluster.raft(0).epoch == 5
 
 
-def test_a_leader_that_nobody_tells_of_a_later_epoch_leads_on() -> None:
+def test_without_the_fence_a_leader_of_an_older_epoch_stays() -> None:
     cluster = elected(RaftRules(no_begin_fence=True))
     ahead = cluster.raft(2)
     ahead.on_vote_request(_vote(epoch=5), 900, cluster.now_ms)
@@ -105,7 +105,7 @@ def test_a_leader_that_nobody_tells_of_a_later_epoch_leads_on() -> None:
     assert cluster.raft(0).is_leader
 
 
-def test_nobody_is_believed_about_a_third() -> None:
+def test_a_leader_hint_about_a_third_node_is_not_trusted() -> None:
     hearsay = RaftVoteResponse(leader_epoch=0, leader_id=2, vote_granted=False)
     believes = Cluster(3, rules=RaftRules(trust_leader_hint=True))
     believes.raft(0).on_vote_response(1, -1, hearsay, 10)
@@ -151,7 +151,7 @@ def test_entries_of_earlier_epochs_are_not_committed_by_count(by_count: bool) ->
     assert raft.high_watermark == 3
 
 
-def test_a_leader_that_hears_of_no_majority_resigns() -> None:
+def test_a_leader_without_fetches_of_a_majority_resigns() -> None:
     cluster = elected()
     raft = cluster.raft(0)
     began_ms = cluster.now_ms
@@ -162,7 +162,7 @@ def test_a_leader_that_hears_of_no_majority_resigns() -> None:
     assert raft.role is RaftRole.RESIGNED
 
 
-def test_one_follower_is_majority_enough() -> None:
+def test_one_fetching_follower_of_two_keeps_the_leader() -> None:
     cluster = elected()
     raft = cluster.raft(0)
     later_ms = cluster.now_ms + TIMEOUTS.fetch_ms
@@ -178,7 +178,7 @@ def test_one_follower_is_majority_enough() -> None:
     assert raft.is_leader
 
 
-def test_who_hears_of_a_leader_would_elect_nobody() -> None:
+def test_a_follower_with_a_leader_refuses_pre_votes() -> None:
     cluster = elected()
     effects = cluster.raft(1).on_vote_request(
         _vote(epoch=1, pre_vote=True), 900, cluster.now_ms + 100
@@ -191,7 +191,7 @@ def test_who_hears_of_a_leader_would_elect_nobody() -> None:
 @pytest.mark.parametrize(
     ("last_epoch", "last_offset", "granted"), [(1, 1, True), (1, 0, False), (0, 9, False)]
 )
-def test_a_vote_goes_to_a_log_that_lacks_nothing(
+def test_a_vote_goes_only_to_an_up_to_date_log(
     last_epoch: int, last_offset: int, granted: bool
 ) -> None:
     cluster = elected()
@@ -202,7 +202,7 @@ def test_a_vote_goes_to_a_log_that_lacks_nothing(
     )
 
 
-def test_one_vote_in_an_epoch_also_after_a_restart() -> None:
+def test_a_voter_votes_once_per_epoch_even_after_a_restart() -> None:
     cluster = elected()
     cluster.perform(1, cluster.raft(1).on_vote_request(_vote(epoch=2), 900, 0)[:-1])
     cluster.restart(1)
@@ -213,7 +213,7 @@ def test_one_vote_in_an_epoch_also_after_a_restart() -> None:
     )
 
 
-def test_a_fetch_waits_for_news() -> None:
+def test_a_fetch_waits_for_new_entries() -> None:
     cluster = elected()
     assert not cluster.mail, "both followers wait at the leader"
     cluster.append(0, b"x")
@@ -223,7 +223,7 @@ def test_a_fetch_waits_for_news() -> None:
     assert [each.receiver for each in cluster.mail] == [1, 2]
 
 
-def test_what_does_not_follow_is_dropped_and_said() -> None:
+def test_entries_with_a_gap_are_dropped_and_reported() -> None:
     cluster = elected()
     cluster.append(0, b"x")
     mail = next(each for each in cluster.mail if each.receiver == 1)
@@ -234,7 +234,7 @@ def test_what_does_not_follow_is_dropped_and_said() -> None:
     assert cluster.raft(1).end_offset == 1
 
 
-def test_who_would_have_to_cut_off_what_is_committed_halts() -> None:
+def test_a_replica_halts_rather_than_truncate_committed_entries() -> None:
     cluster = elected()
     cluster.append(0, b"x")
     mail = next(each for each in cluster.mail if each.receiver == 1)
@@ -246,7 +246,7 @@ def test_who_would_have_to_cut_off_what_is_committed_halts() -> None:
     assert "everything before offset 1 is committed" in effect.reason
 
 
-def test_a_second_answer_does_not_count() -> None:
+def test_a_second_response_is_ignored() -> None:
     cluster = elected()
     cluster.append(0, b"x")
     mail = next(each for each in cluster.mail if each.receiver == 1)
@@ -257,7 +257,7 @@ def test_a_second_answer_does_not_count() -> None:
     assert cluster.raft(1).on_fetched(0, mail.request_id, parting, cluster.now_ms) == []
 
 
-def test_a_wiped_voter_does_not_vote_before_it_is_in_again() -> None:
+def test_a_wiped_voter_does_not_vote_before_it_has_rejoined() -> None:
     cluster = elected()
     cluster.append(0, b"x")
     cluster.settle()
@@ -272,7 +272,7 @@ def test_a_wiped_voter_does_not_vote_before_it_is_in_again() -> None:
     )
 
 
-def test_a_wiped_voter_is_in_again_after_an_entry_that_the_others_commit() -> None:
+def test_a_wiped_voter_rejoins_once_a_new_entry_is_committed() -> None:
     cluster = elected()
     cluster.append(0, b"x")
     cluster.settle()
@@ -298,8 +298,8 @@ def test_a_wiped_voter_is_in_again_after_an_entry_that_the_others_commit() -> No
 
 
 @pytest.mark.parametrize("anybody", [False, True])
-def test_who_is_no_voter_is_not_let_in(anybody: bool) -> None:
-    """It takes itself for one: let in, it would decide with others like it and without this one."""
+def test_a_node_that_is_not_a_voter_cannot_rejoin(anybody: bool) -> None:
+    """It takes itself for a voter: once in, it could form a majority with other such nodes."""
     cluster = Cluster(1, rules=RaftRules(lets_anybody_in=anybody))
     cluster.settle()
     leader = cluster.raft(0)
@@ -317,11 +317,11 @@ def test_who_is_no_voter_is_not_let_in(anybody: bool) -> None:
     effects = leader.on_fetch(
         replace(asked, fetch_offset=leader.end_offset, last_fetched_epoch=1), 901, 0
     )
-    told = [each.response.rejoined for each in effects if isinstance(each, ReplyEntries)]
-    assert told == [anybody]
+    reply = [each.response.rejoined for each in effects if isinstance(each, ReplyEntries)]
+    assert reply == [anybody]
 
 
-def test_only_what_is_committed_can_be_trimmed() -> None:
+def test_only_committed_entries_can_be_trimmed() -> None:
     cluster = elected()
     assert cluster.raft(0).trim(RaftSnapshotId(2, 1)) == []
     assert cluster.raft(0).trim(RaftSnapshotId(1, 1)) != []

@@ -11,7 +11,7 @@ Epochs = st.lists(st.integers(0, 6), max_size=12).map(sorted)
 
 
 def chain_of(epochs: list[int], start: int = 0) -> EpochChain:
-    """Of a log with one record per entry, cut off before `start`."""
+    """Return the chain of a log with one record per entry, trimmed before `start`."""
     chain = EpochChain()
     chain.extend(
         Entry(base_offset=offset, count=1, epoch=epoch, payload=b"")
@@ -28,7 +28,9 @@ def slow_end_for(epochs: list[int], epoch: int) -> tuple[int, int]:
 
 
 @given(Epochs, st.integers(0, 8), st.data())
-def test_where_an_epoch_ends(epochs: list[int], epoch: int, data: st.DataObject) -> None:
+def test_end_for_returns_the_end_of_an_epoch(
+    epochs: list[int], epoch: int, data: st.DataObject
+) -> None:
     start = data.draw(st.integers(0, len(epochs)))
     chain = chain_of(epochs, start)
     known = epochs[start - 1] if start else 0
@@ -39,7 +41,7 @@ def test_where_an_epoch_ends(epochs: list[int], epoch: int, data: st.DataObject)
 
 
 @given(Epochs, st.data())
-def test_cutting_off_and_writing_on(epochs: list[int], data: st.DataObject) -> None:
+def test_a_chain_can_be_truncated_and_extended(epochs: list[int], data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(epochs)))
     end = data.draw(st.integers(start, len(epochs)))
     chain = chain_of(epochs, start)
@@ -60,6 +62,6 @@ def test_cutting_off_and_writing_on(epochs: list[int], data: st.DataObject) -> N
         Entry(base_offset=2, count=0, epoch=1, payload=b""),
     ],
 )
-def test_what_does_not_follow_is_refused(entry: Entry) -> None:
+def test_an_entry_that_does_not_follow_is_refused(entry: Entry) -> None:
     with pytest.raises(ValueError, match="does not follow offset 2 of epoch 1"):
         chain_of([1, 1]).append(entry)

@@ -95,7 +95,7 @@ def over_wire(message: Message) -> Message:
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda it: type(it).__name__)
-def test_a_request_arrives_as_it_was(request_: raft.Request) -> None:
+def test_requests_round_trip_over_the_wire(request_: raft.Request) -> None:
     sent = over_wire(request_to_wire(request_, cluster_id="c", to=2, wait_ms=100))
     assert request_of_wire(sent) == request_  # type: ignore[arg-type]
     assert sent.cluster_id == "c"  # type: ignore[attr-defined]
@@ -104,12 +104,12 @@ def test_a_request_arrives_as_it_was(request_: raft.Request) -> None:
 @pytest.mark.parametrize(
     ("asked", "response"), RESPONSES, ids=[str(i) for i in range(len(RESPONSES))]
 )
-def test_a_response_arrives_as_it_was(asked: raft.Request, response: raft.Response) -> None:
+def test_responses_round_trip_over_the_wire(asked: raft.Request, response: raft.Response) -> None:
     request = request_to_wire(asked, cluster_id="c", to=2, wait_ms=100)
     assert response_of_wire(over_wire(response_to_wire(request, response))) == response
 
 
-def test_the_log_is_asked_for_by_name_or_id() -> None:
+def test_fetches_of_the_metadata_log_are_recognized_by_name_and_id() -> None:
     fetch = request_to_wire(FETCH, cluster_id="c", to=2, wait_ms=100)
     assert isinstance(fetch, produce_and_fetch.FetchRequest)
     assert about_quorum(fetch)
@@ -119,7 +119,7 @@ def test_the_log_is_asked_for_by_name_or_id() -> None:
     )
 
 
-def test_what_is_about_nothing_is_refused() -> None:
+def test_requests_and_responses_without_content_are_refused() -> None:
     with pytest.raises(CorruptData, match="VoteRequest is not about one partition"):
         request_of_wire(quorum_messages.VoteRequest())
     with pytest.raises(CorruptData, match="with error 42 says nothing"):
@@ -139,7 +139,7 @@ def test_a_field_that_the_protocol_lacks_is_refused() -> None:
         WireForm(produce_and_fetch.FetchRequest, raft.RaftVoteRequest)
 
 
-def test_a_response_without_a_leader_knows_none() -> None:
+def test_a_response_without_a_leader_decodes_as_no_leader() -> None:
     partition = produce_and_fetch.PartitionData(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
     topic = produce_and_fetch.FetchableTopicResponse(partitions=[partition])
     fetched = response_of_wire(produce_and_fetch.FetchResponse(responses=[topic]))
