@@ -255,18 +255,18 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ),
     (
         "transactions in memory",
-        (BROKER + "test_isolation.py::test_a_transaction_is_still_open_after_a_restart",),
+        (BROKER + "test_isolation.py::test_an_open_transaction_survives_a_restart",),
     ),
     (
         "markers as far as they get",
         (
             "tests/broker/coordinator/transaction/test_transaction_coordinator.py::test_every_marker_is_written_and_never_sent_twice_at_once",
-            BROKER + "test_transactions.py::test_what_was_decided_is_done_after_a_restart",
+            BROKER + "test_transactions.py::test_a_prepared_commit_completes_after_a_restart",
         ),
     ),
     (
         "a last stable offset that is the high watermark",
-        (BROKER + "test_isolation.py::test_an_open_transaction_ends_what_is_stable",),
+        (BROKER + "test_isolation.py::test_an_open_transaction_bounds_the_last_stable_offset",),
     ),
     (
         "a late request of a transaction that has ended counts for the next",
@@ -313,7 +313,7 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     (
         "a compaction that can't be interrupted",
         (
-            BROKER + "test_compaction.py::test_kills_while_a_topic_is_compacted",
+            BROKER + "test_compaction.py::test_kills_during_compaction_lose_no_acknowledged_value",
             STORAGE + "test_interrupted_compaction.py"
             "::test_a_killed_compaction_is_found_and_repaired",
         ),
@@ -324,7 +324,7 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ),
     (
         "versions that are told and not spoken",
-        (BROKER + "test_broker.py::test_an_empty_request_of_any_version_has_an_answer",),
+        (BROKER + "test_broker.py::test_an_empty_request_of_every_version_is_answered",),
     ),
     (
         "a position that is out of range after a failover",

@@ -1,4 +1,4 @@
-"""An authority, a broker's certificate and a client's, made for the tests that ask."""
+"""A certificate authority, and certificates of a broker and of clients, for tests."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ CLIENT_NAME, BROKER_NAME = "shop", "broker"
 
 @dataclass(frozen=True)
 class Certificates:
-    """PEM files."""
+    """Paths of PEM files."""
 
     authority: str
     broker: str
     """Key and certificate, for 127.0.0.1 and localhost."""
     client: str
     stranger: str
-    """A client's, of another authority."""
+    """Key and certificate of a client, from another authority."""
     stranger_authority: str
 
 
 @cache
 def certificates() -> Certificates:
-    """The same for all tests of a process: making keys takes time."""
+    """Create the certificates once per process: making keys takes time."""
     directory = Path(mkdtemp(prefix="streamlog-certificates-"))
     authority, other = trustme.CA(), trustme.CA()
 

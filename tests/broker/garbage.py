@@ -1,4 +1,4 @@
-"""Frames as a broken or hostile client would send them: made of real ones, or of nothing."""
+"""Frames of a broken or hostile client: mutated real frames, and noise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from streamlog.records.record_columns import FieldColumns
 from tests.broker.node import batch
 
 PARTITIONS_MAX = 50
-"""Whoever asks for more in good order gets them, and that is no garbage."""
+"""A well-formed request for more partitions is granted, so it is not garbage."""
 TEXTS = ("t", "t", "u", "g", "m", "", "range", "consumer", "x" * 300, "\u00e9\u4e2d")
 FRACTIONS = (0.0, -1.0, 1.5, 1e9, 1e300, float("inf"), float("nan"))
 NUMBERS = (0, 0, 1, 1, 2, 3, -1, 100)
@@ -28,7 +28,7 @@ WIDTHS = {1: ">B", 2: ">H", 4: ">I"}
 
 
 class Garbage:
-    """An endless supply; the same one for the same seed."""
+    """An endless supply of frames, reproducible by its seed."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -49,7 +49,7 @@ class Garbage:
         ]
 
     def frames(self) -> Iterator[bytes]:
-        """Frames without their size, one after the other."""
+        """Yield frames without their size."""
         while True:
             for api, version in self._shuffled():
                 yield self._mutated(api, version)
@@ -57,7 +57,7 @@ class Garbage:
                     yield self._random.randbytes(self._random.randint(0, NOISE_BYTES_MAX))
 
     def noise(self) -> bytes:
-        """Bytes that are not even frames."""
+        """Return bytes that are not even frames."""
         return self._random.randbytes(self._random.randint(1, NOISE_BYTES_MAX))
 
     def chance(self, of: float) -> bool:
@@ -73,29 +73,29 @@ class Garbage:
         return self.spoilt(self.request(api, version))
 
     def spoilt(self, sound: bytes) -> bytes:
-        """The same, as it is at times, and mostly not quite."""
+        """Return the frame, in most cases mutated."""
         frame = bytearray(sound)
         for _ in range(self._random.choice(MUTATIONS)):
             if frame:
                 self._random.choice(self._ways)(frame)
         return bytes(frame)
 
-    # ---- real ones ----
+    # ---- real frames ----
 
     def request(self, api: Api, version: int) -> bytes:
-        """A frame without its size."""
+        """Return a random request as a frame without its size."""
         message = self._message(api.request, version)
         number = self._random.randrange(2**31)
         return b"".join(encode_request(api, version, number, "c", message))[4:]
 
     def response(self, api: Api, version: int) -> bytes:
-        """A frame without its size."""
+        """Return a random response as a frame without its size."""
         message = self._message(api.response, version)
         pieces = encode_response(api, version, self._random.randrange(2**31), message)
         return b"".join(map(one_buffer, pieces))[4:]
 
     def records(self) -> bytes:
-        """A batch of any codec, with keys, values and headers."""
+        """Return a random batch of any codec, with keys, values and headers."""
         draw = self._random
         columns = FieldColumns()
         for _ in range(draw.randint(1, 20)):
@@ -140,7 +140,7 @@ class Garbage:
             case _:
                 return draw.choice(NUMBERS)
 
-    # ---- and what becomes of them ----
+    # ---- mutations ----
 
     def _flip(self, frame: bytearray) -> None:
         frame[self._random.randrange(len(frame))] ^= 1 << self._random.randrange(8)
@@ -166,7 +166,7 @@ class Garbage:
 
 
 def is_honest(message: Message) -> bool:
-    """Whether a frame happens to ask for much, in a way that is to be granted."""
+    """Return whether a message is a valid request for many partitions."""
     return isinstance(message, CreateTopicsRequest) and any(
         topic.num_partitions > PARTITIONS_MAX for topic in message.topics
     )

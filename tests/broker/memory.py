@@ -1,4 +1,4 @@
-"""What this process holds."""
+"""The memory of this process."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def resident_bytes() -> int:
-    """Once what nobody refers to is collected."""
+    """Return the resident memory in bytes, after a garbage collection."""
     gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES

@@ -1,4 +1,4 @@
-"""A broker over a disk in memory, and what the tests of this room say to it."""
+"""A broker on a disk in memory, and helpers that send it requests."""
 
 from __future__ import annotations
 
@@ -40,16 +40,17 @@ from streamlog.records.batch import LogRecord, encode_batch, split_batches
 from streamlog.records.compression import Compression
 
 FETCH_BY_NAME = 12
-"""The last version of Fetch in which topics go by name."""
+"""The last version of Fetch that identifies topics by name."""
 BY_ITSELF = RequestContext(6, "tester", "/127.0.0.1", principal=IN_PROCESS)
-"""Who prepares a test, and may do everything; in the last version that both requests have."""
+"""The context in which helpers create and delete topics: all rights, and the last common version.
+"""
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
 
 @dataclass
 class Node:
-    """A broker with a clock that stands still, spoken to in typed messages."""
+    """A broker with a manual clock, to which tests send typed messages."""
 
     files: MemoryFiles = field(default_factory=MemoryFiles)
     clock: ManualClock = field(default_factory=lambda: ManualClock(wall_ms=1_700_000_000_000))
@@ -58,7 +59,7 @@ class Node:
     )
 
     def run(self, story: Callable[[Broker], Coroutine[object, object, T]]) -> T:
-        """Open, do, close: the second time is a restart."""
+        """Open the broker, run the story and close it; a second call is a restart."""
 
         async def main() -> T:
             async with Broker.open(
@@ -74,7 +75,7 @@ class Node:
 
 
 def context(request: Message, version: int | None = None) -> RequestContext:
-    # What asks for topics by name is of a version that does.
+    # A Fetch with topic names needs a version that has them.
     by_name = isinstance(request, FetchRequest) and all(each.topic for each in request.topics)
     newest = FETCH_BY_NAME if by_name else api_of(type(request)).max_version
     return RequestContext(newest if version is None else version, "tester", "/127.0.0.1")
@@ -87,7 +88,7 @@ async def ask(broker: Broker, request: Message, kind: type[M], version: int | No
 
 
 def later(broker: Broker, request: Message, version: int | None = None) -> asyncio.Future[Message]:
-    """A request that is expected to wait."""
+    """Begin a request that must wait; return its future response."""
     answer = broker.begin(request, context(request, version))
     assert isinstance(answer, asyncio.Future), answer
     return answer

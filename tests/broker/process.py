@@ -1,4 +1,4 @@
-"""A broker in a process of its own, to be killed."""
+"""A broker in its own process, for tests that kill it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class BrokerProcess:
         self._settings = settings
         self.port = port
         self.ports: dict[str, int] = {}
-        """By security protocol, if the settings name listeners."""
+        """Ports by security protocol, if the settings name listeners."""
         self._process: subprocess.Popen[str] | None = None
 
     @property
@@ -67,18 +67,18 @@ class BrokerProcess:
 
     @property
     def log_path(self) -> Path:
-        """What a broker with settings has logged."""
+        """The log file of a broker with settings."""
         return self._data.parent / f"{self._data.name}.log"
 
     def __exit__(self, *_: object) -> None:
         self.end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """No chance to write anything."""
+        """Kill the process, with no chance to write anything."""
         self.end(signal.SIGKILL)
 
     def kill_and_restart(self) -> None:
-        """The next one takes the same port, so clients find it again."""
+        """Kill the process and start it again on its port, where clients find it."""
         self.kill()
         self.__enter__()
 

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Brokers:
-    """Three of them, one in each rack if there are `racks`."""
+    """Three brokers, one per rack if `racks` are given."""
 
     def __init__(self, loop: SimulatedLoop, racks: Sequence[str], settings: dict[str, str]) -> None:
         self.loop = loop
@@ -50,7 +50,7 @@ class Brokers:
         return self.loop.time()
 
     async def create(self, name: str, *, replicas: int, configs: dict[str, str]) -> None:
-        """A topic of one partition, as soon as all brokers are there."""
+        """Create a topic of one partition once all brokers have registered."""
         admin = self.log.admin()
         while True:
             try:
@@ -58,16 +58,16 @@ class Brokers:
                     await admin.create_topics([NewTopic(name, 1, replicas, configs)])
                     return
             except StreamlogError:
-                pass  # They are about to elect a controller.
+                pass  # the controller election is still running
             await self.pause()
 
-    async def place(self, name: str) -> PartitionDescription:
-        """Who leads the topic, and who follows."""
-        places = await self.log.admin().describe_partitions()
-        return next(each for each in places if each.topic == name)
+    async def layout(self, name: str) -> PartitionDescription:
+        """Describe the topic's only partition: its leader and replicas."""
+        descriptions = await self.log.admin().describe_partitions()
+        return next(each for each in descriptions if each.topic == name)
 
     async def pause(self) -> None:
-        """Time passes at once."""
+        """Let 0.2 s of simulated time pass."""
         await asyncio.sleep(0.2)
 
 
@@ -77,7 +77,7 @@ def lived(
     racks: Sequence[str] = (),
     settings: dict[str, str] | None = None,
 ) -> T:
-    """What a client comes back with from three brokers that have just been started."""
+    """Start three brokers, run the story of a client, and return its result."""
     found: list[T] = []
 
     async def life(loop: SimulatedLoop) -> None:
@@ -85,10 +85,10 @@ def lived(
         for node in brokers.nodes.values():
             node.start()
 
-        async def told() -> None:
+        async def run_story() -> None:
             found.append(await story(brokers))
 
-        await ended(brokers.machine.start(told()))
+        await ended(brokers.machine.start(run_story()))
 
     life_errors = live(life, 1).errors
     assert life_errors == ()

@@ -1,4 +1,4 @@
-"""A real file system that is small, and can be filled to its last block and its last name."""
+"""A small real file system, which tests fill to its last block and inode."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE_BYTES = 4096
 
 
 class SmallDisk:
-    """A mounted tmpfs; what fills it is called ballast."""
+    """A mounted tmpfs; ballast files fill it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -25,12 +25,12 @@ class SmallDisk:
 
     @property
     def free_bytes(self) -> int:
-        """Bytes that nobody has."""
+        """Free bytes of the file system."""
         found = os.statvfs(self.path)
         return found.f_bavail * found.f_frsize
 
     def fill(self, *, left_bytes: int = 0, names: bool = False) -> None:
-        """Take every block but so many bytes; with `names` also everything a new file needs."""
+        """Fill every block but `left_bytes`; with `names` also every inode."""
         with self._ballast.open("ab", buffering=0) as file, _until_full():
             while True:
                 file.write(bytes(PAGE_BYTES))
@@ -43,7 +43,7 @@ class SmallDisk:
                 number += 1
 
     def free(self) -> None:
-        """Take the ballast away."""
+        """Remove the ballast."""
         for each in self.path.glob("ballast*"):
             each.unlink()
 
@@ -52,7 +52,7 @@ class SmallDisk:
 def small_disk(
     path: Path, *, size_bytes: int = SIZE_BYTES, names: int = NAMES
 ) -> Iterator[SmallDisk]:
-    """Mount one there; the test is skipped where this process may not."""
+    """Mount a small disk at `path`; skip the test where mounting is not permitted."""
     path.mkdir(parents=True, exist_ok=True)
     options = f"size={size_bytes},nr_inodes={names}"
     try:

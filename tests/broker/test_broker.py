@@ -1,4 +1,4 @@
-"""Broker: whatever is advertised is answered, and time passes by itself."""
+"""Broker: every advertised version is answered, and time passes without calls of `tick`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ EVERY_VERSION = [
     EVERY_VERSION,
     ids=[f"{api.name}-{version}" for api, version in EVERY_VERSION],
 )
-def test_an_empty_request_of_any_version_has_an_answer(node: Node, api: Api, version: int) -> None:
+def test_an_empty_request_of_every_version_is_answered(node: Node, api: Api, version: int) -> None:
     async def story(broker: Broker) -> None:
         request = decode(api.request, version, encode(api.request(), version))
         answer = broker.begin(request, context(request, version))
@@ -58,7 +58,7 @@ def test_an_empty_request_of_any_version_has_an_answer(node: Node, api: Api, ver
     node.run(story)
 
 
-def test_what_is_no_request_is_refused(node: Node) -> None:
+def test_a_message_that_is_not_a_request_is_refused(node: Node) -> None:
     async def story(broker: Broker) -> None:
         with pytest.raises(UsageError, match="ApiVersionsResponse"):
             await broker.handle(ApiVersionsResponse(), RequestContext(0, None, "/127.0.0.1"))
@@ -66,7 +66,7 @@ def test_what_is_no_request_is_refused(node: Node) -> None:
     node.run(story)
 
 
-def test_time_passes_by_itself() -> None:
+def test_a_waiting_fetch_times_out_without_a_tick() -> None:
     async def main() -> None:
         async with Broker.open("data", files=MemoryFiles()) as broker, asyncio.timeout(60):
             create(broker)
@@ -79,7 +79,7 @@ def test_time_passes_by_itself() -> None:
     asyncio.run(main())
 
 
-def test_what_nodes_ask_each_other_is_shown_where_they_come_to_each_other() -> None:
+def test_inter_broker_apis_are_listed_only_on_the_inter_broker_listener() -> None:
     async def shown(broker: Broker, listener: str) -> set[int]:
         request = ApiVersionsRequest()
         at = replace(context(request), listener=AdvertisedEndpoint(listener, "127.0.0.1", 9092))
@@ -107,7 +107,7 @@ def test_what_nodes_ask_each_other_is_shown_where_they_come_to_each_other() -> N
     asyncio.run(main())
 
 
-def test_a_closed_broker_answers_nobody(node: Node) -> None:
+def test_a_closed_broker_answers_no_request(node: Node) -> None:
     async def story(broker: Broker) -> None:
         broker.close()
         broker.close()
@@ -117,7 +117,7 @@ def test_a_closed_broker_answers_nobody(node: Node) -> None:
     node.run(story)
 
 
-def test_what_is_over_goes_and_readers_are_told_where_the_log_begins(node: Node) -> None:
+def test_retention_removes_segments_and_raises_the_log_start_offset(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker, retention_ms="60000", segment_bytes="1024")
         for number in range(30):
@@ -134,7 +134,7 @@ def test_what_is_over_goes_and_readers_are_told_where_the_log_begins(node: Node)
     node.run(story)
 
 
-def test_a_producer_is_told_the_log_s_own_time(node: Node) -> None:
+def test_a_produce_response_holds_the_log_append_time(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker, message_timestamp_type="LogAppendTime")
         written = await produce(broker, batch(b"a", timestamp_ms=5))

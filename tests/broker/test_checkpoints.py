@@ -1,4 +1,4 @@
-"""Checkpoints are kept beside the loop: the broker answers while a disk takes its time."""
+"""Checkpoints are written off the event loop: the broker answers while the disk is slow."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REQUEST = DeleteRecordsRequest(
 )
 
 
-def test_a_slow_checkpoint_holds_nobody_up() -> None:
+def test_a_slow_checkpoint_blocks_no_request() -> None:
     files = SlowFiles()
     node = Node(files=files)
 
@@ -41,7 +41,7 @@ def test_a_slow_checkpoint_holds_nobody_up() -> None:
     node.run(story)
 
 
-def test_records_are_deleted_when_that_is_kept() -> None:
+def test_delete_records_is_answered_once_its_checkpoint_is_written() -> None:
     files = SlowFiles()
     node = Node(files=files)
 

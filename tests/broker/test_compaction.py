@@ -1,4 +1,4 @@
-"""A real broker is killed while it compacts: what was acknowledged last is what is read."""
+"""A broker process is killed during compaction: the last acknowledged values are read."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ TOPIC = {
 }
 BROKER = {
     "log.cleaner.backoff.ms": "20",
-    # Slow enough to be met at work.
+    # Slow enough for the test to observe a cleaning.
     "log.cleaner.io.max.bytes.per.second": "2000000",
 }
-PLACE = TopicPartition("t", 0)
+PARTITION = TopicPartition("t", 0)
 KEYS = 100
 SENT = 200
 LIVES = 11 if os.environ.get("STREAMLOG_PROFILE") == "thorough" else 4
-LIVES_ALIKE = 4
+PATIENCE_STEPS = 4
 LOG_BYTES_MAX = 2_000_000
-"""The writer waits here for the cleaner, whose map of keys would else take longer and longer."""
+"""Above this size the writer waits for the cleaner, whose map of keys would take ever longer."""
 COMPACTED_WITHIN_S = 120.0
 
 Values = dict[bytes | None, int]
@@ -44,7 +44,7 @@ def is_compacting(data: Path) -> bool:
 
 
 def log_bytes(data: Path) -> int:
-    """What the segments hold; the broker may take a file away while they are counted."""
+    """Return the size of all segments; the broker may delete one meanwhile."""
     total = 0
     for path in data.glob("p-*/*.log"):
         with contextlib.suppress(FileNotFoundError):
@@ -60,7 +60,8 @@ async def write_until_it_compacts(
     *,
     patience: int,
 ) -> None:
-    """Ever larger numbers to the keys, until more cleaned segments were seen than `patience`."""
+    """Write increasing numbers until more than `patience` cleanings were seen; then kill the
+    broker."""
     async with (
         asyncio.timeout(COMPACTED_WITHIN_S),
         Log.open(f"kafka://{broker.address}") as log,
@@ -87,17 +88,17 @@ async def write(producer: Producer, written: Values, numbers: Iterable[int]) -> 
 
 
 async def read_all(broker: BrokerProcess) -> tuple[Values, int]:
-    """The last number of each key, and how many records it took to see them."""
+    """Return the last number of each key, and the number of records read."""
     values, count = Values(), 0
     async with (
         Log.open(f"kafka://{broker.address}") as log,
         log.consumer(auto_offset_reset="none") as consumer,
     ):
-        end = (await consumer.end_offsets([PLACE]))[PLACE]
-        consumer.assign([PLACE])
-        consumer.seek(PLACE, 0)
-        while await consumer.position(PLACE) < end:
-            for record in (await consumer.poll(timeout_ms=100)).get(PLACE, ()):
+        end = (await consumer.end_offsets([PARTITION]))[PARTITION]
+        consumer.assign([PARTITION])
+        consumer.seek(PARTITION, 0)
+        while await consumer.position(PARTITION) < end:
+            for record in (await consumer.poll(timeout_ms=100)).get(PARTITION, ()):
                 values[record.key] = int((record.value or b"")[:9])
                 count += 1
     return values, count
@@ -109,7 +110,7 @@ async def set_up(broker: BrokerProcess) -> None:
         await log.admin().alter_configs(BROKER)
 
 
-def test_kills_while_a_topic_is_compacted(tmp_path: Path) -> None:
+def test_kills_during_compaction_lose_no_acknowledged_value(tmp_path: Path) -> None:
     data = tmp_path / "data"
     written: Values = {}
     numbers = itertools.count()
@@ -119,10 +120,10 @@ def test_kills_while_a_topic_is_compacted(tmp_path: Path) -> None:
                 asyncio.run(set_up(broker))
             else:
                 values, _ = asyncio.run(read_all(broker))
-                # What was sent and not acknowledged may be there, too.
+                # Values that were sent but not acknowledged may be there, too.
                 assert values.keys() == written.keys()
                 assert all(values[key] >= number for key, number in written.items())
-            patience = 7 * (life % LIVES_ALIKE)
+            patience = 7 * (life % PATIENCE_STEPS)
             asyncio.run(write_until_it_compacts(broker, data, written, numbers, patience=patience))
     with BrokerProcess(data) as broker:
         give_up = time.monotonic() + COMPACTED_WITHIN_S

@@ -1,4 +1,4 @@
-"""kill -9 while producers write: what was acknowledged is there, in order, and nothing twice."""
+"""kill -9 while producers write: acknowledged records are kept, in order, and none twice."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ACKNOWLEDGED_BEFORE_KILL = 150
 PATIENCE_MS = 60_000
 
 Kept = dict[int, dict[int, bytes]]
-"""Per partition: offset and value that the broker has acknowledged."""
+"""Acknowledged values, by partition and offset."""
 
 
 async def connect(broker: BrokerProcess) -> TcpTransport:
@@ -49,22 +49,22 @@ async def create(broker: BrokerProcess) -> None:
 
 
 async def read_all(broker: BrokerProcess, partition: int) -> list[tuple[int, bytes | None]]:
-    place, found = TopicPartition("t", partition), list[tuple[int, bytes | None]]()
+    topic_partition, found = TopicPartition("t", partition), list[tuple[int, bytes | None]]()
     async with (
         Log.open(f"kafka://{broker.address}") as log,
         log.consumer(auto_offset_reset="none") as consumer,
     ):
-        consumer.assign([place])
-        consumer.seek(place, 0)
-        end = (await consumer.end_offsets([place]))[place]
-        while await consumer.position(place) < end:
+        consumer.assign([topic_partition])
+        consumer.seek(topic_partition, 0)
+        end = (await consumer.end_offsets([topic_partition]))[topic_partition]
+        while await consumer.position(topic_partition) < end:
             polled = await consumer.poll(timeout_ms=PATIENCE_MS)
-            found += [(record.offset, record.value) for record in polled[place]]
+            found += [(record.offset, record.value) for record in polled[topic_partition]]
     return found
 
 
 async def write_until_killed(broker: BrokerProcess, kept: Kept, life: int) -> None:
-    """Four requests in flight per partition, none of them ever sent again."""
+    """Write with four requests in flight per partition, without retries, until the broker dies."""
     enough = asyncio.Event()
     acknowledged = itertools.count(1)
 
@@ -95,7 +95,7 @@ async def write_until_killed(broker: BrokerProcess, kept: Kept, life: int) -> No
 
 
 @pytest.mark.parametrize("flush", ["always", "os"])
-def test_what_was_acknowledged_is_there(tmp_path: Path, flush: str) -> None:
+def test_acknowledged_records_survive_kills(tmp_path: Path, flush: str) -> None:
     kept: Kept = {partition: {} for partition in range(PARTITIONS)}
     for life in range(KILLS):
         with BrokerProcess(tmp_path / "data", flush=flush) as broker:
@@ -113,7 +113,7 @@ def test_what_was_acknowledged_is_there(tmp_path: Path, flush: str) -> None:
 
 
 def in_order(there: list[tuple[int, bytes | None]]) -> None:
-    """Each lane's records are in the order in which it has sent them."""
+    """Check that each lane's records are in the order in which they were sent."""
     last: dict[tuple[bytes, bytes], tuple[int, int]] = {}
     for _, value in there:
         life, lane, number, index = (value or b"").split(b"/")
@@ -122,8 +122,8 @@ def in_order(there: list[tuple[int, bytes | None]]) -> None:
         last[life, lane] = position
 
 
-def test_a_producer_that_retries_writes_once(tmp_path: Path) -> None:
-    """Our own producer lives through the kills; what it sends again is recognised."""
+def test_a_retrying_producer_writes_each_record_once(tmp_path: Path) -> None:
+    """The producer lives through the kills; the broker recognizes its retries."""
     total, kept = 3_000, dict[bytes, tuple[int, int]]()
 
     async def write(broker: BrokerProcess) -> None:
@@ -155,7 +155,7 @@ def test_a_producer_that_retries_writes_once(tmp_path: Path) -> None:
         assert sent == sorted(sent)
 
 
-def test_positions_outlive_a_kill(tmp_path: Path) -> None:
+def test_committed_offsets_survive_a_kill(tmp_path: Path) -> None:
     async def commit(broker: BrokerProcess) -> None:
         async with (
             Log.open(f"kafka://{broker.address}") as log,

@@ -1,4 +1,4 @@
-"""An alarm rings when it is due, but not before those are heard who spoke while the loop stood."""
+"""DeadlineTimer fires when due, but after messages that arrived while the loop was blocked."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ HOLD_S = (LATE_MS + 100) / 1000
 
 
 def hold() -> None:
-    """What computes and awaits nothing."""
+    """Block the event loop."""
     sleep(HOLD_S)
 
 
-async def rung(due_in_ms: int, *, held: bool) -> list[str]:
-    """What happens until it has rung, beside a message that comes as the loop goes on."""
+async def order_of_events(due_in_ms: int, *, held: bool) -> list[str]:
+    """Return the order of the timer and of a message that arrives when the loop resumes."""
     clock, loop, story = SystemClock(), asyncio.get_running_loop(), []
     over = asyncio.Event()
 
-    def ring() -> None:
-        story.append("ring")
+    def fire() -> None:
+        story.append("fire")
         over.set()
 
-    alarm = DeadlineTimer(clock, ring)
-    alarm.by(clock.now_ms() + due_in_ms)
+    timer = DeadlineTimer(clock, fire)
+    timer.by(clock.now_ms() + due_in_ms)
     if held:
         hold()
         loop.call_later(GRACE_MS / 10_000, story.append, "heartbeat")
     await over.wait()
-    alarm.close()
+    timer.close()
     return story
 
 
-def test_it_rings_when_it_is_due() -> None:
-    assert asyncio.run(rung(20, held=False)) == ["ring"]
+def test_the_timer_fires_when_it_is_due() -> None:
+    assert asyncio.run(order_of_events(20, held=False)) == ["fire"]
 
 
-def test_who_was_not_heard_because_the_loop_stood_still_is_heard_first() -> None:
-    assert asyncio.run(rung(20, held=True)) == ["heartbeat", "ring"]
+def test_messages_from_a_blocked_loop_are_handled_before_the_timer() -> None:
+    assert asyncio.run(order_of_events(20, held=True)) == ["heartbeat", "fire"]

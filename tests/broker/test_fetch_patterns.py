@@ -1,4 +1,4 @@
-"""A Fetch that repeats the last one gets what it would have got as the first."""
+"""A Fetch that repeats the last one gets the response that a first Fetch would get."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def answer(one: Peer, number: int, version: int = NAMED) -> PartitionData:
 
 
 @pytest.mark.parametrize("version", range(4, NAMED + 1))
-def test_a_log_is_read_to_its_end_and_on(version: int) -> None:
+def test_repeated_fetches_read_a_log_to_its_end_and_beyond(version: int) -> None:
     async def story(broker: Broker, one: Peer) -> None:
         create(broker)
         for number in range(20):
@@ -64,7 +64,7 @@ def test_a_log_is_read_to_its_end_and_on(version: int) -> None:
     serve(story)
 
 
-def test_answers_keep_their_order_behind_one_that_waits() -> None:
+def test_responses_keep_their_order_behind_a_waiting_fetch() -> None:
     async def story(broker: Broker, one: Peer) -> None:
         create(broker)
         await produce(broker, batch(b"0"))
@@ -79,7 +79,7 @@ def test_answers_keep_their_order_behind_one_that_waits() -> None:
     serve(story)
 
 
-def test_errors_are_told_as_ever() -> None:
+def test_repeated_fetches_report_errors() -> None:
     async def story(broker: Broker, one: Peer) -> None:
         create(broker)
         await produce(broker, batch(b"0"))
@@ -98,7 +98,7 @@ def test_errors_are_told_as_ever() -> None:
 
 
 @pytest.mark.parametrize("version", [10, NAMED])
-def test_one_that_waits_is_told_when_its_time_is_over(version: int) -> None:
+def test_a_repeated_fetch_is_answered_after_max_wait(version: int) -> None:
     async def story(broker: Broker, one: Peer) -> None:
         create(broker)
         await produce(broker, batch(b"0"))
@@ -111,7 +111,7 @@ def test_one_that_waits_is_told_when_its_time_is_over(version: int) -> None:
     serve(story)
 
 
-def test_one_that_waits_for_more_than_comes_at_once_waits_on() -> None:
+def test_a_repeated_fetch_waits_until_min_bytes_are_available() -> None:
     async def story(broker: Broker, one: Peer) -> None:
         create(broker)
         await produce(broker, batch(b"0"))
@@ -126,7 +126,7 @@ def test_one_that_waits_for_more_than_comes_at_once_waits_on() -> None:
     serve(story)
 
 
-def test_one_that_waits_is_told_that_the_partition_is_gone() -> None:
+def test_a_waiting_repeated_fetch_is_answered_when_its_topic_is_deleted() -> None:
     async def story(broker: Broker, one: Peer) -> None:
         create(broker)
         await produce(broker, batch(b"0"))

@@ -44,7 +44,9 @@ async def serve_reads_only(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("killed", [True, False])
-def test_it_serves_reads_refuses_writes_and_recovers(node: Node, killed: bool) -> None:
+def test_a_broker_on_a_full_disk_serves_reads_refuses_writes_and_recovers(
+    node: Node, killed: bool
+) -> None:
     async def recover(broker: Broker) -> None:
         await serve_reads_only(broker)
         node.files.capacity_bytes = None
@@ -70,7 +72,7 @@ def test_every_start_on_a_full_disk_serves_reads(node: Node) -> None:
     node.files.crash(keep_bytes=None)
     node.files.capacity_bytes = 0
     for _ in range(STARTS):
-        # The broker can't mark the directory as closed in order, and says so.
+        # The broker cannot write its clean-shutdown mark, and raises that.
         with pytest.raises(LogDirectoryFull):
             node.run(serve_reads_only)
         node.files.crash(keep_bytes=None)
@@ -94,7 +96,7 @@ def test_a_disk_that_stays_full_is_logged_at_intervals(
     node.files.capacity_bytes = 0
     with caplog.at_level(logging.INFO), pytest.raises(LogDirectoryFull):
         node.run(wait)
-    told = [each for each in caplog.messages if "takes no part in the quorum" in each]
-    assert len(told) == 1
+    reports = [each for each in caplog.messages if "takes no part in the quorum" in each]
+    assert len(reports) == 1
     assert len(caplog.messages) < 15, caplog.messages[:15]
     assert not any("takes part in the quorum again" in each for each in caplog.messages)

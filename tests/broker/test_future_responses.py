@@ -1,4 +1,4 @@
-"""Answers that are there, and answers that will be."""
+"""Responses that are available, and futures of responses."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from streamlog.protocol.messages.broker_registration import BrokerHeartbeatReque
 from streamlog.protocol.schema import Message
 
 
-def test_what_is_there_goes_on_at_once() -> None:
+def test_available_responses_are_mapped_at_once() -> None:
     assert map_response(1, str) == "1"
     assert chain_response(1, str) == "1"
 
 
-def test_what_will_be_there_goes_on_then() -> None:
+def test_future_responses_are_mapped_when_they_complete() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         first: asyncio.Future[int] = loop.create_future()
@@ -45,7 +45,7 @@ def test_what_will_be_there_goes_on_then() -> None:
     asyncio.run(main())
 
 
-def test_an_error_is_handed_on_and_who_waits_no_more_is_left_alone() -> None:
+def test_errors_are_passed_on_but_not_to_cancelled_futures() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         first: asyncio.Future[int] = loop.create_future()
@@ -100,7 +100,7 @@ def gathered_with(first: asyncio.Future[Any]) -> Any:
     return gather_answers([first], lambda _: pytest.fail("it failed"))
 
 
-WAYS = pytest.mark.parametrize(
+COMBINATORS = pytest.mark.parametrize(
     "made",
     [
         lambda first: map_response(first, str),
@@ -117,11 +117,11 @@ async def some_turns() -> None:
         await asyncio.sleep(0)
 
 
-def told(
+def lost_errors(
     made: Callable[[asyncio.Future[Any]], asyncio.Future[Any]],
     end: Callable[[asyncio.Future[Any], asyncio.Future[Any]], object],
 ) -> tuple[list[BaseException], asyncio.Future[Any]]:
-    """What asyncio tells as lost when `end` has ended what was asked for, and the answer."""
+    """Return the errors that asyncio reports as lost after `end`, and the answer."""
     lost: list[BaseException] = []
 
     async def main() -> asyncio.Future[Any]:
@@ -141,27 +141,27 @@ def told(
     return lost, answer
 
 
-@WAYS
+@COMBINATORS
 @pytest.mark.parametrize("error", [ConnectionLost("gone"), ZeroDivisionError("a mistake")])
-def test_what_was_asked_for_in_vain_is_told_only_if_nobody_expects_it(
+def test_only_an_unexpected_error_of_an_abandoned_request_is_reported(
     made: Callable[[asyncio.Future[Any]], asyncio.Future[Any]], error: Exception
 ) -> None:
-    """A client hangs up, and what it has asked for fails: no error that got lost (asyncio's)."""
+    """A client hangs up and its request fails: asyncio reports only a bug as a lost error."""
 
     def end(first: asyncio.Future[Any], answer: asyncio.Future[Any]) -> None:
         answer.cancel()
         first.set_exception(error)
 
-    lost, _ = told(made, end)
+    lost, _ = lost_errors(made, end)
     assert lost == ([] if isinstance(error, ConnectionLost) else [error])
 
 
-@WAYS
-def test_who_would_have_answered_is_cancelled(
+@COMBINATORS
+def test_cancelling_the_inner_future_ends_the_answer(
     made: Callable[[asyncio.Future[Any]], asyncio.Future[Any]],
 ) -> None:
-    """The broker ends: so does the wait, and nothing is told."""
-    lost, answer = told(made, lambda first, _: first.cancel())
+    """The broker stops: the wait ends, and asyncio reports nothing."""
+    lost, answer = lost_errors(made, lambda first, _: first.cancel())
     if made is decided:
         assert answer.result().error_code == ErrorCode.KAFKA_STORAGE_ERROR
     else:

@@ -1,4 +1,4 @@
-"""Garbage at the socket: an answer or a hang-up with a line in the log; never anything else.
+"""Garbage at the socket: an answer, or a hang-up with a line in the log, and nothing else.
 
 A few thousand frames here, a hundred thousand under `make properties`.
 """
@@ -38,13 +38,13 @@ SEED = random.SystemRandom().randrange(2**32) if THOROUGH else 1
 PIPELINED_MAX = 4
 PATIENCE_S = 60
 WAITS_S = 0.02
-"""For an answer to a request that may wait for what will never come."""
+"""How long to wait for the answer to a request that may never be answered."""
 GROWTH_BYTES_MAX = 32 * 1024 * 1024
 MAY_WAIT = (FetchRequest, JoinGroupRequest, SyncGroupRequest)
 
 
 class Lines(logging.Handler):
-    """What the broker writes to its log: how often it has hung up, and its last errors."""
+    """The broker's log lines: the number of hang-ups, and the errors."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -67,7 +67,7 @@ class Story:
         self._lines = lines
         self.sent = 0
         self.ended = False
-        """Whether the broker has hung up on the connection of now."""
+        """Whether the broker has hung up on the current connection."""
         self.answered = 0
 
     async def connection(self) -> None:
@@ -80,20 +80,20 @@ class Story:
                 writer.write(self._garbage.noise())
                 writer.write_eof()
                 await self._end(reader)
-                return  # Without a line: what it sent may be half a frame, and then it left.
+                return  # no log line: the noise may be half a frame
             for request in [self._send(writer) for _ in range(self._garbage.count(PIPELINED_MAX))]:
-                self.sent += 1  # What comes behind a hang-up is not read any more.
+                self.sent += 1  # frames after a hang-up are not read
                 if not await self._answer(reader, request):
                     break
             if self.ended:
-                assert self._lines.hung_up == hung_up + 1, "it hung up without a word"
+                assert self._lines.hung_up == hung_up + 1, "it hung up without a log line"
         finally:
             writer.close()
             with suppress(ConnectionError):
                 await writer.wait_closed()
 
     def _send(self, writer: asyncio.StreamWriter) -> Request | None:
-        """Send a frame; what it means, or None if it means nothing."""
+        """Send a frame; return its request, or None if it cannot be decoded."""
         while True:
             frame = next(self._frames)
             try:
@@ -114,7 +114,7 @@ class Story:
         return Request(api, 0, error.correlation_id, None, ApiVersionsRequest())
 
     async def _answer(self, reader: asyncio.StreamReader, request: Request | None) -> bool:
-        """Whether there was one; if not, the connection is at its end, or about to wait."""
+        """Return whether there was an answer; if not, the connection has ended, or waits."""
         if request is None:
             await self._end(reader)
             return False
@@ -184,7 +184,7 @@ async def bombard(directory: Path, lines: Lines, seed: int) -> Story:
 
 
 class Outcome(NamedTuple):
-    """What can be told from one process to another."""
+    """The part of a story that another process can receive."""
 
     answered: int
     hung_up: int
@@ -197,14 +197,14 @@ def bombarded(directory: Path, seed: int) -> Outcome:
         logger = logging.getLogger(name)
         logger.addHandler(lines)
         logger.propagate = False
-    repeated.INTERVAL_S = 0.0  # Each hang-up has to have its line.
+    repeated.INTERVAL_S = 0.0  # each hang-up must have its line
     story = asyncio.run(bombard(directory, lines, seed))
     return Outcome(story.answered, lines.hung_up, lines.bugs)
 
 
 @pytest.mark.timeout(1_100)
-def test_garbage_is_answered_or_hung_up_on(tmp_path: Path) -> None:
-    # A process of its own: what earlier tests left of this one's memory hides or feigns growth.
+def test_garbage_gets_an_answer_or_a_hang_up(tmp_path: Path) -> None:
+    # Its own process: memory left by earlier tests would hide or feign growth.
     fresh = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=1, mp_context=fresh) as processes:
         try:

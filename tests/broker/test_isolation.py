@@ -1,4 +1,4 @@
-"""What readers of committed records are told while transactions are open, and after."""
+"""What read_committed readers see while transactions are open, and after."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def transactional(sequence: int, *sent: bytes, producer_id: int = 7) -> bytes:
 
 
 async def write(broker: Broker, data: bytes) -> None:
-    """In a transaction, and on disk."""
+    """Append a transactional batch, and wait until it is on disk."""
     broker._partitions.get("t", 0).append(data, now_ms=0, origin=AppendOrigin.TRANSACTION)
     await on_disk(broker)
 
@@ -77,12 +77,12 @@ async def latest(broker: Broker, *, committed: bool = True, timestamp: int = LAT
     return response.topics[0].partitions[0].offset
 
 
-def told(data: PartitionData) -> list[tuple[int, int]] | None:
+def aborted_in(data: PartitionData) -> list[tuple[int, int]] | None:
     aborted = data.aborted_transactions
     return None if aborted is None else [(each.producer_id, each.first_offset) for each in aborted]
 
 
-def test_an_open_transaction_ends_what_is_stable(node: Node) -> None:
+def test_an_open_transaction_bounds_the_last_stable_offset(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         await produce(broker, encode_batch([(900, None, b"plain", ())]))
@@ -90,12 +90,12 @@ def test_an_open_transaction_ends_what_is_stable(node: Node) -> None:
         await produce(broker, encode_batch([(2_000, None, b"behind", ())]))
         data = await read(broker, 0)
         assert (values(data), data.high_watermark, data.last_stable_offset) == ([b"plain"], 4, 1)
-        assert told(data) == []
+        assert aborted_in(data) == []
         assert (await read(broker, 1)).records == b""
         assert (await read(broker, 3)).records == b""
         everything = await read(broker, 0, committed=False)
         assert values(everything) == [b"plain", b"a", b"b", b"behind"]
-        assert (everything.last_stable_offset, told(everything)) == (1, None)
+        assert (everything.last_stable_offset, aborted_in(everything)) == (1, None)
         assert await latest(broker) == 1
         assert await latest(broker, committed=False) == 4
         assert await latest(broker, timestamp=1_500) == -1
@@ -104,7 +104,7 @@ def test_an_open_transaction_ends_what_is_stable(node: Node) -> None:
     node.run(story)
 
 
-def test_who_reads_is_told_what_was_aborted(node: Node) -> None:
+def test_fetch_lists_aborted_transactions(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         await write(broker, transactional(0, b"a", producer_id=8))
@@ -114,20 +114,20 @@ def test_who_reads_is_told_what_was_aborted(node: Node) -> None:
         await write(broker, transactional(1, b"c"))
         await end(broker, COMMIT)
         data = await read(broker, 0)
-        assert (data.last_stable_offset, told(data)) == (6, [(8, 0), (7, 1)])
-        assert told(await read(broker, 3)) == [(8, 0)]
-        assert told(await read(broker, 4)) == []
-        assert told(await read(broker, 6)) == []
-        assert told(await read(broker, 0, committed=False)) is None
+        assert (data.last_stable_offset, aborted_in(data)) == (6, [(8, 0), (7, 1)])
+        assert aborted_in(await read(broker, 3)) == [(8, 0)]
+        assert aborted_in(await read(broker, 4)) == []
+        assert aborted_in(await read(broker, 6)) == []
+        assert aborted_in(await read(broker, 0, committed=False)) is None
 
     async def after(broker: Broker) -> None:
-        assert told(await read(broker, 0)) == [(8, 0), (7, 1)]
+        assert aborted_in(await read(broker, 0)) == [(8, 0), (7, 1)]
 
     node.run(story)
     node.run(after)
 
 
-def test_a_transaction_is_still_open_after_a_restart(node: Node) -> None:
+def test_an_open_transaction_survives_a_restart(node: Node) -> None:
     async def before(broker: Broker) -> None:
         create(broker)
         await write(broker, transactional(0, b"a"))
@@ -136,13 +136,13 @@ def test_a_transaction_is_still_open_after_a_restart(node: Node) -> None:
         assert (await read(broker, 0)).last_stable_offset == 0
         await end(broker, COMMIT)
         data = await read(broker, 0)
-        assert (data.last_stable_offset, told(data)) == (2, [])
+        assert (data.last_stable_offset, aborted_in(data)) == (2, [])
 
     node.run(before)
     node.run(after)
 
 
-def test_who_waits_for_committed_records_waits_for_the_marker(node: Node) -> None:
+def test_a_read_committed_fetch_waits_for_the_marker(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         request = fetch_request(at(0), max_wait_ms=60_000, min_bytes=100)
@@ -159,7 +159,7 @@ def test_who_waits_for_committed_records_waits_for_the_marker(node: Node) -> Non
     node.run(story)
 
 
-def test_who_waits_in_vain_is_told_so_in_time(node: Node) -> None:
+def test_a_read_committed_fetch_times_out_behind_an_open_transaction(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         request = fetch_request(at(0), max_wait_ms=1_000)
@@ -174,7 +174,7 @@ def test_who_waits_in_vain_is_told_so_in_time(node: Node) -> None:
     node.run(story)
 
 
-def test_who_has_begun_no_transaction_can_not_write_in_one(node: Node) -> None:
+def test_a_transactional_batch_without_a_transaction_is_refused(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         answer = await produce(broker, transactional(0, b"a"))
@@ -183,7 +183,7 @@ def test_who_has_begun_no_transaction_can_not_write_in_one(node: Node) -> None:
     node.run(story)
 
 
-def test_deleted_records_hold_nothing_back(node: Node) -> None:
+def test_the_last_stable_offset_is_never_below_the_log_start(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         await write(broker, transactional(0, b"a", b"b"))

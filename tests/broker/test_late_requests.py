@@ -1,4 +1,4 @@
-"""A producer's request that was on its way for too long, over real connections."""
+"""A producer's request that arrives late, over real connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time marks: where a reader waits for one at the end of a quiet partition, and nowhere else."""
+"""Time marks: written only where a reader at the end of a quiet partition waits for one."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ def waiting(offset: int, after_ms: int) -> FetchPartition:
     return wanted
 
 
-async def want(broker: Broker, offset: int, after_ms: int) -> None:
-    """A reader at the end says that it waits, and comes away with nothing."""
+async def ask_for_mark(broker: Broker, offset: int, after_ms: int) -> None:
+    """Ask for a mark at the end of the log; the response holds no records."""
     answer = await ask(broker, fetch_request(waiting(offset, after_ms)), FetchResponse)
     assert not answer.responses[0].partitions[0].records
 
 
 async def marks(broker: Broker, offset: int) -> list[tuple[int, int]]:
-    """Offset and elapsed time of the marks from `offset` on, once there is something."""
+    """Return offset and elapsed time of the marks from `offset` on; wait for the first record."""
     request = fetch_request(at(offset), max_wait_ms=60_000)
     response = await ask(broker, request, FetchResponse)
-    return told(response.responses[0].partitions[0])
+    return marks_of(response.responses[0].partitions[0])
 
 
-def told(data: PartitionData) -> list[tuple[int, int]]:
+def marks_of(data: PartitionData) -> list[tuple[int, int]]:
     found = map(time_mark_of, split_batches(one_buffer(data.records or b"")))
     return [(mark.offset, mark.elapsed_ms) for mark in found if mark is not None]
 
@@ -56,12 +56,12 @@ def end(broker: Broker) -> int:
     return broker.directory.log("t", 0).log_end_offset
 
 
-def test_who_waits_at_the_end_of_a_quiet_partition_gets_a_mark(node: Node) -> None:
+def test_a_reader_at_the_end_of_a_quiet_partition_gets_a_mark(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         await produce(broker, batch(b"a", b"b"))
         node.pass_time(broker, 100)
-        await want(broker, 2, 7_000)
+        await ask_for_mark(broker, 2, 7_000)
         node.pass_time(broker, 6_899)
         assert end(broker) == 2
         node.pass_time(broker, 1)
@@ -71,11 +71,11 @@ def test_who_waits_at_the_end_of_a_quiet_partition_gets_a_mark(node: Node) -> No
     node.run(story)
 
 
-def test_nobody_waits_shorter_than_the_topic_says(node: Node) -> None:
+def test_a_mark_comes_no_earlier_than_the_topic_s_quiet_time(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         await produce(broker, batch(b"a"))
-        await want(broker, 1, 1)
+        await ask_for_mark(broker, 1, 1)
         node.pass_time(broker, QUIET_MS - 1)
         assert end(broker) == 1
         node.pass_time(broker, 1)
@@ -84,7 +84,7 @@ def test_nobody_waits_shorter_than_the_topic_says(node: Node) -> None:
     node.run(story)
 
 
-def test_without_anybody_who_waits_there_is_no_mark(node: Node) -> None:
+def test_no_mark_is_written_without_a_waiting_reader(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         await produce(broker, batch(b"a"))
@@ -95,7 +95,7 @@ def test_without_anybody_who_waits_there_is_no_mark(node: Node) -> None:
     node.run(story)
 
 
-def test_one_who_is_behind_waits_for_records_and_gets_no_mark(node: Node) -> None:
+def test_a_reader_behind_the_end_gets_no_mark(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         await produce(broker, batch(b"a"))
@@ -106,33 +106,33 @@ def test_one_who_is_behind_waits_for_records_and_gets_no_mark(node: Node) -> Non
     node.run(story)
 
 
-def test_a_wish_gives_one_mark_and_the_next_counts_from_it(node: Node) -> None:
+def test_a_request_yields_one_mark_and_the_next_counts_from_it(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         await produce(broker, batch(b"a"))
-        await want(broker, 1, 6_000)
-        await want(broker, 1, 6_000)
+        await ask_for_mark(broker, 1, 6_000)
+        await ask_for_mark(broker, 1, 6_000)
         node.pass_time(broker, 100_000)
         assert await marks(broker, 1) == [(1, 100_000)]
         node.pass_time(broker, 100_000)
         assert end(broker) == 2
-        await want(broker, 2, 130_000)
+        await ask_for_mark(broker, 2, 130_000)
         node.pass_time(broker, 30_000)
         assert await marks(broker, 2) == [(2, 130_000)]
 
     node.run(story)
 
 
-def test_what_comes_meanwhile_begins_another_quiet(node: Node) -> None:
+def test_a_new_record_restarts_the_quiet_time(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         await produce(broker, batch(b"a"))
-        await want(broker, 1, 60_000)
+        await ask_for_mark(broker, 1, 60_000)
         node.pass_time(broker, 50_000)
         await produce(broker, batch(b"b"))
         node.pass_time(broker, 20_000)
         assert end(broker) == 2
-        await want(broker, 2, 60_000)
+        await ask_for_mark(broker, 2, 60_000)
         node.pass_time(broker, 40_000)
         assert await marks(broker, 2) == [(2, 60_000)]
 
@@ -140,29 +140,29 @@ def test_what_comes_meanwhile_begins_another_quiet(node: Node) -> None:
 
 
 @pytest.mark.parametrize("configs", [{"mark_quiet_ms": "-1"}, {"cleanup_policy": "compact"}])
-def test_some_topics_take_none(node: Node, configs: Mapping[str, str]) -> None:
+def test_compacted_and_disabled_topics_get_no_marks(node: Node, configs: Mapping[str, str]) -> None:
     async def story(broker: Broker) -> None:
         create(broker, **configs)
         log = broker.directory.log("t", 0)
         log.append(batch(b"a") if "mark_quiet_ms" in configs else _keyed(), now_ms=0)
-        await want(broker, 1, 1)
+        await ask_for_mark(broker, 1, 1)
         node.pass_time(broker, 10 * QUIET_MS)
         assert end(broker) == 1
 
     node.run(story)
 
 
-def test_where_no_record_has_a_time_nothing_can_go_on(node: Node) -> None:
+def test_an_empty_partition_gets_no_mark_without_a_clock(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
-        await want(broker, 0, 1)
+        await ask_for_mark(broker, 0, 1)
         node.pass_time(broker, 10 * QUIET_MS)
         assert end(broker) == 0
 
     node.run(story)
 
 
-def test_an_empty_partition_is_marked_for_the_clocks_that_are_told_a_time(node: Node) -> None:
+def test_an_empty_partition_is_marked_for_clocks_with_a_time(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         for clock, time_ms in (("shop:record", 700), ("till:record", 900), ("shop:record", 800)):
@@ -184,7 +184,7 @@ def test_an_empty_partition_is_marked_for_the_clocks_that_are_told_a_time(node: 
 
 
 @pytest.mark.parametrize(("clock", "time_ms"), [("", 5), ("c" * 301, 5), ("c", -1), ("c", 1 << 62)])
-def test_a_mark_tells_no_time_beyond_all_bounds(node: Node, clock: str, time_ms: int) -> None:
+def test_an_invalid_clock_or_time_gets_no_mark(node: Node, clock: str, time_ms: int) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         wanted = waiting(0, 0)
@@ -196,43 +196,43 @@ def test_a_mark_tells_no_time_beyond_all_bounds(node: Node, clock: str, time_ms:
     node.run(story)
 
 
-def test_an_open_transaction_is_waited_for(node: Node) -> None:
+def test_a_mark_waits_for_the_end_of_an_open_transaction(node: Node) -> None:
     async def story(broker: Broker) -> None:
         writer = await begun(broker)
         await writer.write(b"1")
-        await want(broker, 1, 1)
+        await ask_for_mark(broker, 1, 1)
         node.pass_time(broker, QUIET_MS)
         assert end(broker) == 1
         await writer.end()
-        await want(broker, 2, 1)
+        await ask_for_mark(broker, 2, 1)
         node.pass_time(broker, QUIET_MS)
         assert await marks(broker, 2) == [(2, QUIET_MS)]
 
     node.run(story)
 
 
-def test_a_topic_that_is_deleted_takes_its_wishes_along(node: Node) -> None:
+def test_deleting_a_topic_drops_its_pending_marks(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         await produce(broker, batch(b"a"))
-        await want(broker, 1, 1)
+        await ask_for_mark(broker, 1, 1)
         delete(broker)
         node.pass_time(broker, QUIET_MS)
 
     node.run(story)
 
 
-def test_a_mark_outlives_a_restart_after_which_quiet_begins_anew(node: Node) -> None:
+def test_a_mark_survives_a_restart_which_restarts_the_quiet_time(node: Node) -> None:
     async def first(broker: Broker) -> None:
         create(broker)
         await produce(broker, batch(b"a"))
-        await want(broker, 1, 6_000)
+        await ask_for_mark(broker, 1, 6_000)
         node.pass_time(broker, 6_000)
         await marks(broker, 1)
 
     async def second(broker: Broker) -> None:
         assert await marks(broker, 1) == [(1, 6_000)]
-        await want(broker, 2, 6_000)
+        await ask_for_mark(broker, 2, 6_000)
         node.pass_time(broker, 6_000)
         assert await marks(broker, 2) == [(2, 6_000)]
         assert (await produce(broker, batch(b"b"))).base_offset == 3
@@ -245,11 +245,11 @@ def test_a_mark_outlives_a_restart_after_which_quiet_begins_anew(node: Node) -> 
     assert report.counts.batches == 4
 
 
-def test_searches_by_time_and_retention_do_not_see_it(node: Node) -> None:
+def test_timestamp_searches_and_retention_ignore_marks(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker, segment_bytes="1024", retention_ms="1000")
         await produce(broker, batch(b"a", timestamp_ms=1_000))
-        await want(broker, 1, 1)
+        await ask_for_mark(broker, 1, 1)
         node.pass_time(broker, QUIET_MS)
         await marks(broker, 1)
         log = broker.directory.log("t", 0)
@@ -263,16 +263,16 @@ def test_searches_by_time_and_retention_do_not_see_it(node: Node) -> None:
     node.run(story)
 
 
-def test_a_log_that_can_not_take_it_is_tried_again_later(node: Node) -> None:
+def test_a_mark_is_written_once_a_full_disk_has_room_again(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         await produce(broker, batch(b"a"))
-        await want(broker, 1, 1)
+        await ask_for_mark(broker, 1, 1)
         node.files.capacity_bytes = 0
         node.pass_time(broker, QUIET_MS)
         assert end(broker) == 1
         node.files.capacity_bytes = None
-        await want(broker, 1, 1)
+        await ask_for_mark(broker, 1, 1)
         node.pass_time(broker, QUIET_MS)
         assert await marks(broker, 1) == [(1, QUIET_MS)]
 

@@ -22,10 +22,10 @@ T0 = TopicPartition("t", 0)
 
 
 async def begun(brokers: Brokers) -> tuple[int, int]:
-    """A topic on all brokers: who leads it, and one of those that do not."""
+    """Create a topic on all brokers; return its leader and one follower."""
     await brokers.create("t", replicas=3, configs={})
-    place = await brokers.place("t")
-    return place.leader, next(each for each in place.replicas if each != place.leader)
+    layout = await brokers.layout("t")
+    return layout.leader, next(each for each in layout.replicas if each != layout.leader)
 
 
 async def sent(brokers: Brokers, *values: bytes) -> None:
@@ -44,7 +44,7 @@ async def read(consumer: Consumer, count: int) -> list[bytes | None]:
 
 
 def bytes_read(brokers: Brokers) -> Mapping[int, int]:
-    """What each broker has given of what others lead."""
+    """Return the bytes that each broker has served as a follower."""
     return {
         number: node.broker.copy_bytes_read
         for number, node in brokers.nodes.items()
@@ -53,7 +53,7 @@ def bytes_read(brokers: Brokers) -> Mapping[int, int]:
 
 
 @pytest.mark.parametrize("settings", [NEAR, BY_KAFKAS_NAME])
-def test_a_follower_in_the_readers_rack_serves_it_as_soon_as_it_is_committed(
+def test_a_follower_in_the_reader_s_rack_serves_records_once_committed(
     settings: dict[str, str],
 ) -> None:
     async def story(brokers: Brokers) -> None:
@@ -68,7 +68,7 @@ def test_a_follower_in_the_readers_rack_serves_it_as_soon_as_it_is_committed(
             assert sum(served.values()) == served[near]
             async with brokers.log.producer() as producer:
                 for _ in range(5):
-                    # It waits at the end, and hears of what is committed from its leader at once.
+                    # The reader waits at the end; the follower learns of new commits at once.
                     await brokers.pause()
                     acknowledged = await producer.send("t", b"more")
                     await acknowledged
@@ -83,7 +83,9 @@ def test_a_follower_in_the_readers_rack_serves_it_as_soon_as_it_is_committed(
 @pytest.mark.parametrize(
     ("settings", "rack"), [({}, "follower"), (NEAR, "leader"), (NEAR, "elsewhere"), (NEAR, "")]
 )
-def test_others_stay_with_the_leader(settings: dict[str, str], rack: str) -> None:
+def test_readers_without_a_selector_or_near_follower_use_the_leader(
+    settings: dict[str, str], rack: str
+) -> None:
     of_all = ("a", "a", "a") if rack == "leader" else RACKS
 
     async def story(brokers: Brokers) -> None:
@@ -100,7 +102,7 @@ def test_others_stay_with_the_leader(settings: dict[str, str], rack: str) -> Non
     lived(story, racks=of_all, settings=settings)
 
 
-def test_the_leader_serves_who_loses_the_follower_and_nothing_is_missed() -> None:
+def test_losing_the_follower_returns_the_reader_to_the_leader_without_gaps() -> None:
     async def story(brokers: Brokers) -> None:
         _, near = await begun(brokers)
         await sent(brokers, b"0")
@@ -119,14 +121,14 @@ def test_the_leader_serves_who_loses_the_follower_and_nothing_is_missed() -> Non
                 await sent(brokers, b"%d" % number)
                 assert await read(consumer, 1) == [b"%d" % number]
                 number += 1
-                await asyncio.sleep(1)  # In simulated time: until the leader is asked again.
+                await asyncio.sleep(1)  # simulated time, until the reader asks the leader again
             assert number > 3
 
     lived(story, racks=RACKS, settings=NEAR | {"broker.session.timeout.ms": "3000"})
 
 
 class Aborted(Exception):
-    """Every second transaction is."""
+    """Raised to abort a transaction."""
 
 
 async def in_transaction(producer: Producer, number: int) -> None:
@@ -136,7 +138,7 @@ async def in_transaction(producer: Producer, number: int) -> None:
             raise Aborted
 
 
-def test_what_was_aborted_is_left_out_by_a_follower_too() -> None:
+def test_a_follower_hides_aborted_records_from_readers() -> None:
     async def story(brokers: Brokers) -> None:
         _, near = await begun(brokers)
         async with brokers.log.producer(transactional_id="x") as producer:

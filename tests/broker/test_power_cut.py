@@ -34,7 +34,7 @@ Kept = dict[tuple[int, int], bytes]
 
 
 def torn_by(chance: Random) -> Tear:
-    """Of what was not synced nothing is left, or the beginning, or some pages, the rest zeros."""
+    """Keep nothing, a prefix, or random pages of the unsynced bytes; lost pages are zeros."""
 
     def torn(durable: bytes, written: bytes) -> bytes:
         added = written[len(durable) :]
@@ -56,7 +56,7 @@ def node(files: MemoryFiles) -> Node:
 
 
 def write_until_cut(files: MemoryFiles, kept: Kept, chance: Random, life: int) -> None:
-    """Many requests in flight; the power goes while some of them are not answered."""
+    """Write with many requests in flight, and cut the power while some are unanswered."""
 
     async def story(broker: Broker) -> None:
         if "t" not in broker.directory.topics:
@@ -92,7 +92,7 @@ def write_until_cut(files: MemoryFiles, kept: Kept, chance: Random, life: int) -
 
 
 def check(files: MemoryFiles, kept: Kept) -> None:
-    """Everything acknowledged can be read, and a log is what it would be without its indexes."""
+    """Check that acknowledged records are readable, and that rebuilt indexes equal the stored."""
     with_indexes = indexes(files, kept)
     for name in folders(files):
         for each in files.list(f"data/{name}"):
@@ -105,7 +105,7 @@ def check(files: MemoryFiles, kept: Kept) -> None:
 
 
 def indexes(files: MemoryFiles, kept: Kept) -> dict[str, bytes]:
-    """The indexes after an opening, and a closing in order; of damaged partitions none."""
+    """Return the indexes of undamaged partitions after an opening and a clean shutdown."""
     directory = LogDirectory.open("data", files=files, config=BrokerConfig(topic=SMALL))
     topic = directory.topics["t"]
     there = {
@@ -113,7 +113,7 @@ def indexes(files: MemoryFiles, kept: Kept) -> dict[str, bytes]:
         for partition, log in topic.partitions.items()
         for offset, value in values(log)
     }
-    assert {place: there.get(place) for place in kept} == kept
+    assert {item: there.get(item) for item in kept} == kept
     logs = topic.partitions.items()
     whole = {f"p-{topic.topic_id.hex()}-{number}" for number, log in logs if log.is_whole}
     directory.close()
@@ -126,11 +126,14 @@ def indexes(files: MemoryFiles, kept: Kept) -> dict[str, bytes]:
 
 
 def values(log: PartitionLog) -> Iterator[tuple[int, bytes]]:
-    """What can be read. Pages of one file get to disk in any order, so that there may be a hole
-    in what was not synced: then it is reported, and the log goes on behind it."""
+    """Yield the readable records.
+
+    Pages of one file reach the disk in any order, so unsynced bytes may leave a hole: the log
+    reports it and continues after it.
+    """
     offset = 0
     while offset < log.log_end_offset:
-        gap = next((place for place in log.damage if place.covers(offset)), None)
+        gap = next((item for item in log.damage if item.covers(offset)), None)
         if gap is not None:
             assert gap.next_offset is not None
             offset = gap.next_offset
@@ -138,7 +141,7 @@ def values(log: PartitionLog) -> Iterator[tuple[int, bytes]]:
         try:
             data = log.read(offset, max_bytes=1 << 20)
         except CorruptData:
-            assert any(place.covers(offset) for place in log.damage)
+            assert any(item.covers(offset) for item in log.damage)
             continue
         for batch in split_batches(data):
             batch.check_crc()
@@ -151,7 +154,7 @@ def folders(files: MemoryFiles) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", range(CUTS // LIVES))
-def test_a_power_cut_takes_nothing_that_was_acknowledged(seed: int) -> None:
+def test_a_power_cut_loses_no_acknowledged_record(seed: int) -> None:
     chance = Random(seed)
     files, kept = MemoryFiles(), Kept()
     for life in range(LIVES):

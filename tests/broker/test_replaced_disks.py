@@ -1,4 +1,4 @@
-"""Disks that are replaced, put back from a copy, or emptied in part: what counts of them."""
+"""Disks that are replaced, restored from a copy, or partly emptied, and what still counts."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from streamlog.log import Log
 from streamlog.record import TopicPartition
 from tests.broker.three_brokers import CLUSTER_ID, Cluster, Node, Unstarted, lived, until
 
-PLACE = TopicPartition("t", 0)
-WELL_S = 30
+T0 = TopicPartition("t", 0)
+HEALTHY_S = 30
 
 
 def log_of(cluster: Cluster) -> Log:
@@ -33,16 +33,16 @@ async def write(log: Log, *values: bytes) -> None:
 
 async def values(log: Log) -> list[bytes | None]:
     async with log.consumer(auto_offset_reset="earliest") as consumer:
-        consumer.assign([PLACE])
-        end, found = (await consumer.end_offsets([PLACE]))[PLACE], list[bytes | None]()
-        while await consumer.position(PLACE) < end:
+        consumer.assign([T0])
+        end, found = (await consumer.end_offsets([T0]))[T0], list[bytes | None]()
+        while await consumer.position(T0) < end:
             polled = await consumer.poll(timeout_ms=10_000)
-            found += [record.value for record in polled.get(PLACE, [])]
+            found += [record.value for record in polled.get(T0, [])]
         return found
 
 
 def empty(node: Node) -> None:
-    """Its disk is another one, made as `streamlog cluster init --rejoin` makes it."""
+    """Give the node a new disk, prepared as by `streamlog cluster init --rejoin`."""
     node.files = MemoryFiles()
     format_directory(
         "data", node_id=node.node_id, cluster_id=CLUSTER_ID, rejoins=True, files=node.files
@@ -50,13 +50,13 @@ def empty(node: Node) -> None:
 
 
 def leader(cluster: Cluster) -> int:
-    """Of the partition, as the controller has it."""
+    """Return the partition's leader as the controller knows it."""
     broker = cluster.active()
     topic = None if broker is None else broker._member.metadata.topic("t")
     return -2 if topic is None else topic.partitions[0].leader
 
 
-def test_one_disk_after_the_other_is_replaced() -> None:
+def test_disks_can_be_replaced_one_after_another() -> None:
     async def story(cluster: Cluster) -> None:
         await cluster.ready()
         async with log_of(cluster) as log:
@@ -67,8 +67,8 @@ def test_one_disk_after_the_other_is_replaced() -> None:
                 await node.kill()
                 empty(node)
                 await node.start()
-                assert (await read_status_until(log.admin(), WELL_S)).is_healthy
-                # At its first look the registration of the old disk may still count.
+                assert (await read_status_until(log.admin(), HEALTHY_S)).is_healthy
+                # The first status may still count the registration of the old disk.
                 assert node.broker is not None
                 assert node.broker.directory.log("t", 0).log_end_offset == 30
             assert await values(log) == written
@@ -77,7 +77,7 @@ def test_one_disk_after_the_other_is_replaced() -> None:
 
 
 def test_voters_that_lose_power_in_their_first_start_elect_a_leader() -> None:
-    """None of them was in an epoch, and none of them has lost a vote."""
+    """No voter was in an epoch, so none has lost a vote."""
 
     async def story(cluster: Cluster) -> None:
         for node in cluster.nodes.values():
@@ -91,7 +91,7 @@ def test_voters_that_lose_power_in_their_first_start_elect_a_leader() -> None:
     lived(Unstarted, story)
 
 
-def test_the_only_complete_replica_is_replaced_and_nothing_empty_leads_in_silence() -> None:
+def test_replacing_the_only_replica_leaves_the_partition_without_a_leader() -> None:
     async def story(cluster: Cluster) -> None:
         await cluster.ready()
         async with log_of(cluster) as log:
@@ -104,32 +104,32 @@ def test_the_only_complete_replica_is_replaced_and_nothing_empty_leads_in_silenc
             await node.start()
             await until(lambda: leader(cluster) == -1)
             await cluster.ready()
-            (doubt,) = [
+            (warning,) = [
                 each for each in (await read_status(log.admin())).doubts if "no leader" in each
             ]
-            assert "put that disk back" in doubt
-            # The old disk is put back: it has everything, and leads once somebody says so.
+            assert "put that disk back" in warning
+            # The old disk is put back: it has all records, and leads after an unclean election.
             await node.kill()
             node.files = kept
             await node.start()
 
-            async def is_told_of_itself() -> bool:
+            async def is_trusted() -> bool:
                 status = await read_status(log.admin())
                 own = [each for each in status.doubts if each.startswith(f"broker {node.node_id} ")]
                 return not own and node.node_id not in status.missing
 
-            async with asyncio.timeout(WELL_S):
-                while not await is_told_of_itself():  # noqa: ASYNC110 - as an operator looks
+            async with asyncio.timeout(HEALTHY_S):
+                while not await is_trusted():  # noqa: ASYNC110 - as an operator looks
                     await asyncio.sleep(0.1)
-            elected = await log.admin().elect_leaders([PLACE], unclean=True)
-            assert elected[PLACE] is None
+            elected = await log.admin().elect_leaders([T0], unclean=True)
+            assert elected[T0] is None
             assert await values(log) == [b"one"]
-            assert (await read_status_until(log.admin(), WELL_S)).is_healthy
+            assert (await read_status_until(log.admin(), HEALTHY_S)).is_healthy
 
     lived(Cluster, story)
 
 
-def test_a_copy_of_a_disk_that_is_put_back_does_not_count_as_the_disk() -> None:
+def test_a_restored_copy_of_a_disk_does_not_count_as_the_disk() -> None:
     async def story(cluster: Cluster) -> None:
         await cluster.ready()
         async with log_of(cluster) as log:
@@ -148,13 +148,13 @@ def test_a_copy_of_a_disk_that_is_put_back_does_not_count_as_the_disk() -> None:
             await until(lambda: leader(cluster) == -1)
             await cluster.ready()
             assert not (await read_status(log.admin())).is_healthy
-            assert (await log.admin().elect_leaders([PLACE], unclean=True))[PLACE] is None
-            assert await values(log) == [b"one"], "what was lost is what an operator accepted"
+            assert (await log.admin().elect_leaders([T0], unclean=True))[T0] is None
+            assert await values(log) == [b"one"], "the operator has accepted the loss"
 
     lived(Cluster, story)
 
 
-def test_a_voter_whose_metadata_log_is_gone_does_not_vote_before_it_is_let_in(
+def test_a_voter_without_its_metadata_log_rejoins_the_quorum(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def story(cluster: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""A broker that is alone answers what tools of clusters ask: who leads, who holds, what moves."""
+"""Elections and reassignments, as cluster tools request them of a single broker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from tests.broker.node import Node, ask, create
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 @pytest.mark.parametrize("election_type", [0, 1])
-def test_no_partition_needs_an_election(node: Node, version: int, election_type: int) -> None:
+def test_an_election_is_not_needed_on_a_single_broker(
+    node: Node, version: int, election_type: int
+) -> None:
     async def story(broker: Broker) -> None:
         create(broker, partitions=2)
         request = ElectLeadersRequest(
@@ -47,7 +49,7 @@ def test_no_partition_needs_an_election(node: Node, version: int, election_type:
     node.run(story)
 
 
-def test_of_all_partitions_none_is_listed(node: Node) -> None:
+def test_electing_all_partitions_lists_none(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker, partitions=2)
         request = ElectLeadersRequest(topic_partitions=None)
@@ -57,7 +59,7 @@ def test_of_all_partitions_none_is_listed(node: Node) -> None:
     node.run(story)
 
 
-def test_there_are_two_types_of_elections(node: Node) -> None:
+def test_an_unknown_election_type_is_refused(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         request = ElectLeadersRequest(
@@ -83,7 +85,7 @@ def test_there_are_two_types_of_elections(node: Node) -> None:
         (1, [1], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no partition 1"),
     ],
 )
-def test_a_partition_stays_where_it_is(
+def test_only_a_reassignment_to_this_broker_is_accepted(
     node: Node, index: int, replicas: list[int] | None, code: int, message: str | None
 ) -> None:
     async def story(broker: Broker) -> None:
@@ -105,7 +107,7 @@ def test_a_partition_stays_where_it_is(
     node.run(story)
 
 
-def test_nothing_is_being_moved(node: Node) -> None:
+def test_no_reassignment_is_listed(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         named = [ListPartitionReassignmentsTopics(name="t", partition_indexes=[0])]

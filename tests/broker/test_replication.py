@@ -58,7 +58,7 @@ async def create(cluster: Cluster, *, replicas: int = 3, name: str = "t") -> Non
 
 
 def isr(cluster: Cluster, name: str = "t") -> set[int]:
-    """As all brokers that run know it; nobody while they differ."""
+    """Return the ISR on which all running brokers agree, empty while they differ."""
     found = [each._member.metadata.topic(name) for each in cluster.brokers]
     sets = {frozenset() if topic is None else frozenset(topic.partitions[0].isr) for topic in found}
     return set(sets.pop()) if len(sets) == 1 else set()
@@ -71,7 +71,7 @@ def leader(cluster: Cluster) -> Node:
 
 
 async def produced(cluster: Cluster, *values: bytes) -> int:
-    """Offset of the first one; whoever leads meanwhile."""
+    """Produce to the current leader; return the first offset."""
     while True:
         for broker in cluster.brokers:
             request = produce_request(batch(*values))
@@ -81,7 +81,7 @@ async def produced(cluster: Cluster, *values: bytes) -> int:
                 found = answer.responses[0].partition_responses[0]
                 if not found.error_code:
                     return found.base_offset
-        await asyncio.sleep(0.02)  # Of an election nobody tells.
+        await asyncio.sleep(0.02)  # no event announces an election
 
 
 def log(node: Node) -> PartitionLog:
@@ -111,7 +111,7 @@ async def power_cut(node: Node) -> None:
 
 
 @AT_LENGTH
-def test_what_is_acknowledged_outlives_power_cuts_one_after_the_other() -> None:
+def test_acknowledged_records_survive_successive_power_cuts() -> None:
     async def story(cluster: Cluster) -> None:
         await create(cluster)
         kept: dict[int, bytes] = {}
@@ -123,7 +123,7 @@ def test_what_is_acknowledged_outlives_power_cuts_one_after_the_other() -> None:
                         await power_cut(cluster.nodes[number])
                 await cluster.nodes[number].start()
                 await until(lambda: isr(cluster) == {1, 2, 3})
-        # What was asked for again, for its answer was lost, may be there twice.
+        # A request that was retried after a lost response may be there twice.
         await until(lambda: len({log(node).log_end_offset for node in cluster.nodes.values()}) == 1)
         found = {
             each.base_offset: each.records()[0].value
@@ -135,7 +135,7 @@ def test_what_is_acknowledged_outlives_power_cuts_one_after_the_other() -> None:
     lived(three, story)
 
 
-def test_a_replica_that_has_lost_records_below_its_end_fetches_them_anew() -> None:
+def test_a_replica_with_a_damaged_batch_fetches_its_records_again() -> None:
     async def story(cluster: Cluster) -> None:
         await create(cluster)
         for number in range(5):
@@ -155,7 +155,7 @@ def test_a_replica_that_has_lost_records_below_its_end_fetches_them_anew() -> No
 
 
 @pytest.mark.parametrize("leads", [False, True])
-def test_a_replica_that_was_mended_fetches_what_was_lost(leads: bool) -> None:
+def test_a_repaired_replica_fetches_its_lost_records(leads: bool) -> None:
     async def story(cluster: Cluster) -> None:
         await create(cluster)
         for number in range(5):
@@ -178,7 +178,7 @@ def test_a_replica_that_was_mended_fetches_what_was_lost(leads: bool) -> None:
     lived(three, story)
 
 
-def test_what_is_mended_where_nobody_has_more_is_served_as_it_is() -> None:
+def test_repaired_replicas_are_served_as_they_are_if_none_has_more() -> None:
     async def story(cluster: Cluster) -> None:
         await create(cluster)
         await produced(cluster, b"lost")
@@ -203,7 +203,7 @@ def test_what_is_mended_where_nobody_has_more_is_served_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("leads", [False, True])
-def test_a_hole_that_is_found_while_a_replica_runs_is_filled_by_the_others(leads: bool) -> None:
+def test_damage_found_at_run_time_is_filled_from_other_replicas(leads: bool) -> None:
     async def story(cluster: Cluster) -> None:
         await create(cluster)
         for number in range(5):
@@ -212,7 +212,7 @@ def test_a_hole_that_is_found_while_a_replica_runs_is_filled_by_the_others(leads
         first = leader(cluster)
         node = next(each for each in cluster.nodes.values() if (each is first) == leads)
         whole = content(node)
-        damage(node, log_id(node), 16)  # The magic of the first batch, which a reader looks at.
+        damage(node, log_id(node), 16)  # the magic byte of the first batch, which readers check
         with suppress(CorruptData):
             log(node).read(0, max_bytes=1 << 20)
         assert log(node).damage
@@ -227,7 +227,7 @@ def log_id(node: Node) -> bytes:
     return node.broker.directory.topics["t"].topic_id
 
 
-def test_a_topic_that_was_deleted_meanwhile_is_deleted_on_return() -> None:
+def test_a_topic_deleted_during_an_absence_is_deleted_on_return() -> None:
     async def story(cluster: Cluster) -> None:
         await create(cluster)
         await produced(cluster, b"a")
@@ -243,7 +243,7 @@ def test_a_topic_that_was_deleted_meanwhile_is_deleted_on_return() -> None:
     lived(three, story)
 
 
-def test_what_the_cluster_has_never_heard_of_is_kept_aside() -> None:
+def test_a_topic_unknown_to_the_cluster_is_kept_as_stray() -> None:
     async def story(cluster: Cluster) -> None:
         await cluster.ready()
         away = cluster.nodes[3]
@@ -263,7 +263,7 @@ def broker_of(node: Node) -> Broker:
     return node.broker
 
 
-def test_a_partition_that_has_moved_meanwhile_is_deleted_on_return() -> None:
+def test_a_partition_moved_during_an_absence_is_deleted_on_return() -> None:
     async def story(cluster: Cluster) -> None:
         await create(cluster, replicas=2)
         await produced(cluster, b"a", b"b")
@@ -286,7 +286,7 @@ def test_a_partition_that_has_moved_meanwhile_is_deleted_on_return() -> None:
     lived(three, story)
 
 
-def test_who_asks_the_wrong_broker_is_told_who_leads_and_where() -> None:
+def test_a_follower_answers_with_the_current_leader_and_its_endpoint() -> None:
     async def story(cluster: Cluster) -> None:
         await create(cluster)
         await produced(cluster, b"a")
@@ -301,15 +301,15 @@ def test_who_asks_the_wrong_broker_is_told_who_leads_and_where() -> None:
         (endpoint,) = refused.node_endpoints
         assert (endpoint.node_id, endpoint.port) == (first.node_id, first.port)
         fetched = await asked(broker_of(other), fetch_request(at(0)), FetchResponse)
-        told = fetched.responses[0].partitions[0]
-        assert told.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert told.current_leader is not None
-        assert told.current_leader.leader_id == first.node_id
+        redirected = fetched.responses[0].partitions[0]
+        assert redirected.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert redirected.current_leader is not None
+        assert redirected.current_leader.leader_id == first.node_id
 
     lived(three, story)
 
 
-def test_more_replicas_than_there_are_in_sync_can_be_asked_for() -> None:
+def test_raising_min_insync_replicas_above_the_isr_refuses_produces() -> None:
     async def story(cluster: Cluster) -> None:
         await create(cluster)
         await until(lambda: isr(cluster) == {1, 2, 3})

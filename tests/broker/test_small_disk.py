@@ -55,7 +55,7 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 
 
 class _Aborted(Exception):
-    """Why a transaction is aborted."""
+    """Raised to abort a transaction."""
 
 
 async def ask(broker: BrokerProcess, request: Message) -> Message:
@@ -67,14 +67,14 @@ async def ask(broker: BrokerProcess, request: Message) -> Message:
 
 
 async def produced(broker: BrokerProcess, topic: str = "more") -> int:
-    """The error code for a batch that needs more than a block."""
+    """Produce a batch that needs more than a block; return the error code."""
     answer = await ask(broker, produce_request(BATCH, topic=topic))
     assert isinstance(answer, ProduceResponse)
     return answer.responses[0].partition_responses[0].error_code
 
 
 async def write(broker: BrokerProcess) -> list[bytes]:
-    """Records in many small batches, some of them aborted; what was acknowledged."""
+    """Write many small batches and aborted transactions; return the committed values."""
     values = [b"%d %s" % (number, b"v" * 200) for number in range(RECORDS)]
     async with Log.open(f"kafka://{broker.address}") as log:
         more = NewTopic("more", 1, configs=SMALL)
@@ -99,7 +99,7 @@ async def send(producer: Producer, values: Sequence[bytes]) -> None:
 
 
 async def stored(url: str) -> list[bytes]:
-    """What readers of committed records find in every partition."""
+    """Return what a read_committed reader finds in all partitions."""
     partitions = [TopicPartition("t", number) for number in range(PARTITIONS)]
     found: list[bytes] = []
     async with (
@@ -116,7 +116,7 @@ async def stored(url: str) -> list[bytes]:
 
 
 async def until_accepted(broker: BrokerProcess, topic: str = "more") -> None:
-    """Produce until the broker takes it, by itself."""
+    """Produce until the broker accepts a batch again."""
     deadline_s = time.monotonic() + PATIENCE_S
     while (code := await produced(broker, topic)) != ErrorCode.NONE:
         assert time.monotonic() < deadline_s, f"still refused: {code}"
@@ -124,7 +124,7 @@ async def until_accepted(broker: BrokerProcess, topic: str = "more") -> None:
 
 
 async def until_removed(broker: BrokerProcess) -> None:
-    """Read until retention, which looks ten times a second, has removed everything."""
+    """Read until retention, which runs ten times a second, has removed everything."""
     deadline_s = time.monotonic() + PATIENCE_S
     while left := await stored(f"kafka://{broker.address}"):
         assert time.monotonic() < deadline_s, f"{len(left)} records are still there"
@@ -139,7 +139,7 @@ def killed_on_full(
     names: bool = False,
     reserve: bool = False,
 ) -> list[bytes]:
-    """Write, kill, and fill the disk: what was acknowledged."""
+    """Write, kill the broker and fill the disk; return the committed values."""
     with broker:
         values = asyncio.run(write(broker))
         broker.kill()
@@ -150,7 +150,7 @@ def killed_on_full(
 
 
 @FULL
-def test_it_serves_reads_refuses_writes_and_recovers_by_itself(
+def test_a_broker_on_a_full_file_system_serves_reads_and_recovers(
     disk: SmallDisk, left_bytes: int, names: bool
 ) -> None:
     broker = BrokerProcess(disk.path / "data")
@@ -172,13 +172,13 @@ def test_it_serves_reads_refuses_writes_and_recovers_by_itself(
 
 
 @pytest.mark.parametrize("names", [False, True])
-def test_an_embedded_log_opens_and_is_read(disk: SmallDisk, names: bool) -> None:
+def test_an_embedded_log_on_a_full_file_system_can_be_read(disk: SmallDisk, names: bool) -> None:
     values = killed_on_full(BrokerProcess(disk.path / "data"), disk, names=names)
 
     async def story() -> None:
         assert await stored(f"embedded:{disk.path}/data") == values
 
-    with pytest.raises(LogDirectoryFull):  # It can't be marked as closed in order.
+    with pytest.raises(LogDirectoryFull):  # the clean-shutdown mark cannot be written
         asyncio.run(story())
     disk.free()
     asyncio.run(story())
@@ -194,8 +194,8 @@ def delete_topic() -> Message:
     return DeleteTopicsRequest(topics=[DeleteTopicState(name="more")], timeout_ms=5_000)
 
 
-def beside(disk: SmallDisk, directory: Path, **more: str) -> BrokerProcess:
-    """A broker on the disk whose settings stand where there is room."""
+def broker_on(disk: SmallDisk, directory: Path, **more: str) -> BrokerProcess:
+    """Return a broker on the full disk whose settings file is on another one."""
     data = directory / "data"
     data.symlink_to(disk.path / "data")
     settings = {
@@ -212,18 +212,18 @@ def beside(disk: SmallDisk, directory: Path, **more: str) -> BrokerProcess:
     [(delete_records(), DeleteRecordsResponse), (delete_topic(), DeleteTopicsResponse)],
     ids=["records", "topic"],
 )
-def test_what_is_deleted_makes_room(
+def test_deletions_make_room(
     disk: SmallDisk, tmp_path: Path, deletion: Message, answer: type[Message], names: bool
 ) -> None:
     values = killed_on_full(BrokerProcess(disk.path / "data"), disk, names=names, reserve=True)
-    broker = beside(disk, tmp_path)
+    broker = broker_on(disk, tmp_path)
 
     async def story() -> None:
         while ErrorCode.NONE in {await produced(broker), await produced(broker, "t")}:
             disk.fill(names=names)
-        told = await ask(broker, deletion)
-        assert isinstance(told, answer)
-        assert "error_code=0" in repr(told), told
+        deleted = await ask(broker, deletion)
+        assert isinstance(deleted, answer)
+        assert "error_code=0" in repr(deleted), deleted
         await until_accepted(broker, "t")
         assert set(values) < set(await stored(f"kafka://{broker.address}"))
 
@@ -234,7 +234,7 @@ def test_what_is_deleted_makes_room(
 
 def test_retention_makes_room(disk: SmallDisk, tmp_path: Path) -> None:
     killed_on_full(BrokerProcess(disk.path / "data"), disk, reserve=True)
-    with beside(disk, tmp_path, **{"log.retention.ms": "1"}) as broker:
+    with broker_on(disk, tmp_path, **{"log.retention.ms": "1"}) as broker:
         asyncio.run(until_accepted(broker))
         asyncio.run(until_removed(broker))
         broker.kill()

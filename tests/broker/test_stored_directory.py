@@ -1,4 +1,4 @@
-"""A data directory that an earlier version wrote opens, and has everything that was in it."""
+"""A data directory of an earlier version opens with all its contents."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def restore(files: MemoryFiles) -> None:
 
 
 async def check_topics(broker: Broker) -> None:
-    """Topics, their settings, records and committed offsets are as they were stored."""
+    """Check that topics, their settings, records and committed offsets are as stored."""
     topics = {n: len(topic.partitions) for n, topic in broker.directory.topics.items()}
     assert topics == {"orders": 2, "empty": 1, "__consumer_offsets": 4}
     assert broker.directory.topics["orders"].configs == {"retention.ms": "86400000"}
@@ -61,7 +61,7 @@ async def check_topics(broker: Broker) -> None:
 
 
 async def check(broker: Broker) -> None:
-    """Everything is as it was stored."""
+    """Check that everything is as stored."""
     await check_topics(broker)
     request = DescribeConfigsRequest(
         resources=[DescribeConfigsResource(resource_type=4, resource_name="1")]
@@ -107,21 +107,21 @@ def stored() -> Node:
     return node
 
 
-def test_everything_is_there_after_the_first_start_and_after_the_next(stored: Node) -> None:
+def test_everything_is_kept_after_the_first_and_the_second_start(stored: Node) -> None:
     stored.run(check)
     stored.run(check)
     ids = [stored.run(new_producer_id), stored.run(new_producer_id)]
     assert ids == [2000, 3000]
 
 
-def test_a_lone_broker_that_has_lost_its_metadata_log_keeps_its_topics(stored: Node) -> None:
+def test_a_single_broker_keeps_its_topics_without_its_metadata_log(stored: Node) -> None:
     for name in stored.files.list(FOLDER):
         stored.files.remove(f"{FOLDER}/{name}")
     stored.run(check_topics)
     stored.run(check_topics)
 
 
-def test_a_lost_metadata_log_gives_no_producer_id_twice(stored: Node) -> None:
+def test_a_lost_metadata_log_reuses_no_producer_id(stored: Node) -> None:
     async def story(broker: Broker) -> None:
         data = encode_batch(
             [(0, None, b"v2", ())], producer_id=1000, producer_epoch=0, base_sequence=0

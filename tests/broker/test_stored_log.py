@@ -1,4 +1,4 @@
-"""A reader of the files beside a broker that compacts them."""
+"""StoredLog: a reader of the files of a broker that compacts them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def whole(stored: StoredLog) -> Iterator[RecordBatch]:
 
 
 def checked(batches: Iterable[RecordBatch]) -> Iterator[LogRecord]:
-    """Their records, none of them out of order."""
+    """Yield the records; check CRCs and the order of offsets."""
     previous = -1
     for batch in batches:
         batch.check_crc()
@@ -56,7 +56,7 @@ def directory(tmp_path: Path) -> Iterator[LogDirectory]:
     directory.close()
 
 
-def test_what_is_read_at_every_step_of_a_compaction(directory: LogDirectory) -> None:
+def test_the_last_values_are_read_at_every_step_of_a_compaction(directory: LogDirectory) -> None:
     log = directory.log("t", 0)
     fill(log, range(60))
     with ExitStack() as stack:
@@ -67,7 +67,7 @@ def test_what_is_read_at_every_step_of_a_compaction(directory: LogDirectory) -> 
                 values = last_values(checked(whole(fresh)))
             cleaning = Cleaning(log, dirt(log), memory_bytes=MEMORY_BYTES, wall_ms=0)
             for _ in cleaning.steps():
-                # In the second round it knows an end, and what comes behind it counts, too.
+                # In the second round the end that it knows lies before the newest values.
                 seen = last_values(checked(whole(early)))
                 assert seen == values if rounds == 0 else len(seen) <= len(values)
                 with StoredLog(directory.path) as late:
@@ -80,7 +80,7 @@ def test_what_is_read_at_every_step_of_a_compaction(directory: LogDirectory) -> 
                 fill(log, range(60, 120))
 
 
-def test_damage_is_told_to_a_reader(directory: LogDirectory) -> None:
+def test_damage_is_raised_to_the_reader(directory: LogDirectory) -> None:
     log = directory.log("t", 0)
     fill(log, range(60))
     log.flush()

@@ -1,4 +1,4 @@
-"""Three brokers, and more, as one cluster."""
+"""Clusters of three brokers and more."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def known(cluster: Cluster, name: str) -> None:
     )
 
 
-def test_three_elect_a_controller_and_all_know_the_topics_that_any_is_asked_for() -> None:
+def test_a_topic_created_at_any_broker_is_known_to_all() -> None:
     async def story(cluster: Cluster) -> None:
         await cluster.ready()
         for number, broker in enumerate(cluster.brokers):
@@ -61,7 +61,7 @@ def test_three_elect_a_controller_and_all_know_the_topics_that_any_is_asked_for(
     lived(Cluster, story)
 
 
-def test_new_voters_do_not_drop_what_one_that_was_alone_has_decided() -> None:
+def test_new_voters_cannot_override_the_log_of_a_single_voter() -> None:
     async def story(cluster: Cluster) -> None:
         first, *new = cluster.nodes.values()
         one_of_three, alone = first.config, BrokerConfig().override({"node.id": "1"})
@@ -82,7 +82,7 @@ def test_new_voters_do_not_drop_what_one_that_was_alone_has_decided() -> None:
     lived(Unstarted, story)
 
 
-def test_another_decides_when_the_controller_is_gone_and_it_comes_back() -> None:
+def test_another_node_becomes_controller_and_the_old_one_returns() -> None:
     async def story(cluster: Cluster) -> None:
         await cluster.ready()
         gone = await cluster.controller()
@@ -97,7 +97,7 @@ def test_another_decides_when_the_controller_is_gone_and_it_comes_back() -> None
     lived(Cluster, story)
 
 
-def test_who_stops_in_order_leads_nothing_any_more_when_it_is_gone() -> None:
+def test_a_clean_stop_moves_all_leadership_away_first() -> None:
     async def story(cluster: Cluster) -> None:
         await cluster.ready()
         await create(cluster.brokers[0], "t")
@@ -113,7 +113,7 @@ def test_who_stops_in_order_leads_nothing_any_more_when_it_is_gone() -> None:
     lived(Cluster, story)
 
 
-def test_all_of_them_stop_and_start_again() -> None:
+def test_all_nodes_can_stop_and_start_again() -> None:
     async def story(cluster: Cluster) -> None:
         await cluster.ready()
         await create(cluster.brokers[0], "t")
@@ -127,7 +127,7 @@ def test_all_of_them_stop_and_start_again() -> None:
     lived(Cluster, story)
 
 
-def test_a_broker_that_does_not_vote_is_told_by_controllers_that_are_no_brokers() -> None:
+def test_a_broker_without_a_vote_follows_controllers_without_a_broker_role() -> None:
     async def story(cluster: Cluster) -> None:
         await cluster.ready()
         broker = cluster.nodes[4].broker
@@ -144,14 +144,14 @@ def test_a_broker_that_does_not_vote_is_told_by_controllers_that_are_no_brokers(
     lived(lambda: Cluster(brokers=1, controllers_only=True), story)
 
 
-def test_a_node_whose_disk_fails_ends_with_the_reason_and_the_others_go_on() -> None:
+def test_a_failed_disk_stops_its_node_with_the_reason_and_no_other() -> None:
     async def story(cluster: Cluster) -> None:
         await cluster.ready()
         failing = await cluster.controller()
         ended = failing.ended
         failing.files.fail_next_sync(errno.EIO)
         other = next(each for each in cluster.brokers if each is not failing.broker)
-        # The metadata is all that the failing disk has to sync for it.
+        # The topic is on another broker, so the failing disk syncs only metadata.
         elsewhere = CreatableReplicaAssignment(
             partition_index=0, broker_ids=[other.directory.node_id]
         )
@@ -170,22 +170,22 @@ def test_a_node_whose_disk_fails_ends_with_the_reason_and_the_others_go_on() -> 
     lived(Cluster, story)
 
 
-def test_a_node_of_another_cluster_is_told_so_and_gets_nowhere(
+def test_a_node_of_another_cluster_logs_that_and_gets_no_metadata(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def story(cluster: Cluster) -> None:
         await cluster.ready()
         member = cluster.nodes[1]
         voters = {"controller.quorum.voters": member.config.quorum.voters}
-        # No other node is told of its port, so any will do.
+        # No other node uses its port, so any will do.
         stranger = Node(7, {**voters, "process.roles": "broker"}, 0, cluster_id="other")
         broker = await stranger.start()
         await until(lambda: "it is of another cluster than this one" in caplog.text)
         assert broker._member.quorum.controller_id is None
         assert broker._member.metadata.offset == -1
         await stranger.kill()
-        told = [each for each in caplog.messages if "of another cluster" in each]
-        assert len(told) <= 3, "one for each of the voters"
+        warnings = [each for each in caplog.messages if "of another cluster" in each]
+        assert len(warnings) <= 3, "one for each of the voters"
 
     lived(Cluster, story)
 

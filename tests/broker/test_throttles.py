@@ -1,4 +1,4 @@
-"""Moves of partitions between three brokers that are throttled (KIP-73), in simulated time."""
+"""Throttled reassignments between three brokers (KIP-73), in simulated time."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ SIDES = {
 
 
 async def written(brokers: Brokers) -> list[int]:
-    """A topic on two of the brokers; where it is to go."""
+    """Create a topic on two brokers; return the target of its reassignment."""
     await brokers.create("t", replicas=2, configs={"max.message.bytes": str(FETCH_BYTES)})
     async with brokers.log.producer(batch_bytes=FETCH_BYTES // 2) as producer:
         for _ in range(SIZE_BYTES // 5_000):
             await producer.send("t", bytes(5_000))
         await producer.flush()
-    place = await brokers.place("t")
-    (free,) = {*brokers.nodes} - {*place.replicas}
-    return [place.leader, free]
+    layout = await brokers.layout("t")
+    (free,) = {*brokers.nodes} - {*layout.replicas}
+    return [layout.leader, free]
 
 
 async def moved(brokers: Brokers, target: Sequence[int]) -> float:
-    """How long a move takes, in seconds."""
+    """Reassign the partition; return the duration in seconds."""
     admin = brokers.log.admin()
     begun_s = brokers.now_s()
     (refused,) = (await admin.alter_partition_reassignments({MOVED: target})).values()
     assert refused is None
     await over(brokers)
-    assert {*(await brokers.place("t")).in_sync} == {*target}
+    assert {*(await brokers.layout("t")).in_sync} == {*target}
     return brokers.now_s() - begun_s
 
 
@@ -57,7 +57,7 @@ async def over(brokers: Brokers) -> None:
 
 
 @pytest.mark.parametrize("side", [LEADER_RATE, FOLLOWER_RATE, ""])
-def test_a_move_takes_as_long_as_either_side_allows(side: str) -> None:
+def test_a_reassignment_takes_as_long_as_its_throttle_allows(side: str) -> None:
     async def story(brokers: Brokers) -> float:
         target = await written(brokers)
         if side:
@@ -69,31 +69,31 @@ def test_a_move_takes_as_long_as_either_side_allows(side: str) -> None:
 
     took_s = lived(story, settings=SETTINGS)
     if side:
-        # A second's worth may go at once, and the answer that exceeds it.
+        # One second's worth may pass at once, plus the response that exceeds it.
         least_s = (SIZE_BYTES - FETCH_BYTES) / RATE - 1
         assert least_s <= took_s <= 1.5 * SIZE_BYTES / RATE
     else:
         assert took_s < 2
 
 
-def test_a_throttle_is_set_for_a_move_raised_and_removed() -> None:
+def test_a_throttle_is_set_raised_and_removed_for_a_reassignment() -> None:
     async def story(brokers: Brokers) -> float:
         admin = brokers.log.admin()
         target = await written(brokers)
-        place = await brokers.place("t")
+        layout = await brokers.layout("t")
         assert await admin.throttle_moves(SLOW, {MOVED: target}) == sorted(
-            {*place.replicas, target[1]}
+            {*layout.replicas, target[1]}
         )
         begun_s = brokers.now_s()
         await admin.alter_partition_reassignments({MOVED: target})
         settings = await admin.describe_configs(topic="t")
-        assert settings[LEADER_REPLICAS].value == ",".join(f"0:{each}" for each in place.replicas)
+        assert settings[LEADER_REPLICAS].value == ",".join(f"0:{each}" for each in layout.replicas)
         assert settings[FOLLOWER_REPLICAS].value == f"0:{target[1]}"
         async with brokers.log.producer() as producer:
             while brokers.now_s() < begun_s + 10:
                 sent_s = brokers.now_s()
                 await (await producer.send("t", b"from a leader to who is in sync"))
-                assert brokers.now_s() - sent_s < 0.5, "who is in sync is not held back"
+                assert brokers.now_s() - sent_s < 0.5, "in-sync replicas are not throttled"
                 await brokers.pause()
         assert MOVED in await admin.list_partition_reassignments()
         await admin.throttle_moves(10 * RATE)
@@ -112,7 +112,7 @@ def test_a_throttle_is_set_for_a_move_raised_and_removed() -> None:
     assert 10 <= lived(story, settings=SETTINGS) < 20 < SIZE_BYTES / SLOW
 
 
-def test_lists_of_all_replicas_are_somebody_elses() -> None:
+def test_removing_throttles_keeps_wildcard_replica_lists() -> None:
     async def story(brokers: Brokers) -> None:
         admin = brokers.log.admin()
         target = await written(brokers)

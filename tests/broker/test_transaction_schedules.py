@@ -1,4 +1,4 @@
-"""Random transactions, and the power goes in between: all of one is there, or nothing of it."""
+"""Random transactions with power cuts: each is visible in whole or not at all."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class PowerCut(Exception):
 
 @dataclass
 class Promises:
-    """What clients were told."""
+    """What clients may rely on."""
 
     committed: set[bytes] = field(default_factory=set)
     unknown: set[bytes] = field(default_factory=set)
-    """They have asked for the commit and heard nothing."""
+    """Values whose commit was requested but not answered."""
     written: int = 0
 
 
@@ -100,7 +100,7 @@ class Writer:
 
 
 async def transact(writer: Writer, promises: Promises, chance: Random) -> None:
-    """One transaction over all partitions, committed, aborted or left open."""
+    """Run one transaction over all partitions, committed, aborted or left open."""
     promises.written += 1
     value = b"%d" % promises.written
     whole = await writer.add()
@@ -110,7 +110,7 @@ async def transact(writer: Writer, promises: Promises, chance: Random) -> None:
     if chance.random() < 0.15:
         if chance.random() < 0.5:
             raise PowerCut
-        await writer.init()  # As another instance: the first one is gone, its transaction open.
+        await writer.init()  # a new instance; the transaction of the old one is open
         return
     if commits and whole:
         promises.unknown.add(value)
@@ -128,7 +128,7 @@ async def transact(writer: Writer, promises: Promises, chance: Random) -> None:
 
 
 def live(node: Node, promises: Promises, chance: Random) -> None:
-    """Until the power goes."""
+    """Run transactions until the power is cut."""
 
     async def story(broker: Broker) -> None:
         if "t" not in broker.directory.topics:
@@ -153,7 +153,7 @@ def live(node: Node, promises: Promises, chance: Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_all_of_a_transaction_is_seen_or_nothing(seed: int) -> None:
+def test_a_transaction_is_visible_in_whole_or_not_at_all(seed: int) -> None:
     chance, node, promises = Random(seed), Node(), Promises()
     for _ in range(LIVES):
         live(node, promises, chance)

@@ -1,4 +1,4 @@
-"""Transactions through the broker's one way in: what is committed is seen, and nothing else."""
+"""Transactions through `Broker.handle`: committed records are visible, and no others."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from streamlog.protocol.messages.transaction_messages import (
     WriteTxnMarkersResponse,
 )
 from tests.broker.node import Node, ask, create, delete, later, produce_request
-from tests.broker.test_isolation import on_disk, read, told, transactional, values
+from tests.broker.test_isolation import aborted_in, on_disk, read, transactional, values
 
 ILLEGAL = ErrorCode.ILLEGAL_GENERATION
 UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
@@ -152,8 +152,8 @@ async def begun(broker: Broker) -> Writer:
     return writer
 
 
-async def position(broker: Broker, *, stable: bool = True) -> tuple[int, int]:
-    """Code and offset of the group."""
+async def group_offset(broker: Broker, *, stable: bool = True) -> tuple[int, int]:
+    """Return the error code and the committed offset of the group."""
     topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
     asked = OffsetFetchRequestGroup(group_id="g", topics=topics)
     request = OffsetFetchRequest(groups=[asked], require_stable=stable)
@@ -162,7 +162,7 @@ async def position(broker: Broker, *, stable: bool = True) -> tuple[int, int]:
     return found.error_code, found.committed_offset
 
 
-def test_what_is_committed_is_seen_when_the_answer_is_there(node: Node) -> None:
+def test_committed_records_are_visible_once_end_txn_is_answered(node: Node) -> None:
     async def story(broker: Broker) -> None:
         writer = await begun(broker)
         assert await writer.write(b"a", b"b") == ErrorCode.NONE
@@ -175,18 +175,18 @@ def test_what_is_committed_is_seen_when_the_answer_is_there(node: Node) -> None:
     node.run(story)
 
 
-def test_what_is_aborted_is_told(node: Node) -> None:
+def test_an_aborted_transaction_is_listed(node: Node) -> None:
     async def story(broker: Broker) -> None:
         writer = await begun(broker)
         await writer.write(b"a")
         assert await writer.end(committed=False) == ErrorCode.NONE
         data = await read(broker, 0)
-        assert told(data) == [(writer.producer_id, 0)]
+        assert aborted_in(data) == [(writer.producer_id, 0)]
 
     node.run(story)
 
 
-def test_only_a_begun_transaction_may_be_written_in(node: Node) -> None:
+def test_a_batch_needs_a_transaction_that_has_begun(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         writer = Writer(broker, producer_id=5, epoch=0)
@@ -203,7 +203,7 @@ def test_only_a_begun_transaction_may_be_written_in(node: Node) -> None:
     node.run(story)
 
 
-def test_who_was_replaced_writes_no_more(node: Node) -> None:
+def test_a_fenced_producer_cannot_write(node: Node) -> None:
     async def story(broker: Broker) -> None:
         old = await begun(broker)
         await old.write(b"lost")
@@ -218,12 +218,12 @@ def test_who_was_replaced_writes_no_more(node: Node) -> None:
         assert await new.write(b"b") == ErrorCode.NONE
         await new.end()
         data = await read(broker, 0)
-        assert told(data) == [(old.producer_id, 0)]
+        assert aborted_in(data) == [(old.producer_id, 0)]
 
     node.run(story)
 
 
-def test_an_abandoned_transaction_is_aborted(node: Node) -> None:
+def test_a_transaction_is_aborted_after_its_timeout(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         writer = Writer(broker)
@@ -233,13 +233,13 @@ def test_an_abandoned_transaction_is_aborted(node: Node) -> None:
         node.pass_time(broker, 6_000)
         while (await read(broker, 0)).last_stable_offset == 0:
             await on_disk(broker)
-        assert told(await read(broker, 0)) == [(writer.producer_id, 0)]
+        assert aborted_in(await read(broker, 0)) == [(writer.producer_id, 0)]
         assert await writer.end() == ErrorCode.PRODUCER_FENCED
 
     node.run(story)
 
 
-def test_a_transaction_goes_on_after_a_restart(node: Node) -> None:
+def test_a_transaction_can_continue_after_a_restart(node: Node) -> None:
     async def before(broker: Broker) -> Writer:
         writer = await begun(broker)
         await writer.write(b"a")
@@ -255,7 +255,7 @@ def test_a_transaction_goes_on_after_a_restart(node: Node) -> None:
     node.run(after)
 
 
-def test_what_was_decided_is_done_after_a_restart() -> None:
+def test_a_prepared_commit_completes_after_a_restart() -> None:
     node = Node(config=BrokerConfig(flush="always"))
 
     async def before(broker: Broker) -> None:
@@ -276,29 +276,29 @@ def test_what_was_decided_is_done_after_a_restart() -> None:
     node.run(after)
 
 
-def test_offsets_count_with_their_transaction(node: Node) -> None:
+def test_offsets_commit_or_abort_with_their_transaction(node: Node) -> None:
     async def story(broker: Broker) -> None:
         writer = await begun(broker)
         assert await writer.commit_offset(3) == ErrorCode.INVALID_TXN_STATE
         assert await writer.add_offsets() == ErrorCode.NONE
         assert await writer.commit_offset(3) == ErrorCode.NONE
-        assert await position(broker) == (UNSTABLE, -1)
-        assert await position(broker, stable=False) == (ErrorCode.NONE, -1)
+        assert await group_offset(broker) == (UNSTABLE, -1)
+        assert await group_offset(broker, stable=False) == (ErrorCode.NONE, -1)
         await writer.end()
-        assert await position(broker) == (ErrorCode.NONE, 3)
+        assert await group_offset(broker) == (ErrorCode.NONE, 3)
         await writer.add_offsets()
         assert await writer.commit_offset(9) == ErrorCode.NONE
         await writer.end(committed=False)
-        assert await position(broker) == (ErrorCode.NONE, 3)
+        assert await group_offset(broker) == (ErrorCode.NONE, 3)
 
     async def after(broker: Broker) -> None:
-        assert await position(broker) == (ErrorCode.NONE, 3)
+        assert await group_offset(broker) == (ErrorCode.NONE, 3)
 
     node.run(story)
     node.run(after)
 
 
-def test_offsets_are_still_open_after_a_restart(node: Node) -> None:
+def test_pending_offsets_survive_a_restart(node: Node) -> None:
     async def before(broker: Broker) -> Writer:
         writer = await begun(broker)
         await writer.add_offsets()
@@ -307,15 +307,15 @@ def test_offsets_are_still_open_after_a_restart(node: Node) -> None:
 
     async def after(broker: Broker) -> None:
         writer.broker = broker
-        assert await position(broker) == (UNSTABLE, -1)
+        assert await group_offset(broker) == (UNSTABLE, -1)
         assert await writer.end() == ErrorCode.NONE
-        assert await position(broker) == (ErrorCode.NONE, 3)
+        assert await group_offset(broker) == (ErrorCode.NONE, 3)
 
     writer = node.run(before)
     node.run(after)
 
 
-def test_a_member_that_was_replaced_commits_nothing(node: Node) -> None:
+def test_a_transactional_commit_with_a_wrong_generation_is_refused(node: Node) -> None:
     async def story(broker: Broker) -> None:
         writer = await begun(broker)
         await writer.add_offsets()
@@ -328,12 +328,12 @@ def test_a_member_that_was_replaced_commits_nothing(node: Node) -> None:
         )
         await ask(broker, commit, OffsetCommitResponse)
         await writer.end()
-        assert await position(broker) == (ErrorCode.NONE, 5)
+        assert await group_offset(broker) == (ErrorCode.NONE, 5)
 
     node.run(story)
 
 
-def test_an_admin_sees_transactions_and_ends_one_that_hangs(node: Node) -> None:
+def test_admin_requests_describe_transactions_and_abort_a_hanging_one(node: Node) -> None:
     async def story(broker: Broker) -> None:
         writer = await begun(broker)
         await writer.write(b"a")
@@ -376,12 +376,12 @@ def test_an_admin_sees_transactions_and_ends_one_that_hangs(node: Node) -> None:
         response = await ask(broker, request, WriteTxnMarkersResponse)
         codes = [each.error_code for each in response.markers[0].topics[0].partitions]
         assert codes == [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-        assert told(await read(broker, 0)) == [(writer.producer_id, 0)]
+        assert aborted_in(await read(broker, 0)) == [(writer.producer_id, 0)]
 
     node.run(story)
 
 
-def test_a_topic_that_is_gone_holds_up_no_transaction(node: Node) -> None:
+def test_a_deleted_topic_does_not_block_its_transaction(node: Node) -> None:
     async def story(broker: Broker) -> None:
         writer = await begun(broker)
         create(broker, "gone")

@@ -28,7 +28,7 @@ QUICK = {
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "200",
 }
-"""Long enough for a machine with much to do."""
+"""Timeouts long enough for a busy machine."""
 CLUSTER_ID = "bG9nLXRlc3QtY2x1c3Rlcg"
 WAIT_S = 30
 
@@ -49,7 +49,7 @@ class Node:
         self._stop = asyncio.Event()
 
     async def start(self) -> Broker:
-        """Returns when it listens."""
+        """Start the broker; return when it listens."""
         listens = asyncio.Event()
         self._stop = asyncio.Event()
         self._process = asyncio.ensure_future(self._serve(listens))
@@ -75,13 +75,13 @@ class Node:
             self.broker = None
 
     async def stop(self) -> None:
-        """In order."""
+        """Stop the broker cleanly."""
         self._stop.set()
         if self._process is not None:
             await self._process
 
     async def kill(self) -> None:
-        """At once: nobody is told, and what was not synced is lost."""
+        """Kill the broker without notice; bytes that were not synced are lost."""
         process, self._process = self._process, None
         if process is not None:
             process.cancel()
@@ -96,7 +96,7 @@ class Node:
 
 
 class Cluster:
-    """Voters by number, and brokers that are none."""
+    """Nodes by id: voters, and brokers without a vote."""
 
     def __init__(
         self, voters: int = 3, *, brokers: int = 0, controllers_only: bool = False, **more: str
@@ -135,18 +135,18 @@ class Cluster:
         return [node.broker for node in self.nodes.values() if node.broker is not None]
 
     def active(self) -> Broker | None:
-        """Whoever decides."""
+        """Return the broker of the active controller, or None."""
         return next((each for each in self.brokers if each._member.quorum.is_active), None)
 
     async def controller(self) -> Node:
-        """The node that decides, as soon as one does."""
+        """Wait for an active controller; return its node."""
         await until(lambda: self.active() is not None)
         broker = self.active()
         assert broker is not None
         return self.nodes[broker.directory.node_id]
 
     async def ready(self, *numbers: int) -> None:
-        """Return when all brokers that run, or those of `numbers`, live in everybody's view."""
+        """Wait until every running broker sees all brokers, or those of `numbers`, as live."""
         wanted = frozenset(numbers) or frozenset(
             number for number, node in self.nodes.items() if node.config.quorum.is_broker
         )
@@ -159,14 +159,14 @@ class Cluster:
 
 
 class Unstarted(Cluster):
-    """One whose nodes the test starts itself."""
+    """A cluster whose nodes the test starts."""
 
     async def __aenter__(self) -> Self:
         return self
 
 
 def lived(cluster: Callable[[], Cluster], story: Callable[[Cluster], Awaitable[None]]) -> None:
-    """One life of a cluster."""
+    """Run the story on a cluster."""
 
     async def life() -> None:
         async with asyncio.timeout(2 * WAIT_S), cluster() as made:
@@ -176,14 +176,14 @@ def lived(cluster: Callable[[], Cluster], story: Callable[[Cluster], Awaitable[N
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Return when it does."""
+    """Wait until the condition holds."""
     async with asyncio.timeout(WAIT_S):
         while not holds():  # noqa: ASYNC110 - of several brokers, none of which tells all of it
             await asyncio.sleep(0.02)
 
 
 async def asked(broker: Broker, request: Message, kind: type[M]) -> M:
-    """The answer of one of them."""
+    """Send a request to the broker; return its response."""
     answer = await broker.handle(request, context(request))
     assert isinstance(answer, kind), answer
     return answer
