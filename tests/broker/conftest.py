@@ -1,4 +1,4 @@
-"""A broker over a disk in memory."""
+"""A broker on a disk in memory."""
 
 from __future__ import annotations
 

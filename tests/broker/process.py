@@ -14,7 +14,7 @@ LISTENING = re.compile(r"listening on ([^ ]+):(\d+) \((?:([A-Z_]+), )?")
 
 
 class BrokerProcess:
-    """`streamlog broker` over a directory. Entering waits until it listens."""
+    """A `streamlog broker` process on a directory; entering the context waits until it listens."""
 
     def __init__(
         self,

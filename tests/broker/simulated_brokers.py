@@ -71,7 +71,7 @@ class Brokers:
         await asyncio.sleep(0.2)
 
 
-def lived(
+def run_brokers(
     story: Callable[[Brokers], Coroutine[object, object, T]],
     *,
     racks: Sequence[str] = (),
@@ -85,10 +85,10 @@ def lived(
         for node in brokers.nodes.values():
             node.start()
 
-        async def run_story() -> None:
+        async def run_client() -> None:
             found.append(await story(brokers))
 
-        await ended(brokers.machine.start(run_story()))
+        await ended(brokers.machine.start(run_client()))
 
     life_errors = live(life, 1).errors
     assert life_errors == ()

@@ -25,7 +25,7 @@ async def create_topic(broker: Broker, name: str) -> int:
     return (await ask(broker, request, CreateTopicsResponse)).topics[0].error_code
 
 
-async def stored(broker: Broker) -> list[bytes | None]:
+async def stored_values(broker: Broker) -> list[bytes | None]:
     return values((await fetch(broker, at(0)))[0])
 
 
@@ -36,11 +36,11 @@ async def prepare(broker: Broker) -> None:
 
 
 async def serve_reads_only(broker: Broker) -> None:
-    assert await stored(broker) == [b"a", b"b"]
+    assert await stored_values(broker) == [b"a", b"b"]
     refused = await produce(broker, batch(b"x" * 1_000))
     assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert await create_topic(broker, "another") == ErrorCode.KAFKA_STORAGE_ERROR
-    assert await stored(broker) == [b"a", b"b"]
+    assert await stored_values(broker) == [b"a", b"b"]
 
 
 @pytest.mark.parametrize("killed", [True, False])
@@ -53,10 +53,10 @@ def test_a_broker_on_a_full_disk_serves_reads_refuses_writes_and_recovers(
         node.pass_time(broker, 10_000)
         assert (await produce(broker, batch(b"c"))).error_code == ErrorCode.NONE
         assert await create_topic(broker, "another") == ErrorCode.NONE
-        assert await stored(broker) == [b"a", b"b", b"c"]
+        assert await stored_values(broker) == [b"a", b"b", b"c"]
 
     async def look(broker: Broker) -> None:
-        assert await stored(broker) == [b"a", b"b", b"c"]
+        assert await stored_values(broker) == [b"a", b"b", b"c"]
         assert "another" in broker.directory.topics
 
     node.run(prepare)
@@ -80,7 +80,7 @@ def test_every_start_on_a_full_disk_serves_reads(node: Node) -> None:
 
     async def recovered(broker: Broker) -> None:
         assert (await produce(broker, batch(b"c"))).error_code == ErrorCode.NONE
-        assert await stored(broker) == [b"a", b"b", b"c"]
+        assert await stored_values(broker) == [b"a", b"b", b"c"]
 
     node.run(recovered)
 

@@ -68,7 +68,7 @@ def test_errors_are_passed_on_but_not_to_cancelled_futures() -> None:
     asyncio.run(main())
 
 
-class Asked:
+class SlowQuorum:
     """A quorum that answers later."""
 
     is_active = True
@@ -82,7 +82,7 @@ class Asked:
 
 
 def decided(first: asyncio.Future[Any]) -> Any:
-    forwarding = Forwarding(Asked(first), node_id=1, clock=SystemClock())
+    forwarding = Forwarding(SlowQuorum(first), node_id=1, clock=SystemClock())
     request = BrokerHeartbeatRequest(
         broker_id=1, broker_epoch=1, current_metadata_offset=0, want_fence=False
     )

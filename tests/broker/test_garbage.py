@@ -58,7 +58,7 @@ class Lines(logging.Handler):
 
 
 class Story:
-    """Connections full of garbage, one after the other."""
+    """Sends garbage over one connection after another."""
 
     def __init__(self, server: Acceptor, garbage: Garbage, lines: Lines) -> None:
         self._server = server
@@ -175,7 +175,7 @@ async def bombard(directory: Path, lines: Lines, seed: int) -> Story:
             assert not bugs, bugs[0]
         await still_serves(server)
         async with asyncio.timeout(PATIENCE_S):
-            while server._connections:  # noqa: ASYNC110 - nobody tells a test of it
+            while server._connections:  # noqa: ASYNC110 - no event announces it
                 await asyncio.sleep(0.01)
         grown = resident_bytes() - before
         assert grown <= GROWTH_BYTES_MAX, f"{grown} bytes more than before"
@@ -210,7 +210,7 @@ def test_garbage_gets_an_answer_or_a_hang_up(tmp_path: Path) -> None:
         try:
             outcome = processes.submit(bombarded, tmp_path / "data", SEED).result()
         except BaseException:
-            print(f"seed {SEED}")  # noqa: T201 - to try it again
+            print(f"seed {SEED}")  # noqa: T201 - reproduces the failure
             raise
     assert outcome.bugs == []
     assert outcome.answered > FRAMES // 10

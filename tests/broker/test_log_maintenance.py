@@ -18,7 +18,7 @@ from streamlog.protocol.schema import one_buffer
 from streamlog.records.batch import encode_batch, split_batches
 from streamlog.records.control_batches import MarkTold, TimeMark, time_mark_of
 from tests.broker.node import Node, ask, at, batch, create, delete, fetch_request, produce
-from tests.broker.test_transactions import begun
+from tests.broker.test_transactions import begin_transaction
 
 QUIET_MS = 5_000
 
@@ -28,7 +28,7 @@ def node(request: pytest.FixtureRequest) -> Node:
     return Node(config=BrokerConfig(flush=request.param))
 
 
-def waiting(offset: int, after_ms: int) -> FetchPartition:
+def mark_request(offset: int, after_ms: int) -> FetchPartition:
     wanted = at(offset)
     wanted.mark_after_ms = after_ms
     return wanted
@@ -36,7 +36,7 @@ def waiting(offset: int, after_ms: int) -> FetchPartition:
 
 async def ask_for_mark(broker: Broker, offset: int, after_ms: int) -> None:
     """Ask for a mark at the end of the log; the response holds no records."""
-    answer = await ask(broker, fetch_request(waiting(offset, after_ms)), FetchResponse)
+    answer = await ask(broker, fetch_request(mark_request(offset, after_ms)), FetchResponse)
     assert not answer.responses[0].partitions[0].records
 
 
@@ -99,7 +99,7 @@ def test_a_reader_behind_the_end_gets_no_mark(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         await produce(broker, batch(b"a"))
-        await ask(broker, fetch_request(waiting(0, 1)), FetchResponse)
+        await ask(broker, fetch_request(mark_request(0, 1)), FetchResponse)
         node.pass_time(broker, 10 * QUIET_MS)
         assert end(broker) == 1
 
@@ -166,7 +166,7 @@ def test_an_empty_partition_is_marked_for_clocks_with_a_time(node: Node) -> None
     async def story(broker: Broker) -> None:
         create(broker)
         for clock, time_ms in (("shop:record", 700), ("till:record", 900), ("shop:record", 800)):
-            wanted = waiting(0, 0)
+            wanted = mark_request(0, 0)
             wanted.mark_clock, wanted.mark_to_ms = clock, time_ms
             await ask(broker, fetch_request(wanted), FetchResponse)
         node.pass_time(broker, QUIET_MS - 1)
@@ -187,7 +187,7 @@ def test_an_empty_partition_is_marked_for_clocks_with_a_time(node: Node) -> None
 def test_an_invalid_clock_or_time_gets_no_mark(node: Node, clock: str, time_ms: int) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
-        wanted = waiting(0, 0)
+        wanted = mark_request(0, 0)
         wanted.mark_clock, wanted.mark_to_ms = clock, time_ms
         await ask(broker, fetch_request(wanted), FetchResponse)
         node.pass_time(broker, QUIET_MS)
@@ -198,7 +198,7 @@ def test_an_invalid_clock_or_time_gets_no_mark(node: Node, clock: str, time_ms: 
 
 def test_a_mark_waits_for_the_end_of_an_open_transaction(node: Node) -> None:
     async def story(broker: Broker) -> None:
-        writer = await begun(broker)
+        writer = await begin_transaction(broker)
         await writer.write(b"1")
         await ask_for_mark(broker, 1, 1)
         node.pass_time(broker, QUIET_MS)

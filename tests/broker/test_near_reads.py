@@ -11,7 +11,7 @@ import pytest
 from streamlog.client.consumer import Consumer
 from streamlog.client.producer import Producer
 from streamlog.record import TopicPartition
-from tests.broker.simulated_brokers import Brokers, lived
+from tests.broker.simulated_brokers import Brokers, run_brokers
 
 RACKS = ("a", "b", "c")
 NEAR = {"replica.selector.class": "rack"}
@@ -21,14 +21,14 @@ BY_KAFKAS_NAME = {
 T0 = TopicPartition("t", 0)
 
 
-async def begun(brokers: Brokers) -> tuple[int, int]:
+async def create_topic(brokers: Brokers) -> tuple[int, int]:
     """Create a topic on all brokers; return its leader and one follower."""
     await brokers.create("t", replicas=3, configs={})
     layout = await brokers.layout("t")
     return layout.leader, next(each for each in layout.replicas if each != layout.leader)
 
 
-async def sent(brokers: Brokers, *values: bytes) -> None:
+async def send(brokers: Brokers, *values: bytes) -> None:
     async with brokers.log.producer() as producer:
         for value in values:
             await producer.send("t", value)
@@ -57,8 +57,8 @@ def test_a_follower_in_the_reader_s_rack_serves_records_once_committed(
     settings: dict[str, str],
 ) -> None:
     async def story(brokers: Brokers) -> None:
-        _, near = await begun(brokers)
-        await sent(brokers, *(b"%d" % number for number in range(1_000)))
+        _, near = await create_topic(brokers)
+        await send(brokers, *(b"%d" % number for number in range(1_000)))
         rack = RACKS[near - 1]
         async with brokers.log.consumer(client_rack=rack, auto_offset_reset="earliest") as consumer:
             consumer.assign([T0])
@@ -77,7 +77,7 @@ def test_a_follower_in_the_reader_s_rack_serves_records_once_committed(
                     assert brokers.now_s() - acknowledged_s < 0.1
             assert bytes_read(brokers)[near] > served[near]
 
-    lived(story, racks=RACKS, settings=settings)
+    run_brokers(story, racks=RACKS, settings=settings)
 
 
 @pytest.mark.parametrize(
@@ -89,9 +89,9 @@ def test_readers_without_a_selector_or_near_follower_use_the_leader(
     of_all = ("a", "a", "a") if rack == "leader" else RACKS
 
     async def story(brokers: Brokers) -> None:
-        leader, near = await begun(brokers)
+        leader, near = await create_topic(brokers)
         racks = {"leader": of_all[leader - 1], "follower": of_all[near - 1]}
-        await sent(brokers, b"a", b"b")
+        await send(brokers, b"a", b"b")
         async with brokers.log.consumer(
             client_rack=racks.get(rack, rack), auto_offset_reset="earliest"
         ) as consumer:
@@ -99,13 +99,13 @@ def test_readers_without_a_selector_or_near_follower_use_the_leader(
             assert await read(consumer, 2) == [b"a", b"b"]
         assert not any(bytes_read(brokers).values())
 
-    lived(story, racks=of_all, settings=settings)
+    run_brokers(story, racks=of_all, settings=settings)
 
 
 def test_losing_the_follower_returns_the_reader_to_the_leader_without_gaps() -> None:
     async def story(brokers: Brokers) -> None:
-        _, near = await begun(brokers)
-        await sent(brokers, b"0")
+        _, near = await create_topic(brokers)
+        await send(brokers, b"0")
         async with brokers.log.consumer(
             client_rack=RACKS[near - 1], auto_offset_reset="earliest"
         ) as consumer:
@@ -113,18 +113,18 @@ def test_losing_the_follower_returns_the_reader_to_the_leader_without_gaps() -> 
             assert await read(consumer, 1) == [b"0"]
             assert bytes_read(brokers)[near]
             brokers.nodes[near].kill(power=False)
-            await sent(brokers, b"1", b"2")
+            await send(brokers, b"1", b"2")
             assert await read(consumer, 2) == [b"1", b"2"]
             brokers.nodes[near].start()
             number = 3
             while not bytes_read(brokers).get(near):
-                await sent(brokers, b"%d" % number)
+                await send(brokers, b"%d" % number)
                 assert await read(consumer, 1) == [b"%d" % number]
                 number += 1
                 await asyncio.sleep(1)  # simulated time, until the reader asks the leader again
             assert number > 3
 
-    lived(story, racks=RACKS, settings=NEAR | {"broker.session.timeout.ms": "3000"})
+    run_brokers(story, racks=RACKS, settings=NEAR | {"broker.session.timeout.ms": "3000"})
 
 
 class Aborted(Exception):
@@ -140,7 +140,7 @@ async def in_transaction(producer: Producer, number: int) -> None:
 
 def test_a_follower_hides_aborted_records_from_readers() -> None:
     async def story(brokers: Brokers) -> None:
-        _, near = await begun(brokers)
+        _, near = await create_topic(brokers)
         async with brokers.log.producer(transactional_id="x") as producer:
             for number in range(6):
                 with suppress(Aborted):
@@ -154,4 +154,4 @@ def test_a_follower_hides_aborted_records_from_readers() -> None:
             assert await read(consumer, 3) == [b"0", b"2", b"4"]
         assert bytes_read(brokers)[near]
 
-    lived(story, racks=RACKS, settings=NEAR)
+    run_brokers(story, racks=RACKS, settings=NEAR)

@@ -15,7 +15,7 @@ from streamlog.cli.cluster_command import read_status, read_status_until
 from streamlog.client.admin.topic_admin import NewTopic
 from streamlog.log import Log
 from streamlog.record import TopicPartition
-from tests.broker.three_brokers import CLUSTER_ID, Cluster, Node, Unstarted, lived, until
+from tests.broker.three_brokers import CLUSTER_ID, Cluster, Node, Unstarted, run_cluster, until
 
 T0 = TopicPartition("t", 0)
 HEALTHY_S = 30
@@ -73,7 +73,7 @@ def test_disks_can_be_replaced_one_after_another() -> None:
                 assert node.broker.directory.log("t", 0).log_end_offset == 30
             assert await values(log) == written
 
-    lived(Cluster, story)
+    run_cluster(Cluster, story)
 
 
 def test_voters_that_lose_power_in_their_first_start_elect_a_leader() -> None:
@@ -88,7 +88,7 @@ def test_voters_that_lose_power_in_their_first_start_elect_a_leader() -> None:
             await node.start()
         await cluster.ready()
 
-    lived(Unstarted, story)
+    run_cluster(Unstarted, story)
 
 
 def test_replacing_the_only_replica_leaves_the_partition_without_a_leader() -> None:
@@ -119,14 +119,14 @@ def test_replacing_the_only_replica_leaves_the_partition_without_a_leader() -> N
                 return not own and node.node_id not in status.missing
 
             async with asyncio.timeout(HEALTHY_S):
-                while not await is_trusted():  # noqa: ASYNC110 - as an operator looks
+                while not await is_trusted():  # noqa: ASYNC110 - polls as an operator does
                     await asyncio.sleep(0.1)
             elected = await log.admin().elect_leaders([T0], unclean=True)
             assert elected[T0] is None
             assert await values(log) == [b"one"]
             assert (await read_status_until(log.admin(), HEALTHY_S)).is_healthy
 
-    lived(Cluster, story)
+    run_cluster(Cluster, story)
 
 
 def test_a_restored_copy_of_a_disk_does_not_count_as_the_disk() -> None:
@@ -151,7 +151,7 @@ def test_a_restored_copy_of_a_disk_does_not_count_as_the_disk() -> None:
             assert (await log.admin().elect_leaders([T0], unclean=True))[T0] is None
             assert await values(log) == [b"one"], "the operator has accepted the loss"
 
-    lived(Cluster, story)
+    run_cluster(Cluster, story)
 
 
 def test_a_voter_without_its_metadata_log_rejoins_the_quorum(
@@ -169,4 +169,4 @@ def test_a_voter_without_its_metadata_log_rejoins_the_quorum(
         await until(lambda: not broker._member.quorum.is_rejoining)
         await cluster.ready()
 
-    lived(Cluster, story)
+    run_cluster(Cluster, story)

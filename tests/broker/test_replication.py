@@ -37,7 +37,7 @@ from streamlog.protocol.messages.topics_and_configs import (
 from streamlog.records.batch import split_batches
 from tests.broker.node import at, batch, context, fetch_request, produce_request
 from tests.broker.storage.batches import overwrite
-from tests.broker.three_brokers import Cluster, Node, asked, lived, until
+from tests.broker.three_brokers import Cluster, Node, call, run_cluster, until
 from tests.cluster.cluster import AT_LENGTH
 
 TOPIC_RESOURCE = 2
@@ -52,7 +52,7 @@ async def create(cluster: Cluster, *, replicas: int = 3, name: str = "t") -> Non
     await cluster.ready()
     topic = CreatableTopic(name=name, num_partitions=1, replication_factor=replicas)
     request = CreateTopicsRequest(topics=[topic], timeout_ms=20_000)
-    made = await asked(cluster.brokers[0], request, CreateTopicsResponse)
+    made = await call(cluster.brokers[0], request, CreateTopicsResponse)
     assert not made.topics[0].error_code, made.topics[0].error_message
     await until(lambda: all(each._partitions.partitions(name) for each in cluster.brokers))
 
@@ -132,7 +132,7 @@ def test_acknowledged_records_survive_successive_power_cuts() -> None:
         assert {offset: found.get(offset) for offset in kept} == kept
         assert len({content(node) for node in cluster.nodes.values()}) == 1
 
-    lived(three, story)
+    run_cluster(three, story)
 
 
 def test_a_replica_with_a_damaged_batch_fetches_its_records_again() -> None:
@@ -151,7 +151,7 @@ def test_a_replica_with_a_damaged_batch_fetches_its_records_again() -> None:
         await until(lambda: isr(cluster) == {1, 2, 3} and not log(first).damage)
         assert len({content(node) for node in cluster.nodes.values()}) == 1
 
-    lived(three, story)
+    run_cluster(three, story)
 
 
 @pytest.mark.parametrize("leads", [False, True])
@@ -175,7 +175,7 @@ def test_a_repaired_replica_fetches_its_lost_records(leads: bool) -> None:
         assert content(node)[: len(whole)] == whole
         assert len({content(node) for node in cluster.nodes.values()}) == 1
 
-    lived(three, story)
+    run_cluster(three, story)
 
 
 def test_repaired_replicas_are_served_as_they_are_if_none_has_more() -> None:
@@ -199,7 +199,7 @@ def test_repaired_replicas_are_served_as_they_are_if_none_has_more() -> None:
         found = [each.record_count for each in split_batches(content(cluster.nodes[1]))]
         assert found == [0, 1, 1]
 
-    lived(three, story)
+    run_cluster(three, story)
 
 
 @pytest.mark.parametrize("leads", [False, True])
@@ -219,7 +219,7 @@ def test_damage_found_at_run_time_is_filled_from_other_replicas(leads: bool) -> 
         await until(lambda: isr(cluster) == {1, 2, 3} and not log(node).damage)
         assert content(node)[: len(whole)] == whole
 
-    lived(three, story)
+    run_cluster(three, story)
 
 
 def log_id(node: Node) -> bytes:
@@ -234,13 +234,13 @@ def test_a_topic_deleted_during_an_absence_is_deleted_on_return() -> None:
         away = cluster.nodes[3]
         await away.stop()
         request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=20_000)
-        gone = await asked(cluster.brokers[0], request, DeleteTopicsResponse)
+        gone = await call(cluster.brokers[0], request, DeleteTopicsResponse)
         assert not gone.responses[0].error_code
         assert len(folders(away)) == 1
         await away.start()
         await until(lambda: not folders(away))
 
-    lived(three, story)
+    run_cluster(three, story)
 
 
 def test_a_topic_unknown_to_the_cluster_is_kept_as_stray() -> None:
@@ -255,7 +255,7 @@ def test_a_topic_unknown_to_the_cluster_is_kept_as_stray() -> None:
         await until(lambda: [name[-6:] for name in folders(away)] == ["-stray"])
         assert "stranger" not in broker_of(away).directory.topics
 
-    lived(three, story)
+    run_cluster(three, story)
 
 
 def broker_of(node: Node) -> Broker:
@@ -276,14 +276,14 @@ def test_a_partition_moved_during_an_absence_is_deleted_on_return() -> None:
         request = AlterPartitionReassignmentsRequest(
             timeout_ms=20_000, topics=[ReassignableTopic(name="t", partitions=[moved])]
         )
-        answer = await asked(cluster.brokers[0], request, AlterPartitionReassignmentsResponse)
+        answer = await call(cluster.brokers[0], request, AlterPartitionReassignmentsResponse)
         assert not answer.error_code
         await until(lambda: isr(cluster) == {stays, free})
         await away.start()
         await until(lambda: not folders(away))
         assert content(cluster.nodes[free]) == content(cluster.nodes[stays])
 
-    lived(three, story)
+    run_cluster(three, story)
 
 
 def test_a_follower_answers_with_the_current_leader_and_its_endpoint() -> None:
@@ -293,20 +293,20 @@ def test_a_follower_answers_with_the_current_leader_and_its_endpoint() -> None:
         first = leader(cluster)
         other = next(node for node in cluster.nodes.values() if node is not first)
         await until(lambda: log(other).log_end_offset == 1)
-        refused = await asked(broker_of(other), produce_request(batch(b"b")), ProduceResponse)
+        refused = await call(broker_of(other), produce_request(batch(b"b")), ProduceResponse)
         found = refused.responses[0].partition_responses[0]
         assert found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert found.current_leader is not None
         assert found.current_leader.leader_id == first.node_id
         (endpoint,) = refused.node_endpoints
         assert (endpoint.node_id, endpoint.port) == (first.node_id, first.port)
-        fetched = await asked(broker_of(other), fetch_request(at(0)), FetchResponse)
+        fetched = await call(broker_of(other), fetch_request(at(0)), FetchResponse)
         redirected = fetched.responses[0].partitions[0]
         assert redirected.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert redirected.current_leader is not None
         assert redirected.current_leader.leader_id == first.node_id
 
-    lived(three, story)
+    run_cluster(three, story)
 
 
 def test_raising_min_insync_replicas_above_the_isr_refuses_produces() -> None:
@@ -325,10 +325,10 @@ def test_raising_min_insync_replicas_above_the_isr_refuses_produces() -> None:
                 )
             ]
         )
-        await asked(broker_of(first), request, IncrementalAlterConfigsResponse)
+        await call(broker_of(first), request, IncrementalAlterConfigsResponse)
         await until(lambda: log(first).config.min_insync(3) == 3)
-        answer = await asked(broker_of(first), produce_request(batch(b"b")), ProduceResponse)
+        answer = await call(broker_of(first), produce_request(batch(b"b")), ProduceResponse)
         code = answer.responses[0].partition_responses[0].error_code
         assert code == ErrorCode.NOT_ENOUGH_REPLICAS
 
-    lived(three, story)
+    run_cluster(three, story)

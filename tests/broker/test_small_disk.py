@@ -98,7 +98,7 @@ async def send(producer: Producer, values: Sequence[bytes]) -> None:
         await (await producer.send("t", value))
 
 
-async def stored(url: str) -> list[bytes]:
+async def committed_values(url: str) -> list[bytes]:
     """Return what a read_committed reader finds in all partitions."""
     partitions = [TopicPartition("t", number) for number in range(PARTITIONS)]
     found: list[bytes] = []
@@ -126,7 +126,7 @@ async def until_accepted(broker: BrokerProcess, topic: str = "more") -> None:
 async def until_removed(broker: BrokerProcess) -> None:
     """Read until retention, which runs ten times a second, has removed everything."""
     deadline_s = time.monotonic() + PATIENCE_S
-    while left := await stored(f"kafka://{broker.address}"):
+    while left := await committed_values(f"kafka://{broker.address}"):
         assert time.monotonic() < deadline_s, f"{len(left)} records are still there"
         await asyncio.sleep(ASK_AGAIN_S)
 
@@ -157,18 +157,18 @@ def test_a_broker_on_a_full_file_system_serves_reads_and_recovers(
     values = killed_on_full(broker, disk, left_bytes=left_bytes, names=names)
     for _ in range(2):
         with broker:
-            assert asyncio.run(stored(f"kafka://{broker.address}")) == values
+            assert asyncio.run(committed_values(f"kafka://{broker.address}")) == values
             if not left_bytes:
                 assert asyncio.run(produced(broker)) == ErrorCode.KAFKA_STORAGE_ERROR
-                assert asyncio.run(stored(f"kafka://{broker.address}")) == values
+                assert asyncio.run(committed_values(f"kafka://{broker.address}")) == values
             broker.kill()
     with broker:
         disk.free()
         asyncio.run(until_accepted(broker))
-        assert asyncio.run(stored(f"kafka://{broker.address}")) == values
+        assert asyncio.run(committed_values(f"kafka://{broker.address}")) == values
         broker.kill()
     with broker:
-        assert asyncio.run(stored(f"kafka://{broker.address}")) == values
+        assert asyncio.run(committed_values(f"kafka://{broker.address}")) == values
 
 
 @pytest.mark.parametrize("names", [False, True])
@@ -176,7 +176,7 @@ def test_an_embedded_log_on_a_full_file_system_can_be_read(disk: SmallDisk, name
     values = killed_on_full(BrokerProcess(disk.path / "data"), disk, names=names)
 
     async def story() -> None:
-        assert await stored(f"embedded:{disk.path}/data") == values
+        assert await committed_values(f"embedded:{disk.path}/data") == values
 
     with pytest.raises(LogDirectoryFull):  # the clean-shutdown mark cannot be written
         asyncio.run(story())
@@ -225,7 +225,7 @@ def test_deletions_make_room(
         assert isinstance(deleted, answer)
         assert "error_code=0" in repr(deleted), deleted
         await until_accepted(broker, "t")
-        assert set(values) < set(await stored(f"kafka://{broker.address}"))
+        assert set(values) < set(await committed_values(f"kafka://{broker.address}"))
 
     with broker:
         asyncio.run(story())

@@ -22,21 +22,21 @@ from streamlog.protocol.messages.topics_and_configs import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from tests.broker.three_brokers import Cluster, Node, Unstarted, asked, lived, until
+from tests.broker.three_brokers import Cluster, Node, Unstarted, call, run_cluster, until
 
 
-def wanted(name: str, *, replicas: int = 3) -> CreateTopicsRequest:
+def create_request(name: str, *, replicas: int = 3) -> CreateTopicsRequest:
     topic = CreatableTopic(name=name, num_partitions=3, replication_factor=replicas)
     return CreateTopicsRequest(topics=[topic], timeout_ms=20_000)
 
 
 async def create(broker: Broker, name: str, *, replicas: int = 3) -> None:
-    response = await asked(broker, wanted(name, replicas=replicas), CreateTopicsResponse)
+    response = await call(broker, create_request(name, replicas=replicas), CreateTopicsResponse)
     code = response.topics[0].error_code
     assert code in (0, ErrorCode.TOPIC_ALREADY_EXISTS), response.topics[0].error_message
 
 
-async def known(cluster: Cluster, name: str) -> None:
+async def wait_for_topic(cluster: Cluster, name: str) -> None:
     await until(
         lambda: all(each._member.metadata.topic(name) is not None for each in cluster.brokers)
     )
@@ -48,7 +48,7 @@ def test_a_topic_created_at_any_broker_is_known_to_all() -> None:
         for number, broker in enumerate(cluster.brokers):
             await create(broker, f"topic-{number}")
         for number in range(3):
-            await known(cluster, f"topic-{number}")
+            await wait_for_topic(cluster, f"topic-{number}")
         ids = {each._member.quorum.controller_id for each in cluster.brokers}
         assert ids == {(await cluster.controller()).node_id}
         await until(
@@ -58,7 +58,7 @@ def test_a_topic_created_at_any_broker_is_known_to_all() -> None:
             )
         )
 
-    lived(Cluster, story)
+    run_cluster(Cluster, story)
 
 
 def test_new_voters_cannot_override_the_log_of_a_single_voter() -> None:
@@ -79,7 +79,7 @@ def test_new_voters_cannot_override_the_log_of_a_single_voter() -> None:
         first.config = alone
         assert "orders" in (await first.start()).directory.topics
 
-    lived(Unstarted, story)
+    run_cluster(Unstarted, story)
 
 
 def test_another_node_becomes_controller_and_the_old_one_returns() -> None:
@@ -92,16 +92,16 @@ def test_another_node_becomes_controller_and_the_old_one_returns() -> None:
         assert second is not gone
         await gone.start()
         await cluster.ready()
-        await known(cluster, "while-it-was-away")
+        await wait_for_topic(cluster, "while-it-was-away")
 
-    lived(Cluster, story)
+    run_cluster(Cluster, story)
 
 
 def test_a_clean_stop_moves_all_leadership_away_first() -> None:
     async def story(cluster: Cluster) -> None:
         await cluster.ready()
         await create(cluster.brokers[0], "t")
-        await known(cluster, "t")
+        await wait_for_topic(cluster, "t")
         leaving = await cluster.controller()
         await leaving.stop()
         left = cluster.brokers[0]._member.metadata
@@ -110,7 +110,7 @@ def test_a_clean_stop_moves_all_leadership_away_first() -> None:
         await leaving.start()
         await cluster.ready()
 
-    lived(Cluster, story)
+    run_cluster(Cluster, story)
 
 
 def test_all_nodes_can_stop_and_start_again() -> None:
@@ -122,9 +122,9 @@ def test_all_nodes_can_stop_and_start_again() -> None:
         for node in cluster.nodes.values():
             await node.start()
         await cluster.ready()
-        await known(cluster, "t")
+        await wait_for_topic(cluster, "t")
 
-    lived(Cluster, story)
+    run_cluster(Cluster, story)
 
 
 def test_a_broker_without_a_vote_follows_controllers_without_a_broker_role() -> None:
@@ -133,15 +133,15 @@ def test_a_broker_without_a_vote_follows_controllers_without_a_broker_role() -> 
         broker = cluster.nodes[4].broker
         assert broker is not None
         await create(broker, "t", replicas=1)
-        await known(cluster, "t")
-        described = await asked(broker, about_quorum(), DescribeQuorumResponse)
+        await wait_for_topic(cluster, "t")
+        described = await call(broker, about_quorum(), DescribeQuorumResponse)
         (partition,) = described.topics[0].partitions
         assert partition.error_code == 0, partition.error_message
         assert partition.leader_id == (await cluster.controller()).node_id
         assert {each.replica_id for each in partition.current_voters} == {1, 2, 3}
         assert [each.replica_id for each in partition.observers] == [4]
 
-    lived(lambda: Cluster(brokers=1, controllers_only=True), story)
+    run_cluster(lambda: Cluster(brokers=1, controllers_only=True), story)
 
 
 def test_a_failed_disk_stops_its_node_with_the_reason_and_no_other() -> None:
@@ -159,15 +159,15 @@ def test_a_failed_disk_stops_its_node_with_the_reason_and_no_other() -> None:
             name="t", num_partitions=-1, replication_factor=-1, assignments=[elsewhere]
         )
         request = CreateTopicsRequest(topics=[topic], timeout_ms=20_000)
-        refused = await asked(other, request, CreateTopicsResponse)
+        refused = await call(other, request, CreateTopicsResponse)
         assert refused.topics[0].error_code in (0, ErrorCode.KAFKA_STORAGE_ERROR)
         with pytest.raises(LogDirectoryFailed, match="check the disk"):
             await ended
         assert failing.broker is None
         await create(cluster.brokers[0], "u", replicas=1)
-        await known(cluster, "u")
+        await wait_for_topic(cluster, "u")
 
-    lived(Cluster, story)
+    run_cluster(Cluster, story)
 
 
 def test_a_node_of_another_cluster_logs_that_and_gets_no_metadata(
@@ -187,7 +187,7 @@ def test_a_node_of_another_cluster_logs_that_and_gets_no_metadata(
         warnings = [each for each in caplog.messages if "of another cluster" in each]
         assert len(warnings) <= 3, "one for each of the voters"
 
-    lived(Cluster, story)
+    run_cluster(Cluster, story)
 
 
 def about_quorum() -> DescribeQuorumRequest:

@@ -13,7 +13,7 @@ from streamlog.client.admin.cluster_admin import (
     LEADER_REPLICAS,
 )
 from streamlog.record import TopicPartition
-from tests.broker.simulated_brokers import Brokers, lived
+from tests.broker.simulated_brokers import Brokers, run_brokers
 
 MOVED = TopicPartition("t", 0)
 SIZE_BYTES = 500_000
@@ -27,7 +27,7 @@ SIDES = {
 }
 
 
-async def written(brokers: Brokers) -> list[int]:
+async def fill_topic(brokers: Brokers) -> list[int]:
     """Create a topic on two brokers; return the target of its reassignment."""
     await brokers.create("t", replicas=2, configs={"max.message.bytes": str(FETCH_BYTES)})
     async with brokers.log.producer(batch_bytes=FETCH_BYTES // 2) as producer:
@@ -39,18 +39,18 @@ async def written(brokers: Brokers) -> list[int]:
     return [layout.leader, free]
 
 
-async def moved(brokers: Brokers, target: Sequence[int]) -> float:
+async def reassign(brokers: Brokers, target: Sequence[int]) -> float:
     """Reassign the partition; return the duration in seconds."""
     admin = brokers.log.admin()
     begun_s = brokers.now_s()
     (refused,) = (await admin.alter_partition_reassignments({MOVED: target})).values()
     assert refused is None
-    await over(brokers)
+    await wait_for_reassignment(brokers)
     assert {*(await brokers.layout("t")).in_sync} == {*target}
     return brokers.now_s() - begun_s
 
 
-async def over(brokers: Brokers) -> None:
+async def wait_for_reassignment(brokers: Brokers) -> None:
     admin = brokers.log.admin()
     while await admin.list_partition_reassignments():
         await brokers.pause()
@@ -59,15 +59,15 @@ async def over(brokers: Brokers) -> None:
 @pytest.mark.parametrize("side", [LEADER_RATE, FOLLOWER_RATE, ""])
 def test_a_reassignment_takes_as_long_as_its_throttle_allows(side: str) -> None:
     async def story(brokers: Brokers) -> float:
-        target = await written(brokers)
+        target = await fill_topic(brokers)
         if side:
             rate, replicas = SIDES[side]
             admin = brokers.log.admin()
             await admin.alter_configs({replicas: "*"}, topic="t")
             await admin.alter_configs({rate: str(RATE)}, broker="all")
-        return await moved(brokers, target)
+        return await reassign(brokers, target)
 
-    took_s = lived(story, settings=SETTINGS)
+    took_s = run_brokers(story, settings=SETTINGS)
     if side:
         # One second's worth may pass at once, plus the response that exceeds it.
         least_s = (SIZE_BYTES - FETCH_BYTES) / RATE - 1
@@ -79,7 +79,7 @@ def test_a_reassignment_takes_as_long_as_its_throttle_allows(side: str) -> None:
 def test_a_throttle_is_set_raised_and_removed_for_a_reassignment() -> None:
     async def story(brokers: Brokers) -> float:
         admin = brokers.log.admin()
-        target = await written(brokers)
+        target = await fill_topic(brokers)
         layout = await brokers.layout("t")
         assert await admin.throttle_moves(SLOW, {MOVED: target}) == sorted(
             {*layout.replicas, target[1]}
@@ -97,7 +97,7 @@ def test_a_throttle_is_set_raised_and_removed_for_a_reassignment() -> None:
                 await brokers.pause()
         assert MOVED in await admin.list_partition_reassignments()
         await admin.throttle_moves(10 * RATE)
-        await over(brokers)
+        await wait_for_reassignment(brokers)
         took_s = brokers.now_s() - begun_s
         assert await admin.remove_throttles() == ["t"]
         assert await admin.remove_throttles() == []
@@ -109,19 +109,19 @@ def test_a_throttle_is_set_raised_and_removed_for_a_reassignment() -> None:
             assert (rate.value, rate.source) == (str(2**63 - 1), "default")
         return took_s
 
-    assert 10 <= lived(story, settings=SETTINGS) < 20 < SIZE_BYTES / SLOW
+    assert 10 <= run_brokers(story, settings=SETTINGS) < 20 < SIZE_BYTES / SLOW
 
 
 def test_removing_throttles_keeps_wildcard_replica_lists() -> None:
     async def story(brokers: Brokers) -> None:
         admin = brokers.log.admin()
-        target = await written(brokers)
+        target = await fill_topic(brokers)
         await admin.alter_configs({LEADER_REPLICAS: "*"}, topic="t")
         await admin.throttle_moves(100 * RATE, {MOVED: target})
-        await moved(brokers, target)
+        await reassign(brokers, target)
         assert await admin.remove_throttles() == ["t"]
         assert (await admin.describe_configs(topic="t"))[LEADER_REPLICAS].value == "*"
         rate = (await admin.describe_configs(broker=target[0]))[LEADER_RATE].value
         assert rate == str(100 * RATE)
 
-    lived(story, settings=SETTINGS)
+    run_brokers(story, settings=SETTINGS)

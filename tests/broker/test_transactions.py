@@ -144,7 +144,7 @@ def _sealed(data: bytearray) -> bytes:
     return bytes(data)
 
 
-async def begun(broker: Broker) -> Writer:
+async def begin_transaction(broker: Broker) -> Writer:
     create(broker)
     writer = Writer(broker)
     assert await writer.init() == ErrorCode.NONE
@@ -164,7 +164,7 @@ async def group_offset(broker: Broker, *, stable: bool = True) -> tuple[int, int
 
 def test_committed_records_are_visible_once_end_txn_is_answered(node: Node) -> None:
     async def story(broker: Broker) -> None:
-        writer = await begun(broker)
+        writer = await begin_transaction(broker)
         assert await writer.write(b"a", b"b") == ErrorCode.NONE
         assert values(await read(broker, 0)) == []
         assert await writer.end() == ErrorCode.NONE
@@ -177,7 +177,7 @@ def test_committed_records_are_visible_once_end_txn_is_answered(node: Node) -> N
 
 def test_an_aborted_transaction_is_listed(node: Node) -> None:
     async def story(broker: Broker) -> None:
-        writer = await begun(broker)
+        writer = await begin_transaction(broker)
         await writer.write(b"a")
         assert await writer.end(committed=False) == ErrorCode.NONE
         data = await read(broker, 0)
@@ -205,7 +205,7 @@ def test_a_batch_needs_a_transaction_that_has_begun(node: Node) -> None:
 
 def test_a_fenced_producer_cannot_write(node: Node) -> None:
     async def story(broker: Broker) -> None:
-        old = await begun(broker)
+        old = await begin_transaction(broker)
         await old.write(b"lost")
         new = Writer(broker)
         assert await new.init() == ErrorCode.CONCURRENT_TRANSACTIONS
@@ -241,7 +241,7 @@ def test_a_transaction_is_aborted_after_its_timeout(node: Node) -> None:
 
 def test_a_transaction_can_continue_after_a_restart(node: Node) -> None:
     async def before(broker: Broker) -> Writer:
-        writer = await begun(broker)
+        writer = await begin_transaction(broker)
         await writer.write(b"a")
         return writer
 
@@ -259,7 +259,7 @@ def test_a_prepared_commit_completes_after_a_restart() -> None:
     node = Node(config=BrokerConfig(flush="always"))
 
     async def before(broker: Broker) -> None:
-        writer = await begun(broker)
+        writer = await begin_transaction(broker)
         await writer.write(b"a")
         # The broker is stopped before it has written any marker.
         answer = later(broker, writer.ending(committed=True))
@@ -278,7 +278,7 @@ def test_a_prepared_commit_completes_after_a_restart() -> None:
 
 def test_offsets_commit_or_abort_with_their_transaction(node: Node) -> None:
     async def story(broker: Broker) -> None:
-        writer = await begun(broker)
+        writer = await begin_transaction(broker)
         assert await writer.commit_offset(3) == ErrorCode.INVALID_TXN_STATE
         assert await writer.add_offsets() == ErrorCode.NONE
         assert await writer.commit_offset(3) == ErrorCode.NONE
@@ -300,7 +300,7 @@ def test_offsets_commit_or_abort_with_their_transaction(node: Node) -> None:
 
 def test_pending_offsets_survive_a_restart(node: Node) -> None:
     async def before(broker: Broker) -> Writer:
-        writer = await begun(broker)
+        writer = await begin_transaction(broker)
         await writer.add_offsets()
         await writer.commit_offset(3)
         return writer
@@ -317,7 +317,7 @@ def test_pending_offsets_survive_a_restart(node: Node) -> None:
 
 def test_a_transactional_commit_with_a_wrong_generation_is_refused(node: Node) -> None:
     async def story(broker: Broker) -> None:
-        writer = await begun(broker)
+        writer = await begin_transaction(broker)
         await writer.add_offsets()
         assert await writer.commit_offset(3, generation=4, member="m") == ILLEGAL
         plain = OffsetCommitRequestPartition(partition_index=0, committed_offset=5)
@@ -335,7 +335,7 @@ def test_a_transactional_commit_with_a_wrong_generation_is_refused(node: Node) -
 
 def test_admin_requests_describe_transactions_and_abort_a_hanging_one(node: Node) -> None:
     async def story(broker: Broker) -> None:
-        writer = await begun(broker)
+        writer = await begin_transaction(broker)
         await writer.write(b"a")
         node.clock.advance(50)
         for request, found in (
@@ -383,7 +383,7 @@ def test_admin_requests_describe_transactions_and_abort_a_hanging_one(node: Node
 
 def test_a_deleted_topic_does_not_block_its_transaction(node: Node) -> None:
     async def story(broker: Broker) -> None:
-        writer = await begun(broker)
+        writer = await begin_transaction(broker)
         create(broker, "gone")
         assert await writer.add("gone") == ErrorCode.NONE
         await writer.write(b"a")

@@ -165,7 +165,9 @@ class Unstarted(Cluster):
         return self
 
 
-def lived(cluster: Callable[[], Cluster], story: Callable[[Cluster], Awaitable[None]]) -> None:
+def run_cluster(
+    cluster: Callable[[], Cluster], story: Callable[[Cluster], Awaitable[None]]
+) -> None:
     """Run the story on a cluster."""
 
     async def life() -> None:
@@ -178,11 +180,11 @@ def lived(cluster: Callable[[], Cluster], story: Callable[[Cluster], Awaitable[N
 async def until(holds: Callable[[], bool]) -> None:
     """Wait until the condition holds."""
     async with asyncio.timeout(WAIT_S):
-        while not holds():  # noqa: ASYNC110 - of several brokers, none of which tells all of it
+        while not holds():  # noqa: ASYNC110 - no event covers several brokers
             await asyncio.sleep(0.02)
 
 
-async def asked(broker: Broker, request: Message, kind: type[M]) -> M:
+async def call(broker: Broker, request: Message, kind: type[M]) -> M:
     """Send a request to the broker; return its response."""
     answer = await broker.handle(request, context(request))
     assert isinstance(answer, kind), answer

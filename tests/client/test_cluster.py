@@ -25,7 +25,7 @@ from streamlog.record import TopicPartition
 from streamlog.transport.client_connection import TcpTransport
 from tests.broker.node import create
 from tests.broker.three_brokers import Cluster as Brokers
-from tests.broker.three_brokers import Unstarted, lived
+from tests.broker.three_brokers import Unstarted, run_cluster
 from tests.transport.test_client_connection import open_to
 
 connect = partial(TcpTransport.connect, client_id="test", timeout_ms=60_000)
@@ -64,7 +64,7 @@ def test_a_broker_that_has_not_found_its_cluster_is_waited_for_and_then_told_of(
         await second.start()
         await (await opening).close()
 
-    lived(Unstarted, story)
+    run_cluster(Unstarted, story)
 
 
 def test_another_log_at_the_same_address_is_not_taken_for_this_one(tmp_path: Path) -> None:

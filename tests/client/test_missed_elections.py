@@ -16,7 +16,7 @@ from streamlog.log import Log
 from streamlog.record import TopicPartition
 from streamlog.transport.client_connection import TcpTransport
 from tests.broker.three_brokers import Cluster as Brokers
-from tests.broker.three_brokers import Node, lived, until
+from tests.broker.three_brokers import Node, run_cluster, until
 
 connect = partial(TcpTransport.connect, client_id="test", timeout_ms=60_000)
 RECORDS = 5
@@ -101,7 +101,7 @@ def test_who_was_further_goes_on_and_gets_nothing_twice() -> None:
             await write(log, partition)
             assert await reading == [*range(2 * RECORDS, 3 * RECORDS)]
 
-    lived(Brokers, story)
+    run_cluster(Brokers, story)
 
 
 def test_what_is_known_is_not_given_up_for_what_was_so_before() -> None:
@@ -123,4 +123,4 @@ def test_what_is_known_is_not_given_up_for_what_was_so_before() -> None:
             assert cluster.leader_epoch(partition) == 1
             await cluster.close()
 
-    lived(Brokers, story)
+    run_cluster(Brokers, story)

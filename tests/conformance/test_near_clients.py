@@ -13,7 +13,7 @@ import confluent_kafka
 from streamlog.client.admin import NewTopic
 from streamlog.client.admin.cluster_descriptions import PartitionDescription
 from streamlog.log import Log
-from tests.broker.three_brokers import Cluster, lived
+from tests.broker.three_brokers import Cluster, run_cluster
 
 with warnings.catch_warnings():
     # It reads its own files in a way that Python has deprecated.
@@ -106,4 +106,4 @@ def test_a_follower_in_the_rack_of_a_client_gives_it_all_records() -> None:
             assert await asyncio.to_thread(read, address, RACKS[near - 1]) == COUNT
             assert broker.copy_bytes_read - before >= size_bytes, read.__name__
 
-    lived(three_racks, story)
+    run_cluster(three_racks, story)

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from streamlog.log import Log
-from tests.broker.three_brokers import Cluster, lived
+from tests.broker.three_brokers import Cluster, run_cluster
 from tests.history.test_job import END, Till, published
 
 CUT_MS = 1_075_000
@@ -41,7 +41,7 @@ def test_three_brokers_get_the_rows_of_a_job_once_and_workers_go_on_behind_them(
             comparison = await asyncio.to_thread(whole.compare, topic)
             assert comparison, str(comparison)
 
-    lived(Cluster, story)
+    run_cluster(Cluster, story)
 
 
 async def can_publish(url: str) -> bool:

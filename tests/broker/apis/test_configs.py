@@ -43,7 +43,7 @@ from tests.broker.node import Node, ask, batch, create, produce
 TOPIC, BROKER = 2, 4
 
 
-async def described(
+async def describe(
     broker: Broker, kind: int, name: str, *keys: str, version: int | None = None
 ) -> dict[str, DescribeConfigsResourceResult]:
     asked = DescribeConfigsResource(
@@ -75,14 +75,14 @@ async def alter(
     return response
 
 
-async def altered(
+async def apply_changes(
     broker: Broker, kind: int, name: str, *changes: tuple[str, int, str | None]
 ) -> None:
     response = await alter(broker, kind, name, *changes)
     assert response.error_code == 0, response.error_message
 
 
-async def replaced(
+async def replace(
     broker: Broker, kind: int, name: str, configs: dict[str, str | None]
 ) -> AlterConfigsResourceResponse:
     resource = topics_and_configs.ReplaceConfigsResource(
@@ -132,9 +132,9 @@ def test_describe_configs_reports_values_and_their_sources(node: Node) -> None:
 def test_every_setting_is_described(node: Node, version: int) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
-        topic = await described(broker, TOPIC, "t", version=version)
+        topic = await describe(broker, TOPIC, "t", version=version)
         assert [*topic] == [*TOPIC_SETTINGS]
-        own = await described(broker, BROKER, "1", version=version)
+        own = await describe(broker, BROKER, "1", version=version)
         assert {*BROKER_SETTINGS} < {*own}
         assert own["node.id"].read_only
         assert not own["log.retention.ms"].read_only
@@ -160,7 +160,7 @@ def test_documentation_and_synonyms_are_returned_only_on_request(node: Node) -> 
 def test_an_altered_setting_takes_effect_at_once_and_survives_a_restart(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
-        await altered(
+        await apply_changes(
             broker,
             TOPIC,
             "t",
@@ -169,7 +169,7 @@ def test_an_altered_setting_takes_effect_at_once_and_survives_a_restart(node: No
         )
         refused = await produce(broker, batch(b"x" * 200))
         assert refused.error_code == ErrorCode.MESSAGE_TOO_LARGE
-        shown = await described(broker, TOPIC, "t")
+        shown = await describe(broker, TOPIC, "t")
         assert (shown["max.message.bytes"].value, shown["max.message.bytes"].config_source) == (
             "100",
             1,
@@ -178,7 +178,7 @@ def test_an_altered_setting_takes_effect_at_once_and_survives_a_restart(node: No
 
     async def again(broker: Broker) -> None:
         assert (await produce(broker, batch(b"x" * 200))).error_code != 0
-        await altered(
+        await apply_changes(
             broker,
             TOPIC,
             "t",
@@ -186,7 +186,7 @@ def test_an_altered_setting_takes_effect_at_once_and_survives_a_restart(node: No
             ("cleanup.policy", SettingOperation.SUBTRACT, "compact"),
         )
         assert (await produce(broker, batch(b"x" * 200))).error_code == 0
-        assert (await described(broker, TOPIC, "t"))["cleanup.policy"].value == "delete"
+        assert (await describe(broker, TOPIC, "t"))["cleanup.policy"].value == "delete"
 
     node.run(story)
     node.run(again)
@@ -198,25 +198,27 @@ def test_broker_settings_apply_to_topics_without_their_own(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         create(broker, "own", max_message_bytes="5000")
-        await altered(broker, BROKER, "", ("message.max.bytes", SettingOperation.SET, "300"))
-        await altered(broker, BROKER, "1", ("message.max.bytes", SettingOperation.SET, "100"))
+        await apply_changes(broker, BROKER, "", ("message.max.bytes", SettingOperation.SET, "300"))
+        await apply_changes(broker, BROKER, "1", ("message.max.bytes", SettingOperation.SET, "100"))
         refused = await produce(broker, batch(b"x" * 200))
         assert refused.error_code == ErrorCode.MESSAGE_TOO_LARGE
         assert (await produce(broker, batch(b"x" * 200), topic="own")).error_code == 0
-        shown = (await described(broker, TOPIC, "t"))["max.message.bytes"]
+        shown = (await describe(broker, TOPIC, "t"))["max.message.bytes"]
         sources = [(each.name, each.value, each.source) for each in shown.synonyms]
         name, default = "message.max.bytes", str(TopicConfig().max_message_bytes)
         assert sources == [(name, "100", 2), (name, "300", 3), (name, default, 5)]
         assert (shown.value, shown.config_source) == ("100", 2)
-        given = (await described(broker, TOPIC, "t"))["segment.bytes"]
+        given = (await describe(broker, TOPIC, "t"))["segment.bytes"]
         assert [(each.value, each.source) for each in given.synonyms] == [
             ("4096", 4),
             (str(2**30), 5),
         ]
 
     async def again(broker: Broker) -> None:
-        assert [*await described(broker, BROKER, "")] == ["message.max.bytes"]
-        await altered(broker, BROKER, "1", ("message.max.bytes", SettingOperation.DELETE, None))
+        assert [*await describe(broker, BROKER, "")] == ["message.max.bytes"]
+        await apply_changes(
+            broker, BROKER, "1", ("message.max.bytes", SettingOperation.DELETE, None)
+        )
         assert (await produce(broker, batch(b"x" * 100))).error_code == 0
         assert broker.directory.topics["t"].config.max_message_bytes == 300
 
@@ -235,7 +237,7 @@ def test_altered_broker_settings_take_effect_at_once(node: Node) -> None:
         )
         taken = await ask(broker, joining, JoinGroupResponse)
         assert taken.error_code == ErrorCode.MEMBER_ID_REQUIRED
-        await altered(
+        await apply_changes(
             broker,
             BROKER,
             "1",
@@ -310,15 +312,15 @@ def test_changes_to_one_resource_are_atomic(node: Node) -> None:
 def test_alter_configs_replaces_all_settings(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker, retention_ms="5", segment_bytes="2048")
-        assert (await replaced(broker, TOPIC, "t", {"retention.ms": "6"})).error_code == 0
+        assert (await replace(broker, TOPIC, "t", {"retention.ms": "6"})).error_code == 0
         assert broker.directory.topics["t"].configs == {"retention.ms": "6"}
-        every = {name: each.value for name, each in (await described(broker, BROKER, "1")).items()}
+        every = {name: each.value for name, each in (await describe(broker, BROKER, "1")).items()}
         settable = {name: value for name, value in every.items() if name in BROKER_SETTINGS}
         settable["num.partitions"] = "9"
-        response = await replaced(broker, BROKER, "1", settable)
+        response = await replace(broker, BROKER, "1", settable)
         assert response.error_code == 0, response.error_message
         assert broker.directory.config.num_partitions == 9
-        refused = await replaced(broker, BROKER, "1", {"node.id": "7"})
+        refused = await replace(broker, BROKER, "1", {"node.id": "7"})
         assert refused.error_code == ErrorCode.INVALID_CONFIG
 
     node.run(story)
@@ -326,7 +328,7 @@ def test_alter_configs_replaces_all_settings(node: Node) -> None:
 
 def test_create_topics_reports_the_sources_of_settings(node: Node) -> None:
     async def story(broker: Broker) -> None:
-        await altered(broker, BROKER, "", ("log.segment.bytes", SettingOperation.SET, "4096"))
+        await apply_changes(broker, BROKER, "", ("log.segment.bytes", SettingOperation.SET, "4096"))
         topic = CreatableTopic(
             name="t",
             num_partitions=1,
@@ -361,7 +363,7 @@ def test_config_resources_are_listed_by_type(node: Node) -> None:
         assert await listed(broker, 16, 32) == []
         assert await listed(broker, version=0) == [], "version 0 is about metrics of clients"
         for kind, name in await listed(broker):
-            assert await described(broker, kind, name)
+            assert await describe(broker, kind, name)
         strange = ListConfigResourcesRequest(resource_types=[TOPIC, 3])
         answer = await ask(broker, strange, ListConfigResourcesResponse)
         assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION

@@ -61,11 +61,11 @@ def test_a_run_resumes_with_the_result_or_error_of_its_future() -> None:
                 return [first, str(error)]
             return []
 
-        over: list[bool] = []
-        CooperativeRun(steps(), answer, on_over=lambda: over.append(answer.done())).go_on()
+        finished: list[bool] = []
+        CooperativeRun(steps(), answer, on_over=lambda: finished.append(answer.done())).go_on()
         good.set_result(7)
         bad.set_exception(OSError("no disk"))
         assert await answer == [7, "no disk"]
-        assert over == [True]
+        assert finished == [True]
 
     asyncio.run(main())

@@ -277,11 +277,11 @@ def test_fetch_reports_the_end_offset_of_a_diverging_epoch(node: Node) -> None:
     node.run(after)
 
 
-def parked(broker: Broker, **settings: int) -> asyncio.Future[Message]:
+def begin_fetch(broker: Broker, **settings: int) -> asyncio.Future[Message]:
     return later(broker, fetch_request(at(0), max_wait_ms=500, **settings))
 
 
-async def found(answer: asyncio.Future[Message]) -> list[bytes | None]:
+async def fetched_values(answer: asyncio.Future[Message]) -> list[bytes | None]:
     async with asyncio.timeout(60):
         response = await answer
     assert isinstance(response, FetchResponse)
@@ -291,12 +291,12 @@ async def found(answer: asyncio.Future[Message]) -> list[bytes | None]:
 def test_a_fetch_waits_for_the_next_append(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker, partitions=2)
-        answer = parked(broker)
+        answer = begin_fetch(broker)
         await produce(broker, batch(b"elsewhere"), index=1)
         await asyncio.sleep(0)
         assert not answer.done()
         await produce(broker, batch(b"a"))
-        assert await found(answer) == [b"a"]
+        assert await fetched_values(answer) == [b"a"]
 
     node.run(story)
 
@@ -305,12 +305,12 @@ def test_a_fetch_waits_until_min_bytes_are_available(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         size = len(batch(b"a"))
-        answer = parked(broker, min_bytes=2 * size)
+        answer = begin_fetch(broker, min_bytes=2 * size)
         await produce(broker, batch(b"a"))
         await asyncio.sleep(0)
         assert not answer.done()
         await produce(broker, batch(b"b"))
-        assert await found(answer) == [b"a", b"b"]
+        assert await fetched_values(answer) == [b"a", b"b"]
 
     node.run(story)
 
@@ -319,11 +319,11 @@ def test_a_fetch_returns_the_available_records_after_max_wait(node: Node) -> Non
     async def story(broker: Broker) -> None:
         create(broker)
         await produce(broker, batch(b"a"))
-        answer = parked(broker, min_bytes=1_000)
+        answer = begin_fetch(broker, min_bytes=1_000)
         node.pass_time(broker, 499)
         assert not answer.done()
         node.pass_time(broker, 1)
-        assert await found(answer) == [b"a"]
+        assert await fetched_values(answer) == [b"a"]
 
     node.run(story)
 
@@ -331,11 +331,11 @@ def test_a_fetch_returns_the_available_records_after_max_wait(node: Node) -> Non
 def test_an_append_completes_all_waiting_fetches(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
-        answers = [parked(broker) for _ in range(100)]
+        answers = [begin_fetch(broker) for _ in range(100)]
         answers[0].cancel()
         await produce(broker, batch(b"a"))
         for answer in answers[1:]:
-            assert await found(answer) == [b"a"]
+            assert await fetched_values(answer) == [b"a"]
 
     node.run(story)
 
@@ -343,7 +343,7 @@ def test_an_append_completes_all_waiting_fetches(node: Node) -> None:
 def test_deleting_a_topic_completes_its_waiting_fetches(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
-        answer = parked(broker)
+        answer = begin_fetch(broker)
         delete(broker)
         async with asyncio.timeout(60):
             response = await answer

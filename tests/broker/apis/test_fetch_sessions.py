@@ -51,7 +51,7 @@ def request(
     )
 
 
-def found(read: FetchRequest, news: dict[int, bytes] | None = None, **same: int) -> FetchResponse:
+def respond(read: FetchRequest, news: dict[int, bytes] | None = None, **same: int) -> FetchResponse:
     """Build the response to a request; only partitions in `news` have records."""
     return FetchResponse(
         responses=[
@@ -81,7 +81,7 @@ def sessions(slots: int = 10) -> FetchSessions:
     return FetchSessions(slots=lambda: slots, new_id=lambda: next(ids))
 
 
-def visit(
+def exchange(
     served: FetchSessions,
     asked: FetchRequest,
     news: dict[int, bytes] | None = None,
@@ -89,10 +89,10 @@ def visit(
     **same: int,
 ) -> FetchResponse:
     one = served.begin(asked, version=BY_NAME, now_ms=now_ms)
-    return one.finish(found(one.request, news, **same), now_ms=now_ms)
+    return one.finish(respond(one.request, news, **same), now_ms=now_ms)
 
 
-def refused(served: FetchSessions, asked: FetchRequest, version: int = BY_NAME) -> int:
+def refusal_code(served: FetchSessions, asked: FetchRequest, version: int = BY_NAME) -> int:
     with pytest.raises(LogError) as error:
         served.begin(asked, version=version, now_ms=0)
     return error.value.code
@@ -100,18 +100,18 @@ def refused(served: FetchSessions, asked: FetchRequest, version: int = BY_NAME) 
 
 def test_incremental_responses_hold_only_changed_partitions() -> None:
     served = sessions()
-    first = visit(served, request(0, 1, 2))
+    first = exchange(served, request(0, 1, 2))
     assert (first.session_id, partitions_of(first)) == (1, [0, 1, 2])
-    quiet = visit(served, request(session_id=1, epoch=1))
+    quiet = exchange(served, request(session_id=1, epoch=1))
     assert (quiet.session_id, quiet.error_code, quiet.responses) == (1, 0, [])
-    some = visit(served, request(session_id=1, epoch=2), {1: b"x"})
+    some = exchange(served, request(session_id=1, epoch=2), {1: b"x"})
     assert partitions_of(some) == [1]
-    moved = visit(served, request(session_id=1, epoch=3), high_watermark=6)
+    moved = exchange(served, request(session_id=1, epoch=3), high_watermark=6)
     assert sorted(partitions_of(moved)) == [0, 1, 2]
-    cut = visit(served, request(session_id=1, epoch=4), high_watermark=6, log_start_offset=2)
+    cut = exchange(served, request(session_id=1, epoch=4), high_watermark=6, log_start_offset=2)
     assert sorted(partitions_of(cut)) == [0, 1, 2]
     assert (
-        visit(
+        exchange(
             served, request(session_id=1, epoch=5), high_watermark=6, log_start_offset=2
         ).responses
         == []
@@ -120,38 +120,40 @@ def test_incremental_responses_hold_only_changed_partitions() -> None:
 
 def test_a_partition_is_included_while_it_has_an_error_and_once_after() -> None:
     served = sessions()
-    visit(served, request(0))
+    exchange(served, request(0))
     for epoch in (1, 2):
-        answer = visit(served, request(session_id=1, epoch=epoch), error_code=3, high_watermark=-1)
+        answer = exchange(
+            served, request(session_id=1, epoch=epoch), error_code=3, high_watermark=-1
+        )
         assert partitions_of(answer) == [0]
-    assert partitions_of(visit(served, request(session_id=1, epoch=3))) == [0]
-    assert partitions_of(visit(served, request(session_id=1, epoch=4))) == []
+    assert partitions_of(exchange(served, request(session_id=1, epoch=3))) == [0]
+    assert partitions_of(exchange(served, request(session_id=1, epoch=4))) == []
 
 
 def test_a_preferred_read_replica_is_included_in_every_response() -> None:
     served = sessions()
-    visit(served, request(0))
+    exchange(served, request(0))
     for epoch in (1, 2):
-        sent = visit(served, request(session_id=1, epoch=epoch), preferred_read_replica=2)
+        sent = exchange(served, request(session_id=1, epoch=epoch), preferred_read_replica=2)
         assert partitions_of(sent) == [0]
-    assert partitions_of(visit(served, request(session_id=1, epoch=3))) == []
+    assert partitions_of(exchange(served, request(session_id=1, epoch=3))) == []
 
 
 def test_a_session_adds_updates_and_forgets_partitions() -> None:
     served = sessions()
-    visit(served, request(0, 1))
+    exchange(served, request(0, 1))
     one = served.begin(request(2, 1, session_id=1, epoch=1, forget=(0,)), version=12, now_ms=0)
     assert [each.partition for topic in one.request.topics for each in topic.partitions] == [1, 2]
-    assert partitions_of(one.finish(found(one.request), now_ms=0)) == [2], "it is new"
+    assert partitions_of(one.finish(respond(one.request), now_ms=0)) == [2], "it is new"
     assert served.partitions == 2
-    last = visit(served, request(session_id=1, epoch=2, forget=(1, 2)))
+    last = exchange(served, request(session_id=1, epoch=2, forget=(1, 2)))
     assert (last.session_id, last.responses, len(served), served.partitions) == (0, [], 0, 0)
 
 
 def test_a_partition_with_records_moves_to_the_end_of_the_session() -> None:
     served = sessions()
-    visit(served, request(0, 1, 2))
-    visit(served, request(session_id=1, epoch=1), {0: b"x"})
+    exchange(served, request(0, 1, 2))
+    exchange(served, request(session_id=1, epoch=1), {0: b"x"})
     one = served.begin(request(session_id=1, epoch=2), version=BY_NAME, now_ms=0)
     assert [each.partition for topic in one.request.topics for each in topic.partitions] == [
         1,
@@ -162,76 +164,82 @@ def test_a_partition_with_records_moves_to_the_end_of_the_session() -> None:
 
 def test_wrong_session_ids_epochs_and_topic_ids_are_refused() -> None:
     served = sessions()
-    assert refused(served, request(session_id=7, epoch=1)) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    visit(served, request(0))
+    assert (
+        refusal_code(served, request(session_id=7, epoch=1)) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    )
+    exchange(served, request(0))
     for epoch in (2, EPOCH_MAX):
         asked = request(session_id=1, epoch=epoch)
-        assert refused(served, asked) == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        assert refusal_code(served, asked) == ErrorCode.INVALID_FETCH_SESSION_EPOCH
     by_id = request(session_id=1, epoch=1)
-    assert refused(served, by_id, BY_ID) == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
-    assert visit(served, request(session_id=1, epoch=1)).error_code == 0, "the session still exists"
+    assert refusal_code(served, by_id, BY_ID) == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+    assert exchange(served, request(session_id=1, epoch=1)).error_code == 0, (
+        "the session still exists"
+    )
 
 
 def test_a_response_to_an_older_epoch_is_an_error() -> None:
     served = sessions()
-    visit(served, request(0))
+    exchange(served, request(0))
     older = served.begin(request(session_id=1, epoch=1), version=BY_NAME, now_ms=0)
     newer = served.begin(request(session_id=1, epoch=2), version=BY_NAME, now_ms=0)
-    late = older.finish(found(older.request, {0: b"x"}), now_ms=0)
+    late = older.finish(respond(older.request, {0: b"x"}), now_ms=0)
     assert (late.error_code, late.responses) == (ErrorCode.INVALID_FETCH_SESSION_EPOCH, [])
-    assert partitions_of(newer.finish(found(newer.request, {0: b"x"}), now_ms=0)) == [0]
+    assert partitions_of(newer.finish(respond(newer.request, {0: b"x"}), now_ms=0)) == [0]
 
 
 def test_epoch_0_starts_a_new_session_and_epoch_minus_1_ends_it() -> None:
     served = sessions()
-    visit(served, request(0))
-    again = visit(served, request(0, session_id=1, epoch=0))
+    exchange(served, request(0))
+    again = exchange(served, request(0, session_id=1, epoch=0))
     assert (again.session_id, len(served)) == (2, 1)
-    whole = visit(served, request(0, session_id=2, epoch=-1))
+    whole = exchange(served, request(0, session_id=2, epoch=-1))
     assert (whole.session_id, partitions_of(whole), len(served)) == (0, [0], 0)
-    assert visit(served, request(epoch=0)).session_id == 0, (
+    assert exchange(served, request(epoch=0)).session_id == 0, (
         "a session without partitions is not kept"
     )
 
 
 def test_session_epochs_wrap_around_to_1() -> None:
     served = sessions()
-    visit(served, request(0))
+    exchange(served, request(0))
     served._sessions[1].epoch = EPOCH_MAX
-    assert visit(served, request(session_id=1, epoch=EPOCH_MAX)).error_code == 0
-    assert visit(served, request(session_id=1, epoch=1)).error_code == 0
+    assert exchange(served, request(session_id=1, epoch=EPOCH_MAX)).error_code == 0
+    assert exchange(served, request(session_id=1, epoch=1)).error_code == 0
 
 
 def test_no_session_is_created_without_slots() -> None:
-    assert visit(sessions(0), request(0, 1)).session_id == 0
+    assert exchange(sessions(0), request(0, 1)).session_id == 0
 
 
 def test_a_new_session_evicts_an_unused_or_a_smaller_one() -> None:
     served = sessions(2)
-    assert visit(served, request(0, 1), now_ms=0).session_id == 1
-    assert visit(served, request(0, 1, 2), now_ms=0).session_id == 2
-    assert visit(served, request(0, 1, 2, 3), now_ms=STALE_MS).session_id == 0, "both are young"
+    assert exchange(served, request(0, 1), now_ms=0).session_id == 1
+    assert exchange(served, request(0, 1, 2), now_ms=0).session_id == 2
+    assert exchange(served, request(0, 1, 2, 3), now_ms=STALE_MS).session_id == 0, "both are young"
     for session_id in (2, 1):
-        visit(served, request(session_id=session_id, epoch=1), now_ms=STALE_MS)
+        exchange(served, request(session_id=session_id, epoch=1), now_ms=STALE_MS)
     settled_ms = STALE_MS + 1
-    assert visit(served, request(0, 1), now_ms=settled_ms).session_id == 0, "it is no larger"
-    assert visit(served, request(0, 1, 2), now_ms=settled_ms).session_id == 3
-    gone = refused(served, request(session_id=1, epoch=2))
+    assert exchange(served, request(0, 1), now_ms=settled_ms).session_id == 0, "it is no larger"
+    assert exchange(served, request(0, 1, 2), now_ms=settled_ms).session_id == 3
+    gone = refusal_code(served, request(session_id=1, epoch=2))
     assert gone == ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "the smaller of the two"
-    assert visit(served, request(0), now_ms=2 * STALE_MS + 1).session_id == 4, "2 is not used"
-    assert refused(served, request(session_id=2, epoch=2)) == gone
+    assert exchange(served, request(0), now_ms=2 * STALE_MS + 1).session_id == 4, "2 is not used"
+    assert refusal_code(served, request(session_id=2, epoch=2)) == gone
     assert served.partitions == 3 + 1
 
 
 def test_a_new_session_removes_sessions_idle_for_too_long() -> None:
     served = sessions(10)
     for number in range(3):
-        visit(served, request(0, 1), now_ms=number)
-    visit(served, request(session_id=1, epoch=1), now_ms=IDLE_MS)
-    visit(served, request(0), now_ms=IDLE_MS + 2)
+        exchange(served, request(0, 1), now_ms=number)
+    exchange(served, request(session_id=1, epoch=1), now_ms=IDLE_MS)
+    exchange(served, request(0), now_ms=IDLE_MS + 2)
     assert len(served) == 3, "2 is gone, 3 was used recently enough, and one is new"
-    assert refused(served, request(session_id=2, epoch=1)) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    visit(served, request(session_id=3, epoch=1), now_ms=IDLE_MS + 2)
+    assert (
+        refusal_code(served, request(session_id=2, epoch=1)) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    )
+    exchange(served, request(session_id=3, epoch=1), now_ms=IDLE_MS + 2)
     assert served.partitions == 2 + 2 + 1
 
 
@@ -240,27 +248,27 @@ def test_fewer_slots_take_effect_at_the_next_session() -> None:
     ids = count(1)
     served = FetchSessions(slots=lambda: slots[0], new_id=lambda: next(ids))
     for _ in range(3):
-        visit(served, request(0))
+        exchange(served, request(0))
     slots[0] = 1
-    assert visit(served, request(0, 1)).session_id == 0
+    assert exchange(served, request(0, 1)).session_id == 0
     assert len(served) == 1
 
 
 def test_the_total_number_of_partitions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_sessions, "PARTITIONS_MAX", 4)
     served = sessions()
-    assert visit(served, request(0, 1, 2)).session_id == 1
-    assert visit(served, request(0, 1)).session_id == 0
+    assert exchange(served, request(0, 1, 2)).session_id == 1
+    assert exchange(served, request(0, 1)).session_id == 0
     grown = request(3, 4, session_id=1, epoch=1)
-    assert refused(served, grown) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert refusal_code(served, grown) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert (len(served), served.partitions) == (0, 0)
 
 
 def test_a_session_id_in_use_is_not_reused() -> None:
     ids = iter((5, 5, 5, 6))
     served = FetchSessions(slots=lambda: 2, new_id=lambda: next(ids))
-    assert visit(served, request(0)).session_id == 5
-    assert visit(served, request(0)).session_id == 6
+    assert exchange(served, request(0)).session_id == 5
+    assert exchange(served, request(0)).session_id == 6
 
 
 Step = tuple[dict[int, int], set[int], bool]
@@ -297,7 +305,7 @@ def test_client_and_broker_agree_on_the_session_s_partitions(steps: list[Step], 
             for topic in one.request.topics
             for each in topic.partitions
         }
-        assert read == wanted, "what is read is what is wanted now"
+        assert read == wanted, "exactly the wanted partitions are read"
         response = FetchResponse(
             responses=[
                 FetchableTopicResponse(

@@ -1,4 +1,4 @@
-"""Internal topics, API by API: what clients may do to them is what Kafka lets clients do."""
+"""Internal topics, API by API: clients may do with them what Kafka allows."""
 
 from __future__ import annotations
 
@@ -124,10 +124,10 @@ async def publish(broker: Broker, name: str) -> int:
 
 
 async def add_to_transaction(broker: Broker, name: str) -> int:
-    return (await added(broker, name))[name]
+    return (await add_partitions(broker, name))[name]
 
 
-async def added(broker: Broker, *names: str) -> dict[str, int]:
+async def add_partitions(broker: Broker, *names: str) -> dict[str, int]:
     """Add partition 0 of each topic to a new transaction, and end it."""
     init = InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=10_000)
     producer = await ask(broker, init, InitProducerIdResponse)
@@ -164,8 +164,8 @@ NONE, INVALID = ErrorCode.NONE, ErrorCode.INVALID_TOPIC_EXCEPTION
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 DENIED, CONTRADICTORY = ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_REQUEST
 TABLE: list[tuple[Call, ErrorCode, ErrorCode, ErrorCode]] = [
-    # The call, and its answer for the topics that exist, `__share_group_state`, and the log of
-    # the controllers, neither of which exists.
+    # Each call, and its error code for the existing internal topics, for `__share_group_state`,
+    # and for the log of the controllers. The last two do not exist here.
     (metadata, NONE, UNKNOWN, UNKNOWN),
     (read, NONE, UNKNOWN, UNKNOWN),
     (alter_configs, NONE, UNKNOWN, UNKNOWN),
@@ -203,8 +203,8 @@ def test_a_refused_internal_topic_leaves_the_other_topics_out_of_the_transaction
     async def story(broker: Broker) -> None:
         await make_internal_topics(broker)
         refused = {OFFSETS: DENIED, "u": ErrorCode.OPERATION_NOT_ATTEMPTED}
-        assert await added(broker, OFFSETS, "u") == refused
-        assert await added(broker, "u") == {"u": NONE}
+        assert await add_partitions(broker, OFFSETS, "u") == refused
+        assert await add_partitions(broker, "u") == {"u": NONE}
 
     node.run(story)
 

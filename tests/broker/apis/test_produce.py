@@ -83,7 +83,7 @@ def test_exactly_the_readable_batches_are_appended_in_order(
     serve(story)
 
 
-def refused(data: bytes, **configs: str) -> PartitionProduceResponse:
+def refusal_of(data: bytes, **configs: str) -> PartitionProduceResponse:
     async def story(broker: Broker) -> PartitionProduceResponse:
         create(broker, **configs)
         answer = await produce(broker, data)
@@ -96,7 +96,7 @@ def refused(data: bytes, **configs: str) -> PartitionProduceResponse:
 @pytest.mark.parametrize("codec", Compression)
 def test_a_refusal_lists_the_records_without_keys(codec: Compression) -> None:
     rows = [(1, key, b"v", ()) for key in (b"a", None, b"b", None)]
-    answer = refused(encode_batch(rows, codec=codec), cleanup_policy="compact")
+    answer = refusal_of(encode_batch(rows, codec=codec), cleanup_policy="compact")
     assert answer.error_code == ErrorCode.INVALID_RECORD
     assert [each.batch_index for each in answer.record_errors] == [1, 3]
     assert all("has no key" in (e.batch_index_error_message or "") for e in answer.record_errors)
@@ -109,7 +109,7 @@ def test_a_refusal_lists_the_records_outside_the_timestamp_bounds(codec: Compres
     times = [now_ms, now_ms + 10_000, now_ms - 10_000, -1]
     data = encode_batch([(time_ms, None, b"v", ()) for time_ms in times], codec=codec)
     bounds = {"message_timestamp_after_max_ms": "5000", "message_timestamp_before_max_ms": "5000"}
-    answer = refused(data, **bounds)
+    answer = refusal_of(data, **bounds)
     assert answer.error_code == ErrorCode.INVALID_TIMESTAMP
     assert [each.batch_index for each in answer.record_errors] == [1, 2]
 
@@ -120,7 +120,7 @@ def test_the_topic_bounds_how_far_ahead_a_timestamp_may_be(codec: Compression) -
     now_ms = Node().clock.wall_ms()
     times = [now_ms + hour_ms, now_ms + hour_ms + 1, 10**14]
     data = encode_batch([(time_ms, None, b"v", ()) for time_ms in times], codec=codec)
-    answer = refused(data, message_timestamp_after_max_ms=str(hour_ms))
+    answer = refusal_of(data, message_timestamp_after_max_ms=str(hour_ms))
     assert answer.error_code == ErrorCode.INVALID_TIMESTAMP
     assert [each.batch_index for each in answer.record_errors] == [1, 2]
     reason = answer.record_errors[0].batch_index_error_message or ""
@@ -138,13 +138,13 @@ def test_the_topic_bounds_how_far_ahead_a_timestamp_may_be(codec: Compression) -
 
 def test_the_default_bound_of_future_timestamps_is_an_hour() -> None:
     ahead_ms = Node().clock.wall_ms() + 60 * 60 * 1000 + 1
-    answer = refused(encode_batch([(ahead_ms, None, b"v", ())]))
+    answer = refusal_of(encode_batch([(ahead_ms, None, b"v", ())]))
     assert answer.error_code == ErrorCode.INVALID_TIMESTAMP
 
 
 def test_without_record_validation_the_header_s_timestamp_is_checked() -> None:
     data = encode_batch([(2**42, None, b"v", ())])
-    answer = refused(data, validate_records="false", message_timestamp_after_max_ms="3600000")
+    answer = refusal_of(data, validate_records="false", message_timestamp_after_max_ms="3600000")
     assert answer.error_code == ErrorCode.INVALID_TIMESTAMP
     assert "message.timestamp.after.max.ms" in (answer.error_message or "")
 
@@ -155,7 +155,7 @@ def test_a_refusal_names_the_malformed_record(codec: Compression) -> None:
     data[HEADER_BYTES + (len(data) - HEADER_BYTES) // 3 + 4] = (
         100  # the key size of the second record
     )
-    answer = refused(recoded(bytes(data), codec))
+    answer = refusal_of(recoded(bytes(data), codec))
     assert answer.error_code == ErrorCode.INVALID_RECORD
     assert [each.batch_index for each in answer.record_errors] == [1]
 
@@ -171,7 +171,7 @@ def test_a_refusal_names_the_malformed_record(codec: Compression) -> None:
     ],
 )
 def test_decompression_bombs_are_refused(configs: dict[str, str]) -> None:
-    answer = refused(bomb(), **configs)
+    answer = refusal_of(bomb(), **configs)
     assert answer.error_code == ErrorCode.INVALID_RECORD
     assert "raise max.decompressed.bytes" in (answer.error_message or "")
 
@@ -179,7 +179,7 @@ def test_decompression_bombs_are_refused(configs: dict[str, str]) -> None:
 @pytest.mark.parametrize("codec", [codec for codec in Compression if codec])
 def test_the_refusal_of_a_bomb_names_its_size_and_the_setting(codec: Compression) -> None:
     data = recoded(encode_batch([(1, None, bytes(100_000), ())]), codec)
-    answer = refused(data, max_decompressed_bytes="50000")
+    answer = refusal_of(data, max_decompressed_bytes="50000")
     assert answer.error_code == ErrorCode.INVALID_RECORD
     assert answer.error_message == (
         f"a batch of {len(data)} bytes ({codec.name.lower()}) was refused: its records take more"
@@ -190,7 +190,7 @@ def test_the_refusal_of_a_bomb_names_its_size_and_the_setting(codec: Compression
 
 def test_max_decompressed_bytes_is_a_setting_of_the_topic() -> None:
     data = recoded(encode_batch([(1, None, bytes(5_000), ())]), Compression.ZSTD)
-    assert refused(data, max_decompressed_bytes="5000").error_code == ErrorCode.INVALID_RECORD
+    assert refusal_of(data, max_decompressed_bytes="5000").error_code == ErrorCode.INVALID_RECORD
 
     async def story(broker: Broker) -> int:
         create(broker, max_decompressed_bytes="6000")

@@ -60,7 +60,7 @@ async def alter(broker: Broker, *changes: QuotaAlteration, dry: bool = False) ->
     return (await ask(broker, request, AlterClientQuotasResponse)).entries
 
 
-async def described(
+async def describe(
     broker: Broker, *filters: QuotaFilter, strict: bool = False
 ) -> list[tuple[Names, dict[str, float]]]:
     request = DescribeClientQuotasRequest(components=[*filters], strict=strict)
@@ -91,7 +91,7 @@ def test_the_most_specific_quota_applies() -> None:
     for rate, (entity, account) in enumerate(levels, 1):
         table = table.alter(entity, {PRODUCE_RATE: rate})
         assert table.bound(PRODUCE_RATE, "u", "c") == (rate, account)
-        assert table.bound(FETCH_RATE, "u", "c") is None, "each by itself"
+        assert table.bound(FETCH_RATE, "u", "c") is None, "each rate is separate"
     other = table.bound(PRODUCE_RATE, "v", "d")
     assert other == (4, ("v", "d"))
     for rate, (entity, _) in reversed([*enumerate(levels, 1)]):
@@ -114,7 +114,7 @@ def test_quotas_are_altered_described_kept_and_removed(node: Node) -> None:
         ].error_code == 0
 
     async def again(broker: Broker) -> None:
-        every = await described(broker)
+        every = await describe(broker)
         assert every == [
             ({"client-id": "a"}, {"producer_byte_rate": 1000, "consumer_byte_rate": 2000}),
             ({"client-id": None}, {"producer_byte_rate": 5}),
@@ -124,19 +124,19 @@ def test_quotas_are_altered_described_kept_and_removed(node: Node) -> None:
         of_all = QuotaFilter(entity_type="client-id", match_type=DEFAULT, match=None)
         of_any = QuotaFilter(entity_type="client-id", match_type=ANY, match=None)
         of_users = QuotaFilter(entity_type="user", match_type=ANY, match=None)
-        assert await described(broker, of_a) == [every[0], every[2]]
-        assert await described(broker, of_a, strict=True) == [every[0]]
-        assert await described(broker, of_all) == [every[1]]
-        assert await described(broker, of_any) == every
-        assert await described(broker, of_any, of_users) == [every[2]]
-        assert await described(broker, strict=True) == []
+        assert await describe(broker, of_a) == [every[0], every[2]]
+        assert await describe(broker, of_a, strict=True) == [every[0]]
+        assert await describe(broker, of_all) == [every[1]]
+        assert await describe(broker, of_any) == every
+        assert await describe(broker, of_any, of_users) == [every[2]]
+        assert await describe(broker, strict=True) == []
         await alter(
             broker,
             change({"client-id": "a"}, producer_byte_rate=None, consumer_byte_rate=1),
             change({"user": "u", "client-id": "a"}, consumer_byte_rate=None),
             change({"user": "nobody"}, consumer_byte_rate=None),
         )
-        assert await described(broker) == [
+        assert await describe(broker) == [
             ({"client-id": "a"}, {"consumer_byte_rate": 1}),
             ({"client-id": None}, {"producer_byte_rate": 5}),
         ]
@@ -159,7 +159,7 @@ def test_unenforced_quotas_are_kept_with_a_warning(
         assert [each.error_code for each in answers] == [0, 0, 0]
 
     async def again(broker: Broker) -> None:
-        assert sorted(await described(broker), key=repr) == sorted(kept, key=repr)
+        assert sorted(await describe(broker), key=repr) == sorted(kept, key=repr)
 
     node.run(story)
     node.run(again)
@@ -193,7 +193,7 @@ def test_an_invalid_quota_is_refused(
         assert answer.error_code == ErrorCode.INVALID_REQUEST
         with pytest.raises(AssertionError, match=says):
             raise AssertionError(answer.error_message)
-        assert await described(broker) == []
+        assert await describe(broker) == []
 
     node.run(story)
 
@@ -208,7 +208,7 @@ def test_an_entity_listed_twice_is_refused_and_others_are_altered(node: Node) ->
         )
         codes = [each.error_code for each in answers]
         assert codes == [ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST, 0]
-        assert await described(broker) == [({"client-id": "b"}, {"producer_byte_rate": 3})]
+        assert await describe(broker) == [({"client-id": "b"}, {"producer_byte_rate": 3})]
 
     node.run(story)
 

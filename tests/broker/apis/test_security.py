@@ -183,7 +183,7 @@ def node(**security: Any) -> Node:
     )
 
 
-async def asked(
+async def ask_as(
     broker: Broker,
     request: Message,
     *,
@@ -210,7 +210,7 @@ def creation(kind: ResourceType, name: str, operation: Operation, **more: Any) -
 
 async def allow(broker: Broker, *needs: Need) -> None:
     request = CreateAclsRequest(creations=[creation(*need) for need in needs])
-    response = await asked(broker, request, principal=IN_PROCESS)
+    response = await ask_as(broker, request, principal=IN_PROCESS)
     assert isinstance(response, CreateAclsResponse)
     assert [each.error_message for each in response.results] == [None] * len(needs)
 
@@ -452,15 +452,15 @@ def test_each_api_needs_the_acl_of_its_rule(make: Callable[[], Message], need: N
 
     async def story(broker: Broker) -> None:
         create(broker)
-        assert refused in codes(await asked(broker, make())), "no ACL allows it"
+        assert refused in codes(await ask_as(broker, make())), "no ACL allows it"
         wrong = (kind, "other" if kind is not CLUSTER else need[1], need[2])
         if kind is not CLUSTER:
             await allow(broker, wrong)
             if not isinstance(make(), InitProducerIdRequest):
-                assert refused in codes(await asked(broker, make())), "another resource"
+                assert refused in codes(await ask_as(broker, make())), "another resource"
         await allow(broker, need)
-        assert refused in codes(await asked(broker, make(), principal="User:bob")), "another user"
-        assert refused not in codes(await asked(broker, make()))
+        assert refused in codes(await ask_as(broker, make(), principal="User:bob")), "another user"
+        assert refused not in codes(await ask_as(broker, make()))
 
     node().run(story)
 
@@ -468,15 +468,15 @@ def test_each_api_needs_the_acl_of_its_rule(make: Callable[[], Message], need: N
 def test_a_publication_needs_acls_for_its_job_topics_and_group() -> None:
     def publishing() -> PublishRequest:
         offsets = [PublishOffsetTopic(name="u", partitions=[PublishOffset(committed_offset=0)])]
-        places = [PublishPartition(records=batch(b"x"))]
+        published = [PublishPartition(records=batch(b"x"))]
         return PublishRequest(
             job_id="x",
-            topics=[PublishTopic(name="t", partitions=places)],
+            topics=[PublishTopic(name="t", partitions=published)],
             groups=[PublishGroup(group_id="g", topics=offsets)],
         )
 
     async def refusal(broker: Broker) -> int:
-        answer = await asked(broker, publishing())
+        answer = await ask_as(broker, publishing())
         assert isinstance(answer, PublishResponse)
         return answer.error_code
 
@@ -509,7 +509,7 @@ def test_a_transaction_needs_acls_for_its_id_topics_and_group() -> None:
         )
 
     async def added(broker: Broker) -> list[int]:
-        answer = await asked(broker, adding())
+        answer = await ask_as(broker, adding())
         topics = answer.results_by_topic_v3_and_below
         return [topic.results_by_partition[0].partition_error_code for topic in topics]
 
@@ -528,20 +528,20 @@ def test_a_transaction_needs_acls_for_its_id_topics_and_group() -> None:
         create(broker, "u")
         offsets = AddOffsetsToTxnRequest(transactional_id="x", group_id="g")
         assert await added(broker) == [REFUSED[TRANSACTION]] * 2
-        assert codes(await asked(broker, offsets)) == {REFUSED[TRANSACTION]}
-        assert codes(await asked(broker, committing())) == {REFUSED[TRANSACTION]}
+        assert codes(await ask_as(broker, offsets)) == {REFUSED[TRANSACTION]}
+        assert codes(await ask_as(broker, committing())) == {REFUSED[TRANSACTION]}
         await allow(broker, (*x, OP.WRITE))
         assert await added(broker) == [denied] * 2
-        assert codes(await asked(broker, offsets)) == {REFUSED[GROUP]}
-        assert codes(await asked(broker, committing())) == {REFUSED[GROUP]}
+        assert codes(await ask_as(broker, offsets)) == {REFUSED[GROUP]}
+        assert codes(await ask_as(broker, committing())) == {REFUSED[GROUP]}
         await allow(broker, (*T, OP.WRITE), (*G, OP.READ))
         assert await added(broker) == [ErrorCode.OPERATION_NOT_ATTEMPTED, denied]
         unknown = ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        assert codes(await asked(broker, offsets)) == {unknown}
-        assert codes(await asked(broker, committing())) == {denied}
+        assert codes(await ask_as(broker, offsets)) == {unknown}
+        assert codes(await ask_as(broker, committing())) == {denied}
         await allow(broker, (*T, OP.READ), (TOPIC, "u", OP.WRITE))
         assert await added(broker) == [unknown] * 2
-        assert codes(await asked(broker, committing())) == {unknown, denied}
+        assert codes(await ask_as(broker, committing())) == {unknown, denied}
 
     node().run(story)
 
@@ -550,10 +550,10 @@ def test_list_transactions_shows_only_describable_ids() -> None:
     async def story(broker: Broker) -> None:
         for name in ("x", "y"):
             begin = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=1_000)
-            await asked(broker, begin, principal=IN_PROCESS)
-        assert (await asked(broker, ListTransactionsRequest())).transaction_states == []
+            await ask_as(broker, begin, principal=IN_PROCESS)
+        assert (await ask_as(broker, ListTransactionsRequest())).transaction_states == []
         await allow(broker, (TRANSACTION, "y", OP.DESCRIBE))
-        listed = (await asked(broker, ListTransactionsRequest())).transaction_states
+        listed = (await ask_as(broker, ListTransactionsRequest())).transaction_states
         assert [each.transactional_id for each in listed] == ["y"]
 
     node().run(story)
@@ -566,7 +566,7 @@ def test_an_unauthorized_topic_does_not_affect_an_authorized_one() -> None:
         await allow(broker, (*T, OP.WRITE), (*T, OP.READ))
         request = produce_request(batch(b"x"))
         request.topic_data += produce_request(batch(b"x"), topic="u").topic_data
-        produced = await asked(broker, request)
+        produced = await ask_as(broker, request)
         assert isinstance(produced, ProduceResponse)
         assert {each.name: codes(each) for each in produced.responses} == {
             "t": {0},
@@ -574,7 +574,7 @@ def test_an_unauthorized_topic_does_not_affect_an_authorized_one() -> None:
         }
         wanted = fetch_request(at(0), max_wait_ms=60_000)
         wanted.topics.append(FetchTopic(topic="u", partitions=[at(0)]))
-        fetched = await asked(broker, wanted, version=12)
+        fetched = await ask_as(broker, wanted, version=12)
         assert isinstance(fetched, FetchResponse)
         assert fetched.session_id == 0, "no session was requested"
         assert {each.topic: codes(each) for each in fetched.responses} == {
@@ -596,7 +596,7 @@ def test_incremental_fetches_check_acls_for_all_session_partitions() -> None:
         first = fetch_request(at(0))
         first.topics.append(FetchTopic(topic="u", partitions=[at(0)]))
         first.session_epoch = 0
-        begun = await asked(broker, first, version=12)
+        begun = await ask_as(broker, first, version=12)
         assert begun.session_id > 0
         epoch = 0
 
@@ -606,16 +606,16 @@ def test_incremental_fetches_check_acls_for_all_session_partitions() -> None:
             request = FetchRequest(
                 session_id=begun.session_id, session_epoch=epoch, max_bytes=1 << 20
             )
-            answer = await asked(broker, request, version=12, principal=principal)
+            answer = await ask_as(broker, request, version=12, principal=principal)
             assert answer.error_code == 0
             return {each.topic: codes(each) for each in answer.responses}
 
         assert await news() == {}
-        await asked(broker, produce_request(batch(b"x"), topic="u"), principal=IN_PROCESS)
+        await ask_as(broker, produce_request(batch(b"x"), topic="u"), principal=IN_PROCESS)
         filters = [anything(principal_filter="User:alice", resource_name_filter="u")]
-        await asked(broker, DeleteAclsRequest(filters=filters), principal=IN_PROCESS)
+        await ask_as(broker, DeleteAclsRequest(filters=filters), principal=IN_PROCESS)
         assert await news() == {"u": {denied}}, "the new record is not readable"
-        await asked(broker, produce_request(batch(b"x")), principal=IN_PROCESS)
+        await ask_as(broker, produce_request(batch(b"x")), principal=IN_PROCESS)
         assert await news() == {"t": {0}, "u": {denied}}
         assert await news("User:bob") == {"t": {denied}, "u": {denied}}, "the session is alice's"
         await allow(broker, read_u)
@@ -629,7 +629,7 @@ def test_a_session_without_readable_partitions_is_answered_at_once() -> None:
         create(broker)
         request = fetch_request(at(0), max_wait_ms=60_000)
         request.session_epoch = 0
-        answer = await asked(broker, request, version=12)
+        answer = await ask_as(broker, request, version=12)
         assert codes(answer.responses) == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
 
     node().run(story)
@@ -645,7 +645,7 @@ def test_a_replica_fetch_needs_cluster_action(state: bool) -> None:
             request.replica_state = FetchingReplica(replica_id=1)
         else:
             request.replica_id = 1
-        answer = await asked(broker, request, version=12)
+        answer = await ask_as(broker, request, version=12)
         assert codes(answer.responses) == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
 
     node().run(story)
@@ -664,7 +664,7 @@ def test_an_authorized_fetch_can_wait_for_records() -> None:
             RequestContext(12, "c", "/10.0.0.1", principal="User:alice"),
         )
         assert isinstance(waiting, asyncio.Future)
-        await asked(broker, produce_request(batch(b"x")))
+        await ask_as(broker, produce_request(batch(b"x")))
         assert codes(await asyncio.wait_for(waiting, 10)) == {0}
 
     node().run(story)
@@ -676,14 +676,14 @@ def test_a_refusal_by_topic_id_does_not_reveal_the_name() -> None:
         topic_id = broker.directory.topics["t"].topic_id
         wanted = fetch_request(at(0))
         wanted.topics = [FetchTopic(topic_id=topic_id, partitions=[at(0)])]
-        (refused,) = (await asked(broker, wanted)).responses
+        (refused,) = (await ask_as(broker, wanted)).responses
         assert refused.topic_id == topic_id
         assert codes(refused) == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
         by_id = MetadataRequest(topics=[MetadataRequestTopic(topic_id=topic_id, name=None)])
-        (hidden,) = (await asked(broker, by_id)).topics
+        (hidden,) = (await ask_as(broker, by_id)).topics
         assert (hidden.name, hidden.topic_id) == (None, topic_id)
         assert hidden.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        deleted = await asked(
+        deleted = await ask_as(
             broker, DeleteTopicsRequest(topics=[DeleteTopicState(name=None, topic_id=topic_id)])
         )
         assert codes(deleted) == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
@@ -700,7 +700,7 @@ def test_metadata_by_topic_id_is_an_invalid_request_before_version_12(version: i
         create(broker)
         topic_id = broker.directory.topics["t"].topic_id
         by_id = MetadataRequest(topics=[MetadataRequestTopic(topic_id=topic_id, name=None)])
-        answer = await asked(broker, by_id, version=version)
+        answer = await ask_as(broker, by_id, version=version)
         assert codes(answer.topics) == {ErrorCode.INVALID_REQUEST}
         assert decode(MetadataResponse, version, encode(answer, version)) == answer
 
@@ -714,10 +714,10 @@ def test_metadata_hides_topics_without_describe_access(version: int) -> None:
             create(broker, name)
         everything = [] if version == 0 else None
         await allow(broker, (*T, OP.READ), (TOPIC, "u", OP.WRITE))
-        seen = await asked(broker, MetadataRequest(topics=everything), version=version)
+        seen = await ask_as(broker, MetadataRequest(topics=everything), version=version)
         assert sorted(each.name for each in seen.topics) == ["t", "u"]
         hidden = MetadataRequest(topics=[MetadataRequestTopic(name="v")])
-        (refused,) = (await asked(broker, hidden, version=version)).topics
+        (refused,) = (await ask_as(broker, hidden, version=version)).topics
         assert (refused.name, refused.partitions) == ("v", [])
         assert refused.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
@@ -728,13 +728,13 @@ def test_metadata_creates_a_topic_only_with_create_access() -> None:
     async def story(broker: Broker) -> None:
         await allow(broker, (TOPIC, "new", OP.READ))
         request = MetadataRequest(topics=[MetadataRequestTopic(name="new")])
-        assert codes((await asked(broker, request)).topics) == {
+        assert codes((await ask_as(broker, request)).topics) == {
             ErrorCode.TOPIC_AUTHORIZATION_FAILED
         }
         assert "new" not in broker.directory.topics
         await allow(broker, (TOPIC, "new", OP.CREATE))
         request = MetadataRequest(topics=[MetadataRequestTopic(name="new")])
-        assert codes(await asked(broker, request)) == {0}
+        assert codes(await ask_as(broker, request)) == {0}
         assert "new" in broker.directory.topics
 
     node().run(story)
@@ -751,11 +751,11 @@ def test_authorized_operations_are_reported_on_request() -> None:
                 include_topic_authorized_operations=True,
                 include_cluster_authorized_operations=True,
             )
-            metadata = await asked(broker, topics, version=10)
-            cluster = await asked(
+            metadata = await ask_as(broker, topics, version=10)
+            cluster = await ask_as(
                 broker, DescribeClusterRequest(include_cluster_authorized_operations=True)
             )
-            groups = await asked(
+            groups = await ask_as(
                 broker,
                 DescribeGroupsRequest(groups=["g"], include_authorized_operations=True),
             )
@@ -799,22 +799,22 @@ def test_committed_offsets_need_acls_for_the_group_and_the_topic() -> None:
         create(broker)
         create(broker, "u")
         group, topic = REFUSED[GROUP], REFUSED[TOPIC]
-        assert codes(await asked(broker, commit("t"))) == {group}
-        assert group in codes(await asked(broker, positions("t")))
+        assert codes(await ask_as(broker, commit("t"))) == {group}
+        assert group in codes(await ask_as(broker, positions("t")))
         await allow(broker, (*G, OP.READ), (*T, OP.READ))
-        committed = await asked(broker, commit("t", "u"))
+        committed = await ask_as(broker, commit("t", "u"))
         assert {each.name: codes(each) for each in committed.topics} == {"t": {0}, "u": {topic}}
-        await asked(broker, commit("u"), principal=IN_PROCESS)
-        named = (await asked(broker, positions("t", "u"))).groups[0]
+        await ask_as(broker, commit("u"), principal=IN_PROCESS)
+        named = (await ask_as(broker, positions("t", "u"))).groups[0]
         assert {each.name: codes(each) for each in named.topics} == {"t": {0}, "u": {topic}}
-        every = (await asked(broker, positions())).groups[0]
+        every = (await ask_as(broker, positions())).groups[0]
         assert [each.name for each in every.topics] == ["t"]
         forgotten = OffsetDeleteRequest(
             group_id="g",
             topics=[DeletedTopic(name="u", partitions=[DeletedPartition(partition_index=0)])],
         )
         await allow(broker, (*G, OP.DELETE))
-        assert topic in codes(await asked(broker, forgotten))
+        assert topic in codes(await ask_as(broker, forgotten))
 
     node().run(story)
 
@@ -839,23 +839,23 @@ def test_committed_offsets_by_topic_id_need_acls_for_group_and_topic() -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         create(broker, "u")
-        listed = await asked(broker, MetadataRequest(topics=None), principal=IN_PROCESS)
+        listed = await ask_as(broker, MetadataRequest(topics=None), principal=IN_PROCESS)
         ids = {each.name: each.topic_id for each in listed.topics}
         t, u = ids["t"], ids["u"]
         group, topic, unknown = REFUSED[GROUP], REFUSED[TOPIC], int(ErrorCode.UNKNOWN_TOPIC_ID)
-        refused = await asked(broker, commit(t, nowhere))
+        refused = await ask_as(broker, commit(t, nowhere))
         assert {each.topic_id: codes(each) for each in refused.topics} == {
             t: {group},
             nowhere: {group},
         }
         await allow(broker, (*G, OP.READ), (*T, OP.READ))
         reported = {t: {0}, u: {topic}, nowhere: {unknown}}
-        committed = await asked(broker, commit(t, u, nowhere))
+        committed = await ask_as(broker, commit(t, u, nowhere))
         assert {each.topic_id: codes(each) for each in committed.topics} == reported
-        await asked(broker, commit(u), principal=IN_PROCESS)
-        found = (await asked(broker, positions(t, u, nowhere))).groups[0]
+        await ask_as(broker, commit(u), principal=IN_PROCESS)
+        found = (await ask_as(broker, positions(t, u, nowhere))).groups[0]
         assert {each.topic_id: codes(each) for each in found.topics} == reported
-        every = (await asked(broker, positions())).groups[0]
+        every = (await ask_as(broker, positions())).groups[0]
         assert [each.topic_id for each in every.topics] == [t]
 
     node().run(story)
@@ -867,13 +867,13 @@ def test_list_groups_shows_only_describable_groups() -> None:
             joined = JoinGroupRequest(
                 group_id=name, protocol_type="consumer", session_timeout_ms=10_000
             )
-            await asked(broker, joined, principal=IN_PROCESS, version=3)
+            await ask_as(broker, joined, principal=IN_PROCESS, version=3)
         await allow(broker, (*G, OP.DESCRIBE))
-        listed = await asked(broker, ListGroupsRequest())
+        listed = await ask_as(broker, ListGroupsRequest())
         assert {each.group_id for each in listed.groups} <= {"g"}
         await allow(broker, (*C, OP.DESCRIBE))
-        all_of_them = await asked(broker, ListGroupsRequest())
-        every = await asked(broker, ListGroupsRequest(), principal=IN_PROCESS)
+        all_of_them = await ask_as(broker, ListGroupsRequest())
+        every = await ask_as(broker, ListGroupsRequest(), principal=IN_PROCESS)
         assert all_of_them == every
 
     node().run(story)
@@ -885,7 +885,7 @@ def test_an_unauthorized_produce_with_acks_0_raises() -> None:
         request = produce_request(batch(b"x"))
         request.acks = 0
         with pytest.raises(NotAuthorized, match="User:alice may not write to t"):
-            await asked(broker, request)
+            await ask_as(broker, request)
 
     node().run(story)
 
@@ -893,7 +893,7 @@ def test_an_unauthorized_produce_with_acks_0_raises() -> None:
 def test_write_access_to_any_topic_allows_a_producer_id() -> None:
     async def story(broker: Broker) -> None:
         await allow(broker, (TOPIC, "whatever", OP.WRITE))
-        response = await asked(broker, InitProducerIdRequest(transactional_id=None))
+        response = await ask_as(broker, InitProducerIdRequest(transactional_id=None))
         assert response.error_code == 0
 
     node().run(story)
@@ -910,11 +910,11 @@ def test_acls_survive_a_restart_and_can_be_deleted() -> None:
                 creation(TOPIC, "t", OP.ALL, resource_pattern_type=Pattern.PREFIXED),
             ]
         )
-        assert codes(await asked(broker, request, principal="User:root")) == {0}
-        assert codes(await asked(broker, request, principal="User:root")) == {0}, "twice is once"
+        assert codes(await ask_as(broker, request, principal="User:root")) == {0}
+        assert codes(await ask_as(broker, request, principal="User:root")) == {0}, "twice is once"
 
     async def after(broker: Broker) -> None:
-        assert codes(await asked(broker, produce_request(batch(b"x")))) == {0}
+        assert codes(await ask_as(broker, produce_request(batch(b"x")))) == {0}
         everything = DescribeAclsRequest(
             resource_type_filter=2,
             resource_name_filter="toy",
@@ -924,20 +924,20 @@ def test_acls_survive_a_restart_and_can_be_deleted() -> None:
             operation=1,
             permission_type=1,
         )
-        described = await asked(broker, everything, principal="User:root")
+        described = await ask_as(broker, everything, principal="User:root")
         assert isinstance(described, DescribeAclsResponse)
         (resource,) = described.resources
         assert (resource.resource_name, resource.pattern_type) == ("t", Pattern.PREFIXED)
         (acl,) = resource.acls
         assert (acl.principal, acl.operation) == ("User:alice", OP.ALL)
-        gone = await asked(
+        gone = await ask_as(
             broker,
             DeleteAclsRequest(filters=[anything(pattern_type_filter=4)]),
             principal="User:root",
         )
         assert isinstance(gone, DeleteAclsResponse)
         assert [each.resource_name for each in gone.filter_results[0].matching_acls] == ["t"]
-        refused = await asked(broker, produce_request(batch(b"x")))
+        refused = await ask_as(broker, produce_request(batch(b"x")))
         assert ErrorCode.TOPIC_AUTHORIZATION_FAILED in codes(refused)
 
     one.run(before)
@@ -965,7 +965,7 @@ def test_an_invalid_acl_is_refused(kind: int, name: str, operation: int, more: A
         request = CreateAclsRequest(
             creations=[creation(kind, name, operation, **more)]  # type: ignore[arg-type]  # as it comes
         )
-        response = await asked(broker, request, principal=IN_PROCESS)
+        response = await ask_as(broker, request, principal=IN_PROCESS)
         assert codes(response) == {ErrorCode.INVALID_REQUEST}
         assert response.results[0].error_message
         authorizer = broker.authorizer
@@ -985,8 +985,8 @@ def test_without_an_authorizer_acl_requests_are_refused() -> None:
                 resource_type_filter=1, pattern_type_filter=1, operation=1, permission_type=1
             ),
         ):
-            assert codes(await asked(broker, request)) == {ErrorCode.SECURITY_DISABLED}
-        assert codes(await asked(broker, produce_request(batch(b"x")))) == {0}
+            assert codes(await ask_as(broker, request)) == {ErrorCode.SECURITY_DISABLED}
+        assert codes(await ask_as(broker, produce_request(batch(b"x")))) == {0}
 
     node(authorizer="none").run(story)
 
@@ -1002,7 +1002,7 @@ def test_a_deleted_acl_applies_to_the_next_identical_request() -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         for operation in (OP.READ, OP.WRITE):
-            await asked(
+            await ask_as(
                 broker,
                 CreateAclsRequest(creations=[creation(*T, operation, principal=ANONYMOUS)]),
                 principal=IN_PROCESS,
@@ -1020,7 +1020,7 @@ def test_a_deleted_acl_applies_to_the_next_identical_request() -> None:
                 return found
 
             assert await twice() == {0}
-            await asked(broker, DeleteAclsRequest(filters=[anything()]), principal=IN_PROCESS)
+            await ask_as(broker, DeleteAclsRequest(filters=[anything()]), principal=IN_PROCESS)
             assert await twice() == {0, ErrorCode.TOPIC_AUTHORIZATION_FAILED}
             assert broker.directory.log("t", 0).log_end_offset == 3
 

@@ -38,10 +38,10 @@ class Quorum:
     def submit(self, request: Message, version: int) -> Answer:
         if not self.is_active:
             raise LogError("it is another one", code=ErrorCode.NOT_CONTROLLER)
-        return created()
+        return create_response()
 
 
-class Others:
+class OtherNodes:
     """The other nodes: they record the calls and return the given answers in order."""
 
     def __init__(self, *answers: Message | Exception) -> None:
@@ -56,18 +56,18 @@ class Others:
         return answer
 
 
-def created(code: int = 0) -> CreateTopicsResponse:
+def create_response(code: int = 0) -> CreateTopicsResponse:
     result = CreatableTopicResult(name="t", error_code=code, error_message=None, configs=None)
     return CreateTopicsResponse(topics=[result])
 
 
-def wanted(timeout_ms: int = 5_000) -> CreateTopicsRequest:
+def create_request(timeout_ms: int = 5_000) -> CreateTopicsRequest:
     topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
     return CreateTopicsRequest(topics=[topic], timeout_ms=timeout_ms)
 
 
-def lived(
-    quorum: Quorum, others: Others, story: Callable[[Forwarding], Coroutine[Any, Any, None]]
+def run_forwarding(
+    quorum: Quorum, others: OtherNodes, story: Callable[[Forwarding], Coroutine[Any, Any, None]]
 ) -> None:
     async def life() -> None:
         forwarding = Forwarding(quorum, node_id=OWN, clock=SystemClock())
@@ -85,62 +85,64 @@ async def code_of(answer: Answer) -> int:
 
 
 def test_the_controller_decides_a_request_itself() -> None:
-    quorum, others = Quorum(), Others()
+    quorum, others = Quorum(), OtherNodes()
     quorum.is_active = True
 
     async def story(forwarding: Forwarding) -> None:
-        assert forwarding.submit(wanted(), 7) == created()
+        assert forwarding.submit(create_request(), 7) == create_response()
         assert others.asked == []
 
-    lived(quorum, others, story)
+    run_forwarding(quorum, others, story)
 
 
 def test_another_node_forwards_the_request_to_the_controller() -> None:
-    quorum, others = Quorum(), Others(created(ErrorCode.TOPIC_ALREADY_EXISTS))
+    quorum, others = Quorum(), OtherNodes(create_response(ErrorCode.TOPIC_ALREADY_EXISTS))
     quorum.controller_id = OTHER
 
     async def story(forwarding: Forwarding) -> None:
-        code = await code_of(forwarding.submit(wanted(), 7))
+        code = await code_of(forwarding.submit(create_request(), 7))
         assert (code, others.asked) == (ErrorCode.TOPIC_ALREADY_EXISTS, [OTHER])
 
-    lived(quorum, others, story)
+    run_forwarding(quorum, others, story)
 
 
 def test_forwarding_retries_after_not_controller_and_lost_connections() -> None:
-    others = Others(created(ErrorCode.NOT_CONTROLLER), ConnectionLost("gone"), created())
+    others = OtherNodes(
+        create_response(ErrorCode.NOT_CONTROLLER), ConnectionLost("gone"), create_response()
+    )
     quorum = Quorum()
     quorum.controller_id = OTHER
 
     async def story(forwarding: Forwarding) -> None:
-        assert await code_of(forwarding.submit(wanted(), 7)) == 0
+        assert await code_of(forwarding.submit(create_request(), 7)) == 0
         assert others.asked == [OTHER] * 3
 
-    lived(quorum, others, story)
+    run_forwarding(quorum, others, story)
 
 
 def test_a_node_that_becomes_the_controller_decides_a_waiting_request() -> None:
     quorum = Quorum()
 
     async def story(forwarding: Forwarding) -> None:
-        answer = forwarding.submit(wanted(), 7)
+        answer = forwarding.submit(create_request(), 7)
         await asyncio.sleep(0)
         quorum.controller_id, quorum.is_active = OWN, True
         assert await code_of(answer) == 0
 
-    lived(quorum, Others(), story)
+    run_forwarding(quorum, OtherNodes(), story)
 
 
 def test_without_a_controller_a_request_times_out() -> None:
     async def story(forwarding: Forwarding) -> None:
-        code = await code_of(forwarding.submit(wanted(timeout_ms=120), 7))
+        code = await code_of(forwarding.submit(create_request(timeout_ms=120), 7))
         assert code == ErrorCode.REQUEST_TIMED_OUT
 
-    lived(Quorum(), Others(), story)
+    run_forwarding(Quorum(), OtherNodes(), story)
 
 
 @pytest.mark.parametrize("controller_id", [None, OTHER])
 def test_attempt_tries_a_heartbeat_only_once(controller_id: int | None) -> None:
-    quorum, others = Quorum(), Others(ConnectionLost("gone"))
+    quorum, others = Quorum(), OtherNodes(ConnectionLost("gone"))
     quorum.controller_id = controller_id
 
     async def story(forwarding: Forwarding) -> None:
@@ -153,15 +155,15 @@ def test_attempt_tries_a_heartbeat_only_once(controller_id: int | None) -> None:
         assert isinstance(response, BrokerHeartbeatResponse)
         assert response.error_code == ErrorCode.NOT_CONTROLLER
 
-    lived(quorum, others, story)
+    run_forwarding(quorum, others, story)
 
 
 def test_a_forwarded_request_is_not_forwarded_again() -> None:
-    quorum, others = Quorum(), Others()
+    quorum, others = Quorum(), OtherNodes()
     quorum.controller_id = OTHER
 
     async def story(forwarding: Forwarding) -> None:
-        assert await code_of(forwarding.decide(wanted(), 7)) == ErrorCode.NOT_CONTROLLER
+        assert await code_of(forwarding.decide(create_request(), 7)) == ErrorCode.NOT_CONTROLLER
         assert others.asked == []
 
-    lived(quorum, others, story)
+    run_forwarding(quorum, others, story)

@@ -1,4 +1,4 @@
-"""Security between brokers, and the settings of it that are checked at the start."""
+"""Security between brokers, and the start-up checks of its settings."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ TIMEOUT_MS = 10_000
 SHORT_MS = 100
 
 
-def lived(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+def run_story(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
     async def life() -> None:
         async with asyncio.timeout(30):
             await story()
@@ -30,7 +30,7 @@ def lived(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(life())
 
 
-async def described(peers: BrokerPeers, node_id: int = 1) -> str:
+async def cluster_id_of(peers: BrokerPeers, node_id: int = 1) -> str:
     answer = await peers.call(node_id, DescribeClusterRequest(), timeout_ms=TIMEOUT_MS)
     assert isinstance(answer, DescribeClusterResponse)
     return answer.cluster_id
@@ -44,7 +44,7 @@ def test_one_connection_serves_all_calls_and_is_reopened() -> None:
         async with Broker.open("data", files=files) as broker:
             async with Acceptor(broker) as server:
                 where[1] = ("127.0.0.1", server.port)
-                found = await asyncio.gather(*(described(peers) for _ in range(5)))
+                found = await asyncio.gather(*(cluster_id_of(peers) for _ in range(5)))
                 assert {*found} == {broker.cluster_id}
                 first = await peers.transport(1, timeout_ms=TIMEOUT_MS)
                 assert await peers.transport(1, timeout_ms=TIMEOUT_MS) is first
@@ -52,13 +52,13 @@ def test_one_connection_serves_all_calls_and_is_reopened() -> None:
                 assert own is not first
                 await own.close()
             with pytest.raises(ConnectionLost):
-                await described(peers)
+                await cluster_id_of(peers)
             async with Acceptor(broker) as server:
                 where[1] = ("127.0.0.1", server.port)
-                assert await described(peers) == broker.cluster_id
+                assert await cluster_id_of(peers) == broker.cluster_id
             await peers.close()
 
-    lived(story)
+    run_story(story)
 
 
 def test_a_broker_is_reached_at_its_new_address() -> None:
@@ -72,23 +72,23 @@ def test_a_broker_is_reached_at_its_new_address() -> None:
             Acceptor(two) as second,
         ):
             where[1] = ("127.0.0.1", first.port)
-            assert await described(peers) == one.cluster_id
+            assert await cluster_id_of(peers) == one.cluster_id
             where[1] = ("127.0.0.1", second.port)
-            assert await described(peers) == two.cluster_id
+            assert await cluster_id_of(peers) == two.cluster_id
             await peers.close()
 
-    lived(story)
+    run_story(story)
 
 
 def test_an_unknown_address_raises_connection_lost() -> None:
     async def story() -> None:
         peers = BrokerPeers({}.get)
         with pytest.raises(ConnectionLost, match="the address of broker 7 is not known"):
-            await described(peers, 7)
+            await cluster_id_of(peers, 7)
         with pytest.raises(ConnectionLost, match="the address of broker 7 is not known"):
             await peers.connect(7, timeout_ms=SHORT_MS)
 
-    lived(story)
+    run_story(story)
 
 
 def test_a_call_to_a_silent_peer_times_out() -> None:
@@ -106,4 +106,4 @@ def test_a_call_to_a_silent_peer_times_out() -> None:
         ended.set()
         server.close()
 
-    lived(story)
+    run_story(story)

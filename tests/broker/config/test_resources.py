@@ -25,7 +25,7 @@ from streamlog.protocol.messages.topics_and_configs import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
-from tests.broker.apis.test_configs import alter, altered, described
+from tests.broker.apis.test_configs import alter, apply_changes, describe
 from tests.broker.node import Node, ask, create
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
@@ -61,15 +61,15 @@ async def interval_ms(broker: Broker, group_id: str, member_id: str, epoch: int 
 def test_group_settings_apply_before_the_group_exists_and_after_a_restart(node: Node) -> None:
     async def before(broker: Broker) -> None:
         create(broker)
-        shown = await described(broker, GROUP, "g")
+        shown = await describe(broker, GROUP, "g")
         assert shown[INTERVAL].value == "5000"
         assert shown[INTERVAL].config_source == SettingSource.DEFAULT
-        await altered(broker, GROUP, "g", (INTERVAL, SET, "700"), (SESSION, SET, "9000"))
+        await apply_changes(broker, GROUP, "g", (INTERVAL, SET, "700"), (SESSION, SET, "9000"))
         assert await interval_ms(broker, "g", "a") == 700
         assert await interval_ms(broker, "another", "a") == 5000
 
     async def after(broker: Broker) -> None:
-        shown = await described(broker, GROUP, "g")
+        shown = await describe(broker, GROUP, "g")
         assert (shown[INTERVAL].value, shown[INTERVAL].config_source) == (
             "700",
             SettingSource.GROUP,
@@ -77,9 +77,9 @@ def test_group_settings_apply_before_the_group_exists_and_after_a_restart(node: 
         names = [each.name for each in shown[INTERVAL].synonyms]
         assert names == [INTERVAL, f"group.{INTERVAL}"]
         assert await interval_ms(broker, "g", "b") == 700
-        await altered(broker, GROUP, "g", (INTERVAL, DELETE, None))
+        await apply_changes(broker, GROUP, "g", (INTERVAL, DELETE, None))
         assert await interval_ms(broker, "g", "c") == 5000
-        await altered(broker, BROKER, "1", (f"group.{INTERVAL}", SET, "800"))
+        await apply_changes(broker, BROKER, "1", (f"group.{INTERVAL}", SET, "800"))
         assert await interval_ms(broker, "g", "d") == 800
 
     node.run(before)
@@ -88,14 +88,14 @@ def test_group_settings_apply_before_the_group_exists_and_after_a_restart(node: 
 
 def test_client_metrics_settings_survive_a_restart(node: Node) -> None:
     async def before(broker: Broker) -> None:
-        await altered(
+        await apply_changes(
             broker, METRICS, "all", ("metrics", SET, "*"), ("match", SET, "client_id=a.*")
         )
         more = "client_software_name=librdkafka"
-        await altered(broker, METRICS, "all", ("match", APPEND, more))
+        await apply_changes(broker, METRICS, "all", ("match", APPEND, more))
 
     async def after(broker: Broker) -> None:
-        configs = await described(broker, METRICS, "all")
+        configs = await describe(broker, METRICS, "all")
         shown = {name: each.value for name, each in configs.items()}
         selectors = "client_id=a.*,client_software_name=librdkafka"
         assert shown == {"interval.ms": "300000", "match": selectors, "metrics": "*"}
@@ -157,12 +157,12 @@ def test_logger_levels_are_described_and_altered(node: Node) -> None:
         change = (logger.name, SET, "ERROR")
         await alter(broker, LOGGER, "1", change, validate_only=True)
         assert logger.level == level
-        await altered(broker, LOGGER, "1", change)
-        shown = await described(broker, LOGGER, "1", logger.name, "root")
+        await apply_changes(broker, LOGGER, "1", change)
+        shown = await describe(broker, LOGGER, "1", logger.name, "root")
         assert {*shown} == {logger.name, "root"}
         assert shown[logger.name].value == "ERROR"
         assert shown[logger.name].config_source == SettingSource.BROKER_LOGGER
-        await altered(broker, LOGGER, "1", (logger.name, DELETE, None))
+        await apply_changes(broker, LOGGER, "1", (logger.name, DELETE, None))
         assert logger.level == logging.NOTSET
 
     try:
@@ -175,8 +175,8 @@ def test_config_resources_include_groups_metrics_and_loggers(node: Node) -> None
     async def story(broker: Broker) -> None:
         create(broker)
         asked = ListConfigResourcesRequest()
-        await altered(broker, GROUP, "g", (SESSION, SET, "9000"))
-        await altered(broker, METRICS, "m", ("metrics", SET, "*"))
+        await apply_changes(broker, GROUP, "g", (SESSION, SET, "9000"))
+        await apply_changes(broker, METRICS, "m", ("metrics", SET, "*"))
         listed = await ask(broker, asked, ListConfigResourcesResponse, 1)
         found = {(each.resource_type, each.resource_name) for each in listed.config_resources}
         others = {(TOPIC, "t"), (BROKER, "1"), (LOGGER, "1")}
@@ -193,15 +193,15 @@ def test_ignored_kafka_settings_are_kept_and_documented_as_such(node: Node) -> N
     async def before(broker: Broker) -> None:
         create(broker)
         changes = [(name, SET, value) for name, value in kept.items()]
-        await altered(broker, TOPIC, "t", *changes, ("retention.ms", SET, "60000"))
-        await altered(broker, BROKER, "1", ("log.cleaner.threads", SET, "4"))
+        await apply_changes(broker, TOPIC, "t", *changes, ("retention.ms", SET, "60000"))
+        await apply_changes(broker, BROKER, "1", ("log.cleaner.threads", SET, "4"))
 
     async def after(broker: Broker) -> None:
-        shown = await described(broker, TOPIC, "t")
+        shown = await describe(broker, TOPIC, "t")
         assert {name: shown[name].value for name in kept} == kept
         assert shown["retention.ms"].value == "60000"
         assert "without effect" in (shown["preallocate"].documentation or "")
-        assert (await described(broker, BROKER, "1"))["log.cleaner.threads"].value == "4"
+        assert (await describe(broker, BROKER, "1"))["log.cleaner.threads"].value == "4"
 
     node.run(before)
     node.run(after)

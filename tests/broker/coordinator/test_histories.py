@@ -240,7 +240,7 @@ class History:
         for _ in range(ROUNDS_TO_SETTLE):
             for client in self.clients:
                 await self.step(broker, client)
-                await synced(broker)  # simulated time must not outrun the disk
+                await wait_for_disk(broker)  # simulated time must not outrun the disk
             node.pass_time(broker, 500)
             owned = sorted(p for client in self.clients for p in client.owns)
             same = len({client.generation for client in self.clients}) == 1
@@ -249,7 +249,7 @@ class History:
         raise AssertionError(f"not stable: {self.clients}")
 
 
-async def synced(broker: Broker) -> None:
+async def wait_for_disk(broker: Broker) -> None:
     """Wait until all pending writes are on disk."""
     done = asyncio.get_running_loop().create_future()
     broker._flush.then(lambda _: done.set_result(None))

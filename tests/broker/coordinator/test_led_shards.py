@@ -63,7 +63,7 @@ class NoListener:
 
 
 def partitions_of(broker: Broker) -> Partitions:
-    """Return the broker's partitions, of which it leads those of the offsets topic."""
+    """Return the broker's partitions; it leads those of the offsets topic."""
     topics, flush = Topics(broker.directory), GroupFlush(broker.directory)
     partitions = Partitions(
         broker.directory, topics=topics, listener=NoListener(), flush=flush, mode="always"
@@ -73,7 +73,7 @@ def partitions_of(broker: Broker) -> Partitions:
     return partitions
 
 
-def led_by(broker: Broker, replayed: list[int]) -> LedShards[list[int]]:
+def shards_of(broker: Broker, replayed: list[int]) -> LedShards[list[int]]:
     def replay(batch: RecordBatch, shard: list[int]) -> None:
         shard.append(batch.base_offset)
         replayed.append(batch.base_offset)
@@ -95,11 +95,11 @@ def test_a_shard_answers_after_its_load_until_leadership_is_lost(
     replayed: list[int] = []
 
     async def story(broker: Broker) -> None:
-        assert code_of(led_by(broker, replayed)) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert code_of(shards_of(broker, replayed)) == ErrorCode.COORDINATOR_NOT_AVAILABLE
         create(broker)
         for offset in range(3):
             await commit(broker, offset)
-        shards = led_by(broker, replayed)
+        shards = shards_of(broker, replayed)
         index = shards.index_of("g")
         assert code_of(shards) == ErrorCode.NOT_COORDINATOR
         assert not shards.lead(index)

@@ -25,7 +25,7 @@ def code_of(response: Message) -> int:
     return response.error_code
 
 
-class Coordinating:
+class LocalCoordinator:
     """A coordinator whose partition one node of a cluster leads."""
 
     def __init__(self, node: ReplicatingNode) -> None:
@@ -46,14 +46,14 @@ def test_an_answer_waits_for_the_followers() -> None:
             leader, *followers = cluster.nodes
             for node in followers:
                 node.threads[0].held = True
-            coordinating = Coordinating(leader)
-            answer = coordinating.ask()
+            local = LocalCoordinator(leader)
+            answer = local.ask()
             await cluster.until(lambda: all(node.end == 1 for node in cluster.nodes))
             assert not answer.done()
             for node in followers:
                 node.threads[0].release()
             assert await answer is THERE
-            assert coordinating.answering.next_deadline_ms() is None
+            assert local.answering.next_deadline_ms() is None
 
     asyncio.run(story())
 
@@ -62,12 +62,12 @@ def test_an_answer_fails_when_the_followers_are_too_slow() -> None:
     async def story() -> None:
         async with Cluster() as cluster:
             cluster.cut_off = {1, 2}
-            coordinating = Coordinating(cluster.nodes[0])
-            answer = coordinating.ask(now_ms=7)
-            assert coordinating.answering.next_deadline_ms() == 7 + COMMIT_TIMEOUT_MS
-            coordinating.answering.tick(6 + COMMIT_TIMEOUT_MS)
+            local = LocalCoordinator(cluster.nodes[0])
+            answer = local.ask(now_ms=7)
+            assert local.answering.next_deadline_ms() == 7 + COMMIT_TIMEOUT_MS
+            local.answering.tick(6 + COMMIT_TIMEOUT_MS)
             assert not answer.done()
-            coordinating.answering.tick(7 + COMMIT_TIMEOUT_MS)
+            local.answering.tick(7 + COMMIT_TIMEOUT_MS)
             assert code_of(answer.result()) == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     asyncio.run(story())
@@ -77,8 +77,8 @@ def test_losing_leadership_fails_the_answer_to_an_uncommitted_record() -> None:
     async def story() -> None:
         async with Cluster() as cluster:
             cluster.cut_off = {1, 2}
-            coordinating = Coordinating(cluster.nodes[0])
-            answer = coordinating.ask()
+            local = LocalCoordinator(cluster.nodes[0])
+            answer = local.ask()
             outcomes: list[StreamlogError | None] = []
             when_all_committed([cluster.nodes[0].partition], outcomes.append)
             cluster.cut_off = set()

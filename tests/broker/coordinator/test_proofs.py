@@ -25,7 +25,7 @@ KNOWN = HeartbeatResponse(throttle_time_ms=1)
 NO_ERROR = 0
 
 
-class Coordinating:
+class LocalCoordinator:
     """A coordinator whose partition this node leads, as far as it knows."""
 
     def __init__(self, node: ReplicatingNode) -> None:
@@ -62,18 +62,18 @@ def _from_memory() -> Iterator[None]:
     Proofs.rules = correct
 
 
-async def replaced(cluster: Cluster) -> Coordinating:
+async def replace_leader(cluster: Cluster) -> LocalCoordinator:
     """Let node 1 lead without node 0 noticing; return the coordinator of node 0."""
     await cluster.until(lambda: cluster.nodes[0].partition.may_acknowledge(cluster.nodes[0].end))
     cluster.cut_off = {0}
     cluster.elect(1, isr=(1, 2))
-    return Coordinating(cluster.nodes[0])
+    return LocalCoordinator(cluster.nodes[0])
 
 
 def test_a_replaced_coordinator_answers_nothing_from_memory() -> None:
     async def story() -> None:
         async with Cluster() as cluster:
-            old = await replaced(cluster)
+            old = await replace_leader(cluster)
             answer = old.ask()
             assert old.answering.next_deadline_ms() == COMMIT_TIMEOUT_MS
             old.wait()
@@ -96,7 +96,7 @@ def test_a_replaced_coordinator_answers_nothing_from_memory() -> None:
 def test_without_the_rule_a_replaced_coordinator_answers_stale_state() -> None:
     async def story() -> None:
         async with Cluster() as cluster:
-            old = await replaced(cluster)
+            old = await replace_leader(cluster)
             assert await code_of(old.ask()) == NO_ERROR
 
     asyncio.run(story())
@@ -105,7 +105,7 @@ def test_without_the_rule_a_replaced_coordinator_answers_stale_state() -> None:
 def test_one_proof_serves_all_requests_that_came_before_it() -> None:
     async def story() -> None:
         async with Cluster() as cluster:
-            leader = Coordinating(cluster.nodes[0])
+            leader = LocalCoordinator(cluster.nodes[0])
             answers = [leader.ask() for _ in range(5)]
             assert cluster.nodes[0].end == 1, "the first one's; the others came after it"
             assert [await code_of(each) for each in answers] == [NO_ERROR] * 5
@@ -119,7 +119,7 @@ def test_one_proof_serves_all_requests_that_came_before_it() -> None:
 def test_a_proof_of_a_later_epoch_is_not_accepted() -> None:
     async def story() -> None:
         async with Cluster() as cluster:
-            old = await replaced(cluster)
+            old = await replace_leader(cluster)
             answers = [old.ask(), old.ask()]
             # Node 0 is elected again before it learns of the leader in between.
             cluster.cut_off = set()
@@ -135,7 +135,7 @@ def test_too_few_in_sync_replicas_allow_no_proof() -> None:
         async with Cluster() as cluster:
             cluster.isr = (0,)
             cluster.commit()
-            answer = Coordinating(cluster.nodes[0]).ask()
+            answer = LocalCoordinator(cluster.nodes[0]).ask()
             assert await code_of(answer) == ErrorCode.COORDINATOR_NOT_AVAILABLE
             assert cluster.nodes[0].end == 0
 
@@ -145,7 +145,7 @@ def test_too_few_in_sync_replicas_allow_no_proof() -> None:
 def test_a_request_does_not_wait_behind_a_proof_that_may_never_commit() -> None:
     async def story() -> None:
         async with Cluster() as cluster:
-            leader = Coordinating(cluster.nodes[0])
+            leader = LocalCoordinator(cluster.nodes[0])
             first = leader.ask()
             cluster.isr = (0,)
             cluster.commit()
@@ -161,7 +161,7 @@ def test_a_request_does_not_wait_behind_a_proof_that_may_never_commit() -> None:
 def test_a_broker_without_followers_needs_no_proof() -> None:
     async def story() -> None:
         async with Cluster(count=1, min_insync=1) as cluster:
-            answer = Coordinating(cluster.nodes[0]).ask()
+            answer = LocalCoordinator(cluster.nodes[0]).ask()
             assert answer.done()
             assert cluster.nodes[0].end == 0
 

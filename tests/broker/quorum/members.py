@@ -1,4 +1,4 @@
-"""Members of a quorum driven by hand: nothing happens by itself, and every effect can be read."""
+"""Members of a quorum, driven by hand: nothing happens on its own, and all effects are visible."""
 
 from __future__ import annotations
 

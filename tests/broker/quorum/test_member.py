@@ -40,7 +40,7 @@ def setting(value: str) -> IncrementalAlterConfigsRequest:
     return IncrementalAlterConfigsRequest(resources=[resource])
 
 
-def sole(
+def single_voter(
     files: MemoryFiles, clock: ManualClock | None = None, *, snapshot_interval_ms: int = 0
 ) -> QuorumMember:
     realm = ControllerContext(
@@ -65,19 +65,19 @@ def value_of(member: QuorumMember) -> str | None:
 
 def test_a_single_voter_answers_at_once_and_keeps_its_decisions() -> None:
     files = MemoryFiles()
-    member = sole(files)
+    member = single_voter(files)
     assert (member.is_active, member.controller_id) == (True, 1)
     answer = member.submit(setting("1000000"), 1)
     assert isinstance(answer, IncrementalAlterConfigsResponse)
     assert [each.error_code for each in answer.responses] == [0]
     files.crash()
-    again = sole(files)
+    again = single_voter(files)
     assert value_of(again) == "1000000"
     assert again.epoch == member.epoch + 1
 
 
 def test_watchers_are_called_before_the_response_is_sent() -> None:
-    member = sole(MemoryFiles())
+    member = single_voter(MemoryFiles())
     heard: list[MetadataChange] = []
     member.watch(heard.extend)
     member.submit(setting("1000000"), 1)
@@ -86,20 +86,20 @@ def test_watchers_are_called_before_the_response_is_sent() -> None:
 
 def test_a_single_voter_restarts_from_its_snapshot() -> None:
     files = MemoryFiles()
-    member = sole(files)
+    member = single_voter(files)
     member.submit(setting("1000000"), 1)
     member.write_snapshot()
     member.submit(setting("2000000"), 1)
     digest = member.metadata.digest()
     files.crash()
-    again = sole(files)
+    again = single_voter(files)
     assert again.metadata.digest() == digest
     assert f"{member.applied_offset - 1:020d}.log" in files.list(f"data/{FOLDER}")
 
 
 def test_a_failed_sync_stops_a_single_voter() -> None:
     files = MemoryFiles()
-    member = sole(files)
+    member = single_voter(files)
     files.fail_next_sync(errno.EIO)
     with pytest.raises(LogDirectoryFailed):
         member.submit(setting("1000000"), 1)
@@ -110,7 +110,7 @@ def test_a_failed_sync_stops_a_single_voter() -> None:
 @pytest.mark.parametrize("taken_bytes", [0, 30])
 def test_a_full_disk_fails_only_the_current_request(taken_bytes: int) -> None:
     files = MemoryFiles()
-    member = sole(files)
+    member = single_voter(files)
     member.submit(setting("1000000"), 1)
     files.fail_next_write(after_bytes=taken_bytes)
     with pytest.raises(LogDirectoryFull, match="free some space"):
@@ -121,12 +121,12 @@ def test_a_full_disk_fails_only_the_current_request(taken_bytes: int) -> None:
     assert value_of(member) == "3000000"
     member.close()
     files.crash()
-    assert value_of(sole(files)) == "3000000"
+    assert value_of(single_voter(files)) == "3000000"
 
 
 def test_a_single_voter_resumes_when_its_disk_has_room_again() -> None:
     files, clock = MemoryFiles(), ManualClock()
-    member = sole(files, clock)
+    member = single_voter(files, clock)
     files.fail_next_write()
     with pytest.raises(LogDirectoryFull):
         member.submit(setting("1000000"), 1)
@@ -142,7 +142,7 @@ def test_a_single_voter_resumes_when_its_disk_has_room_again() -> None:
 
 def test_a_snapshot_is_written_at_intervals_if_there_are_new_records() -> None:
     files, clock = MemoryFiles(), ManualClock(wall_ms=1_700_000_000_000)
-    member = sole(files, clock, snapshot_interval_ms=60_000)
+    member = single_voter(files, clock, snapshot_interval_ms=60_000)
     member.submit(setting("1000000"), 1)
 
     def snapshots() -> list[str]:
@@ -159,9 +159,9 @@ def test_a_snapshot_is_written_at_intervals_if_there_are_new_records() -> None:
     assert len(snapshots()) == 1
     member.close()
     clock.advance(600_000)
-    again = sole(files, clock, snapshot_interval_ms=60_000)
+    again = single_voter(files, clock, snapshot_interval_ms=60_000)
     again.tick()
-    assert len(snapshots()) == 1, "what is new was applied just now"
+    assert len(snapshots()) == 1, "the new record was applied only now"
     clock.advance(60_000)
     again.tick()
     assert len(snapshots()) == 2
@@ -182,7 +182,7 @@ def test_the_snapshot_interval_ignores_jumps_of_the_wall_clock(
     written_ms: int, looked_ms: int
 ) -> None:
     files, clock = MemoryFiles(), JumpingClock(wall_ms=1_700_000_000_000)
-    member = sole(files, clock, snapshot_interval_ms=60_000)
+    member = single_voter(files, clock, snapshot_interval_ms=60_000)
 
     def snapshots() -> set[str]:
         return {name for name in files.list(f"data/{FOLDER}") if "checkpoint" in name}
@@ -205,7 +205,7 @@ def test_the_snapshot_interval_ignores_jumps_of_the_wall_clock(
 
 def test_a_snapshot_is_retried_after_a_full_disk() -> None:
     files, clock = MemoryFiles(), ManualClock()
-    member = sole(files, clock)
+    member = single_voter(files, clock)
     member.submit(setting("1000000"), 1)
     files.fail_next_write()
     member.write_snapshot()
@@ -217,17 +217,17 @@ def test_a_snapshot_is_retried_after_a_full_disk() -> None:
 
 def test_a_single_voter_with_a_damaged_log_does_not_start() -> None:
     files = MemoryFiles()
-    sole(files).close()
+    single_voter(files).close()
     path = f"data/{FOLDER}/{0:020d}.log"
     file = files.open(path, writable=True)
     write_whole(file, bytes([read_file(files, path)[80] ^ 1]), 80)
     with pytest.raises(CorruptData, match="the metadata log in data/__cluster_metadata-0"):
-        sole(files)
+        single_voter(files)
 
 
 def test_a_request_of_another_cluster_is_refused() -> None:
     with pytest.raises(LogError, match="is meant for cluster x, this is c"):
-        sole(MemoryFiles()).handle(VoteRequest(cluster_id="x"))
+        single_voter(MemoryFiles()).handle(VoteRequest(cluster_id="x"))
 
 
 # ---- three voters ----
@@ -235,7 +235,7 @@ def test_a_request_of_another_cluster_is_refused() -> None:
 Story = Callable[[Cluster], Awaitable[None]]
 
 
-def lived(story: Story, **options: object) -> None:
+def run_cluster(story: Story, **options: object) -> None:
     async def life(loop: SimulatedLoop) -> None:
         cluster = Cluster(loop, **options)  # type: ignore[arg-type]
         cluster.start()
@@ -256,7 +256,7 @@ def test_three_voters_elect_a_leader_and_replicate_its_decisions() -> None:
         assert {each.controller_id for each in cluster.members} == {leader.controller_id}
         assert len({each.metadata.digest() for each in cluster.members}) == 1
 
-    lived(story, observers=(OBSERVER,))
+    run_cluster(story, observers=(OBSERVER,))
 
 
 @pytest.mark.parametrize("power", [False, True])
@@ -273,7 +273,7 @@ def test_another_voter_leads_after_the_leader_is_killed(power: bool) -> None:
         await cluster.agreed(second.applied_offset)
         assert {value_of(each) for each in cluster.members} == {"2000000"}
 
-    lived(story)
+    run_cluster(story)
 
 
 def test_a_clean_stop_of_the_leader_elects_another_at_once() -> None:
@@ -286,7 +286,7 @@ def test_a_clean_stop_of_the_leader_elects_another_at_once() -> None:
         assert second.epoch > leader.epoch
         assert cluster.loop.time() - began_s < 0.2, "no timeout has passed"
 
-    lived(story)
+    run_cluster(story)
 
 
 def test_only_the_active_controller_decides() -> None:
@@ -298,7 +298,7 @@ def test_only_the_active_controller_decides() -> None:
             other.submit(setting("1"), 1)
         assert refused.value.code == ErrorCode.NOT_CONTROLLER
 
-    lived(story)
+    run_cluster(story)
 
 
 def test_a_leader_without_a_majority_commits_nothing() -> None:
@@ -320,7 +320,7 @@ def test_a_leader_without_a_majority_commits_nothing() -> None:
         await cluster.agreed((await cluster.elected()).applied_offset)
         assert {value_of(each) for each in cluster.members} == {"2000000"}
 
-    lived(story)
+    run_cluster(story)
 
 
 def test_a_voter_that_lags_behind_receives_a_snapshot() -> None:
@@ -347,7 +347,7 @@ def test_a_voter_that_lags_behind_receives_a_snapshot() -> None:
         assert ConfigChanged(4, "", "log.segment.bytes", "1000029") in heard
         assert behind.metadata.digest() == leader.metadata.digest()
 
-    lived(story)
+    run_cluster(story)
 
 
 def test_a_voter_with_a_new_disk_rejoins() -> None:
@@ -363,7 +363,7 @@ def test_a_voter_with_a_new_disk_rejoins() -> None:
         assert not member.is_rejoining
         assert value_of(member) == "1000000"
 
-    lived(story)
+    run_cluster(story)
 
 
 def test_a_voter_with_a_damaged_log_rejoins() -> None:
@@ -381,7 +381,7 @@ def test_a_voter_with_a_damaged_log_rejoins() -> None:
         await cluster.agreed(leader.applied_offset)
         assert value_of(member) == "1000000"
 
-    lived(story)
+    run_cluster(story)
 
 
 def test_the_quorum_recovers_from_full_disks() -> None:
@@ -397,7 +397,7 @@ def test_the_quorum_recovers_from_full_disks() -> None:
         await cluster.agreed((await cluster.elected()).applied_offset)
         assert {value_of(each) for each in cluster.members} == {"2000000"}
 
-    lived(story)
+    run_cluster(story)
 
 
 def test_a_failed_sync_stops_only_its_own_node() -> None:
@@ -413,4 +413,4 @@ def test_a_failed_sync_stops_only_its_own_node() -> None:
         cluster.failures.clear()
         assert await cluster.put("log.segment.bytes", "2000000")
 
-    lived(story)
+    run_cluster(story)

@@ -46,18 +46,18 @@ LONG_S = 60.0
 """Longer than any election takes, in seconds."""
 
 
-def sole(files: MemoryFiles) -> QuorumMember:
+def single_voter(files: MemoryFiles) -> QuorumMember:
     realm = ControllerContext(
         metadata=ClusterMetadata(), cluster_id="cluster", node_id=1, chance=Random(1)
     )
     return QuorumMember.open(files, "data", realm, voters=[1], clock=ManualClock())
 
 
-def alone(value: str = "1000000", *, has_snapshot: bool = True) -> MemoryFiles:
+def single_voter_disk(value: str = "1000000", *, has_snapshot: bool = True) -> MemoryFiles:
     """Return the disk of a stopped single voter."""
     files = MemoryFiles()
     format_directory("data", node_id=1, cluster_id="cluster", files=files)
-    member = sole(files)
+    member = single_voter(files)
     member.submit(setting("900000"), 1)
     if has_snapshot:
         member.write_snapshot()
@@ -67,19 +67,19 @@ def alone(value: str = "1000000", *, has_snapshot: bool = True) -> MemoryFiles:
     return files
 
 
-def opened(files: Files, homes: Mapping[int, str] = HOMES) -> VoterGrowth:
+def open_growth(files: Files, homes: Mapping[int, str] = HOMES) -> VoterGrowth:
     return VoterGrowth.open("data", homes, draw=Random(7).randrange, files=files)
 
 
 def grow(files: Files, homes: Mapping[int, str] = HOMES) -> None:
-    with opened(files, homes) as growth:
+    with open_growth(files, homes) as growth:
         if not growth.is_done:
             growth.make_newcomers()
             growth.commit()
         assert growth.is_done
 
 
-def carried(files: MemoryFiles, home: str) -> MemoryFiles:
+def copy_to_machine(files: MemoryFiles, home: str) -> MemoryFiles:
     """Return the disk of a new machine with a copy of the directory `home`."""
     machine = MemoryFiles()
     for folder in ("", f"/{FOLDER}"):
@@ -91,7 +91,7 @@ def carried(files: MemoryFiles, home: str) -> MemoryFiles:
     return machine
 
 
-def rejoining(files: MemoryFiles, homes: Mapping[int, str] = HOMES) -> dict[int, bool]:
+def rejoining_nodes(files: MemoryFiles, homes: Mapping[int, str] = HOMES) -> dict[int, bool]:
     """Return, for each existing directory but the first, whether its node has yet to rejoin."""
     found = {}
     for number, home in homes.items():
@@ -119,7 +119,7 @@ def check_copies(files: MemoryFiles) -> None:
     first.close()
 
 
-def lived(story: Callable[[Cluster], Awaitable[None]]) -> None:
+def run_cluster(story: Callable[[Cluster], Awaitable[None]]) -> None:
     """Run a story with three machines that are off; the story fills their disks."""
 
     async def life(loop: SimulatedLoop) -> None:
@@ -132,10 +132,10 @@ def lived(story: Callable[[Cluster], Awaitable[None]]) -> None:
     assert live(life, 1).errors == ()
 
 
-def placed(cluster: Cluster, files: MemoryFiles) -> None:
+def install_disks(cluster: Cluster, files: MemoryFiles) -> None:
     cluster.nodes[1].files = files
     for number in (2, 3):
-        cluster.nodes[number].files = carried(files, HOMES[number])
+        cluster.nodes[number].files = copy_to_machine(files, HOMES[number])
 
 
 # ---- the grown quorum ----
@@ -143,9 +143,9 @@ def placed(cluster: Cluster, files: MemoryFiles) -> None:
 
 def test_three_voters_continue_the_log_and_survive_the_loss_of_one() -> None:
     async def story(cluster: Cluster) -> None:
-        files = alone()
+        files = single_voter_disk()
         grow(files)
-        placed(cluster, files)
+        install_disks(cluster, files)
         cluster.start()
         leader = await cluster.elected()
         await cluster.agreed(leader.applied_offset)
@@ -158,14 +158,14 @@ def test_three_voters_continue_the_log_and_survive_the_loss_of_one() -> None:
         await cluster.agreed((await cluster.elected()).applied_offset)
         assert {value_of(each) for each in cluster.members} == {"3000000"}
 
-    lived(story)
+    run_cluster(story)
 
 
 def test_new_voters_decide_nothing_without_the_original_one() -> None:
     async def story(cluster: Cluster) -> None:
-        files = alone()
+        files = single_voter_disk()
         grow(files)
-        placed(cluster, files)
+        install_disks(cluster, files)
         newcomers = [cluster.nodes[number].start() for number in (2, 3)]
         await asyncio.sleep(LONG_S)
         assert [each.is_active for each in newcomers] == [False, False]
@@ -174,24 +174,24 @@ def test_new_voters_decide_nothing_without_the_original_one() -> None:
         await cluster.agreed((await cluster.elected()).applied_offset)
         assert {value_of(each) for each in cluster.members} == {"1000000"}
 
-    lived(story)
+    run_cluster(story)
 
 
 def test_a_voter_started_too_early_loses_nothing() -> None:
     """The original voter continues alone; the new ones fetch from it and decide nothing."""
 
     async def story(cluster: Cluster) -> None:
-        files = alone()
-        with opened(files) as growth:
+        files = single_voter_disk()
+        with open_growth(files) as growth:
             growth.make_newcomers()
-        placed(cluster, files)
+        install_disks(cluster, files)
         newcomers = [cluster.nodes[number].start() for number in (2, 3)]
         cluster.voters = (1,)
         first = cluster.nodes[1].start()
         assert await cluster.put("log.segment.bytes", "2000000")
         await asyncio.sleep(LONG_S)
         assert newcomers[1].is_rejoining
-        assert newcomers[1].applied_offset == first.applied_offset, "it has heard all of it"
+        assert newcomers[1].applied_offset == first.applied_offset, "it has fetched the whole log"
         await cluster.nodes[1].kill(power=False)
         await asyncio.sleep(LONG_S)
         assert [each.is_active for each in newcomers] == [False, False]
@@ -205,13 +205,13 @@ def test_a_voter_started_too_early_loses_nothing() -> None:
         await cluster.agreed((await cluster.elected()).applied_offset)
         assert {value_of(each) for each in cluster.members} == {"3000000"}
 
-    lived(story)
+    run_cluster(story)
 
 
 def test_a_broker_that_does_not_vote_follows_the_growth() -> None:
     async def life(loop: SimulatedLoop) -> None:
         cluster = Cluster(loop, observers=(4,))
-        files = alone()
+        files = single_voter_disk()
         cluster.voters = (1,)
         cluster.nodes[1].files = files
         for number in (1, 4):
@@ -222,7 +222,7 @@ def test_a_broker_that_does_not_vote_follows_the_growth() -> None:
             await cluster.nodes[number].stop()
         grow(files)
         cluster.voters = (1, 2, 3)
-        placed(cluster, files)
+        install_disks(cluster, files)
         cluster.start()
         assert await cluster.put("log.segment.bytes", "3000000")
         await cluster.agreed((await cluster.elected()).applied_offset)
@@ -235,10 +235,10 @@ def test_a_broker_that_does_not_vote_follows_the_growth() -> None:
 
 
 def test_growth_to_five_lets_two_new_voters_vote_at_once() -> None:
-    files = alone()
+    files = single_voter_disk()
     grow(files, FIVE)
-    assert rejoining(files, FIVE) == {2: False, 3: False, 4: True, 5: True}
-    with opened(files, FIVE) as growth:
+    assert rejoining_nodes(files, FIVE) == {2: False, 3: False, 4: True, 5: True}
+    with open_growth(files, FIVE) as growth:
         assert growth.first == (1, 2, 3)
 
 
@@ -252,7 +252,7 @@ def test_an_interruption_at_any_step_leaves_one_or_three_voters(
 ) -> None:
     done_at: set[bool] = set()
     for left in range(1000):
-        files = alone(has_snapshot=has_snapshot)
+        files = single_voter_disk(has_snapshot=has_snapshot)
         try:
             grow(MortalFiles(files, left))
         except Killed:
@@ -263,25 +263,25 @@ def test_an_interruption_at_any_step_leaves_one_or_three_voters(
         assert state is not None
         is_done = state.voters == (1, 2, 3)
         done_at.add(is_done)
-        made = rejoining(files)
+        made = rejoining_nodes(files)
         assert [is_out for is_out in made.values() if not is_out] in ([], [False])
         if is_done:
             assert made == {2: False, 3: True}
         else:
-            assert value_of(sole(copy.deepcopy(files))) == "1000000", "it starts as before"
+            assert value_of(single_voter(copy.deepcopy(files))) == "1000000", "it starts as before"
         grow(files)
         files.crash()
-        assert rejoining(files) == {2: False, 3: True}
+        assert rejoining_nodes(files) == {2: False, 3: True}
         check_copies(files)
-        with opened(files) as growth:
+        with open_growth(files) as growth:
             assert growth.is_done
     assert left > 30
     assert done_at == ({False, True} if keep_bytes is None else {False}), "its last step is a sync"
 
 
 def test_directories_from_an_earlier_attempt_are_kept() -> None:
-    files = alone()
-    with opened(files) as growth:
+    files = single_voter_disk()
+    with open_growth(files) as growth:
         growth.make_newcomers()
     before = [Catalog(files, HOMES[number]).identity() for number in (2, 3)]
     grow(files)
@@ -290,12 +290,12 @@ def test_directories_from_an_earlier_attempt_are_kept() -> None:
 
 
 def test_a_failed_sync_is_raised_and_leaves_the_single_voter_intact() -> None:
-    files = alone()
-    with opened(files) as growth:
+    files = single_voter_disk()
+    with open_growth(files) as growth:
         files.fail_next_sync(errno.EIO)
         with pytest.raises(LogDirectoryFailed):
             growth.make_newcomers()
-    assert value_of(sole(files)) == "1000000"
+    assert value_of(single_voter(files)) == "1000000"
 
 
 # ---- refusals ----
@@ -312,27 +312,27 @@ def test_a_failed_sync_is_raised_and_leaves_the_single_voter_intact() -> None:
     ids=range(4),
 )
 def test_invalid_voter_sets_are_refused(homes: dict[int, str], message: str) -> None:
-    files = alone()
+    files = single_voter_disk()
     with pytest.raises(UsageError, match=message):
-        opened(files, homes)
-    assert value_of(sole(files)) == "1000000"
+        open_growth(files, homes)
+    assert value_of(single_voter(files)) == "1000000"
 
 
 def test_only_a_single_voter_can_grow() -> None:
-    files = alone()
+    files = single_voter_disk()
     grow(files)
     with pytest.raises(UsageError, match="is that of nodes 1, 2, 3: only that of a voter that is"):
-        opened(files, FIVE)
+        open_growth(files, FIVE)
     with pytest.raises(ConfigError, match="voters do not change"):
-        sole(files)
+        single_voter(files)
 
 
 def test_a_running_voter_cannot_grow() -> None:
-    files = alone()
+    files = single_voter_disk()
     lock = files.lock(f"data/{LOCK}")
     assert lock is not None
     with pytest.raises(LogDirectoryLocked, match=r"data is in use by process .*: stop it first"):
-        opened(files)
+        open_growth(files)
     lock.close()
     grow(files)
 
@@ -340,15 +340,15 @@ def test_a_running_voter_cannot_grow() -> None:
 def test_a_voter_that_never_started_cannot_grow() -> None:
     files = MemoryFiles()
     with pytest.raises(LogDirectoryLost, match="data is not the data directory"):
-        opened(files)
+        open_growth(files)
     format_directory("data", node_id=1, cluster_id="cluster", files=files)
     with pytest.raises(UsageError, match="start its broker once, and stop it"):
-        opened(files)
+        open_growth(files)
 
 
 @pytest.mark.parametrize("what", ["file", "empty", "other cluster", "other voters"])
 def test_an_existing_directory_is_not_overwritten(what: str) -> None:
-    files = alone()
+    files = single_voter_disk()
     home = HOMES[3]
     if what == "file":
         replace_file(files, home, b"")
@@ -357,23 +357,23 @@ def test_an_existing_directory_is_not_overwritten(what: str) -> None:
     elif what == "other cluster":
         format_directory(home, node_id=3, cluster_id="other", files=files)
     else:
-        with opened(files) as growth:
+        with open_growth(files) as growth:
             growth.make_newcomers()
         state = read_state(files, f"{home}/{FOLDER}")
         assert state is not None
         write_state(files, f"{home}/{FOLDER}", type(state)(voters=(1, 3, 4), rejoin_id=5))
     with pytest.raises(UsageError, match="broker-3 exists already"):
-        opened(files)
-    assert value_of(sole(files)) == "1000000"
+        open_growth(files)
+    assert value_of(single_voter(files)) == "1000000"
 
 
 def test_a_broker_of_the_cluster_cannot_become_a_voter() -> None:
-    files = alone()
-    member = sole(files)
+    files = single_voter_disk()
+    member = single_voter(files)
     member.write([encode_record(RegisterBrokerRecord(broker_id=2, broker_epoch=-1))])
     member.close()
     with pytest.raises(UsageError, match="node 2 is a broker of this cluster already"):
-        opened(files)
+        open_growth(files)
     grow(files, {1: "data", 3: "broker-3", 4: "broker-4"})
 
 

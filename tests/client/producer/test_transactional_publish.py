@@ -20,7 +20,7 @@ from streamlog.protocol.messages.cluster_metadata import (
 from streamlog.record import TopicPartition
 from streamlog.records.batch import encode_batch
 from streamlog.records.staged_segment import StagedSegment
-from tests.broker.three_brokers import Cluster, asked, lived
+from tests.broker.three_brokers import Cluster, call, run_cluster
 from tests.client.admin.test_topic_admin import PLACE, committed
 
 OpenLog = Callable[..., AbstractAsyncContextManager[Log]]
@@ -88,7 +88,7 @@ def test_several_brokers_get_a_job_in_a_transaction_also_while_one_is_away() -> 
             await cluster.ready(*({*cluster.nodes} - {gone.node_id}))
             # One that is away is one of several.
             asking = DescribeClusterRequest(include_fenced_brokers=True)
-            told = await asked(cluster.brokers[0], asking, DescribeClusterResponse)
+            told = await call(cluster.brokers[0], asking, DescribeClusterResponse)
             fenced = {each.broker_id: each.is_fenced for each in told.brokers}
             assert fenced == {number: number == gone.node_id for number in cluster.nodes}
             assert not await log.admin().can_publish()
@@ -100,4 +100,4 @@ def test_several_brokers_get_a_job_in_a_transaction_also_while_one_is_away() -> 
             for place in places:
                 assert await committed(log, place, 18) == 2 * [b"%d" % n for n in range(9)]
 
-    lived(Cluster, story)
+    run_cluster(Cluster, story)

@@ -137,7 +137,7 @@ class Driver:
         return response
 
 
-def stable(count: int) -> tuple[Driver, list[str]]:
+def stable_group(count: int) -> tuple[Driver, list[str]]:
     """Return a stable group whose first member leads; each member's assignment is its own id."""
     driver = Driver()
     names = [driver.enter()[0] for _ in range(count)]
@@ -195,7 +195,7 @@ def test_followers_wait_for_the_leaders_assignment() -> None:
 
 
 def test_a_wrong_generation_or_member_is_refused() -> None:
-    driver, (one,) = stable(1)
+    driver, (one,) = stable_group(1)
     assert driver.beat(one, generation=0) is ErrorCode.ILLEGAL_GENERATION
     assert driver.beat("nobody") is ErrorCode.UNKNOWN_MEMBER_ID
     assert driver.beat(one) is ErrorCode.NONE
@@ -204,7 +204,7 @@ def test_a_wrong_generation_or_member_is_refused() -> None:
 
 
 def test_a_member_is_removed_after_its_session_timeout() -> None:
-    driver, (one, two) = stable(2)
+    driver, (one, two) = stable_group(2)
     driver.wait(SESSION_MS - 1)
     driver.beat(two)
     driver.wait(1)
@@ -214,7 +214,7 @@ def test_a_member_is_removed_after_its_session_timeout() -> None:
 
 
 def test_a_rebalance_completes_without_late_members() -> None:
-    driver, (one, two) = stable(2)
+    driver, (one, two) = stable_group(2)
     ticket = driver.join(one)
     for _ in range(REBALANCE_MS // 1000):
         driver.beat(two)
@@ -236,7 +236,7 @@ def test_a_member_that_never_syncs_is_removed() -> None:
 
 
 def test_an_assignment_of_another_generation_is_refused() -> None:
-    driver, (one, two) = stable(2)
+    driver, (one, two) = stable_group(2)
     driver.join(one)
     driver.join(two)
     assert driver.group.generation == 2
@@ -245,7 +245,7 @@ def test_an_assignment_of_another_generation_is_refused() -> None:
 
 
 def test_a_rebalance_waits_for_members_with_a_new_member_id() -> None:
-    driver, (one,) = stable(1)
+    driver, (one,) = stable_group(1)
     named = driver.joined(driver.join()).member_id
     ticket = driver.join(one)
     assert ticket not in driver.answers
@@ -254,7 +254,7 @@ def test_a_rebalance_waits_for_members_with_a_new_member_id() -> None:
 
 
 def test_a_member_id_that_never_joins_expires_with_its_session() -> None:
-    driver, (one,) = stable(1)
+    driver, (one,) = stable_group(1)
     driver.join()
     ticket = driver.join(one)
     driver.wait(SESSION_MS)
@@ -279,7 +279,7 @@ def test_rejoining_resets_the_sync_deadline() -> None:
 
 
 def test_the_last_to_leave_empties_the_group() -> None:
-    driver, (one,) = stable(1)
+    driver, (one,) = stable_group(1)
     assert driver.leave(one) is ErrorCode.NONE
     assert driver.group.state is GroupState.EMPTY
     assert driver.leave(one) is ErrorCode.UNKNOWN_MEMBER_ID
@@ -287,7 +287,7 @@ def test_the_last_to_leave_empties_the_group() -> None:
 
 
 def test_a_leaving_member_triggers_a_rebalance() -> None:
-    driver, (one, two) = stable(2)
+    driver, (one, two) = stable_group(2)
     driver.leave(one)
     assert driver.beat(two) is ErrorCode.REBALANCE_IN_PROGRESS
     assert driver.joined(driver.join(two)).leader == two
@@ -301,20 +301,20 @@ def test_a_member_that_leaves_during_its_join_is_answered() -> None:
 
 
 def test_a_repeated_join_is_answered_without_a_rebalance() -> None:
-    driver, (_, two) = stable(2)
+    driver, (_, two) = stable_group(2)
     assert driver.joined(driver.join(two)).generation_id == 1
     assert driver.group.state is GroupState.STABLE
     assert driver.synced(driver.sync(two)).assignment == two.encode()
 
 
 def test_a_leader_that_rejoins_triggers_a_rebalance() -> None:
-    driver, (one, _) = stable(2)
+    driver, (one, _) = stable_group(2)
     assert driver.join(one) not in driver.answers
     assert driver.group.state is GroupState.PREPARING_REBALANCE
 
 
 def test_a_member_without_a_common_protocol_is_refused() -> None:
-    driver, _ = stable(1)
+    driver, _ = stable_group(1)
     request = JoinGroupRequest(
         session_timeout_ms=SESSION_MS,
         protocol_type="consumer",
@@ -431,7 +431,7 @@ def test_a_rebalance_without_joins_waits_for_static_sessions() -> None:
 
 
 def test_an_unknown_instance_id_is_an_unknown_member() -> None:
-    driver, (one,) = stable(1)
+    driver, (one,) = stable_group(1)
     request = HeartbeatRequest(member_id=one, group_instance_id="b", generation_id=1)
     assert driver.group.heartbeat(request, driver.at) is ErrorCode.UNKNOWN_MEMBER_ID
 
@@ -448,7 +448,7 @@ def test_a_full_group_refuses_new_members() -> None:
 
 
 def test_a_reduced_maximum_size_removes_members() -> None:
-    driver, names = stable(3)
+    driver, names = stable_group(3)
     driver.group.config = GroupConfig(initial_rebalance_delay_ms=DELAY_MS, size_max=2)
     tickets = [driver.join(name) for name in names]
     assert driver.joined(tickets[2]).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -477,13 +477,13 @@ def test_offsets_of_subscribed_topics_are_in_use() -> None:
 
 
 def test_an_undecodable_subscription_counts_for_every_topic() -> None:
-    driver, _ = stable(1)
+    driver, _ = stable_group(1)
     assert driver.group.subscribes("t")
     assert driver.group.unused_since_ms("t", 5) is None
 
 
 def test_a_group_stays_stable_after_a_restart() -> None:
-    driver, (one, two) = stable(2)
+    driver, (one, two) = stable_group(2)
     after = Driver(now_ms=5)
     for change in driver.records:
         assert change.value is not None

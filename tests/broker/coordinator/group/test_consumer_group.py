@@ -522,8 +522,8 @@ def test_groups_are_described() -> None:
     assert (member.member_epoch, member.subscribed_topic_names) == (2, ["t"])
     (topic,) = member.assignment.topic_partitions
     assert (topic.topic_name, frozenset(topic.partitions)) == ("t", {n for _, n in kept})
-    nobody = driver.coordinator.describe_consumers("h")
-    assert nobody.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    absent = driver.coordinator.describe_consumers("h")
+    assert absent.error_code == ErrorCode.GROUP_ID_NOT_FOUND
     assert driver.coordinator.describe("g").group_state == "Dead"
 
 

@@ -121,8 +121,8 @@ def test_a_waiting_join_fails_when_the_broker_stops(node: Node) -> None:
 def test_groups_are_described_and_listed(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
-        nobody = await ask(broker, ListGroupsRequest(), ListGroupsResponse)
-        assert nobody.groups == []
+        listed = await ask(broker, ListGroupsRequest(), ListGroupsResponse)
+        assert listed.groups == []
         member = await enter(broker)
         await commit(broker, 1, group_id="reader")
         asked = DescribeGroupsRequest(groups=["g", "reader", "nobody"])

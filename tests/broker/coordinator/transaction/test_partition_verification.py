@@ -51,7 +51,7 @@ class Coordinators:
         await asyncio.gather(*self._tasks)
 
 
-async def begun(broker: Broker) -> Writer:
+async def init_writer(broker: Broker) -> Writer:
     create(broker)
     writer = Writer(broker)
     assert await writer.init() == ErrorCode.NONE
@@ -60,7 +60,7 @@ async def begun(broker: Broker) -> Writer:
 
 def test_the_coordinator_is_asked_once_per_transaction(node: Node) -> None:
     async def story(broker: Broker) -> None:
-        writer = await begun(broker)
+        writer = await init_writer(broker)
         coordinators = Coordinators(broker)
         assert await writer.write(b"a") == ErrorCode.TRANSACTION_ABORTABLE
         assert await writer.add() == ErrorCode.NONE
@@ -79,7 +79,7 @@ def test_the_coordinator_is_asked_once_per_transaction(node: Node) -> None:
 
 def test_an_abort_during_verification_refuses_the_batch(node: Node) -> None:
     async def story(broker: Broker) -> None:
-        writer = await begun(broker)
+        writer = await init_writer(broker)
         coordinators = Coordinators(broker)
         assert await writer.add() == ErrorCode.NONE
         coordinators.may_answer.clear()
@@ -95,7 +95,7 @@ def test_an_abort_during_verification_refuses_the_batch(node: Node) -> None:
 
 def test_verification_keeps_a_producer_s_order_and_blocks_no_other_producer(node: Node) -> None:
     async def story(broker: Broker) -> None:
-        writer = await begun(broker)
+        writer = await init_writer(broker)
         coordinators = Coordinators(broker)
         assert await writer.add() == ErrorCode.NONE
         coordinators.may_answer.clear()
@@ -117,7 +117,7 @@ def test_verification_keeps_a_producer_s_order_and_blocks_no_other_producer(node
 
 def test_waiting_records_survive_reuse_of_the_receive_buffer(node: Node) -> None:
     async def story(broker: Broker) -> None:
-        writer = await begun(broker)
+        writer = await init_writer(broker)
         coordinators = Coordinators(broker)
         assert await writer.add() == ErrorCode.NONE
         coordinators.may_answer.clear()
@@ -138,7 +138,7 @@ def test_waiting_records_survive_reuse_of_the_receive_buffer(node: Node) -> None
 
 def test_a_lost_coordinator_is_asked_again_on_retry(node: Node) -> None:
     async def story(broker: Broker) -> None:
-        writer = await begun(broker)
+        writer = await init_writer(broker)
         coordinators = Coordinators(broker)
         assert await writer.add() == ErrorCode.NONE
         coordinators.is_lost = True
@@ -152,7 +152,7 @@ def test_a_lost_coordinator_is_asked_again_on_retry(node: Node) -> None:
 
 def test_transactional_offsets_are_verified_as_well(node: Node) -> None:
     async def story(broker: Broker) -> None:
-        writer = await begun(broker)
+        writer = await init_writer(broker)
         coordinators = Coordinators(broker)
         assert await writer.commit_offset(3) == ErrorCode.INVALID_TXN_STATE
         assert await writer.add_offsets() == ErrorCode.NONE

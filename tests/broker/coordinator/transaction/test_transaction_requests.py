@@ -16,7 +16,7 @@ from streamlog.protocol.messages.transaction_messages import (
     WriteTxnMarkersResponse,
 )
 from tests.broker.node import Node, context
-from tests.broker.test_transactions import Writer, begun
+from tests.broker.test_transactions import Writer, begin_transaction
 
 
 def markers(
@@ -56,8 +56,8 @@ def codes(response: object) -> list[int]:
     ]
 
 
-async def written(broker: Broker) -> Writer:
-    writer = await begun(broker)
+async def write_open_transaction(broker: Broker) -> Writer:
+    writer = await begin_transaction(broker)
     assert await writer.write(b"a") == ErrorCode.NONE
     return writer
 
@@ -69,7 +69,7 @@ def is_open(broker: Broker, writer: Writer) -> bool:
 
 def test_a_marker_ends_a_transaction(node: Node) -> None:
     async def story(broker: Broker) -> None:
-        writer = await written(broker)
+        writer = await write_open_transaction(broker)
         request = markers(writer.producer_id, writer.epoch, ("t", 0), ("gone", 0))
         assert await write_markers(broker, request) == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
         assert not is_open(broker, writer)
@@ -79,7 +79,7 @@ def test_a_marker_ends_a_transaction(node: Node) -> None:
 
 def test_markers_from_an_older_connection_are_refused(node: Node) -> None:
     async def story(broker: Broker) -> None:
-        writer = await written(broker)
+        writer = await write_open_transaction(broker)
         assert await write_markers(broker, markers(5, 0, ("t", 0)), connection=2) == [0]
         late = markers(writer.producer_id, writer.epoch, ("t", 0))
         assert await write_markers(broker, late, connection=1) == [ErrorCode.REQUEST_TIMED_OUT]
@@ -92,7 +92,7 @@ def test_markers_from_an_older_connection_are_refused(node: Node) -> None:
 
 def test_an_older_coordinator_is_fenced(node: Node) -> None:
     async def story(broker: Broker) -> None:
-        writer = await written(broker)
+        writer = await write_open_transaction(broker)
         marker = markers(writer.producer_id, writer.epoch, ("t", 0))
         assert await write_markers(broker, marker) == [0]
         older = markers(writer.producer_id, writer.epoch, ("t", 0), coordinator_epoch=8)

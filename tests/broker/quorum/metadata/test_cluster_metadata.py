@@ -32,7 +32,7 @@ from tests.broker.quorum.records import histories
 ID = bytes(15) + b"\x01"
 
 
-def replayed(records: list[MetadataRecord]) -> ClusterMetadata:
+def replay(records: list[MetadataRecord]) -> ClusterMetadata:
     image = ClusterMetadata()
     for offset, record in enumerate(records):
         image.replay(record, offset)
@@ -41,7 +41,7 @@ def replayed(records: list[MetadataRecord]) -> ClusterMetadata:
 
 @given(histories())
 def test_a_snapshot_restores_the_image(records: list[MetadataRecord]) -> None:
-    image = replayed(records)
+    image = replay(records)
     again = ClusterMetadata.of_snapshot(image.snapshot(), image.offset)
     assert again.offset == image.offset
     assert again.digest() == image.digest()
@@ -50,8 +50,8 @@ def test_a_snapshot_restores_the_image(records: list[MetadataRecord]) -> None:
 
 @given(histories())
 def test_replay_continues_after_a_snapshot(records: list[MetadataRecord]) -> None:
-    whole = replayed(records)
-    half = replayed(records[: len(records) // 2])
+    whole = replay(records)
+    half = replay(records[: len(records) // 2])
     again = ClusterMetadata.of_snapshot(half.snapshot(), half.offset)
     for offset in range(len(records) // 2, len(records)):
         again.replay(records[offset], offset)
@@ -80,7 +80,7 @@ def with_partition(*changes: PartitionChangeRecord) -> ClusterMetadata:
         leader_epoch=0,
         partition_epoch=0,
     )
-    return replayed([TopicRecord(name="t", topic_id=ID), created, *changes])
+    return replay([TopicRecord(name="t", topic_id=ID), created, *changes])
 
 
 def test_a_leader_elected_again_has_a_new_epoch() -> None:

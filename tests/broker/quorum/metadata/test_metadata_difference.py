@@ -17,7 +17,7 @@ from streamlog.protocol.messages.metadata_log import ConfigRecord
 from tests.broker.quorum.records import histories
 
 
-def replayed(records: list[MetadataRecord]) -> ClusterMetadata:
+def replay(records: list[MetadataRecord]) -> ClusterMetadata:
     image = ClusterMetadata()
     for offset, record in enumerate(records):
         image.replay(record, offset)
@@ -42,8 +42,8 @@ def facts(image: ClusterMetadata) -> dict[object, object]:
 def test_changes_lead_from_one_image_to_another(
     records: list[MetadataRecord], data: st.DataObject
 ) -> None:
-    before = replayed(records[: data.draw(st.integers(0, len(records)))])
-    after = replayed(records)
+    before = replay(records[: data.draw(st.integers(0, len(records)))])
+    after = replay(records)
     known = facts(before)
     for change in changes_between(before, after):
         match change:
@@ -75,6 +75,6 @@ def test_changes_lead_from_one_image_to_another(
 def test_identical_images_have_no_changed_topics_partitions_or_brokers(
     records: list[MetadataRecord],
 ) -> None:
-    image = replayed(records)
+    image = replay(records)
     kinds = {type(change) for change in changes_between(image, image)}
     assert not kinds & {BrokerChanged, PartitionChanged, TopicCreated, TopicDeleted}

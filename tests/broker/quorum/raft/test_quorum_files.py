@@ -20,14 +20,14 @@ LOG = f"data/{FOLDER}/{0:020d}.log"
 STATE = QuorumState(epoch=1, voted_id=1)
 
 
-def opened(files: MemoryFiles) -> QuorumFiles:
+def open_files(files: MemoryFiles) -> QuorumFiles:
     quorum = QuorumFiles(files, "data")
     quorum.settle()
     return quorum
 
 
-def begun(files: MemoryFiles) -> QuorumFiles:
-    quorum = opened(files)
+def open_with_state(files: MemoryFiles) -> QuorumFiles:
+    quorum = open_files(files)
     quorum.persist(STATE)
     return quorum
 
@@ -49,19 +49,19 @@ def flip(files: MemoryFiles, path: str, position: int) -> None:
 
 
 def test_a_new_directory_is_empty() -> None:
-    quorum = opened(MemoryFiles())
+    quorum = open_files(MemoryFiles())
     assert quorum.is_new
     assert (quorum.state, quorum.chain().end_offset) == (QuorumState(), 0)
 
 
 def test_synced_entries_survive_a_power_cut() -> None:
     files = MemoryFiles()
-    quorum = begun(files)
+    quorum = open_with_state(files)
     quorum.append([entry(0), entry(1, count=3)])
     quorum.sync(4)
     quorum.append([entry(4)])
     files.crash()
-    again = opened(files)
+    again = open_files(files)
     assert all_of(again) == [entry(0), entry(1, count=3)]
     assert again.state == STATE
     assert again.chain().end_for(1) == (1, 4)
@@ -69,22 +69,22 @@ def test_synced_entries_survive_a_power_cut() -> None:
 
 def test_a_torn_write_is_truncated() -> None:
     files = MemoryFiles()
-    quorum = begun(files)
+    quorum = open_with_state(files)
     quorum.append([entry(0)])
     quorum.sync(1)
     quorum.append([entry(1, count=5)])
     files.crash(keep_bytes=70)
-    again = opened(files)
+    again = open_files(files)
     assert all_of(again) == [entry(0)]
     again.append([entry(1)])
     again.sync(2)
     files.crash()
-    assert all_of(opened(files)) == [entry(0), entry(1)]
+    assert all_of(open_files(files)) == [entry(0), entry(1)]
 
 
 def test_a_missing_synced_entry_is_corrupt_data() -> None:
     files = MemoryFiles()
-    quorum = begun(files)
+    quorum = open_with_state(files)
     quorum.append([entry(0), entry(1)])
     quorum.sync(2)
     quorum.close()
@@ -96,13 +96,13 @@ def test_a_missing_synced_entry_is_corrupt_data() -> None:
     assert read_file(files, LOG) == before, "without a rejoin the log is kept"
     damaged.rejoin(77)
     assert all_of(damaged) == [entry(0)]
-    assert opened(files).state == replace(STATE, rejoin_id=77)
+    assert open_files(files).state == replace(STATE, rejoin_id=77)
 
 
 @pytest.mark.parametrize("name", ["quorum-state", "flushed-end"])
 def test_a_damaged_state_file_is_corrupt_data(name: str) -> None:
     files = MemoryFiles()
-    quorum = begun(files)
+    quorum = open_with_state(files)
     quorum.append([entry(0)])
     quorum.sync(1)
     quorum.close()
@@ -115,7 +115,7 @@ def test_a_damaged_state_file_is_corrupt_data(name: str) -> None:
 
 def test_a_lost_state_file_is_corrupt_data() -> None:
     files = MemoryFiles()
-    quorum = begun(files)
+    quorum = open_with_state(files)
     quorum.append([entry(0)])
     quorum.sync(1)
     quorum.close()
@@ -126,19 +126,19 @@ def test_a_lost_state_file_is_corrupt_data() -> None:
 
 def test_a_truncation_is_not_damage() -> None:
     files = MemoryFiles()
-    quorum = begun(files)
+    quorum = open_with_state(files)
     quorum.append([entry(each) for each in range(5)])
     quorum.sync(5)
     quorum.truncate(2)
     quorum.append([entry(2, count=2)])
     files.crash()
-    again = opened(files)
+    again = open_files(files)
     assert all_of(again) == [entry(0), entry(1)]
 
 
 def test_the_log_starts_after_a_snapshot() -> None:
     files = MemoryFiles()
-    quorum = begun(files)
+    quorum = open_with_state(files)
     quorum.append([entry(each) for each in range(3)])
     quorum.sync(3)
     snapshot = RaftSnapshotId(3, 1)
@@ -149,7 +149,7 @@ def test_the_log_starts_after_a_snapshot() -> None:
     quorum.trim(snapshot)
     assert all_of(quorum) == [entry(3)]
     files.crash()
-    again = opened(files)
+    again = open_files(files)
     assert (again.snapshot, again.values) == (snapshot, [b"all"])
     assert all_of(again) == [entry(3)]
     assert again.chain().end_for(1) == (1, 4)
@@ -157,20 +157,20 @@ def test_the_log_starts_after_a_snapshot() -> None:
 
 def test_a_damaged_snapshot_is_ignored_while_the_log_is_complete() -> None:
     files = MemoryFiles()
-    quorum = begun(files)
+    quorum = open_with_state(files)
     quorum.append([entry(0)])
     quorum.sync(1)
     quorum.snapshots.write(RaftSnapshotId(1, 1), encode_snapshot([b"all"], epoch=1, wall_ms=0))
     quorum.close()
     flip(files, f"data/{FOLDER}/{1:020d}-{1:010d}.checkpoint", 90)
-    again = opened(files)
+    again = open_files(files)
     assert again.values == []
     assert all_of(again) == [entry(0)]
 
 
 def test_a_received_snapshot_replaces_the_log() -> None:
     files = MemoryFiles()
-    quorum = begun(files)
+    quorum = open_with_state(files)
     quorum.append([entry(0)])
     quorum.sync(1)
     snapshot = RaftSnapshotId(9, 4)
@@ -182,14 +182,14 @@ def test_a_received_snapshot_replaces_the_log() -> None:
     quorum.append([entry(9, epoch=4)])
     quorum.sync(10)
     files.crash()
-    again = opened(files)
+    again = open_files(files)
     assert again.values == [b"x", b"y"]
     assert all_of(again) == [entry(9, epoch=4)]
 
 
 def test_a_disk_error_is_raised_as_a_failed_log_directory() -> None:
     files = MemoryFiles()
-    quorum = begun(files)
+    quorum = open_with_state(files)
     quorum.append([entry(0)])
     files.fail_next_sync(errno.EIO)
     with pytest.raises(LogDirectoryFailed):
@@ -224,7 +224,7 @@ Step = st.sampled_from(["append", "append", "sync", "truncate", "roll", "crash",
 @given(st.lists(st.tuples(Step, st.integers(0, 6), st.integers(0, 300)), max_size=25))
 def test_random_power_cuts_lose_no_synced_entry(steps: list[tuple[str, int, int]]) -> None:
     files = MemoryFiles()
-    quorum = begun(files)
+    quorum = open_with_state(files)
     model: list[Entry] = []
     synced = 0
     start = 0
@@ -255,7 +255,7 @@ def test_random_power_cuts_lose_no_synced_entry(steps: list[tuple[str, int, int]
                     quorum.trim(RaftSnapshotId(start, 1))
             case "crash":
                 files.crash(keep_bytes=size_bytes)
-                quorum = opened(files)
+                quorum = open_files(files)
                 start = quorum.log.start_offset
                 found = all_of(quorum)
                 model = [each for each in model if each.base_offset >= start]

@@ -34,7 +34,7 @@ from streamlog.protocol.error_codes import ErrorCode
 from tests.broker.quorum.members import TIMEOUTS, Cluster
 
 
-def elected(rules: RaftRules = CORRECT, voters: int = 3, observers: int = 0) -> Cluster:
+def elected_cluster(rules: RaftRules = CORRECT, voters: int = 3, observers: int = 0) -> Cluster:
     """Return a cluster whose node 0 leads epoch 1; offset 0 is committed everywhere."""
     cluster = Cluster(voters, observers=observers, rules=rules)
     cluster.elect(0)
@@ -42,7 +42,7 @@ def elected(rules: RaftRules = CORRECT, voters: int = 3, observers: int = 0) -> 
 
 
 def test_an_entry_commits_once_a_majority_has_synced_it() -> None:
-    cluster = elected()
+    cluster = elected_cluster()
     leader = cluster.raft(0)
     cluster.append(0, b"x")
     for mail in list(cluster.mail):
@@ -56,7 +56,7 @@ def test_an_entry_commits_once_a_majority_has_synced_it() -> None:
 
 
 def test_only_the_leader_appends() -> None:
-    cluster = elected()
+    cluster = elected_cluster()
     with pytest.raises(NotLeader, match="node 1 does not lead the quorum: ask node 0"):
         cluster.append(1, b"x")
 
@@ -84,7 +84,7 @@ def test_a_sync_begun_before_a_truncation_does_not_count(trusts: bool) -> None:
 
 
 def test_a_leader_of_an_older_epoch_is_fenced() -> None:
-    cluster = elected()
+    cluster = elected_cluster()
     ahead = cluster.raft(2)
     ahead.on_vote_request(_vote(epoch=5), 900, cluster.now_ms)
     effects = ahead.on_begin_epoch(
@@ -97,7 +97,7 @@ def test_a_leader_of_an_older_epoch_is_fenced() -> None:
 
 
 def test_without_the_fence_a_leader_of_an_older_epoch_stays() -> None:
-    cluster = elected(RaftRules(no_begin_fence=True))
+    cluster = elected_cluster(RaftRules(no_begin_fence=True))
     ahead = cluster.raft(2)
     ahead.on_vote_request(_vote(epoch=5), 900, cluster.now_ms)
     begin = BeginEpochRequest(leader_epoch=1, leader_id=0)
@@ -152,7 +152,7 @@ def test_entries_of_earlier_epochs_are_not_committed_by_count(by_count: bool) ->
 
 
 def test_a_leader_without_fetches_of_a_majority_resigns() -> None:
-    cluster = elected()
+    cluster = elected_cluster()
     raft = cluster.raft(0)
     began_ms = cluster.now_ms
     deadline_ms = began_ms + TIMEOUTS.fetch_ms * 3 // 2
@@ -163,7 +163,7 @@ def test_a_leader_without_fetches_of_a_majority_resigns() -> None:
 
 
 def test_one_fetching_follower_of_two_keeps_the_leader() -> None:
-    cluster = elected()
+    cluster = elected_cluster()
     raft = cluster.raft(0)
     later_ms = cluster.now_ms + TIMEOUTS.fetch_ms
     fetch = RaftFetchRequest(
@@ -179,7 +179,7 @@ def test_one_fetching_follower_of_two_keeps_the_leader() -> None:
 
 
 def test_a_follower_with_a_leader_refuses_pre_votes() -> None:
-    cluster = elected()
+    cluster = elected_cluster()
     effects = cluster.raft(1).on_vote_request(
         _vote(epoch=1, pre_vote=True), 900, cluster.now_ms + 100
     )
@@ -194,7 +194,7 @@ def test_a_follower_with_a_leader_refuses_pre_votes() -> None:
 def test_a_vote_goes_only_to_an_up_to_date_log(
     last_epoch: int, last_offset: int, granted: bool
 ) -> None:
-    cluster = elected()
+    cluster = elected_cluster()
     request = _vote(epoch=2, last_epoch=last_epoch, last_offset=last_offset)
     effects = cluster.raft(1).on_vote_request(request, 900, cluster.now_ms)
     assert effects[-1] == Reply(
@@ -203,7 +203,7 @@ def test_a_vote_goes_only_to_an_up_to_date_log(
 
 
 def test_a_voter_votes_once_per_epoch_even_after_a_restart() -> None:
-    cluster = elected()
+    cluster = elected_cluster()
     cluster.perform(1, cluster.raft(1).on_vote_request(_vote(epoch=2), 900, 0)[:-1])
     cluster.restart(1)
     rival = replace(_vote(epoch=2), candidate_id=0)
@@ -214,7 +214,7 @@ def test_a_voter_votes_once_per_epoch_even_after_a_restart() -> None:
 
 
 def test_a_fetch_waits_for_new_entries() -> None:
-    cluster = elected()
+    cluster = elected_cluster()
     assert not cluster.mail, "both followers wait at the leader"
     cluster.append(0, b"x")
     assert [each.receiver for each in cluster.mail] == [1, 2]
@@ -224,7 +224,7 @@ def test_a_fetch_waits_for_new_entries() -> None:
 
 
 def test_entries_with_a_gap_are_dropped_and_reported() -> None:
-    cluster = elected()
+    cluster = elected_cluster()
     cluster.append(0, b"x")
     mail = next(each for each in cluster.mail if each.receiver == 1)
     gap = Entry(base_offset=7, count=1, epoch=1, payload=b"x")
@@ -235,7 +235,7 @@ def test_entries_with_a_gap_are_dropped_and_reported() -> None:
 
 
 def test_a_replica_halts_rather_than_truncate_committed_entries() -> None:
-    cluster = elected()
+    cluster = elected_cluster()
     cluster.append(0, b"x")
     mail = next(each for each in cluster.mail if each.receiver == 1)
     parting = RaftFetchResponse(
@@ -247,7 +247,7 @@ def test_a_replica_halts_rather_than_truncate_committed_entries() -> None:
 
 
 def test_a_second_response_is_ignored() -> None:
-    cluster = elected()
+    cluster = elected_cluster()
     cluster.append(0, b"x")
     mail = next(each for each in cluster.mail if each.receiver == 1)
     cluster.settle()
@@ -258,7 +258,7 @@ def test_a_second_response_is_ignored() -> None:
 
 
 def test_a_wiped_voter_does_not_vote_before_it_has_rejoined() -> None:
-    cluster = elected()
+    cluster = elected_cluster()
     cluster.append(0, b"x")
     cluster.settle()
     member = cluster.members[1]
@@ -273,7 +273,7 @@ def test_a_wiped_voter_does_not_vote_before_it_has_rejoined() -> None:
 
 
 def test_a_wiped_voter_rejoins_once_a_new_entry_is_committed() -> None:
-    cluster = elected()
+    cluster = elected_cluster()
     cluster.append(0, b"x")
     cluster.settle()
     member = cluster.members[1]
@@ -297,10 +297,10 @@ def test_a_wiped_voter_rejoins_once_a_new_entry_is_committed() -> None:
     assert cluster.members[1].state.voted_id == 0, "no vote in an epoch in which it may have voted"
 
 
-@pytest.mark.parametrize("anybody", [False, True])
-def test_a_node_that_is_not_a_voter_cannot_rejoin(anybody: bool) -> None:
+@pytest.mark.parametrize("lax", [False, True])
+def test_a_node_that_is_not_a_voter_cannot_rejoin(lax: bool) -> None:
     """It takes itself for a voter: once in, it could form a majority with other such nodes."""
-    cluster = Cluster(1, rules=RaftRules(lets_anybody_in=anybody))
+    cluster = Cluster(1, rules=RaftRules(lets_anybody_in=lax))
     cluster.settle()
     leader = cluster.raft(0)
     asked = RaftFetchRequest(
@@ -318,11 +318,11 @@ def test_a_node_that_is_not_a_voter_cannot_rejoin(anybody: bool) -> None:
         replace(asked, fetch_offset=leader.end_offset, last_fetched_epoch=1), 901, 0
     )
     reply = [each.response.rejoined for each in effects if isinstance(each, ReplyEntries)]
-    assert reply == [anybody]
+    assert reply == [lax]
 
 
 def test_only_committed_entries_can_be_trimmed() -> None:
-    cluster = elected()
+    cluster = elected_cluster()
     assert cluster.raft(0).trim(RaftSnapshotId(2, 1)) == []
     assert cluster.raft(0).trim(RaftSnapshotId(1, 1)) != []
     assert cluster.raft(0).trim(RaftSnapshotId(1, 1)) == []
