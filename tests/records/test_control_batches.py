@@ -1,4 +1,4 @@
-"""The rule for aborted transactions; random histories are in the tests of `read_committed`."""
+"""The rule for aborted transactions; random histories are in `storage/log/test_transactions.py`."""
 
 from __future__ import annotations
 

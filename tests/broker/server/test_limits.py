@@ -1,4 +1,4 @@
-"""Quotas: a client above its rate is told how long to wait, and is muted until then."""
+"""Quotas: a client above its rate gets a throttle time and is muted until it has passed."""
 
 from __future__ import annotations
 
