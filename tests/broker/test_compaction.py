@@ -132,7 +132,7 @@ def test_kills_during_compaction_lose_no_acknowledged_value(tmp_path: Path) -> N
             assert all(values[key] >= number for key, number in written.items())
             if any(data.glob("p-*/cleaned-offset")):
                 break
-            assert time.monotonic() < give_up, "nothing is compacted"
+            assert time.monotonic() < give_up, "nothing was compacted in time"
     with StoredLog(str(data)) as stored:
         start, end = stored.offsets("t", 0)
         batches = stored.read("t", 0, start, end)

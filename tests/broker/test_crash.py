@@ -108,7 +108,9 @@ def test_acknowledged_records_survive_kills(tmp_path: Path, flush: str) -> None:
             assert [offset for offset, _ in there] == list(range(len(there)))
             by_offset = dict(there)
             assert {o: by_offset.get(o) for o in kept[partition]} == kept[partition]
-            assert max(Counter(value for _, value in there).values()) == 1, "sent once, there twice"
+            assert max(Counter(value for _, value in there).values()) == 1, (
+                "a record was appended twice"
+            )
             in_order(there)
 
 
@@ -148,7 +150,7 @@ def test_a_retrying_producer_writes_each_record_once(tmp_path: Path) -> None:
             for partition in range(PARTITIONS)
             for offset, value in asyncio.run(read_all(broker, partition))
         }
-    assert len(there) == total, "nothing is lost, nothing is there twice"
+    assert len(there) == total, "each record is there exactly once"
     assert {value: where for where, value in there.items()} == kept
     for partition in range(PARTITIONS):
         sent = [int(there[where] or b"") for where in sorted(there) if where[0] == partition]

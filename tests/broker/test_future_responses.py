@@ -69,7 +69,7 @@ def test_errors_are_passed_on_but_not_to_cancelled_futures() -> None:
 
 
 class SlowQuorum:
-    """A quorum that answers later."""
+    """A quorum that answers with the given future."""
 
     is_active = True
     controller_id = 1

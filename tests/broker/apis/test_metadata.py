@@ -379,7 +379,7 @@ def test_records_are_deleted_up_to_an_offset(node: Node) -> None:
         (gone, left) = [await fetch(broker, at(offset)) for offset in (1, 2)]
         assert gone[0].error_code == ErrorCode.OFFSET_OUT_OF_RANGE
         assert left[0].log_start_offset == 2
-        assert values(left[0])[2:] == [b"c"], "batches come whole, and clients skip"
+        assert values(left[0])[2:] == [b"c"], "batches come whole, and clients skip earlier records"
         assert await delete_before(broker, 1) == (0, 2)
         assert await delete_before(broker, 4) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
         assert await delete_before(broker, -2) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)

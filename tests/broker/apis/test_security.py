@@ -911,7 +911,9 @@ def test_acls_survive_a_restart_and_can_be_deleted() -> None:
             ]
         )
         assert codes(await ask_as(broker, request, principal="User:root")) == {0}
-        assert codes(await ask_as(broker, request, principal="User:root")) == {0}, "twice is once"
+        assert codes(await ask_as(broker, request, principal="User:root")) == {0}, (
+            "creating an ACL twice has no effect"
+        )
 
     async def after(broker: Broker) -> None:
         assert codes(await ask_as(broker, produce_request(batch(b"x")))) == {0}
@@ -963,7 +965,7 @@ def test_acls_survive_a_restart_and_can_be_deleted() -> None:
 def test_an_invalid_acl_is_refused(kind: int, name: str, operation: int, more: Any) -> None:
     async def story(broker: Broker) -> None:
         request = CreateAclsRequest(
-            creations=[creation(kind, name, operation, **more)]  # type: ignore[arg-type]  # as it comes
+            creations=[creation(kind, name, operation, **more)]  # type: ignore[arg-type]  # any values of a request
         )
         response = await ask_as(broker, request, principal=IN_PROCESS)
         assert codes(response) == {ErrorCode.INVALID_REQUEST}

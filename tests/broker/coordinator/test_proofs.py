@@ -107,7 +107,7 @@ def test_one_proof_serves_all_requests_that_came_before_it() -> None:
         async with Cluster() as cluster:
             leader = LocalCoordinator(cluster.nodes[0])
             answers = [leader.ask() for _ in range(5)]
-            assert cluster.nodes[0].end == 1, "the first one's; the others came after it"
+            assert cluster.nodes[0].end == 1, "only the first request has appended a proof"
             assert [await code_of(each) for each in answers] == [NO_ERROR] * 5
             assert cluster.nodes[0].end == 2
             assert await code_of(leader.ask()) == NO_ERROR

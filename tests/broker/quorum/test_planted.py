@@ -84,7 +84,7 @@ def test_the_last_in_sync_replica_leads_when_it_returns(holds: bool) -> None:
     cluster.silence(2)
     assert cluster.partition("one").isr == ((2,) if holds else ())
     cluster.start(2)
-    assert cluster.partition("one").leader == 2, "being eligible makes up for it"
+    assert cluster.partition("one").leader == 2, "without the rule it leads as an eligible replica"
 
 
 def test_an_empty_disk_does_not_lead_while_another_replica_may_return(holds: bool) -> None:

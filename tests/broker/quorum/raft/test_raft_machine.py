@@ -101,7 +101,7 @@ def test_without_the_fence_a_leader_of_an_older_epoch_stays() -> None:
     ahead = cluster.raft(2)
     ahead.on_vote_request(_vote(epoch=5), 900, cluster.now_ms)
     begin = BeginEpochRequest(leader_epoch=1, leader_id=0)
-    assert ahead.on_begin_epoch(begin, 901, cluster.now_ms) == [], "it stays behind for ever"
+    assert ahead.on_begin_epoch(begin, 901, cluster.now_ms) == [], "the stale leader gets no answer"
     assert cluster.raft(0).is_leader
 
 
@@ -109,7 +109,7 @@ def test_a_leader_hint_about_a_third_node_is_not_trusted() -> None:
     hearsay = RaftVoteResponse(leader_epoch=0, leader_id=2, vote_granted=False)
     believes = Cluster(3, rules=RaftRules(trust_leader_hint=True))
     believes.raft(0).on_vote_response(1, -1, hearsay, 10)
-    assert believes.raft(0).leader_id == 2, "and asks it in vain until its time is up, and again"
+    assert believes.raft(0).leader_id == 2, "it asks that node in vain, again and again"
     cluster = Cluster(3)
     raft = cluster.raft(0)
     raft.on_vote_response(1, -1, hearsay, 10)
