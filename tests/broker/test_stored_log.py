@@ -15,7 +15,7 @@ from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.errors import CorruptData
 from streamlog.records.batch import LogRecord, RecordBatch
 from streamlog.stored_log import StoredLog
-from tests.broker.storage.compaction.test_cleaning import MEMORY_BYTES, dirt, keyed
+from tests.broker.storage.compaction.test_cleaning import MEMORY_BYTES, flushed_dirtiness, keyed
 
 CONFIG = BrokerConfig(
     topic=TopicConfig(segment_bytes=1024, index_interval_bytes=128, cleanup_policy="compact")
@@ -65,7 +65,7 @@ def test_the_last_values_are_read_at_every_step_of_a_compaction(directory: LogDi
         for rounds in range(2):
             with StoredLog(directory.path) as fresh:
                 values = last_values(checked(whole(fresh)))
-            cleaning = Cleaning(log, dirt(log), memory_bytes=MEMORY_BYTES, wall_ms=0)
+            cleaning = Cleaning(log, flushed_dirtiness(log), memory_bytes=MEMORY_BYTES, wall_ms=0)
             for _ in cleaning.steps():
                 # In the second round the end that it knows lies before the newest values.
                 seen = last_values(checked(whole(early)))

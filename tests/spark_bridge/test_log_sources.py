@@ -25,7 +25,7 @@ from streamlog.client.admin import NewTopic
 from streamlog.errors import ConfigError, CorruptData
 from streamlog.log import Log
 from streamlog.record import TopicPartition
-from tests.broker.storage.compaction.test_cleaning import MEMORY_BYTES, dirt, keyed
+from tests.broker.storage.compaction.test_cleaning import MEMORY_BYTES, flushed_dirtiness, keyed
 from tests.spark_bridge.test_writing import one, served
 
 COMPACTED = BrokerConfig(
@@ -63,7 +63,7 @@ def compact(path: Path) -> None:
         log = directory.log("compacted", 0)
         for number in range(KEYED):
             log.append(keyed((f"k{number % KEYS}", f"{number:040}"), ("x", "x" * 40)), now_ms=0)
-        cleaning = Cleaning(log, dirt(log), memory_bytes=MEMORY_BYTES, wall_ms=0)
+        cleaning = Cleaning(log, flushed_dirtiness(log), memory_bytes=MEMORY_BYTES, wall_ms=0)
         for _ in cleaning.steps():
             pass
     finally:
