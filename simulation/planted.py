@@ -137,13 +137,13 @@ SWITCHES: Final = (
         ("wants_reports",),
         None,
         "tests/simulation/test_controller.py"
-        "::test_an_operator_who_trusts_the_metadata_alone_loses_records",
+        "::test_an_operator_who_trusts_only_the_metadata_loses_records",
     ),
     Switch(
         "coordinator",
         ("tells_from_memory",),
         None,
-        "tests/simulation/test_replaced_coordinators.py::test_one_that_tells_from_memory_is_found",
+        "tests/simulation/test_replaced_coordinators.py::test_a_coordinator_that_answers_from_memory_is_found",
     ),
 )
 
@@ -171,7 +171,7 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
             "tests/chaos/test_chaos.py::test_an_acknowledgement_waits_for_its_sync",
         ),
     ),
-    ("a sync that does nothing", (WHOLE + "test_a_sync_that_does_nothing_is_found",)),
+    ("a sync that does nothing", (WHOLE + "test_a_sync_without_effect_is_found",)),
     (
         "files that are synced, and their names are not",
         (DIRECTORY + "test_flushed_records_survive_a_power_cut",),
@@ -241,7 +241,7 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     (
         "producers that are known in memory",
         (
-            WHOLE + "test_a_broker_that_does_not_know_duplicates_is_found",
+            WHOLE + "test_a_broker_that_accepts_duplicates_is_found",
             "tests/broker/storage/log/test_partition_log.py::test_producer_state_survives_a_restart",
             "tests/broker/storage/log/test_producer_states.py::test_a_snapshot_restores_the_producer_states",
         ),
@@ -293,14 +293,14 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
         "a worker that opens a task late takes it from its owner",
         (
             WORKERS + "commit/test_exactly_once.py"
-            "::test_a_worker_that_opens_a_task_late_takes_it_from_nobody",
+            "::test_a_worker_that_opens_its_tasks_late_disturbs_no_owner",
             WORKERS + "test_late_records.py"
             "::test_a_worker_that_opens_late_changes_nothing_exactly_once",
         ),
     ),
     (
         "an answer counts from when it is read",
-        (MEMBERS + "::test_after_a_silence_it_is_not_sure_until_the_coordinator_answers",),
+        (MEMBERS + "::test_a_silent_member_is_not_current_until_the_coordinator_answers",),
     ),
     (
         "compaction by time, of tombstones at once, of open transactions",
@@ -353,8 +353,8 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     (
         "a replaced disk that counts by what the one before had",
         (
-            "tests/client/admin/test_cluster_descriptions.py::test_each_gap_in_the_proof_is_a_doubt",
-            "tests/chaos/test_procedures.py::test_nothing_that_was_acknowledged_is_lost",
+            "tests/client/admin/test_cluster_descriptions.py::test_each_gap_in_the_evidence_is_a_problem",
+            "tests/chaos/test_procedures.py::test_a_procedure_loses_no_acknowledged_record",
             QUORUM
             + "controller/test_broker_control.py"
             + "::test_a_replica_on_a_new_directory_rejoins_by_its_leader_s_proposal",
@@ -383,7 +383,7 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ),
     (
         "checkers that count, and do not compare",
-        ("tests/simulation/test_checkers.py::test_a_corrupted_history_is_told",),
+        ("tests/simulation/test_checkers.py::test_a_corrupted_history_is_reported",),
     ),
 )
 

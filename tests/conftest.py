@@ -1,6 +1,6 @@
-"""Three hypothesis profiles: the same examples on every machine, a few of them, or many more.
+"""Three hypothesis profiles: fixed examples, a few of them, or many more.
 
-And the rooms whose tests one worker runs, since they share something costly.
+Also the folders whose tests run on one test worker, because they share an expensive resource.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from xdist.scheduler import Scheduling
 
 SHARING = ("tests/conformance/", "tests/spark_bridge/")
-"""One broker with everything in it for all tests of the one, one JVM for those of the other."""
+"""The first folder shares one broker with all its data, the second one a JVM."""
 
-# Two cores run everything at once: a slow example is the machine's, not the code's.
+# Two cores run everything at once: a slow example is the machine's fault, not the code's.
 settings.register_profile(
     "default",
     derandomize=True,
@@ -40,17 +40,17 @@ settings.load_profile(os.environ.get("STREAMLOG_PROFILE", "default"))
 
 @pytest.fixture(autouse=True)
 def fresh_log_lines() -> None:
-    """Let what is logged once a minute be logged in every test."""
+    """Let rate-limited log lines be logged in every test."""
     repeated.forget()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
-    """Give tests to workers one by one, but those of a room that shares all to one."""
+    """Distribute single tests to test workers, but those of a sharing folder to one."""
     from xdist.scheduler import LoadScopeScheduling  # noqa: PLC0415 - runs without xdist, too
 
     class ByRoom(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return next((room for room in SHARING if nodeid.startswith(room)), nodeid)
+            return next((folder for folder in SHARING if nodeid.startswith(folder)), nodeid)
 
     return ByRoom(config, log)

@@ -10,13 +10,13 @@ from streamlog import App, Stream
 from streamlog.errors import ConfigError, SerdeError, TopologyError, UsageError
 
 
-def test_state_needs_some_memory() -> None:
+def test_state_memory_has_a_minimum() -> None:
     assert App("a", state_memory_bytes=1 << 24).program().state_memory_bytes == 1 << 24
     with pytest.raises(ConfigError, match="state_memory_bytes is 1000: set it to 16777216 or more"):
         App("a", state_memory_bytes=1_000)
 
 
-def test_an_unknown_setting_is_refused_with_the_nearest_one() -> None:
+def test_an_unknown_setting_is_refused_with_the_nearest_name() -> None:
     settings: dict[str, Any] = {"state_directory": "x"}
     with pytest.raises(ConfigError, match="no setting 'state_directory': did you mean 'state_dir'"):
         App("a", **settings)
@@ -24,7 +24,7 @@ def test_an_unknown_setting_is_refused_with_the_nearest_one() -> None:
         App("a", zzz=1)
 
 
-def test_settings_have_units_and_bounds() -> None:
+def test_interval_settings_have_units_and_bounds() -> None:
     assert App("a", commit_interval="2s").commit_interval_ms == 2_000
     with pytest.raises(ConfigError, match="no unit"):
         App("a", commit_interval="2")
@@ -32,7 +32,7 @@ def test_settings_have_units_and_bounds() -> None:
         App("a", commit_interval="0s")
 
 
-def test_moves_of_tasks_have_bounds() -> None:
+def test_replica_settings_have_bounds() -> None:
     assert App("shop", standby_replicas=1).policy.standbys == 1
     with pytest.raises(ConfigError, match="standby_replicas is -1: set it to 0 or more"):
         App("shop", standby_replicas=-1)
@@ -40,7 +40,7 @@ def test_moves_of_tasks_have_bounds() -> None:
         App("shop", warmup_replicas=0)
 
 
-def test_security_is_checked_where_it_is_declared() -> None:
+def test_security_settings_are_checked_when_they_are_declared() -> None:
     settings = {
         "security.protocol": "sasl_ssl",
         "sasl.mechanism": "PLAIN",
@@ -58,7 +58,7 @@ def test_security_is_checked_where_it_is_declared() -> None:
     assert "white-rabbit-17" not in str(info.value)
 
 
-def test_topics_are_declared_once_with_types_that_can_be_written() -> None:
+def test_topics_are_declared_once_with_valid_types() -> None:
     app = App("a")
     words = app.topic("words", key=str, value=int, partitions=3, compact=True)
     assert app.topics["words"] is words.spec
@@ -80,7 +80,7 @@ def test_a_topic_of_another_app_is_refused() -> None:
         App("a").stream()
 
 
-def test_the_name_of_a_topic_is_no_topic() -> None:
+def test_the_name_of_a_topic_is_not_accepted_as_a_topic() -> None:
     app = App("a")
     words = app.topic("words", key=str, value=int)
     for use in (app.stream, app.agent, app.stream(words).to):
@@ -90,7 +90,7 @@ def test_the_name_of_a_topic_is_no_topic() -> None:
             use("words")
 
 
-def test_the_same_topic_is_one_source() -> None:
+def test_a_topic_that_is_streamed_twice_is_one_source() -> None:
     app = App("a")
     words = app.topic("words", key=str, value=int)
     app.stream(words).peek(print)
@@ -99,7 +99,7 @@ def test_the_same_topic_is_one_source() -> None:
     assert sub.inputs == ("words",)
 
 
-def test_schedules_are_checked_where_they_are_declared() -> None:
+def test_schedules_are_checked_when_they_are_declared() -> None:
     app = App("a", timezone="Europe/Berlin")
 
     @app.timer("15s", on="every_worker")
@@ -126,7 +126,7 @@ def test_schedules_are_checked_where_they_are_declared() -> None:
         app.crontab("30 2 * * *", misfire=wrong)
 
 
-def test_agents_have_names_of_their_own() -> None:
+def test_agent_names_are_unique() -> None:
     app = App("a")
     words = app.topic("words", key=str, value=str)
 
@@ -141,13 +141,13 @@ def test_agents_have_names_of_their_own() -> None:
         app.agent(words)(greet)
 
 
-def test_sending_needs_somebody_who_runs_the_app() -> None:
+def test_sending_without_a_running_app_is_refused() -> None:
     words = App("a").topic("words", key=str, value=str)
     with pytest.raises(UsageError, match="the app does not run"):
         asyncio.run(words.send("hello"))
 
 
-def test_a_worker_gets_everything_that_was_declared() -> None:
+def test_the_program_contains_everything_declared() -> None:
     app = App("a", state_dir="/somewhere", state_cleanup_delay="1m", commit_interval="1s")
     words = app.topic("words", key=str, value=str)
     app.stream(words).group_by_key().count(name="seen")

@@ -1,4 +1,4 @@
-"""Assignors: every partition once, evenly, whatever the order in which members are told."""
+"""Assignors: every partition once, balanced, whatever the order of the members."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def of(topic: str, *numbers: int) -> list[TopicPartition]:
     return [TopicPartition(topic, number) for number in numbers]
 
 
-def test_range_gives_neighbours_and_keeps_topics_together() -> None:
+def test_range_gives_consecutive_partitions_and_keeps_topics_together() -> None:
     members = {"m2": ["t", "u"], "m1": ["t", "u"]}
     assert RangeAssignor().assign(members, {"t": 3, "u": 3}) == {
         "m1": of("t", 0, 1) + of("u", 0, 1),
@@ -44,7 +44,7 @@ def test_range_gives_neighbours_and_keeps_topics_together() -> None:
     }
 
 
-def test_round_robin_deals_over_topic_borders() -> None:
+def test_round_robin_continues_across_topics() -> None:
     members = {"m1": ["t", "u"], "m2": ["t", "u"]}
     assert RoundRobinAssignor().assign(members, {"t": 3, "u": 3}) == {
         "m1": of("t", 0, 2) + of("u", 1),
@@ -52,7 +52,7 @@ def test_round_robin_deals_over_topic_borders() -> None:
     }
 
 
-def test_round_robin_skips_who_did_not_subscribe() -> None:
+def test_round_robin_skips_members_without_a_subscription() -> None:
     members = {"m1": ["t"], "m2": ["t", "u"]}
     assert RoundRobinAssignor().assign(members, {"t": 1, "u": 2}) == {
         "m1": of("t", 0),
@@ -61,23 +61,23 @@ def test_round_robin_skips_who_did_not_subscribe() -> None:
 
 
 @every_assignor
-def test_a_topic_that_does_not_exist_is_nobodys(assignor: Assignor) -> None:
+def test_a_missing_topic_is_assigned_to_no_member(assignor: Assignor) -> None:
     assert assignor.assign({"m": ["absent"]}, {}) == {"m": []}
 
 
 @every_assignor
 @given(members=groups, partitions=counts)
-def test_each_partition_goes_once_to_one_who_subscribes(
+def test_each_partition_goes_to_one_subscribed_member(
     assignor: Assignor, members: dict[str, list[str]], partitions: dict[str, int]
 ) -> None:
     assignment = assignor.assign(members, partitions)
     assert assignment.keys() == members.keys()
-    given_out = [(part, who) for who, parts in assignment.items() for part in parts]
-    assert all(part.topic in members[who] for part, who in given_out)
+    assigned = [(part, who) for who, parts in assignment.items() for part in parts]
+    assert all(part.topic in members[who] for part, who in assigned)
     subscribed = {topic for wanted in members.values() for topic in wanted}
     counted = {topic: partitions.get(topic, 0) for topic in subscribed}
     expected = [part for topic in counted for part in of(topic, *range(counted[topic]))]
-    assert sorted(part for part, _ in given_out) == sorted(expected)
+    assert sorted(part for part, _ in assigned) == sorted(expected)
 
 
 @every_assignor
@@ -105,7 +105,7 @@ Shares = dict[str, list[TopicPartition]]
 
 
 def moved(before: Shares, after: Shares) -> set[TopicPartition]:
-    """What has another owner than before; those whose owner has gone do not count."""
+    """Return the partitions with a changed owner, except those whose owner has left."""
     owner = {each: member for member, share in before.items() for each in share}
     return {
         each
@@ -116,13 +116,15 @@ def moved(before: Shares, after: Shares) -> set[TopicPartition]:
 
 
 @given(members=groups, partitions=counts)
-def test_what_is_balanced_stays(members: dict[str, list[str]], partitions: dict[str, int]) -> None:
+def test_a_balanced_assignment_stays(
+    members: dict[str, list[str]], partitions: dict[str, int]
+) -> None:
     once = balance(members, partitions, {})
     assert balance(members, partitions, once) == once
 
 
 @given(count=st.integers(0, 40), size=st.integers(1, 6), leaver=st.integers(0, 6))
-def test_when_a_member_goes_the_others_keep_what_they_have(
+def test_remaining_members_keep_their_partitions_when_one_leaves(
     count: int, size: int, leaver: int
 ) -> None:
     names = [f"m{n}" for n in range(size + 1)]
@@ -133,7 +135,7 @@ def test_when_a_member_goes_the_others_keep_what_they_have(
 
 
 @given(count=st.integers(0, 40), size=st.integers(1, 6))
-def test_a_newcomer_gets_its_share_and_nothing_else_moves(count: int, size: int) -> None:
+def test_only_the_share_of_a_new_member_moves(count: int, size: int) -> None:
     names = [f"m{n}" for n in range(size)]
     before = balance({name: ["t"] for name in names}, {"t": count}, {})
     after = balance({name: ["t"] for name in [*names, "new"]}, {"t": count}, before)
@@ -142,7 +144,7 @@ def test_a_newcomer_gets_its_share_and_nothing_else_moves(count: int, size: int)
 
 
 @given(members=groups, partitions=counts, owned=st.data())
-def test_no_move_would_make_two_members_more_alike(
+def test_no_further_move_would_improve_the_balance(
     members: dict[str, list[str]], partitions: dict[str, int], owned: st.DataObject
 ) -> None:
     every = [each for topic, count in partitions.items() for each in of(topic, *range(count))]
@@ -150,9 +152,9 @@ def test_no_move_would_make_two_members_more_alike(
         name: [each for each in every if owned.draw(st.integers(0, 3)) == 0] for name in members
     }
     shares = balance(members, partitions, past)
-    given_out = sorted(each for share in shares.values() for each in share)
+    assigned = sorted(each for share in shares.values() for each in share)
     subscribed = {topic for wanted in members.values() for topic in wanted}
-    assert given_out == sorted(each for each in every if each.topic in subscribed)
+    assert assigned == sorted(each for each in every if each.topic in subscribed)
     for giver, share in shares.items():
         for each in share:
             assert each.topic in members[giver]
@@ -171,7 +173,7 @@ def test_a_cooperative_move_takes_two_rounds(
     owner = {each: name for name, share in owned.items() for each in share}
     for name, share in first.items():
         assert all(owner.get(each, name) == name for each in share)
-    # Everybody gives up what it has not been given again, and joins again.
+    # Every member revokes what it has lost, and joins again.
     second = assignor.assign(later, partitions, first)
     assert second == assignor.assign(later, partitions, second)
     assert second == balance(later, partitions, first)
@@ -185,7 +187,7 @@ owned_partitions = st.lists(
 
 
 @given(owned=owned_partitions, generation=st.integers(-1, 2**31 - 1))
-def test_a_sticky_past_is_remembered(owned: list[TopicPartition], generation: int) -> None:
+def test_sticky_user_data_round_trips(owned: list[TopicPartition], generation: int) -> None:
     sticky = StickyAssignor()
     data = sticky.user_data(owned, generation)
     assert data is not None
@@ -194,7 +196,7 @@ def test_a_sticky_past_is_remembered(owned: list[TopicPartition], generation: in
     assert sticky.memory(data[:-4]) == Memory(sorted(owned), -1)
 
 
-def test_a_sticky_past_has_javas_bytes() -> None:
+def test_sticky_user_data_has_javas_bytes() -> None:
     data = StickyAssignor().user_data(of("top", 3, 1) + of("a", 0), 7)
     assert data == bytes.fromhex(
         "00000002 0001 61 00000001 00000000 0003 746f70 00000002 00000001 00000003 00000007"
@@ -202,7 +204,7 @@ def test_a_sticky_past_has_javas_bytes() -> None:
     assert CooperativeStickyAssignor().user_data(of("top", 3), 7) == bytes.fromhex("00000007")
 
 
-def test_a_cooperative_past_is_a_generation_or_what_librdkafka_says() -> None:
+def test_cooperative_user_data_is_a_generation_or_librdkafkas_format() -> None:
     assignor = CooperativeStickyAssignor()
     assert assignor.memory(bytes.fromhex("00000007")) == Memory((), 7)
     theirs = StickyAssignor().user_data(of("t", 2), 5)
@@ -211,7 +213,7 @@ def test_a_cooperative_past_is_a_generation_or_what_librdkafka_says() -> None:
 
 
 @given(st.binary(max_size=40))
-def test_what_is_no_past_is_refused(data: bytes) -> None:
+def test_malformed_user_data_is_refused(data: bytes) -> None:
     try:
         StickyAssignor().memory(data)
     except CorruptData:

@@ -1,4 +1,4 @@
-"""The command line as its users meet it: what it prints, and what it exits with."""
+"""The command line as users meet it: its output and its exit codes."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ WORKER = (*STREAMLOG, "-A", "shop", "worker")
 READY = "rebalance: this worker has"
 
 
-def told(pattern: str, output: str) -> bool:
-    """Whether a line is like this."""
+def has_line(pattern: str, output: str) -> bool:
+    """Return whether a line of the output matches."""
     return re.search(pattern, output, re.MULTILINE) is not None
 
 
@@ -75,8 +75,8 @@ def write(directory: Path, topic: str, value: bytes, partition: int = 0) -> None
     asyncio.run(main())
 
 
-def vanish(directory: Path) -> None:
-    """Delete it although somebody may be making files in it: none is made once it is gone."""
+def delete_directory(directory: Path) -> None:
+    """Delete a directory although another process may create files in it."""
     shutil.rmtree(directory.rename(directory.with_name("gone")))
 
 
@@ -122,16 +122,16 @@ def vanish(directory: Path) -> None:
         ("-A shop send --key x numbers 1", 2, "^error: the key for 'numbers': 'x' is not a"),
     ],
 )
-def test_what_can_t_be_done_is_said_in_a_line(
+def test_an_impossible_command_is_explained_in_one_line(
     here: Path, command: str, code: int, text: str
 ) -> None:
     exit_code, output = streamlog(*command.split(), cwd=here)
     assert exit_code == code, output
-    assert told(text, output), output
+    assert has_line(text, output), output
     assert ("Traceback" in output) == (code == 1)
 
 
-def test_a_broker_says_where_it_listens_and_stops_cleanly(here: Path) -> None:
+def test_a_broker_prints_its_address_and_stops_cleanly(here: Path) -> None:
     for stop in (signal.SIGINT, signal.SIGTERM):
         with running(
             *STREAMLOG, "broker", "--data", "log", "--listen", "127.0.0.1:0", cwd=here
@@ -153,10 +153,10 @@ def test_a_port_and_a_directory_belong_to_one_broker(here: Path) -> None:
         assert f"error: can't listen on {address}: another process does" in output
         code, output = streamlog("broker", "--data", "log", "--listen", "127.0.0.1:0", cwd=here)
         assert code == 5
-        assert told(rf"error: log is in use by process \d+, .*{address}", output)
+        assert has_line(rf"error: log is in use by process \d+, .*{address}", output)
 
 
-def test_the_life_of_a_topic(here: Path) -> None:
+def test_a_topic_is_created_listed_described_and_deleted(here: Path) -> None:
     at = ("--log", "embedded:log")
     assert streamlog("topics", "create", "a", "--partitions", "3", *at, cwd=here)[0] == 0
     write(here / "log", "a", b"x", partition=1)
@@ -172,17 +172,17 @@ def test_the_life_of_a_topic(here: Path) -> None:
         ("consume gone", "^error: the log has no topic 'gone'"),
     ):
         code, output = streamlog(*command.split(), *at, cwd=here)
-        assert (code, bool(told(text, output))) == (3, True), output
+        assert (code, bool(has_line(text, output))) == (3, True), output
     assert streamlog("topics", "delete", "a", *at, cwd=here)[0] == 0
     assert "a" not in re.findall(r"│ (\S+) ", streamlog("topics", "list", *at, cwd=here)[1])
 
 
-def test_send_and_consume(here: Path) -> None:
+def test_sent_records_are_consumed(here: Path) -> None:
     sent = [("sales", '{"shop":"ulm","cents":3}', "k"), ("numbers", "2.5", "7")]
     for topic, value, key in sent:
         code, output = streamlog("-A", "shop", "send", topic, value, "--key", key, cwd=here)
         assert code == 0
-        assert told(rf"^sent to {topic}, partition \d, offset 0$", output)
+        assert has_line(rf"^sent to {topic}, partition \d, offset 0$", output)
     for app, expected in ((("-A", "shop"), r"^7\t2\.5$"), ((), r"^\\x00")):
         command = (*STREAMLOG, *app, "consume", "numbers", "--from-beginning")
         with running(*command, "--log", "embedded:log", cwd=here) as reader:
@@ -190,7 +190,7 @@ def test_send_and_consume(here: Path) -> None:
             assert reader.stop() == 0
 
 
-def test_topology_and_doctor_tell_what_there_is(here: Path) -> None:
+def test_topology_and_doctor_print_their_reports(here: Path) -> None:
     code, output = streamlog("-A", "shop", "topology", cwd=here)
     assert code == 0
     assert "WindowedAggregate sums windows of 60000 ms" in output
@@ -204,12 +204,12 @@ def test_topology_and_doctor_tell_what_there_is(here: Path) -> None:
         assert (code, output.startswith(begins), "sums" in output) == (0, True, True), output
     code, output = streamlog("doctor", cwd=here)
     assert code == 0
-    assert told(r"python +3\.", output)
-    assert told(r"streamlog\.records\.batch +(compiled|interpreted)", output)
-    assert told(r"java +\S", output)
+    assert has_line(r"python +3\.", output)
+    assert has_line(r"streamlog\.records\.batch +(compiled|interpreted)", output)
+    assert has_line(r"java +\S", output)
 
 
-def test_a_source_that_is_missing_on_a_cluster_is_not_made_up(here: Path) -> None:
+def test_a_missing_source_topic_is_not_created_on_a_cluster(here: Path) -> None:
     with running(
         *STREAMLOG, "broker", "--data", "log", "--listen", "127.0.0.1:0", cwd=here
     ) as broker:
@@ -224,7 +224,7 @@ def test_a_source_that_is_missing_on_a_cluster_is_not_made_up(here: Path) -> Non
             assert worker.stop() == 0
 
 
-def test_an_agent_that_raises_ends_the_worker_with_the_record(here: Path) -> None:
+def test_an_agent_that_raises_stops_the_worker_and_names_the_record(here: Path) -> None:
     with running(*WORKER, cwd=here) as worker:
         worker.line(READY)
         for note in ("good", "bad"):
@@ -232,60 +232,60 @@ def test_an_agent_that_raises_ends_the_worker_with_the_record(here: Path) -> Non
         assert worker.wait() == 7
         output = worker.output
     assert "noted good" in output
-    assert told(
+    assert has_line(
         r"^error: 'strict' failed at offset 1 of notes-\d: ValueError: no such note$", output
     )
-    # Of the traceback only what is the user's.
+    # The traceback shows only the user's code.
     assert 'raise ValueError("no such note")' in output
     assert "agents/run.py" not in output
-    # Nothing was skipped: whether the record before it comes again, its last commit decides.
+    # Nothing was skipped: the last commit decides whether the record before it comes again.
     with running(*WORKER, cwd=here) as worker:
         assert worker.wait() == 7
         assert "failed at offset 1 of notes-" in worker.output
 
 
-def test_a_value_of_another_type_ends_the_worker_with_the_record(here: Path) -> None:
+def test_a_value_of_a_wrong_type_stops_the_worker_and_names_the_record(here: Path) -> None:
     log = here / "log"
     at = ("--log", "embedded:log")
     streamlog("topics", "create", "sales", "--partitions", "2", *at, cwd=here)
     write(log, "sales", b'{"shop": 1}', partition=1)
     code, output = streamlog("-A", "shop", "worker", cwd=here)
     assert code == 7
-    assert told(r"^error: 'sales' failed at offset 0 of sales-1: value: not Sale: ", output)
+    assert has_line(r"^error: 'sales' failed at offset 0 of sales-1: value: not Sale: ", output)
     assert "Traceback" not in output
 
 
-def test_a_log_directory_that_vanishes_ends_the_worker(here: Path) -> None:
+def test_a_deleted_log_directory_stops_the_worker(here: Path) -> None:
     with running(*WORKER, cwd=here) as worker:
         worker.line(READY)
-        vanish(here / "log")
+        delete_directory(here / "log")
         assert worker.wait() == 5
-        assert told(r"^error: .*log.* has vanished while it was in use", worker.output)
+        assert has_line(r"^error: .*log.* has vanished while it was in use", worker.output)
         assert "Traceback" not in worker.output
 
 
-def test_a_log_directory_that_vanishes_ends_the_broker(here: Path) -> None:
+def test_a_deleted_log_directory_stops_the_broker(here: Path) -> None:
     with running(
         *STREAMLOG, "broker", "--data", "log", "--listen", "127.0.0.1:0", cwd=here
     ) as broker:
         broker.line(r"listening on")
-        vanish(here / "log")
+        delete_directory(here / "log")
         assert broker.wait() == 5
-        # Whoever looks first tells: a check of the directory, or a write to one of its files.
-        assert told(r"^error: log.* has vanished while it was in use", broker.output)
+        # Either a check of the directory or a write to one of its files notices first.
+        assert has_line(r"^error: log.* has vanished while it was in use", broker.output)
 
 
-def test_state_of_another_log_is_not_used(here: Path) -> None:
+def test_state_of_another_log_is_refused(here: Path) -> None:
     with running(*WORKER, cwd=here) as worker:
         worker.line(READY)
         assert worker.stop() == 0
     shutil.rmtree(here / "log")
     code, output = streamlog("-A", "shop", "worker", cwd=here)
     assert code == 5
-    assert told(r"^error: the state in \S+ belongs to log \S+, but this is log ", output)
+    assert has_line(r"^error: the state in \S+ belongs to log \S+, but this is log ", output)
 
 
-def test_damaged_state_is_told_and_restored_from_the_changelog(here: Path) -> None:
+def test_damaged_state_is_reported_and_restored_from_the_changelog(here: Path) -> None:
     with running(*WORKER, cwd=here) as worker:
         worker.line(READY)
         assert worker.stop() == 0
@@ -295,24 +295,26 @@ def test_damaged_state_is_told_and_restored_from_the_changelog(here: Path) -> No
         worker.line(READY)
         assert worker.stop() == 0
         for partition in range(4):
-            assert told(rf"WARNING \./state/shop/1_{partition}/\S+ can't be used", worker.output)
-            assert told(rf"task 1_{partition}: restored [1-9]", worker.output)
+            assert has_line(
+                rf"WARNING \./state/shop/1_{partition}/\S+ can't be used", worker.output
+            )
+            assert has_line(rf"task 1_{partition}: restored [1-9]", worker.output)
 
 
-def test_a_state_directory_that_can_t_be_made(here: Path) -> None:
+def test_an_unusable_state_directory_is_reported(here: Path) -> None:
     (here / "state").write_text("a file")
     code, output = streamlog("-A", "shop", "worker", cwd=here)
     assert code == 5
-    assert told(r"^error: the state directory \S+ can't be used: ", output)
+    assert has_line(r"^error: the state directory \S+ can't be used: ", output)
 
 
 @pytest.mark.parametrize("text", ["localhost", ":1", "host:", "host:x", "host:65536", "host:-1"])
-def test_addresses_that_are_none(text: str) -> None:
+def test_malformed_addresses_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not HOST:PORT"):
         parse_address(text)
 
 
-def test_addresses() -> None:
+def test_addresses_are_parsed_as_host_and_port() -> None:
     assert parse_address("localhost:0") == ("localhost", 0)
     assert parse_address("[::1]:9092") == ("::1", 9092)
 
@@ -328,12 +330,14 @@ def test_addresses() -> None:
         (list[int], "[1, 2]", b"[1,2]"),
     ],
 )
-def test_text_becomes_bytes_by_the_type(declared: Any, text: str, data: bytes) -> None:
+def test_text_is_converted_to_bytes_by_the_declared_type(
+    declared: Any, text: str, data: bytes
+) -> None:
     spec = App("shop").topic("sales", key=declared, value=declared).spec
     assert key_bytes(spec, text) == value_bytes(spec, text) == data
 
 
-def test_text_of_another_type_is_refused_with_what_it_is_for() -> None:
+def test_text_of_a_wrong_type_is_refused() -> None:
     spec = App("shop").topic("sales", key=int, value=list[int]).spec
     with pytest.raises(SerdeError, match="the key for 'sales': 'a' is not a number"):
         key_bytes(spec, "a")
@@ -348,7 +352,7 @@ def test_text_of_another_type_is_refused_with_what_it_is_for() -> None:
         ('"1969-12-31T12:00:00Z"', "before 1970"),
     ],
 )
-def test_a_value_in_which_the_app_finds_no_event_time_is_refused(text: str, why: str) -> None:
+def test_a_value_without_an_event_time_is_refused(text: str, why: str) -> None:
     spec = App("shop").topic("sales", key=str, value=datetime, timestamp=lambda at: at).spec
     assert value_bytes(spec, '"2025-01-01T12:00:00Z"') == b'"2025-01-01T12:00:00Z"'
     with pytest.raises(SerdeError, match=f"the value for 'sales': timestamp= .*{why}"):

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from streamlog.clock import SteadyWall
 
 
-class Set:
-    """A machine whose wall clock is set now and then."""
+class SettableClock:
+    """A machine whose wall clock is sometimes set."""
 
     def __init__(self) -> None:
         self.elapsed_ms = 5
@@ -21,10 +21,10 @@ class Set:
 
 
 @given(st.lists(st.tuples(st.integers(0, 1_000), st.integers(-5_000, 5_000)), max_size=20))
-def test_steady_wall_time_runs_on_whatever_the_wall_clock_is_set_to(
+def test_steady_wall_time_ignores_changes_of_the_wall_clock(
     steps: list[tuple[int, int]],
 ) -> None:
-    machine = Set()
+    machine = SettableClock()
     wall = SteadyWall(machine)
     before_ms = wall.now_ms()
     assert before_ms == machine.wall_ms()

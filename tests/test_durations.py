@@ -1,4 +1,4 @@
-"""Durations and moments: what is accepted, what is refused and how it is said."""
+"""Durations and moments: accepted values, refused values, and error messages."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
         (timedelta(0), 0),
     ],
 )
-def test_durations(value: Dur, expected_ms: int) -> None:
+def test_durations_are_parsed_with_their_units(value: Dur, expected_ms: int) -> None:
     assert duration_ms(value) == expected_ms
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         (5, "5 has no unit: write '250ms'"),
         (2.5, "has no unit"),
@@ -67,15 +67,15 @@ def test_durations(value: Dur, expected_ms: int) -> None:
         (datetime(2025, 1, 1, tzinfo=UTC), "is not a duration"),
     ],
 )
-def test_refused_durations(value: Dur, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_malformed_durations_are_refused(value: Dur, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         duration_ms(value)
 
 
 @given(
     st.dictionaries(st.sampled_from(list(UNITS_MS)), st.integers(0, 10_000), min_size=1),
 )
-def test_a_text_is_the_sum_of_its_parts(parts: dict[str, int]) -> None:
+def test_a_duration_is_the_sum_of_its_parts(parts: dict[str, int]) -> None:
     text = "".join(f"{parts[unit]}{unit}" for unit in UNITS_MS if unit in parts)
     assert duration_ms(text) == sum(UNITS_MS[unit] * number for unit, number in parts.items())
 
@@ -95,7 +95,7 @@ def test_any_text_is_a_duration_or_a_config_error(text: str) -> None:
 
 
 @given(st.integers(TIMESTAMP_MS_MIN, TIMESTAMP_MS_MAX))
-def test_moments_come_back_to_the_millisecond(timestamp_ms: int) -> None:
+def test_moments_round_trip_to_the_millisecond(timestamp_ms: int) -> None:
     at = moment(timestamp_ms)
     assert at.tzinfo is UTC
     assert when_ms(at) == when_ms(timestamp_ms) == when_ms(at.isoformat()) == timestamp_ms
@@ -105,26 +105,26 @@ def test_moments_come_back_to_the_millisecond(timestamp_ms: int) -> None:
     st.datetimes(NAIVE.replace(year=1000), NAIVE.replace(year=3000)),
     st.integers(-14 * 60, 14 * 60),
 )
-def test_the_zone_moves_the_moment(naive: datetime, minutes: int) -> None:
+def test_a_time_zone_moves_the_moment(naive: datetime, minutes: int) -> None:
     zone = timezone(timedelta(minutes=minutes))
-    there, here = naive.replace(tzinfo=zone), naive.replace(tzinfo=UTC)
-    assert when_ms(there) == when_ms(here) - minutes * 60_000
+    zoned, here = naive.replace(tzinfo=zone), naive.replace(tzinfo=UTC)
+    assert when_ms(zoned) == when_ms(here) - minutes * 60_000
 
 
-def test_finer_digits_are_cut_off_downwards() -> None:
+def test_finer_digits_are_rounded_down() -> None:
     assert when_ms("1970-01-01T00:00:00.001999Z") == 1
     assert when_ms("1969-12-31T23:59:59.999999Z") == -1
 
 
 class NoZone(tzinfo):
-    """A zone that does not know its offset is as good as none."""
+    """A zone without an offset."""
 
     def utcoffset(self, _when: datetime | None) -> timedelta | None:
         return None
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         (NAIVE, "has no time zone, so it is not a point in time"),
         (datetime(2025, 1, 1, tzinfo=NoZone()), "has no time zone"),
@@ -141,12 +141,12 @@ class NoZone(tzinfo):
         (None, "is not a time"),
     ],
 )
-def test_refused_moments(value: When, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_malformed_moments_are_refused(value: When, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         when_ms(value)
 
 
 @pytest.mark.parametrize("timestamp_ms", [TIMESTAMP_MS_MIN - 1, TIMESTAMP_MS_MAX + 1, 1 << 63])
-def test_moments_outside_the_calendar(timestamp_ms: int) -> None:
+def test_moments_outside_the_calendar_are_refused(timestamp_ms: int) -> None:
     with pytest.raises(ConfigError, match="outside the years"):
         moment(timestamp_ms)

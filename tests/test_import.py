@@ -1,6 +1,6 @@
-"""What imports what: `import streamlog` and `streamlog broker` stay light.
+"""Imports: `import streamlog` and `streamlog broker` stay light.
 
-What needs a library imports it when it is used.
+A module that needs a heavy library imports it when it is used.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ HEAVY = {
 }
 
 
-def test_importing_streamlog_brings_in_no_heavy_module() -> None:
+def test_importing_streamlog_loads_no_heavy_module() -> None:
     program = "import sys, streamlog; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
@@ -56,10 +56,10 @@ NOT_OF_A_BROKER = {
     "streamlog.topology",
     "streamlog.worker.worker",
 } - {"pydantic"}
-"""Neither streams nor clients nor what commands print with; pydantic is what typer imports."""
+"""Streams, clients and console output are not needed; typer imports pydantic."""
 
 
-def test_a_broker_imports_nothing_that_it_does_not_need(tmp_path: Path) -> None:
+def test_a_broker_imports_only_what_it_needs(tmp_path: Path) -> None:
     importing = (sys.executable, "-X", "importtime", *STREAMLOG[1:])
     options = ("--data", "log", "--listen", "127.0.0.1:0")
     with running(*importing, "broker", *options, cwd=tmp_path) as process:
@@ -69,8 +69,8 @@ def test_a_broker_imports_nothing_that_it_does_not_need(tmp_path: Path) -> None:
     assert loaded & NOT_OF_A_BROKER == set()
 
 
-def test_what_a_type_checker_sees_is_what_there_is() -> None:
-    """Exports are named twice: for type checkers, and where they are imported when asked for."""
+def test_type_checkers_see_the_actual_exports() -> None:
+    """Exports are named twice: for type checkers, and for the lazy imports."""
     tree = ast.parse(Path(streamlog.__file__).read_text())
     seen = {
         alias.name: node.module

@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment of a command: exit code 130, or 0 if it stops in order, and no traceback."""
+"""Ctrl-C at any moment of a command: exit code 130, or 0 after an orderly stop; no traceback."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from streamlog.interrupts import exiting_at_once, interruptible
 ROOT = Path(__file__).parent.parent
 ATTEMPTS = 40 if os.environ.get("STREAMLOG_PROFILE") == "thorough" else 3
 LATEST_S = 2.0
-BEGUN = "begun"
-BEGIN = f"import os; os.write(1, b'{BEGUN}\\n'); "
-"""What comes before is the interpreter's own start, which prints a traceback of its own."""
+STARTED = "begun"
+BEGIN = f"import os; os.write(1, b'{STARTED}\\n'); "
+"""Until this line the interpreter itself starts, and may print its own traceback."""
 COMMAND = BEGIN + "from streamlog.__main__ import main; main()"
 SCRIPT = """
 from streamlog import App, Stream
@@ -51,7 +51,7 @@ COMMANDS = {
 
 @pytest.fixture
 def silent() -> Iterator[int]:
-    """The port of a server that takes connections and says nothing."""
+    """Yield the port of a server that accepts connections and sends nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 
@@ -67,14 +67,14 @@ def test_ctrl_c_at_any_moment_prints_no_traceback(name: str, tmp_path: Path, sil
     chance = random.Random(name)
     for _ in range(ATTEMPTS):
         after_s = chance.uniform(0, LATEST_S)
-        code, said = interrupted(command, tmp_path, after_s)
-        assert code in {0, 130, *({5} if name == "consume" else ())}, (after_s, code, said)
-        assert "Traceback" not in said, (after_s, said)
-        assert "KeyboardInterrupt" not in said, (after_s, said)
+        code, printed = interrupted(command, tmp_path, after_s)
+        assert code in {0, 130, *({5} if name == "consume" else ())}, (after_s, code, printed)
+        assert "Traceback" not in printed, (after_s, printed)
+        assert "KeyboardInterrupt" not in printed, (after_s, printed)
 
 
 def interrupted(command: list[str], cwd: Path, after_s: float) -> tuple[int, str]:
-    """Exit code and output of a process that is sent SIGINT so long after its first line."""
+    """Return exit code and output of a process that gets SIGINT `after_s` after its first line."""
     process = subprocess.Popen(
         command,
         cwd=cwd,
@@ -84,7 +84,7 @@ def interrupted(command: list[str], cwd: Path, after_s: float) -> tuple[int, str
     )
     assert process.stdout is not None
     first = process.stdout.readline()
-    assert first == f"{BEGUN}\n".encode()
+    assert first == f"{STARTED}\n".encode()
     time.sleep(after_s)
     process.send_signal(signal.SIGINT)
     try:
@@ -94,7 +94,7 @@ def interrupted(command: list[str], cwd: Path, after_s: float) -> tuple[int, str
     return process.returncode, output.decode()
 
 
-def test_a_block_that_is_interruptible_raises_and_the_blocks_around_do_not() -> None:
+def test_only_an_interruptible_block_raises_keyboard_interrupt() -> None:
     program = """
 import os, signal
 from streamlog.interrupts import exiting_at_once, interruptible
@@ -115,7 +115,7 @@ with exiting_at_once():
     assert (done.returncode, done.stdout) == (130, "raised\n")
 
 
-def test_a_handler_of_the_program_stays() -> None:
+def test_a_signal_handler_of_the_program_is_kept() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with exiting_at_once(), interruptible():

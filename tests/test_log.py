@@ -1,4 +1,4 @@
-"""Log: by URL, shared between processes, found again after a crash; and its files alone."""
+"""Log: opened by URL, shared between processes, reopened after a crash; and its files alone."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ asyncio.run(main())
 
 @contextmanager
 def holder(directory: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that has the log open; it closes it when its input ends."""
+    """Run another process that has the log open until its input ends."""
     command = [sys.executable, "-c", HOLDER, str(directory)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -57,7 +57,7 @@ def holder(directory: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 async def values(log: Log, partition: TopicPartition = T0) -> list[int]:
-    """Everything in a partition, as numbers."""
+    """Return all values of a partition, as numbers."""
     async with log.consumer(auto_offset_reset="earliest") as consumer:
         consumer.assign([partition])
         end = (await consumer.end_offsets([partition]))[partition]
@@ -70,7 +70,7 @@ async def values(log: Log, partition: TopicPartition = T0) -> list[int]:
 
 @asynccontextmanager
 async def producing(log: Log, acknowledged: list[int]) -> AsyncIterator[Producer]:
-    """Numbers are written in the background for as long as the block lasts."""
+    """Write numbers in the background until the block ends."""
     async with log.producer(linger_ms=0, request_timeout_ms=60_000) as producer:
         stop = asyncio.Event()
 
@@ -102,12 +102,12 @@ async def producing(log: Log, acknowledged: list[int]) -> AsyncIterator[Producer
         ("kafka://host:99999", "use host:port"),
     ],
 )
-def test_an_unknown_url_is_told_the_two_forms(url: str, complaint: str) -> None:
+def test_an_unknown_url_is_refused_with_the_valid_forms(url: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         Log.open(url)
 
 
-def test_a_broker_that_is_not_there_is_named_with_what_to_check() -> None:
+def test_an_unreachable_broker_is_named_with_a_remedy() -> None:
     async def main() -> None:
         with pytest.raises(ConnectionLost, match=r"127\.0\.0\.1:1 .*check that it is running"):
             async with Log.open("kafka://127.0.0.1:1"):
@@ -119,13 +119,13 @@ def test_a_broker_that_is_not_there_is_named_with_what_to_check() -> None:
     asyncio.run(main())
 
 
-def test_outside_of_its_block_it_is_not_open(tmp_path: Path) -> None:
+def test_a_log_is_unusable_outside_its_block(tmp_path: Path) -> None:
     log = Log.open(f"embedded:{tmp_path}")
     with pytest.raises(UsageError, match="not open"):
         log.producer()
 
 
-def test_the_first_serves_and_the_second_connects(tmp_path: Path) -> None:
+def test_the_first_process_serves_and_the_second_connects(tmp_path: Path) -> None:
     async def main() -> None:
         async with Log.open(f"embedded:{tmp_path}") as first:
             await first.admin().create_topics([NewTopic("t", 1)])
@@ -156,7 +156,7 @@ def test_a_log_that_does_not_listen_is_not_shared(
     asyncio.run(main())
 
 
-def test_attaching_waits_for_somebody_to_serve(tmp_path: Path) -> None:
+def test_attaching_waits_for_a_process_that_serves(tmp_path: Path) -> None:
     async def main() -> None:
         url = f"embedded:{tmp_path / 'data'}"
         with pytest.raises(
@@ -179,13 +179,15 @@ def test_attaching_waits_for_somebody_to_serve(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_stale_address_is_recognised_and_the_port_kept(tmp_path: Path) -> None:
+def test_a_stale_address_is_recognized_and_its_port_reused(tmp_path: Path) -> None:
     async def main() -> None:
         with holder(tmp_path) as process:
             address = LogDirectory.read_listener(str(tmp_path))
             process.send_signal(signal.SIGKILL)
             process.wait()
-        assert LogDirectory.read_listener(str(tmp_path)) == address, "the dead left it behind"
+        assert LogDirectory.read_listener(str(tmp_path)) == address, (
+            "the killed process left its address"
+        )
         async with Log.open(f"embedded:{tmp_path}") as log:
             assert log.is_embedded
             assert log.address == address
@@ -193,23 +195,23 @@ def test_a_stale_address_is_recognised_and_the_port_kept(tmp_path: Path) -> None
     asyncio.run(main())
 
 
-def test_an_address_left_behind_that_is_another_logs_now_is_refused(tmp_path: Path) -> None:
+def test_a_stale_address_that_another_log_uses_is_refused(tmp_path: Path) -> None:
     async def main() -> None:
-        gone, other = str(tmp_path / "gone"), str(tmp_path / "other")
-        async with Log.open(f"embedded:{gone}"):
+        old, other = str(tmp_path / "old"), str(tmp_path / "other")
+        async with Log.open(f"embedded:{old}"):
             pass
         async with Log.open(f"embedded:{other}") as log:
             assert log.address is not None
-            with closing(LogDirectory.open(gone)) as directory:
+            with closing(LogDirectory.open(old)) as directory:
                 directory.write_listener(*log.address)
                 with pytest.raises(ConnectionLost, match="another log answers"):
-                    async with Log.attach(f"embedded:{gone}", timeout_ms=0):
+                    async with Log.attach(f"embedded:{old}", timeout_ms=0):
                         pass
 
     asyncio.run(main())
 
 
-def test_another_process_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
+def test_another_process_serves_until_it_is_stopped(tmp_path: Path) -> None:
     async def main() -> None:
         with holder(tmp_path) as process:
             async with Log.open(f"embedded:{tmp_path}") as log:
@@ -226,7 +228,7 @@ def test_another_process_serves_until_it_is_told_to_stop(tmp_path: Path) -> None
     asyncio.run(main())
 
 
-def test_after_a_restart_on_another_port_a_producer_goes_on_without_duplicates(
+def test_a_producer_continues_without_duplicates_after_a_restart(
     tmp_path: Path,
 ) -> None:
     async def main() -> None:
@@ -254,7 +256,7 @@ def test_after_a_restart_on_another_port_a_producer_goes_on_without_duplicates(
     asyncio.run(main())
 
 
-def test_after_sigkill_every_acknowledged_record_is_there_once(tmp_path: Path) -> None:
+def test_every_acknowledged_record_survives_sigkill_once(tmp_path: Path) -> None:
     async def main() -> None:
         acknowledged: list[int] = []
         with ExitStack() as processes:
@@ -280,7 +282,7 @@ async def until_written(log: Log, count: int) -> None:
             end = (await consumer.end_offsets([T0]))[T0]
 
 
-def test_stored_files_are_read_without_and_beside_a_broker(tmp_path: Path) -> None:
+def test_stored_files_are_read_without_and_next_to_a_broker(tmp_path: Path) -> None:
     async def main() -> None:
         async with Log.open(f"embedded:{tmp_path}") as log:
             await log.admin().create_topics([NewTopic("t", 2)])
@@ -314,6 +316,6 @@ def test_stored_files_are_read_without_and_beside_a_broker(tmp_path: Path) -> No
     asyncio.run(main())
 
 
-def test_a_directory_without_a_log_is_no_stored_log(tmp_path: Path) -> None:
+def test_a_directory_without_a_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LogDirectoryLost):
         StoredLog(str(tmp_path))

@@ -1,4 +1,4 @@
-"""Settings in files, and secrets that are not in them."""
+"""Settings files, and the secrets that they refer to."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from streamlog.errors import ConfigError
 from streamlog.properties import read_properties
 
 
-def written(tmp_path: Path, text: str) -> str:
+def write_file(tmp_path: Path, text: str) -> str:
     path = tmp_path / "a.properties"
     path.write_text(text)
     return str(path)
 
 
-def test_a_name_and_a_value_a_line(tmp_path: Path) -> None:
+def test_each_line_has_a_name_and_a_value(tmp_path: Path) -> None:
     text = "# a remark\n! another\n\n a = b = c \nempty=\n"
-    assert read_properties(written(tmp_path, text)) == {"a": "b = c", "empty": ""}
+    assert read_properties(write_file(tmp_path, text)) == {"a": "b = c", "empty": ""}
 
 
-def test_secrets_are_kept_elsewhere(tmp_path: Path) -> None:
+def test_secrets_come_from_files_and_the_environment(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("s3cret\n")
-    path = written(tmp_path, f"a=${{env:A}}-${{file:{tmp_path}/secret}}\nb=$HOME\n")
+    path = write_file(tmp_path, f"a=${{env:A}}-${{file:{tmp_path}/secret}}\nb=$HOME\n")
     assert read_properties(path, environment={"A": "x"}) == {"a": "x-s3cret", "b": "$HOME"}
 
 
@@ -37,12 +37,12 @@ def test_secrets_are_kept_elsewhere(tmp_path: Path) -> None:
         ("a=${file:/no/such}", "a refers to the file /no/such, which can't be read: No such file"),
     ],
 )
-def test_what_can_not_be_read_is_told(tmp_path: Path, text: str, message: str) -> None:
+def test_a_malformed_properties_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        read_properties(written(tmp_path, text), environment={})
+        read_properties(write_file(tmp_path, text), environment={})
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_an_unreadable_properties_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="can't be read: No such file"):
         read_properties(str(tmp_path / "no"))
     (tmp_path / "binary").write_bytes(b"\xff\xfe")

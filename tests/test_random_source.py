@@ -3,7 +3,7 @@ from __future__ import annotations
 from streamlog.random_source import Chance
 
 
-def test_the_same_place_gives_the_same_numbers_and_another_one_others() -> None:
+def test_seed_and_position_determine_the_random_numbers() -> None:
     chance, again, other = Chance(b"a"), Chance(b"a"), Chance(b"b")
     drawn: dict[str, list[object]] = {}
     for name, each in (("chance", chance), ("again", again), ("other", other)):
@@ -17,7 +17,7 @@ def test_the_same_place_gives_the_same_numbers_and_another_one_others() -> None:
     assert chance.random.random() == drawn["chance"][0]
 
 
-def test_a_uuid_says_that_it_is_made_of_random_numbers() -> None:
+def test_a_uuid_has_version_4() -> None:
     chance = Chance(b"")
     chance.move(b"")
     assert chance.uuid().version == 4

@@ -1,4 +1,4 @@
-"""Record, Windowed, Late: frozen values of the public surface."""
+"""Record, Windowed, Late: frozen values of the public API."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ def record() -> Record[str, int]:
     return Record("ulm", 3, NOON, (("trace", b"7"),), "sales", 2, 41)
 
 
-def test_replace_changes_what_is_named_and_keeps_where_it_came_from() -> None:
+def test_replace_changes_the_named_fields_and_keeps_the_coordinates() -> None:
     later = NOON + timedelta(seconds=1)
     changed = record().replace(key=5, value="x", timestamp=later)
     assert changed == Record(5, "x", later, (("trace", b"7"),), "sales", 2, 41)
     assert record().replace() == record()
 
 
-def test_replace_takes_none_for_a_value() -> None:
+def test_replace_accepts_none() -> None:
     assert record().replace(value=None).value is None
     assert record().replace(value=None).key == "ulm"
     assert record().replace(key=None).key is None
 
 
-def test_a_record_made_in_the_program_has_no_coordinates() -> None:
-    made = Record("k", 1, NOON)
-    assert (made.headers, made.topic, made.partition, made.offset) == ((), "", -1, -1)
+def test_a_record_made_by_the_program_has_no_coordinates() -> None:
+    created = Record("k", 1, NOON)
+    assert (created.headers, created.topic, created.partition, created.offset) == ((), "", -1, -1)
 
 
 @pytest.mark.parametrize(

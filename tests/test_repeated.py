@@ -1,4 +1,4 @@
-"""The same line is logged when it comes first, then at most once a minute with a count."""
+"""A repeated log line is logged at first, and then at most once a minute with a count."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def line(at_s: float, text: str, *args: object, level: int = logging.WARNING) ->
     return record
 
 
-def told(lines: Repeated, record: logging.LogRecord) -> str | None:
+def log_line(lines: Repeated, record: logging.LogRecord) -> str | None:
     return record.getMessage() if lines.filter(record) else None
 
 
-def test_a_line_is_told_first_then_once_a_minute_with_a_count() -> None:
+def test_a_line_is_logged_at_first_and_then_once_a_minute_with_a_count() -> None:
     lines = Repeated()
-    found = [told(lines, line(at_s, "%s is full", "disk")) for at_s in range(150)]
+    found = [log_line(lines, line(at_s, "%s is full", "disk")) for at_s in range(150)]
     assert {n: text for n, text in enumerate(found) if text is not None} == {
         0: "disk is full",
         60: "disk is full (59 times more since the last line)",
@@ -30,36 +30,36 @@ def test_a_line_is_told_first_then_once_a_minute_with_a_count() -> None:
     }
 
 
-def test_what_comes_after_more_than_a_minute_has_no_count() -> None:
+def test_a_line_after_more_than_a_minute_has_no_count() -> None:
     lines = Repeated()
-    assert told(lines, line(0, "a")) == told(lines, line(INTERVAL_S, "a")) == "a"
+    assert log_line(lines, line(0, "a")) == log_line(lines, line(INTERVAL_S, "a")) == "a"
 
 
-def test_another_line_is_never_left_out() -> None:
+def test_a_different_line_is_never_suppressed() -> None:
     lines = Repeated()
-    assert told(lines, line(0, "%s", 1)) == "1"
-    assert told(lines, line(0, "%s", 2)) == "2"
-    assert told(lines, line(0, "%s", 1, level=logging.ERROR)) == "1"
+    assert log_line(lines, line(0, "%s", 1)) == "1"
+    assert log_line(lines, line(0, "%s", 2)) == "2"
+    assert log_line(lines, line(0, "%s", 1, level=logging.ERROR)) == "1"
     failed = line(0, "%s", 1)
     failed.exc_info = (ValueError, ValueError("another"), None)
-    assert told(lines, failed) == "1"
-    assert [told(lines, line(0, "i", level=logging.INFO)) for _ in range(3)] == ["i"] * 3
+    assert log_line(lines, failed) == "1"
+    assert [log_line(lines, line(0, "i", level=logging.INFO)) for _ in range(3)] == ["i"] * 3
 
 
-def test_a_clock_that_is_set_back_silences_nothing() -> None:
+def test_a_clock_that_is_set_back_suppresses_nothing() -> None:
     lines = Repeated()
-    assert told(lines, line(10_000, "a")) == told(lines, line(0, "a")) == "a"
+    assert log_line(lines, line(10_000, "a")) == log_line(lines, line(0, "a")) == "a"
 
 
-def test_it_remembers_so_many_lines() -> None:
+def test_the_number_of_remembered_lines_is_bounded() -> None:
     lines = Repeated()
     for number in range(LINES_MAX + 1):
-        assert told(lines, line(0, "%s", number))
-    assert told(lines, line(1, "0"))
-    assert told(lines, line(1, "%s", LINES_MAX)) is None
+        assert log_line(lines, line(0, "%s", number))
+    assert log_line(lines, line(1, "0"))
+    assert log_line(lines, line(1, "%s", LINES_MAX)) is None
 
 
-def test_a_failure_after_it_worked_again_is_new(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_after_a_recovery_is_logged_again(caplog: pytest.LogCaptureFixture) -> None:
     log = repeated.logger("streamlog.test_repeated")
     assert repeated.logger("streamlog.test_repeated") is log
     for _ in range(3):

@@ -1,8 +1,8 @@
-"""Every reader of committed records against the history that was written, and against the broker.
+"""Every reader of committed records, compared with the written history and with the broker.
 
-A history is random: transactions of several producers that interleave, are committed or aborted
-with and without records, also by a coordinator that fences the producer, cleanings, and reads that
-begin anywhere. What is committed follows from the history alone.
+A history is random: interleaved transactions of several producers, committed or aborted with and
+without records, also by a coordinator that fences the producer; compactions; and reads from any
+offset. The history alone determines the committed records.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.broker.storage.compaction.test_cleaning import (
 )
 from tests.broker.storage.log.test_transactions import committed, stable_offset
 
-TOPIC, PLACE = "rows", TopicPartition("rows", 0)
+TOPIC, PARTITION = "rows", TopicPartition("rows", 0)
 PRODUCERS = 3
 FETCH_BYTES = 500
 Rows = list[tuple[int, bytes]]
@@ -56,7 +56,7 @@ HISTORIES = st.lists(STEPS, max_size=10) | st.lists(STEPS, min_size=25, max_size
 
 @dataclass
 class History:
-    """A log and what was written to it."""
+    """A log and the records written to it."""
 
     log: PartitionLog
     wall_ms: int = 1_000
@@ -99,7 +99,7 @@ class History:
         return [(name, f"{first + number:040}") for number, name in enumerate(names)]
 
     def committed(self, start: int, end: int) -> Rows:
-        """What is committed of the records that are left."""
+        """Return the committed records that are left."""
         return [
             (record.offset, record.value or b"")
             for batch in read_batches(self.log, start)
@@ -109,42 +109,42 @@ class History:
         ]
 
     def decided_end(self, start: int) -> int:
-        """The first record from `start` on that is not decided."""
+        """Return the offset of the first undecided record from `start` on."""
         undecided = [offset for offsets in self.open.values() for offset in offsets]
         return min([self.log.log_end_offset, *(each for each in undecided if each >= start)])
 
 
 def by_client(log: PartitionLog, start: int) -> Rows:
-    """Our own client, which is given what a Fetch answers."""
+    """Read with our own client, from the answers to Fetch requests."""
     positions = SubscriptionState()
-    positions.assign([PLACE])
-    state = positions.state(PLACE)
+    positions.assign([PARTITION])
+    state = positions.state(PARTITION)
     state.move(start)
     rows: Rows = []
     limit = stable_offset(log)
     while data := log.read(state.fetch_offset, max_bytes=FETCH_BYTES, before_offset=limit):
-        told = log.aborted(state.fetch_offset, log.read_end_offset)
-        ranges = [AbortedRange(each.producer_id, each.first_offset) for each in told]
-        positions.put(PLACE, state.era, data, ranges)
+        entries = log.aborted(state.fetch_offset, log.read_end_offset)
+        ranges = [AbortedRange(each.producer_id, each.first_offset) for each in entries]
+        positions.put(PARTITION, state.era, data, ranges)
         for records in positions.take(None).values():
             rows += [(record.offset, record.value or b"") for record in records]
     return rows
 
 
 def by_index(log: PartitionLog, start: int) -> Rows:
-    """The indexes of aborted transactions, as the broker's own readers use them."""
+    """Read with the indexes of aborted transactions, like the broker's own readers."""
     limit = stable_offset(log)
     ranges = [each.range for each in log.aborted(start, limit)]
-    return shown(log, start, limit, AbortedBatches(ranges))
+    return read_rows(log, start, limit, AbortedBatches(ranges))
 
 
 def by_view(log: PartitionLog, start: int) -> Rows:
-    """A walk over the batches, as readers of the files do it."""
+    """Read by walking over the batches, like readers of the files."""
     view = read_committed_view(log, start, log.log_end_offset)
-    return shown(log, start, view.end_offset, AbortedBatches(view.aborted))
+    return read_rows(log, start, view.end_offset, AbortedBatches(view.aborted))
 
 
-def shown(log: PartitionLog, start: int, end: int, aborted: AbortedBatches) -> Rows:
+def read_rows(log: PartitionLog, start: int, end: int, aborted: AbortedBatches) -> Rows:
     found: Rows = []
     while start < end and (data := log.read(start, max_bytes=FETCH_BYTES)):
         for batch in split_batches(data):
@@ -160,7 +160,7 @@ def shown(log: PartitionLog, start: int, end: int, aborted: AbortedBatches) -> R
 
 @given(steps=HISTORIES, begins=st.lists(st.integers(0, 200), min_size=1, max_size=4))
 @settings(max_examples=300, deadline=None)
-def test_every_reader_sees_what_was_committed(
+def test_every_reader_sees_the_committed_records(
     steps: list[tuple[Any, ...]], begins: list[int]
 ) -> None:
     history = History(new_log(config=COMPACTED)).live(steps)
@@ -171,7 +171,7 @@ def test_every_reader_sees_what_was_committed(
         assert committed(log, start) == expected
         assert by_client(log, start) == expected
         assert by_index(log, start) == expected
-        # Files know a transaction that is open by its records; the broker stops in front of it.
+        # Readers of files know an open transaction by its records; the broker stops before it.
         assert by_view(log, start) == history.committed(start, history.decided_end(start))
         if start <= stable:
             assert by_view(log, start)[: len(expected)] == expected
@@ -179,7 +179,7 @@ def test_every_reader_sees_what_was_committed(
 
 @given(steps=HISTORIES, begin=st.integers(0, 200), length=st.integers(1, 200))
 @settings(max_examples=100, deadline=None)
-def test_a_part_is_seen_as_it_is_in_the_whole(
+def test_a_partial_read_equals_that_part_of_the_whole(
     steps: list[tuple[Any, ...]], begin: int, length: int
 ) -> None:
     history = History(new_log(config=COMPACTED)).live(steps)
@@ -188,14 +188,14 @@ def test_a_part_is_seen_as_it_is_in_the_whole(
     end = min(start + length, log.log_end_offset)
     view = read_committed_view(log, start, end)
     assert view.end_offset == min(end, max(history.decided_end(start), start))
-    seen = shown(log, start, view.end_offset, AbortedBatches(view.aborted))
+    seen = read_rows(log, start, view.end_offset, AbortedBatches(view.aborted))
     assert seen == history.committed(start, view.end_offset)
 
 
 def by_history(path: str, start: int, end: int) -> Rows:
     reader = StoredReader(path)
     try:
-        found = reader.read(PLACE, start, end)
+        found = reader.read(PARTITION, start, end)
         return [(r.offset, r.value or b"") for records, *_ in found for r in records]
     finally:
         reader.close()
@@ -224,7 +224,7 @@ def by_spark(path: str, start: int, end: int) -> Rows:
 @pytest.mark.parametrize("read", [by_history, by_spark])
 @given(steps=HISTORIES, begin=st.integers(0, 200))
 @settings(max_examples=50, deadline=None)
-def test_readers_of_the_files_beside_a_live_broker(
+def test_readers_of_the_files_agree_next_to_a_live_broker(
     read: Callable[[str, int, int], Rows], steps: list[tuple[Any, ...]], begin: int
 ) -> None:
     with tempfile.TemporaryDirectory() as path:

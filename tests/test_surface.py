@@ -1,4 +1,4 @@
-"""The public names, pinned: adding one is a decision, losing one breaks programs."""
+"""The public names, pinned: adding one is a decision, and losing one breaks programs."""
 
 from __future__ import annotations
 
@@ -121,20 +121,20 @@ ADMIN = [
 ]  # fmt: skip
 
 
-def test_the_names_of_the_package() -> None:
+def test_the_package_exports_the_pinned_names() -> None:
     assert sorted(streamlog.__all__) == NAMES
     assert all(hasattr(streamlog, name) for name in NAMES)
 
 
 @pytest.mark.parametrize("kind", METHODS, ids=lambda kind: kind.__name__)
-def test_the_methods_of_a_class(kind: type) -> None:
+def test_a_class_has_the_pinned_methods(kind: type) -> None:
     public = sorted(name for name in dir(kind) if not name.startswith("_"))
     assert public == METHODS[kind]
     for name in public:
         assert inspect.getdoc(getattr(kind, name)), f"{kind.__name__}.{name} has no docstring"
 
 
-def test_the_calls_of_an_admin() -> None:
+def test_an_admin_has_the_pinned_methods() -> None:
     assert sorted(name for name in dir(Admin) if not name.startswith("_")) == ADMIN
     for name in ADMIN:
         assert inspect.getdoc(getattr(Admin, name)), f"Admin.{name} has no docstring"

@@ -14,17 +14,17 @@ from tools.modules import Module
 
 ROOT = Path(__file__).parent.parent
 CODE_LINES_MAX = 700
-"""Of a file, without imports."""
+"""The limit for a file, without imports."""
 FUNCTION_LINES_MAX = 50
 NESTING_MAX = 3
 POSITIONAL_MAX = 5
 TABLES = ROOT / "streamlog/protocol/messages"
-"""Tables of the wire protocol: one declaration a field, split by Kafka's own areas."""
+"""Tables of the wire protocol: one declaration per field, split by Kafka's own areas."""
 VAGUE = {"utils", "util", "helpers", "common", "misc", "manager", "base"}
 COMPOUND = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.With, ast.AsyncWith, ast.Match)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Rule = Callable[[Module, shape.Lines], Iterator[str]]
-"""What a module does against a rule, a line each."""
+"""Yields the violations of a rule in a module, one line each."""
 
 
 def name(path: Path) -> str:
@@ -49,7 +49,7 @@ def nesting(body: list[ast.stmt], level: int = 0) -> int:
             continue
         inner = level + isinstance(statement, COMPOUND)
         blocks = [getattr(statement, field, []) for field in ("body", "orelse", "finalbody")]
-        # `elif` is an If inside orelse: it reads as one level.
+        # An `elif` is an If in orelse, but reads as one level.
         match statement:
             case ast.If(orelse=[ast.If()]):
                 deepest = max(deepest, nesting(statement.orelse, level))
@@ -121,7 +121,7 @@ RULES: list[Rule] = [
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_in_every_module(rule: Rule, tree: shape.Tree) -> None:
+def test_every_module_follows_the_rule(rule: Rule, tree: shape.Tree) -> None:
     problems = [
         f"{name(module.path)}: {problem}"
         for module in tree.modules.values()
@@ -145,7 +145,7 @@ def test_every_path_in_the_documents_exists() -> None:
 
 @pytest.mark.parametrize("figure", shape.FIGURES)
 def test_the_tree_is_in_shape(figure: str, tree: shape.Tree) -> None:
-    """`make shape` prints all figures, and `python -m tools.shape -v FIGURE` what counts."""
+    """`make shape` prints all figures; `python -m tools.shape -v FIGURE` lists what counts."""
     found = shape.FIGURES[figure].measure(tree)
     value, bar = shape.rated(found), shape.BARS[figure]
     assert shape.FIGURES[figure].reaches(value, bar), f"{value}, the bar is at {bar}: {found}"

@@ -1,1 +1,1 @@
-"""Hostile clients against a broker of our own, on the loopback, bounded in number and time."""
+"""Hostile clients against our own broker, on the loopback, bounded in number and time."""

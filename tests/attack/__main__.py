@@ -13,7 +13,7 @@ from tests.attack.attacks import ATTACKS
 
 
 def main() -> int:
-    """Run what is asked for; 1 if anything did not hold."""
+    """Run the chosen attacks; return 1 if any expectation failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("attacks", nargs="*", choices=[[], *ATTACKS], default=[])
     parser.add_argument("--size", type=int, default=3, help="how many times the tests' size")

@@ -1,6 +1,6 @@
-"""Attacks: each makes a bounded number of hostile requests, and says what has held.
+"""Attacks: each sends a bounded number of hostile requests and reports which expectations held.
 
-A size of 1 is for a test of a few seconds; `make attack` runs larger ones.
+A size of 1 suits a test of a few seconds; `make attack` runs larger ones.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from streamlog.protocol.messages.topics_and_configs import (
 )
 from streamlog.protocol.scram import ScramClient, ScramMechanism
 from streamlog.records.batch import encode_batch
-from tests.attack.target import Target, Witness, asked, frame_of, received
+from tests.attack.target import Target, Witness, ask, frame_of, received
 from tests.broker.node import produce_request
 
 WORST_MS = 5_000
-"""Another client is answered within this, whatever an attacker does on a busy machine."""
+"""Another client gets its answers within this time, whatever an attacker does on a busy machine."""
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x1b[31m\r\x9b6n\u202e\n2026-11-26 00:00:00,000 ERROR   forged"
-"""Sets a terminal's title, clears it, colors it, asks for a report, and forges a line of a log."""
+"""Sets a terminal's title, clears it, colors it, requests a report, and forges a log line."""
 CONTROLS = [chr(code) for code in (*range(9), *range(11, 32), *range(127, 160), 0x202E)]
 NAMES = ("", ".", "..", "a/b", "../../etc/passwd", "x" * 250, "a\0b", "a\nb", HOSTILE, "\u00fc")
 INTERNAL = ("__consumer_offsets", "__transaction_state")
@@ -65,31 +65,31 @@ SASL = {
 
 @dataclass
 class Finding:
-    """What has come of an attack."""
+    """The result of an attack."""
 
     attack: str
     facts: dict[str, object] = field(default_factory=dict)
     broken: list[str] = field(default_factory=list)
-    """What did not hold."""
+    """The expectations that failed."""
 
     def hold(self, what: str, holds: bool) -> None:
-        """Note whether something holds."""
+        """Note whether an expectation holds."""
         if not holds:
             self.broken.append(what)
 
     def log_is_sound(self, target: Target) -> None:
-        """One record is one line of the log, and none of them changes a terminal."""
+        """Each log record is one line of the log, and none of them changes a terminal."""
         strays = target.stray_lines()
-        self.hold(f"every line of the log is one of its own: {strays[:1]}", not strays)
+        self.hold(f"every log line begins like one: {strays[:1]}", not strays)
         escapes = [each for each in CONTROLS if each in target.log()]
         self.hold(f"the log has no control characters: {escapes}", not escapes)
 
     def served(self, witness: Witness) -> None:
-        """Others were served meanwhile, and the broker lives."""
+        """Other clients were served during the attack, and the broker survives."""
         self.facts |= witness.facts
         self.hold("the broker lives", witness.outlived)
         self.hold("another client keeps its connection", witness.lost == 0)
-        self.hold("another client is asked and answered", len(witness.latencies_s) > 0)
+        self.hold("another client gets answers", len(witness.latencies_s) > 0)
         self.hold(
             f"another client is answered within {WORST_MS} ms",
             max(witness.latencies_s, default=99.0) * 1000 <= WORST_MS,
@@ -97,27 +97,29 @@ class Finding:
 
 
 def descriptors(directory: Path, size: int) -> Finding:
-    """More idle connections than the broker has descriptors, and more partitions."""
+    """Open more idle connections than the broker has descriptors, and create more partitions."""
     found = Finding("descriptors")
     limit = 256 * size
     with Target(directory, open_files=limit) as target, Witness(target) as witness:
-        time.sleep(0.2)  # The witness has to be known before others come.
+        time.sleep(0.2)  # The witness has to connect before the others.
         with many(target, limit + 100):
             with closing(waited(target)) as client:
-                places = [(f"t-{number // 32}", number % 32) for number in range(limit)]
-                for topic in dict.fromkeys(name for name, _ in places):
+                topic_partitions = [(f"t-{number // 32}", number % 32) for number in range(limit)]
+                for topic in dict.fromkeys(name for name, _ in topic_partitions):
                     found.hold("a topic is created", create(client, topic, 32) == ErrorCode.NONE)
-                written = Counter(produced(client, *place) for place in places)
+                outcomes = Counter(
+                    produced(client, *topic_partition) for topic_partition in topic_partitions
+                )
             found.facts["partitions"] = limit
-            found.facts["produced"] = {code.name: count for code, count in written.items()}
-            found.hold("every partition takes records", set(written) == {ErrorCode.NONE})
-    found.hold("refusals are told at most every 10 s", target.log().count("refused a conn") <= 5)
+            found.facts["produced"] = {code.name: count for code, count in outcomes.items()}
+            found.hold("every partition accepts records", set(outcomes) == {ErrorCode.NONE})
+    found.hold("refusals are logged at most every 10 s", target.log().count("refused a conn") <= 5)
     found.served(witness)
     return found
 
 
 def half_open(directory: Path, size: int) -> Finding:
-    """Connections that send nothing, one after the other, beyond `max.connections`."""
+    """Open connections beyond `max.connections` that send nothing."""
     found = Finding("half-open connections")
     settings = {"max.connections": "50"}
     with Target(directory, settings=settings) as target, Witness(target) as witness:
@@ -130,7 +132,7 @@ def half_open(directory: Path, size: int) -> Finding:
 
 
 def slowloris(directory: Path, size: int) -> Finding:
-    """Requests that are announced as large and come byte by byte."""
+    """Announce large requests, and send them byte by byte."""
     found = Finding("slowloris")
     with Target(directory) as target, Witness(target) as witness:
         time.sleep(0.2)
@@ -149,7 +151,7 @@ def slowloris(directory: Path, size: int) -> Finding:
 
 
 def garbage_frames(directory: Path, size: int) -> Finding:
-    """Bytes that are no request, with sizes that are right, wrong, negative and huge."""
+    """Send bytes that are no request, with sizes that are right, wrong, negative and huge."""
     found, chance = Finding("garbage frames"), random.Random(36)
     with Target(directory) as target, Witness(target) as witness:
         for number in range(200 * size):
@@ -163,7 +165,7 @@ def garbage_frames(directory: Path, size: int) -> Finding:
 
 
 def garbage(chance: random.Random, number: int) -> bytes:
-    """Some bytes that are no request."""
+    """Return bytes that are no request."""
     sound = frame_of(ApiVersionsRequest())
     match number % 5:
         case 0:
@@ -184,7 +186,7 @@ def garbage(chance: random.Random, number: int) -> bytes:
 
 
 def garbage_batches(directory: Path, size: int) -> Finding:
-    """Batches with broken headers, wrong counts, broken records, and compression bombs."""
+    """Send batches with broken headers, wrong counts, broken records, and compression bombs."""
     found, chance = Finding("garbage batches and bombs"), random.Random(36)
     codes: Counter[str] = Counter()
     with Target(directory) as target, Witness(target) as witness:
@@ -197,14 +199,14 @@ def garbage_batches(directory: Path, size: int) -> Finding:
                 except ConnectionError:
                     codes["hung up"] += 1
         with closing(waited(target)) as client:
-            found.hold("a sound batch is taken", produced(client, "t", 0) == ErrorCode.NONE)
+            found.hold("a valid batch is accepted", produced(client, "t", 0) == ErrorCode.NONE)
     found.facts["answers"] = dict(codes)
     found.served(witness)
     return found
 
 
 def batches(chance: random.Random, size: int) -> Iterator[bytes]:
-    """Batches that no client of good will sends."""
+    """Yield batches that no well-behaved client sends."""
     sound = encode_batch([(1, b"k", b"v" * 50, ()) for _ in range(20)])
     for _ in range(60 * size):
         broken = bytearray(sound)
@@ -218,7 +220,7 @@ def batches(chance: random.Random, size: int) -> Iterator[bytes]:
 
 
 def sealed(records: bytes, tail: bytes, *, count: int, attributes: int = 0) -> bytes:
-    """A batch whose checksum is right, whatever is in it."""
+    """Return a batch with a valid checksum, whatever its content."""
     signed = struct.pack(">hiqqqhi", attributes, max(count - 1, 0), 1, 1, -1, -1, -1)
     signed += struct.pack(">i", count) + records + tail
     head = struct.pack(">ib", -1, 2) + struct.pack(">I", crc32c(signed))
@@ -226,7 +228,7 @@ def sealed(records: bytes, tail: bytes, *, count: int, attributes: int = 0) -> b
 
 
 def bad_names(directory: Path, size: int) -> Finding:
-    """Topics, groups and client ids with names that are paths, lines of a log, or no names."""
+    """Use names of topics, groups and clients that are paths, log lines, or invalid."""
     found = Finding("bad names")
     answers: dict[str, str] = {}
     with Target(directory) as target, Witness(target) as witness:
@@ -248,7 +250,7 @@ def bad_names(directory: Path, size: int) -> Finding:
 
 
 def internal_topics(directory: Path, size: int) -> Finding:
-    """Records for, and deletions of, the topics in which the broker keeps its state."""
+    """Produce to, and delete, the topics in which the broker keeps its state."""
     found = Finding("internal topics")
     answers: dict[str, set[str]] = {}
     with (
@@ -257,14 +259,14 @@ def internal_topics(directory: Path, size: int) -> Finding:
         closing(waited(target)) as client,
     ):
         for key_type in (0, 1):
-            asked(client, FindCoordinatorRequest(key_type=key_type, coordinator_keys=["k"]))
+            ask(client, FindCoordinatorRequest(key_type=key_type, coordinator_keys=["k"]))
         for index in range(4 * size):
             for topic in INTERNAL:
-                written = produced(client, topic, index % 4).name
-                answers.setdefault(topic, set()).add(written)
+                outcomes = produced(client, topic, index % 4).name
+                answers.setdefault(topic, set()).add(outcomes)
         for topic in INTERNAL:
             request = DeleteTopicsRequest(topics=[DeleteTopicState(name=topic)])
-            response = asked(client, request)
+            response = ask(client, request)
             assert isinstance(response, DeleteTopicsResponse)
             answers[topic].add(ErrorCode(response.responses[0].error_code).name)
         log_of_controllers = create(client, "__cluster_metadata", 1)
@@ -280,7 +282,7 @@ def internal_topics(directory: Path, size: int) -> Finding:
 
 
 def hostile_terminals(directory: Path, size: int) -> Finding:
-    """Records whose keys, values and headers are sequences for terminals, shown by the commands."""
+    """Produce records with terminal control sequences in keys, values, headers, and show them."""
     found, raw = Finding("hostile terminals"), HOSTILE.encode()
     with Target(directory) as target, Witness(target) as witness:
         with closing(waited(target)) as client:
@@ -295,28 +297,28 @@ def hostile_terminals(directory: Path, size: int) -> Finding:
             ["groups", "list"],
         ]
         for command in commands[: 2 * size]:
-            text = shown(target, command)
+            text = output_of(target, command)
             escapes = [each for each in CONTROLS if each in text]
             found.hold(f"{command[:2]} shows no control characters: {escapes}", not escapes)
     found.served(witness)
     return found
 
 
-def shown(target: Target, command: list[str]) -> str:
-    """What a command of ours prints."""
+def output_of(target: Target, command: list[str]) -> str:
+    """Return the output of a streamlog command."""
     process = subprocess.Popen(
         [sys.executable, "-m", "streamlog", *command, "--log", f"kafka://{target.address}"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
     assert process.stdout is not None
-    first = process.stdout.readline()  # `consume` goes on until it is stopped.
+    first = process.stdout.readline()  # `consume` runs until it is stopped.
     process.send_signal(signal.SIGINT)
     return (first + process.communicate(timeout=60)[0]).decode(errors="replace")
 
 
 def scram_timing(directory: Path, size: int) -> Finding:
-    """Users that exist and users that do not: the same answers, and after the same time."""
+    """Log in as existing and missing users: equal answers, after equal times."""
     found = Finding("SCRAM timing")
     times: dict[str, list[float]] = {"admin": [], "nobody": []}
     salts: dict[str, set[bytes]] = {"admin": set(), "nobody": set()}
@@ -324,7 +326,7 @@ def scram_timing(directory: Path, size: int) -> Finding:
         for _ in range(60 * size):
             for user, took in times.items():
                 with closing(target.connect()) as client:
-                    asked(client, SaslHandshakeRequest(mechanism="SCRAM-SHA-256"))
+                    ask(client, SaslHandshakeRequest(mechanism="SCRAM-SHA-256"))
                     mine = ScramClient(ScramMechanism.SCRAM_SHA_256, user, "wrong", nonce="n")
                     began_s = time.perf_counter()
                     first = exchanged(client, mine.first())
@@ -335,24 +337,29 @@ def scram_timing(directory: Path, size: int) -> Finding:
         found.hold("the broker lives", target.is_alive)
     medians = {user: statistics.median(took) * 1000 for user, took in times.items()}
     found.facts["median_ms"] = {user: round(each, 3) for user, each in medians.items()}
-    found.hold("a user has one salt, made up or not", {len(each) for each in salts.values()} == {1})
+    found.hold(
+        "a user name has one salt, real or invented", {len(each) for each in salts.values()} == {1}
+    )
     iterations = {each.rpartition(b"i=")[2] for some in salts.values() for each in some}
-    found.hold("iterations do not tell who exists", len(iterations) == 1)
+    found.hold("iterations do not reveal which users exist", len(iterations) == 1)
     spread_ms = statistics.quantiles(times["admin"], n=4)[2] * 1000 - medians["admin"]
     apart_ms = abs(medians["admin"] - medians["nobody"])
-    found.hold(f"times do not tell: {apart_ms:.3f} ms", apart_ms <= max(spread_ms * 2, 0.5))
+    found.hold(
+        f"times do not reveal which users exist: {apart_ms:.3f} ms",
+        apart_ms <= max(spread_ms * 2, 0.5),
+    )
     return found
 
 
 def exchanged(client: socket.socket, data: bytes) -> SaslAuthenticateResponse:
-    """One step of the mechanism."""
-    response = asked(client, SaslAuthenticateRequest(auth_bytes=data))
+    """Exchange one step of the mechanism."""
+    response = ask(client, SaslAuthenticateRequest(auth_bytes=data))
     assert isinstance(response, SaslAuthenticateResponse)
     return response
 
 
 def memory_before_login(directory: Path, size: int) -> Finding:
-    """Requests that are almost as large as they may be, of clients that never say who they are."""
+    """Send requests of nearly the largest size from clients that never authenticate."""
     found, count, part = Finding("memory before login"), 100 * size, 400_000
     with Target(directory, settings=SASL) as target, Witness(target) as witness:
         time.sleep(0.2)
@@ -365,15 +372,15 @@ def memory_before_login(directory: Path, size: int) -> Finding:
             time.sleep(1)
             grown = target.memory_bytes() - before
     found.facts |= {"sent_mib": count * part >> 20, "held_mib": round(grown / 2**20, 1)}
-    found.hold("all of them together hold little", grown < (24 << 20) + count * 160_000)
-    # A stranger of good will is asked to prove who it is, and answered, however many others wait.
+    found.hold("all connections together hold little memory", grown < (24 << 20) + count * 160_000)
+    # A well-behaved client can begin to authenticate, however many others wait.
     found.served(witness)
     return found
 
 
 @contextmanager
 def many(target: Target, count: int) -> Iterator[list[socket.socket]]:
-    """Connections that say nothing."""
+    """Open connections that send nothing."""
     connections: list[socket.socket] = []
     try:
         for _ in range(count):
@@ -386,30 +393,30 @@ def many(target: Target, count: int) -> Iterator[list[socket.socket]]:
 
 
 def waited(target: Target) -> socket.socket:
-    """A connection that is served, as a client gets it that tries again."""
+    """Return a connection that is served, as a client gets it that retries."""
     end_s = time.monotonic() + 20
     while time.monotonic() < end_s:
         client = target.connect()
         try:
-            asked(client, ApiVersionsRequest())
+            ask(client, ApiVersionsRequest())
         except OSError:
             client.close()
             time.sleep(0.05)
         else:
             return client
-    raise AssertionError("the broker serves nobody any more")
+    raise AssertionError("the broker serves no connection any more")
 
 
 def create(client: socket.socket, name: str, partitions: int) -> ErrorCode:
-    """What becomes of a topic."""
+    """Create a topic, and return the error code."""
     topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
-    response = asked(client, CreateTopicsRequest(topics=[topic], timeout_ms=20_000))
+    response = ask(client, CreateTopicsRequest(topics=[topic], timeout_ms=20_000))
     assert isinstance(response, CreateTopicsResponse)
     return ErrorCode(response.topics[0].error_code)
 
 
 def produced(client: socket.socket, topic: str, index: int, data: bytes = b"") -> ErrorCode:
-    """What becomes of a batch. Raises ConnectionError if the broker hangs up."""
+    """Produce a batch, and return the error code. Raises ConnectionError if the broker hangs up."""
     request = produce_request(data or encode_batch([(1, b"k", b"v", ())]), index=index, topic=topic)
     api = api_of(type(request))
     client.sendall(b"".join(encode_request(api, PRODUCE_BY_NAME, 0, "attacker", request)))
@@ -420,7 +427,7 @@ def produced(client: socket.socket, topic: str, index: int, data: bytes = b"") -
 
 
 PRODUCE_BY_NAME = 9
-"""A version of Produce in which topics go by name."""
+"""A version of Produce that identifies topics by name."""
 
 ATTACKS: dict[str, Callable[[Path, int], Finding]] = {
     "descriptors": descriptors,

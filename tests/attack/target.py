@@ -1,4 +1,4 @@
-"""Target: a broker in a process of its own, and a client that it must serve whatever happens."""
+"""Target: a broker in its own process, and a client that it must always serve."""
 
 from __future__ import annotations
 
@@ -77,51 +77,51 @@ class Target:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process lives."""
+        """Whether the process runs."""
         return self._process.poll() is None
 
     @property
     def address(self) -> str:
-        """For clients."""
+        """The bootstrap address for clients."""
         return f"127.0.0.1:{self.port}"
 
     def log(self) -> str:
-        """What it has logged."""
+        """Return the whole log of the broker."""
         return self.log_path.read_text(errors="replace")
 
     def stray_lines(self) -> list[str]:
-        """Lines of the log that do not begin as a line of a log does."""
+        """Return the lines of the log that do not begin like log lines."""
         return [line for line in self.log().split("\n") if line and not LOG_LINE.match(line)]
 
     def memory_bytes(self) -> int:
-        """Its resident memory."""
+        """Return its resident memory."""
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         found = re.search(r"VmRSS:\s+(\d+) kB", status)
         return int(found[1]) * 1024 if found else 0
 
     def cpu_s(self) -> float:
-        """Processor time since its start."""
+        """Return its processor time since the start."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
     def connect(self) -> socket.socket:
-        """One connection."""
+        """Open a connection."""
         return socket.create_connection(("127.0.0.1", self.port), PATIENCE_S)
 
 
 def newest(api: Api) -> int:
-    """The newest version of it."""
+    """Return the newest version of an API."""
     return api.max_version
 
 
 def frame_of(request: Message, number: int = 0, *, client: str = "attacker") -> bytes:
-    """A request in its newest version."""
+    """Encode a request in its newest version."""
     api = api_of(type(request))
     return b"".join(encode_request(api, newest(api), number, client, request))
 
 
-def asked(connection: socket.socket, request: Message) -> Message:
-    """The answer to a request."""
+def ask(connection: socket.socket, request: Message) -> Message:
+    """Send a request, and return the response."""
     connection.sendall(frame_of(request))
     (size,) = struct.unpack(">i", received(connection, 4))
     api = api_of(type(request))
@@ -129,7 +129,7 @@ def asked(connection: socket.socket, request: Message) -> Message:
 
 
 def received(connection: socket.socket, size: int) -> bytes:
-    """So many bytes. Raises ConnectionError if the other side hangs up."""
+    """Receive `size` bytes. Raises ConnectionError if the other side hangs up."""
     data = b""
     while len(data) < size:
         more = connection.recv(size - len(data))
@@ -140,14 +140,14 @@ def received(connection: socket.socket, size: int) -> bytes:
 
 
 class Witness:
-    """Another client, which asks for ApiVersions all the time while an attack runs."""
+    """Another client, which sends ApiVersions continually while an attack runs."""
 
     def __init__(self, target: Target) -> None:
         self.latencies_s: list[float] = []
         self.lost = 0
-        """Connections that were taken from it."""
+        """The number of its connections that were closed."""
         self.outlived = False
-        """Whether the broker has lived through the attack."""
+        """Whether the broker survived the attack."""
         self._target = target
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -184,7 +184,7 @@ class Witness:
                 if connection is None:
                     connection = self._target.connect()
                 began_s = time.monotonic()
-                asked(connection, ApiVersionsRequest())
+                ask(connection, ApiVersionsRequest())
                 self.latencies_s.append(time.monotonic() - began_s)
             except OSError:
                 self.lost += 1

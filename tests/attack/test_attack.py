@@ -10,6 +10,6 @@ from tests.attack.attacks import ATTACKS
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_others_are_served_while_it_runs(name: str, tmp_path: Path) -> None:
+def test_an_attack_does_not_keep_others_from_being_served(name: str, tmp_path: Path) -> None:
     finding = ATTACKS[name](tmp_path, 1)
     assert not finding.broken, finding.facts

@@ -1,4 +1,4 @@
-"""The hot modules twice: compiled, and from their sources."""
+"""The hot modules twice: compiled, and interpreted from their sources."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def interpreted(name: str) -> ModuleType:
 
 
 def interpreted_all() -> dict[str, ModuleType]:
-    """The hot modules from their sources; one that imports another gets that one's source too."""
+    """Load the hot modules from source; imports among them get the sources, too."""
     found: dict[str, ModuleType] = {}
     with pytest.MonkeyPatch.context() as patch:
         for name in HOT_MODULES:

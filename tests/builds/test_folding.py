@@ -1,4 +1,4 @@
-"""The fold under windows, interpreted beside compiled: same records, same rows, same stops."""
+"""The fold under windows, interpreted and compiled: equal records, rows and stops."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def interpreted_all() -> list[ModuleType]:
-    """From their sources; the second gets the first one's source too."""
+    """Load the modules from source; the second imports the first one's source."""
     found: list[ModuleType] = []
     with pytest.MonkeyPatch.context() as patch:
         for name in HOT:
@@ -70,18 +70,18 @@ def same(act: Callable[[Builds], Any]) -> object:
 
 
 def columns(module: ModuleType) -> Any:
-    made = [
+    some_columns = [
         module.Column("count", None),
         module.Column("sum", "n"),
         module.Column("min", "n"),
         module.Column("max", lambda value: value.n),
         module.Column("mean", "n"),
     ]
-    return module.Columns(made, lambda *results: results, None)
+    return module.Columns(some_columns, lambda *results: results, None)
 
 
 @given(st.lists(numbers | st.just("text"), max_size=6))
-def test_columns_fold_alike(values: list[Any]) -> None:
+def test_columns_fold_equally_in_both_builds(values: list[Any]) -> None:
     def act(builds: Builds) -> object:
         folded = columns(builds[0])
         state = folded.initial()
@@ -92,7 +92,7 @@ def test_columns_fold_alike(values: list[Any]) -> None:
     same(act)
 
 
-def test_a_row_by_name_is_the_same_in_both() -> None:
+def test_a_row_with_named_columns_is_equal_in_both_builds() -> None:
     def act(builds: Builds) -> object:
         count = builds[0].Column("count", None)
         return builds[0].Columns([count], dict, ["n"]).result([3])
@@ -100,7 +100,7 @@ def test_a_row_by_name_is_the_same_in_both() -> None:
     assert same(act) == {"n": 3}
 
 
-def taken(
+def run_fold(
     builds: Builds,
     batch: list[Any],
     *,
@@ -111,9 +111,9 @@ def taken(
     atomic: bool = False,
     spans: bool = False,
 ) -> object:
-    """Run to the end, whatever it stops for; all that can be seen from outside."""
+    """Run to the end despite all stops, and return everything that is visible from outside."""
     folding, fold_module = builds
-    made = columns(folding)
+    some_columns = columns(folding)
 
     def open_window(start_ms: int, end_ms: int) -> Any:
         window = fold_module.Window(start_ms, end_ms, is_whole=end_ms % 3 != 0)
@@ -121,13 +121,13 @@ def taken(
         return window
 
     def load_row(window: Any, raw: bytes) -> Any:
-        row = window.rows[raw] = folding.Row(made.initial() if built_in else 100, 7)
+        row = window.rows[raw] = folding.Row(some_columns.initial() if built_in else 100, 7)
         return row
 
     fold = fold_module.WindowFold(
-        made.add if built_in else lambda state, value: state + value.n,
-        made.result if built_in else lambda state: state,
-        made.initial if built_in else int,
+        some_columns.add if built_in else lambda state, value: state + value.n,
+        some_columns.result if built_in else lambda state: state,
+        some_columns.initial if built_in else int,
         open_window=open_window,
         load_row=load_row,
         size_ms=10,
@@ -172,7 +172,7 @@ def taken(
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**40), numbers), max_size=5))
-def test_rows_are_written_down_alike(states: list[tuple[int, Any]]) -> None:
+def test_rows_are_serialized_equally_in_both_builds(states: list[tuple[int, Any]]) -> None:
     def act(builds: Builds) -> object:
         rows = [builds[0].Row(state, timestamp_ms) for timestamp_ms, state in states]
         return builds[0].written(rows, lambda state: b"%r" % (state,))
@@ -182,7 +182,9 @@ def test_rows_are_written_down_alike(states: list[tuple[int, Any]]) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**40), numbers, st.booleans()), max_size=5))
-def test_dirty_rows_are_written_down_alike(states: list[tuple[int, Any, bool]]) -> None:
+def test_dirty_rows_are_serialized_equally_in_both_builds(
+    states: list[tuple[int, Any, bool]],
+) -> None:
     def act(builds: Builds) -> object:
         rows: dict[bytes, Any] = {}
         for at, (timestamp_ms, state, is_dirty) in enumerate(states):
@@ -199,21 +201,21 @@ def test_dirty_rows_are_written_down_alike(states: list[tuple[int, Any, bool]]) 
 @given(records, st.booleans(), st.booleans(), st.integers(0, 60))
 @example([(b"a", 1, 2**63 - 1, 2**63 - 1, "x")], True, True, 0)
 @example([(b"a", 1, -1, 0, "x")], True, True, 0)
-def test_records_fall_into_windows_alike(
+def test_records_fall_into_equal_windows_in_both_builds(
     batch: list[Any], built_in: bool, on_update: bool, gate: int
 ) -> None:
-    same(lambda builds: taken(builds, batch, built_in=built_in, on_update=on_update, gate=gate))
+    same(lambda builds: run_fold(builds, batch, built_in=built_in, on_update=on_update, gate=gate))
 
 
 @given(records, st.booleans(), st.booleans(), st.integers(0, 60), st.integers(1, 10))
 @example([(b"a", 1, 2**63 - 1, 2**63 - 1, "x")], True, True, 0, 3)
 @example([(b"a", 1, -1, 0, "x")], True, True, 0, 3)
-def test_records_fall_into_windows_that_overlap_alike(
+def test_records_fall_into_equal_hopping_windows_in_both_builds(
     batch: list[Any], built_in: bool, on_update: bool, gate: int, step: int
 ) -> None:
     def act(builds: Builds) -> object:
         atomic = not built_in and on_update
-        return taken(
+        return run_fold(
             builds,
             batch,
             built_in=built_in,
@@ -227,7 +229,11 @@ def test_records_fall_into_windows_that_overlap_alike(
 
 
 @given(records, st.booleans())
-def test_records_fall_into_windows_of_a_calendar_alike(batch: list[Any], on_update: bool) -> None:
+def test_records_fall_into_equal_calendar_windows_in_both_builds(
+    batch: list[Any], on_update: bool
+) -> None:
     same(
-        lambda builds: taken(builds, batch, built_in=True, on_update=on_update, gate=9, spans=True)
+        lambda builds: run_fold(
+            builds, batch, built_in=True, on_update=on_update, gate=9, spans=True
+        )
     )

@@ -1,4 +1,4 @@
-"""What `streamlog doctor` calls hot is what `setup.py` compiles."""
+"""The modules that `streamlog doctor` calls hot are the ones that `setup.py` compiles."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from streamlog.cli.doctor import HOT_MODULES
 ROOT = Path(__file__).parent.parent.parent
 
 
-def test_doctor_and_setup_name_the_same_modules() -> None:
+def test_doctor_and_setup_name_equal_modules() -> None:
     line = re.search(r"HOT_MODULES = \((.*?)\)", (ROOT / "setup.py").read_text(), re.DOTALL)
     assert line is not None
     compiled = [path.replace("/", ".") for path in re.findall(r'"([^"]+)"', line[1])]

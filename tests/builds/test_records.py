@@ -1,7 +1,7 @@
-"""One source, two builds: batches and numbers, interpreted beside compiled.
+"""One source, two builds: batches and numbers, interpreted and compiled.
 
-In C an integer wraps and an index is not checked. So both builds are given the same bytes, well
-and ill formed, and have to answer alike: the same result, or the same error with the same text.
+In C an integer wraps and an index is not checked. So both builds get equal bytes, valid and
+malformed, and must return equal results, or raise equal errors with equal texts.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def read_all(buffer: bytes) -> Act:
     return act
 
 
-def test_the_two_are_two() -> None:
+def test_each_hot_module_exists_as_source_and_as_extension() -> None:
     for name in HOT_MODULES:
         assert str(SOURCES[name].__file__).endswith(f"{name.rsplit('.', 1)[1]}.py")
         assert COMPILED[name].__file__ != SOURCES[name].__file__
@@ -84,14 +84,14 @@ def test_the_two_are_two() -> None:
 @example(b"\x80" * 9 + b"\x01")
 @example(b"\xff" * 4 + b"\x0f")
 @example(b"\xff" * 4 + b"\x10")
-def test_numbers_are_read_alike(data: bytes) -> None:
+def test_varints_are_read_equally_in_both_builds(data: bytes) -> None:
     padded = data + bytes(16)
     same(VARINT, lambda module: module.read_varint(padded, 0))
     same(VARINT, lambda module: module.read_varlong(padded, 0))
 
 
 @given(st.integers(-(2**63), 2**63 - 1) | extremes)
-def test_numbers_are_written_alike(value: int) -> None:
+def test_varints_are_written_equally_in_both_builds(value: int) -> None:
     def act(module: ModuleType) -> tuple[bytes, int]:
         out = bytearray()
         module.append_varint(out, value)
@@ -102,10 +102,10 @@ def test_numbers_are_written_alike(value: int) -> None:
 
 @pytest.mark.parametrize("codec", Compression)
 @given(records=rows)
-def test_records_are_written_alike(codec: Compression, records: list[Any]) -> None:
+def test_records_are_encoded_equally_in_both_builds(codec: Compression, records: list[Any]) -> None:
     same(BATCH, lambda module: module.encode_batch(records, codec=codec, producer_id=5))
     bulk = same(BATCH, lambda module: encoded_columns(module, records, codec))
-    # An error may be that of another record, so its text is another.
+    # The error may concern another record, so its text may differ.
     if isinstance(bulk, bytes):
         assert bulk == BATCH[0].encode_batch(records, codec=codec, producer_id=5)
     else:
@@ -120,7 +120,7 @@ def test_records_are_written_alike(codec: Compression, records: list[Any]) -> No
     st.lists(timestamps, max_size=5),
     st.integers(0, 300),
 )
-def test_rows_of_arrow_are_taken_and_refused_alike(
+def test_arrow_rows_are_accepted_and_refused_equally_in_both_builds(
     part: tuple[int, int],
     ends: list[int],
     contents: tuple[bytes, bytes | None],
@@ -141,7 +141,7 @@ def test_rows_of_arrow_are_taken_and_refused_alike(
 
 
 def field_columns(module: ModuleType, records: list[Any]) -> Any:
-    """Of the build that the module belongs to."""
+    """Return columns of the build that the module belongs to."""
     return COLUMNS[BATCH.index(module)].FieldColumns.of(records)
 
 
@@ -162,7 +162,9 @@ def encoded_columns(module: ModuleType, records: list[Any], codec: Compression) 
     ),
     rows,
 )
-def test_a_builder_takes_and_refuses_columns_alike(doubtful: list[Any], records: list[Any]) -> None:
+def test_a_builder_accepts_and_refuses_columns_equally_in_both_builds(
+    dubious: list[Any], records: list[Any]
+) -> None:
     def act(module: ModuleType) -> object:
         builder = module.BatchBuilder()
 
@@ -170,7 +172,7 @@ def test_a_builder_takes_and_refuses_columns_alike(doubtful: list[Any], records:
             done = outcome(lambda module: builder.extend(field_columns(module, added)), module)
             return done[0] if isinstance(done, tuple) else done
 
-        done = [extend(added) for added in (records, doubtful, records)]
+        done = [extend(added) for added in (records, dubious, records)]
         return done, builder.record_count, outcome(lambda _: builder.build(), module)
 
     same(BATCH, act)
@@ -187,7 +189,7 @@ def test_a_builder_takes_and_refuses_columns_alike(doubtful: list[Any], records:
         max_size=6,
     )
 )
-def test_a_builder_takes_and_refuses_alike(records: list[Any]) -> None:
+def test_a_builder_accepts_and_refuses_records_equally_in_both_builds(records: list[Any]) -> None:
     def act(module: ModuleType) -> object:
         builder = module.BatchBuilder()
 
@@ -195,7 +197,7 @@ def test_a_builder_takes_and_refuses_alike(records: list[Any]) -> None:
             size_bytes: int = builder.append(*row)
             return size_bytes
 
-        # What an error says about a wrong type is Python's or Cython's choice; its class is not.
+        # Python and Cython word the error about a wrong type differently; its class is equal.
         sizes = [outcome(lambda module, row=row: append(module, row), module) for row in records]
         sizes = [size[0] if isinstance(size, tuple) else size for size in sizes]
         built = outcome(lambda _: builder.build(), module)
@@ -211,7 +213,7 @@ def test_a_builder_takes_and_refuses_alike(records: list[Any]) -> None:
     noise=st.binary(max_size=12),
     cut=st.integers(0, 3),
 )
-def test_broken_batches_are_read_alike(
+def test_broken_batches_are_read_equally_in_both_builds(
     codec: Compression, records: list[Any], position: int, noise: bytes, cut: int
 ) -> None:
     coded = bytearray(BATCH[0].encode_batch(records, codec=codec))
@@ -228,7 +230,9 @@ def test_broken_batches_are_read_alike(
     base_timestamp_ms=extremes,
     attributes=st.integers(0, 63),
 )
-def test_noise_is_read_alike(payload: bytes, count: int, last_delta: int, **fields: int) -> None:
+def test_noise_is_read_equally_in_both_builds(
+    payload: bytes, count: int, last_delta: int, **fields: int
+) -> None:
     header = (
         fields["base_offset"],
         49 + len(payload),
@@ -260,7 +264,7 @@ deltas = st.integers(-(2**63), 2**63 - 1) | extremes
     numbers=st.tuples(deltas, deltas, deltas, deltas, deltas),
     body=st.binary(max_size=20),
 )
-def test_extreme_numbers_are_read_alike(
+def test_extreme_numbers_are_read_equally_in_both_builds(
     base_timestamp_ms: int, numbers: tuple[int, ...], body: bytes
 ) -> None:
     record = bytearray(1)
@@ -275,7 +279,9 @@ def test_extreme_numbers_are_read_alike(
 
 
 @given(buffer=st.binary(max_size=130), position=st.integers(-(2**70), 2**70) | st.integers(-5, 130))
-def test_a_place_in_a_buffer_is_judged_alike(buffer: bytes, position: int) -> None:
+def test_a_position_in_a_buffer_is_checked_equally_in_both_builds(
+    buffer: bytes, position: int
+) -> None:
     same(BATCH, lambda module: module.RecordBatch(buffer, position).size_bytes)
 
 
@@ -298,7 +304,7 @@ sys.exit(pytest.main(["-q", "-p", "no:xdist", *sys.argv[2:]]))
 """
 
 
-def test_the_rooms_pass_interpreted() -> None:
+def test_the_tests_of_hot_modules_pass_interpreted() -> None:
     command = [sys.executable, "-c", INTERPRETED_RUN, " ".join(HOT_MODULES)]
     files = [
         "tests/records/test_varint.py",
@@ -314,18 +320,20 @@ def test_the_rooms_pass_interpreted() -> None:
 
 @given(st.lists(st.binary(max_size=40), max_size=5), st.integers(-1, 2**31), st.integers(0, 41))
 @example([b"\xff" * 4, b"\xff" * 5, b"\xff" * 7], 3, 0)
-def test_keys_find_the_same_partition(keys: list[bytes], partitions: int, tail: int) -> None:
+def test_keys_have_equal_partitions_in_both_builds(
+    keys: list[bytes], partitions: int, tail: int
+) -> None:
     same(MURMUR2, lambda module: [module.murmur2(key) for key in keys])
     same(MURMUR2, lambda module: module.partitions_of_keys(iter(keys), partitions, tail))
 
 
 @given(st.lists(st.none() | st.integers(), max_size=3))
-def test_what_is_missing_is_missed_alike(column: list[int | None]) -> None:
+def test_missing_values_are_found_equally_in_both_builds(column: list[int | None]) -> None:
     assert same(COLUMNS, lambda module: module.has_none(column)) == (None in column)
 
 
 @given(st.lists(st.tuples(extremes, extremes), max_size=4))
-def test_batches_are_added_up_alike(headers: list[tuple[int, int]]) -> None:
+def test_batches_are_summed_equally_in_both_builds(headers: list[tuple[int, int]]) -> None:
     coded = [
         BUILDER[0]._HEADER.pack(
             *(0, 49, -1, 2, 0, 0, max(-(2**31), min(delta, 2**31 - 1))),
@@ -342,8 +350,8 @@ def test_batches_are_added_up_alike(headers: list[tuple[int, int]]) -> None:
 
 
 @given(rows, st.booleans())
-def test_sizes_are_counted_alike(records: list[Any], shared: bool) -> None:
-    if shared:  # all with the very same headers
+def test_sizes_are_counted_equally_in_both_builds(records: list[Any], shared: bool) -> None:
+    if shared:  # All records share one headers object.
         records = [(*record[:3], records[0][3]) for record in records]
     sizes = [
         21
@@ -367,7 +375,7 @@ def test_sizes_are_counted_alike(records: list[Any], shared: bool) -> None:
 
 
 @given(st.lists(timestamps, max_size=8), timestamps)
-def test_the_largest_so_far_is_found_alike(numbers: list[int], initial: int) -> None:
+def test_the_running_maximum_is_equal_in_both_builds(numbers: list[int], initial: int) -> None:
     found = same(COLUMNS, lambda module: module.running_max(numbers, initial))
     assert found == list(accumulate(numbers, max, initial=initial))[1:]
 
@@ -376,7 +384,7 @@ longs = timestamps.filter(lambda ms: abs(ms) < 2**63)
 
 
 @given(st.lists(longs, max_size=8), longs, longs)
-def test_the_first_number_outside_a_range_is_found_alike(
+def test_the_first_number_outside_a_range_is_equal_in_both_builds(
     numbers: list[int], lowest: int, highest: int
 ) -> None:
     found = same(COLUMNS, lambda module: module.first_outside(numbers, lowest, highest))
@@ -385,7 +393,9 @@ def test_the_first_number_outside_a_range_is_found_alike(
 
 
 @given(rows, st.lists(st.integers(0, 2), min_size=8, max_size=8))
-def test_columns_are_parted_alike(records: list[Any], places: list[int]) -> None:
+def test_columns_are_partitioned_equally_in_both_builds(
+    records: list[Any], places: list[int]
+) -> None:
     records = [(*row[:3], tuple(row[3])) for row in records]
 
     def act(module: ModuleType) -> object:
@@ -399,10 +409,10 @@ def test_columns_are_parted_alike(records: list[Any], places: list[int]) -> None
 
 
 @given(st.lists(st.none() | st.integers() | st.booleans() | st.text(), max_size=5))
-def test_columns_are_called_and_looked_over_alike(column: list[Any]) -> None:
+def test_columns_are_converted_and_type_checked_equally_in_both_builds(column: list[Any]) -> None:
     found = same(COLUMNS, lambda module: module.called(str, column))
     assert found == [None if entry is None else str(entry) for entry in column]
-    same(COLUMNS, lambda module: module.called(int, column))  # It raises, or does not.
+    same(COLUMNS, lambda module: module.called(int, column))  # It may raise or not, in both builds.
     kinds = frozenset({int, str})
     found = same(COLUMNS, lambda module: module.all_of_type(column, kinds))
     assert found == kinds.issuperset(map(type, column))
@@ -412,7 +422,7 @@ plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st
 
 
 @given(st.recursive(plain, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
-def test_plain_values_are_copied_alike(value: object) -> None:
+def test_plain_values_are_copied_equally_in_both_builds(value: object) -> None:
     def act(module: ModuleType) -> str | None:
         found = module.copied(value)
         return None if found is module.OTHER else repr(found)
@@ -426,7 +436,9 @@ waiting_keys = st.lists(
 
 
 @given(st.lists(waiting_keys, max_size=4), st.integers(-1, 3), st.integers(0, 9))
-def test_changes_wait_alike(commits: list[list[bytes]], start: int, stop: int) -> None:
+def test_changes_are_buffered_equally_in_both_builds(
+    commits: list[list[bytes]], start: int, stop: int
+) -> None:
     def act(module: ModuleType) -> object:
         waiting = module.Waiting()
         found: list[object] = []

@@ -1,4 +1,4 @@
-"""One source, two builds: runs of Produce requests, told from bytes and placed in a log."""
+"""One source, two builds: runs of Produce requests, recognized in bytes and placed in a log."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ def frame_of(version: int, topic: str, number: int, records: bytes) -> bytes:
     return b"".join(encode_request(PRODUCE, version, number, "client", request))
 
 
-def changed(data: bytes, places: Sequence[tuple[int, int]]) -> bytes:
+def changed(data: bytes, edits: Sequence[tuple[int, int]]) -> bytes:
     out = bytearray(data)
-    for place, byte in places:
-        out[place % len(out)] = byte
+    for position, byte in edits:
+        out[position % len(out)] = byte
     return bytes(out)
 
 
-def resealed(data: bytes, places: Sequence[tuple[int, int]]) -> bytes:
-    """A batch with changes in its records, which its CRC vouches for."""
-    out = bytearray(data[:HEADER_BYTES] + changed(data[HEADER_BYTES:], places))
+def resealed(data: bytes, edits: Sequence[tuple[int, int]]) -> bytes:
+    """Return a batch with changes in its records and a matching CRC."""
+    out = bytearray(data[:HEADER_BYTES] + changed(data[HEADER_BYTES:], edits))
     out[17:21] = crc32c(out[21:]).to_bytes(4)
     return bytes(out)
 
@@ -60,7 +60,7 @@ def resealed(data: bytes, places: Sequence[tuple[int, int]]) -> bytes:
         st.tuples(st.integers(1, 3), st.sampled_from(list(Compression)), changes), max_size=4
     )
 )
-def test_the_same_batches_wait_for_a_thread(
+def test_batches_wait_for_a_thread_equally_in_both_builds(
     pieces: list[tuple[int, Compression, list[tuple[int, int]]]],
 ) -> None:
     encoded = [
@@ -81,7 +81,7 @@ def test_the_same_batches_wait_for_a_thread(
     cut=st.tuples(st.integers(0, 40), st.sampled_from([1024, 0, 1, 2])),
     size_bytes_max=st.sampled_from([200, 2**31 - 1]),
 )
-def test_requests_are_taken_alike(
+def test_requests_are_recognized_equally_in_both_builds(
     version: int,
     requests: list[tuple[str, int, int]],
     noise: list[tuple[int, int]],
@@ -105,13 +105,13 @@ def test_requests_are_taken_alike(
             run.cut(count)
             patterns.take(reader, run)
         rest = bytes(reader.held().view[reader.held().start : reader.held().end])
-        return rest, [] if run is None else [told(alike) for alike in run.requests]
+        return rest, [] if run is None else [facts_of(recognized) for recognized in run.requests]
 
     same(PATTERNS, act)
 
 
-def told(alike: Any) -> object:
-    pattern, number, records = alike
+def facts_of(recognized: Any) -> object:
+    pattern, number, records = recognized
     names = (pattern.topic, pattern.index, pattern.version, pattern.client_id)
     answers = [
         pattern.accepted(number, base_offset, start_offset)
@@ -139,7 +139,7 @@ def told(alike: Any) -> object:
     ),
     noise_in_records=changes,
 )
-def test_batches_are_placed_alike(
+def test_batches_are_placed_equally_in_both_builds(
     batches: list[tuple[int, tuple[int, int], int, list[tuple[int, int]]]],
     room_bytes: int,
     next_offset: int,

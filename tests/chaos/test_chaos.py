@@ -1,4 +1,4 @@
-"""Real brokers with what a disk and a clock do to them: no acknowledgement before its sync."""
+"""Real brokers with faulty disks and clocks: no acknowledgement before its sync."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from streamlog.errors import StreamlogError
 from streamlog.log import Log
 from streamlog.record import TopicPartition
 
-PLACE = TopicPartition("t", 0)
+PARTITION = TopicPartition("t", 0)
 SYNC_MS = 300
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="the shim needs gcc")
@@ -49,15 +49,15 @@ def resident_bytes(pid: int) -> int:
 
 async def values(log: Log) -> list[bytes | None]:
     async with log.consumer(auto_offset_reset="earliest") as consumer:
-        consumer.assign([PLACE])
-        end, found = (await consumer.end_offsets([PLACE]))[PLACE], list[bytes | None]()
-        while await consumer.position(PLACE) < end:
+        consumer.assign([PARTITION])
+        end, found = (await consumer.end_offsets([PARTITION]))[PARTITION], list[bytes | None]()
+        while await consumer.position(PARTITION) < end:
             polled = await consumer.poll(timeout_ms=10_000)
-            found += [record.value for record in polled.get(PLACE, [])]
+            found += [record.value for record in polled.get(PARTITION, [])]
         return found
 
 
-def test_what_a_process_uses_is_told_without_what_it_keeps(tmp_path: Path) -> None:
+def test_used_bytes_excludes_memory_that_the_allocator_keeps(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker(tmp_path) as (process, log):
             idle_bytes = await process.used_bytes()
@@ -73,7 +73,7 @@ def test_an_acknowledgement_waits_for_its_sync(tmp_path: Path) -> None:
         async with broker(tmp_path) as (process, log), log.producer(linger_ms=0) as producer:
             await (await producer.send("t", b"warm", partition=0))
             process.turn({"sync_ms": SYNC_MS})
-            await asyncio.sleep(0.05)  # The shim looks at its knobs every 5 ms.
+            await asyncio.sleep(0.05)  # The shim reads its knobs every 5 ms.
             began_s = monotonic()
             await (await producer.send("t", b"slow", partition=0))
             assert monotonic() - began_s >= SYNC_MS / 1000
@@ -81,7 +81,7 @@ def test_an_acknowledgement_waits_for_its_sync(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_broker_whose_sync_failed_takes_nothing_more_and_its_successor_has_all(
+def test_a_broker_with_a_failed_sync_refuses_writes_and_its_successor_has_all(
     tmp_path: Path,
 ) -> None:
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""Three brokers as processes: what an acknowledgement waits for, and a life with much trouble."""
+"""Three brokers as processes: what an acknowledgement waits for, and a life with many faults."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from chaos.writing import create
 
 SYNC_MS = 300
 LOOK_S = 0.05
-"""The shim looks at its knobs every 5 ms."""
+"""The shim reads its knobs every 5 ms."""
 TOPIC = "t"
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="the shim needs gcc")
 
 
 @pytest.mark.parametrize("slow", ["leader", "follower"])
-def test_acks_all_waits_for_the_sync_of(slow: str, tmp_path: Path) -> None:
+def test_acks_all_waits_for_the_sync_of_a_slow_replica(slow: str, tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path) as cluster:
             await create(cluster, TOPIC, replicas=3, least=2)
@@ -42,15 +42,15 @@ def test_acks_all_waits_for_the_sync_of(slow: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_nothing_is_lost_with_the_power(tmp_path: Path) -> None:
-    """Cuts for all brokers at once, under the load of the simulation: nothing is violated."""
+def test_power_cuts_lose_no_acknowledged_record(tmp_path: Path) -> None:
+    """All brokers lose power at once, under the load of the simulation: no rule is violated."""
     report = tmp_path / "report.json"
     command = (sys.executable, "-m", "chaos", "power-cut-all", "--count", "2")
     done = subprocess.run(
         [*command, "--report", str(report)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    (told,) = json.loads(report.read_text())["kinds"]
-    assert told["violations"] == []
-    assert told["faults"] == 2
-    assert told["counts"]["acknowledged"] > 0
+    (kind,) = json.loads(report.read_text())["kinds"]
+    assert kind["violations"] == []
+    assert kind["faults"] == 2
+    assert kind["counts"]["acknowledged"] > 0

@@ -1,4 +1,4 @@
-"""Data directories held against each other: what differs below what is committed is told."""
+"""Comparisons of data directories: differences below the committed offset are reported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="the shim ne
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("broker")
 
     async def main() -> None:
@@ -36,31 +36,32 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory / "data"
 
 
-def test_equal_directories_are_equal(written: Path, tmp_path: Path) -> None:
-    shutil.copytree(written, tmp_path / "2")
-    assert held_against({1: written, 2: tmp_path / "2"}) == []
+def test_equal_directories_have_no_differences(data_directory: Path, tmp_path: Path) -> None:
+    shutil.copytree(data_directory, tmp_path / "2")
+    assert held_against({1: data_directory, 2: tmp_path / "2"}) == []
 
 
-def test_what_was_replaced_lately_is_nothing_unsound(written: Path, tmp_path: Path) -> None:
-    shutil.copytree(written, tmp_path / "2")
+def test_a_recently_replaced_file_is_no_difference(data_directory: Path, tmp_path: Path) -> None:
+    shutil.copytree(data_directory, tmp_path / "2")
     (segment,) = (tmp_path / "2").glob("p-*/*.log")
     shutil.copy(segment, f"{segment}.deleted")
-    assert held_against({1: written, 2: tmp_path / "2"}) == []
+    assert held_against({1: data_directory, 2: tmp_path / "2"}) == []
 
 
-def test_a_missing_record_is_told(written: Path, tmp_path: Path) -> None:
-    shutil.copytree(written, tmp_path / "2")
+def test_a_missing_record_is_reported(data_directory: Path, tmp_path: Path) -> None:
+    shutil.copytree(data_directory, tmp_path / "2")
     (segment,) = (tmp_path / "2").glob("p-*/*.log")
     with segment.open("r+b") as file:
         file.truncate(0)
     assert any(
-        "divergence: t-0 ends at" in each for each in held_against({1: written, 2: tmp_path / "2"})
+        "divergence: t-0 ends at" in each
+        for each in held_against({1: data_directory, 2: tmp_path / "2"})
     )
 
 
-def test_a_flipped_bit_is_told(written: Path, tmp_path: Path) -> None:
-    shutil.copytree(written, tmp_path / "2")
+def test_a_flipped_bit_is_reported(data_directory: Path, tmp_path: Path) -> None:
+    shutil.copytree(data_directory, tmp_path / "2")
     (segment,) = (tmp_path / "2").glob("p-*/*.log")
     (flip,) = flipped(segment.parent, 1, Random(1))
     assert flip.path.suffix in {".log", ".index", ".timeindex"}
-    assert held_against({1: written, 2: tmp_path / "2"})
+    assert held_against({1: data_directory, 2: tmp_path / "2"})

@@ -1,4 +1,4 @@
-"""Brokers of a soak: one that can't write and read each kind of message does not start."""
+"""Brokers of a soak test: one that can't write and read each kind of message does not start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOPIC = "t"
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="the shim needs gcc")
-def test_such_brokers_serve(tmp_path: Path) -> None:
+def test_a_broker_that_checks_its_messages_starts_and_serves(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path, brokers=1, module="chaos.loaded") as cluster:
             await create(cluster, TOPIC, replicas=1, least=1)

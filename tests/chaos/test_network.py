@@ -1,4 +1,4 @@
-"""A network of our own: what is lost in it, and what is not."""
+"""A separate network: its faults lose the intended packets, and no others."""
 
 from __future__ import annotations
 
@@ -77,10 +77,10 @@ print(json.dumps(found))
 """
 
 
-def test_each_fault_loses_what_it_says_and_nothing_else() -> None:
+def test_each_network_fault_cuts_exactly_its_connections() -> None:
     entry = world.command()
     if entry is None:
-        pytest.skip("this system gives us no network of our own")
+        pytest.skip("this system allows no separate network")
     done = subprocess.run(
         [*entry, sys.executable, "-c", PROGRAM],
         env={**os.environ, world.INSIDE: "1", "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -89,7 +89,7 @@ def test_each_fault_loses_what_it_says_and_nothing_else() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    # Whom brokers 1, 2 and 3 reach of the three, and the clients.
+    # The brokers that brokers 1, 2, 3 and the clients can reach.
     assert json.loads(done.stdout) == {
         "whole": ["xxx", "xxx", "xxx", "xxx"],
         "isolated": ["xx-", "xx-", "--x", "xx-"],

@@ -1,4 +1,4 @@
-"""A disk that keeps what was synced: what a power cut takes, and what it must leave."""
+"""A disk that keeps synced data: what a power cut may lose, and what it must keep."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def lossy(tmp_path: Path, shim: Path) -> tuple[Disk, Path, Run]:
 
 
 def after_cuts(lossy: tuple[Disk, Path, Run], program: str) -> set[frozenset[tuple[str, bytes]]]:
-    """What may be left of it."""
+    """Return the directory contents that power cuts may leave after the program."""
     disk, data, run = lossy
     found = set()
     for seed in range(CUTS):
@@ -76,7 +76,7 @@ def after_cuts(lossy: tuple[Disk, Path, Run], program: str) -> set[frozenset[tup
     return found
 
 
-def test_what_was_synced_by_name_and_content_stays(lossy: tuple[Disk, Path, Run]) -> None:
+def test_synced_names_and_contents_survive(lossy: tuple[Disk, Path, Run]) -> None:
     found = after_cuts(
         lossy,
         "write('a', b'one'); os.mkdir('d'); write('d/b', b'two'); sync_names(); sync_names('d')",
@@ -84,29 +84,29 @@ def test_what_was_synced_by_name_and_content_stays(lossy: tuple[Disk, Path, Run]
     assert found == {frozenset({("a", b"one"), ("d/b", b"two")})}
 
 
-def test_a_name_that_was_not_synced_may_be_lost(lossy: tuple[Disk, Path, Run]) -> None:
+def test_an_unsynced_name_may_be_lost(lossy: tuple[Disk, Path, Run]) -> None:
     assert after_cuts(lossy, "write('a', b'one')") == {frozenset(), frozenset({("a", b"one")})}
 
 
-def test_what_comes_after_the_last_sync_may_be_lost_and_nothing_before(
+def test_only_writes_after_the_last_sync_may_be_lost(
     lossy: tuple[Disk, Path, Run],
 ) -> None:
     program = "file = write('a', b'one'); sync_names(); os.pwrite(file, b'more', 3)"
-    left = {dict(each)["a"] for each in after_cuts(lossy, program)}
-    assert {b"one", b"onemore"} <= left
-    assert all(b"onemore".startswith(each.rstrip(b"\0")) for each in left)
-    assert all(each.startswith(b"one") for each in left)
+    contents = {dict(each)["a"] for each in after_cuts(lossy, program)}
+    assert {b"one", b"onemore"} <= contents
+    assert all(b"onemore".startswith(each.rstrip(b"\0")) for each in contents)
+    assert all(each.startswith(b"one") for each in contents)
 
 
-def test_a_file_that_was_renamed_without_a_sync_is_empty_or_whole(
+def test_a_file_renamed_without_a_sync_is_empty_or_complete(
     lossy: tuple[Disk, Path, Run],
 ) -> None:
     program = "write('a.tmp', b'new', sync=False); os.rename('a.tmp', 'a'); sync_names()"
-    left = {dict(each)["a"] for each in after_cuts(lossy, program)}
-    assert b"" in left
+    contents = {dict(each)["a"] for each in after_cuts(lossy, program)}
+    assert b"" in contents
 
 
-def test_what_a_process_before_has_written_is_synced_by_the_next(
+def test_a_sync_covers_the_writes_of_an_earlier_process(
     lossy: tuple[Disk, Path, Run],
 ) -> None:
     disk, data, run = lossy
@@ -116,17 +116,17 @@ def test_what_a_process_before_has_written_is_synced_by_the_next(
     assert (data / "a").read_bytes() == b"one"
 
 
-def test_what_was_deleted_and_not_synced_may_be_back(lossy: tuple[Disk, Path, Run]) -> None:
+def test_an_unsynced_deletion_may_be_undone(lossy: tuple[Disk, Path, Run]) -> None:
     program = "write('a', b'one'); sync_names(); os.remove('a')"
     assert after_cuts(lossy, program) == {frozenset(), frozenset({("a", b"one")})}
 
 
-def test_a_file_that_was_cut_is_as_long_as_it_was_or_is(lossy: tuple[Disk, Path, Run]) -> None:
+def test_a_synced_truncation_survives(lossy: tuple[Disk, Path, Run]) -> None:
     program = "file = write('a', b'one'); sync_names(); os.ftruncate(file, 1); os.fsync(file)"
     assert after_cuts(lossy, program) == {frozenset({("a", b"o")})}
 
 
-def test_what_is_written_while_threads_sync_stays(lossy: tuple[Disk, Path, Run]) -> None:
+def test_writes_synced_by_concurrent_threads_survive(lossy: tuple[Disk, Path, Run]) -> None:
     disk, data, run = lossy
     program = """
 from threading import Thread

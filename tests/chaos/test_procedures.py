@@ -1,4 +1,4 @@
-"""Procedures of docs/operations.md under a load, with short time-outs (`make procedures`: all)."""
+"""Procedures of docs/operations.md under load, with short time-outs (`make procedures`: all)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def test_every_block_of_the_document_is_carried_out() -> None:
     assert {*procedures()} == CARRIED_OUT
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="brokers are looked after by Linux' means")
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 @pytest.mark.parametrize("name", [*SHORT, *(pytest.param(each, marks=AT_LENGTH) for each in LONG)])
-def test_nothing_that_was_acknowledged_is_lost(name: str, tmp_path: Path) -> None:
+def test_a_procedure_loses_no_acknowledged_record(name: str, tmp_path: Path) -> None:
     story = asyncio.run(carry_out(name, tmp_path / "site", is_quick=True))
     assert not story.broken

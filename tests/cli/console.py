@@ -1,4 +1,4 @@
-"""A command of a room, run in this process on an embedded log."""
+"""A group of commands, run in this process on an embedded log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Invoke = Callable[..., str]
 
 
 def console(room: typer.Typer, log: Path, app: App | None = None) -> Invoke:
-    """Runs a command with these arguments: its output, or what it raises."""
+    """Return a function that runs a command and returns its output, or raises its error."""
 
     def invoke(*arguments: str) -> str:
         at = [*arguments, "--log", f"embedded:{log}"]
@@ -28,6 +28,6 @@ def console(room: typer.Typer, log: Path, app: App | None = None) -> Invoke:
 
 
 def row(output: str, *cells: str) -> bool:
-    """Whether a table has such a row."""
+    """Return whether a table has a row with these cells."""
     pattern = r"│\s*" + r"\s*│\s*".join(map(re.escape, cells)) + r"\s*│"
     return re.search(pattern, output) is not None

@@ -1,4 +1,4 @@
-"""`streamlog acls`, on a log that nobody serves and on one that is served."""
+"""`streamlog acls`, on a log without a broker and on a served one."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from tests.cli.console import Invoke, console, row
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> Invoke:
+def run_acls(tmp_path: Path) -> Invoke:
     return console(acls, tmp_path / "log")
 
 
-def test_acls_are_added_listed_and_removed(told: Invoke) -> None:
-    added = told("add", "User:alice", "read", "DESCRIBE", "--topic", "sales", "--topic", "till")
+def test_acls_are_added_listed_and_removed(run_acls: Invoke) -> None:
+    added = run_acls("add", "User:alice", "read", "DESCRIBE", "--topic", "sales", "--topic", "till")
     assert "added: allow User:alice from * READ topic 'sales'\n" in added
     assert added.count("added: ") == 4
-    told("add", "User:*", "all", "--group", "g-", "--prefixed", "--deny", "--host", "10.0.0.1")
-    told("add", "User:bob", "alter", "--cluster", "--prefixed")
-    listed = told("list")
+    run_acls("add", "User:*", "all", "--group", "g-", "--prefixed", "--deny", "--host", "10.0.0.1")
+    run_acls("add", "User:bob", "alter", "--cluster", "--prefixed")
+    listed = run_acls("list")
     assert row(listed, "topic", "sales", "literal", "User:alice", "*", "describe", "allow")
     assert row(listed, "group", "g-", "prefixed", "User:*", "10.0.0.1", "all", "deny")
     assert row(listed, "cluster", "kafka-cluster", "literal", "User:bob", "*", "alter", "allow")
-    of_one = told("list", "--topic", "sales", "--group", "g-7")
+    of_one = run_acls("list", "--topic", "sales", "--group", "g-7")
     assert "till" not in of_one
     assert row(of_one, "group", "g-", "prefixed", "User:*", "10.0.0.1", "all", "deny")
-    assert "alice" not in told("list", "--principal", "User:bob")
-    gone = told("remove", "--principal", "User:alice", "--operation", "read")
-    assert sorted(gone.splitlines()) == [
+    assert "alice" not in run_acls("list", "--principal", "User:bob")
+    removed = run_acls("remove", "--principal", "User:alice", "--operation", "read")
+    assert sorted(removed.splitlines()) == [
         "removed: allow User:alice from * READ topic 'sales'",
         "removed: allow User:alice from * READ topic 'till'",
     ]
-    assert "no ACL matches" in told("remove", "--group", "g-")
-    assert "removed: deny" in told("remove", "--group", "g-", "--prefixed")
-    assert told("remove", "--all").count("removed: ") == 3
-    assert "alice" not in told("list")
+    assert "no ACL matches" in run_acls("remove", "--group", "g-")
+    assert "removed: deny" in run_acls("remove", "--group", "g-", "--prefixed")
+    assert run_acls("remove", "--all").count("removed: ") == 3
+    assert "alice" not in run_acls("list")
 
 
-def test_they_hold_for_the_broker_that_is_started_then(told: Invoke, tmp_path: Path) -> None:
-    told("add", "User:alice", "read", "--topic", "sales")
+def test_acls_take_effect_when_a_broker_starts(run_acls: Invoke, tmp_path: Path) -> None:
+    run_acls("add", "User:alice", "read", "--topic", "sales")
 
     async def main() -> None:
         config = BrokerConfig().override({"authorizer.class.name": "standard"})
@@ -70,15 +70,15 @@ def test_they_hold_for_the_broker_that_is_started_then(told: Invoke, tmp_path: P
         (("remove", "--all", "--topic", "t"), "acls remove needs"),
     ],
 )
-def test_what_can_not_be_meant_is_told(
-    told: Invoke, arguments: tuple[str, ...], message: str
+def test_an_impossible_acl_is_refused(
+    run_acls: Invoke, arguments: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
-        told(*arguments)
+        run_acls(*arguments)
 
 
-def test_looking_makes_no_log(told: Invoke, tmp_path: Path) -> None:
+def test_listing_acls_creates_no_log(run_acls: Invoke, tmp_path: Path) -> None:
     for arguments in (("list",), ("remove", "--all")):
         with pytest.raises(LogDirectoryLost, match="there is no log in"):
-            told(*arguments)
+            run_acls(*arguments)
     assert not (tmp_path / "log").exists()

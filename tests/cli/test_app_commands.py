@@ -1,4 +1,4 @@
-"""Commands of an app's own, run as a user does."""
+"""An app's own commands, run as a user does."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def test_an_async_command_can_send(here: Path) -> None:
         assert reader.stop() == 0
 
 
-def test_a_command_sends_where_the_topics_partitioner_puts_a_key(here: Path) -> None:
+def test_a_command_sends_with_the_topics_partitioner(here: Path) -> None:
     assert streamlog("-A", "own:app", "add-users", cwd=here)[0] == 0
     code, output = streamlog("-A", "own:app", "topics", "check", "users", cwd=here)
     assert (code, row(output, "crc32", "8", "8")) == (0, True), output
 
 
-def test_errors_are_those_of_a_command(here: Path) -> None:
+def test_errors_of_an_app_command_look_like_built_in_ones(here: Path) -> None:
     assert streamlog("-A", "own:app", "shout", "hi", cwd=here) == (0, "HI")
     code, output = streamlog("-A", "own:app", "shout", cwd=here)
     assert (code, "Missing argument" in output) == (2, True)
@@ -70,7 +70,7 @@ def test_errors_are_those_of_a_command(here: Path) -> None:
     assert (code, "rename the app's command" in output) == (2, True), output
 
 
-def test_the_app_is_found_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_app_is_loaded_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(here)
     monkeypatch.syspath_prepend(str(here))
     assert [*load_app("own:app").commands] == ["add-notes", "add-users", "shout"]

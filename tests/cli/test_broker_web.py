@@ -1,4 +1,4 @@
-"""What a broker answers over HTTP."""
+"""A broker's answers over HTTP."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from streamlog.errors import ListenError
 from tests.broker.node import create
 
 
-async def got(endpoint: str, path: str) -> tuple[int, str]:
+async def fetch(endpoint: str, path: str) -> tuple[int, str]:
     host, _, port = endpoint.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(f"GET {path} HTTP/1.1\r\nHost: {endpoint}\r\nConnection: close\r\n\r\n".encode())
@@ -27,17 +27,17 @@ async def got(endpoint: str, path: str) -> tuple[int, str]:
     return int(head.split()[1]), body
 
 
-def test_a_broker_tells_how_it_is() -> None:
+def test_a_broker_reports_its_state_and_metrics() -> None:
     async def main() -> None:
         async with (
             Broker.open("data", files=MemoryFiles()) as broker,
             serve_health(broker, "127.0.0.1:0") as endpoint,
         ):
             create(broker, "orders", 3)
-            code, body = await got(endpoint, "/ready")
+            code, body = await fetch(endpoint, "/ready")
             assert (code, json.loads(body)["ready"]) == (200, True)
-            assert json.loads((await got(endpoint, "/live"))[1])["state"] == "running"
-            code, body = await got(endpoint, "/metrics")
+            assert json.loads((await fetch(endpoint, "/live"))[1])["state"] == "running"
+            code, body = await fetch(endpoint, "/metrics")
             lines = body.splitlines()
             assert code == 200
             for line in (
@@ -53,12 +53,12 @@ def test_a_broker_tells_how_it_is() -> None:
                 "kafka_server_raftmetrics_current_leader 1.0",
             ):
                 assert line in lines
-            assert (await got(endpoint, "/elsewhere"))[0] == 404
+            assert (await fetch(endpoint, "/elsewhere"))[0] == 404
 
     asyncio.run(main())
 
 
-def test_one_that_is_on_its_way_is_not_ready() -> None:
+def test_a_starting_broker_is_not_ready() -> None:
     async def main() -> None:
         async with Broker.open("data", files=MemoryFiles()) as broker:
             broker._member._session._lifecycle.epoch = -1
@@ -70,7 +70,7 @@ def test_one_that_is_on_its_way_is_not_ready() -> None:
     asyncio.run(main())
 
 
-def test_nothing_is_served_unless_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broker_serves_http_only_when_configured(capsys: pytest.CaptureFixture[str]) -> None:
     async def main(web: str) -> None:
         config = BrokerConfig(web=web)
         async with (
@@ -85,7 +85,7 @@ def test_nothing_is_served_unless_it_is_asked_for(capsys: pytest.CaptureFixture[
     assert "web       http://127.0.0.1:" in capsys.readouterr().out
 
 
-def test_an_address_that_is_taken_is_told() -> None:
+def test_a_web_address_in_use_is_reported() -> None:
     async def main() -> None:
         async with (
             Broker.open("data", files=MemoryFiles()) as broker,

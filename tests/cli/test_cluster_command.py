@@ -1,4 +1,4 @@
-"""`streamlog cluster`, over a log of one broker."""
+"""`streamlog cluster`, on a log of one broker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.cli.console import Invoke, console, row
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> Invoke:
+def run_cluster(tmp_path: Path) -> Invoke:
     async def make() -> None:
         async with Broker.open(str(tmp_path / "log")) as broker:
             create(broker, "orders", 2)
@@ -28,42 +28,42 @@ def told(tmp_path: Path) -> Invoke:
     return console(cluster, tmp_path / "log")
 
 
-def test_brokers_and_their_partitions_are_told(told: Invoke) -> None:
-    said = told("status")
-    assert row(said, "1", "127.0.0.1:0", "", "2", "2", "2")
-    assert "quorum: node 1 leads epoch" in said
+def test_the_status_shows_brokers_and_their_partitions(run_cluster: Invoke) -> None:
+    output = run_cluster("status")
+    assert row(output, "1", "127.0.0.1:0", "", "2", "2", "2")
+    assert "quorum: node 1 leads epoch" in output
     assert (
         "2 partitions, 0 with replicas out of sync, 0 of them with fewer in sync than"
-        " min.insync.replicas, 0 without a leader" in said
+        " min.insync.replicas, 0 without a leader" in output
     )
-    assert told("status", "--wait", "1").startswith("cluster ")
+    assert run_cluster("status", "--wait", "1").startswith("cluster ")
 
 
-def test_leaders_are_elected_where_others_should_lead(told: Invoke) -> None:
-    assert "nothing to do" in told("elect")
-    assert "nothing to do" in told("elect", "orders-1")
+def test_elect_changes_leaders_only_where_needed(run_cluster: Invoke) -> None:
+    assert "nothing to do" in run_cluster("elect")
+    assert "nothing to do" in run_cluster("elect", "orders-1")
     with pytest.raises(LogError, match="orders-7"):
-        told("elect", "orders-7")
+        run_cluster("elect", "orders-7")
     with pytest.raises(UsageError, match="needs the names of partitions"):
-        told("elect", "--unclean")
+        run_cluster("elect", "--unclean")
 
 
-def test_partitions_are_moved_where_there_are_brokers(told: Invoke) -> None:
-    assert "orders-0 is moving" in told("reassign", "orders-0=1")
-    assert "orders-0" not in told("reassign")
+def test_reassign_moves_partitions_to_existing_brokers(run_cluster: Invoke) -> None:
+    assert "orders-0 is moving" in run_cluster("reassign", "orders-0=1")
+    assert "orders-0" not in run_cluster("reassign")
     with pytest.raises(LogError, match="orders-0"):
-        told("reassign", "orders-0=1,2")
+        run_cluster("reassign", "orders-0=1,2")
     with pytest.raises(LogError, match="not being moved"):
-        told("reassign", "orders-0=")
+        run_cluster("reassign", "orders-0=")
 
 
 @pytest.mark.parametrize("text", ["orders", "-1", "orders-x", "orders-"])
-def test_what_is_no_partition_is_told(text: str) -> None:
+def test_a_malformed_partition_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="TOPIC-PARTITION"):
         parse_partition(text)
 
 
-def test_moves_are_read() -> None:
+def test_reassignments_are_parsed() -> None:
     assert parse_move("a-b-3=1,2") == (TopicPartition("a-b", 3), [1, 2])
     assert parse_move("a-b-3=") == (TopicPartition("a-b", 3), None)
     for text in ("a-3", "a-3=x", "a=1"):
@@ -71,15 +71,15 @@ def test_moves_are_read() -> None:
             parse_move(text)
 
 
-def test_a_throttle_is_for_what_is_copied_and_is_looked_after_alone(told: Invoke) -> None:
-    assert "no move is in progress" in told("reassign", "orders-0=1", "--throttle", "1000")
-    assert "no move is in progress" in told("reassign", "--throttle", "1000")
-    told("reassign", "--verify")
+def test_a_throttle_needs_moves_and_verify_takes_no_partitions(run_cluster: Invoke) -> None:
+    assert "no move is in progress" in run_cluster("reassign", "orders-0=1", "--throttle", "1000")
+    assert "no move is in progress" in run_cluster("reassign", "--throttle", "1000")
+    run_cluster("reassign", "--verify")
     with pytest.raises(UsageError, match="it takes no partitions"):
-        told("reassign", "orders-0=1", "--verify")
+        run_cluster("reassign", "orders-0=1", "--verify")
 
 
-def test_all_partitions_are_spread_over_brokers() -> None:
+def test_a_wildcard_spreads_all_partitions_over_brokers() -> None:
     known = [PartitionDescription(t, n, 1, 0, (1,), (1,), ()) for t in ("a", "b-c") for n in (0, 1)]
     assert spread("*=1,2,3", known) == {
         TopicPartition("a", 0): [1, 2, 3],
@@ -95,12 +95,12 @@ def test_all_partitions_are_spread_over_brokers() -> None:
         spread("b-*=1", known)
 
 
-def test_all_partitions_of_a_topic_are_moved(told: Invoke) -> None:
-    said = told("reassign", "orders-*=1")
-    assert "orders-0 is moving" in said
-    assert "orders-1 is moving" in said
+def test_all_partitions_of_a_topic_are_reassigned(run_cluster: Invoke) -> None:
+    output = run_cluster("reassign", "orders-*=1")
+    assert "orders-0 is moving" in output
+    assert "orders-1 is moving" in output
 
 
-def test_the_wait_for_a_cluster_begins_before_its_brokers_listen() -> None:
+def test_waiting_for_a_cluster_begins_before_its_brokers_listen() -> None:
     with reserved_ports(1) as (port,), pytest.raises(ConnectionLost, match=str(port)):
         wait_for(Session(), f"kafka://127.0.0.1:{port}", 1.2)

@@ -1,4 +1,4 @@
-"""`streamlog cluster grow`: directories and settings of three, of those of one."""
+"""`streamlog cluster grow`: directories and settings of three nodes, made from those of one."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from streamlog.errors import (
 from streamlog.properties import read_properties
 from tests.broker.node import create
 
-HERE = "127.0.0.1"
-VOTERS = f"1@{HERE}:9092,2@{HERE}:9093,3@{HERE}:9094"
+LOCALHOST = "127.0.0.1"
+VOTERS = f"1@{LOCALHOST}:9092,2@{LOCALHOST}:9093,3@{LOCALHOST}:9094"
 Grow = Callable[..., str]
 
 
@@ -44,7 +44,7 @@ def started_once(config: Path) -> None:
 
 @pytest.fixture
 def one(tmp_path: Path) -> Path:
-    """The settings of a node that is alone, and was started before."""
+    """Return the settings of a single node that has been started before."""
     data = tmp_path / "broker-1"
     CliRunner().invoke(
         cluster, ["init", "--node", "1", "--data", str(data)], catch_exceptions=False
@@ -56,39 +56,39 @@ def one(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def grow(tmp_path: Path) -> Grow:
-    def told(*arguments: str, voters: str = VOTERS, data: str = "broker-1") -> str:
+    def call(*arguments: str, voters: str = VOTERS, data: str = "broker-1") -> str:
         at = ["grow", "--data", str(tmp_path / data), "--voters", voters, *arguments]
         return CliRunner().invoke(cluster, at, catch_exceptions=False).output
 
-    return told
+    return call
 
 
-def test_directories_and_settings_of_three_are_beside_each_other(
+def test_grow_writes_directories_and_settings_of_three_nodes(
     tmp_path: Path, one: Path, grow: Grow
 ) -> None:
-    said = grow()
-    assert f"its voters are {VOTERS}" in said
-    assert f"node 1: streamlog broker --config {one}" in said
-    assert "before nodes 1 and 2 run" in said
+    printed = grow()
+    assert f"its voters are {VOTERS}" in printed
+    assert f"node 1: streamlog broker --config {one}" in printed
+    assert "before nodes 1 and 2 run" in printed
     for number in (1, 2, 3):
         config = tmp_path / f"broker-{number}.properties"
-        assert f"streamlog broker --config {config}" in said
+        assert f"streamlog broker --config {config}" in printed
         given = read_properties(str(config))
         assert given["node.id"] == str(number)
         assert given["log.dirs"] == str(tmp_path / f"broker-{number}")
-        assert given["listeners"] == f"PLAINTEXT://{HERE}:{9091 + number}"
+        assert given["listeners"] == f"PLAINTEXT://{LOCALHOST}:{9091 + number}"
         assert given["controller.quorum.voters"] == VOTERS
     with pytest.raises(UsageError, match=r"are already .*: nothing to do"):
         grow()
 
 
-def test_what_holds_for_all_is_taken_over(tmp_path: Path, one: Path, grow: Grow) -> None:
+def test_common_settings_are_copied_to_the_new_nodes(tmp_path: Path, one: Path, grow: Grow) -> None:
     (tmp_path / "secret").write_text("hush")
     text = one.read_text().replace("PLAINTEXT://", "INNER://") + (
         "# a remark\n"
         "listener.security.protocol.map=INNER:PLAINTEXT\n"
         "broker.rack=a\n"
-        f"web.listener={HERE}:8000\n"
+        f"web.listener={LOCALHOST}:8000\n"
         "flush=os\n"
         "sasl.inter.broker.username=broker\n"
         f"sasl.inter.broker.password=${{file:{tmp_path}/secret}}\n"
@@ -99,17 +99,17 @@ def test_what_holds_for_all_is_taken_over(tmp_path: Path, one: Path, grow: Grow)
     grow("--set", "default.replication.factor=3", "--to", str(tmp_path / "to"))
     config = tmp_path / "to" / "broker-2.properties"
     given = read_properties(str(config))
-    assert given["listeners"] == f"INNER://{HERE}:9093"
+    assert given["listeners"] == f"INNER://{LOCALHOST}:9093"
     assert (given["flush"], given["default.replication.factor"]) == ("os", "3")
     assert not {"broker.rack", "web.listener"} & {*given}
-    assert "hush" not in config.read_text(), "a secret stays where it is kept"
+    assert "hush" not in config.read_text(), "the secret stays in its own file"
     assert given["sasl.inter.broker.password"] == "hush"
     assert stat.S_IMODE(config.stat().st_mode) == 0o600
     assert one.read_text() == f"{text}controller.quorum.voters={VOTERS}\n"
     assert stat.S_IMODE(one.stat().st_mode) == 0o600
 
 
-def test_a_node_without_settings_is_given_some(tmp_path: Path, grow: Grow) -> None:
+def test_a_node_without_a_settings_file_gets_one(tmp_path: Path, grow: Grow) -> None:
     data = tmp_path / "broker-1"
 
     async def story() -> None:
@@ -121,13 +121,13 @@ def test_a_node_without_settings_is_given_some(tmp_path: Path, grow: Grow) -> No
         grow("--config", str(tmp_path / "elsewhere"))
     grow()
     given = read_properties(str(tmp_path / "broker-1.properties"))
-    assert given["listeners"] == f"PLAINTEXT://{HERE}:9092"
+    assert given["listeners"] == f"PLAINTEXT://{LOCALHOST}:9092"
 
 
-def test_it_goes_on_where_it_was_cut_off(
+def test_an_interrupted_grow_can_be_repeated(
     tmp_path: Path, one: Path, grow: Grow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once before the voters are others, once behind that."""
+    """It is interrupted once before the voters change, and once after."""
 
     class Cut(Exception):
         pass
@@ -155,7 +155,7 @@ def test_it_goes_on_where_it_was_cut_off(
     assert read_properties(str(one))["controller.quorum.voters"] == VOTERS
 
 
-def test_it_is_for_a_broker_that_is_stopped(one: Path, grow: Grow) -> None:
+def test_grow_requires_a_stopped_broker(one: Path, grow: Grow) -> None:
     async def story() -> None:
         async with opened(one):
             with pytest.raises(LogDirectoryLocked, match="stop it first"):
@@ -168,15 +168,15 @@ def test_it_is_for_a_broker_that_is_stopped(one: Path, grow: Grow) -> None:
     ("arguments", "voters", "message"),
     [
         ((), VOTERS.replace("1@", "4@"), "so it has to be one of the voters"),
-        ((), f"1@{HERE}:9092,2@{HERE}:9093", "2 voters: use three"),
+        ((), f"1@{LOCALHOST}:9092,2@{LOCALHOST}:9093", "2 voters: use three"),
         ((), "1", "write each controller as node.id@host:port"),
         ((), VOTERS.replace("9092", "9999"), "does not listen there"),
-        ((), VOTERS.replace(HERE, "a.example.org"), "does not listen there"),
+        ((), VOTERS.replace(LOCALHOST, "a.example.org"), "does not listen there"),
         (("--set", "no.such=1"), VOTERS, "no.such"),
     ],
     ids=range(6),
 )
-def test_nothing_is_done_of_what_makes_no_sense(
+def test_invalid_arguments_change_nothing(
     one: Path,
     grow: Grow,
     arguments: tuple[str, ...],
@@ -192,7 +192,7 @@ def test_nothing_is_done_of_what_makes_no_sense(
     opened(one).directory.close()
 
 
-def test_what_is_there_already_is_left_alone(tmp_path: Path, one: Path, grow: Grow) -> None:
+def test_existing_files_are_kept(tmp_path: Path, one: Path, grow: Grow) -> None:
     with pytest.raises(LogDirectoryLost, match="is not the data directory of a node"):
         grow(data="elsewhere")
     other = tmp_path / "broker-3.properties"
@@ -207,10 +207,10 @@ def test_what_is_there_already_is_left_alone(tmp_path: Path, one: Path, grow: Gr
     grow()
 
 
-def test_who_has_several_listeners_says_those_of_others(
-    tmp_path: Path, one: Path, grow: Grow
-) -> None:
-    text = one.read_text().replace(f"{HERE}:9092", f"{HERE}:9092,OUTER://{HERE}:9095")
+def test_several_listeners_must_be_given_explicitly(tmp_path: Path, one: Path, grow: Grow) -> None:
+    text = one.read_text().replace(
+        f"{LOCALHOST}:9092", f"{LOCALHOST}:9092,OUTER://{LOCALHOST}:9095"
+    )
     names = "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,OUTER:PLAINTEXT\n"
     one.write_text(text + names)
     with pytest.raises(UsageError, match="by --set listeners="):

@@ -1,4 +1,4 @@
-"""`streamlog cluster init`: what it makes, and what it refuses to."""
+"""`streamlog cluster init`: the files that it creates, and its refusals."""
 
 from __future__ import annotations
 
@@ -21,20 +21,18 @@ VOTERS = "1@a:9092,2@b:9093,3@c:9092"
 
 @pytest.fixture
 def init(tmp_path: Path) -> Callable[..., str]:
-    def told(*arguments: str) -> str:
+    def call(*arguments: str) -> str:
         at = ["init", "--data", str(tmp_path / "data"), *arguments]
         return CliRunner().invoke(cluster, at, catch_exceptions=False).output
 
-    return told
+    return call
 
 
-def test_a_directory_is_made_one_of_a_cluster_once(
-    tmp_path: Path, init: Callable[..., str]
-) -> None:
+def test_a_directory_is_initialized_once(tmp_path: Path, init: Callable[..., str]) -> None:
     data = tmp_path / "data"
-    said = init("--node", "2", "--cluster-id", "abc")
+    printed = init("--node", "2", "--cluster-id", "abc")
     assert (
-        said
+        printed
         == f"cluster abc\nnode 2, 127.0.0.1:9092: streamlog broker --config {data}.properties\n"
     )
     with pytest.raises(UsageError, match="exists already"):
@@ -53,8 +51,8 @@ def test_a_directory_is_made_one_of_a_cluster_once(
 
 
 def test_a_set_of_nodes_has_three_voters(tmp_path: Path, init: Callable[..., str]) -> None:
-    said = init("--nodes", "4", "--listen", "127.0.0.1:19092", "--set", "flush=os")
-    assert said.count("streamlog broker --config") == 4
+    printed = init("--nodes", "4", "--listen", "127.0.0.1:19092", "--set", "flush=os")
+    assert printed.count("streamlog broker --config") == 4
     configs = [
         BrokerConfig().override(read_properties(str(tmp_path / "data" / f"broker-{n}.properties")))
         for n in (1, 2, 3, 4)
@@ -79,17 +77,19 @@ def test_two_nodes_have_one_voter(tmp_path: Path, init: Callable[..., str]) -> N
     assert given["process.roles"] == "broker"
 
 
-def test_a_node_listens_where_the_others_look_for_it(
+def test_a_node_listens_at_its_address_in_the_voters(
     tmp_path: Path, init: Callable[..., str]
 ) -> None:
-    said = init("--node", "2", "--voters", VOTERS)
-    assert "for each other node, on its machine: streamlog cluster init --node ID" in said
-    assert f"--voters {VOTERS}" in said
+    printed = init("--node", "2", "--voters", VOTERS)
+    assert "for each other node, on its machine: streamlog cluster init --node ID" in printed
+    assert f"--voters {VOTERS}" in printed
     given = read_properties(str(tmp_path / "data.properties"))
     assert given["listeners"] == "PLAINTEXT://b:9093"
 
 
-def test_who_rejoins_says_so_in_its_directory(tmp_path: Path, init: Callable[..., str]) -> None:
+def test_a_rejoining_node_notes_it_in_its_directory(
+    tmp_path: Path, init: Callable[..., str]
+) -> None:
     with pytest.raises(UsageError, match="--rejoin needs --cluster-id"):
         init("--node", "2", "--voters", VOTERS, "--rejoin")
     init("--node", "2", "--voters", VOTERS, "--rejoin", "--cluster-id", "abc")
@@ -99,7 +99,7 @@ def test_who_rejoins_says_so_in_its_directory(tmp_path: Path, init: Callable[...
     opened.close()
 
 
-def test_a_directory_without_a_cluster_is_not_made_one_by_a_broker(tmp_path: Path) -> None:
+def test_a_broker_does_not_initialize_a_directory_of_a_cluster(tmp_path: Path) -> None:
     given = BrokerConfig().override({"controller.quorum.voters": VOTERS, "node.id": "2"})
     with pytest.raises(
         LogDirectoryLost, match=r"cluster init --node 2 --cluster-id ID --data .*new"
@@ -125,7 +125,7 @@ def test_a_directory_without_a_cluster_is_not_made_one_by_a_broker(tmp_path: Pat
     ],
     ids=range(9),
 )
-def test_nothing_is_made_of_what_makes_no_sense(
+def test_invalid_arguments_create_nothing(
     tmp_path: Path, init: Callable[..., str], arguments: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(StreamlogError, match=message):

@@ -1,4 +1,4 @@
-"""`streamlog dlq`: what failed is looked at, sent again once, and dropped when that is said."""
+"""`streamlog dlq`: dead letters are listed, replayed once, and dropped on request."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def run(tmp_path: Path) -> Invoke:
     return console(dlq, tmp_path / "log")
 
 
-def test_letters_are_listed_with_what_failed(run: Invoke) -> None:
+def test_dead_letters_are_listed_with_their_errors(run: Invoke) -> None:
     shown = run("list", "shop-dlq")
     first = ("0:0", "2023-11-14T22:13:20.000+00:00", "orders-0:100", "price")
     assert row(shown, *first, "ValueError: no price 0", "3", "k0", "v0")
@@ -99,7 +99,7 @@ def test_letters_are_listed_with_what_failed(run: Invoke) -> None:
     assert "the first 2 letters in shop-dlq" in run("list", "shop-dlq", "--limit", "2")
 
 
-def test_records_are_sent_again_once_to_where_they_came_from(run: Invoke, tmp_path: Path) -> None:
+def test_dead_letters_are_replayed_once_to_their_source(run: Invoke, tmp_path: Path) -> None:
     assert "replayed 1 records" in run("replay", "shop-dlq", "--limit", "1")
     output = run("replay", "shop-dlq")
     assert "replayed 2 records" in output
@@ -114,19 +114,19 @@ def test_records_are_sent_again_once_to_where_they_came_from(run: Invoke, tmp_pa
     ]
     assert sent[0][1].headers == (("trace", b"t0"),)
     assert sent[0][1].timestamp_ms == 1_700_000_000_000
-    # What fails again is a new letter.
+    # A record that fails again is a new dead letter.
     on_log(tmp_path, lambda log: write(log, letter(5)))
     assert "0 letters" not in run("list", "shop-dlq")
     assert "replayed 1 records" in run("replay", "shop-dlq")
 
 
-def nowhere(number: int, key: bytes | None = None) -> DeadLetterRecord:
-    """A record of a sink topic that the app was not allowed to write to."""
+def unplaced_letter(number: int, key: bytes | None = None) -> DeadLetterRecord:
+    """Return a dead letter of a sink topic that the app was not allowed to write to."""
     key = b"k%d" % number if key is None else key
     return replace(letter(number), topic="users", partition=-1, offset=-1, key=key, headers=())
 
 
-def placed(here: Path, topic: str, count: int) -> dict[bytes | None, int]:
+def partitions_of_keys(here: Path, topic: str, count: int) -> dict[bytes | None, int]:
     async def story(log: Log) -> dict[bytes | None, int]:
         parts = [TopicPartition(topic, number) for number in range(count)]
         found: dict[bytes | None, int] = {}
@@ -143,7 +143,7 @@ def placed(here: Path, topic: str, count: int) -> dict[bytes | None, int]:
 
 @pytest.mark.parametrize("partitioner", ["murmur2", "crc32", "fnv1a"])
 @pytest.mark.parametrize("windowed", [False, True])
-def test_records_that_were_never_in_a_partition_go_where_their_topic_puts_keys(
+def test_records_without_a_partition_are_placed_by_their_topics_partitioner(
     tmp_path: Path, partitioner: PartitionerName, windowed: bool
 ) -> None:
     app = App("shop")
@@ -159,17 +159,17 @@ def test_records_that_were_never_in_a_partition_go_where_their_topic_puts_keys(
 
     async def story(log: Log) -> None:
         await log.admin().create_topics([NewTopic("shop-dlq", 1), NewTopic("users", 4)])
-        await write(log, *(nowhere(at, raw) for at, raw in enumerate(raws)))
+        await write(log, *(unplaced_letter(at, raw) for at, raw in enumerate(raws)))
 
     on_log(tmp_path, story)
     with pytest.raises(UsageError, match=r"nothing was sent: 12 of 12 .* users .* 0:0\), .* -A"):
         console(dlq, tmp_path / "log")("replay", "shop-dlq")
     assert "replayed 12 records" in console(dlq, tmp_path / "log", app)("replay")
     wanted = {raw: partition_by(partitioner, key, 4) for raw, key in zip(raws, keys, strict=True)}
-    assert placed(tmp_path, "users", 4) == wanted
+    assert partitions_of_keys(tmp_path, "users", 4) == wanted
 
 
-def test_what_was_replayed_stays_until_it_is_dropped(run: Invoke) -> None:
+def test_replayed_letters_stay_until_they_are_dropped(run: Invoke) -> None:
     run("replay", "shop-dlq", "--limit", "2")
     assert "2 letters" in run("list", "shop-dlq")
     assert "4 letters" in run("list", "shop-dlq", "--all")
@@ -184,13 +184,13 @@ def test_what_was_replayed_stays_until_it_is_dropped(run: Invoke) -> None:
 @pytest.mark.parametrize(
     "options", [(), ("--all", "--replayed"), ("--until", "x"), ("--until", "a:1")]
 )
-def test_a_drop_has_to_say_what(run: Invoke, options: tuple[str, ...]) -> None:
+def test_drop_requires_a_selection(run: Invoke, options: tuple[str, ...]) -> None:
     with pytest.raises(UsageError):
         run("drop", "shop-dlq", *options)
     assert "4 letters" in run("list", "shop-dlq")
 
 
-def test_without_a_topic_or_an_app_it_is_not_known_which(run: Invoke) -> None:
+def test_the_dlq_command_needs_a_topic_or_an_app(run: Invoke) -> None:
     with pytest.raises(UsageError, match="this command needs an app"):
         run("list")
     with pytest.raises(UnknownTopicOrPartition):

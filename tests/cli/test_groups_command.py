@@ -1,4 +1,4 @@
-"""`streamlog groups` as its users meet it, on an embedded log."""
+"""`streamlog groups` as users meet it, on an embedded log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ START_MS = 1_700_000_000_000
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    """A log with ten records in each of two partitions, a second apart, and a group."""
+    """Return a directory with a log: a group, and 10 records, 1 s apart, in both partitions."""
 
     async def main() -> None:
         async with Log.open(f"embedded:{tmp_path}/log", listen=False) as log:
@@ -34,61 +34,65 @@ def here(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def told(here: Path, *arguments: str, code: int = 0) -> str:
+def run_groups(here: Path, *arguments: str, code: int = 0) -> str:
     exited, output = streamlog("groups", *arguments, "--log", "embedded:./log", cwd=here)
     assert exited == code, output
     return output
 
 
 def row(output: str, *cells: str) -> bool:
-    """Whether the table has such a row."""
+    """Return whether the table has a row with these cells."""
     pattern = r"\s*│\s*".join(map(re.escape, cells))
     return re.search(pattern, output) is not None
 
 
 def test_groups_are_listed_described_and_deleted(here: Path) -> None:
-    assert row(told(here, "list"), "readers", "classic", "Empty")
-    assert "readers" not in told(here, "list", "--state", "Stable")
-    shown = told(here, "describe", "readers")
+    assert row(run_groups(here, "list"), "readers", "classic", "Empty")
+    assert "readers" not in run_groups(here, "list", "--state", "Stable")
+    shown = run_groups(here, "describe", "readers")
     assert "group readers: Empty, classic" in shown
     assert row(shown, "t", "0", "4", "10", "6")
     assert row(shown, "t", "1", "10", "10", "0")
-    assert "deleted group readers" in told(here, "delete", "readers")
-    assert "no such group" in told(here, "describe", "readers", code=3)
+    assert "deleted group readers" in run_groups(here, "delete", "readers")
+    assert "no such group" in run_groups(here, "describe", "readers", code=3)
 
 
-def test_a_reset_is_shown_and_done_when_it_is_said_twice(here: Path) -> None:
-    shown = told(here, "reset-offsets", "readers", "--to-earliest")
+def test_a_reset_is_shown_and_needs_execute_to_take_effect(here: Path) -> None:
+    shown = run_groups(here, "reset-offsets", "readers", "--to-earliest")
     assert row(shown, "t", "1", "10", "0")
     assert "nothing was changed" in shown
-    assert row(told(here, "describe", "readers"), "t", "0", "4", "10", "6")
-    done = told(here, "reset-offsets", "readers", "--to-offset", "7", "--topic", "t:0", "--execute")
+    assert row(run_groups(here, "describe", "readers"), "t", "0", "4", "10", "6")
+    done = run_groups(
+        here, "reset-offsets", "readers", "--to-offset", "7", "--topic", "t:0", "--execute"
+    )
     assert "continues at the new offsets" in done
-    shown = told(here, "describe", "readers")
+    shown = run_groups(here, "describe", "readers")
     assert row(shown, "t", "0", "7", "10", "3")
     assert row(shown, "t", "1", "10", "10", "0")
 
 
-def test_where_a_reset_can_go(here: Path) -> None:
-    # Beyond the end is the end.
-    assert row(told(here, "reset-offsets", "readers", "--to-offset", "99"), "t", "0", "4", "10")
+def test_a_reset_accepts_offsets_times_and_ends(here: Path) -> None:
+    # An offset beyond the end means the end.
+    assert row(
+        run_groups(here, "reset-offsets", "readers", "--to-offset", "99"), "t", "0", "4", "10"
+    )
     new = ("reset-offsets", "new", "--topic", "t")
-    assert row(told(here, *new, "--to-latest"), "t", "0", "-", "10")
-    at = told(here, *new, "--to-datetime", "2023-11-14T22:13:24.500")
+    assert row(run_groups(here, *new, "--to-latest"), "t", "0", "-", "10")
+    at = run_groups(here, *new, "--to-datetime", "2023-11-14T22:13:24.500")
     assert row(at, "t", "1", "-", "5")
-    zoned = told(here, *new, "--to-datetime", "2023-11-14T23:13:24.500+01:00")
+    zoned = run_groups(here, *new, "--to-datetime", "2023-11-14T23:13:24.500+01:00")
     assert row(zoned, "t", "1", "-", "5")
-    late = told(here, *new, "--to-datetime", "2030-01-01")
+    late = run_groups(here, *new, "--to-datetime", "2030-01-01")
     assert row(late, "t", "1", "-", "10")
 
 
-def test_what_is_not_meant_is_refused(here: Path) -> None:
+def test_contradictory_reset_options_are_refused(here: Path) -> None:
     reset = ("reset-offsets", "readers")
-    assert "reset-offsets needs one of" in told(here, *reset, code=2)
-    assert "reset-offsets needs one of" in told(
+    assert "reset-offsets needs one of" in run_groups(here, *reset, code=2)
+    assert "reset-offsets needs one of" in run_groups(
         here, *reset, "--to-latest", "--to-earliest", code=2
     )
-    wrong = told(here, *reset, "--to-datetime", "yesterday", code=2)
+    wrong = run_groups(here, *reset, "--to-datetime", "yesterday", code=2)
     assert "2026-01-31T12:00:00" in wrong
-    assert "TOPIC:0,1" in told(here, *reset, "--to-latest", "--topic", "t:x", code=2)
-    assert "--topic" in told(here, "reset-offsets", "new", "--to-latest", code=2)
+    assert "TOPIC:0,1" in run_groups(here, *reset, "--to-latest", "--topic", "t:x", code=2)
+    assert "--topic" in run_groups(here, "reset-offsets", "new", "--to-latest", code=2)

@@ -1,4 +1,4 @@
-"""The history of an app by commands: run, compared, handed over to a worker."""
+"""Commands for an app's history: it runs, is compared, and is handed over to a worker."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def directory(tmp_path: Path) -> Path:
 def test_a_history_is_handed_over_to_a_worker(directory: Path) -> None:
     shop = ("-A", "shop")
     assert streamlog(*shop, "feed", cwd=directory)[0] == 0
-    code, told = streamlog(
+    code, output = streamlog(
         *shop, "backfill", "--until", "1970-01-01T00:16:43Z", "--id", "one", cwd=directory
     )
-    assert code == 0, told
-    assert "snapshot one: 2 tasks, 2 rows of state, 3 staged rows" in told
-    code, told = streamlog(*shop, "compare", "one", "totals", cwd=directory)
-    assert code in {1, 2}, told
-    code, told = streamlog(*shop, "hand-over", "one", cwd=directory)
-    assert code == 0, told
-    assert "shop starts from snapshot one, with 2 rows of state" in told
-    code, told = streamlog(*shop, "hand-over", "one", cwd=directory)
-    assert (code, "nothing was changed" in told) == (0, True), told
+    assert code == 0, output
+    assert "snapshot one: 2 tasks, 2 rows of state, 3 staged rows" in output
+    code, output = streamlog(*shop, "compare", "one", "totals", cwd=directory)
+    assert code in {1, 2}, output
+    code, output = streamlog(*shop, "hand-over", "one", cwd=directory)
+    assert code == 0, output
+    assert "shop starts from snapshot one, with 2 rows of state" in output
+    code, output = streamlog(*shop, "hand-over", "one", cwd=directory)
+    assert (code, "nothing was changed" in output) == (0, True), output
     with running(*STREAMLOG, *shop, "worker", cwd=directory) as worker:
         found = attached(
             f"embedded:{directory / 'log'}",
@@ -53,11 +53,11 @@ def test_a_history_is_handed_over_to_a_worker(directory: Path) -> None:
     assert sorted((row.key or b"", int.from_bytes(row.value or b"")) for _, row in found) == [
         (b"a", 0), (b"a", 2), (b"a", 6), (b"b", 1), (b"b", 4), (b"b", 9),
     ]  # fmt: skip
-    code, told = streamlog(*shop, "compare", "one", "totals", cwd=directory)
-    assert code == 0, told
+    code, output = streamlog(*shop, "compare", "one", "totals", cwd=directory)
+    assert code == 0, output
 
 
-def test_a_snapshot_that_is_not_there_is_told(directory: Path) -> None:
-    code, told = streamlog("-A", "shop", "hand-over", "nobody", cwd=directory)
+def test_a_missing_snapshot_is_reported(directory: Path) -> None:
+    code, output = streamlog("-A", "shop", "hand-over", "nobody", cwd=directory)
     assert code != 0
-    assert "there is no snapshot at" in told
+    assert "there is no snapshot at" in output

@@ -1,4 +1,4 @@
-"""`streamlog log` on a real directory: what it prints, and what it exits with."""
+"""`streamlog log` on a real directory: its output, and its exit codes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def the_log(here: Path) -> Path:
 
 
 def damage(here: Path, offset: int) -> int:
-    """Spoil one batch; each holds one record. Returns its size."""
+    """Damage one batch, which holds one record, and return its size."""
     path = the_log(here)
     data = bytearray(path.read_bytes())
     at = data.index(b"hello %d" % offset)
@@ -82,14 +82,14 @@ def read_all(here: Path) -> list[LogRecord]:
     return asyncio.run(main())
 
 
-def test_a_sound_log_exits_with_0(here: Path) -> None:
+def test_verifying_an_intact_log_exits_with_0(here: Path) -> None:
     done = streamlog("verify", "log", cwd=here)
     assert (done.returncode, done.stderr) == (0, "")
     assert f"{RECORDS} records" in done.stdout
     assert done.stdout.rstrip().endswith("sound")
 
 
-def test_damage_is_shown_mended_and_stepped_over(here: Path) -> None:
+def test_damage_is_shown_repaired_and_skipped(here: Path) -> None:
     damage(here, 7)
     done = streamlog("verify", "log", cwd=here)
     assert done.returncode == 1
@@ -115,7 +115,7 @@ def test_damage_is_shown_mended_and_stepped_over(here: Path) -> None:
     assert "nothing to repair" in streamlog("repair", "log", cwd=here).stdout
 
 
-def test_what_can_t_be_mended_is_said_with_what_to_do(here: Path) -> None:
+def test_irreparable_damage_is_reported_with_a_remedy(here: Path) -> None:
     data = encode_batch([(1, None, b"x", ())], producer_id=999, producer_epoch=0, base_sequence=5)
     first = bytearray(
         encode_batch([(1, None, b"x", ())], producer_id=999, producer_epoch=0, base_sequence=0)
@@ -152,7 +152,7 @@ def test_a_dump_shows_batches_and_records(here: Path) -> None:
     assert "no partition 9" in nowhere.stderr
 
 
-def test_a_dump_shows_time_marks_and_verify_finds_nothing_wrong(here: Path) -> None:
+def test_a_dump_shows_time_marks_and_verify_accepts_them(here: Path) -> None:
     with closing(LogDirectory.open(str(here / "log"))) as directory:
         directory.log("greetings", 0).mark_time(5_000, now_ms=0)
     dumped = streamlog("dump", "log", "greetings", "0", "--records", cwd=here)
@@ -161,7 +161,7 @@ def test_a_dump_shows_time_marks_and_verify_finds_nothing_wrong(here: Path) -> N
     assert streamlog("verify", "log", cwd=here).returncode == 0
 
 
-def test_beside_a_broker_it_reads_and_does_not_mend(here: Path) -> None:
+def test_next_to_a_running_broker_verify_works_and_repair_is_refused(here: Path) -> None:
     async def main() -> None:
         async with Log.open(f"embedded:{here}/log"):
             seen = await asyncio.to_thread(streamlog, "verify", "log", cwd=here)
@@ -174,13 +174,13 @@ def test_beside_a_broker_it_reads_and_does_not_mend(here: Path) -> None:
     asyncio.run(main())
 
 
-def test_what_is_no_log_is_told(tmp_path: Path) -> None:
+def test_a_directory_without_a_log_is_refused(tmp_path: Path) -> None:
     done = streamlog("verify", str(tmp_path), cwd=tmp_path)
     assert done.returncode == 5
     assert "not a data directory" in done.stderr
 
 
-def test_a_consumer_hears_of_damage_and_goes_on_behind_it(here: Path) -> None:
+def test_a_consumer_reports_damage_and_continues_after_it(here: Path) -> None:
     damage(here, 7)
     (here / "log" / "clean_shutdown").unlink()
 
@@ -208,7 +208,7 @@ def test_a_consumer_hears_of_damage_and_goes_on_behind_it(here: Path) -> None:
     asyncio.run(main())
 
 
-def test_librdkafka_steps_over_what_was_lost(here: Path) -> None:
+def test_librdkafka_skips_lost_offsets(here: Path) -> None:
     damage(here, 7)
     assert streamlog("repair", "log", "--yes", cwd=here).returncode == 0
 

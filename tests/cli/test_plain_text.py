@@ -1,4 +1,4 @@
-"""What comes from others changes no terminal, and no line of a log."""
+"""Text from elsewhere changes no terminal, and forges no log line."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ HOSTILE = st.text(
 )
 
 
-def obeyed(text: str) -> list[str]:
-    """By what Unicode says of each character."""
+def control_characters(text: str) -> list[str]:
+    """Return the control characters, by their Unicode categories."""
     bidirectional = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
     return [
         each
@@ -31,31 +31,33 @@ def obeyed(text: str) -> list[str]:
 
 
 @given(HOSTILE)
-def test_one_line_has_nothing_that_is_obeyed(text: str) -> None:
-    assert not obeyed(one_line(text))
-    assert {*obeyed(several_lines(text))} <= {"\n", "\t"}
+def test_one_line_contains_no_control_characters(text: str) -> None:
+    assert not control_characters(one_line(text))
+    assert {*control_characters(several_lines(text))} <= {"\n", "\t"}
 
 
 @given(HOSTILE)
-def test_what_is_harmless_stays_as_it_is(text: str) -> None:
-    harmless = "".join(each for each in text if not obeyed(each) and each not in "\u200e\u200f")
+def test_harmless_text_is_unchanged(text: str) -> None:
+    harmless = "".join(
+        each for each in text if not control_characters(each) and each not in "\u200e\u200f"
+    )
     assert one_line(harmless) == several_lines(harmless) == harmless
 
 
 @given(HOSTILE)
-def test_one_record_is_one_line_of_the_log(text: str) -> None:
+def test_a_log_record_is_one_line(text: str) -> None:
     record = logging.LogRecord("streamlog", logging.WARNING, "", 0, "from %s", (text,), None)
     line = OneLineFormatter("%(levelname)s %(message)s").format(record)
     assert line.startswith("WARNING from ")
-    assert not obeyed(line)
+    assert not control_characters(line)
 
 
 @given(HOSTILE)
-def test_a_table_shows_names_and_obeys_none(text: str) -> None:
+def test_a_table_shows_names_without_interpreting_them(text: str) -> None:
     shown = io.StringIO()
     console = PlainConsole(file=shown, width=400, markup=False, emoji=False, highlight=False)
     grid = Table(box=None, show_header=False)
     grid.add_row(text, "[red]end")
     console.print(grid)
-    assert {*obeyed(shown.getvalue())} <= {"\n", "\t"}
+    assert {*control_characters(shown.getvalue())} <= {"\n", "\t"}
     assert "[red]end" in shown.getvalue()

@@ -1,4 +1,4 @@
-"""A version beside an app by commands: compared with it, promoted, taken back; in this process."""
+"""Commands for a version: it is compared with its app, promoted, and undone; in this process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BEGIN_MS = 1_000_000
 
 
 def shop(directory: Path, factor: int) -> App:
-    """A program of which there are two."""
+    """Build one of two programs, which differ in a factor."""
     url, state = f"embedded:{directory / 'log'}", str(directory / "state")
     app = App("shop", log=url, state_dir=state, commit_interval="20ms")
     sales = app.topic("sales", key=str, value=int, partitions=2)
@@ -38,8 +38,8 @@ def shop(directory: Path, factor: int) -> App:
     return app
 
 
-def says(app: App) -> Say:
-    """Runs a command with this program: its exit code, and what it prints."""
+def runner_of(app: App) -> Say:
+    """Return a function that runs a command with this program, for its exit code and output."""
     room = typer.Typer()
     for command in (
         history_commands.backfill,
@@ -67,21 +67,21 @@ async def feed(app: App, first: int, count: int) -> None:
         await producer.flush()
 
 
-async def come_to_the_end(app: App) -> None:
-    """Waits until its workers have committed all that there is of what it reads."""
-    places = [TopicPartition("sales", n) for n in range(2)]
+async def wait_for_end(app: App) -> None:
+    """Wait until the app's workers have committed all input."""
+    topic_partitions = [TopicPartition("sales", n) for n in range(2)]
     async with asyncio.timeout(60), Log.open(app.log) as log, log.consumer() as consumer:
-        ends = await consumer.end_offsets(places)
+        ends = await consumer.end_offsets(topic_partitions)
         committed: dict[TopicPartition, int] = {}
         while committed != ends:
             await asyncio.sleep(0.02)
-            committed = await log.admin().group_offsets(app.id, places)
+            committed = await log.admin().group_offsets(app.id, topic_partitions)
 
 
 @contextmanager
-def at_work(app: App) -> Iterator[list[str]]:
-    """A worker in a thread of its own, until it is told to end; filled with what it says then."""
-    told: list[str] = []
+def running_worker(app: App) -> Iterator[list[str]]:
+    """Run a worker in a thread, and fill the list with its messages at the end."""
+    messages: list[str] = []
     started = Event()
 
     async def work() -> None:
@@ -91,14 +91,14 @@ def at_work(app: App) -> Iterator[list[str]]:
         try:
             await Worker(app.program(), log_url=app.log, announce=lambda _: started.set()).run(stop)
         except UsageError as error:
-            told.append(str(error))
+            messages.append(str(error))
 
     stops: list[Callable[[], object]] = []
     thread = Thread(target=lambda: asyncio.run(work()))
     thread.start()
     assert started.wait(60)
     try:
-        yield told
+        yield messages
     except BaseException:
         stops[0]()
         raise
@@ -107,42 +107,42 @@ def at_work(app: App) -> Iterator[list[str]]:
 
 
 @pytest.fixture(autouse=True)
-def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(savepoint_log, "LOOK_MS", 100)
     monkeypatch.setattr(savepoint_log, "HALTED_LOOK_MS", 50)
     monkeypatch.setattr(promotion, "LOOK_MS", 50)
     monkeypatch.setattr(promotion, "ALONE_MS", 200)
 
 
-def test_a_version_is_compared_promoted_and_taken_back(tmp_path: Path) -> None:
+def test_a_version_is_compared_promoted_and_undone(tmp_path: Path) -> None:
     former, latter = shop(tmp_path, 1), shop(tmp_path, 2)
-    by_former, by_latter = says(former), says(latter)
-    with at_work(former) as told:
+    by_former, by_latter = runner_of(former), runner_of(latter)
+    with running_worker(former) as messages:
         asyncio.run(feed(former, 0, 6))
-        code, said = by_latter("backfill", "--id", "one", "--lower", "off")
-        assert (code, "5 staged rows" in said) == (0, True), said
-        code, said = by_latter("hand-over", "one", "--version", "v2")
-        assert (code, "shop-v2 starts from snapshot one" in said) == (0, True), said
-        asyncio.run(come_to_the_end(former))
+        code, printed = by_latter("backfill", "--id", "one", "--lower", "off")
+        assert (code, "5 staged rows" in printed) == (0, True), printed
+        code, printed = by_latter("hand-over", "one", "--version", "v2")
+        assert (code, "shop-v2 starts from snapshot one" in printed) == (0, True), printed
+        asyncio.run(wait_for_end(former))
         with pytest.raises(UsageError, match="'shop-v2' has not read"):
             by_latter("compare", "totals", "--version", "v2", "--patience", "0s")
-        code, said = by_latter("promote", "v2")
-        assert (code, "version 'v2' is app 'shop' from 1970-01-01T00:16:45" in said) == (0, True)
-    assert "end the workers of the former program" in told[0]
-    code, said = by_latter("compare", "totals", "--version", "v2")
-    assert code == history_commands.EXIT_DIFFERENT, said
-    assert "only in the app: 'b' = 4, " in said
-    assert "only in the version: 'b' = 5, " in said
-    with at_work(latter) as told:
+        code, printed = by_latter("promote", "v2")
+        assert (code, "version 'v2' is app 'shop' from 1970-01-01T00:16:45" in printed) == (0, True)
+    assert "end the workers of the former program" in messages[0]
+    code, printed = by_latter("compare", "totals", "--version", "v2")
+    assert code == history_commands.EXIT_DIFFERENT, printed
+    assert "only in the app: 'b' = 4, " in printed
+    assert "only in the version: 'b' = 5, " in printed
+    with running_worker(latter) as messages:
         asyncio.run(feed(former, 6, 2))
-        code, said = by_former("promote", "--undo")
-        assert (code, "version 'before-v2' is app 'shop'" in said) == (0, True), said
-    assert "end the workers of the former program" in told[0]
+        code, printed = by_former("promote", "--undo")
+        assert (code, "version 'before-v2' is app 'shop'" in printed) == (0, True), printed
+    assert "end the workers of the former program" in messages[0]
     assert by_former("promote", "--cancel") == (0, "no promotion is in progress\n")
 
 
-def test_what_does_not_go_together_is_told(tmp_path: Path) -> None:
-    by_command = says(shop(tmp_path, 1))
+def test_contradictory_promote_options_are_refused(tmp_path: Path) -> None:
+    by_command = runner_of(shop(tmp_path, 1))
     with pytest.raises(UsageError, match="one of VERSION, --undo and --cancel"):
         by_command("promote", "v2", "--undo")
     with pytest.raises(UsageError, match="SNAPSHOT TOPIC to compare a history, or TOPIC --version"):

@@ -1,4 +1,4 @@
-"""`streamlog quotas`, over a log of its own."""
+"""`streamlog quotas`, on its own log."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from tests.cli.console import Invoke, console, row
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> Invoke:
+def run(tmp_path: Path) -> Invoke:
     return console(quotas, tmp_path / "log")
 
 
-def test_quotas_are_set_listed_and_removed(told: Invoke) -> None:
-    done = told("set", "--user", "alice", "--producer", "1000", "--consumer", "2000")
+def test_quotas_are_set_listed_and_removed(run: Invoke) -> None:
+    done = run("set", "--user", "alice", "--producer", "1000", "--consumer", "2000")
     assert "user=alice: producer_byte_rate is 1000" in done
-    told("set", "--user-default", "--client-id", "c", "--consumer", "5")
-    listed = told("list")
+    run("set", "--user-default", "--client-id", "c", "--consumer", "5")
+    listed = run("list")
     assert row(listed, "alice", "", "1000", "2000")
     assert row(listed, "(default)", "c", "", "5")
-    told("remove", "--user", "alice", "--producer")
-    assert row(told("list"), "alice", "", "", "2000")
-    assert "producer_byte_rate and consumer_byte_rate removed" in told("remove", "--user", "alice")
-    assert "alice" not in told("list")
+    run("remove", "--user", "alice", "--producer")
+    assert row(run("list"), "alice", "", "", "2000")
+    assert "producer_byte_rate and consumer_byte_rate removed" in run("remove", "--user", "alice")
+    assert "alice" not in run("list")
 
 
 @pytest.mark.parametrize(
@@ -38,13 +38,13 @@ def test_quotas_are_set_listed_and_removed(told: Invoke) -> None:
         (("set", "--user", "a", "--user-default", "--producer", "5"), "can't be combined"),
     ],
 )
-def test_what_can_not_be_meant_is_told(
-    told: Invoke, arguments: tuple[str, ...], message: str
+def test_contradictory_quota_options_are_refused(
+    run: Invoke, arguments: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
-        told(*arguments)
+        run(*arguments)
 
 
-def test_what_the_log_refuses_is_told(told: Invoke) -> None:
+def test_a_quota_that_the_log_refuses_is_reported(run: Invoke) -> None:
     with pytest.raises(LogError, match="alter quotas of user=alice"):
-        told("set", "--user", "alice", "--producer", "-1")
+        run("set", "--user", "alice", "--producer", "-1")

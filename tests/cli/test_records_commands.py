@@ -1,4 +1,4 @@
-"""`streamlog consume` and `send --file`: where they begin, when they end, and what they print."""
+"""`streamlog consume` and `send --file`: their first record, their end, and their output."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Console:
         return result.stdout
 
     def objects(self, *arguments: str) -> list[dict[str, Any]]:
-        said = self("consume", *arguments, "--json")
-        return [json.loads(line) for line in said.splitlines()]
+        printed = self("consume", *arguments, "--json")
+        return [json.loads(line) for line in printed.splitlines()]
 
 
 @pytest.fixture
@@ -53,47 +53,47 @@ def console(tmp_path: Path) -> Console:
     return Console(tmp_path, app)
 
 
-def written(tmp_path: Path, data: bytes) -> str:
+def write_lines(tmp_path: Path, data: bytes) -> str:
     path = tmp_path / "lines"
     path.write_bytes(data)
     return str(path)
 
 
 def test_a_file_is_sent_line_by_line_and_counted(console: Console, tmp_path: Path) -> None:
-    path = written(tmp_path, b"\xef\xbb\xbfulm=1=x\r\nkiel=\nulm=3")
-    said = console("send", "notes", "--file", path, "--key-separator", "=")
-    assert said == "sent 3 records to notes\n"
+    path = write_lines(tmp_path, b"\xef\xbb\xbfulm=1=x\r\nkiel=\nulm=3")
+    printed = console("send", "notes", "--file", path, "--key-separator", "=")
+    assert printed == "sent 3 records to notes\n"
     found = console.objects("notes", "--offset", "earliest", "-e")
     assert sorted((each["key"], each["value"]) for each in found) == [
         ("kiel", ""), ("ulm", "1=x"), ("ulm", "3"),
     ]  # fmt: skip
 
 
-def test_lines_without_a_key_take_turns(console: Console, tmp_path: Path) -> None:
-    console("send", "notes", "--file", written(tmp_path, b"a\nb\nc\nd\n"))
+def test_lines_without_a_key_alternate_between_partitions(console: Console, tmp_path: Path) -> None:
+    console("send", "notes", "--file", write_lines(tmp_path, b"a\nb\nc\nd\n"))
     for partition in ("0", "1"):
         part = console.objects("notes", "--partition", partition, "--offset", "0", "-e")
         assert [each["offset"] for each in part] == [0, 1]
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "printed"),
     [
         (b'{"a": 1}\n{"a": "x"}\n', "line 2: the value for 'sales': not dict"),
         (b'{"a": 1}\n\xff\n', "line 2 is not UTF-8"),
         (b'{"a": 1}\n\n', "line 2: the value for 'sales': not dict"),
     ],
 )
-def test_an_error_names_the_line_and_what_was_sent_before_it_stays(
-    console: Console, tmp_path: Path, data: bytes, said: str
+def test_an_error_names_the_line_and_earlier_lines_stay_sent(
+    console: Console, tmp_path: Path, data: bytes, printed: str
 ) -> None:
-    with pytest.raises((SerdeError, UsageError), match=said):
-        console("send", "sales", "--file", written(tmp_path, data))
+    with pytest.raises((SerdeError, UsageError), match=printed):
+        console("send", "sales", "--file", write_lines(tmp_path, data))
     assert [each["value"] for each in console.objects("sales", "--offset", "0", "-e")] == [{"a": 1}]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "printed"),
     [
         (["send", "notes"], "takes VALUE or --file"),
         (["send", "notes", "x", "--file", "y"], "takes VALUE or --file"),
@@ -104,21 +104,21 @@ def test_an_error_names_the_line_and_what_was_sent_before_it_stays(
         (["consume", "notes", "--offset", "9"], "beyond the end of notes-0, which is 1"),
     ],
 )
-def test_what_contradicts_itself_is_refused(
-    console: Console, arguments: list[str], said: str
+def test_contradictory_options_are_refused(
+    console: Console, arguments: list[str], printed: str
 ) -> None:
     console("send", "notes", "x")
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=printed):
         console(*arguments)
 
 
-def test_a_partition_that_is_not_there_is_named(console: Console) -> None:
+def test_an_unknown_partition_is_named(console: Console) -> None:
     console("send", "notes", "x")
     with pytest.raises(UnknownTopicOrPartition, match="'notes' has no partition 2"):
         console("consume", "notes", "--partition", "2")
 
 
-def test_the_limit_ends_it_and_a_record_has_all_its_fields(console: Console) -> None:
+def test_a_limit_ends_consume_and_json_has_all_fields(console: Console) -> None:
     for number in range(3):
         console("send", "numbers", f"{number}.5", "--key", "k")
     (one,) = console.objects("numbers", "--offset", "1", "--limit", "1")
@@ -131,9 +131,7 @@ def test_the_limit_ends_it_and_a_record_has_all_its_fields(console: Console) -> 
     assert console.objects("numbers", "-e") == []
 
 
-def test_json_holds_bytes_that_are_no_text_and_floats_that_are_no_numbers(
-    console: Console, tmp_path: Path
-) -> None:
+def test_json_represents_binary_data_and_special_floats(console: Console, tmp_path: Path) -> None:
     console("send", "numbers", "nan")
     (one,) = console.objects("numbers", "--offset", "0", "--limit", "1")
     assert one["value"] == "nan"
@@ -146,5 +144,5 @@ def test_json_holds_bytes_that_are_no_text_and_floats_that_are_no_numbers(
     ("text", "offset"),
     [("earliest", 5), ("latest", 9), ("7", 7), ("3", 3), ("-2", 7), ("-20", 5), ("-0", 9)],
 )
-def test_offsets(text: str, offset: int) -> None:
+def test_offsets_are_parsed(text: str, offset: int) -> None:
     assert parse_offset(text, 5, 9) == offset

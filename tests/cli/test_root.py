@@ -1,4 +1,4 @@
-"""What is given before a command's name."""
+"""Options that come before a command's name."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from streamlog.cli.root import cli
 from streamlog.cli.session import Session
 
 
-def test_the_version_is_that_of_the_package_and_needs_no_command() -> None:
+def test_the_version_option_needs_no_command() -> None:
     result = CliRunner().invoke(cli, ["--version"], obj=Session())
     assert (result.exit_code, result.output) == (0, f"streamlog {version('streamlog')}\n")

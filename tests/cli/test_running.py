@@ -1,4 +1,4 @@
-"""What a command does to its own process; in processes of their own."""
+"""Effects of a command on its own process; each in a separate process."""
 
 from __future__ import annotations
 
@@ -19,19 +19,17 @@ print(gc.get_threshold(), gc.isenabled(), gc.get_freeze_count() > 1_000)
 
 
 @pytest.mark.parametrize(
-    ("before", "told"),
+    ("before", "expected"),
     [
         ("", "(100000, 20, 50) True True"),
         ("gc.set_threshold(100, 5, 5)", "(100, 5, 5) True True"),
         ("gc.disable()", "(100000, 20, 50) False True"),
     ],
 )
-def test_a_workers_collector_looks_less_often_unless_the_app_says_otherwise(
-    before: str, told: str
-) -> None:
+def test_a_worker_collects_garbage_less_often_by_default(before: str, expected: str) -> None:
     code = TELL.format(before=before)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == told
+    assert done.stdout.strip() == expected
 
 
 COUNT_FAULTS = """
@@ -60,7 +58,7 @@ def _faults(**environment: str) -> int:
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc")
-def test_a_worker_keeps_freed_memory_unless_the_environment_says_otherwise() -> None:
+def test_a_worker_keeps_freed_memory_by_default() -> None:
     pages = 50 * 5_000_000 // 4096
     assert _faults() < pages // 10
     assert _faults(MALLOC_TRIM_THRESHOLD_="100000", MALLOC_MMAP_THRESHOLD_="100000") > pages // 2
@@ -85,7 +83,7 @@ print(before - resident_kib())
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a function of glibc")
-def test_what_lies_free_between_what_does_not_goes_back_to_the_system() -> None:
+def test_scattered_free_memory_is_returned_to_the_system() -> None:
     done = subprocess.run(
         [sys.executable, "-c", GIVE_BACK], capture_output=True, text=True, check=True
     )

@@ -1,4 +1,4 @@
-"""Where a command has its security from, and a broker its settings."""
+"""Where a command gets its security settings from, and a broker its settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streamlog.cli.session import Session
 from streamlog.errors import ConfigError
 
 
-def test_the_file_comes_before_the_environment(
+def test_a_security_file_overrides_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STREAMLOG_SASL_PASSWORD", "from the environment")
@@ -25,13 +25,13 @@ def test_the_file_comes_before_the_environment(
         Session().security()
 
 
-def test_without_any_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_settings_there_is_no_security(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SECURITY_PROTOCOL", "SASL_USERNAME", "SASL_PASSWORD"):
         monkeypatch.delenv(f"STREAMLOG_{name}", raising=False)
     assert Session().security().protocol == "PLAINTEXT"
 
 
-def test_the_app_says_it_if_nobody_else_does(
+def test_the_apps_security_applies_by_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("SECURITY_PROTOCOL", "SASL_USERNAME", "SASL_PASSWORD"):

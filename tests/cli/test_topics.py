@@ -1,4 +1,4 @@
-"""`streamlog topics`, over a log of its own."""
+"""`streamlog topics`, on its own log."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from streamlog.records.partitioners import Partitioner
 from tests.cli.console import console, row
 
 
-def test_topics_grow(tmp_path: Path) -> None:
-    told = console(topics, tmp_path / "log")
-    told("create", "t", "--partitions", "2")
-    assert "t has 5 partitions" in told("alter", "t", "--partitions", "5")
-    assert row(told("list"), "t", "5")
+def test_partitions_are_added_to_a_topic(tmp_path: Path) -> None:
+    run_topics = console(topics, tmp_path / "log")
+    run_topics("create", "t", "--partitions", "2")
+    assert "t has 5 partitions" in run_topics("alter", "t", "--partitions", "5")
+    assert row(run_topics("list"), "t", "5")
     with pytest.raises(LogError, match="it has to be more"):
-        told("alter", "t", "--partitions", "5")
+        run_topics("alter", "t", "--partitions", "5")
 
 
-def test_looking_makes_no_log(tmp_path: Path) -> None:
-    told = console(topics, tmp_path / "log")
+def test_describing_topics_creates_no_log(tmp_path: Path) -> None:
+    run_topics = console(topics, tmp_path / "log")
     for arguments in (
         ("list",),
         ("describe", "t"),
@@ -32,26 +32,26 @@ def test_looking_makes_no_log(tmp_path: Path) -> None:
         ("alter", "t", "--partitions", "5"),
     ):
         with pytest.raises(LogDirectoryLost, match=r"there is no log in .*/log"):
-            told(*arguments)
+            run_topics(*arguments)
     assert not (tmp_path / "log").exists()
-    told("create", "t")
+    run_topics("create", "t")
     with pytest.raises(UnknownTopicOrPartition):
-        told("describe", "u")
+        run_topics("describe", "u")
 
 
-def test_a_description_tells_how_far_records_may_lie_ahead(tmp_path: Path) -> None:
-    told = console(topics, tmp_path / "log")
-    told("create", "t", "--config", "message.timestamp.after.max.ms=3600000")
-    assert "message.timestamp.after.max.ms=3600000: timestamps further ahead" in told(
+def test_describe_shows_the_timestamp_bound(tmp_path: Path) -> None:
+    run_topics = console(topics, tmp_path / "log")
+    run_topics("create", "t", "--config", "message.timestamp.after.max.ms=3600000")
+    assert "message.timestamp.after.max.ms=3600000: timestamps further ahead" in run_topics(
         "describe", "t"
     )
-    told("create", "plans", "--config", "message.timestamp.after.max.ms=86400000")
-    assert "message.timestamp.after.max.ms=86400000: timestamps further ahead" in told(
+    run_topics("create", "plans", "--config", "message.timestamp.after.max.ms=86400000")
+    assert "message.timestamp.after.max.ms=86400000: timestamps further ahead" in run_topics(
         "describe", "plans"
     )
 
 
-def written(log: Path, partitioner: Partitioner) -> None:
+def write_keys(log: Path, partitioner: Partitioner) -> None:
     async def main() -> None:
         async with (
             Log.open(f"embedded:{log}", listen=False) as opened,
@@ -75,13 +75,13 @@ def written(log: Path, partitioner: Partitioner) -> None:
         (lambda key, count: len(key) % count, "No partitioner fits"),
     ],
 )
-def test_a_check_tells_how_keys_are_partitioned(
+def test_check_reports_the_partitioner_of_the_keys(
     tmp_path: Path, partitioner: Partitioner, verdict: str
 ) -> None:
-    told = console(topics, tmp_path / "log")
-    told("create", "t", "--partitions", "4")
-    assert "No record has a key" in told("check", "t")
-    written(tmp_path / "log", partitioner)
-    assert verdict in " ".join(told("check", "t").split())
-    told("create", "one", "--partitions", "1")
-    assert "every partitioner fits" in told("check", "one")
+    run_topics = console(topics, tmp_path / "log")
+    run_topics("create", "t", "--partitions", "4")
+    assert "No record has a key" in run_topics("check", "t")
+    write_keys(tmp_path / "log", partitioner)
+    assert verdict in " ".join(run_topics("check", "t").split())
+    run_topics("create", "one", "--partitions", "1")
+    assert "every partitioner fits" in run_topics("check", "one")

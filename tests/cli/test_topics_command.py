@@ -1,4 +1,4 @@
-"""`streamlog configs`, over a log of its own."""
+"""`streamlog configs`, on its own log."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ from tests.cli.console import Invoke, console, row
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> Invoke:
+def run(tmp_path: Path) -> Invoke:
     console(topics, tmp_path / "log")("create", "t", "--config", "segment.ms=7")
     return console(configs, tmp_path / "log")
 
 
-def test_settings_are_shown_and_changed(told: Invoke) -> None:
-    shown = told("describe", "--topic", "t")
+def test_topic_settings_are_described_and_altered(run: Invoke) -> None:
+    shown = run("describe", "--topic", "t")
     assert row(shown, "segment.ms", "7", "topic")
     assert "retention.ms" not in shown
-    told(
+    run(
         "alter", "--topic", "t", "--set", "retention.ms=60000", "--append",
         "cleanup.policy=compact", "--unset", "segment.ms",
     )  # fmt: skip
-    shown = told("describe", "--topic", "t")
+    shown = run("describe", "--topic", "t")
     assert row(shown, "retention.ms", "60000", "topic")
     assert row(shown, "cleanup.policy", "delete,compact", "topic")
     assert "segment.ms" not in shown
-    told("alter", "--topic", "t", "--subtract", "cleanup.policy=delete")
-    assert row(told("describe", "--topic", "t"), "cleanup.policy", "compact", "topic")
-    assert "How long records are kept" in told("describe", "--topic", "t", "--all")
+    run("alter", "--topic", "t", "--subtract", "cleanup.policy=delete")
+    assert row(run("describe", "--topic", "t"), "cleanup.policy", "compact", "topic")
+    assert "How long records are kept" in run("describe", "--topic", "t", "--all")
 
 
-def test_brokers_have_settings_too(told: Invoke) -> None:
-    assert "changed for broker all: num.partitions" in told(
+def test_broker_settings_are_described_and_altered(run: Invoke) -> None:
+    assert "changed for broker all: num.partitions" in run(
         "alter", "--broker", "all", "--set", "num.partitions=9"
     )
-    assert row(told("describe"), "num.partitions", "9", "all brokers")
-    assert row(told("describe", "--broker", "1"), "num.partitions", "9", "all brokers")
-    told("alter", "--broker", "1", "--set", "num.partitions=8")
-    assert row(told("describe"), "num.partitions", "8", "broker")
-    assert "(hidden)" in told("describe", "--all")
+    assert row(run("describe"), "num.partitions", "9", "all brokers")
+    assert row(run("describe", "--broker", "1"), "num.partitions", "9", "all brokers")
+    run("alter", "--broker", "1", "--set", "num.partitions=8")
+    assert row(run("describe"), "num.partitions", "8", "broker")
+    assert "(hidden)" in run("describe", "--all")
 
 
-def test_a_change_can_be_tried_first(told: Invoke) -> None:
-    said = told("alter", "--topic", "t", "--set", "retention.ms=5", "--check")
-    assert "would be changed for topic t: retention.ms" in said
-    assert "retention.ms" not in told("describe", "--topic", "t")
+def test_a_change_can_be_validated_first(run: Invoke) -> None:
+    output = run("alter", "--topic", "t", "--set", "retention.ms=5", "--check")
+    assert "would be changed for topic t: retention.ms" in output
+    assert "retention.ms" not in run("describe", "--topic", "t")
     with pytest.raises(LogError, match=r"did you mean 'retention\.ms'"):
-        told("alter", "--topic", "t", "--set", "retention.mss=5", "--check")
+        run("alter", "--topic", "t", "--set", "retention.mss=5", "--check")
 
 
 @pytest.mark.parametrize(
@@ -64,16 +64,16 @@ def test_a_change_can_be_tried_first(told: Invoke) -> None:
         (("describe", "--broker", "1", "--topic", "t"), "both a topic and a broker"),
     ],
 )
-def test_what_can_not_be_meant_is_told(
-    told: Invoke, arguments: tuple[str, ...], message: str
+def test_invalid_config_arguments_are_refused(
+    run: Invoke, arguments: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
-        told(*arguments)
+        run(*arguments)
 
 
-def test_what_is_not_there_is_told(told: Invoke, tmp_path: Path) -> None:
+def test_an_unknown_topic_or_log_is_reported(run: Invoke, tmp_path: Path) -> None:
     with pytest.raises(UnknownTopicOrPartition):
-        told("describe", "--topic", "u")
+        run("describe", "--topic", "u")
     with pytest.raises(LogDirectoryLost):
         console(configs, tmp_path / "none")("describe")
     assert not (tmp_path / "none").exists()

@@ -1,4 +1,4 @@
-"""`streamlog users`, over a log of its own."""
+"""`streamlog users`, on its own log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def invoke(log: Path, *arguments: str, typed: str = "") -> Result:
     )
 
 
-def test_users_come_and_go(tmp_path: Path) -> None:
+def test_users_are_added_listed_and_removed(tmp_path: Path) -> None:
     log = tmp_path / "log"
     for name in ("bob", "alice"):
         added = invoke(log, "add", name, "--iterations", "4096", typed="wonderland\n")
@@ -31,10 +31,10 @@ def test_users_come_and_go(tmp_path: Path) -> None:
     for path in log.rglob("*"):
         if path.is_file():
             assert b"wonderland" not in path.read_bytes()
-            assert path.stat().st_mode & 0o077 == 0, f"{path} is for everybody to read"
+            assert path.stat().st_mode & 0o077 == 0, f"{path} is readable by other users"
 
 
-def test_what_can_not_be_done_is_told(tmp_path: Path) -> None:
+def test_impossible_user_commands_are_refused(tmp_path: Path) -> None:
     for command in (("list",), ("remove", "bob")):
         nowhere = invoke(tmp_path / "log", *command)
         assert isinstance(nowhere.exception, LogDirectoryLost)

@@ -1,4 +1,4 @@
-"""How many workers `-w` comes to."""
+"""The number of workers for `-w`, and their web addresses."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from streamlog.worker.process.slots import Slot
 
 
 @pytest.mark.parametrize("given", ["0", "-1", "many", "1.5", "100000", ""])
-def test_a_number_that_makes_no_sense_is_refused(given: str) -> None:
+def test_an_invalid_number_of_workers_is_refused(given: str) -> None:
     with pytest.raises(UsageError, match="-w takes a number from 1 to 256, or auto"):
         processes_of(given)
 
 
-def test_auto_is_what_this_process_may_use() -> None:
+def test_auto_means_the_available_cores() -> None:
     assert processes_of("3") == 3
     assert processes_of("auto") == available_cores() >= 1
 
 
-def test_each_worker_answers_at_a_port_of_its_own() -> None:
+def test_each_worker_has_its_own_web_port() -> None:
     slot = Slot(number=3, of=3, supervisor="s", is_first=True, alive_fd=0)
     assert slot_address("127.0.0.1:8080", slot) == "127.0.0.1:8082"
     assert slot_address("[::1]:8080", slot) == "[::1]:8082"
     assert slot_address(":0", slot) == ":0"
-    assert slot_address("nonsense", slot) == "nonsense"  # Told by who opens it.
+    # The error is reported when the address is opened.
+    assert slot_address("nonsense", slot) == "nonsense"
 
 
 def group(root: Path, path: str, **files: str) -> None:
@@ -36,7 +37,7 @@ def group(root: Path, path: str, **files: str) -> None:
         (root / path / name.replace("_max", ".max").replace("cpu_cfs", "cpu.cfs")).write_text(text)
 
 
-def test_the_tightest_quota_on_the_way_up_counts(tmp_path: Path) -> None:
+def test_the_smallest_cpu_quota_of_all_cgroup_levels_counts(tmp_path: Path) -> None:
     group(tmp_path, "pod", cpu_max="150000 100000\n")
     group(tmp_path, "pod/app", cpu_max="max 100000\n")
     assert quota("0::/pod/app\n", tmp_path) == 1.5
@@ -44,7 +45,7 @@ def test_the_tightest_quota_on_the_way_up_counts(tmp_path: Path) -> None:
     assert quota("0::/elsewhere\n", tmp_path) == float("inf")
 
 
-def test_control_groups_of_the_first_version(tmp_path: Path) -> None:
+def test_cpu_quotas_of_cgroups_v1_are_read(tmp_path: Path) -> None:
     group(tmp_path, "cpu/pod", cpu_cfs_quota_us="300000\n", cpu_cfs_period_us="100000\n")
     group(tmp_path, "cpu", cpu_cfs_quota_us="-1\n", cpu_cfs_period_us="100000\n")
     memory = "4:memory:/pod\n"

@@ -1,4 +1,4 @@
-"""Brokers that others wrote, as places for the tests of our client, and what is left out there."""
+"""Other projects' brokers for the tests of our client, and the tests that they can't run."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ NO_TWO = (
     "its groups take a session to rebalance and refuse who syncs late: see conformance.mock.BEYOND"
 )
 ANY_TIME = "it takes any time-out"
-FORGETS = "it forgets positions that are committed with a transaction, whoever does"
+FORGETS = "it forgets offsets that are committed with a transaction"
 NO_ABORTS = "it does not name aborted transactions to readers"
 ANY_SIZE = "it takes batches of any size"
-APPENDED_AT_1234 = "it names 1234 as the time of every append"
+APPENDED_AT_1234 = "it returns 1234 as the time of every append"
 
 NOT_ON_MOCK: dict[str, dict[str, str]] = {
     "test_admin": {
@@ -45,110 +45,112 @@ NOT_ON_MOCK: dict[str, dict[str, str]] = {
         EVERY_TEST: "publications are streamlog's own",
     },
     "test_transactional_publish": {
-        EVERY_TEST: "its brokers forget positions that are committed with a transaction",
+        EVERY_TEST: "its brokers forget offsets that are committed with a transaction",
     },
     "test_transaction_admin": {
         EVERY_TEST: NO_ADMIN,
     },
     "test_consumer_commits": {
-        "test_what_is_committed_beside_the_offset_comes_back": "it keeps no leader epoch",
+        "test_committed_metadata_and_leader_epoch_are_returned": "it keeps no leader epoch",
     },
     "test_consumer": {
-        "test_a_deleted_topic_is_told": NO_ADMIN,
-        "test_a_group_shares_hands_over_and_takes_back": NO_TWO,
-        "test_a_static_member_is_back_without_a_rebalance": NO_TWO,
-        "test_an_assignor_can_be_plugged_in_and_others_are_refused": NO_TWO,
-        "test_in_a_cooperative_rebalance_only_what_moves_is_given_up": NO_TWO,
-        "test_offsets_by_place_and_by_time": "it looks up no times",
-        "test_subscribing_to_more_rebalances": NO_TWO,
-        "test_two_consumers_of_one_instance": NO_TWO,
+        "test_reading_a_deleted_topic_raises_an_error": NO_ADMIN,
+        "test_a_group_shares_partitions_and_reassigns_them": NO_TWO,
+        "test_a_static_member_returns_without_a_rebalance": NO_TWO,
+        "test_a_custom_assignor_is_used_and_a_mismatch_is_refused": NO_TWO,
+        "test_a_cooperative_rebalance_revokes_only_moved_partitions": NO_TWO,
+        "test_offsets_are_found_by_position_and_timestamp": "it looks up no timestamps",
+        "test_subscribing_to_more_topics_rebalances": NO_TWO,
+        "test_a_second_consumer_with_the_instance_id_fences_the_first": NO_TWO,
     },
     "test_consumer_protocol": {EVERY_TEST: NO_ADMIN},
     "test_consumer_control": {
-        "test_after_unsubscribing_anything_can_be_read": NO_TWO,
-        "test_closing_does_not_wait_for_ever_for_a_callback": NO_TWO,
+        "test_an_unsubscribed_consumer_can_read_anything": NO_TWO,
+        "test_closing_does_not_wait_forever_for_a_callback": NO_TWO,
     },
     "test_poll_interval": {
-        "test_others_read_on_and_the_owner_hears_of_it": NO_TWO,
+        "test_others_take_over_and_the_owner_learns_of_the_loss": NO_TWO,
     },
     "test_producer": {
-        "test_a_batch_larger_than_the_topic_takes_goes_in_parts": ANY_SIZE,
+        "test_a_batch_above_the_topic_limit_is_split": ANY_SIZE,
         "test_a_record_arrives_with_all_its_parts": APPENDED_AT_1234,
-        "test_bulk_and_atomic_records_share_the_order": APPENDED_AT_1234,
-        "test_flush_ends_the_lingering_and_tells_of_failures": ANY_SIZE,
+        "test_bulk_and_atomic_records_keep_their_order": APPENDED_AT_1234,
+        "test_flush_ends_lingering_and_raises_failures": ANY_SIZE,
         "test_order_is_kept_with_many_small_requests": "it answers to acks=0, too",
-        "test_what_waits_for_a_topic_that_is_deleted_fails_with_its_name": NO_ADMIN,
+        "test_records_for_a_deleted_topic_fail_with_its_name": NO_ADMIN,
     },
     "test_range_reader": {
-        "test_a_log_reads_a_range_of_committed_records": NO_ABORTS,
+        "test_read_range_returns_committed_records": NO_ABORTS,
         "test_a_range_whose_start_was_deleted_is_refused": NO_ADMIN,
     },
     "test_rebalance": {
-        "test_a_pattern_finds_topics_that_come_and_lets_go_of_those_that_went": NO_ADMIN,
-        "test_a_pattern_may_mean_nothing_yet": NO_ADMIN,
-        "test_a_topic_that_grows_is_shared_out_anew": NO_ADMIN,
+        "test_a_pattern_follows_created_and_deleted_topics": NO_ADMIN,
+        "test_a_pattern_without_matches_waits_for_topics": NO_ADMIN,
+        "test_new_partitions_of_a_topic_cause_a_rebalance": NO_ADMIN,
     },
     "test_transactional_producer": {
-        "test_a_lost_record_aborts_and_is_named_and_the_next_one_goes_on": ANY_SIZE,
-        "test_a_timeout_that_the_broker_does_not_take_is_told_at_the_opening": ANY_TIME,
-        "test_all_in_a_block_counts_or_nothing": NO_ABORTS,
-        "test_offsets_count_with_the_transaction": FORGETS,
-        "test_offsets_of_a_member_that_was_replaced_abort_the_transaction": FORGETS,
-        "test_the_older_of_two_producers_is_fenced": "it fences nobody",
-        "test_who_asks_where_a_group_goes_on_waits_for_what_is_about_to_count": FORGETS,
-        "test_who_is_cancelled_aborts": NO_ABORTS,
+        "test_a_lost_record_aborts_and_the_next_transaction_succeeds": ANY_SIZE,
+        "test_a_refused_transaction_timeout_fails_the_opening": ANY_TIME,
+        "test_a_transaction_block_counts_whole_or_not_at_all": NO_ABORTS,
+        "test_offsets_are_committed_with_the_transaction": FORGETS,
+        "test_offsets_of_a_replaced_member_abort_the_transaction": FORGETS,
+        "test_an_older_producer_with_the_transactional_id_is_fenced": "it fences no producer",
+        "test_a_stable_offset_lookup_waits_for_the_pending_transaction": FORGETS,
+        "test_cancelling_a_transaction_aborts_it": NO_ABORTS,
     },
 }
-"""By module and test: what librdkafka's mock cluster does not do. Where that comes from is seen in
-raw requests by `tests/conformance/test_mock.py`."""
+"""What librdkafka's mock cluster does not do, by module and test.
 
-AT_ONCE = "it asks at once for what a broker of Kafka hears of a moment later, from its controller"
-FIXED = "Kafka has num.partitions only when it starts"
+`tests/conformance/test_mock.py` shows these differences with raw requests.
+"""
+
+AT_ONCE = "Kafka's brokers learn of the change from their controller a moment later"
+FIXED = "Kafka reads num.partitions only at start"
 
 NOT_ON_KAFKA: dict[str, dict[str, str]] = {
     "test_topic_admin": {
         EVERY_TEST: "publications are streamlog's own",
     },
     "test_admin": {
-        "test_a_refusal_has_all_of_them": AT_ONCE,
-        "test_internal_topics_are_listed_on_demand": "Kafka has more of them, by and by",
-        "test_lists_grow_and_shrink": AT_ONCE,
-        "test_quotas_of_one_entity": AT_ONCE,
-        "test_refusals_name_the_topic_and_the_rest_is_done": AT_ONCE,
-        "test_settings_are_shown_and_changed": f"it looks at our broker's defaults, and {FIXED}",
-        "test_settings_of_one_broker_and_of_all": FIXED,
-        "test_topics_come_and_go": AT_ONCE,
-        "test_what_has_settings_is_listed": "Kafka has topics and loggers of its own",
+        "test_one_error_carries_all_refusals": AT_ONCE,
+        "test_internal_topics_are_listed_on_request": "Kafka creates more of them over time",
+        "test_list_settings_can_be_appended_to_and_subtracted_from": AT_ONCE,
+        "test_client_quotas_are_altered_and_described_by_entity": AT_ONCE,
+        "test_refusals_name_the_topic_and_other_topics_are_processed": AT_ONCE,
+        "test_configs_are_described_and_altered": f"it expects our broker's defaults, and {FIXED}",
+        "test_broker_settings_are_altered_for_one_broker_or_all": FIXED,
+        "test_topics_are_created_described_and_deleted": AT_ONCE,
+        "test_resources_with_settings_are_listed": "Kafka has topics and loggers of its own",
     },
     "test_consumer_protocol": {
-        "test_a_group_of_the_other_kind_is_told_apart": (
+        "test_a_member_of_the_other_protocol_is_refused": (
             "Kafka takes members of both kinds into one group: group.consumer.migration.policy"
         ),
     },
     "test_cluster_admin": {
-        "test_directories_tell_the_sizes_of_partitions": AT_ONCE,
+        "test_describe_log_dirs_returns_the_size_of_each_partition": AT_ONCE,
     },
     "test_transaction_admin": {
         "test_transactions_are_listed_and_described": (
-            "it looks for its own transactional ids only, and Kafka keeps others' for a week"
+            "it expects only its own transactional ids, and Kafka keeps earlier ones for a week"
         ),
-        "test_what_is_not_there_is_told": (
-            "a marker of an epoch that never was is UNKNOWN_SERVER_ERROR there"
+        "test_an_unknown_partition_or_producer_raises_an_error": (
+            "Kafka answers a marker of an unknown epoch with UNKNOWN_SERVER_ERROR"
         ),
     },
 }
-"""Likewise, of Apache Kafka itself."""
+"""What Apache Kafka does differently, by module and test."""
 
 
 def reason(left_out: dict[str, dict[str, str]], module: str, test: str) -> str:
-    """Why the test does not run there, or nothing."""
+    """Return why a test does not run on that broker, or an empty string."""
     tests = left_out.get(module, {})
     return tests.get(EVERY_TEST) or tests.get(test, "")
 
 
 @asynccontextmanager
 async def mocked(**topics: int) -> AsyncIterator[Log]:
-    """Three brokers of librdkafka's mock cluster."""
+    """Open a log on three brokers of librdkafka's mock cluster."""
     with MockCluster(brokers=3) as cluster:
         for name, partitions in topics.items():
             cluster.make_topic(name, partitions, 3)
@@ -158,7 +160,7 @@ async def mocked(**topics: int) -> AsyncIterator[Log]:
 
 @asynccontextmanager
 async def emptied_kafka(address: str, topics: Mapping[str, int]) -> AsyncIterator[Log]:
-    """A broker of Apache Kafka without what is left of the tests before."""
+    """Open a log on an Apache Kafka broker, without the data of earlier tests."""
     async with Log.open(f"kafka://{address}") as log, log.admin() as admin:
         for transaction in await admin.list_transactions(states=["Ongoing"]):
             await _abort(admin, transaction.transactional_id)
@@ -179,21 +181,25 @@ async def emptied_kafka(address: str, topics: Mapping[str, int]) -> AsyncIterato
             wanted = {each.name for each in new}
             while not {each.name for each in await admin.list_topics()} >= wanted:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-            places = [TopicPartition(each.name, n) for each in new for n in range(each.partitions)]
+            topic_partitions = [
+                TopicPartition(each.name, n) for each in new for n in range(each.partitions)
+            ]
             async with log.consumer() as consumer:
-                await consumer.end_offsets(places)  # It tries until they are led.
+                await consumer.end_offsets(
+                    topic_partitions
+                )  # Tries until the partitions have leaders.
         yield log
 
 
 async def _abort(admin: Admin, transactional_id: str) -> None:
-    """Its markers would come into a topic of the same name."""
+    """Abort a transaction: its markers would reach a new topic with the old name."""
 
     async def attempt() -> None:
         node_id = await admin._cluster.coordinator(transactional_id, key_type=1)
-        asked = InitProducerIdRequest(
+        request = InitProducerIdRequest(
             transactional_id=transactional_id, transaction_timeout_ms=60_000
         )
-        found = await admin._cluster.call(node_id, asked, InitProducerIdResponse)
+        found = await admin._cluster.call(node_id, request, InitProducerIdResponse)
         if found.error_code:
             raise error_for(found.error_code, f"transaction of {transactional_id}")
 
@@ -201,7 +207,7 @@ async def _abort(admin: Admin, transactional_id: str) -> None:
 
 
 async def _forget(admin: Admin, group_id: str) -> None:
-    """A static member, or one that was lost, is in its group until its session is over."""
+    """Delete a group; a static or lost member stays in it until its session ends."""
     while True:
         try:
             await admin.delete_groups([group_id])

@@ -1,9 +1,9 @@
-"""Logs to test clients with: in this process, the same one over TCP, and brokers that others wrote.
+"""Logs to test clients with: embedded, over TCP, and on other projects' brokers.
 
-librdkafka's mock cluster has no admin requests, so topics are made from below, and the tests that
-do not find there what they need are named in `clusters.py`, with the reason. Given a
-STREAMLOG_KAFKA=HOST:PORT, they run on that broker of Apache Kafka, too (`make conformance-kafka`),
-which is emptied for each.
+librdkafka's mock cluster has no admin requests, so its topics are created from below, and
+`clusters.py` names the tests that it can't run, with the reason. With STREAMLOG_KAFKA=HOST:PORT,
+the tests also run on that Apache Kafka broker (`make conformance-kafka`), which is emptied before
+each test.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "open_log" not in metafunc.fixturenames:
         return
     module, test = metafunc.module.__name__.rpartition(".")[2], metafunc.function.__name__
-    places = ["embedded", "tcp"]
+    targets = ["embedded", "tcp"]
     if not reason(NOT_ON_MOCK, module, test):
-        places.append("mock")
+        targets.append("mock")
     if KAFKA and not reason(NOT_ON_KAFKA, module, test):
-        places.append("kafka")
-    metafunc.parametrize("open_log", places, indirect=True)
+        targets.append("kafka")
+    metafunc.parametrize("open_log", targets, indirect=True)
 
 
 @pytest.fixture
 def open_log(request: pytest.FixtureRequest, tmp_path: Path) -> OpenLog:
-    """`async with open_log(t=4) as log`: a log with topic t of four partitions."""
+    """Return a context manager: `async with open_log(t=4) as log` has a topic t of 4 partitions."""
     if request.param == "mock":
         return mocked
     if request.param == "kafka":

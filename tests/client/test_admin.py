@@ -1,4 +1,4 @@
-"""Admin: topics come, are described and go, and refusals say which and why."""
+"""Admin: topics are created, described and deleted, and refusals name topic and reason."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from streamlog.record import TopicPartition
 OpenLog = Callable[..., AbstractAsyncContextManager[Log]]
 
 
-def test_topics_come_and_go(open_log: OpenLog) -> None:
+def test_topics_are_created_described_and_deleted(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log() as log, log.admin() as admin:
             await admin.create_topics([NewTopic("b", 3), NewTopic("a", 1)])
@@ -42,7 +42,7 @@ def test_topics_come_and_go(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_what_the_log_keeps_for_itself_is_not_listed(open_log: OpenLog) -> None:
+def test_internal_topics_are_not_listed_by_default(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log:
             async with log.consumer(group_id="g") as consumer:
@@ -52,7 +52,7 @@ def test_what_the_log_keeps_for_itself_is_not_listed(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_settings_of_a_topic_are_honoured_or_refused(open_log: OpenLog) -> None:
+def test_topic_settings_are_applied_or_refused(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log() as log:
             admin = log.admin()
@@ -67,7 +67,7 @@ def test_settings_of_a_topic_are_honoured_or_refused(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_refusals_name_the_topic_and_the_rest_is_done(open_log: OpenLog) -> None:
+def test_refusals_name_the_topic_and_other_topics_are_processed(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log:
             admin = log.admin()
@@ -84,7 +84,7 @@ def test_refusals_name_the_topic_and_the_rest_is_done(open_log: OpenLog) -> None
     asyncio.run(main())
 
 
-def test_settings_are_shown_and_changed(open_log: OpenLog) -> None:
+def test_configs_are_described_and_altered(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log, log.admin() as admin:
             before = (await admin.describe_configs("t"))["retention.ms"]
@@ -107,7 +107,7 @@ def test_settings_are_shown_and_changed(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_records_are_deleted(open_log: OpenLog) -> None:
+def test_records_before_an_offset_are_deleted(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=2) as log, log.admin() as admin:
             async with log.producer() as producer:
@@ -125,7 +125,7 @@ def test_records_are_deleted(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_a_reader_below_the_log_start_goes_on_where_the_log_begins(open_log: OpenLog) -> None:
+def test_a_reader_below_the_log_start_resumes_at_the_log_start(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log, log.admin() as admin:
             partition = TopicPartition("t", 0)
@@ -145,7 +145,7 @@ def test_a_reader_below_the_log_start_goes_on_where_the_log_begins(open_log: Ope
     asyncio.run(main())
 
 
-def test_a_refusal_has_all_of_them(open_log: OpenLog) -> None:
+def test_one_error_carries_all_refusals(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1, u=1) as log, log.admin() as admin:
             with pytest.raises(TopicExists) as info:
@@ -156,15 +156,15 @@ def test_a_refusal_has_all_of_them(open_log: OpenLog) -> None:
             assert set(refusals) == {"t", "u", "a b"}
             assert refusals["t"] is info.value
             assert refusals["a b"].code == ErrorCode.INVALID_TOPIC_EXCEPTION
-            with pytest.raises(UnknownTopicOrPartition) as gone:
+            with pytest.raises(UnknownTopicOrPartition) as missing:
                 await admin.delete_topics(["v", "w"])
-            assert set(gone.value.refusals) == {"w"}
+            assert set(missing.value.refusals) == {"w"}
             assert [topic.name for topic in await admin.list_topics()] == ["t", "u"]
 
     asyncio.run(main())
 
 
-def test_what_would_come_of_it_is_told_without_doing_it(open_log: OpenLog) -> None:
+def test_validate_only_reports_errors_and_changes_nothing(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log, log.admin() as admin:
             await admin.create_topics([NewTopic("u", 1)], validate_only=True)
@@ -187,7 +187,7 @@ def test_what_would_come_of_it_is_told_without_doing_it(open_log: OpenLog) -> No
     asyncio.run(main())
 
 
-def test_lists_grow_and_shrink(open_log: OpenLog) -> None:
+def test_list_settings_can_be_appended_to_and_subtracted_from(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log, log.admin() as admin:
             await admin.alter_configs({"cleanup.policy": Append("compact")}, topic="t")
@@ -200,7 +200,7 @@ def test_lists_grow_and_shrink(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_settings_of_one_broker_and_of_all(open_log: OpenLog) -> None:
+def test_broker_settings_are_altered_for_one_broker_or_all(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log() as log, log.admin() as admin:
             await admin.alter_configs({"num.partitions": "5"}, broker="all")
@@ -216,7 +216,7 @@ def test_settings_of_one_broker_and_of_all(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_what_has_settings_is_listed(open_log: OpenLog) -> None:
+def test_resources_with_settings_are_listed(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log, log.admin() as admin:
             assert await admin.list_config_resources() == [
@@ -228,7 +228,7 @@ def test_what_has_settings_is_listed(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_internal_topics_are_listed_on_demand(open_log: OpenLog) -> None:
+def test_internal_topics_are_listed_on_request(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log, log.admin() as admin:
             async with log.consumer(group_id="g") as consumer:
@@ -242,7 +242,7 @@ def test_internal_topics_are_listed_on_demand(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_quotas_of_one_entity(open_log: OpenLog) -> None:
+def test_client_quotas_are_altered_and_described_by_entity(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log() as log, log.admin() as admin:
             alice: dict[str, str | None] = {"user": "alice"}

@@ -1,4 +1,4 @@
-"""Cluster: what it knows may be stale, so it asks again, elsewhere, and gives up in the end."""
+"""Cluster: its metadata may be stale, so it asks again, tries other brokers, and finally fails."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.transport.test_client_connection import open_to
 connect = partial(TcpTransport.connect, client_id="test", timeout_ms=60_000)
 
 
-def test_a_broker_on_another_port_is_found_by_the_addresses_as_they_are_now(
+def test_a_broker_that_moved_to_another_port_is_found_again(
     tmp_path: Path,
 ) -> None:
     async def main() -> None:
@@ -52,7 +52,7 @@ def test_a_broker_on_another_port_is_found_by_the_addresses_as_they_are_now(
     asyncio.run(main())
 
 
-def test_a_broker_that_has_not_found_its_cluster_is_waited_for_and_then_told_of() -> None:
+def test_opening_waits_for_a_broker_without_a_cluster_and_then_fails() -> None:
     async def story(brokers: Brokers) -> None:
         first, second, _ = brokers.nodes.values()
         await first.start()
@@ -67,7 +67,7 @@ def test_a_broker_that_has_not_found_its_cluster_is_waited_for_and_then_told_of(
     run_cluster(Unstarted, story)
 
 
-def test_another_log_at_the_same_address_is_not_taken_for_this_one(tmp_path: Path) -> None:
+def test_another_log_at_a_known_address_is_refused(tmp_path: Path) -> None:
     async def main() -> None:
         addresses: list[Address] = []
         clock = ManualClock()
@@ -93,7 +93,7 @@ def test_another_log_at_the_same_address_is_not_taken_for_this_one(tmp_path: Pat
     asyncio.run(main())
 
 
-def test_what_is_known_grows_old(tmp_path: Path) -> None:
+def test_metadata_expires(tmp_path: Path) -> None:
     async def main() -> None:
         clock = ManualClock()
         async with Broker.open(str(tmp_path)) as broker, Acceptor(broker) as server:
@@ -114,7 +114,7 @@ def test_what_is_known_grows_old(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_each_lane_is_a_connection_and_many_callers_share_it(tmp_path: Path) -> None:
+def test_each_lane_shares_one_connection_among_callers(tmp_path: Path) -> None:
     async def main() -> None:
         async with Broker.open(str(tmp_path)) as broker, Acceptor(broker) as server:
             cluster = Cluster(lambda: [(server.host, server.port)], connect, SystemClock())
@@ -130,7 +130,7 @@ def test_each_lane_is_a_connection_and_many_callers_share_it(tmp_path: Path) -> 
     asyncio.run(main())
 
 
-def test_a_close_that_is_cancelled_closes_every_connection(tmp_path: Path) -> None:
+def test_a_cancelled_close_closes_every_connection(tmp_path: Path) -> None:
     async def main() -> None:
         async with Broker.open(str(tmp_path)) as broker, Acceptor(broker) as server:
             cluster = Cluster(lambda: [(server.host, server.port)], connect, SystemClock())
@@ -147,8 +147,8 @@ def test_a_close_that_is_cancelled_closes_every_connection(tmp_path: Path) -> No
     asyncio.run(main())
 
 
-def test_a_connection_that_is_opened_while_all_are_closed_is_closed(tmp_path: Path) -> None:
-    """At every turn of the loop: to a broker that is known, and on the way in."""
+def test_a_connection_opened_during_close_is_closed(tmp_path: Path) -> None:
+    """At every turn of the event loop: with a known broker, and during bootstrap."""
 
     async def main(turns: int, *, is_known: bool) -> None:
         async with Broker.open(str(tmp_path)) as broker, Acceptor(broker) as server:
@@ -156,12 +156,12 @@ def test_a_connection_that_is_opened_while_all_are_closed_is_closed(tmp_path: Pa
             if is_known:
                 await cluster.nodes()
                 await cluster._hang_up()
-            asking = asyncio.ensure_future(cluster.nodes())
+            request = asyncio.ensure_future(cluster.nodes())
             for _ in range(turns):
                 await asyncio.sleep(0)
             await cluster.close()
-            with suppress(ConnectionLost, UsageError):  # Or the answer was there already.
-                await asking
+            with suppress(ConnectionLost, UsageError):  # The answer may have arrived already.
+                await request
             assert not any(cluster.is_connected(broker.directory.node_id, each) for each in Lane)
             assert open_to((server.host, server.port)) == []
 
@@ -170,7 +170,7 @@ def test_a_connection_that_is_opened_while_all_are_closed_is_closed(tmp_path: Pa
             asyncio.run(main(turns, is_known=is_known))
 
 
-def test_an_unknown_topic_is_waited_for_a_little(tmp_path: Path) -> None:
+def test_an_unknown_topic_is_waited_for_briefly(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             Broker.open(str(tmp_path)) as broker,

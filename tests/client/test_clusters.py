@@ -1,4 +1,4 @@
-"""What is left out on other brokers is there, and has a reason."""
+"""Every excluded test exists, and its exclusion has a reason."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def names_in(module: str) -> set[str]:
 
 
 @pytest.mark.parametrize("left_out", [NOT_ON_MOCK, NOT_ON_KAFKA], ids=["mock", "kafka"])
-def test_only_tests_that_exist_are_left_out(left_out: dict[str, dict[str, str]]) -> None:
+def test_only_existing_tests_are_excluded(left_out: dict[str, dict[str, str]]) -> None:
     for module, reasons in left_out.items():
         assert set(reasons) - {EVERY_TEST} <= names_in(module)
         assert all(reasons.values())
 
 
-def test_a_module_may_be_left_out_whole() -> None:
+def test_a_whole_module_may_be_excluded() -> None:
     left_out = {"a": {EVERY_TEST: "all of it"}, "b": {"test_x": "one"}}
     assert reason(left_out, "a", "test_x") == "all of it"
     assert reason(left_out, "b", "test_x") == "one"

@@ -1,4 +1,4 @@
-"""Consumer: reads everything once, alone and in groups, and says what it can't read."""
+"""Consumer: reads every record once, alone and in groups, and reports what it can't read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ QUICK = {"session_timeout_ms": 6_000, "heartbeat_interval_ms": 50}
 
 
 async def write(log: Log, partition: TopicPartition, count: int, *, start: int = 0) -> None:
-    """Records whose timestamp and value are their number, in batches of ten."""
+    """Write records in batches of ten; each record's number is its timestamp and value."""
     async with log.producer() as producer:
         for first in range(start, start + count, 10):
             stop = min(first + 10, start + count)
@@ -41,11 +41,11 @@ async def write(log: Log, partition: TopicPartition, count: int, *, start: int =
 
 
 async def read(consumer: Consumer, count: int) -> list[int]:
-    """The numbers of the next records."""
+    """Return the numbers of the next records."""
     numbers: list[int] = []
     while len(numbers) < count:
         polled = await consumer.poll(timeout_ms=60_000)
-        assert polled, f"only {len(numbers)} of {count} came"
+        assert polled, f"only {len(numbers)} of {count} records arrived"
         numbers += [int(each.value or b"") for records in polled.values() for each in records]
     return numbers
 
@@ -60,7 +60,7 @@ async def reader(
         yield consumer
 
 
-def test_it_reads_all_that_is_there_and_then_what_comes(open_log: OpenLog) -> None:
+def test_a_consumer_reads_existing_and_then_new_records(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=2) as log:
             await write(log, T0, 25)
@@ -75,7 +75,7 @@ def test_it_reads_all_that_is_there_and_then_what_comes(open_log: OpenLog) -> No
     asyncio.run(main())
 
 
-def test_polls_can_be_small(open_log: OpenLog) -> None:
+def test_a_poll_returns_at_most_max_records(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log:
             await write(log, T0, 30)
@@ -103,7 +103,7 @@ def test_small_fetches_read_everything(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_seeking(open_log: OpenLog) -> None:
+def test_seeking_moves_the_position(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log:
             await write(log, T0, 30)
@@ -125,7 +125,7 @@ def test_seeking(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_offsets_by_place_and_by_time(open_log: OpenLog) -> None:
+def test_offsets_are_found_by_position_and_timestamp(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=2) as log:
             await write(log, T0, 30)
@@ -141,7 +141,7 @@ def test_offsets_by_place_and_by_time(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_pausing_holds_back_and_forgets_nothing(open_log: OpenLog) -> None:
+def test_a_paused_partition_is_not_read_and_loses_nothing(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=2) as log:
             await write(log, T0, 10)
@@ -157,7 +157,7 @@ def test_pausing_holds_back_and_forgets_nothing(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_where_to_begin_is_a_policy(open_log: OpenLog) -> None:
+def test_auto_offset_reset_decides_where_reading_begins(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log:
             await write(log, T0, 10)
@@ -178,7 +178,7 @@ def test_where_to_begin_is_a_policy(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_what_does_not_exist_is_named(open_log: OpenLog) -> None:
+def test_an_unknown_topic_is_named_in_the_error(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log:
             async with reader(log, TopicPartition("absent", 0)) as consumer:
@@ -193,7 +193,7 @@ def test_what_does_not_exist_is_named(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_commits_are_found_again(open_log: OpenLog) -> None:
+def test_a_group_resumes_at_its_committed_offsets(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=2) as log:
             await write(log, T0, 30)
@@ -231,7 +231,7 @@ def test_auto_commit_stores_what_earlier_polls_returned(open_log: OpenLog) -> No
 
 
 class Member:
-    """A group member that tells what happened to it."""
+    """A group member that records its callbacks."""
 
     def __init__(self, consumer: Consumer) -> None:
         self.consumer = consumer
@@ -258,7 +258,7 @@ class Member:
                     self.numbers += [int(record.value or b"") for record in records]
 
 
-def test_a_group_shares_hands_over_and_takes_back(open_log: OpenLog) -> None:
+def test_a_group_shares_partitions_and_reassigns_them(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=4) as log:
             for partition in range(4):
@@ -287,7 +287,7 @@ def test_a_group_shares_hands_over_and_takes_back(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_heartbeats_go_on_while_the_owner_works(open_log: OpenLog) -> None:
+def test_heartbeats_continue_while_the_application_works(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log:
             options = {"group_id": "g", "session_timeout_ms": 6_000, "heartbeat_interval_ms": 20}
@@ -307,7 +307,7 @@ def test_heartbeats_go_on_while_the_owner_works(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_after_a_silence_nothing_is_read_before_the_coordinator_has_spoken(
+def test_nothing_is_read_after_a_session_timeout_before_a_heartbeat(
     open_log: OpenLog,
 ) -> None:
     async def main() -> None:
@@ -325,7 +325,7 @@ def test_after_a_silence_nothing_is_read_before_the_coordinator_has_spoken(
                 silent_since_ms = consumer._group.member._heard_ms
                 assert not consumer.is_member
                 records = await consumer.poll(timeout_ms=0)
-                # A heartbeat may have been under way: its answer comes while the loop turns.
+                # A heartbeat may be in flight; its response arrives while the loop runs.
                 assert not records or consumer._group.member._heard_ms > silent_since_ms
                 assert await consumer.poll(timeout_ms=60_000)
 
@@ -333,7 +333,7 @@ def test_after_a_silence_nothing_is_read_before_the_coordinator_has_spoken(
 
 
 class FirstTakesAll(RangeAssignor):
-    """Everything for the first member; remembers what it was told."""
+    """An assignor that gives the first member everything and remembers the owned partitions."""
 
     name = "first-takes-all"
 
@@ -352,7 +352,7 @@ class FirstTakesAll(RangeAssignor):
         return {member: everything if n == 0 else [] for n, member in enumerate(sorted(members))}
 
 
-def test_an_assignor_can_be_plugged_in_and_others_are_refused(open_log: OpenLog) -> None:
+def test_a_custom_assignor_is_used_and_a_mismatch_is_refused(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=3) as log:
             assignor = FirstTakesAll()
@@ -369,7 +369,7 @@ def test_an_assignor_can_be_plugged_in_and_others_are_refused(open_log: OpenLog)
     asyncio.run(main())
 
 
-def test_subscribing_to_more_rebalances(open_log: OpenLog) -> None:
+def test_subscribing_to_more_topics_rebalances(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1, u=2) as log, log.consumer(group_id="g") as consumer:
             await consumer.subscribe(["t"])
@@ -383,7 +383,7 @@ def test_subscribing_to_more_rebalances(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_a_deleted_topic_is_told(open_log: OpenLog) -> None:
+def test_reading_a_deleted_topic_raises_an_error(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log() as log:
             await log.admin().create_topics([NewTopic("gone", 1)])
@@ -396,7 +396,7 @@ def test_a_deleted_topic_is_told(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_an_error_in_the_block_goes_on_unwrapped_and_cancelling_stops_at_once(
+def test_an_error_in_the_block_is_not_wrapped_and_cancellation_is_prompt(
     open_log: OpenLog,
 ) -> None:
     async def main() -> None:
@@ -439,16 +439,16 @@ def test_an_error_in_the_block_goes_on_unwrapped_and_cancelling_stops_at_once(
         ({"fetch_min_bytes": -1}, "fetch_min_bytes"),
     ],
 )
-def test_settings_are_checked(settings: dict[str, object], complaint: str) -> None:
+def test_invalid_consumer_settings_are_refused(settings: dict[str, object], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         ConsumerSettings(**settings)  # type: ignore[arg-type]
 
 
-# ---- cooperatively ----
+# ---- the cooperative protocol ----
 
 
 async def poll_until(condition: Callable[[], bool], *consumers: Consumer) -> list[int]:
-    """Poll all of them in turn; what they read."""
+    """Poll all consumers in turn, and return the numbers that they read."""
     numbers: list[int] = []
     async with asyncio.timeout(60):
         while not condition():
@@ -458,7 +458,7 @@ async def poll_until(condition: Callable[[], bool], *consumers: Consumer) -> lis
     return numbers
 
 
-def test_in_a_cooperative_rebalance_only_what_moves_is_given_up(open_log: OpenLog) -> None:
+def test_a_cooperative_rebalance_revokes_only_moved_partitions(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=2) as log:
             options = {**QUICK, "group_id": "g", "assignor": CooperativeStickyAssignor()}
@@ -484,7 +484,7 @@ def test_in_a_cooperative_rebalance_only_what_moves_is_given_up(open_log: OpenLo
                     (kept,), (moved,) = one.assignment(), two.assignment()
                     assert calls[:2] == [("+", frozenset({T0, T1})), ("-", frozenset({moved}))]
                     assert all(each == ("+", frozenset()) for each in calls[2:])
-                    # What it keeps it reads on from where it was, not from the commit.
+                    # It continues at its position, not at the committed offset.
                     assert await one.position(kept) == 10
                 await poll_until(lambda: len(one.assignment()) == 2, one)
                 assert calls[-1] == ("+", frozenset({moved}))
@@ -492,7 +492,7 @@ def test_in_a_cooperative_rebalance_only_what_moves_is_given_up(open_log: OpenLo
     asyncio.run(main())
 
 
-def test_what_is_lost_is_told_apart(open_log: OpenLog) -> None:
+def test_lost_partitions_have_their_own_callback(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log:
             lost: list[frozenset[TopicPartition]] = []
@@ -519,7 +519,7 @@ def test_what_is_lost_is_told_apart(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_a_static_member_is_back_without_a_rebalance(open_log: OpenLog) -> None:
+def test_a_static_member_returns_without_a_rebalance(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=2) as log:
             calls: list[frozenset[TopicPartition]] = []
@@ -549,7 +549,7 @@ def test_a_static_member_is_back_without_a_rebalance(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_two_consumers_of_one_instance(open_log: OpenLog) -> None:
+def test_a_second_consumer_with_the_instance_id_fences_the_first(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log:
             options = {"group_id": "g", "group_instance_id": "one", **QUICK}

@@ -1,4 +1,4 @@
-"""What an owner can do to its consumer: wake it, close it in time, let go, look how far it is."""
+"""Control of a consumer: wake-up, closing in time, unsubscribing, and lag."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def poll_until(condition: Callable[[], bool], *consumers: Consumer) -> Non
                 await consumer.poll(timeout_ms=20)
 
 
-def test_another_task_wakes_a_poll_or_the_next_one(open_log: OpenLog) -> None:
+def test_wakeup_ends_the_running_or_next_poll(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log, log.consumer() as consumer, asyncio.timeout(60):
             consumer.assign([T0])
@@ -48,13 +48,13 @@ def test_another_task_wakes_a_poll_or_the_next_one(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_closing_does_not_wait_for_ever_for_a_callback(open_log: OpenLog) -> None:
+def test_closing_does_not_wait_forever_for_a_callback(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log, asyncio.timeout(60):
-            given_up: list[frozenset[TopicPartition]] = []
+            revoked: list[frozenset[TopicPartition]] = []
 
             async def on_revoked(partitions: frozenset[TopicPartition]) -> None:
-                given_up.append(partitions)
+                revoked.append(partitions)
                 await asyncio.Event().wait()
 
             consumer = log.consumer(**QUICK)  # type: ignore[arg-type]
@@ -62,16 +62,16 @@ def test_closing_does_not_wait_for_ever_for_a_callback(open_log: OpenLog) -> Non
                 await consumer.subscribe(["t"], on_revoked=on_revoked)
                 await poll_until(lambda: consumer.assignment() == {T0}, consumer)
                 await consumer.close(timeout_ms=50)
-            assert given_up == [{T0}]
+            assert revoked == [{T0}]
             async with log.consumer(**QUICK) as other:  # type: ignore[arg-type]
-                # It has left, so nobody waits for its session to end.
+                # It has left the group, so no other member waits for its session to end.
                 await other.subscribe(["t"])
                 await poll_until(lambda: other.assignment() == {T0}, other)
 
     asyncio.run(main())
 
 
-def test_a_time_out_of_the_callbacks_own_is_told(open_log: OpenLog) -> None:
+def test_a_timeout_error_of_the_callback_is_raised(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log:
 
@@ -87,7 +87,7 @@ def test_a_time_out_of_the_callbacks_own_is_told(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_after_unsubscribing_anything_can_be_read(open_log: OpenLog) -> None:
+def test_an_unsubscribed_consumer_can_read_anything(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=2) as log:
             await write(log, 3)
@@ -126,7 +126,7 @@ def test_after_unsubscribing_anything_can_be_read(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_how_far_behind_it_is(open_log: OpenLog) -> None:
+def test_lag_is_reported_per_partition(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=2) as log:
             await write(log, 10)
@@ -143,15 +143,15 @@ def test_how_far_behind_it_is(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_a_poll_takes_as_many_as_is_set_or_as_it_says(open_log: OpenLog) -> None:
+def test_a_poll_returns_max_poll_records_or_its_own_limit(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log:
             await write(log, 10)
             async with log.consumer(auto_offset_reset="earliest", max_poll_records=3) as consumer:
                 consumer.assign([T0])
                 sizes = []
-                for asked in (None, 5, None):
-                    polled = await consumer.poll(timeout_ms=60_000, max_records=asked)
+                for limit in (None, 5, None):
+                    polled = await consumer.poll(timeout_ms=60_000, max_records=limit)
                     sizes.append(len(polled[T0]))
                 assert sizes == [3, 5, 2]
 
@@ -159,10 +159,8 @@ def test_a_poll_takes_as_many_as_is_set_or_as_it_says(open_log: OpenLog) -> None
 
 
 @pytest.mark.parametrize("looks_up", [False, True])
-def test_who_keeps_offsets_elsewhere_seeks_before_anything_is_fetched(
-    open_log: OpenLog, *, looks_up: bool
-) -> None:
-    """With the policy "none", any look at the group's own offsets would be an error."""
+def test_on_assigned_can_seek_before_the_first_fetch(open_log: OpenLog, *, looks_up: bool) -> None:
+    """With the policy "none", any lookup of the group's own offsets would be an error."""
 
     async def main() -> None:
         async with open_log(t=2) as log:
@@ -173,7 +171,7 @@ def test_who_keeps_offsets_elsewhere_seeks_before_anything_is_fetched(
             async with log.consumer(**settings) as consumer:  # type: ignore[arg-type]
 
                 async def on_assigned(partitions: frozenset[TopicPartition]) -> None:
-                    for _ in range(20):  # Long enough for the fetcher to look, if it did.
+                    for _ in range(20):  # Long enough for the fetcher to make a lookup, if it did.
                         consumer._fetcher.look()
                         await asyncio.sleep(0)
                     for partition in partitions:

@@ -33,14 +33,14 @@ QUICK = {"group.consumer.heartbeat.interval.ms": "100"}
 
 @pytest.fixture
 def quick(open_log: OpenLog) -> OpenLog:
-    """Members are told to be heard of often."""
+    """Return open_log with short heartbeat intervals for members."""
 
     @asynccontextmanager
     async def opened(**topics: int) -> AsyncIterator[Log]:
         async with open_log(**topics) as log:
             settings = await log.admin().describe_configs()
             if any(settings[name].value != value for name, value in QUICK.items()):
-                # Kafka takes them only when it starts: see `conformance.kafka`.
+                # Kafka reads them only at start: see `conformance.kafka`.
                 await log.admin().alter_configs(QUICK)
             yield log
 
@@ -69,7 +69,7 @@ async def write(log: Log, count: int) -> None:
             await producer.send("t", b"%d" % number, partition=number % len(T))
 
 
-def test_members_share_and_only_what_moves_is_given_up(quick: OpenLog) -> None:
+def test_members_share_partitions_and_revoke_only_moved_ones(quick: OpenLog) -> None:
     async def main() -> None:
         async with quick(t=4) as log:
             await write(log, 40)
@@ -112,7 +112,7 @@ def test_members_share_and_only_what_moves_is_given_up(quick: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_a_fenced_member_is_told_what_it_has_lost_and_comes_back(quick: OpenLog) -> None:
+def test_a_fenced_member_loses_its_partitions_and_rejoins(quick: OpenLog) -> None:
     async def main() -> None:
         async with quick(t=1) as log:
             lost: list[frozenset[TopicPartition]] = []
@@ -128,7 +128,7 @@ def test_a_fenced_member_is_told_what_it_has_lost_and_comes_back(quick: OpenLog)
 
                 def is_told() -> bool:
                     if not lost and not member_of(one).is_lost:
-                        member_of(one).generation_id = 1_000  # An answer may correct it.
+                        member_of(one).generation_id = 1_000  # A response may correct it.
                     return bool(lost)
 
                 await poll_until(is_told, one)
@@ -140,7 +140,7 @@ def test_a_fenced_member_is_told_what_it_has_lost_and_comes_back(quick: OpenLog)
     asyncio.run(main())
 
 
-def test_a_commit_with_an_old_epoch_is_tried_again_with_the_newest(quick: OpenLog) -> None:
+def test_a_commit_with_a_stale_member_epoch_is_retried(quick: OpenLog) -> None:
     async def main() -> None:
         async with quick(t=1) as log, log.consumer(**OPTIONS) as one:
             await one.subscribe(["t"])
@@ -155,7 +155,7 @@ def test_a_commit_with_an_old_epoch_is_tried_again_with_the_newest(quick: OpenLo
     asyncio.run(main())
 
 
-def test_a_static_member_is_back_under_its_name(quick: OpenLog) -> None:
+def test_a_static_member_returns_with_its_partitions(quick: OpenLog) -> None:
     async def main() -> None:
         async with quick(t=2) as log:
 
@@ -177,7 +177,7 @@ def test_a_static_member_is_back_under_its_name(quick: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_patterns_and_topics_that_grow(quick: OpenLog) -> None:
+def test_patterns_and_partition_counts_are_followed(quick: OpenLog) -> None:
     async def main() -> None:
         async with quick(other=1) as log, log.consumer(**OPTIONS) as one:
             await one.subscribe(re.compile("t."))
@@ -211,7 +211,7 @@ def test_the_coordinators_assignor_can_be_chosen(quick: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_a_group_of_the_other_kind_is_told_apart(quick: OpenLog) -> None:
+def test_a_member_of_the_other_protocol_is_refused(quick: OpenLog) -> None:
     async def main() -> None:
         async with quick(t=1) as log, log.consumer(group_id="g") as classic:
             await classic.subscribe(["t"])
@@ -231,6 +231,8 @@ def test_a_group_of_the_other_kind_is_told_apart(quick: OpenLog) -> None:
         ({"group_remote_assignor": "range"}, "needs group_protocol='consumer'"),
     ],
 )
-def test_settings_are_checked(settings: dict[str, str], complaint: str) -> None:
+def test_invalid_consumer_protocol_settings_are_refused(
+    settings: dict[str, str], complaint: str
+) -> None:
     with pytest.raises(ConfigError, match=complaint):
         ConsumerSettings(**settings)  # type: ignore[arg-type]

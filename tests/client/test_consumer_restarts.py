@@ -1,7 +1,7 @@
-"""The broker is killed while our consumers rebalance and commit: they come back by themselves.
+"""The broker is killed while our consumers rebalance and commit, and they recover.
 
-What was acknowledged holds: no commit is lost, every record is read, and in the end every partition
-has one owner.
+Acknowledged commits hold: none is lost, every record is read, and at the end every partition has
+one owner.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.broker.process import BrokerProcess
 
 PARTITIONS = [TopicPartition("t", number) for number in range(4)]
 RECORDS = 50
-"""A partition."""
+"""Records per partition."""
 POLLS = (0, 1, 2, 4, 8) if os.environ.get("STREAMLOG_PROFILE") == "thorough" else (2,)
 """How far each rebalance gets before the broker is killed."""
 QUICK: ConsumerOptions = {
@@ -46,13 +46,13 @@ KINDS: dict[str, ConsumerOptions] = {
 
 
 @pytest.fixture
-def mortal(tmp_path: Path) -> Iterator[BrokerProcess]:
+def killable_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path / "data", flush="os") as running:
         yield running
 
 
 class Member:
-    """Reads, and commits in the background what it has read."""
+    """A consumer that reads, and that commits its position in the background."""
 
     def __init__(self, consumer: Consumer, acknowledged: dict[TopicPartition, int]) -> None:
         self.consumer = consumer
@@ -64,12 +64,12 @@ class Member:
             self.read[partition] |= {int(record.value or b"") for record in records}
         if not self.consumer.is_member:
             return
-        places = self.consumer.positions()
+        offsets = self.consumer.positions()
         soon = self.consumer.commit_soon()
 
         def remember(done: asyncio.Future[None]) -> None:
             if not done.cancelled() and done.exception() is None:
-                self._acknowledged.update(places)
+                self._acknowledged.update(offsets)
 
         soon.add_done_callback(remember)
 
@@ -82,13 +82,13 @@ async def until(condition: Callable[[], bool], *members: Member) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_members_come_back_and_what_was_acknowledged_holds(
-    mortal: BrokerProcess, kind: str
+def test_members_recover_and_acknowledged_commits_hold(
+    killable_broker: BrokerProcess, kind: str
 ) -> None:
     async def main() -> None:
         acknowledged: dict[TopicPartition, int] = {}
         async with AsyncExitStack() as stack:
-            log = await stack.enter_async_context(Log.open(f"kafka://{mortal.address}"))
+            log = await stack.enter_async_context(Log.open(f"kafka://{killable_broker.address}"))
             await log.admin().create_topics([NewTopic("t", len(PARTITIONS))])
             await log.admin().alter_configs(BEATS)
             async with log.producer() as producer:
@@ -107,13 +107,13 @@ def test_members_come_back_and_what_was_acknowledged_holds(
                 for _ in range(polls):
                     await first.poll()
                     await second.poll()
-                await asyncio.to_thread(mortal.kill_and_restart)
+                await asyncio.to_thread(killable_broker.kill_and_restart)
                 shared = lambda: len(one.assignment()) == len(two.assignment()) == 2  # noqa: E731
                 await until(shared, first, second)
                 assert not one.assignment() & two.assignment()
                 await two.unsubscribe()
                 await until(lambda: len(one.assignment()) == 4, first)
-            # What was read and could not be committed before a rebalance is read again.
+            # Records that could not be committed before a rebalance are read again.
             ends = dict.fromkeys(PARTITIONS, RECORDS)
             await until(lambda: one.positions() == ends, first)
             assert all(len(first.read[at] | second.read[at]) == RECORDS for at in PARTITIONS)
@@ -126,9 +126,11 @@ def test_members_come_back_and_what_was_acknowledged_holds(
 
 
 @pytest.mark.parametrize("kind", ["eager", "consumer"])
-def test_commits_in_the_middle_of_a_restart(mortal: BrokerProcess, kind: str) -> None:
+def test_a_commit_succeeds_despite_a_broker_restart(
+    killable_broker: BrokerProcess, kind: str
+) -> None:
     async def main() -> None:
-        async with Log.open(f"kafka://{mortal.address}") as log:
+        async with Log.open(f"kafka://{killable_broker.address}") as log:
             await log.admin().create_topics([NewTopic("t", len(PARTITIONS))])
             await log.admin().alter_configs(BEATS)
             async with log.consumer(**QUICK, **KINDS[kind]) as consumer:
@@ -138,10 +140,10 @@ def test_commits_in_the_middle_of_a_restart(mortal: BrokerProcess, kind: str) ->
                         await consumer.poll(timeout_ms=20)
                 orders = [consumer.commit_soon({PARTITIONS[0]: n}) for n in range(1, 100)]
                 await orders[20]
-                await asyncio.to_thread(mortal.kill_and_restart)
+                await asyncio.to_thread(killable_broker.kill_and_restart)
                 results = await asyncio.gather(*orders, return_exceptions=True)
                 refused = [each for each in results if each is not None]
-                # A rebalance may have come between; nothing else may go wrong.
+                # A rebalance may interrupt a commit; no other error is allowed.
                 assert all(isinstance(each, LogError) for each in refused), refused
                 last = max(n for n, each in enumerate(results, start=1) if each is None)
                 assert await consumer.committed(PARTITIONS[:1]) == {PARTITIONS[0]: last}

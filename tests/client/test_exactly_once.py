@@ -1,4 +1,4 @@
-"""kill -9 of workers and of the broker while they consume, transform and produce: exactly once."""
+"""SIGKILL of workers and of the broker during consume-transform-produce: exactly once."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ SEEDS = range(5) if THOROUGH else range(1)
 PARTITIONS = 4
 RECORDS_A_ROUND = 60
 PACE_S = 0.25
-"""Between two rounds: about half of what the workers can take."""
+"""The pause between two rounds: about half of the load that the workers can process."""
 WORKERS = ("first", "second")
 BROKER = "broker"
-PLACES = [TopicPartition("in", number) for number in range(PARTITIONS)]
+INPUTS = [TopicPartition("in", number) for number in range(PARTITIONS)]
 
 
 class Victim(Protocol):
-    """A broker, or several, to be killed."""
+    """One or several brokers that the test kills."""
 
     @property
     def address(self) -> str:
-        """Where it is reached."""
+        """The address of the broker."""
         ...
 
     def kill_and_restart(self) -> None:
-        """SIGKILL, and it is there again."""
+        """Kill it with SIGKILL, and start it again."""
         ...
 
 
@@ -63,7 +63,7 @@ class Stage:
         self.workers[name] = Process(*command, cwd=self.folder)
 
     def kill(self, victim: str) -> None:
-        """And start another one in its place."""
+        """Kill the victim and start its replacement."""
         if victim == BROKER:
             self.broker.kill_and_restart()
         else:
@@ -76,7 +76,7 @@ class Stage:
             await log.admin().create_topics(topics)
 
     def feed(self) -> None:
-        """More for the workers."""
+        """Write more input records."""
 
         async def write() -> None:
             async with (
@@ -90,16 +90,16 @@ class Stage:
         self.written += RECORDS_A_ROUND
 
     def feed_until(self, worker: str, step: str, count: int) -> None:
-        """Until it has taken this step so often again; what there is, the other one may take."""
+        """Write input until the worker has taken this step `count` more times."""
         process, deadline_s = self.workers[worker], monotonic() + DEADLINE_S
         wanted = process.output.splitlines().count(step) + count
         while process.output.splitlines().count(step) < wanted:
-            assert monotonic() < deadline_s, f"{worker} does not get on:\n{process.output}"
+            assert monotonic() < deadline_s, f"{worker} makes no progress:\n{process.output}"
             self.feed()
             sleep(PACE_S)
 
     def results(self) -> list[list[int]]:
-        """What the workers have made, per partition, once they have read everything."""
+        """Return the workers' output per partition, once they have read everything."""
 
         async def read() -> list[list[int]]:
             found: list[list[int]] = [[] for _ in range(PARTITIONS)]
@@ -108,28 +108,30 @@ class Stage:
                 Log.open(f"kafka://{self.broker.address}") as log,
                 log.consumer(group_id=GROUP, isolation_level="read_committed") as consumer,
             ):
-                ends = await consumer.end_offsets(PLACES)
-                while await consumer.committed(PLACES) != ends:  # noqa: ASYNC110 - of other processes
+                ends = await consumer.end_offsets(INPUTS)
+                while await consumer.committed(INPUTS) != ends:  # noqa: ASYNC110 - of other processes
                     await asyncio.sleep(0.1)
-                places = [TopicPartition("out", number) for number in range(PARTITIONS)]
-                consumer.assign(places)
-                await consumer.seek_to_beginning(*places)
-                ends = await consumer.end_offsets(places)
-                while {each: await consumer.position(each) for each in places} != ends:
-                    for place, records in (await consumer.poll(timeout_ms=500)).items():
+                outputs = [TopicPartition("out", number) for number in range(PARTITIONS)]
+                consumer.assign(outputs)
+                await consumer.seek_to_beginning(*outputs)
+                ends = await consumer.end_offsets(outputs)
+                while {each: await consumer.position(each) for each in outputs} != ends:
+                    for topic_partition, records in (await consumer.poll(timeout_ms=500)).items():
                         values = [(each.value or b"").decode() for each in records]
-                        found[place.partition] += [int(v.removeprefix(MARK)) for v in values]
+                        found[topic_partition.partition] += [
+                            int(v.removeprefix(MARK)) for v in values
+                        ]
             return found
 
         try:
             return asyncio.run(read())
         except TimeoutError:
-            told = "\n".join(f"{name}: {each.output}" for name, each in self.workers.items())
-            raise AssertionError(f"they do not come to an end:\n{told}") from None
+            printed = "\n".join(f"{name}: {each.output}" for name, each in self.workers.items())
+            raise AssertionError(f"the workers do not reach the end:\n{printed}") from None
 
 
 def is_exactly_once(broker: Victim, folder: Path, seed: int) -> None:
-    """Output is input, whatever is killed."""
+    """Check that the output equals the input, whatever is killed."""
     chance = Random(seed)
     victims = [(BROKER, *WORKERS)[number % 3] for number in range(KILLS)]
     chance.shuffle(victims)
@@ -145,6 +147,6 @@ def is_exactly_once(broker: Victim, folder: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_output_is_input_exactly_once_whatever_is_killed(tmp_path: Path, seed: int) -> None:
+def test_output_equals_input_exactly_once_despite_kills(tmp_path: Path, seed: int) -> None:
     with BrokerProcess(tmp_path / "data") as broker:
         is_exactly_once(broker, tmp_path, seed)

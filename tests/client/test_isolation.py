@@ -1,4 +1,4 @@
-"""Our consumer among transactions that another client makes: what is aborted is not seen."""
+"""Our consumer with transactions of another client: aborted records are not returned."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from streamlog.records.batch import encode_batch, place_batch
 from streamlog.records.control_batches import ABORT, COMMIT, AbortedRange, Marker, encode_marker
 from tests.broker.process import BrokerProcess
 
-HERE = TopicPartition("t", 0)
+T0 = TopicPartition("t", 0)
 PATIENCE_S = 60
 CRC = slice(17, 21)
 
 
 def placed(*batches: bytes) -> bytes:
-    """One behind the other from offset 0 on; each has one record."""
-    placed_ones = [bytearray(batch) for batch in batches]
-    for offset, batch in enumerate(placed_ones):
+    """Concatenate batches of one record each, from offset 0."""
+    copies = [bytearray(batch) for batch in batches]
+    for offset, batch in enumerate(copies):
         place_batch(batch, offset, 0)
-    return b"".join(placed_ones)
+    return b"".join(copies)
 
 
 def record(value: bytes, producer_id: int = -1) -> bytes:
@@ -47,8 +47,8 @@ def marker(kind: int, producer_id: int) -> bytes:
 
 def test_an_aborted_transaction_ends_with_its_marker() -> None:
     positions = SubscriptionState()
-    positions.assign([HERE])
-    state = positions.state(HERE)
+    positions.assign([T0])
+    state = positions.state(T0)
     state.move(0)
     data = placed(
         record(b"a", 7),
@@ -59,8 +59,8 @@ def test_an_aborted_transaction_ends_with_its_marker() -> None:
         marker(COMMIT, 8),
         marker(COMMIT, 7),
     )
-    positions.put(HERE, state.era, data, [AbortedRange(7, 0)])
-    taken = positions.take(None)[HERE]
+    positions.put(T0, state.era, data, [AbortedRange(7, 0)])
+    taken = positions.take(None)[T0]
     assert [each.value for each in taken] == [b"plain", b"b", b"c"]
     assert (state.position, state.aborted) == (7, set())
 
@@ -71,12 +71,12 @@ DAMAGED = placed(record(b"a", 7), record(b"plain"), bytes(A_DAMAGED_MARKER), rec
 
 
 def fetched(position: int, aborted: list[AbortedRange]) -> SubscriptionState:
-    """What is damaged, fetched for a consumer that is at this position."""
+    """Return the state of a consumer at this position that has fetched the damaged data."""
     positions = SubscriptionState()
-    positions.assign([HERE])
-    state = positions.state(HERE)
+    positions.assign([T0])
+    state = positions.state(T0)
     state.move(position)
-    assert positions.put(HERE, state.era, DAMAGED, aborted) > 0
+    assert positions.put(T0, state.era, DAMAGED, aborted) > 0
     assert state.fetch_offset == 4
     return positions
 
@@ -84,39 +84,39 @@ def fetched(position: int, aborted: list[AbortedRange]) -> SubscriptionState:
 @pytest.mark.parametrize(
     ("aborted", "before"), [([AbortedRange(7, 0)], [b"plain"]), ([], [b"a", b"plain"])]
 )
-def test_a_damaged_marker_is_told_after_everything_before_it(
+def test_a_damaged_marker_raises_after_all_earlier_records(
     aborted: list[AbortedRange], before: list[bytes]
 ) -> None:
     positions = fetched(0, aborted)
-    assert [each.value for each in positions.take(None)[HERE]] == before
+    assert [each.value for each in positions.take(None)[T0]] == before
     for _ in range(2):
         with pytest.raises(CorruptData, match=r"t-0 at offset 2: .* seek to 3"):
             positions.take(None)
-    state = positions.state(HERE)
+    state = positions.state(T0)
     state.move(3)
-    positions.put(HERE, state.era, DAMAGED[-len(record(b"b", 7)) :])
-    assert [each.value for each in positions.take(None)[HERE]] == [b"b"]
+    positions.put(T0, state.era, DAMAGED[-len(record(b"b", 7)) :])
+    assert [each.value for each in positions.take(None)[T0]] == [b"b"]
 
 
-def test_a_damaged_marker_before_the_position_matters_if_it_may_have_ended_a_transaction() -> None:
+def test_a_damaged_marker_before_the_position_raises_if_it_may_end_a_transaction() -> None:
     with pytest.raises(CorruptData, match="t-0 at offset 2"):
         fetched(3, [AbortedRange(7, 0)]).take(None)
-    assert [each.value for each in fetched(3, []).take(None)[HERE]] == [b"b"]
+    assert [each.value for each in fetched(3, []).take(None)[T0]] == [b"b"]
 
 
-def test_a_marker_without_a_crc_counts() -> None:
+def test_a_marker_without_a_crc_is_accepted() -> None:
     positions = SubscriptionState()
-    positions.assign([HERE])
-    state = positions.state(HERE)
+    positions.assign([T0])
+    state = positions.state(T0)
     state.move(0)
     abort = bytearray(marker(ABORT, 7))
     abort[CRC] = bytes(4)
     data = placed(record(b"a", 7), bytes(abort), record(b"b", 7))
-    positions.put(HERE, state.era, data, [AbortedRange(7, 0)])
-    assert [each.value for each in positions.take(None)[HERE]] == [b"b"]
+    positions.put(T0, state.era, data, [AbortedRange(7, 0)])
+    assert [each.value for each in positions.take(None)[T0]] == [b"b"]
 
 
-def test_another_level_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_isolation_level_is_refused(tmp_path: Path) -> None:
     async def main() -> None:
         async with Log.open(f"embedded:{tmp_path}/log", listen=False) as log:
             with pytest.raises(ConfigError, match="read_committed"):
@@ -125,7 +125,7 @@ def test_another_level_is_refused(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_what_is_aborted_or_open_is_not_read(tmp_path: Path) -> None:
+def test_aborted_and_open_transactions_are_not_read(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as broker:
 
         async def read(isolation: Isolation) -> tuple[list[bytes | None], int]:
@@ -133,11 +133,11 @@ def test_what_is_aborted_or_open_is_not_read(tmp_path: Path) -> None:
                 Log.open(f"kafka://{broker.address}") as log,
                 log.consumer(isolation_level=isolation) as consumer,
             ):
-                consumer.assign([HERE])
-                consumer.seek(HERE, 0)
-                end = (await consumer.end_offsets([HERE]))[HERE]
+                consumer.assign([T0])
+                consumer.seek(T0, 0)
+                end = (await consumer.end_offsets([T0]))[T0]
                 found: list[bytes | None] = []
-                while await consumer.position(HERE) < end:
+                while await consumer.position(T0) < end:
                     for records in (await consumer.poll(timeout_ms=1_000)).values():
                         found += [each.value for each in records]
                 return found, end

@@ -1,4 +1,4 @@
-"""A log that a crash has cut and that has grown again: who had read more notices (KIP-320)."""
+"""A log truncated by a crash that has grown again: readers beyond the cut notice (KIP-320)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.broker.process import BrokerProcess
 T0 = TopicPartition("t", 0)
 BEFORE, AFTER = [b"before %d" % number for number in range(5)], [b"after %d" % n for n in range(5)]
 CUT = OffsetAndMetadata(8, leader_epoch=0)
-"""Of a reader that saw eight records of the first leader, three of which the crash took."""
+"""The position of a reader that saw 8 records of the first leader, 3 of which the crash lost."""
 
 
 async def write(log: Log, values: list[bytes]) -> None:
@@ -27,7 +27,7 @@ async def write(log: Log, values: list[bytes]) -> None:
             await producer.send("t", value, partition=0)
 
 
-def test_a_reader_that_was_further_reads_on_from_where_the_log_was_cut(tmp_path: Path) -> None:
+def test_a_reader_beyond_a_truncation_resumes_at_the_cut(tmp_path: Path) -> None:
     async def main(broker: BrokerProcess) -> None:
         async with Log.open(f"kafka://{broker.address}") as log:
             await log.admin().create_topics([NewTopic("t", 1)])
@@ -44,15 +44,15 @@ def test_a_reader_that_was_further_reads_on_from_where_the_log_was_cut(tmp_path:
                         for records in (await reader.poll(timeout_ms=1_000)).values():
                             read += [record.value for record in records]
                 assert read == AFTER
-                # What is committed by now is of the second leader, and right.
+                # The committed position now has the second leader's epoch, and is valid.
                 await reader.commit()
-                place = (await reader.committed_metadata([T0]))[T0]
-                assert place == OffsetAndMetadata(10, leader_epoch=2)
+                position = (await reader.committed_metadata([T0]))[T0]
+                assert position == OffsetAndMetadata(10, leader_epoch=2)
                 await write(log, [b"more"])
-                reader.seek(T0, place)
+                reader.seek(T0, position)
                 async with asyncio.timeout(60):
                     assert (await reader.poll(timeout_ms=60_000))[T0][0].offset == 10
-                # The first leader's end is where it always was.
+                # The end of the first leader's epoch has not changed.
                 reader.seek(T0, OffsetAndMetadata(5, leader_epoch=0))
                 assert (await reader.poll(timeout_ms=60_000))[T0][0].offset == 5
                 await reader.commit({T0: CUT})
@@ -70,10 +70,8 @@ def test_a_reader_that_was_further_reads_on_from_where_the_log_was_cut(tmp_path:
 
 
 @pytest.mark.parametrize("is_back", [False, True])
-def test_a_topic_that_is_made_again_is_no_older_leader_of_the_one_before(
-    tmp_path: Path, is_back: bool
-) -> None:
-    """Its epochs begin anew: a reader who waited for a newer one would wait for ever."""
+def test_a_recreated_topic_does_not_count_as_an_older_leader(tmp_path: Path, is_back: bool) -> None:
+    """Its epochs restart at 0: a reader that waited for a newer one would wait forever."""
 
     async def main(broker: BrokerProcess) -> None:
         async with Log.open(f"kafka://{broker.address}") as log:
@@ -94,9 +92,9 @@ def test_a_topic_that_is_made_again_is_no_older_leader_of_the_one_before(
             async with log.consumer(**options) as reader:  # type: ignore[arg-type]
                 assert await read(reader) == BEFORE
                 await reader.commit()
-                place = (await reader.committed_metadata([T0]))[T0]
-                assert place is not None
-                assert place.leader_epoch > 0
+                position = (await reader.committed_metadata([T0]))[T0]
+                assert position is not None
+                assert position.leader_epoch > 0
                 await log.admin().delete_topics(["t"])
                 await log.admin().create_topics([NewTopic("t", 1)])
                 await write(log, AFTER)

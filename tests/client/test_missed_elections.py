@@ -1,4 +1,4 @@
-"""A broker that has missed an election still leads, and does not know what was written since."""
+"""A broker that has missed an election still leads, without the records written since."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RECORDS = 5
 
 
 async def cut_off(node: Node) -> None:
-    """It is reached, and reaches nobody: it hears of nothing that is decided."""
+    """Keep the broker reachable, but cut it off from the others: its metadata no longer changes."""
     assert node.broker is not None
     connections = node.broker._member._connections
     for peers in (
@@ -53,14 +53,17 @@ async def read(consumer: Consumer, count: int) -> list[int]:
 
 @asynccontextmanager
 async def elected_elsewhere(brokers: Brokers) -> AsyncIterator[tuple[Node, Log, TopicPartition]]:
-    """A broker that leads a partition in epoch 0, a log that knows of epoch 1, and the partition.
+    """Open a cluster whose old leader has missed an election.
 
-    Five records were written in each of the two epochs.
+    Yields the broker that leads a partition in epoch 0, a log that knows epoch 1, and the
+    partition. Five records were written in each of the two epochs.
     """
     await brokers.ready()
     active = await brokers.controller()
-    places = ",".join(f"127.0.0.1:{node.port}" for node in brokers.nodes.values() if node is active)
-    async with Log.open(f"kafka://{places}") as log:
+    servers = ",".join(
+        f"127.0.0.1:{node.port}" for node in brokers.nodes.values() if node is active
+    )
+    async with Log.open(f"kafka://{servers}") as log:
         await log.admin().create_topics([NewTopic("t", 3, replication_factor=3)])
         described = (await log.admin().describe_topics(["t"]))[0]
         number, leader = next(
@@ -86,8 +89,8 @@ def led_by(broker: object, partition: TopicPartition) -> int:
     return leader
 
 
-def test_who_was_further_goes_on_and_gets_nothing_twice() -> None:
-    """It knows only the broker that was cut off, and begins anew where it has no place."""
+def test_a_reader_at_a_newer_epoch_waits_and_gets_no_duplicates() -> None:
+    """A second reader knows only the cut-off broker, and starts there without a position."""
 
     async def story(brokers: Brokers) -> None:
         async with (
@@ -104,8 +107,8 @@ def test_who_was_further_goes_on_and_gets_nothing_twice() -> None:
     run_cluster(Brokers, story)
 
 
-def test_what_is_known_is_not_given_up_for_what_was_so_before() -> None:
-    """The others are gone, and who is left names itself: the client looks for the one after it."""
+def test_newer_metadata_is_kept_against_a_stale_leader() -> None:
+    """Only the stale leader is left, and names itself: the client waits for the newer leader."""
 
     async def story(brokers: Brokers) -> None:
         async with elected_elsewhere(brokers) as (old, _, partition):
@@ -118,8 +121,8 @@ def test_what_is_known_is_not_given_up_for_what_was_so_before() -> None:
             for node in brokers.nodes.values():
                 if node is not old:
                     await node.kill()
-            said = await cluster.retrying(lambda: cluster.describe(["t"]))
-            assert (said[0].leaders[partition.partition], leader) == (leader, leader)
+            answer = await cluster.retrying(lambda: cluster.describe(["t"]))
+            assert (answer[0].leaders[partition.partition], leader) == (leader, leader)
             assert cluster.leader_epoch(partition) == 1
             await cluster.close()
 

@@ -1,7 +1,7 @@
-"""Our client against librdkafka's mock cluster: three brokers in C, with faults to order.
+"""Our client against librdkafka's mock cluster: three brokers in C with faults on request.
 
-It does not look at sequence numbers, so it writes what follows a batch that it has refused: the
-order after refusals is tested by `test_accumulator.py`.
+The mock ignores sequence numbers, so it writes the batches that follow a refused one:
+`test_accumulator.py` tests the order after refusals.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PARTITIONS = [TopicPartition("t", number) for number in range(4)]
 
 
 class Skipping(SystemClock):
-    """Time passes by itself, and some of it at once."""
+    """A clock that runs, and that a test can move forward."""
 
     skipped_ms = 0
 
@@ -39,7 +39,7 @@ class Skipping(SystemClock):
 
 
 class MockedClients(MockCluster):
-    """Brokers 1 to 3, topic t with four partitions, and our clients on them."""
+    """Brokers 1 to 3, a topic t with 4 partitions, and our clients for them."""
 
     def __init__(self) -> None:
         super().__init__(brokers=3)
@@ -50,7 +50,7 @@ class MockedClients(MockCluster):
         ]
 
     def connection(self, clock: Clock | None = None) -> Cluster:
-        """As our clients see it."""
+        """Return a cluster as our clients see it."""
         connect = partial(TcpTransport.connect, client_id="test", timeout_ms=60_000)
         return Cluster(lambda: self.addresses, connect, clock or SystemClock())
 
@@ -63,7 +63,7 @@ class MockedClients(MockCluster):
         return Consumer(self.connection(), ConsumerSettings(**settings))  # type: ignore[arg-type]
 
     async def values(self, *partitions: TopicPartition) -> list[int]:
-        """Everything in these partitions, as numbers."""
+        """Return all values in these partitions, as numbers."""
         async with self.consumer() as consumer:
             consumer.assign(partitions)
             ends = await consumer.end_offsets(partitions)
@@ -81,7 +81,9 @@ def mock() -> Iterator[MockedClients]:
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_three_brokers_take_and_give(mock: MockedClients, compression: str) -> None:
+def test_records_are_written_to_three_brokers_and_read_back(
+    mock: MockedClients, compression: str
+) -> None:
     async def main() -> None:
         async with mock.producer(compression=compression) as producer:
             for number in range(400):
@@ -91,7 +93,7 @@ def test_three_brokers_take_and_give(mock: MockedClients, compression: str) -> N
     asyncio.run(main())
 
 
-def test_refused_batches_go_again_and_once(mock: MockedClients) -> None:
+def test_a_refused_batch_is_retried_and_written_once(mock: MockedClients) -> None:
     async def main() -> None:
         refusals = [
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -109,7 +111,7 @@ def test_refused_batches_go_again_and_once(mock: MockedClients) -> None:
     asyncio.run(main())
 
 
-def test_a_partition_that_looks_for_its_leader_is_nothing_to_tell(
+def test_a_leader_change_logs_no_warning(
     mock: MockedClients, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main(*refusals: ErrorCode) -> list[str]:
@@ -121,14 +123,14 @@ def test_a_partition_that_looks_for_its_leader_is_nothing_to_tell(
 
     moving = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.LEADER_NOT_AVAILABLE)
     assert asyncio.run(main(*moving)) == []
-    told = asyncio.run(main(*moving, ErrorCode.NOT_ENOUGH_REPLICAS))
-    assert len(told) == 2
-    assert "will be retried" in told[0]
-    assert "NOT_ENOUGH_REPLICAS" in told[0]
-    assert "accept records again" in told[1]
+    warnings = asyncio.run(main(*moving, ErrorCode.NOT_ENOUGH_REPLICAS))
+    assert len(warnings) == 2
+    assert "will be retried" in warnings[0]
+    assert "NOT_ENOUGH_REPLICAS" in warnings[0]
+    assert "accept records again" in warnings[1]
 
 
-def test_leaders_move_under_producer_and_consumer(mock: MockedClients) -> None:
+def test_producer_and_consumer_follow_leader_changes(mock: MockedClients) -> None:
     async def main() -> None:
         part = PARTITIONS[1]
         async with mock.producer(linger_ms=0) as producer, mock.consumer() as consumer:
@@ -146,7 +148,7 @@ def test_leaders_move_under_producer_and_consumer(mock: MockedClients) -> None:
     asyncio.run(main())
 
 
-def test_a_broker_that_is_down_holds_up_only_its_own_partitions(mock: MockedClients) -> None:
+def test_a_stopped_broker_delays_only_its_own_partitions(mock: MockedClients) -> None:
     async def main() -> None:
         for part in PARTITIONS:
             mock.lead(*part, 1 + part.partition % 3)
@@ -164,7 +166,7 @@ def test_a_broker_that_is_down_holds_up_only_its_own_partitions(mock: MockedClie
     asyncio.run(main())
 
 
-def test_what_can_not_be_delivered_fails_in_time_with_the_reason(mock: MockedClients) -> None:
+def test_an_undeliverable_record_fails_in_time_with_the_reason(mock: MockedClients) -> None:
     async def main() -> None:
         clock, timeout_ms = Skipping(), 120_000
         async with mock.producer(clock, linger_ms=0, delivery_timeout_ms=timeout_ms) as producer:
@@ -180,7 +182,7 @@ def test_what_can_not_be_delivered_fails_in_time_with_the_reason(mock: MockedCli
     asyncio.run(main())
 
 
-def test_a_broker_without_idempotence_is_told_apart(mock: MockedClients) -> None:
+def test_a_broker_without_idempotence_is_reported(mock: MockedClients) -> None:
     mock.serve(INIT_PRODUCER_ID, -1, -1)
 
     async def main() -> None:
@@ -199,7 +201,7 @@ def test_a_broker_without_idempotence_is_told_apart(mock: MockedClients) -> None
     asyncio.run(main())
 
 
-def test_fetch_errors_are_waited_out(mock: MockedClients) -> None:
+def test_fetch_errors_are_retried(mock: MockedClients) -> None:
     async def main() -> None:
         async with mock.producer() as producer:
             await producer.send_batch("t", 0, [(n, None, b"%d" % n, ()) for n in range(10)])
@@ -209,7 +211,7 @@ def test_fetch_errors_are_waited_out(mock: MockedClients) -> None:
     asyncio.run(main())
 
 
-def test_a_group_survives_what_its_coordinator_says(mock: MockedClients) -> None:
+def test_a_group_survives_errors_of_its_coordinator(mock: MockedClients) -> None:
     async def main() -> None:
         async with mock.producer() as producer:
             for number in range(100):
@@ -234,7 +236,7 @@ def test_a_group_survives_what_its_coordinator_says(mock: MockedClients) -> None
                             ErrorCode.NOT_COORDINATOR,
                             ErrorCode.REBALANCE_IN_PROGRESS,
                         )
-                # Nothing was committed, so all of it comes again after the rebalance.
+                # Nothing was committed, so every record is read again after the rebalance.
                 while sum(consumer.positions().values()) < 100:
                     await consumer.poll(timeout_ms=50)
             assert assigned == [4, 0, 4]
@@ -254,5 +256,5 @@ async def ask_for_what_is_ours() -> None:
             await log.admin().publish("nightly")
 
 
-def test_what_only_our_brokers_know_is_told() -> None:
+def test_a_foreign_broker_is_not_recognized_as_streamlog() -> None:
     asyncio.run(ask_for_what_is_ours())

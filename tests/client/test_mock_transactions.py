@@ -1,6 +1,6 @@
-"""Transactions of our producer against librdkafka's mock cluster: every refusal on the way.
+"""Transactions of our producer against librdkafka's mock cluster: each refusal.
 
-The mock writes no markers, so what is seen of a transaction is tested against our own broker.
+The mock writes no markers, so transaction visibility is tested on our own broker.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def mock() -> Iterator[MockedClients]:
     cluster.close()
 
 
-def test_what_coordinators_say_meanwhile_is_waited_out(mock: MockedClients) -> None:
+def test_retriable_coordinator_errors_are_retried(mock: MockedClients) -> None:
     async def main() -> None:
         for api in (INIT_PRODUCER_ID, ADD_PARTITIONS, ADD_OFFSETS, END):
             mock.refuse(api, *WAITED_OUT, ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -58,7 +58,7 @@ async def transact(producer: Producer, consumer: Consumer) -> None:
         await transaction.send_offsets({P0: 1}, consumer.group_metadata())
 
 
-def test_a_fenced_producer_hears_it_from_whomever_it_asks(mock: MockedClients) -> None:
+def test_a_fenced_producer_learns_it_from_every_request(mock: MockedClients) -> None:
     async def main() -> None:
         async with mock.consumer(group_id="g") as consumer:
             mock.refuse(INIT_PRODUCER_ID, ErrorCode.PRODUCER_FENCED)
@@ -84,7 +84,7 @@ REFUSED: list[tuple[int, ErrorCode, type[StreamlogError]]] = [
 ]
 
 
-def test_what_is_refused_aborts_and_most_producers_go_on(mock: MockedClients) -> None:
+def test_a_refused_request_aborts_and_most_producers_continue(mock: MockedClients) -> None:
     async def main() -> None:
         async with mock.consumer(group_id="g") as consumer:
             for api, code, error in REFUSED:
@@ -101,7 +101,7 @@ def test_what_is_refused_aborts_and_most_producers_go_on(mock: MockedClients) ->
     asyncio.run(main())
 
 
-def test_a_coordinator_that_is_gone_for_a_while(mock: MockedClients) -> None:
+def test_a_transaction_survives_a_coordinator_outage(mock: MockedClients) -> None:
     async def main() -> None:
         async with mock.producer(transactional_id="x") as producer:
             node = await producer._cluster.coordinator("x", key_type=1)

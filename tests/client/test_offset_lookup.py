@@ -1,4 +1,4 @@
-"""OffsetsForLeaderEpoch: consumers and admins judge a log by the same answers and the same rule."""
+"""OffsetsForLeaderEpoch: consumers and admins apply one rule to a log's epoch ends."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ R = TypeVar("R")
 
 
 class OneBroker:
-    """A cluster of one broker, which answers questions about epochs from a table."""
+    """A cluster of one broker that answers epoch requests from a table."""
 
     leaders = (0,)
 
@@ -81,8 +81,8 @@ def cluster_of(broker: OneBroker) -> Cluster:
     return cast("Cluster", broker)
 
 
-def judged(broker: OneBroker, offset: int, epoch: int) -> tuple[bool, bool]:
-    """Whether a consumer and an admin find that the log lost records before this position."""
+def find_losses(broker: OneBroker, offset: int, epoch: int) -> tuple[bool, bool]:
+    """Return whether a consumer and an admin find lost records before this position."""
 
     async def main() -> tuple[bool, bool]:
         position = OffsetAndMetadata(offset, leader_epoch=epoch)
@@ -102,35 +102,35 @@ def judged(broker: OneBroker, offset: int, epoch: int) -> tuple[bool, bool]:
         # Epoch 2 is missing: our brokers keep all epochs, Kafka's lose some by compaction.
         ({2: (1, 9), 1: (1, 9), 0: (0, 0)}, True, True),
         ({2: (1, 9), 1: (1, 9), 0: (0, 0)}, False, False),
-        # It begins later: compaction has removed its first records.
+        # The epoch begins later: compaction has removed its first records.
         ({2: (2, 9), 1: (1, 7), 0: (0, 0)}, False, False),
         ({2: (-1, -1), 1: (-1, -1), 0: (-1, -1)}, True, True),
         ({2: (-1, -1), 1: (-1, -1), 0: (-1, -1)}, False, True),
     ],
 )
-def test_consumers_and_admins_judge_alike(
+def test_consumers_and_admins_agree_on_lost_records(
     ends: dict[int, tuple[int, int]], is_ours: bool, is_lost: bool
 ) -> None:
     broker = OneBroker(ends, is_ours=is_ours)
-    assert judged(broker, 8, 2) == (is_lost, is_lost)
+    assert find_losses(broker, 8, 2) == (is_lost, is_lost)
     fenced = {request.topics[0].partitions[0].current_leader_epoch for request in broker.requests}
     assert fenced == {3}
 
 
-def test_a_position_without_an_epoch_is_not_asked_for() -> None:
+def test_a_position_without_an_epoch_is_not_looked_up() -> None:
     broker = OneBroker({}, is_ours=True)
     unknown = {T0: OffsetAndMetadata(8), TopicPartition("t", 1): OffsetAndMetadata(0, "", 2)}
     assert asyncio.run(find_truncated(cluster_of(broker), unknown)) == frozenset()
     assert not broker.requests
 
 
-def test_an_answer_says_whether_the_log_keeps_its_epochs() -> None:
+def test_an_epoch_end_says_whether_the_log_keeps_its_epochs() -> None:
     for is_ours in (False, True):
         broker = cluster_of(OneBroker({2: (1, 9)}, is_ours=is_ours))
         assert asyncio.run(list_epoch_ends(broker, {T0: 2})) == {T0: EpochEnd(1, 9, is_ours)}
 
 
-def test_an_error_makes_the_cluster_look_the_leader_up_again() -> None:
+def test_an_epoch_lookup_error_refreshes_the_leader() -> None:
     code = ErrorCode.NOT_LEADER_OR_FOLLOWER
     broker = OneBroker({2: (-1, -1)}, is_ours=True, error=code)
     with pytest.raises(NotLeader, match="leader epochs of t-0"):
@@ -138,8 +138,8 @@ def test_an_error_makes_the_cluster_look_the_leader_up_again() -> None:
     assert broker.forgotten == ["t"]
 
 
-def test_brokers_of_every_kind_say_that_a_log_was_not_cut(open_log: OpenLog) -> None:
-    """Brokers of Kafka serve no API of streamlog's own, which is no error here."""
+def test_every_broker_reports_an_intact_log(open_log: OpenLog) -> None:
+    """Kafka's brokers serve none of streamlog's own APIs; that is not an error here."""
 
     async def main() -> None:
         async with open_log(t=1) as log, log.producer() as producer:
@@ -147,10 +147,10 @@ def test_brokers_of_every_kind_say_that_a_log_was_not_cut(open_log: OpenLog) -> 
             async with log.consumer(auto_offset_reset="earliest") as consumer:
                 consumer.assign([T0])
                 assert len((await consumer.poll(timeout_ms=60_000))[T0]) == 1
-                place = consumer.place(T0, 1)
-                assert place.leader_epoch >= 0
-                assert await consumer.truncated({T0: place}) == frozenset()
-                beyond = OffsetAndMetadata(9, leader_epoch=place.leader_epoch)
+                kept_position = consumer.place(T0, 1)
+                assert kept_position.leader_epoch >= 0
+                assert await consumer.truncated({T0: kept_position}) == frozenset()
+                beyond = OffsetAndMetadata(9, leader_epoch=kept_position.leader_epoch)
                 assert await consumer.truncated({T0: beyond}) == {T0}
 
     asyncio.run(main())

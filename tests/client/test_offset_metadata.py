@@ -1,4 +1,4 @@
-"""What a transaction is told about the consumer whose offsets it commits."""
+"""The group metadata of a consumer whose offsets a transaction commits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OpenLog = Callable[..., AbstractAsyncContextManager[Log]]
 T0 = TopicPartition("t", 0)
 
 
-def test_a_member_says_who_it_is_and_who_assigns_itself_is_nobody(open_log: OpenLog) -> None:
+def test_group_metadata_identifies_a_member_and_a_lone_consumer(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log:
             async with log.consumer(group_id="g") as alone:
@@ -37,7 +37,7 @@ def test_a_member_says_who_it_is_and_who_assigns_itself_is_nobody(open_log: Open
     asyncio.run(main())
 
 
-def test_a_consumer_that_its_group_gave_up_commits_for_nobody(open_log: OpenLog) -> None:
+def test_an_expelled_consumer_has_no_group_metadata(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log, log.consumer(group_id="g") as member:
             await member.subscribe(["t"])
@@ -52,7 +52,7 @@ def test_a_consumer_that_its_group_gave_up_commits_for_nobody(open_log: OpenLog)
     asyncio.run(main())
 
 
-def test_without_a_group_there_is_nothing_to_say(open_log: OpenLog) -> None:
+def test_group_metadata_without_a_group_id_raises_an_error(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log, log.consumer() as consumer:
             with pytest.raises(ConfigError, match="group_id"):

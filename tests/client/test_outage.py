@@ -1,6 +1,6 @@
-"""An outage is begun once and ended once, however many partitions fail, and how often.
+"""An outage begins once and ends once, however many partitions fail.
 
-So each part of a client that logs that its broker is gone logs one line when it is back.
+Each part of a client that logs the loss of its broker logs one line when the broker is back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["fail", "work", "keep"]), PARTS), ma
 
 
 @given(STEPS)
-def test_begin_and_end_take_turns_and_the_end_is_that_of_the_last_one_failing(
+def test_an_outage_ends_when_its_last_partition_recovers(
     steps: list[tuple[str, set[int]]],
 ) -> None:
     outage: Outage[int] = Outage()
@@ -45,7 +45,7 @@ def test_begin_and_end_take_turns_and_the_end_is_that_of_the_last_one_failing(
         assert outage.is_on is bool(failing)
 
 
-def test_a_client_whose_broker_comes_back_logs_one_line_for_each_of_its_parts(
+def test_each_part_of_a_client_logs_one_line_after_an_outage(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     parts = [TopicPartition("t", number) for number in range(4)]

@@ -1,4 +1,4 @@
-"""A consumer whose owner does not poll: others read on, and it hears of it when it is back."""
+"""max_poll_interval_ms: other members take over from a consumer that is not polled."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ async def poll_until(condition: Callable[[], bool], *consumers: Consumer) -> Non
                 await consumer.poll(timeout_ms=20)
 
 
-def grow_impatient(consumer: Consumer) -> None:
-    """As if the owner had not polled for a long time."""
+def exceed_poll_interval(consumer: Consumer) -> None:
+    """Make the owner's last poll look old."""
     assert consumer._group is not None
     member = consumer._group.member
     assert member is not None
@@ -34,7 +34,7 @@ def grow_impatient(consumer: Consumer) -> None:
     member._patience.idle_since_ms -= consumer._settings.max_poll_interval_ms
 
 
-def test_others_read_on_and_the_owner_hears_of_it(open_log: OpenLog) -> None:
+def test_others_take_over_and_the_owner_learns_of_the_loss(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=2) as log:
             lost: list[frozenset[TopicPartition]] = []
@@ -50,7 +50,7 @@ def test_others_read_on_and_the_owner_hears_of_it(open_log: OpenLog) -> None:
                 await two.subscribe(["t"])
                 both = lambda: len(one.assignment()) == len(two.assignment()) == 1  # noqa: E731
                 await poll_until(both, one, two)
-                grow_impatient(one)
+                exceed_poll_interval(one)
                 await poll_until(lambda: len(two.assignment()) == 2, two)
                 assert not one.is_member
                 had = frozenset(one.assignment())
@@ -61,7 +61,7 @@ def test_others_read_on_and_the_owner_hears_of_it(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_to_wait_in_a_poll_is_to_poll(open_log: OpenLog) -> None:
+def test_waiting_in_a_poll_counts_as_polling(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log, log.consumer(**QUICK) as consumer:  # type: ignore[arg-type]
             assert consumer._group is not None
@@ -79,7 +79,7 @@ def test_to_wait_in_a_poll_is_to_poll(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_a_rebalance_waits_as_long_as_the_owner_may_take() -> None:
+def test_the_rebalance_timeout_follows_the_poll_interval() -> None:
     def waits(**settings: int) -> int:
         group = ConsumerSettings(group_id="g", **settings).group  # type: ignore[arg-type]
         assert group is not None

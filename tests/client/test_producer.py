@@ -1,4 +1,4 @@
-"""Producer: what is acknowledged is there, in order and once; what fails says why."""
+"""Producer: acknowledged records are in the log, in order and once; failures have a reason."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T0 = TopicPartition("t", 0)
 
 
 async def read(log: Log, partition: TopicPartition, *, end: int | None = None) -> list[LogRecord]:
-    """Everything in a partition, or once there is so much of it."""
+    """Return all records of a partition, or those read when it has reached `end`."""
     async with log.consumer(auto_offset_reset="earliest") as consumer:
         consumer.assign([partition])
         if end is None:
@@ -54,7 +54,7 @@ def test_a_record_arrives_with_all_its_parts(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_programs_that_send_one_record_without_a_key_do_not_all_begin_at_one_partition(
+def test_the_first_keyless_partition_depends_on_the_seed(
     open_log: OpenLog,
 ) -> None:
     async def main() -> None:
@@ -64,22 +64,22 @@ def test_programs_that_send_one_record_without_a_key_do_not_all_begin_at_one_par
                 async with log.producer(seed=seed) as producer:
                     return (await (await producer.send("t", b"v"))).partition
 
-            begun = [await first(seed) for seed in range(20)]
-            assert len(set(begun)) >= 5
-            assert [await first(seed) for seed in range(20)] == begun
+            partitions = [await first(seed) for seed in range(20)]
+            assert len(set(partitions)) >= 5
+            assert [await first(seed) for seed in range(20)] == partitions
 
     asyncio.run(main())
 
 
-def test_records_without_a_key_take_turns_batch_by_batch(open_log: OpenLog) -> None:
+def test_keyless_records_change_partition_with_each_batch(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=4) as log:
             async with log.producer() as producer:
-                # Each is acknowledged before the next is sent, so each is a batch of its own.
+                # Each is acknowledged before the next is sent, so each is its own batch.
                 slow = [(await (await producer.send("t", b"v"))).partition for _ in range(9)]
                 assert [(each - slow[0]) % 4 for each in slow] == [0, 1, 2, 3, 0, 1, 2, 3, 0]
             async with log.producer(linger_ms=60_000) as producer:
-                # Of one batch, which waits for more.
+                # All in one batch, which lingers.
                 sendings = [await producer.send("t", b"v") for _ in range(9)]
                 await producer.flush()
                 assert len({(await each).partition for each in sendings}) == 1
@@ -88,7 +88,7 @@ def test_records_without_a_key_take_turns_batch_by_batch(open_log: OpenLog) -> N
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_every_compression_comes_back(open_log: OpenLog, compression: str) -> None:
+def test_every_compression_round_trips(open_log: OpenLog, compression: str) -> None:
     async def main() -> None:
         async with open_log(t=1) as log:
             async with log.producer(compression=compression) as producer:
@@ -108,14 +108,14 @@ def test_order_is_kept_with_many_small_requests(open_log: OpenLog, acks: Acks) -
                     await producer.send("t", b"%d" % number)
                     if number % 7 == 0:
                         await asyncio.sleep(0)
-            # With acks=0 nobody says when the last one has arrived.
+            # With acks=0 no response says when the last record has arrived.
             found = await read(log, T0, end=300)
             assert [int(r.value or b"") for r in found] == list(range(300))
 
     asyncio.run(main())
 
 
-def test_keys_go_where_kafka_puts_them_and_the_rest_is_spread(open_log: OpenLog) -> None:
+def test_keys_match_kafkas_partitions_and_keyless_records_spread(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=4) as log, log.producer(batch_bytes=256) as producer:
             keyed = [(b"k%d" % n, await producer.send("t", b"", key=b"k%d" % n)) for n in range(50)]
@@ -128,7 +128,7 @@ def test_keys_go_where_kafka_puts_them_and_the_rest_is_spread(open_log: OpenLog)
     asyncio.run(main())
 
 
-def test_bulk_and_atomic_records_share_the_order(open_log: OpenLog) -> None:
+def test_bulk_and_atomic_records_keep_their_order(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log:
             async with log.producer(batch_bytes=2_000) as producer:
@@ -145,7 +145,7 @@ def test_bulk_and_atomic_records_share_the_order(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_a_batch_larger_than_the_topic_takes_goes_in_parts(open_log: OpenLog) -> None:
+def test_a_batch_above_the_topic_limit_is_split(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log:
             async with log.producer(batch_bytes=4_000_000) as producer:
@@ -178,7 +178,7 @@ def test_a_full_buffer_makes_the_sender_wait(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_flush_ends_the_lingering_and_tells_of_failures(open_log: OpenLog) -> None:
+def test_flush_ends_lingering_and_raises_failures(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log, log.producer(linger_ms=60_000) as producer:
             delivery = await producer.send("t", b"v")
@@ -193,7 +193,7 @@ def test_flush_ends_the_lingering_and_tells_of_failures(open_log: OpenLog) -> No
     asyncio.run(main())
 
 
-def test_what_does_not_exist_is_named(open_log: OpenLog) -> None:
+def test_an_unknown_topic_is_named_in_the_error(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=2) as log, log.producer() as producer:
             with pytest.raises(UnknownTopicOrPartition, match="no topic 'absent'"):
@@ -206,7 +206,7 @@ def test_what_does_not_exist_is_named(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_what_waits_for_a_topic_that_is_deleted_fails_with_its_name(open_log: OpenLog) -> None:
+def test_records_for_a_deleted_topic_fail_with_its_name(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1, gone=1) as log, log.producer(linger_ms=0) as producer:
             await (await producer.send("gone", b"v"))
@@ -218,7 +218,7 @@ def test_what_waits_for_a_topic_that_is_deleted_fails_with_its_name(open_log: Op
     asyncio.run(main())
 
 
-def test_a_record_that_is_none_harms_only_its_batch(open_log: OpenLog) -> None:
+def test_an_invalid_record_fails_only_its_batch(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=2) as log, log.producer() as producer:
             bad = await producer.send("t", "text", partition=0)  # type: ignore[arg-type]
@@ -231,7 +231,7 @@ def test_a_record_that_is_none_harms_only_its_batch(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_an_error_in_the_block_discards_what_lingers_and_goes_on_unwrapped(
+def test_an_error_in_the_block_discards_lingering_records(
     open_log: OpenLog,
 ) -> None:
     async def main() -> None:
@@ -253,7 +253,7 @@ def test_an_error_in_the_block_discards_what_lingers_and_goes_on_unwrapped(
     asyncio.run(main())
 
 
-def test_cancelling_a_sender_that_waits_for_room_leaves_the_rest_alone(open_log: OpenLog) -> None:
+def test_cancelling_a_sender_that_waits_for_buffer_affects_no_other(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log, log.producer(buffer_bytes=1_000) as producer:
             async with asyncio.TaskGroup() as group:
@@ -278,12 +278,12 @@ def test_cancelling_a_sender_that_waits_for_room_leaves_the_rest_alone(open_log:
         ({"delivery_timeout_ms": 5}, "delivery_timeout_ms is 5"),
     ],
 )
-def test_settings_are_checked(settings: dict[str, object], complaint: str) -> None:
+def test_invalid_producer_settings_are_refused(settings: dict[str, object], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         ProducerSettings(**settings)  # type: ignore[arg-type]
 
 
-def test_idempotence_follows_acks_unless_told() -> None:
+def test_idempotence_follows_acks_by_default() -> None:
     assert ProducerSettings().is_idempotent
     assert not ProducerSettings(acks=1).is_idempotent
     assert not ProducerSettings(idempotent=False).is_idempotent

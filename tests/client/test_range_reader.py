@@ -1,7 +1,7 @@
-"""RangeReader: a range is read whole and once, whatever lies between, or the read says why not.
+"""RangeReader: a range is read completely and once, or the read says why not.
 
 The model is a list of offsets: a record, a record of an aborted transaction, a marker, a time mark,
-or a hole that compaction has left. What the log sends goes through the consumer's own buffer.
+or a hole left by compaction. The log's data passes through the consumer's own buffer.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def encoded(kind: str, offset: int) -> bytes:
 
 
 class ModelConsumer:
-    """A consumer of a log that is a list; what it sends and when is a script."""
+    """A consumer of a log that is a list; a script says what arrives when."""
 
     def __init__(self, log: Sequence[str], start: int, clock: ManualClock) -> None:
         self.log = list(log)
@@ -126,13 +126,13 @@ async def offsets_of(reader: RangeReader, *, max_records: int | None, columns: b
 
 
 @given(cells, st.data(), st.booleans(), st.none() | st.integers(1, 5))
-def test_a_range_is_read_whole_and_once(
+def test_a_range_is_read_completely_and_once(
     log: list[str], data: st.DataObject, columns: bool, max_records: int | None
 ) -> None:
     log = [*log, MARKER]  # Compaction keeps the last offset of a log.
     end = data.draw(st.integers(0, len(log)))
     start = data.draw(st.integers(0, end))
-    # Enough silence to be suspicious, never enough to be a stall: progress comes in between.
+    # Enough silence to be suspicious, never enough for a stall: progress comes in between.
     script = [(1, 0), *((count or 1, pause) for count, pause in data.draw(deliveries))]
     reader, _ = reader_of(log, start, end, script)
     found = asyncio.run(offsets_of(reader, max_records=max_records, columns=columns))
@@ -153,7 +153,7 @@ def test_a_truncated_log_stalls_at_its_new_end(log: list[str], data: st.DataObje
 
 
 @given(cells, st.data(), deliveries)
-def test_a_start_that_retention_moves_takes_the_reader_along(
+def test_a_log_start_that_moves_takes_the_reader_along(
     log: list[str], data: st.DataObject, script: list[tuple[int, int]]
 ) -> None:
     log = [*log, MARKER]
@@ -179,10 +179,10 @@ def test_a_start_that_retention_moves_takes_the_reader_along(
 
 
 @given(st.lists(st.tuples(st.integers(-3, 5), st.integers(0, 3 * STALL_MS)), max_size=60))
-def test_a_stall_is_silence_of_that_length_over_several_checks(
+def test_a_stall_is_silence_over_several_checks(
     steps: list[tuple[int, int]],
 ) -> None:
-    """The guard against the sentence that describes it."""
+    """Compare the guard with a direct translation of its description."""
     end, position, now_ms = 40, 20, 5
     guard = StallGuard({T0: end, T1: 7}, stall_ms=STALL_MS)
     assert not guard.is_at_end({T0: position, T1: 7}, now_ms)
@@ -200,14 +200,14 @@ def test_a_stall_is_silence_of_that_length_over_several_checks(
             return
 
 
-def test_a_process_that_was_suspended_has_not_waited() -> None:
+def test_the_time_of_a_suspended_process_is_no_stall() -> None:
     guard = StallGuard({T0: 1}, stall_ms=STALL_MS)
     assert not guard.is_at_end({T0: 0}, 0)
     assert not guard.is_at_end({T0: 0}, 3_600_000)
     assert guard.is_at_end({T0: 1}, 3_600_020)
 
 
-def test_the_error_says_where_what_for_and_what_to_do() -> None:
+def test_the_stall_error_names_partition_offsets_and_remedy() -> None:
     guard = StallGuard({T1: 9, T0: 5, TopicPartition("u", 0): 3}, stall_ms=0)
     positions = {T0: 2, T1: 8, TopicPartition("u", 0): 3}
     assert not guard.is_at_end(positions, 0)
@@ -222,7 +222,7 @@ def test_the_error_says_where_what_for_and_what_to_do() -> None:
     assert caught.value.retriable
 
 
-def test_a_log_reads_a_range_of_committed_records(open_log: OpenLog) -> None:
+def test_read_range_returns_committed_records(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log:
             async with log.producer(transactional_id="x") as producer:

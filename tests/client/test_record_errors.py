@@ -1,4 +1,4 @@
-"""Records that a broker names as bad (KIP-467): they fail, and the others of their batch don't."""
+"""Records that a broker refuses by index (KIP-467): they fail, the rest of their batch does not."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from streamlog.log import Log
 from streamlog.record import TopicPartition
 from tests.client.test_producer import read
 
-PLACE = TopicPartition("kept", 0)
+PARTITION = TopicPartition("kept", 0)
 
 
 @asynccontextmanager
 async def compacted(path: Path, transport: str) -> AsyncIterator[Log]:
-    """A log with a topic that takes no record without a key."""
+    """Open a log with a topic that refuses records without a key."""
     async with Log.open(f"embedded:{path / 'data'}") as served:
         topic = NewTopic("kept", 1, configs={"cleanup.policy": "compact"})
         await served.admin().create_topics([topic])
@@ -43,10 +43,10 @@ async def outcomes(
 @pytest.mark.parametrize("transport", ["embedded", "tcp"])
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 @pytest.mark.parametrize("idempotent", [True, False])
-def test_good_records_are_written_without_the_bad_ones(
+def test_good_records_are_written_without_refused_ones(
     tmp_path: Path, transport: str, compression: str, idempotent: bool
 ) -> None:
-    """In order, and once each, however the bad ones lie between them."""
+    """They are written in order and once, wherever the refused ones lie."""
     chance = Random(7)
 
     async def main() -> None:
@@ -65,13 +65,13 @@ def test_good_records_are_written_without_the_bad_ones(
                 with pytest.raises(RecordsRefused):
                     await producer.flush()
             good = [number for number, key in enumerate(keys) if key is not None]
-            records = await read(log, PLACE)
+            records = await read(log, PARTITION)
             assert [int(record.value or b"") for record in records] == good
-            places = {int(record.value or b""): record.offset for record in records}
+            positions = {int(record.value or b""): record.offset for record in records}
             for number, outcome in enumerate(found):
-                if number in places:
+                if number in positions:
                     assert isinstance(outcome, RecordMetadata)
-                    assert outcome.offset == places[number]
+                    assert outcome.offset == positions[number]
                 else:
                     assert isinstance(outcome, RecordsRefused)
                     assert "has no key" in str(outcome)
@@ -79,7 +79,7 @@ def test_good_records_are_written_without_the_bad_ones(
     asyncio.run(main())
 
 
-def test_a_batch_of_bad_records_alone_fails(tmp_path: Path) -> None:
+def test_a_batch_of_only_refused_records_fails(tmp_path: Path) -> None:
     async def main() -> None:
         async with compacted(tmp_path, "tcp") as log, log.producer(linger_ms=5) as producer:
             futures = [await producer.send("kept", b"v") for _ in range(3)]
@@ -92,19 +92,19 @@ def test_a_batch_of_bad_records_alone_fails(tmp_path: Path) -> None:
 
 
 async def write_both(log: Log) -> None:
-    """A good record and a bad one, in one transaction."""
+    """Write a valid record and an invalid one in one transaction."""
     async with log.producer(transactional_id="x") as producer, producer.transaction():
         await producer.send("kept", b"v", key=b"k")
         await producer.send("kept", b"v")
 
 
-def test_records_that_are_written_together_fail_together(tmp_path: Path) -> None:
+def test_one_refused_record_aborts_its_transaction(tmp_path: Path) -> None:
     async def main() -> None:
         async with compacted(tmp_path, "tcp") as log:
             with pytest.raises(TransactionAborted) as caught:
                 await write_both(log)
             assert isinstance(caught.value.__cause__, StreamlogError)
             assert "has no key" in str(caught.value.__cause__)
-            assert await read(log, PLACE) == []
+            assert await read(log, PARTITION) == []
 
     asyncio.run(main())

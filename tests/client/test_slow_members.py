@@ -1,6 +1,6 @@
-"""Members that take longer than a session over what they do, and the group that waits for them.
+"""Group members that need longer than a session for a commit, and the group that waits for them.
 
-Both sides' machines, and time as a number: whoever is slow here is as slow on every computer.
+Both sides' state machines run on a simulated clock, so a slow member is equally slow everywhere.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from streamlog.protocol.schema import Message
 SESSION_MS, BEAT_MS, STEP_MS = 300, 50, 10
 JOINS_AT_MS = (0, 400, 800)
 SETTLED_BY_MS = 15_000
-"""Some rounds, in each of which the slowest is waited for."""
+"""Time for some rounds, each as long as the slowest member."""
 
 
 @dataclass
 class Slow:
-    """A member, and an owner who commits all the time and needs so long for it."""
+    """A member with an owner that commits continually and needs `commit_ms` for it."""
 
     member: GroupMember
     commit_ms: int
@@ -45,7 +45,7 @@ class Slow:
     began_ms: int = -SETTLED_BY_MS
 
     def own(self, now_ms: int) -> None:
-        """The owner: a poll between two commits, in which it stays in its generation."""
+        """Perform the owner's action: polls between commits, during which the generation stays."""
         member = self.member
         if now_ms - self.began_ms < self.commit_ms:
             return
@@ -61,7 +61,7 @@ class Slow:
 
 @dataclass
 class Side:
-    """The group, and who waits for its answers."""
+    """The group coordinator, and the members that wait for its responses."""
 
     group: ClassicGroup = field(
         default_factory=lambda: ClassicGroup(
@@ -89,7 +89,7 @@ class Side:
         return Caller(self.tickets, 9, "app", "/127.0.0.1", f"m{self.tickets}")
 
     def step(self, slow: Slow, counts: dict[str, int]) -> None:
-        """One request of a member, or the answer to the one before."""
+        """Send one request of a member, or deliver the response to its last one."""
         member, now_ms = slow.member, self.now_ms
         if slow.ticket:
             answer = self.answers.pop(slow.ticket, None)
@@ -117,10 +117,10 @@ class Side:
 
 
 @given(st.lists(st.integers(0, 4 * SESSION_MS), min_size=3, max_size=3), st.booleans())
-def test_a_group_settles_however_long_its_members_need_for_a_commit(
+def test_a_group_settles_despite_slow_commits(
     commits_ms: list[int], there_is_a_topic: bool
 ) -> None:
-    """Longer than a session, at each of them, and while topics are looked for that never come."""
+    """Commits outlast a session at each member, also while missing topics are waited for."""
     settings = GroupSettings(
         group_id="g",
         session_timeout_ms=SESSION_MS,
@@ -141,7 +141,7 @@ def test_a_group_settles_however_long_its_members_need_for_a_commit(
             if side.now_ms >= slow.joins_at_ms:
                 slow.own(side.now_ms)
                 side.step(slow, counts)
-    assert all(len(slow.names) == 1 for slow in slows), "somebody was taken for dead"
+    assert all(len(slow.names) == 1 for slow in slows), "a live member was expelled"
     assert side.group.state is GroupState.STABLE
     assert {slow.member.generation_id for slow in slows} == {side.group.generation}
     parts = [slow.member.assignment for slow in slows]

@@ -1,4 +1,4 @@
-"""Time marks as a reader of ours gets them; on the logs of others there are none."""
+"""Time marks in our consumer; other projects' logs have none."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ PATIENCE_MS = 60_000
 
 
 async def marks(consumer: Consumer) -> list[TimeMark]:
-    """Those of the next poll that passes some."""
+    """Return the time marks of the next poll that passes any."""
     async with asyncio.timeout(PATIENCE_MS / 1000):
         while not (found := consumer.time_marks()):
             assert await consumer.poll_columns(timeout_ms=PATIENCE_MS) == {}
     return found[T0]
 
 
-@pytest.mark.parametrize("place", ["embedded", "tcp"])
-def test_who_wants_marks_gets_them_between_the_records(place: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", ["embedded", "tcp"])
+def test_requested_time_marks_arrive_between_the_records(target: str, tmp_path: Path) -> None:
     async def story(log: Log) -> None:
         quiet = NewTopic("t", 1, configs={"mark.quiet.ms": "20"})
         await log.admin().create_topics([quiet])
@@ -61,7 +61,7 @@ def test_who_wants_marks_gets_them_between_the_records(place: str, tmp_path: Pat
 
     async def main() -> None:
         async with Log.open(f"embedded:{tmp_path / 'data'}") as served:
-            if place == "embedded":
+            if target == "embedded":
                 await story(served)
                 return
             assert served.address is not None
@@ -72,7 +72,7 @@ def test_who_wants_marks_gets_them_between_the_records(place: str, tmp_path: Pat
     asyncio.run(main())
 
 
-def test_who_does_not_keep_marks_is_not_woken_by_them(tmp_path: Path) -> None:
+def test_time_marks_do_not_wake_a_consumer_without_them(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             Log.open(f"embedded:{tmp_path / 'data'}", listen=False) as log,
@@ -95,7 +95,7 @@ def test_who_does_not_keep_marks_is_not_woken_by_them(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_log_that_knows_no_marks_reads_on(open_log: OpenLog) -> None:
+def test_a_log_without_time_marks_is_read_normally(open_log: OpenLog) -> None:
     async def main() -> None:
         async with (
             open_log(t=1) as log,

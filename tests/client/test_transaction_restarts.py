@@ -1,8 +1,8 @@
-"""The broker dies under our clients, in transactions, commits and rebalances: they recover.
+"""The broker dies during transactions, commits and rebalances, and its clients recover.
 
-Random schedules: a broker in this process over a disk that forgets what was not synced, and a wire
-that loses requests and answers. The cut comes with some request, whatever that is: no time is
-involved. Each client is told the truth only by what it was answered.
+Random schedules: an in-process broker on a disk that forgets unsynced writes, and a connection that
+loses requests and responses. The crash coincides with a request, not with a time. Each client knows
+only the responses that it received.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ TRANSACTIONS = 30
 PLAIN_RECORDS = 100
 WRITERS = ("first", "second")
 READERS = "readers"
-PLACES = [TopicPartition("t", 0), TopicPartition("t", 1)]
+PARTITIONS = [TopicPartition("t", 0), TopicPartition("t", 1)]
 LOSS = 0.01
 PATIENCE_S = 200
 
@@ -57,24 +57,24 @@ CONFIG = BrokerConfig(group=GroupConfig(initial_rebalance_delay_ms=0))
 
 
 class Unwanted(Exception):
-    """Leaves a transaction that shall not count."""
+    """Leaves a transaction that must abort."""
 
 
 @dataclass
 class Promises:
-    """What clients were told."""
+    """What clients learned from responses."""
 
     committed: set[bytes] = field(default_factory=set)
     written: list[bytes] = field(default_factory=list)
-    """Acknowledged without a transaction, in order."""
+    """Records acknowledged without a transaction, in order."""
     seen: set[bytes] = field(default_factory=set)
-    """By members of a group that read committed records."""
+    """Values returned to members of a read_committed group."""
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
-    """Of that group, as acknowledged."""
+    """Acknowledged offsets of that group."""
 
 
 class Wire(EmbeddedTransport):
-    """To one life of the broker; it breaks when that ends, and at other times."""
+    """A connection to one life of the broker; it breaks at the end of that life, and at random."""
 
     def __init__(self, world: World, broker: Broker) -> None:
         super().__init__(broker)
@@ -106,7 +106,7 @@ class Wire(EmbeddedTransport):
 
 
 class World:
-    """A broker that dies several times, and how its clients reach it."""
+    """A broker that dies several times, and its clients' access to it."""
 
     def __init__(self, seed: int) -> None:
         self.chance = Random(seed)
@@ -119,20 +119,20 @@ class World:
         self.cuts = 0
 
     async def live(self) -> None:
-        """One life behind the other; the last one lasts."""
+        """Run one life after another; the last one lasts."""
         for number in range(CUTS + 1):
             self._left = self.chance.randint(1, REQUESTS_A_LIFE) if number < CUTS else -1
             self.gone = asyncio.get_running_loop().create_future()
             with suppress(OSError, LogDirectoryError):
                 async with Broker.open("data", config=CONFIG, files=self._files) as broker:
                     if "t" not in broker.directory.topics:
-                        create(broker, partitions=len(PLACES))
+                        create(broker, partitions=len(PARTITIONS))
                     self.broker = broker
                     await self.gone
             self.broker = None
 
     def on_request(self) -> None:
-        """The one with which the power goes may still be taken up, and is not answered."""
+        """Count a request; the last one of a life may be executed, but gets no response."""
         self._left -= 1
         if not self._left and not self.gone.done():
             self.cuts += 1
@@ -161,27 +161,29 @@ class World:
         )
         return Consumer(self.cluster(), settings)
 
-    # ---- what clients do ----
+    # ---- what the clients do ----
 
     async def transact(self, name: str) -> None:
-        """Transactions over both partitions and the offset of a group that nobody else is in."""
+        """Write transactions to both partitions, with the offset of a group without members."""
         async with self.producer(name) as producer:
             for number in range(1, TRANSACTIONS + 1):
                 value = b"%s %d" % (name.encode(), number)
                 is_wanted = self.chance.random() < 0.7
                 with suppress(Unwanted, TransactionAborted):
                     async with producer.transaction() as transaction:
-                        for place in PLACES:
-                            await producer.send(place.topic, value, partition=place.partition)
+                        for topic_partition in PARTITIONS:
+                            await producer.send(
+                                topic_partition.topic, value, partition=topic_partition.partition
+                            )
                         await transaction.send_offsets(
-                            {PLACES[0]: number}, GroupMetadata(group_id=name)
+                            {PARTITIONS[0]: number}, GroupMetadata(group_id=name)
                         )
                         if not is_wanted:
                             raise Unwanted
                     self.promises.committed.add(value)
 
     async def write(self) -> None:
-        """Records that count at once."""
+        """Write records outside transactions."""
         async with self.producer() as producer:
             for number in range(PLAIN_RECORDS):
                 value = b"plain %d" % number
@@ -189,7 +191,7 @@ class World:
                 self.promises.written.append(value)
 
     async def read(self, polls: int | None = None) -> None:
-        """As a member of a group, for so many polls or to the end of it all."""
+        """Read as a group member, for this number of polls or until the test ends."""
         promises = self.promises
         async with self.consumer(READERS) as member:
             await member.subscribe(["t"])
@@ -197,16 +199,18 @@ class World:
                 polls = None if polls is None else polls - 1
                 for records in (await member.poll(timeout_ms=50)).values():
                     promises.seen |= {record.value or b"" for record in records}
-                places = member.positions()
+                taken_offsets = member.positions()
                 try:
-                    await member.commit(places)
+                    await member.commit(taken_offsets)
                 except StreamlogError:
-                    continue  # A rebalance; or the broker, and it is not known.
-                for place, offset in places.items():
-                    promises.offsets[place] = max(offset, promises.offsets.get(place, 0))
+                    continue  # A rebalance, or an unknown outcome after a broker failure.
+                for topic_partition, offset in taken_offsets.items():
+                    promises.offsets[topic_partition] = max(
+                        offset, promises.offsets.get(topic_partition, 0)
+                    )
 
     async def come_and_go(self) -> None:
-        """Members that make the group rebalance."""
+        """Add and remove members, so that the group rebalances."""
         while not self.is_quiet.is_set():
             await self.read(polls=self.chance.randint(1, 5))
 
@@ -220,34 +224,37 @@ class World:
                 writers.create_task(self.write())
             self.is_quiet.set()
 
-    # ---- what is there in the end ----
+    # ---- the final state ----
 
     async def found(self) -> list[list[bytes]]:
-        """What a reader of committed records sees, per partition."""
-        found: list[list[bytes]] = [[] for _ in PLACES]
+        """Return what a read_committed reader sees, per partition."""
+        found: list[list[bytes]] = [[] for _ in PARTITIONS]
         async with self.consumer() as consumer:
-            consumer.assign(PLACES)
-            ends = await consumer.end_offsets(PLACES)
-            while {place: await consumer.position(place) for place in PLACES} != ends:
-                for place, records in (await consumer.poll(timeout_ms=100)).items():
-                    found[place.partition] += [record.value or b"" for record in records]
+            consumer.assign(PARTITIONS)
+            ends = await consumer.end_offsets(PARTITIONS)
+            while {
+                topic_partition: await consumer.position(topic_partition)
+                for topic_partition in PARTITIONS
+            } != ends:
+                for topic_partition, records in (await consumer.poll(timeout_ms=100)).items():
+                    found[topic_partition.partition] += [record.value or b"" for record in records]
         return found
 
     async def committed(self, group_id: str) -> dict[TopicPartition, int]:
         async with self.consumer(group_id) as consumer:
-            found = await consumer.committed(PLACES)
-        return {place: offset or 0 for place, offset in found.items()}
+            found = await consumer.committed(PARTITIONS)
+        return {topic_partition: offset or 0 for topic_partition, offset in found.items()}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_clients_recover_and_nothing_they_were_told_is_undone(seed: int) -> None:
+def test_clients_recover_and_acknowledgements_hold(seed: int) -> None:
     async def main() -> None:
         world = World(seed)
         async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
             life = tasks.create_task(world.live())
             await world.all_of_it()
             promises, (first, second) = world.promises, await world.found()
-            assert len(set(first)) == len(first), "something is there twice"
+            assert len(set(first)) == len(first), "a record occurs twice"
             plain = [value for value in first if value.startswith(b"plain")]
             assert plain == promises.written
             in_transactions = [value for value in first if not value.startswith(b"plain")]
@@ -257,10 +264,13 @@ def test_clients_recover_and_nothing_they_were_told_is_undone(seed: int) -> None
             for name in WRITERS:
                 mine = [value for value in second if value.startswith(name.encode())]
                 assert mine == sorted(mine, key=number_of)
-                offset = (await world.committed(name))[PLACES[0]]
+                offset = (await world.committed(name))[PARTITIONS[0]]
                 assert offset == max(map(number_of, mine), default=0)
             kept = await world.committed(READERS)
-            assert all(kept[place] >= offset for place, offset in promises.offsets.items())
+            assert all(
+                kept[topic_partition] >= offset
+                for topic_partition, offset in promises.offsets.items()
+            )
             assert world.cuts, "the broker never died"
             life.cancel()
 

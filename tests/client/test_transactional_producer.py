@@ -1,4 +1,4 @@
-"""Transactions with our producer: all in a block counts or nothing, and errors say what to do."""
+"""Transactions of our producer: a block counts completely or not at all, and errors help."""
 
 from __future__ import annotations
 
@@ -35,36 +35,36 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Stop(Exception):
-    """Leaves a block."""
+    """Leaves a transaction block."""
 
 
 @asynccontextmanager
 async def failing(
     producer: Producer, error: type[E], match: str | None = None
 ) -> AsyncIterator[tuple[pytest.ExceptionInfo[E], Transaction]]:
-    """A transaction whose block is left by an error."""
+    """Run a transaction whose block is left by an error."""
     async with AsyncExitStack() as stack:
-        told = stack.enter_context(pytest.raises(error, match=match))
-        yield told, await stack.enter_async_context(producer.transaction())
+        caught = stack.enter_context(pytest.raises(error, match=match))
+        yield caught, await stack.enter_async_context(producer.transaction())
 
 
 async def read(
-    log: Log, *places: TopicPartition, isolation: Isolation = "read_committed"
+    log: Log, *topic_partitions: TopicPartition, isolation: Isolation = "read_committed"
 ) -> list[bytes | None]:
-    """What there is in these partitions, or in T0."""
+    """Return all values in these partitions; by default T0."""
     found: list[bytes | None] = []
     async with log.consumer(isolation_level=isolation) as consumer:
-        for place in places or (T0,):
-            consumer.assign([place])
-            consumer.seek(place, 0)
-            end = (await consumer.end_offsets([place]))[place]
-            while await consumer.position(place) < end:
+        for topic_partition in topic_partitions or (T0,):
+            consumer.assign([topic_partition])
+            consumer.seek(topic_partition, 0)
+            end = (await consumer.end_offsets([topic_partition]))[topic_partition]
+            while await consumer.position(topic_partition) < end:
                 for records in (await consumer.poll(timeout_ms=1_000)).values():
                     found += [each.value for each in records]
     return found
 
 
-def test_all_in_a_block_counts_or_nothing(open_log: OpenLog) -> None:
+def test_a_transaction_block_counts_whole_or_not_at_all(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=2) as log:
             async with log.producer(transactional_id="x") as producer:
@@ -90,7 +90,7 @@ def test_all_in_a_block_counts_or_nothing(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_packed_records_are_written_by_the_transaction_that_sends_them(open_log: OpenLog) -> None:
+def test_packed_records_are_written_in_their_transaction(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=2) as log:
             async with log.producer(transactional_id="x") as producer:
@@ -109,7 +109,7 @@ def test_packed_records_are_written_by_the_transaction_that_sends_them(open_log:
     asyncio.run(main())
 
 
-def test_many_small_transactions_one_behind_the_other(open_log: OpenLog) -> None:
+def test_many_small_transactions_succeed_in_sequence(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=2) as log:
             async with log.producer(transactional_id="x", linger_ms=0) as producer:
@@ -126,7 +126,7 @@ def test_many_small_transactions_one_behind_the_other(open_log: OpenLog) -> None
     asyncio.run(main())
 
 
-def test_offsets_count_with_the_transaction(open_log: OpenLog) -> None:
+def test_offsets_are_committed_with_the_transaction(open_log: OpenLog) -> None:
     async def main() -> None:
         async with (
             open_log(t=2) as log,
@@ -146,7 +146,7 @@ def test_offsets_count_with_the_transaction(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_who_asks_where_a_group_goes_on_waits_for_what_is_about_to_count(open_log: OpenLog) -> None:
+def test_a_stable_offset_lookup_waits_for_the_pending_transaction(open_log: OpenLog) -> None:
     async def main() -> None:
         async with (
             open_log(t=1) as log,
@@ -154,16 +154,16 @@ def test_who_asks_where_a_group_goes_on_waits_for_what_is_about_to_count(open_lo
             log.producer(transactional_id="x") as producer,
         ):
             async with producer.transaction() as transaction:
-                place = OffsetAndMetadata(7, "seven", 0)
-                await transaction.send_offsets({T0: place}, consumer.group_metadata())
+                topic_partition = OffsetAndMetadata(7, "seven", 0)
+                await transaction.send_offsets({T0: topic_partition}, consumer.group_metadata())
                 with pytest.raises(TimeoutError):
                     await asyncio.wait_for(consumer.committed([T0]), 0.3)
-            assert await consumer.committed_metadata([T0]) == {T0: place}
+            assert await consumer.committed_metadata([T0]) == {T0: topic_partition}
 
     asyncio.run(main())
 
 
-def test_offsets_of_a_member_that_was_replaced_abort_the_transaction(open_log: OpenLog) -> None:
+def test_offsets_of_a_replaced_member_abort_the_transaction(open_log: OpenLog) -> None:
     async def main() -> None:
         async with (
             open_log(t=2) as log,
@@ -198,7 +198,7 @@ def test_offsets_of_a_member_that_was_replaced_abort_the_transaction(open_log: O
     asyncio.run(main())
 
 
-def test_a_lost_record_aborts_and_is_named_and_the_next_one_goes_on(open_log: OpenLog) -> None:
+def test_a_lost_record_aborts_and_the_next_transaction_succeeds(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=2) as log:
             async with log.producer(transactional_id="x") as producer:
@@ -220,7 +220,7 @@ def test_a_lost_record_aborts_and_is_named_and_the_next_one_goes_on(open_log: Op
     asyncio.run(main())
 
 
-def test_after_a_lost_record_no_more_is_taken(open_log: OpenLog) -> None:
+def test_an_aborted_transaction_takes_no_more_records(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log, log.producer(transactional_id="x") as producer:
             async with failing(producer, TransactionAborted, match="can't be encoded"):
@@ -234,7 +234,7 @@ def test_after_a_lost_record_no_more_is_taken(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_the_older_of_two_producers_is_fenced(open_log: OpenLog) -> None:
+def test_an_older_producer_with_the_transactional_id_is_fenced(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log, log.producer(transactional_id="x") as older:
             async with older.transaction():
@@ -252,7 +252,7 @@ def test_the_older_of_two_producers_is_fenced(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_what_is_not_a_transaction_is_refused(open_log: OpenLog) -> None:
+def test_sending_outside_a_transaction_is_refused(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log:
             async with log.producer(transactional_id="x") as producer:
@@ -286,7 +286,9 @@ def test_what_is_not_a_transaction_is_refused(open_log: OpenLog) -> None:
         {"transactional_id": "x", "transaction_timeout_ms": 0},
     ],
 )
-def test_settings_that_contradict_each_other(tmp_path: Path, options: dict[str, object]) -> None:
+def test_contradictory_producer_settings_are_refused(
+    tmp_path: Path, options: dict[str, object]
+) -> None:
     async def main() -> None:
         async with Log.open(f"embedded:{tmp_path}/log", listen=False) as log:
             with pytest.raises(ConfigError):
@@ -295,7 +297,7 @@ def test_settings_that_contradict_each_other(tmp_path: Path, options: dict[str, 
     asyncio.run(main())
 
 
-def test_a_timeout_that_the_broker_does_not_take_is_told_at_the_opening(open_log: OpenLog) -> None:
+def test_a_refused_transaction_timeout_fails_the_opening(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log:
             producer = log.producer(transactional_id="x", transaction_timeout_ms=2**31 - 1)
@@ -305,7 +307,7 @@ def test_a_timeout_that_the_broker_does_not_take_is_told_at_the_opening(open_log
     asyncio.run(main())
 
 
-def test_who_is_cancelled_aborts(open_log: OpenLog) -> None:
+def test_cancelling_a_transaction_aborts_it(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log, log.producer(transactional_id="x") as producer:
             is_written, is_over = asyncio.Event(), asyncio.Event()
@@ -332,7 +334,7 @@ def test_who_is_cancelled_aborts(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_closing_the_producer_aborts_what_is_open(open_log: OpenLog) -> None:
+def test_closing_the_producer_aborts_an_open_transaction(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log:
             producer = await log.producer(transactional_id="x").__aenter__()
@@ -347,7 +349,7 @@ def test_closing_the_producer_aborts_what_is_open(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_an_abort_that_nobody_answers_is_waited_for_in_the_background(
+def test_an_unanswered_abort_is_completed_in_the_background(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transaction_session, "ABORT_WAIT_MS", 100)

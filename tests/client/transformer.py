@@ -1,7 +1,7 @@
-"""A worker to be killed: reads `in`, writes to `out` what it has made of it, in transactions.
+"""A worker to be killed: copies `in` to `out` in transactions, with a mark on each value.
 
-`python -m tests.client.transformer ADDRESS NAME` is a static member of the group and a producer by
-that name. It says where it is, so that whoever kills it can choose the moment.
+`python -m tests.client.transformer ADDRESS NAME` is a static member of the group and a producer
+with that name. It prints its steps, so that its killer can choose the moment.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from streamlog.records.batch import LogRecord
 GROUP = "transformers"
 RECORDS_MAX = 20
 ATTACH_TIMEOUT_MS = 60_000
-"""The broker may just be starting, too."""
+"""The broker may be starting, too."""
 MARK = "made of "
 STEPS = ("begun", "written", "sent", "committed")
 
@@ -33,25 +33,27 @@ def say(line: str) -> None:
 async def transform(
     consumer: Consumer, producer: Producer, polled: Mapping[TopicPartition, Sequence[LogRecord]]
 ) -> None:
-    """What was read, what it became and how far that is: all in one transaction."""
+    """Write the results and commit the offsets of the input in one transaction."""
     async with producer.transaction() as transaction:
         say("begun")
-        for place, records in polled.items():
+        for topic_partition, records in polled.items():
             for record in records:
                 value = MARK.encode() + (record.value or b"")
-                await producer.send("out", value, partition=place.partition)
+                await producer.send("out", value, partition=topic_partition.partition)
         await producer.flush()
         say("written")
-        ends = {place: records[-1].offset + 1 for place, records in polled.items()}
+        ends = {
+            topic_partition: records[-1].offset + 1 for topic_partition, records in polled.items()
+        }
         await transaction.send_offsets(ends, consumer.group_metadata())
         say("sent")
     say("committed")
 
 
 async def go_back(consumer: Consumer) -> None:
-    """To where the last transaction that counts has left off."""
-    for place, offset in (await consumer.committed(consumer.assignment())).items():
-        consumer.seek(place, offset or 0)
+    """Return to the end of the last committed transaction."""
+    for topic_partition, offset in (await consumer.committed(consumer.assignment())).items():
+        consumer.seek(topic_partition, offset or 0)
 
 
 async def work(address: str, name: str) -> None:

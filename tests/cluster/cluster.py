@@ -1,9 +1,8 @@
-"""Brokers of a cluster as processes of their own, and what can be done to them from outside.
+"""Brokers of a cluster as separate processes, and the actions of an operator.
 
-    with Cluster(tmp_path) as cluster:       # three `streamlog broker --config FILE`
-        asyncio.run(story(cluster))          # which begins with `await cluster.ready()`
-
-What they log is printed at the end, so that it stands below a test that has failed.
+Use it as `with Cluster(tmp_path) as cluster: asyncio.run(story(cluster))`, with a story that begins
+with `await cluster.ready()`. It starts three `streamlog broker --config FILE`; their logs are
+printed at the end, so that they appear below a failed test.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from streamlog.transport.security import Security
 ROOT = Path(__file__).parent.parent.parent
 DEADLINE_S = 60.0
 STOP_S = 30.0
-"""SIGTERM, and a broker has ended: what is promised to who restarts them one by one."""
+"""The longest time from SIGTERM to a broker's exit, as promised for rolling restarts."""
 ASK_MS = 1_000
 ASK_AGAIN_S = 0.05
 LAST_LINES = 60
@@ -50,33 +49,33 @@ SETTINGS: Mapping[str, str] = {
     "broker.heartbeat.interval.ms": "300",
     "group.initial.rebalance.delay.ms": "0",
 }
-"""Time-outs of tests: failing over takes about two seconds instead of ten."""
+"""Short time-outs: a failover takes about 2 seconds instead of 10."""
 QUORUM_SETTINGS: Mapping[str, str] = {
     "controller.quorum.election.timeout.ms": "300",
     "controller.quorum.election.backoff.max.ms": "300",
     "controller.quorum.fetch.timeout.ms": "600",
     "controller.quorum.request.timeout.ms": "600",
 }
-"""Likewise, where several decide."""
+"""Short time-outs for quorums of several voters."""
 
 AT_LENGTH = pytest.mark.skipif(
     os.environ.get("STREAMLOG_PROFILE") != "thorough",
-    reason="three processes for long: with STREAMLOG_PROFILE=thorough (`make properties`)",
+    reason="slow: needs STREAMLOG_PROFILE=thorough (`make properties`)",
 )
 M = TypeVar("M", bound=Message)
 
 
 @dataclass
 class Node:
-    """One broker, in all its lives."""
+    """One broker through all its lives."""
 
     number: int
     port: int
     directory: Path
     inner_port: int = 0
-    """Where other brokers come to it."""
+    """The port for other brokers."""
     environment: dict[str, str] = field(default_factory=dict)
-    """For its next start, beside that of this process."""
+    """Additional environment variables for its next start."""
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -101,7 +100,7 @@ class Node:
 
 
 class Cluster:
-    """Brokers 1 to n, each of which is a controller, too. A context manager: they end with it."""
+    """Brokers 1 to n, which are also controllers. A context manager: leaving it ends them."""
 
     def __init__(
         self,
@@ -113,10 +112,11 @@ class Cluster:
         outer: str = "PLAINTEXT",
         security: Security | None = None,
     ) -> None:
-        """Nothing runs yet; `settings` are those of every broker, beside `SETTINGS`.
+        """Prepare the brokers without starting them; `settings` apply to all, on top of `SETTINGS`.
 
-        With `inner` brokers come to each other by a second listener, of this name; that of clients
-        is called `outer`. With `security` they are asked by the inner one, and so.
+        With `inner`, brokers connect to each other by a second listener of this name; the listener
+        of clients is called `outer`. With `security`, the test connects by the inner one, with
+        these settings.
         """
         self._inner, self._outer, self._security = inner, outer, security
         self.cluster_id = new_id()
@@ -127,7 +127,7 @@ class Cluster:
         self.nodes: dict[int, Node] = {}
 
     def __enter__(self) -> Self:
-        """Make their directories, and start them. They are not `ready` yet."""
+        """Create the directories and start the brokers, without waiting until they are `ready`."""
         ports = self._stack.enter_context(reserved_ports(2 * self._count))
         inner_ports = ports[self._count :]
         for number, port in enumerate(ports[: self._count], 1):
@@ -150,29 +150,29 @@ class Cluster:
 
     @property
     def bootstrap(self) -> str:
-        """Their addresses, as clients take them."""
+        """The bootstrap addresses for clients."""
         return ",".join(node.address for node in self.nodes.values())
 
     @property
     def url(self) -> str:
-        """The log."""
+        """The URL of the log."""
         return f"kafka://{self.bootstrap}"
 
     @property
     def inner_url(self) -> str:
-        """The log, by the listener of brokers."""
-        places = (f"127.0.0.1:{node.inner_port}" for node in self.nodes.values())
-        return f"kafka://{','.join(places)}"
+        """The URL of the log at the listener of brokers."""
+        addresses = (f"127.0.0.1:{node.inner_port}" for node in self.nodes.values())
+        return f"kafka://{','.join(addresses)}"
 
     @property
     def voters(self) -> str:
-        """Who decides."""
+        """The setting that names the voters."""
         return ",".join(
             f"{each.number}@127.0.0.1:{each.inner_port}" for each in self.nodes.values()
         )
 
     def configure(self, number: int, settings: Mapping[str, str] | None = None) -> None:
-        """Write a broker's settings, for its next start; these come before those of all."""
+        """Write a broker's settings for its next start; `settings` override the common ones."""
         node = self.nodes[number]
         given = {
             "node.id": str(number),
@@ -191,12 +191,12 @@ class Cluster:
     def _quorum(self) -> dict[str, str]:
         return {"controller.quorum.voters": self.voters, **QUORUM_SETTINGS}
 
-    # ---- what is done to them ----
+    # ---- actions ----
 
     def start(self, number: int) -> None:
-        """Start a broker that does not run; whether it is ready is another question."""
+        """Start a stopped broker, without waiting until it is ready."""
         node = self.nodes[number]
-        assert not node.is_running, f"broker {number} runs"
+        assert not node.is_running, f"broker {number} runs already"
         paths = os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))
         with node.log.open("ab") as log:
             node.process = subprocess.Popen(
@@ -208,22 +208,22 @@ class Cluster:
             )
 
     def kill(self, number: int) -> None:
-        """SIGKILL: no chance to write anything. It is gone when this returns."""
+        """Kill a broker with SIGKILL, and wait for its end."""
         process = self.nodes[number].process
         if process is not None and process.poll() is None:
             process.kill()
             process.wait()
 
     def pause(self, number: int) -> None:
-        """SIGSTOP: its sockets stay open, and nobody answers."""
+        """Suspend a broker with SIGSTOP: its sockets stay open, but it does not answer."""
         self._signal(number, signal.SIGSTOP)
 
     def resume(self, number: int) -> None:
-        """SIGCONT."""
+        """Resume a broker with SIGCONT."""
         self._signal(number, signal.SIGCONT)
 
     async def stop(self, number: int, *, within_s: float = STOP_S) -> int:
-        """SIGTERM, as a service manager does; its exit code. It fails the test to be late."""
+        """Stop a broker with SIGTERM, and return its exit code; a late exit fails the test."""
         process = self._signal(number, signal.SIGTERM)
         try:
             return await asyncio.to_thread(process.wait, within_s)
@@ -231,7 +231,7 @@ class Cluster:
             raise AssertionError(f"broker {number} did not stop within {within_s} s") from None
 
     async def restart(self, number: int) -> int:
-        """In order, back to all being ready; the exit code of the one before."""
+        """Stop and start a broker, wait until all are ready, and return the exit code."""
         code = await self.stop(number)
         self.start(number)
         await self.ready()
@@ -243,10 +243,10 @@ class Cluster:
         process.send_signal(which)
         return process
 
-    # ---- what they say ----
+    # ---- questions ----
 
     async def ready(self, *, within_s: float = DEADLINE_S) -> None:
-        """All that run know of each other as alive, and of a controller."""
+        """Wait until all running brokers see each other alive, and a controller."""
         wanted = {node.number for node in self.nodes.values() if node.is_running}
 
         async def all_know() -> bool:
@@ -259,11 +259,11 @@ class Cluster:
         await self.until(all_know, f"brokers {sorted(wanted)} know of each other", within_s)
 
     async def in_sync(self, *topics: str, within_s: float = DEADLINE_S) -> None:
-        """Every replica of these topics, or of all, is in sync, and somebody leads."""
+        """Wait until every replica of these topics, or of all, is in sync and has a leader."""
 
         async def are() -> bool:
             partitions = await self.partitions(*topics)
-            known = {topic for topic, _ in partitions}  # who has just started knows none
+            known = {topic for topic, _ in partitions}  # A broker that has just started knows none.
             return known >= {*topics} and all(
                 each.leader_id >= 0 and set(each.isr_nodes) == set(each.replica_nodes)
                 for each in partitions.values()
@@ -272,7 +272,7 @@ class Cluster:
         await self.until(are, "all replicas are in sync", within_s)
 
     async def partitions(self, *topics: str) -> dict[tuple[str, int], MetadataResponsePartition]:
-        """Leader and replicas of the partitions of these topics, or of all, as one of them says."""
+        """Return the metadata of these topics' partitions, or of all, from one broker."""
         about = [MetadataRequestTopic(name=each) for each in topics] or None
         request = MetadataRequest(topics=about, allow_auto_topic_creation=False)
         answer = await self.ask(self._any(), request, MetadataResponse)
@@ -283,7 +283,7 @@ class Cluster:
         }
 
     async def ask(self, number: int, request: Message, kind: type[M]) -> M:
-        """Ask one broker. Raises what the connection raises."""
+        """Send a request to one broker. Raises the connection's errors."""
         node = self.nodes[number]
         transport = await TcpTransport.connect(
             "127.0.0.1",
@@ -302,7 +302,7 @@ class Cluster:
     async def until(
         self, is_so: Callable[[], Awaitable[bool]], what: str, within_s: float = DEADLINE_S
     ) -> None:
-        """Ask until it is so. A broker that can't be reached is asked again, while it runs."""
+        """Repeat a check until it succeeds, also while a running broker can't be reached."""
         deadline_s = asyncio.get_running_loop().time() + within_s
         why = "it is not so"
         while True:
@@ -321,7 +321,7 @@ class Cluster:
             await asyncio.sleep(ASK_AGAIN_S)
 
     def log_text(self, number: int) -> str:
-        """What a broker has said, in all its lives."""
+        """Return the log of a broker over all its lives."""
         path = self.nodes[number].log
         return path.read_text(errors="replace") if path.exists() else ""
 

@@ -1,4 +1,4 @@
-"""kill -9 of workers, and of the broker that coordinates them: exactly once on three brokers."""
+"""SIGKILL of workers and of their transaction coordinator: exactly once on three brokers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STATE = "__transaction_state"
 
 
 class Coordinators:
-    """Brokers of which the one is killed that coordinates the first worker's transactions."""
+    """Kills the broker that coordinates the first worker's transactions."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.address = cluster.bootstrap
@@ -32,7 +32,7 @@ class Coordinators:
         await cluster.ready()
 
 
-def test_output_is_input_exactly_once_on_three_brokers(tmp_path: Path) -> None:
+def test_output_equals_input_exactly_once_on_three_brokers(tmp_path: Path) -> None:
     with Cluster(tmp_path) as cluster:
         asyncio.run(cluster.ready())
         is_exactly_once(Coordinators(cluster), tmp_path, 0)

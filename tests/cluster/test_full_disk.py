@@ -1,4 +1,4 @@
-"""One of three nodes has a full disk: a follower, a leader, the controller. Nothing is lost."""
+"""One of three nodes has a full disk: a follower, a leader, or the controller."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ PARTITIONS = 1
 BYTES = 2_000
 RECORDS = 30
 SETTINGS = {"replica.lag.time.max.ms": "2000"}
-"""So that who is full is waited for no longer."""
+"""A full broker soon leaves the in-sync replicas."""
 Disks = dict[int, SmallDisk]
 
 
 @pytest.fixture
 def disks(tmp_path: Path) -> Iterator[Disks]:
-    """Each node's directory is a small file system of its own."""
+    """Mount a small file system for each node's directory."""
     with ExitStack() as stack:
         yield {
             number: stack.enter_context(small_disk(tmp_path / f"broker-{number}" / "data"))
@@ -46,7 +46,7 @@ def disks(tmp_path: Path) -> Iterator[Disks]:
 
 
 async def write(producer: Producer, first: int) -> list[bytes]:
-    """Records to every partition; returns when all of them are acknowledged."""
+    """Write records to every partition, and wait until all are acknowledged."""
     values = [b"%d " % number + b"v" * BYTES for number in range(first, first + RECORDS)]
     for number, value in enumerate(values):
         await (await producer.send("t", value, partition=number % PARTITIONS))
@@ -67,9 +67,9 @@ async def stored(log: Log) -> list[bytes]:
 
 
 async def create(cluster: Cluster) -> dict[str, int]:
-    """A topic that is led by another node than the controller; which node is what."""
-    told = await cluster.ask(1, DescribeClusterRequest(), DescribeClusterResponse)
-    controller = told.controller_id
+    """Create a topic that the controller does not lead, and return the nodes by role."""
+    described = await cluster.ask(1, DescribeClusterRequest(), DescribeClusterResponse)
+    controller = described.controller_id
     leader, follower = (each for each in (1, 2, 3) if each != controller)
     topic = CreatableTopic(
         name="t",
@@ -87,7 +87,7 @@ async def create(cluster: Cluster) -> dict[str, int]:
 
 @pytest.mark.parametrize("role", ["follower", "leader", "controller"])
 @pytest.mark.parametrize("is_killed", [False, True], ids=["running", "killed"])
-def test_nothing_acknowledged_is_lost(
+def test_a_full_disk_loses_no_acknowledged_record(
     disks: Disks, tmp_path: Path, role: str, is_killed: bool
 ) -> None:
     async def story(cluster: Cluster) -> None:

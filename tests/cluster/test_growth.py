@@ -1,4 +1,4 @@
-"""From one broker to three, as processes: `streamlog cluster grow`, and all is there."""
+"""`streamlog cluster grow`: one broker becomes three processes, with all its data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ACL = Acl(
 
 
 class Growing(Cluster):
-    """One broker, and places for two more."""
+    """One broker, with ports for two more."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory, brokers=1, settings=SETTINGS)
@@ -42,24 +42,26 @@ class Growing(Cluster):
         return self
 
     def grow(self) -> str:
-        """The command; what it has made is taken to where nodes 2 and 3 are to run."""
+        """Run the command, and copy its output to the directories of nodes 2 and 3."""
         voters = [f"1@{self.nodes[1].address}"]
         voters += [f"{number}@127.0.0.1:{port}" for number, port in enumerate(self._ports, 2)]
-        made = self.directory / "made"
+        generated = self.directory / "generated"
         own = self.nodes[1]
-        where = ["--data", str(own.data), "--config", str(own.config), "--to", str(made)]
-        said = self.command("cluster", "grow", *where, "--voters", ",".join(voters))
+        where = ["--data", str(own.data), "--config", str(own.config), "--to", str(generated)]
+        output = self.command("cluster", "grow", *where, "--voters", ",".join(voters))
         for number, port in enumerate(self._ports, 2):
             node = Node(number, port, self.directory / f"broker-{number}")
             node.directory.mkdir()
-            shutil.move(made / f"broker-{number}", node.data)
-            text = (made / f"broker-{number}.properties").read_text()
-            node.config.write_text(text.replace(str(made / f"broker-{number}"), str(node.data)))
+            shutil.move(generated / f"broker-{number}", node.data)
+            text = (generated / f"broker-{number}.properties").read_text()
+            node.config.write_text(
+                text.replace(str(generated / f"broker-{number}"), str(node.data))
+            )
             self.nodes[number] = node
-        return said
+        return output
 
     def command(self, *arguments: str) -> str:
-        """A command of ours, which ends well; what it says."""
+        """Run a streamlog command that succeeds, and return its output."""
         paths = os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))
         done = subprocess.run(
             [sys.executable, "-m", "streamlog", *arguments],
@@ -74,14 +76,14 @@ class Growing(Cluster):
 
 
 async def write(log: Log, number: int) -> None:
-    """A transaction of one record for each partition."""
+    """Write a transaction with one record for each partition."""
     async with log.producer(transactional_id="tx") as producer, producer.transaction():
         for partition in range(PARTITIONS):
             await producer.send("orders", b"%d" % number, partition=partition)
 
 
 async def read(log: Log) -> list[int]:
-    """What a group had not read yet, to the end; it commits."""
+    """Read the rest of the group's records, commit, and return them."""
     found: list[int] = []
     async with log.consumer(
         group_id="g", isolation_level="read_committed", auto_offset_reset="earliest"
@@ -105,18 +107,18 @@ async def fill(log: Log) -> None:
 
 
 async def check(log: Log, number: int) -> None:
-    """That all of it is there, and goes on with this number."""
+    """Check that all data is there, and that a transaction with this number succeeds."""
     async with log.admin() as admin:
         assert "ann" in await admin.list_users()
         assert await admin.describe_acls() == [ACL]
         configs = await admin.describe_configs("orders")
         assert configs["retention.ms"].value == RETENTION_MS
     await write(log, number)
-    assert await read(log) == [number] * PARTITIONS, "it had read what is before"
+    assert await read(log) == [number] * PARTITIONS, "it had read the earlier records"
 
 
 async def spread(cluster: Growing) -> None:
-    """Return when every partition has three replicas in sync."""
+    """Reassign all partitions to three replicas, and wait until those are in sync."""
     cluster.command("cluster", "reassign", "*=1,2,3", "--log", cluster.url)
 
     async def is_spread() -> bool:
@@ -126,7 +128,7 @@ async def spread(cluster: Growing) -> None:
     await cluster.until(is_spread, "all partitions have three replicas")
 
 
-def test_one_broker_becomes_three_of_which_any_may_be_lost(tmp_path: Path) -> None:
+def test_one_broker_grows_to_three_of_which_any_may_fail(tmp_path: Path) -> None:
     async def story(cluster: Growing) -> None:
         await cluster.ready()
         async with Log.open(cluster.url) as log:

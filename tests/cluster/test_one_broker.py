@@ -1,4 +1,4 @@
-"""A cluster of one broker, as a process: what can be done to it from outside."""
+"""A cluster of one broker process, controlled from outside."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from streamlog.protocol.messages.cluster_metadata import (
 from tests.cluster.cluster import AT_LENGTH, Cluster
 
 
-def test_it_is_stopped_in_order_and_started_again(tmp_path: Path) -> None:
+def test_a_broker_stops_and_starts_again(tmp_path: Path) -> None:
     async def story(cluster: Cluster) -> None:
         await cluster.ready()
         async with Log.open(cluster.url) as log:
@@ -33,7 +33,7 @@ def test_it_is_stopped_in_order_and_started_again(tmp_path: Path) -> None:
 
 
 @AT_LENGTH
-def test_it_is_paused_and_killed(tmp_path: Path) -> None:
+def test_a_broker_can_be_suspended_and_killed(tmp_path: Path) -> None:
     async def story(cluster: Cluster) -> None:
         async def ask() -> None:
             await cluster.ask(1, DescribeClusterRequest(), DescribeClusterResponse)
@@ -54,7 +54,7 @@ def test_it_is_paused_and_killed(tmp_path: Path) -> None:
         asyncio.run(story(cluster))
 
 
-def test_a_broker_that_can_not_start_is_told_of(tmp_path: Path) -> None:
+def test_a_broker_that_cannot_start_is_reported(tmp_path: Path) -> None:
     async def story(cluster: Cluster) -> None:
         with pytest.raises(AssertionError, match=r"error: unknown broker setting 'no\.such'"):
             await cluster.ready()
@@ -63,6 +63,6 @@ def test_a_broker_that_can_not_start_is_told_of(tmp_path: Path) -> None:
         asyncio.run(story(cluster))
 
 
-def test_ports_are_given_once() -> None:
+def test_reserved_ports_are_unique() -> None:
     with reserved_ports(3) as ports, reserved_ports(3) as others:
         assert len({*ports, *others}) == 6

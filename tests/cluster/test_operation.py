@@ -1,4 +1,4 @@
-"""What operators do to a cluster: a lost disk, brokers that prove who they are, one gone."""
+"""Operators' tasks: a lost disk, brokers that authenticate, a missing broker."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_lost_disk_is_replaced(tmp_path: Path) -> None:
 
 
 @AT_LENGTH
-def test_who_is_not_there_is_told(tmp_path: Path) -> None:
+def test_the_status_names_a_missing_broker(tmp_path: Path) -> None:
     async def story(cluster: Cluster) -> None:
         await cluster.ready()
         async with Log.open(cluster.url) as log:
@@ -49,19 +49,19 @@ def test_who_is_not_there_is_told(tmp_path: Path) -> None:
             cluster.kill(2)
             await cluster.ready()
 
-            async def is_told() -> bool:
+            async def is_reported() -> bool:
                 status = await read_status(log.admin())
                 return status.missing == [2] and len(status.lacking) >= 3 and not status.offline
 
-            await cluster.until(is_told, "broker 2 is missed")
+            await cluster.until(is_reported, "broker 2 is missed")
             assert not (await read_status(log.admin())).under_min_isr
 
     with Cluster(tmp_path) as cluster:
         asyncio.run(story(cluster))
 
 
-def test_brokers_with_tls_and_passwords_are_a_cluster(tmp_path: Path) -> None:
-    """Clients come without either, by a listener of their own."""
+def test_brokers_can_authenticate_with_tls_and_passwords(tmp_path: Path) -> None:
+    """Clients use a listener without either."""
     files = certificates()
     inner = {
         "ssl.keystore.location": files.broker,

@@ -1,4 +1,4 @@
-"""Three brokers as processes that replicate: what is acknowledged stays, whoever dies."""
+"""Three broker processes that replicate: acknowledged records survive any broker's death."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tests.broker.node import batch, produce_request
 from tests.cluster.cluster import Cluster
 
 TOPIC = "orders"
-PLACE = (TOPIC, 0)
+PARTITION = (TOPIC, 0)
 SETTINGS = {"replica.lag.time.max.ms": "2000", "auto.leader.rebalance.enable": "false"}
 Story = Callable[[Cluster], Coroutine[object, object, None]]
 
 
-def lived(story: Story, tmp_path: Path) -> None:
+def run_story(story: Story, tmp_path: Path) -> None:
     with Cluster(tmp_path, brokers=3, settings=SETTINGS) as cluster:
 
         async def main() -> None:
@@ -55,7 +55,7 @@ async def leader(cluster: Cluster) -> int:
 
     async def known() -> bool:
         nonlocal found
-        partition = (await cluster.partitions(TOPIC)).get(PLACE)
+        partition = (await cluster.partitions(TOPIC)).get(PARTITION)
         found = -1 if partition is None else partition.leader_id
         return found >= 0
 
@@ -64,7 +64,7 @@ async def leader(cluster: Cluster) -> int:
 
 
 async def stored(cluster: Cluster) -> list[bytes | None]:
-    """Values of all records that the leader shows."""
+    """Return the values of all records that the leader shows."""
     found: list[bytes | None] = []
     number = await leader(cluster)
     request = MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)])
@@ -86,8 +86,8 @@ async def stored(cluster: Cluster) -> list[bytes | None]:
     return found
 
 
-async def written(log: Log, count: int, begin: int = 0) -> list[bytes]:
-    """Records that are acknowledged."""
+async def write_records(log: Log, count: int, begin: int = 0) -> list[bytes]:
+    """Write records, and return their values once they are acknowledged."""
     values = [b"%d" % number for number in range(begin, begin + count)]
     async with log.producer() as producer:
         for value in values:
@@ -95,7 +95,7 @@ async def written(log: Log, count: int, begin: int = 0) -> list[bytes]:
     return values
 
 
-def test_what_is_acknowledged_outlives_its_leader(tmp_path: Path) -> None:
+def test_acknowledged_records_survive_their_leader(tmp_path: Path) -> None:
     async def story(cluster: Cluster) -> None:
         async with Log.open(cluster.url) as log:
             await create(log)
@@ -125,54 +125,54 @@ def test_what_is_acknowledged_outlives_its_leader(tmp_path: Path) -> None:
                 stop.set()
             assert await stored(cluster) == acknowledged
 
-    lived(story, tmp_path)
+    run_story(story, tmp_path)
 
 
 async def in_sync(cluster: Cluster) -> list[int]:
-    """Who is; everybody while that is not known."""
-    partition = (await cluster.partitions(TOPIC)).get(PLACE)
+    """Return the in-sync replicas; all nodes while they are unknown."""
+    partition = (await cluster.partitions(TOPIC)).get(PARTITION)
     return [*cluster.nodes] if partition is None else partition.isr_nodes
 
 
 def more_than(acknowledged: list[bytes]) -> Callable[[], Coroutine[object, object, bool]]:
-    """Whether more has been acknowledged than by now."""
+    """Return a check for further acknowledgements."""
     known = len(acknowledged)
 
-    async def goes_on() -> bool:
+    async def has_continued() -> bool:
         return len(acknowledged) > known + 20
 
-    return goes_on
+    return has_continued
 
 
-def test_who_is_gone_is_out_of_sync_until_it_has_caught_up(tmp_path: Path) -> None:
+def test_a_dead_broker_is_out_of_sync_until_it_has_caught_up(tmp_path: Path) -> None:
     async def story(cluster: Cluster) -> None:
         async with Log.open(cluster.url) as log:
             await create(log)
             await cluster.in_sync(TOPIC)
-            values = await written(log, 5)
+            values = await write_records(log, 5)
             first = await leader(cluster)
-            gone = next(number for number in cluster.nodes if number != first)
-            cluster.kill(gone)
+            dead = next(number for number in cluster.nodes if number != first)
+            cluster.kill(dead)
 
             async def shrunk() -> bool:
-                return gone not in await in_sync(cluster)
+                return dead not in await in_sync(cluster)
 
-            await cluster.until(shrunk, f"broker {gone} is out of sync")
-            values += await written(log, 5, 5)
-            cluster.start(gone)
+            await cluster.until(shrunk, f"broker {dead} is out of sync")
+            values += await write_records(log, 5, 5)
+            cluster.start(dead)
             await cluster.in_sync(TOPIC)
             assert await stored(cluster) == values
 
-    lived(story, tmp_path)
+    run_story(story, tmp_path)
 
 
-def test_the_preferred_leader_takes_over_on_demand(tmp_path: Path) -> None:
+def test_the_preferred_leader_takes_over_on_request(tmp_path: Path) -> None:
     async def story(cluster: Cluster) -> None:
         async with Log.open(cluster.url) as log:
             await create(log)
             await cluster.in_sync(TOPIC)
-            values = await written(log, 3)
-            preferred = (await cluster.partitions(TOPIC))[PLACE].replica_nodes[0]
+            values = await write_records(log, 3)
+            preferred = (await cluster.partitions(TOPIC))[PARTITION].replica_nodes[0]
             cluster.kill(preferred)
 
             async def moved() -> bool:
@@ -181,31 +181,33 @@ def test_the_preferred_leader_takes_over_on_demand(tmp_path: Path) -> None:
             await cluster.until(moved, "another one leads")
             cluster.start(preferred)
             await cluster.in_sync(TOPIC)
-            await log.admin().elect_leaders([TopicPartition(*PLACE)])
+            await log.admin().elect_leaders([TopicPartition(*PARTITION)])
 
             async def back() -> bool:
                 return await leader(cluster) == preferred
 
             await cluster.until(back, "the preferred leader leads")
-            values += await written(log, 3, 3)
+            values += await write_records(log, 3, 3)
             assert await stored(cluster) == values
 
-    lived(story, tmp_path)
+    run_story(story, tmp_path)
 
 
-def test_a_partition_moves_with_all_that_is_in_it(tmp_path: Path) -> None:
+def test_a_reassigned_partition_keeps_its_records(tmp_path: Path) -> None:
     async def story(cluster: Cluster) -> None:
         async with Log.open(cluster.url) as log:
             await create(log, replicas=2)
             await cluster.in_sync(TOPIC)
-            values = await written(log, 10)
-            before = (await cluster.partitions(TOPIC))[PLACE].replica_nodes
+            values = await write_records(log, 10)
+            before = (await cluster.partitions(TOPIC))[PARTITION].replica_nodes
             (free,) = {*cluster.nodes} - {*before}
             stays, leaves = before[1], before[0]
-            await log.admin().alter_partition_reassignments({TopicPartition(*PLACE): [free, stays]})
+            await log.admin().alter_partition_reassignments(
+                {TopicPartition(*PARTITION): [free, stays]}
+            )
 
             async def moved() -> bool:
-                found = (await cluster.partitions(TOPIC))[PLACE]
+                found = (await cluster.partitions(TOPIC))[PARTITION]
                 return (
                     found.replica_nodes
                     == [free, stays]
@@ -213,7 +215,7 @@ def test_a_partition_moves_with_all_that_is_in_it(tmp_path: Path) -> None:
                 )
 
             await cluster.until(moved, f"the partition is on {free} and {stays}")
-            values += await written(log, 5, 10)
+            values += await write_records(log, 5, 10)
             assert await stored(cluster) == values
 
             async def left() -> bool:
@@ -221,30 +223,30 @@ def test_a_partition_moves_with_all_that_is_in_it(tmp_path: Path) -> None:
 
             await cluster.until(left, f"broker {leaves} has none of it")
 
-    lived(story, tmp_path)
+    run_story(story, tmp_path)
 
 
-def test_too_few_in_sync_refuse_what_all_shall_have(tmp_path: Path) -> None:
+def test_acks_all_is_refused_without_enough_in_sync_replicas(tmp_path: Path) -> None:
     async def story(cluster: Cluster) -> None:
         async with Log.open(cluster.url) as log:
             await create(log, min_insync_replicas="3")
             await cluster.in_sync(TOPIC)
-            values = await written(log, 3)
+            values = await write_records(log, 3)
             first = await leader(cluster)
-            gone = next(number for number in cluster.nodes if number != first)
-            cluster.kill(gone)
+            dead = next(number for number in cluster.nodes if number != first)
+            cluster.kill(dead)
 
             async def shrunk() -> bool:
-                return gone not in await in_sync(cluster)
+                return dead not in await in_sync(cluster)
 
-            await cluster.until(shrunk, f"broker {gone} is out of sync")
+            await cluster.until(shrunk, f"broker {dead} is out of sync")
             request = produce_request(batch(b"refused"), topic=TOPIC)
             response = await cluster.ask(first, request, ProduceResponse)
             code = response.responses[0].partition_responses[0].error_code
             assert code == ErrorCode.NOT_ENOUGH_REPLICAS
-            cluster.start(gone)
+            cluster.start(dead)
             await cluster.in_sync(TOPIC)
-            values += await written(log, 3, 3)
+            values += await write_records(log, 3, 3)
             assert await stored(cluster) == values
 
-    lived(story, tmp_path)
+    run_story(story, tmp_path)

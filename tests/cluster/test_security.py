@@ -1,6 +1,6 @@
-"""Three brokers that prove themselves by certificates, users with passwords, and what they may do.
+"""Three brokers with certificates, users with passwords, and their permissions.
 
-Users have the certificate of a super user, too: it is the password that says who they are.
+Users also have a super user's certificate: their password identifies them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def user(name: str, password: str = "secret") -> Security:
 
 
 async def prepare(cluster: Cluster) -> None:
-    """Each of the brokers knows the topic, the users, and what they may do."""
+    """Create topic, users and ACLs, and wait until each broker knows them."""
     async with Log.open(cluster.inner_url, security=OPERATOR) as log:
         admin, all_three = log.admin(), {"min.insync.replicas": "3"}
         await admin.create_topics([NewTopic("orders", partitions=3, configs=all_three)])
@@ -90,7 +90,7 @@ async def read(log: Log, group_id: str) -> set[bytes | None]:
     return found
 
 
-def test_who_may_writes_to_all_replicas_and_reads_and_others_do_not(tmp_path: Path) -> None:
+def test_an_authorized_user_writes_and_reads_and_others_cannot(tmp_path: Path) -> None:
     async def story(cluster: Cluster) -> None:
         await cluster.ready()
         await prepare(cluster)

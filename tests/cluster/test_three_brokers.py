@@ -1,4 +1,4 @@
-"""Three brokers as processes: they find each other, and clients hardly notice what befalls one."""
+"""Three broker processes: they form a cluster, and clients hardly notice the loss of one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EACH_S = 0.005
 
 
 class Load:
-    """Numbers, sent one after the other to all partitions in turn, until it is told to stop."""
+    """Sends consecutive numbers to all partitions in turn until it is stopped."""
 
     def __init__(self, log: Log) -> None:
         self.acknowledged: dict[int, list[int]] = {n: [] for n in range(PARTITIONS)}
@@ -23,7 +23,7 @@ class Load:
         self._log = log
 
     async def run(self) -> None:
-        """Raises what a send raises that was tried again in vain."""
+        """Send until stopped. Raises the error of a send whose retries have failed."""
         number = 0
         async with self._log.producer() as producer, asyncio.TaskGroup() as group:
             while not self.stop.is_set():
@@ -45,7 +45,7 @@ class Load:
 
 
 async def all_of(log: Log) -> dict[int, list[int]]:
-    """What is in the topic, by partition."""
+    """Return the records of the topic by partition."""
     parts = [TopicPartition("orders", n) for n in range(PARTITIONS)]
     found: dict[int, list[int]] = {n: [] for n in range(PARTITIONS)}
     async with log.consumer(auto_offset_reset="earliest") as consumer:
@@ -57,18 +57,18 @@ async def all_of(log: Log) -> dict[int, list[int]]:
     return found
 
 
-async def created(cluster: Cluster, log: Log) -> None:
+async def create_topic(cluster: Cluster, log: Log) -> None:
     await log.admin().create_topics([NewTopic("orders", partitions=PARTITIONS)])
     await cluster.in_sync("orders")
 
 
-def test_one_after_the_other_is_restarted_under_load(tmp_path: Path) -> None:
-    """The procedure of docs/operations.md: a client that tries again sees no error."""
+def test_a_rolling_restart_under_load_loses_nothing(tmp_path: Path) -> None:
+    """The procedure of docs/operations.md: a client that retries sees no error."""
 
     async def story(cluster: Cluster) -> None:
         await cluster.ready()
         async with Log.open(cluster.url) as log:
-            await created(cluster, log)
+            await create_topic(cluster, log)
             partitions = (await cluster.partitions("orders")).values()
             assert {each.leader_id for each in partitions} == {1, 2, 3}
             assert {frozenset(each.isr_nodes) for each in partitions} == {frozenset({1, 2, 3})}
@@ -78,10 +78,10 @@ def test_one_after_the_other_is_restarted_under_load(tmp_path: Path) -> None:
                 for number in cluster.nodes:
                     before = load.count
 
-                    async def goes_on(before: int = before) -> bool:
+                    async def has_continued(before: int = before) -> bool:
                         return load.count > before + 50
 
-                    await cluster.until(goes_on, "records are acknowledged")
+                    await cluster.until(has_continued, "records are acknowledged")
                     assert await cluster.restart(number) == 0
                     await cluster.in_sync("orders")
                 load.stop.set()
@@ -92,11 +92,11 @@ def test_one_after_the_other_is_restarted_under_load(tmp_path: Path) -> None:
 
 
 @AT_LENGTH
-def test_a_broker_that_is_killed_is_missed_by_nobody_for_long(tmp_path: Path) -> None:
+def test_clients_continue_soon_after_a_broker_is_killed(tmp_path: Path) -> None:
     async def story(cluster: Cluster) -> None:
         await cluster.ready()
         async with Log.open(cluster.url) as log:
-            await created(cluster, log)
+            await create_topic(cluster, log)
             load = Load(log)
             async with asyncio.TaskGroup() as group:
                 group.create_task(load.run())
@@ -108,10 +108,10 @@ def test_a_broker_that_is_killed_is_missed_by_nobody_for_long(tmp_path: Path) ->
                 cluster.kill(leader)
                 before = len(load.acknowledged[0])
 
-                async def goes_on() -> bool:
+                async def has_continued() -> bool:
                     return len(load.acknowledged[0]) > before + 20
 
-                await cluster.until(goes_on, "another one leads, and takes records")
+                await cluster.until(has_continued, "another one leads, and takes records")
                 cluster.start(leader)
                 await cluster.ready()
                 await cluster.in_sync("orders")

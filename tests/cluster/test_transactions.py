@@ -1,4 +1,4 @@
-"""Groups and transactions on three brokers, through the end of those that coordinate them."""
+"""Groups and transactions on three brokers, while their coordinators are killed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GROUPS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"
 
 
 async def coordinator(cluster: Cluster, topic: str, key: str) -> int:
-    """Who leads the partition that a key belongs to."""
+    """Return the leader of the partition that a key belongs to."""
     partitions = await cluster.partitions(topic)
     return partitions[topic, shard_index(key, len(partitions))].leader_id
 
@@ -30,7 +30,7 @@ async def make(log: Log, *topics: str) -> None:
 
 
 class Writing:
-    """Transactions, one after the other; each writes its number to many partitions."""
+    """Runs transactions in sequence; each writes its number to many partitions."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -52,14 +52,14 @@ class Writing:
         self.is_over = True
 
     async def more(self, count: int = 3) -> None:
-        """Return when so many more are committed."""
+        """Wait until `count` more are committed."""
         wanted = self.count + count
-        while self.count < wanted:  # noqa: ASYNC110 - of a task that is another's
+        while self.count < wanted:  # noqa: ASYNC110 - another task counts them
             await asyncio.sleep(0.01)
 
 
 async def read(log: Log, writing: Writing) -> dict[bytes, list[int]]:
-    """By key, the numbers of the transactions, in a group that commits as it goes."""
+    """Return the transactions' numbers by key, read in a group that commits."""
     found: dict[bytes, list[int]] = {b"%d" % key: [] for key in range(KEYS)}
     async with log.consumer(
         group_id="g", isolation_level="read_committed", auto_offset_reset="earliest"
@@ -75,7 +75,7 @@ async def read(log: Log, writing: Writing) -> dict[bytes, list[int]]:
     return found
 
 
-def test_transactions_go_on_when_their_coordinators_are_killed(tmp_path: Path) -> None:
+def test_transactions_continue_when_their_coordinators_are_killed(tmp_path: Path) -> None:
     async def story(cluster: Cluster) -> None:
         await cluster.ready()
         async with Log.open(cluster.url) as log, asyncio.timeout(100):
@@ -96,8 +96,8 @@ def test_transactions_go_on_when_their_coordinators_are_killed(tmp_path: Path) -
                     await writing.more()
                 writing.is_enough = True
             found = reading.result()
-        # Each transaction is there as a whole and in order, with every key; one whose end was not
-        # heard of may be there again.
+        # Each transaction is there completely and in order, with every key; one whose end was not
+        # acknowledged may occur twice.
         assert all(numbers == sorted(numbers) for numbers in found.values()), found
         assert all({*numbers} == {*range(writing.count)} for numbers in found.values())
         assert len({tuple(numbers) for numbers in found.values()}) == 1

@@ -1,4 +1,4 @@
-"""A source that loses records by an unclean leader election, under an app that has read them."""
+"""A source loses records by an unclean leader election, under an app that has read them."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ SETTINGS = {"default.replication.factor": "3", "min.insync.replicas": "1"}
 
 
 async def create_source(cluster: Cluster) -> None:
-    """Its replicas are on two brokers, of which the first leads."""
-    places = [
+    """Create a source whose replicas are on two brokers, of which the first leads."""
+    replicas = [
         CreatableReplicaAssignment(partition_index=number, broker_ids=[LEADER, BEHIND])
         for number in range(PARTITIONS)
     ]
@@ -50,7 +50,7 @@ async def create_source(cluster: Cluster) -> None:
         name="source",
         num_partitions=-1,
         replication_factor=-1,
-        assignments=places,
+        assignments=replicas,
         configs=[unclean],
     )
     request = CreateTopicsRequest(topics=[source], timeout_ms=int(DEADLINE_S * 1000))
@@ -60,7 +60,7 @@ async def create_source(cluster: Cluster) -> None:
 
 
 async def lose(cluster: Cluster) -> None:
-    """The one that has everything is gone; the one that was behind leads."""
+    """Kill the complete replica, and wait until the lagging one leads."""
     cluster.kill(LEADER)
     cluster.start(BEHIND)
 
@@ -134,7 +134,7 @@ def test_earliest_counts_each_record_of_both_logs_once(tmp_path: Path) -> None:
 
 
 def test_latest_keeps_the_state_and_begins_at_the_end(tmp_path: Path) -> None:
-    """What was written while the app was stopped is passed over."""
+    """Records written while the app was stopped are skipped."""
     chance = random.Random(2)
     kept, lost = portion(chance, "kept", 12), portion(chance, "lost", 30)
 

@@ -1,4 +1,4 @@
-"""Four clients of the protocol behind one small face, so that each can be tried with each."""
+"""Four client libraries behind one small interface, so that each can be tried with each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from streamlog.log import Log
 from streamlog.transport.security import Security
 
 with warnings.catch_warnings():
-    # It reads its own files in a way that Python has deprecated.
+    # kafka-python reads its own files in a way that Python has deprecated.
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka
     from kafka.coordinator.assignors.range import RangePartitionAssignor
@@ -29,10 +29,13 @@ with warnings.catch_warnings():
 
 PATIENCE_S = 100
 KAFKA_PYTHON_POLL_MS = 10_000
-"""It returns when there is a record. A poll that ends in the middle of a SyncGroup loses the
-assignment that comes (kafka-python 3.0.12): the member has nothing, and never asks again."""
+"""A poll returns as soon as there is a record.
+
+A poll that ends in the middle of a SyncGroup loses the assignment (kafka-python 3.0.12): the member
+has no partitions, and never asks again.
+"""
 PARTITIONS = 4
-"""What the broker gives to a topic that it makes on the way."""
+"""The partitions of a topic that the broker creates automatically."""
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 Enough = Callable[[int], bool]
@@ -40,7 +43,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class Sent(NamedTuple):
-    """A record as a writer gives it and a reader gets it."""
+    """A record as a writer sends it and a reader gets it."""
 
     partition: int
     key: bytes | None
@@ -51,7 +54,7 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True)
 class Access:
-    """How a listener is come in by."""
+    """The credentials and the security protocol for a listener."""
 
     protocol: str
     authority: str
@@ -59,11 +62,11 @@ class Access:
     user: str = ""
     password: str = ""
     token: str = ""
-    """For OAUTHBEARER."""
+    """The token for OAUTHBEARER."""
 
     @property
     def confluent(self) -> dict[str, Any]:
-        """In librdkafka's words."""
+        """The settings for librdkafka."""
         settings: dict[str, Any] = {
             "security.protocol": self.protocol,
             "ssl.ca.location": self.authority,
@@ -78,7 +81,7 @@ class Access:
 
     @property
     def kafka_python(self) -> dict[str, Any]:
-        """In kafka-python's."""
+        """The settings for kafka-python."""
         settings: dict[str, Any] = {
             "security_protocol": self.protocol,
             "ssl_cafile": self.authority if "SSL" in self.protocol else None,
@@ -87,7 +90,7 @@ class Access:
 
     @property
     def aiokafka(self) -> dict[str, Any]:
-        """In aiokafka's."""
+        """The settings for aiokafka."""
         settings: dict[str, Any] = {"security_protocol": self.protocol}
         if "SSL" in self.protocol:
             settings["ssl_context"] = ssl.create_default_context(cafile=self.authority)
@@ -95,7 +98,7 @@ class Access:
 
     @property
     def streamlog(self) -> Security:
-        """In ours."""
+        """The settings for streamlog."""
         return Security(
             protocol=self.protocol,
             ca_file=self.authority,
@@ -118,7 +121,7 @@ class Access:
 
 
 class KafkaPythonToken(KafkaPythonTokenProvider):
-    """Gives a token to kafka-python."""
+    """Provides a token to kafka-python."""
 
     def __init__(self, token: str) -> None:
         self._token = token
@@ -128,7 +131,7 @@ class KafkaPythonToken(KafkaPythonTokenProvider):
 
 
 class AioKafkaToken(AioKafkaTokenProvider):
-    """Gives a token to aiokafka."""
+    """Provides a token to aiokafka."""
 
     def __init__(self, token: str) -> None:
         self._token = token
@@ -141,23 +144,23 @@ OPEN = Access("PLAINTEXT", "")
 
 
 class Client(Protocol):
-    """One library."""
+    """A client library."""
 
     name: str
 
     def produce(self, address: str, topic: str, codec: str, records: Sequence[Sent]) -> None:
-        """Write and wait until everything is acknowledged."""
+        """Write the records and wait until all are acknowledged."""
         ...
 
     def consume(
         self, address: str, topics: Sequence[str], group: str, enough: Enough
     ) -> dict[str, list[Sent]]:
-        """Read as a member of a group until `enough` is true of how many, commit, leave."""
+        """Read as a group member until `enough` accepts the record count, commit, and leave."""
         ...
 
 
 class Confluent:
-    """librdkafka."""
+    """confluent-kafka, on librdkafka."""
 
     name = "confluent-kafka"
 
@@ -340,7 +343,7 @@ class AioKafka:
 
 
 class Streamlog:
-    """Our own."""
+    """Our own client."""
 
     name = "streamlog"
 
@@ -354,7 +357,7 @@ class Streamlog:
                 log.admin() as admin,
                 log.producer(compression=codec) as producer,
             ):
-                # Unlike the others it makes no topic by asking for one.
+                # Unlike the others, it does not create a topic by asking for one.
                 await admin.create_topics([NewTopic(topic, PARTITIONS)])
                 receipts = [
                     await producer.send(

@@ -1,4 +1,4 @@
-"""One broker process for all conformance tests of a worker."""
+"""One broker process for all conformance tests of a test worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ACLs with the clients of others: set with their admin tools, told in their words."""
+"""ACLs and other projects' clients: their admin tools create them, their errors report them."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ def binding(kind: ResourceType, name: str, operation: AclOperation) -> AclBindin
 
 def refused_by_confluent(broker: BrokerProcess, topic: str, group: str) -> tuple[str, str]:
     settings = {"bootstrap.servers": broker.address, **access("alice").confluent}
-    told: list[confluent_kafka.KafkaError] = []
+    delivery_errors: list[confluent_kafka.KafkaError] = []
     producer = confluent_kafka.Producer(settings)
-    producer.produce(topic, b"x", on_delivery=lambda error, _: told.append(error))
+    producer.produce(topic, b"x", on_delivery=lambda error, _: delivery_errors.append(error))
     producer.flush(PATIENCE_S)
     consumer = confluent_kafka.Consumer({**settings, "group.id": group})
     consumer.subscribe([topic])
@@ -83,20 +83,20 @@ def refused_by_confluent(broker: BrokerProcess, topic: str, group: str) -> tuple
         message = consumer.poll(PATIENCE_S)
     consumer.close()
     assert message is not None
-    return told[0].name(), message.error().name()
+    return delivery_errors[0].name(), message.error().name()
 
 
 def refused_by_kafka_python(broker: BrokerProcess, topic: str, group: str) -> tuple[str, str]:
     settings = {"bootstrap_servers": broker.address, **access("alice").kafka_python}
     producer = kafka.KafkaProducer(**settings)
-    with pytest.raises(kafka.errors.KafkaError) as written:
+    with pytest.raises(kafka.errors.KafkaError) as produce_error:
         producer.send(topic, b"x").get(PATIENCE_S)
     producer.close()
     consumer = kafka.KafkaConsumer(group_id=group, **settings)
     with pytest.raises(kafka.errors.KafkaError) as read:
         consumer.committed(kafka.TopicPartition(topic, 0))
     consumer.close(autocommit=False)
-    return type(written.value).__name__, type(read.value).__name__
+    return type(produce_error.value).__name__, type(read.value).__name__
 
 
 def refused_by_aiokafka(broker: BrokerProcess, topic: str, group: str) -> tuple[str, str]:
@@ -104,14 +104,14 @@ def refused_by_aiokafka(broker: BrokerProcess, topic: str, group: str) -> tuple[
 
     async def main() -> tuple[str, str]:
         async with aiokafka.AIOKafkaProducer(**settings) as producer:
-            with pytest.raises(aiokafka.errors.KafkaError) as written:
+            with pytest.raises(aiokafka.errors.KafkaError) as produce_error:
                 await producer.send_and_wait(topic, b"x")
         async with aiokafka.AIOKafkaConsumer(group_id=group, **settings) as consumer:
             partition = aiokafka.TopicPartition(topic, 0)
             consumer.assign([partition])
             with pytest.raises(aiokafka.errors.KafkaError) as read:
                 await consumer.committed(partition)
-        return type(written.value).__name__, type(read.value).__name__
+        return type(produce_error.value).__name__, type(read.value).__name__
 
     return asyncio.run(main())
 
@@ -125,12 +125,12 @@ def refused_by_streamlog(broker: BrokerProcess, topic: str, group: str) -> tuple
         url = f"kafka://{broker.address}"
         async with Log.open(url, security=access("alice").streamlog) as log:
             async with log.producer() as producer:
-                with pytest.raises(NotAuthorized) as written:
+                with pytest.raises(NotAuthorized) as produce_error:
                     await (await producer.send(topic, b"x"))
             async with log.consumer(group_id=group) as consumer:
                 with pytest.raises(NotAuthorized) as read:
                     await consumer.committed([TopicPartition(topic, 0)])
-        return str(written.value), str(read.value)
+        return str(produce_error.value), str(read.value)
 
     return asyncio.run(main())
 
@@ -161,16 +161,18 @@ REFUSED_BY: dict[str, tuple[Callable[[BrokerProcess, str, str], tuple[str, str]]
 
 @one_process
 @pytest.mark.parametrize("library", REFUSED_BY)
-def test_a_missing_acl(guarded: BrokerProcess, library: str) -> None:
+def test_a_missing_acl_is_reported_by_every_client(guarded: BrokerProcess, library: str) -> None:
     refused_by, of_topic, of_group = REFUSED_BY[library]
-    written, read = refused_by(guarded, f"closed.{library}", f"closed.{library}")
-    assert of_topic in written
+    produce_error, read = refused_by(guarded, f"closed.{library}", f"closed.{library}")
+    assert of_topic in produce_error
     assert of_group in read
 
 
 @one_process
 @pytest.mark.parametrize("library", [Confluent, KafkaPython, AioKafka, Streamlog])
-def test_what_is_allowed_goes_through(guarded: BrokerProcess, library: type[Confluent]) -> None:
+def test_an_allowed_client_can_write_and_read(
+    guarded: BrokerProcess, library: type[Confluent]
+) -> None:
     client = library(access("alice"))
     prefix = f"open.{client.name}"
     admin = allow(
@@ -196,6 +198,6 @@ def test_what_is_allowed_goes_through(guarded: BrokerProcess, library: type[Conf
         AclPermissionType.ANY,
     )
     assert len(admin.describe_acls(about).result(PATIENCE_S)) == 4
-    (gone,) = admin.delete_acls([about]).values()
-    assert len(gone.result(PATIENCE_S)) == 4
+    (deleted,) = admin.delete_acls([about]).values()
+    assert len(deleted.result(PATIENCE_S)) == 4
     assert admin.describe_acls(about).result(PATIENCE_S) == []

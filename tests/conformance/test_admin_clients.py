@@ -1,4 +1,4 @@
-"""The admin sides of the other clients: topics, groups, settings, the cluster."""
+"""The admin clients of other libraries: topics, groups, settings and the cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.broker.process import BrokerProcess
 from tests.conformance.clients import PATIENCE_S, Confluent, KafkaPython, Sent
 
 with warnings.catch_warnings():
-    # It reads its own files in a way that Python has deprecated.
+    # kafka-python reads its own files in a way that Python has deprecated.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka import TopicPartition as KafkaPythonPartition
     from kafka.admin import ConfigResource as KafkaPythonResource
@@ -36,7 +36,7 @@ with warnings.catch_warnings():
 RECORDS = [Sent(0, None, str(number).encode(), 1_000 + number) for number in range(3)]
 
 
-def test_confluent(broker: BrokerProcess) -> None:
+def test_confluent_manages_topics(broker: BrokerProcess) -> None:
     admin = AdminClient({"bootstrap.servers": broker.address})
     topic = ConfluentTopic("admin.a", 3, 1, config={"max.message.bytes": "5000"})
     admin.create_topics([topic])["admin.a"].result(PATIENCE_S)
@@ -56,7 +56,7 @@ def test_confluent(broker: BrokerProcess) -> None:
     assert "admin.a" not in admin.list_topics(timeout=PATIENCE_S).topics
 
 
-def test_kafka_python(broker: BrokerProcess) -> None:
+def test_kafka_python_manages_topics(broker: BrokerProcess) -> None:
     admin = KafkaAdminClient(bootstrap_servers=broker.address)
     admin.create_topics([KafkaPythonTopic("admin.k", 2, 1)])
     assert "admin.k" in admin.list_topics()
@@ -69,7 +69,7 @@ def test_kafka_python(broker: BrokerProcess) -> None:
     admin.close()
 
 
-def test_aiokafka(broker: BrokerProcess) -> None:
+def test_aiokafka_manages_topics(broker: BrokerProcess) -> None:
     async def main() -> None:
         admin = AIOKafkaAdminClient(bootstrap_servers=broker.address)
         await admin.start()
@@ -92,7 +92,7 @@ def confluent_settings(admin: AdminClient, kind: ResourceType, name: str) -> dic
     return found
 
 
-def test_confluent_changes_settings(broker: BrokerProcess) -> None:
+def test_confluent_alters_settings_incrementally(broker: BrokerProcess) -> None:
     admin = AdminClient({"bootstrap.servers": broker.address})
     admin.create_topics([ConfluentTopic("settings.c", 1, 1)])["settings.c"].result(PATIENCE_S)
 
@@ -126,7 +126,7 @@ def test_confluent_changes_settings(broker: BrokerProcess) -> None:
     assert own["log.retention.ms"].value == "-1"
 
 
-def test_confluent_changes_settings_the_old_way(broker: BrokerProcess) -> None:
+def test_confluent_replaces_settings_with_the_old_request(broker: BrokerProcess) -> None:
     admin = AdminClient({"bootstrap.servers": broker.address})
     topic = ConfluentTopic("settings.o", 1, 1, config={"retention.ms": "5"})
     admin.create_topics([topic])["settings.o"].result(PATIENCE_S)
@@ -154,7 +154,7 @@ def test_confluent_deletes_records(broker: BrokerProcess) -> None:
         refused.result(PATIENCE_S)
 
 
-def test_kafka_python_changes_settings_and_deletes_records(broker: BrokerProcess) -> None:
+def test_kafka_python_alters_settings_and_deletes_records(broker: BrokerProcess) -> None:
     admin = KafkaAdminClient(bootstrap_servers=broker.address)
     admin.create_topics([KafkaPythonTopic("settings.k", 1, 1)])
 
@@ -191,7 +191,7 @@ def test_confluent_adds_partitions(broker: BrokerProcess) -> None:
         admin.create_partitions([NewPartitions("grown.c", 4)])["grown.c"].result(PATIENCE_S)
 
 
-def test_kafka_python_adds_partitions_and_asks_for_sizes(broker: BrokerProcess) -> None:
+def test_kafka_python_adds_partitions_and_reads_their_sizes(broker: BrokerProcess) -> None:
     admin = KafkaAdminClient(bootstrap_servers=broker.address)
     admin.create_topics([KafkaPythonTopic("grown.k", 1, 1)])
     admin.create_partitions({"grown.k": KafkaPythonPartitions(3)})
@@ -215,7 +215,7 @@ def test_confluent_elects_leaders(broker: BrokerProcess) -> None:
     }
 
 
-def test_kafka_python_looks_after_replicas(broker: BrokerProcess) -> None:
+def test_kafka_python_elects_leaders_and_reassigns_partitions(broker: BrokerProcess) -> None:
     admin = KafkaAdminClient(bootstrap_servers=broker.address)
     admin.create_topics([KafkaPythonTopic("replicas.k", 2, 1)])
     elected = admin.elect_leaders(0, {"replicas.k": [0, 1]})
@@ -226,14 +226,14 @@ def test_kafka_python_looks_after_replicas(broker: BrokerProcess) -> None:
     moved = admin.alter_partition_reassignments({first: [1], second: [7]})
     assert moved[first] is None
     assert moved[second].errno == 39
-    given_up = admin.alter_partition_reassignments({first: None})
-    assert given_up[first].errno == 85
+    cancelled = admin.alter_partition_reassignments({first: None})
+    assert cancelled[first].errno == 85
     assert admin.list_partition_reassignments() == {}
     assert admin.list_partition_reassignments([first]) == {}
     admin.close()
 
 
-def test_kafka_python_pages_through_topics_and_lists_what_has_settings(
+def test_kafka_python_pages_through_topics_and_lists_config_resources(
     broker: BrokerProcess,
 ) -> None:
     admin = KafkaAdminClient(bootstrap_servers=broker.address)

@@ -1,4 +1,4 @@
-"""Every client writes with every codec, and every client reads what every one has written."""
+"""Every client writes with every codec, and every client reads what every other has written."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ TOPICS = [topic_of(client, codec) for client, codec in itertools.product(CLIENTS
 
 
 def by_partition(records: list[Sent]) -> list[list[Sent]]:
-    """In order within each partition: there is none between them."""
+    """Return the records by partition, in order: there is no order between partitions."""
     return [[r for r in records if r.partition == number] for number in range(PARTITIONS)]
 
 
 @pytest.fixture(scope="session")
-def written(broker: BrokerProcess) -> BrokerProcess:
-    """A broker with everything in it."""
+def filled_broker(broker: BrokerProcess) -> BrokerProcess:
+    """Return a broker with the records of every client and codec."""
     for client, codec in itertools.product(CLIENTS, CODECS):
         client.produce(broker.address, topic_of(client, codec), codec, RECORDS)
     return broker
@@ -64,14 +64,14 @@ def written(broker: BrokerProcess) -> BrokerProcess:
 
 @by_name
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_writer_really_compresses(
-    written: BrokerProcess, data: Path, client: Client, codec: str
+def test_a_client_writes_with_the_chosen_codec(
+    filled_broker: BrokerProcess, data: Path, client: Client, codec: str
 ) -> None:
-    assert written.port
+    assert filled_broker.port
     with StoredLog(str(data)) as stored:
         topic = topic_of(client, codec)
         batches = list(stored.read(topic, 0, *stored.offsets(topic, 0)))
-    # A client may send a batch plain that would not get smaller: they have one that does.
+    # A client may send a batch uncompressed if it would not shrink; each topic has one that does.
     assert Compression.parse(codec) in {batch.codec for batch in batches}
     assert sum(batch.record_count for batch in batches) == len(by_partition(RECORDS)[0])
 
@@ -81,9 +81,11 @@ def at_least(count: int) -> Enough:
 
 
 @by_name
-def test_everybody_reads_what_anybody_has_written(written: BrokerProcess, client: Client) -> None:
+def test_every_client_reads_the_records_of_every_writer(
+    filled_broker: BrokerProcess, client: Client
+) -> None:
     group, count = f"all by {client.name}", len(TOPICS) * len(RECORDS)
-    found = client.consume(written.address, TOPICS, group, at_least(count))
+    found = client.consume(filled_broker.address, TOPICS, group, at_least(count))
     for topic in TOPICS:
         assert by_partition(found[topic]) == by_partition(RECORDS), topic
 
@@ -93,7 +95,7 @@ COMPRESSED = {codec: f"as.{codec}" for codec in CODECS}
 
 @pytest.fixture(scope="session")
 def recompressed(broker: BrokerProcess) -> BrokerProcess:
-    """A broker that has compressed anew what came: each client writes in the next codec."""
+    """Return a broker that recompresses: each client writes with the next codec."""
 
     async def create() -> None:
         async with Log.open(f"kafka://{broker.address}") as log, log.admin() as admin:
@@ -103,7 +105,7 @@ def recompressed(broker: BrokerProcess) -> BrokerProcess:
                 await admin.create_topics([NewTopic(topic, PARTITIONS, configs=configs)])
 
     asyncio.run(create())
-    writers = itertools.cycle(CLIENTS[:-1])  # Ours makes its topic by itself.
+    writers = itertools.cycle(CLIENTS[:-1])  # Ours creates its topics explicitly.
     for number, topic in enumerate(COMPRESSED.values()):
         codec = CODECS[(number + 1) % len(CODECS)]
         next(writers).produce(broker.address, topic, codec, RECORDS)
@@ -111,7 +113,7 @@ def recompressed(broker: BrokerProcess) -> BrokerProcess:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_topic_has_the_codec_that_it_wants(
+def test_a_topic_is_stored_with_its_own_codec(
     recompressed: BrokerProcess, data: Path, codec: str
 ) -> None:
     assert recompressed.port
@@ -122,7 +124,7 @@ def test_a_topic_has_the_codec_that_it_wants(
 
 
 @by_name
-def test_everybody_reads_what_the_broker_has_compressed(
+def test_every_client_reads_batches_that_the_broker_recompressed(
     recompressed: BrokerProcess, client: Client
 ) -> None:
     topics = [*COMPRESSED.values()]
@@ -135,7 +137,9 @@ def test_everybody_reads_what_the_broker_has_compressed(
 
 
 @by_name
-def test_everybody_goes_on_where_anybody_has_stopped(broker: BrokerProcess, client: Client) -> None:
+def test_every_client_resumes_where_another_has_committed(
+    broker: BrokerProcess, client: Client
+) -> None:
     topic, group = f"more.{client.name}", f"more by {client.name}"
     for reader in (client, *CLIENTS):
         CLIENTS[0].produce(broker.address, topic, "none", RECORDS)
@@ -143,16 +147,16 @@ def test_everybody_goes_on_where_anybody_has_stopped(broker: BrokerProcess, clie
         assert by_partition(found[topic]) == by_partition(RECORDS), reader.name
 
 
-async def settled(address: str, group: str, members: int) -> None:
-    """Wait until the group has so many members, and each its share."""
+async def wait_until_settled(address: str, group: str, members: int) -> None:
+    """Wait until the group has this many members, each with partitions."""
     host, _, port = address.partition(":")
     transport = await TcpTransport.connect(
         host, int(port), client_id="test", timeout_ms=PATIENCE_S * 1000
     )
     async with asyncio.timeout(PATIENCE_S):
         while True:
-            asked = DescribeGroupsRequest(groups=[group])
-            response = await transport.call(asked, timeout_ms=PATIENCE_S * 1000)
+            request = DescribeGroupsRequest(groups=[group])
+            response = await transport.call(request, timeout_ms=PATIENCE_S * 1000)
             assert isinstance(response, DescribeGroupsResponse)
             described = response.groups[0]
             if described.group_state == "Stable" and len(described.members) == members:
@@ -161,8 +165,8 @@ async def settled(address: str, group: str, members: int) -> None:
     await transport.close()
 
 
-def test_all_clients_in_one_group(broker: BrokerProcess) -> None:
-    """Whoever leads has to understand the others; each partition goes to one of them."""
+def test_all_clients_share_one_group(broker: BrokerProcess) -> None:
+    """The leader has to understand the others; each partition goes to one member."""
     topic, group = "shared", "of all kinds"
     CLIENTS[-1].produce(broker.address, topic, "none", [])
     got: dict[str, int] = {}
@@ -179,7 +183,7 @@ def test_all_clients_in_one_group(broker: BrokerProcess) -> None:
             threads.submit(client.consume, broker.address, [topic], group, enough_in_all(client))
             for client in CLIENTS
         ]
-        asyncio.run(settled(broker.address, group, len(CLIENTS)))
+        asyncio.run(wait_until_settled(broker.address, group, len(CLIENTS)))
         CLIENTS[0].produce(broker.address, topic, "none", RECORDS)
         shares = [member.result()[topic] for member in members]
     assert by_partition([r for share in shares for r in share]) == by_partition(RECORDS)

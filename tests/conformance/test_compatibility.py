@@ -1,4 +1,4 @@
-"""The programs of `make conformance`: some of them on two clients, and the document they fill."""
+"""The programs of `make conformance`: some run on two clients, and their document is complete."""
 
 from __future__ import annotations
 
@@ -45,30 +45,32 @@ def test_the_document_has_every_client_and_feature(cluster: str) -> None:
         assert {*cells} <= RESULTS, name
 
 
-def test_nothing_fails_on_our_broker() -> None:
+def test_no_feature_fails_on_our_broker() -> None:
     assert {name for name, cells in rows("streamlog").items() if FAIL in cells} == set()
 
 
-def test_nothing_of_ours_fails_on_the_mock_cluster() -> None:
+def test_no_feature_of_our_client_fails_on_the_mock_cluster() -> None:
     assert {name for name, cells in rows("mock").items() if FAIL in cells} == set()
 
 
-def test_what_is_not_served_really_is_not(broker: BrokerProcess) -> None:
+def test_features_not_served_need_apis_that_the_broker_lacks(broker: BrokerProcess) -> None:
     keys = served(broker.address)
     assert keys == {key for key, api in APIS.items() if not api.is_of_peers}
     unserved = {name for name, cells in rows("streamlog").items() if NOT_SERVED in cells}
     missing = {feature.name for feature in FEATURES if feature.needs - keys}
-    assert unserved == missing, "the document is old: make conformance"
+    assert unserved == missing, "the document is outdated: run `make conformance`"
 
 
 @pytest.mark.parametrize("client", [Confluent, Own], ids=lambda client: client.name)
 @pytest.mark.parametrize("feature", ["produce", "consume", "idempotence", "configs"])
-def test_a_program_passes(broker: BrokerProcess, client: type[Client], feature: str) -> None:
+def test_a_program_passes_on_our_broker(
+    broker: BrokerProcess, client: type[Client], feature: str
+) -> None:
     tried = client(broker.address, is_mock=False)
     assert outcome(tried, feature) == Outcome(feature, PASS)
 
 
-def test_a_missing_call_is_no_pass(broker: BrokerProcess) -> None:
+def test_a_feature_that_a_client_lacks_does_not_pass(broker: BrokerProcess) -> None:
     tried = Confluent(broker.address, is_mock=False)
     assert outcome(tried, "quotas").result == NOT_OFFERED
 
@@ -83,7 +85,7 @@ def test_a_missing_call_is_no_pass(broker: BrokerProcess) -> None:
         pytest.param(lambda wrote: [wrote[0]._replace(timestamp_ms=1), *wrote[1:]], id="time"),
     ],
 )
-def test_what_is_not_as_it_was_written_is_no_pass(
+def test_changed_records_do_not_pass(
     change: Callable[[list[Sent]], list[Sent]],
 ) -> None:
     trial = Trial(Confluent("127.0.0.1:1", is_mock=False), "unused")
@@ -93,7 +95,7 @@ def test_what_is_not_as_it_was_written_is_no_pass(
         trial.same(wrote, change(wrote))
 
 
-def test_the_notes_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_notes_give_the_reasons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "compatibility.md"
     path.write_text("before\n<!-- here begins -->\nold\n<!-- here ends -->\nafter\n")
     monkeypatch.setattr(document, "DOCUMENT", path)

@@ -41,7 +41,7 @@ QUICK = {
 
 @pytest.fixture(scope="module")
 def quick(broker: BrokerProcess) -> BrokerProcess:
-    """Members are told to be heard of often, so that rebalances take less time."""
+    """Configure short heartbeat intervals, so that rebalances take less time."""
 
     async def main() -> None:
         async with Log.open(f"kafka://{broker.address}") as log:
@@ -65,7 +65,7 @@ def produce(broker: BrokerProcess, topic: str, count: int) -> None:
 
 
 class Member:
-    """One consumer, polled whenever somebody waits for something."""
+    """A consumer that is polled while a test waits."""
 
     def __init__(
         self, broker: BrokerProcess, group: str, *topics: str, instance: str | None = None
@@ -134,7 +134,7 @@ def every(topic: str) -> list[tuple[str, int]]:
     return [(topic, number) for number in range(PARTITIONS)]
 
 
-def test_two_members_share_and_one_takes_over(quick: BrokerProcess) -> None:
+def test_two_members_share_partitions_and_one_takes_over(quick: BrokerProcess) -> None:
     create(quick, "k848")
     produce(quick, "k848", 100)
     first = Member(quick, "g848", "k848")
@@ -156,7 +156,7 @@ def test_two_members_share_and_one_takes_over(quick: BrokerProcess) -> None:
         until(lambda: len(first.values) + len(second.values) >= 204, first)
 
 
-def test_a_static_member_comes_back_to_its_part(quick: BrokerProcess) -> None:
+def test_a_static_member_returns_to_its_partitions(quick: BrokerProcess) -> None:
     create(quick, "k848.static")
     one = Member(quick, "g848.static", "k848.static", instance="one")
     two = Member(quick, "g848.static", "k848.static", instance="two")
@@ -195,7 +195,7 @@ while True:
 """
 
 
-def test_a_killed_members_part_goes_to_the_others(quick: BrokerProcess) -> None:
+def test_a_killed_members_partitions_go_to_the_others(quick: BrokerProcess) -> None:
     create(quick, "k848.kill")
     arguments = [sys.executable, "-c", KILLED, quick.address, "g848.kill", "k848.kill"]
     member = Member(quick, "g848.kill", "k848.kill")
@@ -207,7 +207,7 @@ def test_a_killed_members_part_goes_to_the_others(quick: BrokerProcess) -> None:
         until(lambda: member.owns() == every("k848.kill"), member)
 
 
-def test_such_a_group_is_listed_and_its_positions_can_be_moved(quick: BrokerProcess) -> None:
+def test_a_kip_848_group_is_listed_and_its_offsets_are_altered(quick: BrokerProcess) -> None:
     create(quick, "k848.admin")
     produce(quick, "k848.admin", 8)
     member = Member(quick, "g848.admin", "k848.admin")
@@ -230,7 +230,7 @@ def test_such_a_group_is_listed_and_its_positions_can_be_moved(quick: BrokerProc
 
 
 def member_positions(admin: AdminClient, group: str) -> dict[tuple[str, int], int]:
-    asked = [ConsumerGroupTopicPartitions(group)]
-    (answer,) = admin.list_consumer_group_offsets(asked).values()
+    wanted = [ConsumerGroupTopicPartitions(group)]
+    (answer,) = admin.list_consumer_group_offsets(wanted).values()
     found: list[TopicPartition] = answer.result(PATIENCE_S).topic_partitions
     return {(each.topic, each.partition): each.offset for each in found}

@@ -1,4 +1,4 @@
-"""One group of librdkafka's consumer and ours, both `cooperative-sticky`; either of them leads."""
+"""One `cooperative-sticky` group of librdkafka's consumer and ours, with either as leader."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Moves = list[tuple[str, int]]
 
 
 class Theirs:
-    """librdkafka's consumer, and how many partitions came and went with each rebalance."""
+    """librdkafka's consumer, with the number of partitions in each rebalance."""
 
     def __init__(self, address: str, group: str, topic: str) -> None:
         self.moves: Moves = []
@@ -54,7 +54,7 @@ class Theirs:
 
 
 class Ours:
-    """Our consumer, likewise."""
+    """Our consumer, with the number of partitions in each rebalance."""
 
     def __init__(self, consumer: Consumer) -> None:
         self.consumer = consumer
@@ -97,7 +97,9 @@ async def fill(log: Log, topic: str, numbers: range) -> None:
 
 
 @pytest.mark.parametrize("first", ["ours", "theirs"])
-def test_both_share_and_only_what_moves_is_given_up(broker: BrokerProcess, first: str) -> None:
+def test_both_clients_share_a_group_and_revoke_only_moved_partitions(
+    broker: BrokerProcess, first: str
+) -> None:
     topic = group = f"cooperative.{first}"
 
     async def main() -> None:
@@ -136,7 +138,7 @@ def test_both_share_and_only_what_moves_is_given_up(broker: BrokerProcess, first
             await until(lambda: len(ours.owns()) == PARTITIONS, ours, None)
             await fill(log, topic, range(40, 48))
             await until(lambda: set(range(40, 48)) <= set(ours.values), ours, None)
-            # Nothing is read twice: each has committed what it gave up.
+            # Nothing is read twice: each has committed what it revoked.
             assert sorted(ours.values + other.values) == list(range(48))
 
     asyncio.run(main())

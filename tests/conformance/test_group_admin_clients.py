@@ -1,4 +1,4 @@
-"""The admin sides of the other clients on groups: list, describe, move, delete."""
+"""The admin clients of other libraries with groups: list, describe, alter and delete."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.broker.process import BrokerProcess
 from tests.conformance.clients import PATIENCE_S, Confluent, Sent
 
 with warnings.catch_warnings():
-    # It reads its own files in a way that Python has deprecated.
+    # kafka-python reads its own files in a way that Python has deprecated.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka import TopicPartition as KafkaPythonPartition
     from kafka.admin import KafkaAdminClient
@@ -30,7 +30,7 @@ one_process = pytest.mark.xdist_group("conformance")
 
 
 def read(broker: BrokerProcess, name: str) -> None:
-    """Topic and group of this name: three records in one partition, read and committed."""
+    """Create a topic and a group of this name: 3 records in one partition, read and committed."""
     admin = AdminClient({"bootstrap.servers": broker.address})
     admin.create_topics([NewTopic(name, 1, 1)])[name].result(PATIENCE_S)
     records = [Sent(0, None, str(number).encode(), 1_000 + number) for number in range(3)]
@@ -39,7 +39,7 @@ def read(broker: BrokerProcess, name: str) -> None:
 
 
 @one_process
-def test_confluent(broker: BrokerProcess) -> None:
+def test_confluent_manages_groups(broker: BrokerProcess) -> None:
     name = "groups.confluent"
     read(broker, name)
     admin = AdminClient({"bootstrap.servers": broker.address})
@@ -58,7 +58,7 @@ def test_confluent(broker: BrokerProcess) -> None:
 
 
 @one_process
-def test_kafka_python(broker: BrokerProcess) -> None:
+def test_kafka_python_manages_groups(broker: BrokerProcess) -> None:
     name = "groups.kafka-python"
     read(broker, name)
     admin = KafkaAdminClient(bootstrap_servers=broker.address)
@@ -73,7 +73,7 @@ def test_kafka_python(broker: BrokerProcess) -> None:
 
 
 @one_process
-def test_aiokafka(broker: BrokerProcess) -> None:
+def test_aiokafka_lists_and_describes_groups(broker: BrokerProcess) -> None:
     name = "groups.aiokafka"
     read(broker, name)
 

@@ -1,5 +1,4 @@
-"""The broker is killed in the middle of rebalances: members of both protocols come back by
-themselves, and what they have committed is there."""
+"""The broker is killed during rebalances: members of both protocols recover, with their commits."""
 
 from __future__ import annotations
 
@@ -26,8 +25,8 @@ one_process = pytest.mark.xdist_group("conformance")
 
 
 @pytest.fixture
-def mortal(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """It tells members to be heard of often, so that rebalances take less time."""
+def killable_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """Start a broker with short heartbeat intervals, so that rebalances take less time."""
 
     async def hurry(address: str) -> None:
         async with Log.open(f"kafka://{address}") as log:
@@ -67,20 +66,20 @@ def until(condition: Callable[[], bool], *members: Member) -> None:
 
 @one_process
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_members_come_back_and_nothing_committed_is_lost(
-    mortal: BrokerProcess, protocol: str
+def test_members_recover_and_no_commit_is_lost(
+    killable_broker: BrokerProcess, protocol: str
 ) -> None:
-    admin = AdminClient({"bootstrap.servers": mortal.address})
+    admin = AdminClient({"bootstrap.servers": killable_broker.address})
     admin.create_topics([NewTopic("t", PARTITIONS, 1)])["t"].result(PATIENCE_S)
-    first = Member(mortal.address, protocol)
+    first = Member(killable_broker.address, protocol)
     until(lambda: first.owns() == [0, 1, 2, 3], first)
     every = [TopicPartition("t", number) for number in range(PARTITIONS)]
     for round_number in range(1, KILLS + 1):
         positions = [TopicPartition("t", n, 10 * round_number + n) for n in range(PARTITIONS)]
         first.consumer.commit(offsets=positions, asynchronous=False)
-        second = Member(mortal.address, protocol)
+        second = Member(killable_broker.address, protocol)
         second.consumer.poll(0.1 * round_number)
-        mortal.kill_and_restart()
+        killable_broker.kill_and_restart()
         until(lambda: len(first.owns()) == len(second.owns()) == 2, first, second)  # noqa: B023
         assert sorted(first.owns() + second.owns()) == [0, 1, 2, 3]
         found = second.consumer.committed(every, timeout=30)

@@ -1,4 +1,4 @@
-"""One KIP-848 group of our consumer and librdkafka's, under a broker that is killed."""
+"""One KIP-848 group of our consumer and librdkafka's, on a broker that is killed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ one_process = pytest.mark.xdist_group("conformance")
 
 
 @pytest.fixture
-def mortal(tmp_path: Path) -> Iterator[BrokerProcess]:
+def killable_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path / "data", flush="os") as running:
         yield running
 
@@ -56,12 +56,12 @@ async def until(condition: Callable[[], bool], ours: Consumer, theirs: Theirs) -
 
 
 @one_process
-def test_ours_and_theirs_share_a_group_through_a_restart(mortal: BrokerProcess) -> None:
+def test_both_clients_share_a_group_through_a_restart(killable_broker: BrokerProcess) -> None:
     async def main() -> None:
-        async with Log.open(f"kafka://{mortal.address}") as log:
+        async with Log.open(f"kafka://{killable_broker.address}") as log:
             await log.admin().create_topics([NewTopic("t", len(PARTITIONS))])
             await log.admin().alter_configs(QUICK)
-            theirs = their_member(mortal.address)
+            theirs = their_member(killable_broker.address)
             options = {"group_id": "g", "group_protocol": "consumer"}
             async with log.consumer(**options) as ours:  # type: ignore[arg-type]
                 await ours.subscribe(["t"])
@@ -72,7 +72,7 @@ def test_ours_and_theirs_share_a_group_through_a_restart(mortal: BrokerProcess) 
 
                 await until(shared, ours, theirs)
                 await ours.commit({each: 10 + each.partition for each in PARTITIONS})
-                await asyncio.to_thread(mortal.kill_and_restart)
+                await asyncio.to_thread(killable_broker.kill_and_restart)
                 await until(lambda: ours.is_member and shared(), ours, theirs)
                 found = await ours.committed(PARTITIONS)
                 assert found == {each: 10 + each.partition for each in PARTITIONS}

@@ -1,7 +1,7 @@
-"""What librdkafka's mock cluster does not do as Kafka does, seen in raw requests.
+"""Differences of librdkafka's mock cluster from Kafka, shown with raw requests.
 
-Each reason in `conformance.mock.BEYOND` stands here: the day that the mock does better, a test
-fails, and the features that were kept from it are tried again.
+Each reason in `conformance.mock.BEYOND` has a test here: when the mock improves, a test fails, and
+the excluded features are tried again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from streamlog.transport.client_connection import TcpTransport
 
 PATIENCE_MS = 60_000
 SESSION_MS = 3_000
-"""The mock lets a rebalance last a second less."""
+"""The mock's rebalances last one second less."""
 FIRST_JOIN_MS = 1_500
 PATIENCE_S = 60
 
@@ -57,7 +57,7 @@ def mock() -> Iterator[MockCluster]:
 
 
 class Member:
-    """A connection of its own, and what it sends."""
+    """A connection, and the member that uses it."""
 
     def __init__(self, transport: TcpTransport) -> None:
         self._transport = transport
@@ -111,7 +111,7 @@ class Member:
 def with_members(
     mock: MockCluster, count: int, test: Callable[..., Coroutine[object, object, None]]
 ) -> None:
-    """Run it with so many connections."""
+    """Run a test with this many connections."""
     host, _, port = mock.address.partition(":")
 
     async def main() -> None:
@@ -128,7 +128,7 @@ def with_members(
     asyncio.run(main())
 
 
-def test_a_member_that_syncs_after_its_leader_is_refused(mock: MockCluster) -> None:
+def test_the_mock_refuses_a_member_that_syncs_after_its_leader(mock: MockCluster) -> None:
     async def test(one: Member, two: Member) -> None:
         joined = await asyncio.gather(one.join(), two.join())
         if joined[0].leader != one.member_id:
@@ -144,7 +144,7 @@ def test_a_member_that_syncs_after_its_leader_is_refused(mock: MockCluster) -> N
     with_members(mock, 2, test)
 
 
-def test_nobody_commits_while_a_group_rebalances(mock: MockCluster) -> None:
+def test_the_mock_refuses_commits_during_a_rebalance(mock: MockCluster) -> None:
     async def test(one: Member, two: Member) -> None:
         await one.join()
         await one.sync({one.member_id: b"one"})
@@ -160,7 +160,7 @@ def test_nobody_commits_while_a_group_rebalances(mock: MockCluster) -> None:
     with_members(mock, 2, test)
 
 
-def test_only_members_commit(mock: MockCluster) -> None:
+def test_the_mock_refuses_commits_of_non_members(mock: MockCluster) -> None:
     async def test(one: Member) -> None:
         await one.join()
         await one.sync({one.member_id: b"one"})
@@ -170,13 +170,13 @@ def test_only_members_commit(mock: MockCluster) -> None:
     with_members(mock, 1, test)
 
 
-def test_no_times_are_looked_up(mock: MockCluster) -> None:
+def test_the_mock_finds_no_offsets_by_timestamp(mock: MockCluster) -> None:
     producer(mock).produce("t", b"1", partition=0, timestamp=1_700_000_000_000)
 
     async def test(one: Member) -> None:
         partition = ListOffsetsPartition(partition_index=0, timestamp=1_700_000_000_000)
-        asked = ListOffsetsTopic(name="t", partitions=[partition])
-        request = ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[asked])
+        wanted = ListOffsetsTopic(name="t", partitions=[partition])
+        request = ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[wanted])
         response = await one.ask(request, ListOffsetsResponse)
         assert response.topics[0].partitions[0].offset == -1
 
@@ -187,10 +187,10 @@ def producer(mock: MockCluster, transactional_id: str = "") -> confluent_kafka.P
     settings = {"bootstrap.servers": mock.address}
     if transactional_id:
         settings["transactional.id"] = transactional_id
-    made = confluent_kafka.Producer(settings)
+    created = confluent_kafka.Producer(settings)
     if transactional_id:
-        made.init_transactions(PATIENCE_S)
-    return made
+        created.init_transactions(PATIENCE_S)
+    return created
 
 
 def consumer(mock: MockCluster) -> confluent_kafka.Consumer:
@@ -203,7 +203,7 @@ def consumer(mock: MockCluster) -> confluent_kafka.Consumer:
     return confluent_kafka.Consumer(settings)
 
 
-def test_markers_have_no_checksum_and_aborted_records_are_seen(mock: MockCluster) -> None:
+def test_the_mock_writes_markers_without_crc_and_shows_aborted_records(mock: MockCluster) -> None:
     writer = producer(mock, "x")
     writer.begin_transaction()
     writer.produce("t", b"lost", partition=0)
@@ -221,18 +221,20 @@ def test_markers_have_no_checksum_and_aborted_records_are_seen(mock: MockCluster
     reader.close()
 
 
-def test_positions_of_a_transaction_are_forgotten(mock: MockCluster) -> None:
+def test_the_mock_forgets_offsets_committed_in_a_transaction(mock: MockCluster) -> None:
     writer, reader = producer(mock, "x"), consumer(mock)
-    place = confluent_kafka.TopicPartition("t", 0, 4)
+    topic_partition = confluent_kafka.TopicPartition("t", 0, 4)
     writer.begin_transaction()
-    writer.send_offsets_to_transaction([place], reader.consumer_group_metadata(), PATIENCE_S)
+    writer.send_offsets_to_transaction(
+        [topic_partition], reader.consumer_group_metadata(), PATIENCE_S
+    )
     writer.commit_transaction(PATIENCE_S)
-    (found,) = reader.committed([place], PATIENCE_S)
+    (found,) = reader.committed([topic_partition], PATIENCE_S)
     assert found.offset == confluent_kafka.OFFSET_INVALID
     reader.close()
 
 
-def test_both_of_two_writers_commit(mock: MockCluster) -> None:
+def test_the_mock_fences_no_older_producer(mock: MockCluster) -> None:
     first = producer(mock, "x")
     first.begin_transaction()
     first.produce("t", b"early", partition=0)
@@ -241,10 +243,10 @@ def test_both_of_two_writers_commit(mock: MockCluster) -> None:
     second.begin_transaction()
     second.produce("t", b"late", partition=0)
     second.commit_transaction(PATIENCE_S)
-    first.commit_transaction(PATIENCE_S)  # Kafka says that the writer is fenced.
+    first.commit_transaction(PATIENCE_S)  # Kafka answers that the producer is fenced.
 
 
-def test_reasons_are_given_for_what_exists() -> None:
+def test_reasons_name_existing_features_and_clients() -> None:
     assert set(BEYOND) <= {feature.name for feature in FEATURES}
     names = {client.name for client in CLIENTS}
     for reasons in BEYOND.values():

@@ -1,4 +1,4 @@
-"""Clients that others wrote say where they stand, and read from a follower there (KIP-392)."""
+"""Other projects' clients send their rack, and read from a follower there (KIP-392)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from streamlog.log import Log
 from tests.broker.three_brokers import Cluster, run_cluster
 
 with warnings.catch_warnings():
-    # It reads its own files in a way that Python has deprecated.
+    # kafka-python reads its own files in a way that Python has deprecated.
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka
 
@@ -40,7 +40,7 @@ def by_librdkafka(address: str, rack: str) -> int:
     found = 0
     while found < COUNT:
         message = consumer.poll(WAIT_S)
-        assert message is not None, f"nothing came after {found} records"
+        assert message is not None, f"no record arrived after {found} records"
         assert message.error() is None
         found += 1
     consumer.close()
@@ -49,13 +49,13 @@ def by_librdkafka(address: str, rack: str) -> int:
 
 def by_kafka_python(address: str, rack: str) -> int:
     consumer = kafka.KafkaConsumer(bootstrap_servers=address, client_rack=rack)
-    place = kafka.TopicPartition("t", 0)
-    consumer.assign([place])
-    consumer.seek(place, 0)
+    partition = kafka.TopicPartition("t", 0)
+    consumer.assign([partition])
+    consumer.seek(partition, 0)
     found = 0
     while found < COUNT:
-        records = consumer.poll(timeout_ms=WAIT_S * 1000).get(place, [])
-        assert records, f"nothing came after {found} records"
+        records = consumer.poll(timeout_ms=WAIT_S * 1000).get(partition, [])
+        assert records, f"no record arrived after {found} records"
         found += len(records)
     consumer.close()
     return found
@@ -65,13 +65,13 @@ def by_aiokafka(address: str, rack: str) -> int:
     async def main() -> int:
         consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=address, client_rack=rack)
         await consumer.start()
-        place = aiokafka.TopicPartition("t", 0)
-        consumer.assign([place])
-        consumer.seek(place, 0)
+        partition = aiokafka.TopicPartition("t", 0)
+        consumer.assign([partition])
+        consumer.seek(partition, 0)
         found = 0
         while found < COUNT:
-            records = (await consumer.getmany(timeout_ms=WAIT_S * 1000)).get(place, [])
-            assert records, f"nothing came after {found} records"
+            records = (await consumer.getmany(timeout_ms=WAIT_S * 1000)).get(partition, [])
+            assert records, f"no record arrived after {found} records"
             found += len(records)
         await consumer.stop()
         return found
@@ -82,23 +82,23 @@ def by_aiokafka(address: str, rack: str) -> int:
 CLIENTS: tuple[Callable[[str, str], int], ...] = (by_librdkafka, by_kafka_python, by_aiokafka)
 
 
-async def written(address: str) -> tuple[PartitionDescription, int]:
-    """Where the topic is, and how many bytes were written to it at least."""
+async def write_topic(address: str) -> tuple[PartitionDescription, int]:
+    """Write a topic, and return its description and its minimum size in bytes."""
     async with Log.open(f"kafka://{address}") as log:
         await log.admin().create_topics([NewTopic("t", 1, 3)])
         async with log.producer() as producer:
             for _ in range(COUNT):
                 await producer.send("t", bytes(100))
-        places = await log.admin().describe_partitions()
-    return next(each for each in places if each.topic == "t"), COUNT * 100
+        descriptions = await log.admin().describe_partitions()
+    return next(each for each in descriptions if each.topic == "t"), COUNT * 100
 
 
-def test_a_follower_in_the_rack_of_a_client_gives_it_all_records() -> None:
+def test_a_client_reads_all_records_from_a_follower_in_its_rack() -> None:
     async def story(cluster: Cluster) -> None:
         await cluster.ready()
         address = f"127.0.0.1:{cluster.nodes[1].port}"
-        place, size_bytes = await written(address)
-        near = next(each for each in place.replicas if each != place.leader)
+        partition, size_bytes = await write_topic(address)
+        near = next(each for each in partition.replicas if each != partition.leader)
         broker = cluster.nodes[near].broker
         assert broker is not None
         for read in CLIENTS:

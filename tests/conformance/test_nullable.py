@@ -1,4 +1,4 @@
-"""Our broker answers each request, whatever of its nullable fields are null, empty or set."""
+"""Our broker answers each request, with each nullable field null, empty or set."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamlog.protocol.schema import Struct
 
 
 def messages_without_an_error(answer: Struct) -> Iterator[str]:
-    """Structs of an answer that say NONE and why, which Kafka's answers never do."""
+    """Yield the structs with a message but no error code, which Kafka's answers never contain."""
     names = {field.name for field in type(answer).__fields__}
     if {"error_code", "error_message"} <= names:
         code, text = (getattr(answer, name) for name in ("error_code", "error_message"))
@@ -27,9 +27,9 @@ def messages_without_an_error(answer: Struct) -> Iterator[str]:
 
 
 async def unanswered(address: str) -> list[str]:
-    """Requests that are not answered, or with a message where there is no error.
+    """Return the requests without an answer, or with a message where there is no error.
 
-    A null that the version has no room for closes the connection.
+    A null that a version can't encode closes the connection.
     """
     broker = Asked(address)
     topic_id = await broker.prepare()
@@ -45,6 +45,6 @@ async def unanswered(address: str) -> list[str]:
     return found
 
 
-def test_every_request_is_answered_with_what_its_version_can_say() -> None:
+def test_every_request_gets_an_answer_that_its_version_can_encode() -> None:
     with own_broker({"num.partitions": "4"}) as address:
         assert asyncio.run(unanswered(address)) == []

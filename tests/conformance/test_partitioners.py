@@ -36,7 +36,9 @@ def write(address: str, partitioner: str) -> None:
         ("fnv1a", "fnv1a"),
     ],
 )
-def test_keys_lie_where_they_are_looked_for(tmp_path: Path, theirs: str, ours: Partitioner) -> None:
+def test_librdkafkas_keys_lie_where_our_partitioner_looks(
+    tmp_path: Path, theirs: str, ours: Partitioner
+) -> None:
     async def main() -> dict[bytes, int]:
         async with Log.open(f"embedded:{tmp_path}") as log:
             await log.admin().create_topics([NewTopic("users", COUNT)])

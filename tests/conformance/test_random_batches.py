@@ -1,4 +1,4 @@
-"""Random batches, sound and spoilt: other clients read exactly what the broker has accepted."""
+"""Random batches, valid and damaged: other clients read exactly what the broker accepts."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def sent(address: str, batches: list[tuple[bytes, Compression]]) -> list[i
     return codes
 
 
-def test_other_clients_read_exactly_what_was_accepted(broker: BrokerProcess) -> None:
+def test_other_clients_read_exactly_the_accepted_batches(broker: BrokerProcess) -> None:
     chance = Random(36)
     batches = [(random_batch(chance), chance.choice(list(Compression))) for _ in range(BATCHES)]
     codes = asyncio.run(sent(broker.address, batches))
@@ -79,8 +79,8 @@ def test_other_clients_read_exactly_what_was_accepted(broker: BrokerProcess) -> 
     assert [each._replace(timestamp_ms=0) for each in found] == [
         each._replace(timestamp_ms=0) for each in readable
     ]
-    # librdkafka shows the batch's newest time for a record whose unused attributes have the bit
-    # that means log append time in a batch.
+    # librdkafka shows the batch's largest timestamp for a record whose unused attributes contain
+    # the bit that means log append time in a batch.
     for each, exact, newest_ms in zip(found, readable, newest, strict=True):
         assert each.timestamp_ms in (exact.timestamp_ms, newest_ms)
 

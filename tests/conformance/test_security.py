@@ -1,4 +1,4 @@
-"""TLS and SASL with the clients of others: who comes in, and what is said to who does not."""
+"""TLS and SASL with other projects' clients: which connections succeed, and how others fail."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def address(secured: BrokerProcess, protocol: str) -> str:
 
 
 def goes_through(client: Client, where: str, topic: str) -> None:
-    """Produce, and consume as a group."""
+    """Produce with the client, and consume as a group member."""
     records = [
         Sent(number % PARTITIONS, b"k", b"x" * 40_000 + str(number).encode(), 1_000 + number)
         for number in range(40)
@@ -92,7 +92,7 @@ def goes_through(client: Client, where: str, topic: str) -> None:
 @one_process
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_each_mechanism_through_tls(
+def test_each_sasl_mechanism_works_over_tls(
     secured: BrokerProcess, library: type[Confluent], mechanism: str
 ) -> None:
     client = library(access("SASL_SSL", mechanism))
@@ -102,14 +102,16 @@ def test_each_mechanism_through_tls(
 @one_process
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT"])
-def test_each_protocol(secured: BrokerProcess, library: type[Confluent], protocol: str) -> None:
+def test_each_security_protocol_works(
+    secured: BrokerProcess, library: type[Confluent], protocol: str
+) -> None:
     mechanism = "SCRAM-SHA-512" if "SASL" in protocol else ""
     client = library(access(protocol, mechanism))
     goes_through(client, address(secured, protocol), f"tls.{client.name}.{protocol}")
 
 
 class Lines(logging.Handler):
-    """What a library logs."""
+    """Collects the log lines of a library."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -163,8 +165,8 @@ asyncio.run(main())
 """
 
 
-def said_in_a_process(program: str, settings: dict[str, object]) -> str:
-    """Of its own: these libraries leave sockets behind when they fail."""
+def error_of_process(program: str, settings: dict[str, object]) -> str:
+    """Run the program in a separate process: these libraries leave sockets open when they fail."""
     command = [sys.executable, "-c", program, json.dumps(settings)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return done.stdout + done.stderr
@@ -172,13 +174,13 @@ def said_in_a_process(program: str, settings: dict[str, object]) -> str:
 
 def said_by_kafka_python(given: Access, where: str) -> str:
     settings = {"bootstrap_servers": where, "bootstrap_timeout_ms": 10_000, **given.kafka_python}
-    return said_in_a_process(KAFKA_PYTHON, settings)
+    return error_of_process(KAFKA_PYTHON, settings)
 
 
 def said_by_aiokafka(given: Access, where: str) -> str:
     settings = {"bootstrap_servers": where, "authority": given.authority, **given.aiokafka}
     settings.pop("ssl_context", None)
-    return said_in_a_process(AIOKAFKA, settings)
+    return error_of_process(AIOKAFKA, settings)
 
 
 SAID_BY = {
@@ -211,7 +213,7 @@ NO_TRUST = {
 
 
 def logged(secured: BrokerProcess, *lines: str) -> bool:
-    """Whether the broker has said one of these, or does within a while: the client may be first."""
+    """Return whether the broker logs one of these lines in time: the client may be first."""
     until = time.monotonic() + PATIENCE_S
     while not any(line in secured.log_path.read_text() for line in lines):
         if time.monotonic() > until:
@@ -223,7 +225,9 @@ def logged(secured: BrokerProcess, *lines: str) -> bool:
 @one_process
 @pytest.mark.parametrize("library", SAID_BY)
 @pytest.mark.parametrize("mechanism", MECHANISMS[:3])
-def test_a_wrong_password(secured: BrokerProcess, library: str, mechanism: str) -> None:
+def test_a_wrong_password_is_refused_and_logged(
+    secured: BrokerProcess, library: str, mechanism: str
+) -> None:
     given = access("SASL_SSL", mechanism, password="down the rabbit hole")
     assert REFUSED[library] in SAID_BY[library](given, address(secured, "SASL_SSL"))
     assert logged(secured, f"{mechanism}: a wrong user or password; the user is 'alice'")
@@ -233,26 +237,30 @@ def test_a_wrong_password(secured: BrokerProcess, library: str, mechanism: str) 
 
 @one_process
 @pytest.mark.parametrize("library", SAID_BY)
-def test_without_tls_where_it_is_asked_for(secured: BrokerProcess, library: str) -> None:
-    said = SAID_BY[library](access("PLAINTEXT"), address(secured, "SSL"))
-    assert CUT_OFF[library] in said
+def test_a_plaintext_client_on_a_tls_listener_is_logged(
+    secured: BrokerProcess, library: str
+) -> None:
+    error = SAID_BY[library](access("PLAINTEXT"), address(secured, "SSL"))
+    assert CUT_OFF[library] in error
     assert logged(secured, "it does not speak TLS, and the listener SSL asks for it")
 
 
 @one_process
 @pytest.mark.parametrize("library", SAID_BY)
-def test_with_tls_where_there_is_none(secured: BrokerProcess, library: str) -> None:
-    said = SAID_BY[library](access("SSL"), address(secured, "PLAINTEXT"))
-    assert NO_TLS[library] in said
+def test_a_tls_client_on_a_plaintext_listener_is_logged(
+    secured: BrokerProcess, library: str
+) -> None:
+    error = SAID_BY[library](access("SSL"), address(secured, "PLAINTEXT"))
+    assert NO_TLS[library] in error
     assert logged(secured, "the peer speaks TLS, and this end does not")
 
 
 @one_process
 @pytest.mark.parametrize("library", SAID_BY)
-def test_an_authority_that_is_not_trusted(secured: BrokerProcess, library: str) -> None:
+def test_an_untrusted_certificate_authority_is_logged(secured: BrokerProcess, library: str) -> None:
     given = Access("SSL", certificates().stranger_authority)
     assert NO_TRUST[library] in SAID_BY[library](given, address(secured, "SSL"))
-    # Not every client says why it goes.
+    # Not every client gives its reason for closing the connection.
     assert logged(
         secured,
         "it does not trust the authority of the broker's certificate",
@@ -261,8 +269,8 @@ def test_an_authority_that_is_not_trusted(secured: BrokerProcess, library: str) 
 
 
 @one_process
-def test_kcat(secured: BrokerProcess) -> None:
-    """The oldest librdkafka at hand."""
+def test_kcat_writes_and_reads_over_sasl_and_tls(secured: BrokerProcess) -> None:
+    """The oldest librdkafka on this machine."""
     kcat = shutil.which("kcat")
     if kcat is None:
         pytest.skip("kcat is not installed")

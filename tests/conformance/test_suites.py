@@ -1,4 +1,4 @@
-"""The suites of others: what is made of their results, and what the document says of them."""
+"""Other projects' test suites: the verdict on their results, and its documentation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CASES = [
 ]
 
 
-def test_what_is_neither_passed_nor_left_out_is_a_fault() -> None:
+def test_a_test_that_neither_passes_nor_is_excluded_is_a_fault() -> None:
     found = Verdict("Others", CASES, {"b": "known", "c": "known"})
     assert [case.name for case in found.passed] == ["a"]
     assert found.faults == ["d: failed: no d"]
@@ -27,7 +27,7 @@ def test_what_is_neither_passed_nor_left_out_is_a_fault() -> None:
     assert "- `b`, `c`: known" in report(found)
 
 
-def test_a_reason_that_is_no_longer_true_is_a_fault() -> None:
+def test_an_outdated_reason_is_a_fault() -> None:
     found = Verdict("Others", CASES[:1], {"a": "known", "z": "known"})
     assert found.faults == [
         "a: left out, but it passes",
@@ -35,7 +35,7 @@ def test_a_reason_that_is_no_longer_true_is_a_fault() -> None:
     ]
 
 
-def test_what_is_not_run_needs_a_reason() -> None:
+def test_a_test_that_was_not_run_needs_a_reason() -> None:
     assert Verdict("Others", CASES[2:3], {}).faults == ["c: not run: no reason given"]
 
 
@@ -43,16 +43,14 @@ def test_what_is_not_run_needs_a_reason() -> None:
     ("text", "fault"),
     [("a\n", "no reason"), ("a: \n", "no reason"), ("a: x\na: y\n", "twice")],
 )
-def test_the_file_of_what_is_left_out_gives_one_reason_each(
-    tmp_path: Path, text: str, fault: str
-) -> None:
+def test_a_malformed_exclusion_file_is_refused(tmp_path: Path, text: str, fault: str) -> None:
     path = tmp_path / "left_out"
     path.write_text("# a comment\n\n" + text)
     with pytest.raises(ValueError, match=fault):
         reasons(path)
 
 
-def test_the_files_of_what_is_left_out_can_be_read() -> None:
+def test_the_exclusion_files_can_be_read() -> None:
     assert reasons(kafka_python.LEFT_OUT)
 
 

@@ -1,4 +1,4 @@
-"""Clients of others step over time marks: every record comes, and nothing else."""
+"""Other projects' clients skip time marks: they return every record, and nothing else."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ by_name = pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.n
 START_MS = 1_356_998_400_000
 SENT = [Sent(0, b"k", b"value %d" % n, START_MS + n) for n in range(6)]
 TOPIC = "with-marks"
-PLACE = TopicPartition(TOPIC, 0)
+PARTITION = TopicPartition(TOPIC, 0)
 
 
 async def write(address: str) -> None:
-    """Records with marks after every second one, the last included."""
+    """Write records with a mark after every second one, including the last."""
     async with (
         Log.open(f"kafka://{address}") as log,
         log.producer() as producer,
@@ -35,7 +35,7 @@ async def write(address: str) -> None:
     ):
         quiet = NewTopic(TOPIC, 1, configs={"mark.quiet.ms": "10"})
         await log.admin().create_topics([quiet])
-        consumer.assign([PLACE])
+        consumer.assign([PARTITION])
         for number, each in enumerate(SENT):
             sent = await producer.send(
                 TOPIC, each.value, key=each.key, partition=0, timestamp_ms=each.timestamp_ms
@@ -46,13 +46,13 @@ async def write(address: str) -> None:
 
 
 async def mark(consumer: Consumer) -> None:
-    """Wait at the end until there is a mark."""
-    (place,) = consumer.assignment()
-    consumer.want_mark(place, 0)
+    """Wait until a mark follows the last record."""
+    (topic_partition,) = consumer.assignment()
+    consumer.want_mark(topic_partition, 0)
     async with asyncio.timeout(PATIENCE_S):
         while not consumer.time_marks():
             await consumer.poll(timeout_ms=1_000)
-    consumer.want_mark(place, None)
+    consumer.want_mark(topic_partition, None)
 
 
 @pytest.fixture(scope="session")
@@ -61,7 +61,7 @@ def marked(broker: BrokerProcess) -> BrokerProcess:
     return broker
 
 
-def test_there_are_marks_and_our_tool_shows_them(marked: BrokerProcess, data: Path) -> None:
+def test_marks_are_stored_and_read_by_our_tool(marked: BrokerProcess, data: Path) -> None:
     with StoredLog(str(data)) as stored:
         batches = list(stored.read(TOPIC, 0, *stored.offsets(TOPIC, 0)))
     found = [time_mark_of(batch) is not None for batch in batches if batch.is_control]
@@ -82,15 +82,15 @@ def test_a_group_member_reads_all_records_and_no_mark(
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-def test_at_both_levels_of_isolation(marked: BrokerProcess, reader: str, isolation: str) -> None:
+def test_marks_are_skipped_at_both_isolation_levels(
+    marked: BrokerProcess, reader: str, isolation: str
+) -> None:
     values = [record.value for record in SENT]
     assert READERS[reader](marked.address, TOPIC, isolation, len(SENT)) == values
 
 
 @by_name
-def test_who_is_at_the_end_behind_a_mark_hears_of_the_next_record(
-    marked: BrokerProcess, client: Client
-) -> None:
+def test_a_client_behind_a_mark_gets_the_next_record(marked: BrokerProcess, client: Client) -> None:
     topic = f"behind-a-mark-{client.name}"
     asyncio.run(begin(marked.address, topic))
     with ThreadPoolExecutor() as pool:
@@ -107,7 +107,7 @@ def test_who_is_at_the_end_behind_a_mark_hears_of_the_next_record(
 
 
 async def begin(address: str, topic: str) -> None:
-    """A topic with a record and a mark behind it."""
+    """Create a topic with a record and a mark after it."""
     async with (
         Log.open(f"kafka://{address}") as log,
         log.consumer(auto_offset_reset="earliest", time_marks=True) as consumer,

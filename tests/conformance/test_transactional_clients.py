@@ -1,4 +1,4 @@
-"""Transactions as the clients of others make them: what is aborted is seen by nobody."""
+"""Transactions of other projects' clients: aborted records are never returned."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ READERS = {
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-def test_what_is_committed_is_read_and_what_is_aborted_is_not(
+def test_committed_records_are_read_and_aborted_ones_are_not(
     broker: BrokerProcess, writer: str
 ) -> None:
     topic = f"transactions-{writer}"
@@ -142,7 +142,7 @@ def test_what_is_committed_is_read_and_what_is_aborted_is_not(
         assert reader(broker.address, topic, "read_uncommitted", 3) == [b"1", b"2", b"3"]
 
 
-def test_offsets_are_committed_with_what_was_made_of_them(broker: BrokerProcess) -> None:
+def test_offsets_are_committed_with_the_transaction(broker: BrokerProcess) -> None:
     by_confluent(broker.address, "in")
     consumer = confluent_kafka.Consumer(
         {
@@ -163,22 +163,22 @@ def test_offsets_are_committed_with_what_was_made_of_them(broker: BrokerProcess)
         message = consumer.poll(PATIENCE_S)
         assert message is not None
         producer.produce("out", message.value(), partition=0)
-        place = confluent_kafka.TopicPartition("in", 0, message.offset() + 1)
+        topic_partition = confluent_kafka.TopicPartition("in", 0, message.offset() + 1)
         producer.send_offsets_to_transaction(
-            [place], consumer.consumer_group_metadata(), PATIENCE_S
+            [topic_partition], consumer.consumer_group_metadata(), PATIENCE_S
         )
         if committed:
             producer.commit_transaction(PATIENCE_S)
         else:
             producer.abort_transaction(PATIENCE_S)
-            assert consumer.committed([place], PATIENCE_S)[0].offset < 0
+            assert consumer.committed([topic_partition], PATIENCE_S)[0].offset < 0
             consumer.seek(confluent_kafka.TopicPartition("in", 0, 0))
-    assert consumer.committed([place], PATIENCE_S)[0].offset == 1
+    assert consumer.committed([topic_partition], PATIENCE_S)[0].offset == 1
     consumer.close()
     assert read_by_confluent(broker.address, "out", "read_committed", 1) == [b"1"]
 
 
-def test_a_broker_that_is_killed_goes_on_with_the_transaction(
+def test_a_killed_broker_continues_the_transaction(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with BrokerProcess(tmp_path_factory.mktemp("killed") / "data") as broker:
@@ -196,7 +196,7 @@ def test_a_broker_that_is_killed_goes_on_with_the_transaction(
         producer.produce("t", b"lost", partition=0)
         assert producer.flush(PATIENCE_S) == 0
         broker.kill_and_restart()
-        # Another instance: what the first one has left open is aborted.
+        # Another instance: the open transaction of the first one is aborted.
         successor = confluent_kafka.Producer(
             {"bootstrap.servers": broker.address, "transactional.id": "survivor"}
         )

@@ -1,4 +1,4 @@
-"""The `streamlog` commands of a document, and whether there are such, with options they take."""
+"""The `streamlog` commands of a document, and whether they exist with their options."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ COMMAND = re.compile(r"streamlog ([a-z].*?)(?: &| \||;|$)", re.MULTILINE)
 
 
 def commands(text: str) -> list[str]:
-    """The commands in a document's blocks for the shell, without `streamlog`."""
+    """Return the commands in a document's shell blocks, without `streamlog`."""
     blocks = [text.replace("\\\n", "") for language, text in BLOCK.findall(text) if not language]
     return sorted({found for block in blocks for found in COMMAND.findall(block)})
 
 
 def check(line: str) -> None:
-    """Fail if there is no such command, or it does not take these options."""
+    """Fail if the command does not exist or does not take these options."""
     words = shlex.split(line, comments=True)
     command: Any = load_command(words.pop(0))
     while words and words[0] in getattr(command, "commands", {}):

@@ -1,4 +1,4 @@
-"""The generated parts of docs/architecture.md are those of the tree as it is."""
+"""The generated parts of docs/architecture.md match the tree."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def test_the_rooms_are_the_layers_of_the_contracts() -> None:
 
 
 @pytest.mark.parametrize("name", JOURNEYS)
-def test_a_journey_calls_the_modules_that_the_page_lists(name: str) -> None:
-    """What depends on timing may be missing from the page, and nothing on it from the trace."""
+def test_a_journey_calls_the_modules_on_its_page(name: str) -> None:
+    """The trace may have calls that depend on timing, but must have those on the page."""
     page = part_of(PAGE.read_text(), "journeys")
     heading = f"### {JOURNEYS[name].title}\n"
     assert heading in page
     shown = LINKED.findall(page.partition(heading)[2].partition("### ")[0])
     traced = trace_apart(name)
-    # Four runs have these modules in common, there and here; few of them depend on timing.
+    # The page lists the modules common to four runs; few of them depend on timing.
     missing = {*shown} - {*traced}
     assert len(missing) <= len(shown) // 10, f"run `make architecture`: not called: {missing}"
     fresh = {*traced} - {*shown}

@@ -1,4 +1,4 @@
-"""The names that docs/coming-from.md promises are there."""
+"""The names that docs/coming-from.md promises exist."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = sorted(
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "streamlog"])
-def test_the_name_is_there(name: str) -> None:
+def test_a_promised_name_exists(name: str) -> None:
     owner, _, member = name.partition(".")
     if member:
         assert hasattr(getattr(streamlog, owner), member)

@@ -1,4 +1,4 @@
-"""docs/configuration.md against the table of settings; a missing row is printed as it should be."""
+"""docs/configuration.md matches the table of settings; a missing row is printed."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_setting_is_documented(setting: Setting) -> None:
     assert row(setting) in TEXT.splitlines(), f"add to docs/configuration.md:\n{row(setting)}"
 
 
-def test_nothing_else_is_documented() -> None:
+def test_no_other_setting_is_documented() -> None:
     rows = [line for line in TEXT.splitlines() if line.startswith("| `")]
     assert {*rows} == {
         row(setting) for setting in (*TOPIC_SETTINGS.values(), *OWN, *GROUPS, *METRICS)

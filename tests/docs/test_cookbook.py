@@ -16,7 +16,7 @@ RECIPES = {
 }
 
 
-def test_each_has_a_program_and_its_test() -> None:
+def test_each_recipe_has_a_program_and_its_test() -> None:
     assert len(RECIPES) >= 21
     for title, files in RECIPES.items():
         names = [name for name, _ in files]
@@ -26,7 +26,7 @@ def test_each_has_a_program_and_its_test() -> None:
 
 
 @pytest.mark.parametrize("title", RECIPES)
-def test_it_does_what_it_says(
+def test_a_recipe_passes_its_test(
     title: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -17,7 +17,7 @@ COMMANDS = commands(TEXT)
 SOURCES = re.sub(
     r'"\n\s+f?"', "", "".join(path.read_text() for path in ROOT.glob("streamlog/**/*.py"))
 )
-"""With the texts that go on in the next line as one."""
+"""The sources with each continued string as one."""
 
 
 @pytest.mark.parametrize(("name", "text"), PROGRAMS, ids=[name for name, _ in PROGRAMS])
@@ -32,7 +32,7 @@ def test_the_document_has_commands() -> None:
 
 
 @pytest.mark.parametrize("line", COMMANDS)
-def test_there_is_such_a_command_with_such_options(line: str) -> None:
+def test_a_command_exists_with_its_options(line: str) -> None:
     check(line)
 
 
@@ -51,7 +51,7 @@ def test_there_is_such_a_command_with_such_options(line: str) -> None:
         "streamlog-engine",
     ],
 )
-def test_what_is_shown_is_what_the_worker_says(words: str) -> None:
-    is_said = words in SOURCES
+def test_a_log_line_in_the_document_is_logged_by_a_module(words: str) -> None:
+    is_logged = words in SOURCES
     assert words in TEXT
-    assert is_said, "no module says so: run the example again, and show what it says now"
+    assert is_logged, "no module logs this: run the example again, and copy its current output"

@@ -1,4 +1,4 @@
-"""docs/first-change.md: its changes fit the files, and its `make` targets exist."""
+"""docs/first-change.md: its changes apply to the files, and its `make` targets exist."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ TEXT = (ROOT / "docs/first-change.md").read_text()
 CHANGES = re.findall(r"```diff\n--- (\S+)\n(.*?)```", TEXT, re.DOTALL)
 
 
-def test_there_is_a_change_of_a_test_and_one_of_the_code() -> None:
+def test_the_document_changes_a_test_and_the_code() -> None:
     assert [path.partition("/")[0] for path, _ in CHANGES] == ["tests", "streamlog"]
 
 
 @pytest.mark.parametrize(("path", "change"), CHANGES, ids=[path for path, _ in CHANGES])
-def test_a_change_fits_its_file_and_has_not_been_made(path: str, change: str) -> None:
+def test_a_change_applies_and_has_not_been_made(path: str, change: str) -> None:
     lines = (ROOT / path).read_text().splitlines()
     for line in change.splitlines():
         assert (line[1:] in lines) == (not line.startswith("+")), line

@@ -1,4 +1,4 @@
-"""docs/formats.md against real files: each one is listed there, and is read by the layout there."""
+"""docs/formats.md lists each real file, and its layouts read them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ ABORTED, COMMITTED, MARKERS = 3, 2, 2
 
 
 def listed(section: str) -> list[re.Pattern[str]]:
-    """The names of files in the tables of a section."""
+    """Return patterns for the file names in the tables of a section."""
     (body,) = re.findall(rf"^##+ {section}\n(.*?)(?=^##|\Z)", TEXT, re.DOTALL | re.MULTILINE)
     names = [
         name for row in re.findall(r"^\| (`.*?) \|", body, re.MULTILINE) for name in row.split(", ")
@@ -78,7 +78,7 @@ def pattern(name: str) -> re.Pattern[str]:
 
 
 async def read_changelog(directory: Path) -> dict[bytes | None, bytes | None]:
-    """The last value of each key in the changelog of the app's one task with state."""
+    """Return the last value of each key in the changelog of the app's only stateful task."""
     found: dict[bytes | None, bytes | None] = {}
     changelog = TopicPartition("shop-1-changelog", 0)
     async with (
@@ -94,7 +94,7 @@ async def read_changelog(directory: Path) -> dict[bytes | None, bytes | None]:
 
 
 async def write_transactions(directory: Path) -> None:
-    """An aborted transaction and a committed one, in a partition of their own."""
+    """Write an aborted transaction and a committed one to a separate partition."""
     async with Log.open(f"embedded:{directory}") as log:
         async with log.admin() as admin:
             await admin.create_topics([NewTopic("paid", 1)])
@@ -111,7 +111,7 @@ async def write_transactions(directory: Path) -> None:
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a worker with an embedded log has left, and two transactions after it."""
+    """Return the files of a worker with an embedded log, with two transactions after it."""
     path = tmp_path_factory.mktemp("formats")
     (path / "shop.py").write_text(APP)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
@@ -145,14 +145,14 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def paid(directory: Path) -> Path:
-    """The folder of the partition with the transactions."""
+    """Return the folder of the partition with the transactions."""
     topics = json.loads((directory / "log/topics.json").read_text())["topics"]
     (topic_id,) = [topic["topic_id"] for topic in topics if topic["name"] == "paid"]
     return directory / f"log/p-{topic_id}-0"
 
 
 def batches(data: bytes) -> list[tuple[int, ...]]:
-    """The headers of the batches in a file."""
+    """Return the headers of the batches in a file."""
     header, position, found = LAYOUTS["batch header"], 0, []
     while position < len(data):
         found.append(header.unpack_from(data, position))
@@ -166,10 +166,10 @@ def entries(data: bytes, layout: str) -> list[tuple[Any, ...]]:
 
 
 def test_every_file_of_a_data_directory_is_listed(directory: Path) -> None:
-    rooms = {"__cluster_metadata-0": "Metadata log", "reserve": None}
+    sections = {"__cluster_metadata-0": "Metadata log", "reserve": None}
     for path in (directory / "log").iterdir():
         assert any(each.fullmatch(path.name) for each in listed("Data directory")), path.name
-        section = rooms.get(path.name, "Partition")
+        section = sections.get(path.name, "Partition")
         for file in path.iterdir() if path.is_dir() and section else ():
             assert any(each.fullmatch(file.name) for each in listed(str(section))), file.name
 
@@ -200,14 +200,14 @@ def test_batches_are_read_by_the_layout(paid: Path) -> None:
     assert controls == [ABORTED, ABORTED + 1 + COMMITTED]
 
 
-def test_the_index_of_aborted_transactions(paid: Path) -> None:
+def test_the_aborted_transaction_index_is_read_by_the_layout(paid: Path) -> None:
     (version, _, first, marker, stable), *more = entries(
         (paid / f"{0:020d}.txnindex").read_bytes(), "aborted transaction"
     )
     assert (version, first, marker, stable, more) == (0, 0, ABORTED, ABORTED + 1, [])
 
 
-def test_producers(paid: Path) -> None:
+def test_the_producer_snapshot_is_read_by_the_layout(paid: Path) -> None:
     data = max(paid.glob("*.snapshot")).read_bytes()
     head = LAYOUTS["producer snapshot"]
     version, crc = head.unpack_from(data)
@@ -224,7 +224,7 @@ def test_producers(paid: Path) -> None:
     assert [producer[5] for producer in producers] == [-1]
 
 
-def test_indexes_point_at_batches(tmp_path: Path) -> None:
+def test_index_entries_point_at_batches(tmp_path: Path) -> None:
     async def write() -> None:
         async with (
             Log.open(f"embedded:{tmp_path}") as log,
@@ -239,11 +239,11 @@ def test_indexes_point_at_batches(tmp_path: Path) -> None:
     asyncio.run(write())
     (log,) = [path for path in tmp_path.glob("p-*/*.log") if path.stat().st_size > 1000]
     headers = batches(log.read_bytes())
-    places = dict(zip((header[0] for header in headers), starts(headers), strict=True))
+    positions = dict(zip((header[0] for header in headers), starts(headers), strict=True))
     by_offset = entries(log.with_suffix(".index").read_bytes(), "offset index entry")
     by_time = entries(log.with_suffix(".timeindex").read_bytes(), "time index entry")
     assert len(by_offset) > 5
-    assert all(places[offset] == position for offset, position in by_offset)
+    assert all(positions[offset] == position for offset, position in by_offset)
     times = {header[0]: header[8] for header in headers}
     assert by_time
     assert all(times[offset] == timestamp for timestamp, offset in by_time)
@@ -261,7 +261,7 @@ def test_small_files_have_a_version_and_a_checksum(directory: Path, name: str) -
     assert checksum == crc32c(json.dumps(content).encode())
 
 
-def test_the_files_of_the_metadata_log(directory: Path) -> None:
+def test_the_metadata_log_files_are_read_by_the_layout(directory: Path) -> None:
     folder = directory / "log/__cluster_metadata-0"
     state = json.loads((folder / "quorum-state").read_text())
     assert state.pop("crc32c") == crc32c(json.dumps(state, sort_keys=True).encode())
@@ -274,11 +274,11 @@ def test_the_files_of_the_metadata_log(directory: Path) -> None:
     assert max(slots)[1] == last[0] + last[6] + 1
 
 
-def test_the_name_of_a_worker(directory: Path) -> None:
+def test_the_name_of_a_worker_is_a_hexadecimal_id(directory: Path) -> None:
     assert re.fullmatch("[0-9a-f]{32}", (directory / "state/shop/workers/0.name").read_text())
 
 
-def test_the_keys_of_a_changelog(directory: Path) -> None:
+def test_the_keys_of_a_changelog_are_listed(directory: Path) -> None:
     found = asyncio.run(asyncio.wait_for(read_changelog(directory / "log"), 60))
     rows = {key for key in found if key is not None and not key.startswith(b"\0")}
     assert {*found} - rows == {b"\0owner", b"\0progress"}

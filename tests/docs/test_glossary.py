@@ -1,4 +1,4 @@
-"""The glossary: each term once, and the modules that it names exist."""
+"""The glossary has each term once, and the modules that it names exist."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ ROWS = [
 ]
 
 
-def test_each_term_stands_once_with_one_meaning() -> None:
+def test_each_term_appears_once_with_one_meaning() -> None:
     terms = [row[0].lower() for row in ROWS]
     assert len(terms) >= 80
     assert sorted(terms) == sorted(set(terms))
     assert [row[0] for row in ROWS if not row[1].endswith((".", ".)"))] == []
 
 
-def test_the_modules_that_it_names_exist() -> None:
+def test_every_named_module_exists() -> None:
     named = set(re.findall(r"`((?:streamlog|spark_bridge)/[\w/]+(?:\.py|/))`", TEXT))
     assert named
     assert sorted(path for path in named if not (ROOT / path).exists()) == []

@@ -1,4 +1,4 @@
-"""docs/index.md lists every page, and every link between documents leads somewhere."""
+"""docs/index.md lists every page, and every link between documents has a target."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
 def bare(text: str) -> str:
-    """The text without its blocks and code."""
+    """Return the text without code blocks and inline code."""
     return re.sub(r"`[^`\n]*`", "", BLOCK.sub("", text))
 
 
 def anchors(path: Path) -> set[str]:
-    """What headings can be linked by, as GitHub names them."""
+    """Return the anchors of a document's headings, as GitHub names them."""
     titles = re.findall(r"^#+ (.*)$", BLOCK.sub("", path.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
@@ -31,7 +31,7 @@ def test_every_page_is_listed() -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_every_link_leads_somewhere(document: Path) -> None:
+def test_every_link_has_a_target(document: Path) -> None:
     for link in LINK.findall(bare(document.read_text())):
         path, _, anchor = link.partition("#")
         if "://" in path:

@@ -1,4 +1,4 @@
-"""What docs/joins.md shows type-checks, and does what it says."""
+"""The programs of docs/joins.md type-check and behave as described."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent.parent
 PROGRAM, NAMED = re.findall(r"```python\n(.*?)```", (ROOT / "docs/joins.md").read_text(), re.DOTALL)
 
 
-def test_the_program_of_two_streams_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_stream_join_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "documented_checkout.py").write_text(PROGRAM)
     monkeypatch.syspath_prepend(tmp_path)
     module = importlib.import_module("documented_checkout")
@@ -28,9 +28,7 @@ def test_the_program_of_two_streams_runs(tmp_path: Path, monkeypatch: pytest.Mon
         assert t.output(module.valued).values == [20.0, 20.0, 30.0]
 
 
-def test_the_program_of_a_global_table_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_global_table_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "documented_named.py").write_text(NAMED)
     monkeypatch.syspath_prepend(tmp_path)
     module = importlib.import_module("documented_named")

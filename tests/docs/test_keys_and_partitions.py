@@ -1,4 +1,4 @@
-"""What docs/keys-and-partitions.md shows is a program, and finds its rows."""
+"""The program of docs/keys-and-partitions.md runs and finds its rows."""
 
 from __future__ import annotations
 

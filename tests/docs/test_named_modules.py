@@ -1,4 +1,4 @@
-"""Documents name only modules that exist: a move that leaves a name behind fails here."""
+"""Documents name only modules that exist: a move that leaves an old name behind fails here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODULES = {
     for top in TOPS
     for path in (ROOT / top).rglob("*.py")
 }
-PLACES = (
+PATHS = (
     MODULES
     | {path.rpartition("/")[0] for path in MODULES}
     | {"simulation/results", "chaos/results"}
@@ -33,16 +33,16 @@ PAGES = [
     *(path for path in ROOT.glob("docs/**/*.md") if path.name != "cookbook.md"),
 ]
 OF_READERS = {"hello"}
-"""Modules that a page tells its readers to write."""
+"""Modules that a page asks its readers to write."""
 OTHERS = {"silence/last_seen"}
-"""Names of another kind: a store."""
+"""A store, not a module."""
 
 
 def exists(named: str) -> bool:
-    return any(place == named or place.endswith(f"/{named}") for place in PLACES)
+    return any(known_path == named or known_path.endswith(f"/{named}") for known_path in PATHS)
 
 
-def test_modules_that_documents_name_are_there() -> None:
+def test_modules_named_in_documents_exist() -> None:
     wrong = []
     for page in PAGES:
         text = page.read_text()

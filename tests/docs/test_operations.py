@@ -1,4 +1,4 @@
-"""Every `streamlog` command in docs/operations.md is one that there is, with options it takes."""
+"""Every `streamlog` command in docs/operations.md exists, with its options."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def test_the_document_has_commands() -> None:
 
 
 @pytest.mark.parametrize("line", COMMANDS)
-def test_there_is_such_a_command_with_such_options(line: str) -> None:
+def test_a_command_exists_with_its_options(line: str) -> None:
     check(line)

@@ -1,4 +1,4 @@
-"""What docs/processors.md shows type-checks, and does what it says."""
+"""The program of docs/processors.md type-checks and behaves as described."""
 
 from __future__ import annotations
 

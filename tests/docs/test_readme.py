@@ -1,4 +1,4 @@
-"""What the README shows is true: its programs type-check, and hello says hello."""
+"""The README is true: its programs type-check, and hello says hello."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FLIGHTS = (ROOT / "examples/flights/app.py").read_text()
 
 
 def block(words: str) -> str:
-    """The one block with these words in it."""
+    """Return the only block that contains these words."""
     (found,) = [text for text in BLOCKS if words in text]
     return found
 
@@ -50,7 +50,7 @@ def test_hello_says_hello(hello: Path) -> None:
     ) as worker:
         lines = iter(worker.stdout or ())
         try:
-            said = [next(line for line in lines if "tasks" in line)]
+            output = [next(line for line in lines if "tasks" in line)]
             subprocess.run(
                 [*streamlog, "send", "greetings", "world"],
                 check=True,
@@ -58,15 +58,15 @@ def test_hello_says_hello(hello: Path) -> None:
                 cwd=hello.parent,
                 env=environment,
             )
-            said.append(next(line for line in lines if "hello," in line))
+            output.append(next(line for line in lines if "hello," in line))
         finally:
             worker.terminate()
-            said += lines
-    assert "hello, world\n" in said
-    assert worker.returncode == 0, "".join(said)
+            output += lines
+    assert "hello, world\n" in output
+    assert worker.returncode == 0, "".join(output)
 
 
-def test_the_topology_shown_is_the_examples_own() -> None:
+def test_the_topology_shown_is_the_examples_topology() -> None:
     def bare(text: str) -> str:
         return re.sub(r"\s+|#.*", "", text)
 
@@ -74,14 +74,14 @@ def test_the_topology_shown_is_the_examples_own() -> None:
 
 
 @pytest.mark.parametrize("line", SHELL_LINES)
-def test_a_line_for_the_shell_can_be_pasted_into_zsh(line: str) -> None:
-    """An interactive zsh knows no comments, and takes `?`, `*` and `[` for patterns."""
+def test_a_shell_line_can_be_pasted_into_zsh(line: str) -> None:
+    """An interactive zsh has no comments, and expands `?`, `*` and `[`."""
     bare = re.sub(r"'[^']*'", "", line)
     assert bare.count("'") == 0
     assert not set(bare) & set("#?*[")
 
 
-def test_every_make_target_named_exists() -> None:
+def test_every_named_make_target_exists() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = set(re.findall(r"make ([a-z]+)", (ROOT / "README.md").read_text()))
     assert named <= targets

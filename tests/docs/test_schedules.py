@@ -1,4 +1,4 @@
-"""What docs/schedules.md shows does what it says."""
+"""The program of docs/schedules.md behaves as described."""
 
 from __future__ import annotations
 

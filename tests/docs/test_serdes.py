@@ -1,4 +1,4 @@
-"""What docs/serdes.md shows type-checks (with those of `tests/typed`), and reads what was there."""
+"""The programs of docs/serdes.md type-check (in `tests/typed`) and read older data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert t.table(module.totals) == {"a": module.Total(2.5, 1)}
 
 
-def test_keys_with_windows_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windowed_keys_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "documented_report.py").write_text(WINDOWED)
     monkeypatch.syspath_prepend(tmp_path)
     module = importlib.import_module("documented_report")

@@ -1,4 +1,4 @@
-"""What docs/streams.md shows type-checks (with those of `tests/typed`), and does what it says."""
+"""The program of docs/streams.md type-checks (in `tests/typed`) and behaves as described."""
 
 from __future__ import annotations
 
@@ -40,6 +40,6 @@ def test_the_program_type_checks() -> None:
     assert PROGRAM in (ROOT / "tests/typed/accepted/calls.py").read_text()
 
 
-def test_every_column_is_told_of() -> None:
-    told = {name for row in TEXT.splitlines() for name in re.findall(r"`(\w+)\(", row)}
-    assert {name for name in vars(agg) if not name.startswith("_")} <= told
+def test_every_column_is_documented() -> None:
+    documented = {name for row in TEXT.splitlines() for name in re.findall(r"`(\w+)\(", row)}
+    assert {name for name in vars(agg) if not name.startswith("_")} <= documented

@@ -1,4 +1,4 @@
-"""What docs/tables.md shows type-checks, and does what it says."""
+"""The programs of docs/tables.md type-check and behave as described."""
 
 from __future__ import annotations
 

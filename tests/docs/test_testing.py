@@ -1,4 +1,4 @@
-"""The tests that docs/testing.md shows pass."""
+"""The tests in docs/testing.md pass."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent.parent
 (PROGRAM,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/testing.md").read_text(), re.DOTALL)
 
 
-def test_the_tests_that_are_shown_pass() -> None:
+def test_the_documented_tests_pass() -> None:
     names: dict[str, Any] = {}
     exec(compile(PROGRAM, "docs/testing.md", "exec"), names)  # noqa: S102 - our own document
     shown = [test for name, test in names.items() if name.startswith("test_")]

@@ -1,4 +1,4 @@
-"""The programs of the README and of docs/ type-check: one run of mypy, as strict as our own."""
+"""The programs of the README and of docs/ type-check in one run of mypy, as strict as our own."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.docs.test_cookbook import RECIPES
 
 ROOT = Path(__file__).parent.parent.parent
 WHOLE = ("joins", "processors", "tables", "windows")
-"""Documents of which each block that declares an app is a program."""
+"""Documents in which each block that declares an app is a program."""
 
 
 def programs() -> dict[str, str]:
-    """By file name."""
+    """Return the programs by file name."""
     found = {name: text for files in RECIPES.values() for name, text in files}
     texts = {name: (ROOT / f"docs/{name}.md").read_text() for name in WHOLE}
     texts["readme"] = (ROOT / "README.md").read_text()
@@ -27,7 +27,7 @@ def programs() -> dict[str, str]:
     return found
 
 
-def test_programs_type_check(tmp_path: Path) -> None:
+def test_documented_programs_type_check(tmp_path: Path) -> None:
     paths = []
     for name, text in programs().items():
         paths.append(tmp_path / name)

@@ -1,4 +1,4 @@
-"""What docs/windows.md shows type-checks, and does what it says."""
+"""The program of docs/windows.md type-checks and behaves as described."""
 
 from __future__ import annotations
 

@@ -34,27 +34,27 @@ def rows() -> list[check.Row]:
 
 
 def test_rows_equal_the_data_frames(tmp_path: Path, rows: list[check.Row]) -> None:
-    said = run(tmp_path)
-    assert f"all {len(rows):,} rows equal the data frame's" in said
+    output = run(tmp_path)
+    assert f"all {len(rows):,} rows equal the data frame's" in output
     assert (tmp_path / ".streamlog/flights/delays-by-hour.png").stat().st_size > 10_000
 
 
-def test_rows_equal_the_data_frames_through_three_kills(
+def test_rows_equal_the_data_frames_despite_three_kills(
     tmp_path: Path, rows: list[check.Row]
 ) -> None:
-    said = run(tmp_path, "--chaos")
-    assert "the worker was killed 3 times" in said
-    assert f"all {len(rows):,} rows equal the data frame's" in said
+    output = run(tmp_path, "--chaos")
+    assert "the worker was killed 3 times" in output
+    assert f"all {len(rows):,} rows equal the data frame's" in output
 
 
-def test_rows_equal_the_data_frames_with_three_workers_that_are_killed(tmp_path: Path) -> None:
+def test_rows_equal_the_data_frames_with_three_killed_workers(tmp_path: Path) -> None:
     rows = check.expected_rows(FLIGHTS // 3)
-    said = run(tmp_path, "--workers", "3", "--chaos", flights=FLIGHTS // 3)
-    assert "workers were killed 3 times" in said
-    assert f"all {len(rows):,} rows equal the data frame's" in said
+    output = run(tmp_path, "--workers", "3", "--chaos", flights=FLIGHTS // 3)
+    assert "workers were killed 3 times" in output
+    assert f"all {len(rows):,} rows equal the data frame's" in output
 
 
-def test_events_come_in_the_order_in_which_flights_left() -> None:
+def test_events_come_in_order_of_departure() -> None:
     events = list(data.events(2_000))
     scheduled = [event.scheduled_at for event in events]
     assert scheduled != sorted(scheduled)

@@ -1,4 +1,4 @@
-"""The first flights of the year as a history: the rows of the data frame, without a worker."""
+"""A history of the first flights of the year: the rows of the data frame, without a worker."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ def run(directory: Path, *arguments: str) -> str:
     return result.stdout
 
 
-def test_a_history_of_the_flights_gives_the_rows_of_the_data_frame(tmp_path: Path) -> None:
-    said = run(tmp_path, "--limit", "5000")
-    assert "rows equal the data frame's" in said
-    assert "equality S" in said
+def test_a_history_of_the_flights_equals_the_data_frame(tmp_path: Path) -> None:
+    output = run(tmp_path, "--limit", "5000")
+    assert "rows equal the data frame's" in output
+    assert "equality S" in output
 
 
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(
-    os.environ.get("STREAMLOG_PROFILE") != "thorough", reason="another JVM: STREAMLOG_PROFILE"
+    os.environ.get("STREAMLOG_PROFILE") != "thorough",
+    reason="starts a JVM: needs STREAMLOG_PROFILE=thorough",
 )
-def test_and_so_does_one_in_spark(tmp_path: Path) -> None:
+def test_a_history_in_spark_equals_the_data_frame(tmp_path: Path) -> None:
     assert "rows equal the data frame's" in run(tmp_path, "--engine", "spark", "--limit", "5000")

@@ -1,4 +1,4 @@
-"""Nexmark's queries on the test driver, against loops over all events."""
+"""Nexmark's queries on the test driver, compared with loops over all events."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from streamlog.durations import when_ms
 COUNT = 3_000
 """Half a minute of events."""
 SLOWLY_MS = {"q11": 100}
-"""Sessions end if bidders rest."""
+"""Slower events, so that sessions end."""
 CHANGING = {"q4", "q5", "q6"}
-"""Their rows change: the last one of a key counts."""
+"""Queries with changing rows: the last row of a key counts."""
 
 
 def plain(key: Any) -> Any:
@@ -31,7 +31,7 @@ def in_order(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", QUERIES)
-def test_a_query_answers_as_a_loop_over_all_events(name: str) -> None:
+def test_a_query_equals_a_loop_over_all_events(name: str) -> None:
     happened = list(events(COUNT, step_ms=SLOWLY_MS.get(name, STEP_MS)))
     query = Query.of(name)
     with query.app.test() as t:
@@ -47,7 +47,7 @@ def test_a_query_answers_as_a_loop_over_all_events(name: str) -> None:
     assert sorted(found, key=repr) == sorted(expected, key=repr)
 
 
-def test_events_are_the_same_for_everybody() -> None:
+def test_generated_events_depend_only_on_the_seed() -> None:
     first, again = list(events(500)), list(events(500))
     assert first == again != list(events(500, seed=2))
     kinds = [sum(isinstance(each, kind) for each in first) for kind in (Person, Auction, Bid)]

@@ -1,4 +1,4 @@
-"""All questions about the flights, answered by streams as by data frames."""
+"""All questions about the flights, answered by streams and compared with data frames."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FLIGHTS = 1_000
 PARTITIONS = 2
 
 
-def test_the_answers_are_those_of_the_data_frames() -> None:
+def test_streams_give_the_answers_of_the_data_frames() -> None:
     answers = Answers()
     with questions.app.test(partitions=PARTITIONS) as t:
         for number, event in enumerate(events(FLIGHTS)):
@@ -33,7 +33,7 @@ def test_the_answers_are_those_of_the_data_frames() -> None:
     assert all(vars(answers).values())
 
 
-def test_they_are_on_a_worker_too(tmp_path: Path) -> None:
+def test_a_worker_gives_the_answers_of_the_data_frames(tmp_path: Path) -> None:
     result = subprocess.run(
         [sys.executable, "-m", "examples.flights.questions", "--limit", str(FLIGHTS)],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz --inputs 10000000`: decodes what was spoilt, and prints findings as hex."""
+"""`python -m tests.fuzz --inputs 10000000`: decode damaged inputs, and print findings as hex."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.fuzz.decoding import Outcome, fuzz
 
 SHOWN_CHARACTERS = 2_000
 WORST_MS_MAX = 100
-"""Of CPU time, for one input; judged here alone: in a test's process it may be the collector's."""
+"""CPU time per input; judged only here, since in a test's process the collector may take it."""
 
 
 def main() -> int:
@@ -30,17 +30,17 @@ def main() -> int:
     with ProcessPoolExecutor(given.jobs) as processes:
         each = -(-given.inputs // given.jobs)
         outcomes = [*processes.map(fuzz, seeds, [each] * given.jobs)]
-    told = summed(outcomes)
-    print(json.dumps(told, indent=2)[:SHOWN_CHARACTERS])
+    summary = summed(outcomes)
+    print(json.dumps(summary, indent=2)[:SHOWN_CHARACTERS])
     if given.report is not None:
         facts = conditions({"first": given.seed, "processes": given.jobs})
-        given.report.write_text(json.dumps({**facts, **told}, indent=2) + "\n")
+        given.report.write_text(json.dumps({**facts, **summary}, indent=2) + "\n")
     is_slow = any(outcome.worst_ms > WORST_MS_MAX for outcome in outcomes)
     return int(is_slow or any(outcome.findings for outcome in outcomes))
 
 
 def summed(outcomes: list[Outcome]) -> dict[str, object]:
-    """For a file."""
+    """Return the outcomes as the content of a report."""
     counts: Counter[str] = Counter()
     for outcome in outcomes:
         counts += outcome.counts

@@ -1,8 +1,8 @@
-"""Decoding what nobody would send: requests as a broker reads them, responses, and record batches.
+"""Decoding of damaged inputs: requests as a broker reads them, responses, and record batches.
 
-Each input is a sound one that was spoilt. It may be read, or refused with an error of ours: what
-else comes of it, and what has no end or keeps memory, is a finding. A batch is refused by its
-checksum first; whoever means harm computes that, so it is read without.
+Each input is a valid one that was damaged. It may be decoded, or refused with one of our errors:
+any other outcome, an endless loop or leaked memory is a finding. A batch is normally refused by its
+checksum; an attacker would compute a valid one, so batches are read without the check.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from tests.broker.garbage import Garbage
 from tests.broker.memory import resident_bytes
 
 SPOILT_EACH: Final = 25
-"""Inputs that are made of one sound one: to make that takes longer than to read it."""
+"""Inputs made from one valid input, which takes longer to generate than to read."""
 HANGS_S: Final = 10.0
-"""Of CPU time, for all that are made of one."""
+"""CPU time for all inputs made from one."""
 GROWTH_BYTES_MAX: Final = 64 * 1024 * 1024
 WARM_SHARE: Final = 0.2
-TOLD_MAX: Final = 5
+FINDINGS_MAX: Final = 5
 Door: TypeAlias = Callable[[bytes], object]
 
 
 class Hangs(BaseException):
-    """One of the inputs is not read to its end."""
+    """Raised when an input is not decoded in time."""
 
 
 @dataclass
 class Outcome:
-    """What many inputs have come to."""
+    """The outcomes of many inputs."""
 
     counts: Counter[str] = field(default_factory=Counter)
-    """By door, and whether it was read or how it was refused."""
+    """By decoder, and whether the input was read or how it was refused."""
     findings: list[str] = field(default_factory=list)
     worst_ms: float = 0.0
     worst_input: str = ""
@@ -49,20 +49,20 @@ class Outcome:
 
     @property
     def inputs(self) -> int:
-        """How many there were."""
+        """The number of inputs."""
         return self.counts.total()
 
 
 def fuzz(seed: int, inputs: int) -> Outcome:
-    """Try so many inputs at least, the same ones for the same seed."""
+    """Try at least this many inputs; a seed determines them."""
     garbage, outcome, warm_bytes = Garbage(seed), Outcome(), 0
     for name, sound, door in _sound(garbage):
-        with _not_for_ever():
+        with _time_limit():
             for _ in range(SPOILT_EACH):
                 _try(name, door, garbage.spoilt(sound), outcome)
         if not warm_bytes and outcome.inputs >= WARM_SHARE * inputs:
             warm_bytes = resident_bytes()
-        if outcome.inputs >= inputs or len(outcome.findings) >= TOLD_MAX:
+        if outcome.inputs >= inputs or len(outcome.findings) >= FINDINGS_MAX:
             break
     outcome.grown_bytes = resident_bytes() - warm_bytes if warm_bytes else 0
     if outcome.grown_bytes > GROWTH_BYTES_MAX:
@@ -104,7 +104,7 @@ def _try(name: str, door: Door, given: bytes, outcome: Outcome) -> None:
 
 
 @contextmanager
-def _not_for_ever() -> Iterator[None]:
+def _time_limit() -> Iterator[None]:
     def end(*_: Any) -> None:
         raise Hangs
 

@@ -1,4 +1,4 @@
-"""Some thousand spoilt inputs; `make fuzz` has ten million."""
+"""Some thousands of damaged inputs; `make fuzz` tries ten million."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.fuzz.decoding import fuzz
 INPUTS = 30_000
 
 
-def test_what_was_spoilt_is_read_or_refused() -> None:
+def test_damaged_inputs_are_read_or_refused() -> None:
     outcome = fuzz(1, INPUTS)
     assert outcome.findings == []
     for door in ("request", "response", "batch"):
@@ -27,7 +27,7 @@ def test_a_crash_is_found() -> None:
 
     with patch.object(decoding, "_read_batches", crashes):
         outcome = fuzz(1, INPUTS)
-    assert len(outcome.findings) >= decoding.TOLD_MAX
+    assert len(outcome.findings) >= decoding.FINDINGS_MAX
     assert all("IndexError" in finding for finding in outcome.findings)
 
 

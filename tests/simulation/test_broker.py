@@ -1,4 +1,4 @@
-"""Whole lives of the shipped broker and client; and that what is wrong with a broker is found."""
+"""Whole lives of the shipped broker and client; planted faults are found."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RESETS: Plan = tuple(Fault(at_s / 2, "reset", 0.1, 0.99) for at_s in range(4, 22
 
 
 @pytest.mark.parametrize("seed", range(LIVES))
-def test_nothing_is_lost_doubled_torn_or_out_of_order(seed: int) -> None:
+def test_nothing_is_lost_doubled_torn_or_reordered(seed: int) -> None:
     life = simulate(seed)
     assert life.violations == ()
     assert life.counts["acknowledged"] > 500
@@ -55,14 +55,14 @@ def test_an_acknowledgement_before_the_sync_is_found() -> None:
         assert kinds(CUTS, 4) & LOSSES
 
 
-@pytest.mark.skipif(not THOROUGH, reason="two lives more; make properties has them")
-def test_a_sync_that_does_nothing_is_found() -> None:
+@pytest.mark.skipif(not THOROUGH, reason="two more lives: `make properties` runs them")
+def test_a_sync_without_effect_is_found() -> None:
     with patch.object(SimulatedFile, "sync", lambda _: None):
         assert kinds(CUTS) & {*LOSSES, "damage"}
 
 
-@pytest.mark.skipif(not THOROUGH, reason="two lives more; make properties has them")
-def test_a_broker_that_does_not_know_duplicates_is_found() -> None:
+@pytest.mark.skipif(not THOROUGH, reason="two more lives: `make properties` runs them")
+def test_a_broker_that_accepts_duplicates_is_found() -> None:
     def check(self: ProducerStates, batch: RecordBatch, **given: bool) -> None:
         with suppress(LogError):
             real(self, batch, **given)
@@ -72,7 +72,7 @@ def test_a_broker_that_does_not_know_duplicates_is_found() -> None:
         assert "duplicate" in kinds(RESETS) | kinds(RESETS, 2)
 
 
-def test_a_plan_is_made_less_of() -> None:
+def test_a_failing_plan_is_shrunk() -> None:
     plan = drawn(3, OF_ONE, until_s=10)
     assert plan == drawn(3, OF_ONE, until_s=10)
     needed = {plan[1], plan[-1]}

@@ -1,4 +1,4 @@
-"""Each checker bites: histories with one fault in them, and the kind that each is told as."""
+"""Each checker finds its fault: histories with one fault each, and the violation reported."""
 
 from __future__ import annotations
 
@@ -67,9 +67,11 @@ def position(offset: int | None, at_ms: int, *, commit: bool, outcome: Outcome =
 
 
 def good() -> History:
-    """v0 to v3, v4 and v5 committed together, v6 and v7 aborted, v8 unknown and not there.
+    """Return a history without faults.
 
-    6 to 9 of the log are a marker, the aborted ones and their marker."""
+    v0 to v3; v4 and v5 are committed together; v6 and v7 are aborted; v8 has an unknown outcome and
+    is absent. Offsets 6 to 9 hold a marker, the aborted records and their marker.
+    """
     history = History()
     history.sends = [
         *(send(n, n) for n in range(4)),
@@ -109,7 +111,7 @@ def lose_an_acknowledged_record(h: History) -> None:
     h.polls.pop(1)
 
 
-def cut_the_end_off(h: History) -> None:
+def truncate_the_log(h: History) -> None:
     h.sends.append(send(9, 20))
 
 
@@ -121,11 +123,11 @@ def give_an_offset_to_two_records(h: History) -> None:
     h.polls[1] = poll(seen(2, "v8"), at_ms=35)
 
 
-def acknowledge_another_place(h: History) -> None:
+def acknowledge_another_offset(h: History) -> None:
     h.sends[2] = send(2, 3)
 
 
-def make_a_record_up(h: History) -> None:
+def invent_a_record(h: History) -> None:
     h.final[P].append(seen(13, "v\ufffd"))
 
 
@@ -134,7 +136,7 @@ def show_a_refused_record(h: History) -> None:
     h.final[P].append(seen(14, "v8"))
 
 
-def turn_the_order_of_a_producer_round(h: History) -> None:
+def reverse_the_order_of_a_producer(h: History) -> None:
     h.sends[:2] = [send(0, 1), send(1, 0)]
     h.final[P][:2] = h.final_committed[P][:2] = [seen(0, "v1"), seen(1, "v0")]
     h.polls[0] = poll(seen(0, "v1"), seen(1, "v0"), at_ms=30)
@@ -156,7 +158,7 @@ def go_back_between_polls(h: History) -> None:
     h.polls.append(poll(seen(4, "v4"), at_ms=90))
 
 
-def read_what_was_aborted(h: History) -> None:
+def read_an_aborted_record(h: History) -> None:
     h.polls.append(poll(seen(7, "v6"), at_ms=90))
 
 
@@ -168,7 +170,7 @@ def tear_a_transaction(h: History) -> None:
     h.sends.append(send(9, 6, transaction="x", value="v9"))
 
 
-def tear_one_of_unknown_end(h: History) -> None:
+def tear_a_transaction_of_unknown_outcome(h: History) -> None:
     h.transactions[0] = replace(h.transactions[0], outcome=UNKNOWN)
     h.final_committed[P].pop()
     h.polls[2] = poll(seen(3, "v3"), seen(4, "v4"), at_ms=70)
@@ -188,7 +190,7 @@ def transform_twice(h: History) -> None:
     h.transformed["v0''"] = "v0"
 
 
-def leave_one_out(h: History) -> None:
+def skip_an_output(h: History) -> None:
     h.final_committed[OUT].pop()
     h.sends.pop()
 
@@ -197,25 +199,25 @@ CORRUPTED: dict[str, tuple[str, Callable[[History], None]]] = {
     corrupt.__name__: (kind, corrupt)
     for kind, corrupt in [
         ("lost-write", lose_an_acknowledged_record),
-        ("unseen", cut_the_end_off),
+        ("unseen", truncate_the_log),
         ("duplicate", write_a_record_twice),
         ("inconsistent-offsets", give_an_offset_to_two_records),
-        ("inconsistent-offsets", acknowledge_another_place),
-        ("phantom", make_a_record_up),
+        ("inconsistent-offsets", acknowledge_another_offset),
+        ("phantom", invent_a_record),
         ("phantom", show_a_refused_record),
-        ("nonmonotonic-send", turn_the_order_of_a_producer_round),
+        ("nonmonotonic-send", reverse_the_order_of_a_producer),
         ("int-poll-skip", skip_in_a_poll),
         ("int-nonmonotonic-poll", go_back_in_a_poll),
         ("poll-skip", skip_between_polls),
         ("nonmonotonic-poll", go_back_between_polls),
-        ("aborted-read", read_what_was_aborted),
+        ("aborted-read", read_an_aborted_record),
         ("precommitted-read", read_before_the_commit),
         ("torn-transaction", tear_a_transaction),
-        ("torn-transaction", tear_one_of_unknown_end),
+        ("torn-transaction", tear_a_transaction_of_unknown_outcome),
         ("lost-position", lose_a_position),
         ("lost-position", forget_a_position),
         ("transformed-twice", transform_twice),
-        ("not-transformed", leave_one_out),
+        ("not-transformed", skip_an_output),
     ]
 }
 
@@ -224,37 +226,37 @@ def kinds(history: History) -> set[str]:
     return {violation.kind for violation in check(history)}
 
 
-def test_a_good_history_is_good() -> None:
+def test_a_faultless_history_has_no_violations() -> None:
     assert check(good()) == []
 
 
 @pytest.mark.parametrize("name", CORRUPTED)
-def test_a_corrupted_history_is_told(name: str) -> None:
+def test_a_corrupted_history_is_reported(name: str) -> None:
     kind, corrupt = CORRUPTED[name]
     history = deepcopy(good())
     corrupt(history)
     assert kind in kinds(history)
 
 
-def test_what_may_or_may_not_have_happened_is_nobodys_fault() -> None:
-    there, gone = good(), good()
+def test_unknown_outcomes_are_no_violations() -> None:
+    there, absent = good(), good()
     there.final[P].append(seen(10, "v8"))
     there.final_committed[P].append(seen(10, "v8"))
-    there.transforms = gone.transforms = {}
+    there.transforms = absent.transforms = {}
     assert check(there) == []
-    gone.transactions[0] = replace(gone.transactions[0], outcome=UNKNOWN)
-    gone.final_committed[P] = gone.final_committed[P][:4]
-    gone.polls.pop()
-    assert check(gone) == []
+    absent.transactions[0] = replace(absent.transactions[0], outcome=UNKNOWN)
+    absent.final_committed[P] = absent.final_committed[P][:4]
+    absent.polls.pop()
+    assert check(absent) == []
 
 
-def test_from_one_session_to_the_next_a_consumer_may_go_back() -> None:
+def test_a_consumer_may_go_back_in_a_new_session() -> None:
     history = good()
     history.polls.append(poll(seen(0, "v0"), seen(1, "v1"), at_ms=95, session=1))
     assert check(history) == []
 
 
-def test_a_commit_without_an_answer_may_count() -> None:
+def test_an_unanswered_commit_may_count() -> None:
     history = good()
     history.positions += [
         position(9, 110, commit=True, outcome=UNKNOWN),

@@ -1,4 +1,4 @@
-"""Whole lives of three brokers; and that what is wrong with their replication is found."""
+"""Whole lives of three brokers; faults planted in their replication are found."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ print(life.trace, violations)
 
 
 @pytest.mark.parametrize("seed", range(LIVES))
-def test_three_brokers_lose_nothing_and_are_equal_in_the_end(seed: int) -> None:
+def test_three_brokers_lose_nothing_and_end_with_equal_logs(seed: int) -> None:
     life, violations = lived(seed, ROLLING, SHORT)
     assert violations == []
     assert life is not None
@@ -44,8 +44,8 @@ def test_three_brokers_lose_nothing_and_are_equal_in_the_end(seed: int) -> None:
     assert counts["bytes read of followers"] > 0
 
 
-def test_a_broker_that_is_down_before_there_are_topics_is_looked_after() -> None:
-    """They have three replicas, and it has never been there: they wait for its operator."""
+def test_a_broker_that_is_down_before_the_first_topic_is_tolerated() -> None:
+    """The topics have three replicas, and the broker has never registered: they wait for it."""
     early: Plan = (Fault(0.7666, "refused sync", 0.19, 0.9007),)
     life, violations = lived(91, early, replace(SHORT, trouble_s=4.0, calm_s=2.0, life_s=100.0))
     assert violations == []
@@ -53,7 +53,7 @@ def test_a_broker_that_is_down_before_there_are_topics_is_looked_after() -> None
     assert life.result.counted()["start"] > 3
 
 
-def test_commits_that_wait_for_nobody_are_found() -> None:
+def test_an_acknowledgement_before_replication_is_found() -> None:
     def planted(self: Replicas, *given: Any, **more: Any) -> None:
         real(self, *given, **more)
         self.node.rules = ReplicaRules(commits_on_append=True)
@@ -63,9 +63,9 @@ def test_commits_that_wait_for_nobody_are_found() -> None:
         assert {each.partition(":")[0] for each in lived(1, ROLLING, SHORT)[1]} & LOSSES
 
 
-@pytest.mark.skipif(not THOROUGH, reason="two lives more; make properties has them")
-def test_a_seed_is_one_life_in_every_process() -> None:
-    told = {
+@pytest.mark.skipif(not THOROUGH, reason="two more lives: `make properties` runs them")
+def test_a_seed_gives_one_life_in_every_process() -> None:
+    traces = {
         subprocess.run(
             [sys.executable, "-c", TRACE],
             env=os.environ | {"PYTHONHASHSEED": hash_seed},
@@ -75,4 +75,4 @@ def test_a_seed_is_one_life_in_every_process() -> None:
         ).stdout
         for hash_seed in ("1", "2")
     }
-    assert len(told) == 1
+    assert len(traces) == 1

@@ -1,4 +1,4 @@
-"""What simulated lives run: the shipped machines, and nearly all of their lines."""
+"""Simulated lives run the shipped state machines, and nearly all of their lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def classes(path: Path) -> set[str]:
 
 
 def test_lives_run_the_shipped_machines() -> None:
-    """By the import graph: all of them are there, and nothing of the simulation's replaces one."""
+    """By the import graph: all machines are imported, and no simulated class replaces one."""
     run = subprocess.run([sys.executable, "-c", LEVELS], capture_output=True, check=True, text=True)
     assert set(names()) <= set(run.stdout.split())
     shipped = {
@@ -28,21 +28,21 @@ def test_lives_run_the_shipped_machines() -> None:
         for name in classes(SIMULATION.parent / f"{module.replace('.', '/')}.py")
         if not name.startswith("_")
     }
-    # What clients were told is called by the same names as what brokers do, and is in one module.
-    places = [path for path in SIMULATION.rglob("*.py") if path.name != "history.py"]
-    own = {name for path in places for name in classes(path)}
+    # The outcomes of clients and the actions of brokers have equal names, and lie in one module.
+    paths = [path for path in SIMULATION.rglob("*.py") if path.name != "history.py"]
+    own = {name for path in paths for name in classes(path)}
     assert own & shipped == set()
 
 
-def test_every_room_with_machines_is_measured() -> None:
-    assert {room.split(".")[2] for room in MACHINES} == {
+def test_every_package_with_machines_is_measured() -> None:
+    assert {package.split(".")[2] for package in MACHINES} == {
         "quorum",
         "replication",
         "coordinator",
     }
 
 
-def test_too_little_is_told() -> None:
+def test_too_little_coverage_is_reported() -> None:
     command = [sys.executable, "-m", "simulation.coverage", "--seeds", "0"]
     run = subprocess.run(command, capture_output=True, check=False, text=True)
     assert run.returncode == 1

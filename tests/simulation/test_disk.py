@@ -1,4 +1,4 @@
-"""What the simulated disk may leave after a power cut, a kill and a refused sync, and what not."""
+"""What the simulated disk may leave after a power cut, a kill and a refused sync."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ LIVES = 200
 
 
 def disk(seed: int = 0) -> SimulatedDisk:
-    made = SimulatedDisk(Random(seed))
-    make_durable_directory(made, "d")
-    return made
+    created = SimulatedDisk(Random(seed))
+    make_durable_directory(created, "d")
+    return created
 
 
 def write(files: SimulatedDisk, path: str, data: bytes, *, at: int = 0, sync: bool = False) -> None:
@@ -30,8 +30,10 @@ def write(files: SimulatedDisk, path: str, data: bytes, *, at: int = 0, sync: bo
     file.close()
 
 
-def left(prepare: Callable[[SimulatedDisk], None], path: str = "d/a") -> set[bytes | None]:
-    """What many power cuts have left of a file; None: it is not there."""
+def contents_after_cuts(
+    prepare: Callable[[SimulatedDisk], None], path: str = "d/a"
+) -> set[bytes | None]:
+    """Return the contents of a file after many power cuts; None: the file is missing."""
     found: set[bytes | None] = set()
     for seed in range(LIVES):
         files = disk(seed)
@@ -42,56 +44,59 @@ def left(prepare: Callable[[SimulatedDisk], None], path: str = "d/a") -> set[byt
     return found
 
 
-def test_what_was_synced_with_its_name_is_there() -> None:
+def test_a_synced_file_with_a_synced_name_survives() -> None:
     def prepare(files: SimulatedDisk) -> None:
         write(files, "d/a", b"kept", sync=True)
         files.sync_directory("d")
 
-    assert left(prepare) == {b"kept"}
+    assert contents_after_cuts(prepare) == {b"kept"}
 
 
-def test_a_name_that_was_not_synced_may_be_gone_and_a_file_be_empty() -> None:
+def test_an_unsynced_name_may_be_lost_and_its_file_be_empty() -> None:
     def prepare(files: SimulatedDisk) -> None:
         write(files, "d/a", b"new")
 
-    found = left(prepare)
+    found = contents_after_cuts(prepare)
     assert {None, b"", b"new"} <= found
     assert found <= {None, b"", b"n", b"ne", b"new", bytes(3)}
 
 
-def test_a_synced_file_without_its_name_may_be_gone() -> None:
-    assert left(lambda files: write(files, "d/a", b"kept", sync=True)) == {None, b"kept"}
+def test_a_synced_file_without_a_synced_name_may_be_lost() -> None:
+    assert contents_after_cuts(lambda files: write(files, "d/a", b"kept", sync=True)) == {
+        None,
+        b"kept",
+    }
 
 
-def test_pages_behind_what_was_synced_get_there_in_any_order() -> None:
+def test_unsynced_pages_reach_the_disk_in_any_order() -> None:
     def prepare(files: SimulatedDisk) -> None:
         write(files, "d/a", b"s" * 512, sync=True)
         files.sync_directory("d")
         write(files, "d/a", b"1" * 512 + b"2" * 512, at=512)
 
-    found = left(prepare)
+    found = contents_after_cuts(prepare)
     assert all(each is not None and each.startswith(b"s" * 512) for each in found)
     assert b"s" * 512 + bytes(512) + b"2" * 512 in found
     assert len(found) > 10
 
 
-def test_a_rename_is_whole_or_has_not_been() -> None:
+def test_a_rename_happens_completely_or_not_at_all() -> None:
     def prepare(files: SimulatedDisk) -> None:
         write(files, "d/a", b"old", sync=True)
         write(files, "d/b", b"new", sync=True)
         files.sync_directory("d")
         files.rename("d/b", "d/a")
 
-    assert left(prepare) == {b"old", b"new"}
+    assert contents_after_cuts(prepare) == {b"old", b"new"}
 
 
-def test_a_rename_without_a_sync_of_the_file_leaves_it_empty() -> None:
+def test_a_rename_without_a_sync_of_the_file_may_leave_it_empty() -> None:
     def prepare(files: SimulatedDisk) -> None:
         write(files, "d/b", b"new")
         files.rename("d/b", "d/a")
         files.sync_directory("d")
 
-    assert b"" in left(prepare)
+    assert b"" in contents_after_cuts(prepare)
 
 
 def test_a_rename_to_another_directory_loses_nothing() -> None:
@@ -109,7 +114,7 @@ def test_a_rename_to_another_directory_loses_nothing() -> None:
         assert files.list("d") + files.list("e") == ["a"]
 
 
-def test_a_file_is_replaced_all_or_nothing() -> None:
+def test_a_file_is_replaced_completely_or_not_at_all() -> None:
     def prepare(files: SimulatedDisk) -> None:
         replace_file(files, "d/a", b"old")
         files.trap(files.steps % 7 + 1, lambda: None)
@@ -117,10 +122,10 @@ def test_a_file_is_replaced_all_or_nothing() -> None:
             for _ in range(9):
                 replace_file(files, "d/a", b"new")
 
-    assert left(prepare) <= {b"old", b"new"}
+    assert contents_after_cuts(prepare) <= {b"old", b"new"}
 
 
-def test_a_kill_takes_nothing_that_was_written_and_files_of_before_are_closed() -> None:
+def test_a_kill_loses_no_write_and_closes_open_files() -> None:
     files = disk()
     file = files.open("d/a", writable=True)
     held = files.lock("d/lock")
@@ -134,7 +139,7 @@ def test_a_kill_takes_nothing_that_was_written_and_files_of_before_are_closed() 
     assert files.lock("d/lock") is not None
 
 
-def test_after_a_refused_sync_no_other_one_brings_these_pages_to_disk() -> None:
+def test_a_sync_after_a_refused_one_does_not_write_the_lost_pages() -> None:
     files = disk()
     file = files.open("d/a", writable=True)
     file.write(b"1" * 512, 0)
@@ -149,7 +154,7 @@ def test_after_a_refused_sync_no_other_one_brings_these_pages_to_disk() -> None:
     assert read_file(files, "d/a") == bytes(512) + b"2" * 512
 
 
-def test_a_full_disk_takes_a_part_and_then_nothing() -> None:
+def test_a_full_disk_takes_part_of_a_write_and_then_nothing() -> None:
     files = disk()
     files.capacity_bytes = 10
     file = files.open("d/a", writable=True)
@@ -162,7 +167,7 @@ def test_a_full_disk_takes_a_part_and_then_nothing() -> None:
     assert file.write(b"x", 10) == 1
 
 
-def test_a_trap_ends_the_process_in_the_middle_of_a_write() -> None:
+def test_a_trap_ends_the_process_during_a_write() -> None:
     found = set()
     for seed in range(LIVES):
         files = disk(seed)

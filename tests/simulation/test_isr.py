@@ -1,4 +1,4 @@
-"""Lives of one partition and its replicas; and every planted fault is found by them."""
+"""Lives of one partition and its replicas; every planted fault is found."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SEEDS = 500 if THOROUGH else 25
 FOUND = {name: planted for name, planted in PLANTED.items() if planted.first_seed is not None}
 
 
-def test_nothing_is_lost() -> None:
+def test_no_acknowledged_record_is_lost() -> None:
     counts: dict[str, int] = {}
     for seed in range(SEEDS):
         life = simulate(seed)
@@ -27,7 +27,7 @@ def test_nothing_is_lost() -> None:
         assert counts[name] > 0, f"{name} never happened"
 
 
-def test_a_seed_is_one_life() -> None:
+def test_a_seed_gives_one_life() -> None:
     assert simulate(3) == simulate(3)
 
 

@@ -1,4 +1,4 @@
-"""The deterministic loop and network: asyncio's own streams on them, torn apart and healed."""
+"""The deterministic event loop and network: asyncio's own streams, partitioned and healed."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_everybody_comes_through(seed: int) -> None:
+def test_every_echo_client_finishes(seed: int) -> None:
     life = simulate(seed)
     assert life.violations == ()
     assert life.events > 1000
 
 
-def test_a_seed_is_a_life_whatever_hashes_are() -> None:
-    """In three processes, and twice in this one: the same things happen at the same times."""
+def test_a_seed_gives_one_life_whatever_the_hash_seed() -> None:
+    """In three processes, and twice in this one, equal events happen at equal times."""
     program = "from simulation.echo import simulate; print(simulate(7).trace)"
     traces = {
         subprocess.run(
@@ -46,7 +46,7 @@ def test_a_seed_is_a_life_whatever_hashes_are() -> None:
     assert traces != {simulate(8).trace}
 
 
-def test_what_the_system_gives_as_chance_is_the_seeds() -> None:
+def test_the_systems_random_sources_follow_the_seed() -> None:
     async def drawn(_: SimulatedLoop) -> list[uuid.UUID]:
         return [uuid.uuid4() for _ in range(3)]
 
@@ -54,14 +54,14 @@ def test_what_the_system_gives_as_chance_is_the_seeds() -> None:
     assert uuid.uuid4() != uuid.uuid4()
 
 
-def test_a_killed_process_has_no_last_word() -> None:
-    said: list[str] = []
+def test_a_killed_process_runs_no_cleanup() -> None:
+    lines: list[str] = []
 
     async def program() -> None:
         try:
             await asyncio.sleep(10)
         finally:
-            said.append("finally")
+            lines.append("finally")
 
     async def kill(loop: SimulatedLoop) -> None:
         machine = Network(loop, latencies_s=LATENCIES_S).machine("m")
@@ -69,13 +69,13 @@ def test_a_killed_process_has_no_last_word() -> None:
         await asyncio.sleep(1)
         process.end()
         await asyncio.sleep(20)
-        assert said == []
+        assert lines == []
 
     assert live(kill, 1).errors == ()
 
 
 @pytest.mark.parametrize("killed", [True, False])
-def test_what_a_killed_process_left_unseen_is_no_error(killed: bool) -> None:
+def test_an_unhandled_error_of_a_killed_process_is_ignored(killed: bool) -> None:
     async def program(loop: SimulatedLoop, answers: list[asyncio.Future[int]]) -> None:
         answers.append(loop.create_future())
         answers[0].set_exception(ValueError("nobody looks at it"))
@@ -93,7 +93,7 @@ def test_what_a_killed_process_left_unseen_is_no_error(killed: bool) -> None:
     assert len(live(kill, 1).errors) == (0 if killed else 1)
 
 
-def test_a_paused_process_goes_on_where_it_was() -> None:
+def test_a_paused_process_continues_where_it_stopped() -> None:
     ticks: list[float] = []
 
     async def tick(loop: SimulatedLoop) -> None:
@@ -114,7 +114,7 @@ def test_a_paused_process_goes_on_where_it_was() -> None:
     assert [int(at) for at in ticks] == [1, 11, 12, 13, 14]
 
 
-def test_an_error_that_nobody_handles_is_told() -> None:
+def test_an_unhandled_error_is_reported() -> None:
     async def leave(loop: SimulatedLoop) -> None:
         loop.call_soon(lambda: 1 / 0)
         await asyncio.sleep(1)
@@ -122,7 +122,7 @@ def test_an_error_that_nobody_handles_is_told() -> None:
     assert "ZeroDivisionError" in live(leave, 1).errors[0]
 
 
-def test_a_thread_does_its_jobs_in_order_and_is_waited_for() -> None:
+def test_a_thread_runs_its_jobs_in_order_and_can_be_waited_for() -> None:
     async def jobs(loop: SimulatedLoop) -> None:
         thread, done = SimulatedThread(loop), list[int]()
         futures = [loop.run_in_executor(thread, done.append, i) for i in range(3)]
@@ -138,7 +138,7 @@ def test_a_thread_does_its_jobs_in_order_and_is_waited_for() -> None:
     live(jobs, 1)
 
 
-def test_a_reader_that_does_not_read_is_felt_by_who_writes() -> None:
+def test_a_reader_that_does_not_read_blocks_the_writer() -> None:
     async def silent(machine: Machine, read: asyncio.Event) -> None:
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await read.wait()

@@ -1,4 +1,4 @@
-"""`python -m simulation`: what it tells of many lives, and of one that has gone wrong."""
+"""`python -m simulation`: its report of many lives, and of a violation."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def test_lives_are_counted_and_reported(tmp_path: Path, capsys: pytest.CaptureFi
     report = tmp_path / "report.json"
     assert program.main(["echo", "--seeds", "3", "--jobs", "1", "--report", str(report)]) == 0
     assert "echo: 3 lives" in capsys.readouterr().out
-    told = json.loads(report.read_text())
-    assert told["levels"][0]["lives"] == 3
-    assert told["levels"][0]["violations"] == {}
-    assert told["seeds"] == {"first": 0, "count": 3}
+    found = json.loads(report.read_text())
+    assert found["levels"][0]["lives"] == 3
+    assert found["levels"][0]["violations"] == {}
+    assert found["seeds"] == {"first": 0, "count": 3}
 
 
 def test_a_violation_names_the_seed_that_repeats_it(
@@ -31,12 +31,12 @@ def test_a_violation_names_the_seed_that_repeats_it(
 
     monkeypatch.setitem(LEVELS, "bad", bad)
     assert program.main(["bad", "--seeds", "4", "--jobs", "1"]) == 1
-    told = capsys.readouterr().out
-    assert "SEED=2 LEVELS=bad" in told
-    assert "a record is lost" in told
-    assert "kill b0" in told
+    found = capsys.readouterr().out
+    assert "SEED=2 LEVELS=bad" in found
+    assert "a record is lost" in found
+    assert "kill b0" in found
 
 
-def test_a_level_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_level_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert program.main(["nothing"]) == 2
     assert "echo" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The tables of planted faults: of all there are, with seeds and tests that there are."""
+"""The tables of planted faults are complete, and their seeds and tests exist."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.simulation import test_controller, test_raft
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs" / "reliability.md"
 NO_FAULTS = {"rules", "violent", "duration_ms"}
-"""What lives of a plan have beside faults."""
+"""Fields of a plan that are not faults."""
 FLAGS = {
     "isr": {each.name for each in fields(replica_state.ReplicaRules)}
     | {each.name for each in fields(Plan)} - NO_FAULTS,
@@ -53,12 +53,12 @@ def test_every_flag_is_in_the_table(level: str) -> None:
     assert planted == FLAGS[level]
 
 
-def test_every_fault_has_a_life_or_a_test_that_finds_it() -> None:
+def test_every_fault_has_a_seed_or_a_test_that_finds_it() -> None:
     assert [switch for switch in SWITCHES if switch.seed is None and not switch.test] == []
 
 
 @pytest.mark.parametrize("test", TESTS)
-def test_the_tests_in_the_table_are_there(test: str) -> None:
+def test_the_tests_in_the_table_exist(test: str) -> None:
     path, _, name = test.partition("::")
     assert name in functions(path)
 
@@ -67,7 +67,7 @@ def seeds(level: str) -> dict[frozenset[str], int | None]:
     return {frozenset(each.names): each.seed for each in SWITCHES if each.level == level}
 
 
-def test_seeds_of_one_partitions_lives_are_those_that_are_tried() -> None:
+def test_isr_seeds_match_the_ones_that_are_tried() -> None:
     plain = Plan()
     tried = {
         frozenset(
@@ -82,7 +82,7 @@ def test_seeds_of_one_partitions_lives_are_those_that_are_tried() -> None:
     assert tried == seeds("isr")
 
 
-def test_seeds_of_quorums_and_controllers_are_those_that_are_tried() -> None:
+def test_raft_and_controller_seeds_match_the_ones_that_are_tried() -> None:
     raft = {frozenset({name}): first for name, (first, _) in test_raft.FOUND.items()}
     found = {names: seed for names, seed in seeds("raft").items() if seed is not None}
     assert raft == found

@@ -1,4 +1,4 @@
-"""The quorum's machine lives through faults, and every planted bug is found."""
+"""The quorum's state machine survives faults, and every planted fault is found."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ FOUND = {
     "accept_any_answer": (0, "Q5"),
     "rejoin_at_once": (11, "Q2"),
 }
-"""Where each was first found, searching from seed 0, and by what at that seed."""
+"""The first seed that finds each fault, searched from seed 0, and the check that finds it."""
 RARE = {"commit_old_epoch", "no_begin_fence", "trust_leader_hint"}
-"""Too rare, or too slow, for a short search: each has a directed test, too."""
+"""Too rare, or too slow, for a short search; each also has a directed test."""
 COVERED = {"no_flush_generation"}
-"""Another rule covers it: see its directed test."""
+"""Another rule covers for it: see its directed test."""
 AGREED = {"lets_anybody_in"}
-"""In lives all know the same voters: see its directed test, and those of `growth`."""
+"""All members of a life know equal voters: see its directed test, and the ones of `growth`."""
 
 
 live = cache(simulate)
 
 
 @pytest.mark.parametrize("seed", range(LIVES))
-def test_a_quorum_lives_through_everything(seed: int) -> None:
+def test_a_quorum_survives_all_faults(seed: int) -> None:
     life = live(seed)
     assert life.violations == (), life.story
     assert life.counts["acknowledged"] > 0
 
 
-def test_what_is_to_be_lived_through_does_happen() -> None:
+def test_the_planned_faults_occur() -> None:
     counts: dict[str, int] = {}
     for seed in range(LIVES):
         for what, often in live(seed).counts.items():
@@ -52,12 +52,12 @@ def test_what_is_to_be_lived_through_does_happen() -> None:
         assert counts.get(what, 0) > 2, f"{what}: {counts}"
 
 
-def test_a_seed_is_a_life() -> None:
+def test_a_seed_gives_one_life() -> None:
     assert simulate(3).trace == live(3).trace != live(4).trace
 
 
 @pytest.mark.parametrize("bug", FOUND)
-def test_a_planted_bug_is_found(bug: str) -> None:
+def test_a_planted_fault_is_found(bug: str) -> None:
     first, check = FOUND[bug]
     rules = RaftRules(**{bug: True})
     violations = simulate(first, rules).violations
@@ -69,11 +69,11 @@ def test_a_planted_bug_is_found(bug: str) -> None:
 
 @pytest.mark.skipif(not THOROUGH, reason="a search of minutes")
 @pytest.mark.parametrize("bug", sorted(RARE))
-def test_a_rare_bug_is_found(bug: str) -> None:
+def test_a_rare_fault_is_found(bug: str) -> None:
     rules = RaftRules(**{bug: True})
     found = next((each for each in range(BUDGET) if simulate(each, rules).violations), None)
     assert found is not None
 
 
-def test_every_bug_has_its_test() -> None:
+def test_every_fault_has_its_test() -> None:
     assert {each.name for each in fields(RaftRules)} == {*FOUND, *RARE, *COVERED, *AGREED}

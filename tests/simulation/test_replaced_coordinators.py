@@ -1,4 +1,4 @@
-"""A coordinator that was replaced, that has not heard of it, and that clients still reach."""
+"""A coordinator that has been replaced without knowing it, and that clients still reach."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ GROUP, TRANSACTIONS = 0, 1
 NAMES = [f"name-{number}" for number in range(20)]
 REFUSED = {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE}
 OLD = 1
-"""The offset that the group has committed before its coordinator is replaced."""
+"""The offset that the group commits before its coordinator is replaced."""
 
 
-class Told(NamedTuple):
-    """What the old coordinator says of what has changed since it was replaced."""
+class Answers(NamedTuple):
+    """What the old coordinator answers about changes after its replacement."""
 
     position: tuple[int, int | None]
-    """Error and offset."""
+    """Error code and offset."""
     end: int
     """The error of a producer that the next coordinator knows."""
 
 
 class Client:
-    """Asks one broker or another, until it has an answer that makes sense."""
+    """Asks one broker after another until an answer makes sense."""
 
     def __init__(self, network: Network, loop: SimulatedLoop) -> None:
         machine = network.machine("client")
@@ -54,8 +54,8 @@ class Client:
         addresses = [(name, PORT) for name in brokers or self.brokers]
         return Cluster(lambda: addresses, connect, self._clock, request_timeout_ms=20_000)
 
-    async def run(self) -> Told:
-        """The story."""
+    async def run(self) -> Answers:
+        """Replace the coordinator, and ask the old one."""
         cluster_ = self.connected()
         await patiently(lambda: self._create(cluster_))
         group, name, old = await patiently(lambda: self._one_coordinator(cluster_))
@@ -83,19 +83,19 @@ class Client:
             self._position(cluster_, old, group),
             cluster_.call(old, ending, EndTxnResponse),
         )
-        return Told(position, ended.error_code)
+        return Answers(position, ended.error_code)
 
     async def _create(self, cluster_: Cluster) -> None:
         await Admin(cluster_).create_topics([NewTopic("t", 1, 3, {})])
 
     async def _one_coordinator(self, cluster_: Cluster) -> tuple[str, str, int]:
-        """A group and a transactional id that the same broker coordinates."""
+        """Find a group and a transactional id that one broker coordinates."""
         group = NAMES[0]
         old = await cluster_.coordinator(group)
         for name in NAMES:
             if await cluster_.coordinator(name, key_type=TRANSACTIONS) == old:
                 return group, name, old
-        raise AssertionError("no name is coordinated where the group is")
+        raise AssertionError("no transactional id has the group's coordinator")
 
     async def _another(self, cluster_: Cluster, key: str, key_type: int, old: int) -> int:
         found = await cluster_.coordinator(key, key_type=key_type)
@@ -126,8 +126,8 @@ class Client:
         self, cluster_: Cluster, node_id: int, group: str
     ) -> tuple[int, int | None]:
         topic = wire.OffsetFetchRequestTopics(name="t", partition_indexes=[0])
-        asked = wire.OffsetFetchRequestGroup(group_id=group, topics=[topic])
-        request = wire.OffsetFetchRequest(groups=[asked])
+        group_request = wire.OffsetFetchRequestGroup(group_id=group, topics=[topic])
+        request = wire.OffsetFetchRequest(groups=[group_request])
         (found,) = (await cluster_.call(node_id, request, wire.OffsetFetchResponse)).groups
         if found.error_code:
             return found.error_code, None
@@ -141,7 +141,7 @@ def checked(code: int) -> int:
 
 
 async def patiently(attempt: Any) -> Any:
-    """What it gives once nothing refuses it."""
+    """Repeat an attempt until it is not refused."""
     while True:
         try:
             return await attempt()
@@ -149,8 +149,8 @@ async def patiently(attempt: Any) -> Any:
             await asyncio.sleep(0.2)
 
 
-def told() -> Told:
-    async def story(loop: SimulatedLoop) -> Told:
+def ask_old_coordinator() -> Answers:
+    async def story(loop: SimulatedLoop) -> Answers:
         network = Network(loop, latencies_s=(0.0005,))
         for node in cluster.SETTING.nodes(network):
             node.start()
@@ -158,7 +158,7 @@ def told() -> Told:
         task = network.machines["client"].start(client.run()).task
         assert task is not None
         await asyncio.wait([task])
-        result: Told = task.result()
+        result: Answers = task.result()
         return result
 
     return live(story, 0, until_s=120.0).result
@@ -170,12 +170,12 @@ def _from_memory() -> Iterator[None]:
         yield
 
 
-def test_it_tells_neither_old_offsets_nor_that_a_producer_is_fenced() -> None:
-    (code, offset), end = told()
+def test_an_old_coordinator_reveals_neither_old_offsets_nor_fencing() -> None:
+    (code, offset), end = ask_old_coordinator()
     assert (code, offset) == (ErrorCode.NOT_COORDINATOR, None)
     assert end in REFUSED
 
 
 @pytest.mark.usefixtures("_from_memory")
-def test_one_that_tells_from_memory_is_found() -> None:
-    assert told() == ((0, OLD), ErrorCode.PRODUCER_FENCED)
+def test_a_coordinator_that_answers_from_memory_is_found() -> None:
+    assert ask_old_coordinator() == ((0, OLD), ErrorCode.PRODUCER_FENCED)

@@ -27,7 +27,7 @@ from tests.equality.programs import Fed, Program
 from tests.equality.runs import driven
 from tests.history.test_local_run import NOW_MS, fill, rows_of, run_history
 from tests.spark_bridge import lowered
-from tests.worker.operations.test_hand_over import lived
+from tests.worker.operations.test_hand_over import run_worker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -132,7 +132,9 @@ def test_what_spark_folds_is_what_tasks_fold(
             assert rows_of(tasks, program, tmp_path) == expected, f"seed {seed}"
     # And workers go on from there, with windows open.
     app.hand_over(snapshot_of(run.plan, tasks, tmp_path))
-    assert asyncio.run(lived(program, url, expected)) == expected, f"seed {seed}, cut at {until_ms}"
+    assert asyncio.run(run_worker(program, url, expected)) == expected, (
+        f"seed {seed}, cut at {until_ms}"
+    )
 
 
 def test_sums_beyond_64_bits_are_left_to_the_tasks(

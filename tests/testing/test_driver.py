@@ -19,7 +19,7 @@ def words_app() -> tuple[App, Any, Any]:
     return app, app.topic("words", key=str, value=str), app.topic("out", key=str, value=str)
 
 
-def test_what_goes_in_comes_out_with_its_coordinates() -> None:
+def test_records_come_out_with_their_coordinates() -> None:
     app, words, out = words_app()
     app.stream(words).map_values(str.upper).to(out)
     with app.test(start="2025-03-01T00:00:00Z") as t:
@@ -50,7 +50,7 @@ def test_wrong_types_and_topics_are_refused() -> None:
         t.input(words).send("x")
 
 
-def test_after_a_failure_nothing_goes_on() -> None:
+def test_after_a_failure_the_driver_accepts_no_input() -> None:
     app, words, out = words_app()
     app.stream(words).map_values(lambda v: v[5], name="sixth").to(out)
     with app.test() as t:
@@ -61,7 +61,7 @@ def test_after_a_failure_nothing_goes_on() -> None:
             t.input(words).send("abcdefg", key="a")
 
 
-def test_tables_are_seen_through_their_views() -> None:
+def test_tables_are_visible_through_their_views() -> None:
     app = App("tables")
     ages = app.topic("ages", key=str, value=int, partitions=3)
     table = app.table(ages, name="ages")
@@ -76,7 +76,7 @@ def test_tables_are_seen_through_their_views() -> None:
         assert t.table(old) == {"ann": 1, "cid": 39}
 
 
-def test_timers_and_crontabs_fire_in_order_of_their_times() -> None:
+def test_timers_and_crontabs_run_in_order_of_their_times() -> None:
     app, words, _ = words_app()
 
     @app.timer("20m")
@@ -92,7 +92,7 @@ def test_timers_and_crontabs_fire_in_order_of_their_times() -> None:
         assert t.output(words).values == []
         t.advance("1h1m")
         sent = [(f"{r.timestamp:%H:%M}", r.value) for r in t.output(words).records]
-        # India is half an hour off: its half hours are our full ones.
+        # India is half an hour off: its half hours are full hours in UTC.
         assert sent == [
             ("00:30", "timer"), ("00:50", "timer"), ("01:00", "06:30"),
             ("01:10", "timer"), ("01:30", "timer"),
@@ -126,7 +126,7 @@ def test_agents_handle_each_record_before_send_returns() -> None:
         assert t.output(out).values == ["a1"]
         t.input(words).send("b", key="k")
         assert [(r.key, r.value) for r in t.output(out).records] == [("k", "a1"), ("k", "b2")]
-        t.restart()  # What is in the function's own variables is gone.
+        t.restart()  # The variables of the function are lost.
         t.input(words).send("c", key="k")
         assert t.output(out).values == ["a1", "b2", "c1"]
 
@@ -146,7 +146,7 @@ def test_agents_feed_the_topology_and_each_other() -> None:
         assert t.output(out).values == ["A!"]
 
 
-def test_an_agent_that_fails_names_its_record() -> None:
+def test_a_failing_agent_names_its_record() -> None:
     app, words, _ = words_app()
 
     @app.agent(words)
@@ -173,7 +173,7 @@ def test_an_agent_must_not_return() -> None:
         t.input(words).send("x")
 
 
-def test_what_agents_yield_is_in_their_sink_before_send_returns() -> None:
+def test_yielded_values_are_in_the_sink_before_send_returns() -> None:
     app, words, out = words_app()
 
     @app.agent(words, sink=out, concurrency=2)
@@ -189,7 +189,7 @@ def test_what_agents_yield_is_in_their_sink_before_send_returns() -> None:
         assert t.output(out).values == ["a!", "b!"]
 
 
-def test_async_functions_have_answered_before_send_returns() -> None:
+def test_async_functions_finish_before_send_returns() -> None:
     app, words, out = words_app()
 
     async def ask(word: str) -> str:
@@ -209,7 +209,7 @@ def test_async_functions_have_answered_before_send_returns() -> None:
             t.input(words).send("bad")
 
 
-def test_calls_that_fail_are_made_again_or_left_out_in_their_turn() -> None:
+def test_failed_async_calls_are_retried_or_skipped_in_order() -> None:
     app, words, out = words_app()
     tried: list[str] = []
 
@@ -232,7 +232,7 @@ def test_calls_that_fail_are_made_again_or_left_out_in_their_turn() -> None:
         assert t.drops["ask", "dead letter"] == 1
 
 
-def test_a_list_goes_out_when_the_drivers_time_has_come() -> None:
+def test_a_list_is_handled_when_its_time_has_passed() -> None:
     app, words, out = words_app()
 
     @app.agent(words, sink=out)
@@ -245,7 +245,7 @@ def test_a_list_goes_out_when_the_drivers_time_has_come() -> None:
             t.input(words).send(word)
         assert t.output(out).values == ["abc"]
         t.advance("9s")
-        t.restart()  # "d" has been seen by nobody, and comes again.
+        t.restart()  # No agent has handled "d", so it comes again.
         assert t.output(out).values == ["abc"]
         t.advance("9s")
         t.input(words).send("e")
@@ -254,7 +254,7 @@ def test_a_list_goes_out_when_the_drivers_time_has_come() -> None:
         assert t.output(out).values == ["abc", "de"]
 
 
-def test_records_left_out_are_counted() -> None:
+def test_dropped_records_are_counted() -> None:
     app, words, _ = words_app()
     app.stream(words).group_by_key().windowed(tumbling("10ms")).count(name="counts")
     with app.test() as t:
@@ -267,7 +267,7 @@ def test_records_left_out_are_counted() -> None:
         }  # fmt: skip
 
 
-def test_time_that_passes_makes_quiet_sources_idle() -> None:
+def test_advancing_time_makes_quiet_sources_idle() -> None:
     app = App("idle")
     words = app.topic("words", key=str, value=str, partitions=2)
     out = app.topic("out", key=Windowed[str], value=int)
@@ -292,12 +292,12 @@ def test_time_that_passes_makes_quiet_sources_idle() -> None:
         assert t.drops["counts", "late"] == 1
         t.input(words).send("a", key="k", at=16 * MINUTE_MS, partition=1)
         t.input(words).send("a", key="k", at=30 * MINUTE_MS, partition=0)
-        assert len(t.output(out).values) == 1  # Partition 1 lives again, and is at 16 minutes.
+        assert len(t.output(out).values) == 1  # Partition 1 is active again, and is at 16 minutes.
         t.input(words).send("a", key="k", at=31 * MINUTE_MS, partition=1)
         assert t.output(out).values == [1, 2]
 
 
-def test_windows_close_in_a_stream_that_has_gone_quiet_and_stay_closed() -> None:
+def test_windows_of_a_quiet_stream_close_and_stay_closed() -> None:
     app = App("quiet")
     words = app.topic("words", key=str, value=str, partitions=1)
     out = app.topic("out", key=Windowed[str], value=int)
@@ -308,7 +308,7 @@ def test_windows_close_in_a_stream_that_has_gone_quiet_and_stay_closed() -> None
         t.input(words).send("a", key="k", at=4 * MINUTE_MS)
         t.advance("3m")
         t.restart()
-        t.input(words).send("a", key="k", at=4 * MINUTE_MS)  # So the quiet begins anew.
+        t.input(words).send("a", key="k", at=4 * MINUTE_MS)  # This restarts the quiet period.
         t.advance("7m")
         assert t.output(out).values == [3]
         t.restart()
@@ -318,7 +318,7 @@ def test_windows_close_in_a_stream_that_has_gone_quiet_and_stay_closed() -> None
         assert t.drops["counts", "late"] == 1
 
 
-def test_behind_a_repartition_time_passes_in_steps() -> None:
+def test_time_passes_a_repartition_in_steps() -> None:
     app = App("steps")
     words = app.topic("words", key=str, value=str, partitions=2)
     out = app.topic("out", key=Windowed[str], value=int)
@@ -333,14 +333,14 @@ def test_behind_a_repartition_time_passes_in_steps() -> None:
         assert t.output(out).values == [2]
 
 
-def test_an_endless_loop_is_noticed() -> None:
+def test_an_endless_loop_is_detected() -> None:
     app, words, _ = words_app()
     app.stream(words).to(words)
     with app.test() as t, pytest.raises(UsageError, match="come to rest"):
         t.input(words).send("x", key="k")
 
 
-def test_dead_letters_of_an_app_without_such_a_policy_are_refused() -> None:
+def test_dead_letters_without_a_dlq_policy_are_refused() -> None:
     app, _, _ = words_app()
     with app.test() as t, pytest.raises(UsageError, match=r"words-dlq.*on_error=on_error\.dlq"):
         t.dead_letters()

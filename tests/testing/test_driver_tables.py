@@ -1,4 +1,4 @@
-"""Rows of tables asked for and written by agents, timers and crontabs of a test."""
+"""Table rows that agents, timers and crontabs of a test read and write."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_an_agent_fetches_rows_of_any_key_and_partition() -> None:
     assert found == [User("u3", 3), None, User("u19", 19), None]
 
 
-def test_a_timer_puts_a_row_and_sees_what_comes_of_it() -> None:
+def test_a_timer_puts_a_row_and_sees_the_results() -> None:
     app = App("puts")
     users = app.topic("users", key=str, value=User, partitions=3)
     ages = app.topic("ages", key=str, value=int)
@@ -88,7 +88,7 @@ def test_a_timer_puts_a_row_and_sees_what_comes_of_it() -> None:
     assert seen == [(User("ann", 17), None, 1), (User("ann", 18), 18, 2)]
 
 
-def test_none_deletes_and_what_is_computed_can_not_be_put() -> None:
+def test_putting_none_deletes_and_computed_tables_refuse_puts() -> None:
     app = App("refusals")
     words = app.topic("words", key=str, value=str)
     table = app.table(words, name="latest")
@@ -107,7 +107,7 @@ def test_none_deletes_and_what_is_computed_can_not_be_put() -> None:
         asyncio.run(table.fetch("a"))
 
 
-def test_a_scan_gives_each_partition_in_the_order_of_keys() -> None:
+def test_a_scan_returns_each_partition_in_key_order() -> None:
     app = App("scans")
     words = app.topic("words", key=str, value=str, partitions=4)
     table = app.table(words)
@@ -115,9 +115,9 @@ def test_a_scan_gives_each_partition_in_the_order_of_keys() -> None:
     with app.test() as t:
         for number in range(3_000):
             t.input(words).send("x", key=f"k{number:04}")
-        everything = rows(table)
-        assert sorted(everything) == [(f"k{number:04}", "x") for number in range(3_000)]
-        breaks = sum(a > b for a, b in pairwise(everything))
+        all_rows = rows(table)
+        assert sorted(all_rows) == [(f"k{number:04}", "x") for number in range(3_000)]
+        breaks = sum(a > b for a, b in pairwise(all_rows))
         assert breaks == 3
         assert sorted(rows(view, prefix="k012")) == [
             (f"k{number:04}", "x") for number in range(120, 130) if number != 125
@@ -128,7 +128,7 @@ def test_a_scan_gives_each_partition_in_the_order_of_keys() -> None:
 
 
 @pytest.mark.parametrize("emit", [Emit.CLOSE, Emit.UPDATE])
-def test_windows_by_their_key_and_by_a_time_in_them(emit: Emit) -> None:
+def test_windowed_rows_are_found_by_key_and_time(emit: Emit) -> None:
     app = App("windows")
     words = app.topic("words", key=str, value=str, partitions=2)
     counts = (
@@ -155,7 +155,7 @@ def test_windows_by_their_key_and_by_a_time_in_them(emit: Emit) -> None:
             asyncio.run(counts.fetch("a"))  # type: ignore[arg-type]
 
 
-def test_windows_that_overlap_and_days_by_a_time_in_them() -> None:
+def test_overlapping_and_calendar_windows_are_found_by_time() -> None:
     app = App("kinds")
     words = app.topic("words", key=str, value=str)
     grouped = app.stream(words).group_by_key()
@@ -175,7 +175,7 @@ def test_windows_that_overlap_and_days_by_a_time_in_them() -> None:
         assert asyncio.run(days.fetch(day)) == 5
 
 
-def test_keys_without_a_beginning_have_no_prefix() -> None:
+def test_integer_keys_have_no_prefix() -> None:
     app = App("numbers")
     numbers = app.topic("numbers", key=int, value=str)
     table = app.table(numbers)
@@ -186,7 +186,7 @@ def test_keys_without_a_beginning_have_no_prefix() -> None:
             rows(table, prefix=7)
 
 
-def test_sessions_and_sliding_windows_by_a_time_in_them() -> None:
+def test_sessions_and_sliding_windows_are_found_by_time() -> None:
     app = App("record-windows")
     words = app.topic("words", key=str, value=str)
     grouped = app.stream(words).group_by_key()
@@ -204,7 +204,7 @@ def test_sessions_and_sliding_windows_by_a_time_in_them() -> None:
         assert ends == [8, 10]
 
 
-def test_windows_of_so_many_records_are_seen_while_they_are_open() -> None:
+def test_open_count_windows_are_visible() -> None:
     app = App("counts")
     words = app.topic("words", key=str, value=int, partitions=2)
     grouped = app.stream(words).group_by_key().windowed(count_window(3, step=2))
@@ -217,7 +217,7 @@ def test_windows_of_so_many_records_are_seen_while_they_are_open() -> None:
     with app.test() as t:
         for at, (key, value) in enumerate([("a", 1), ("b", 2), ("a", 3), ("a", 4), ("b", 3)]):
             t.input(words).send(value, key=key, at=START + at * MINUTE)
-        # The first window of "a" is full and gone, its second one has the third record.
+        # The first window of "a" is full and closed; its second one has the third record.
         wanted = {window("a", 3, 3): 4, window("b", 1, 4): 5}
         assert dict(rows(sums)) == t.table(sums) == wanted
         assert asyncio.run(sums.fetch(window("b", 1, 4))) == 5

@@ -1,4 +1,4 @@
-"""What a worker could not store or read must not pass a test."""
+"""A value that a worker could not store or read fails a test."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Wrong:
 
 
 def worst(_: Page, later: Page) -> Page:
-    """JSON checks the outer class when it is written: only a reader finds this."""
+    """JSON checks the outer class when it writes: only a reader finds this."""
     return Page(later.url, "many")  # type: ignore[arg-type]
 
 
@@ -66,18 +66,18 @@ def send(app: App, topic: Topic[str, Page]) -> None:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_what_a_worker_refuses_fails_the_test_at_its_end(program: str) -> None:
+def test_a_value_that_a_worker_refuses_fails_the_test_at_its_end(program: str) -> None:
     app = App("t")
     topic = app.topic("in", key=str, value=Page, partitions=1)
     PROGRAMS[program](app, app.stream(topic))
     with pytest.raises(ProcessingError, match=r"'?it"):
         send(app, topic)
-    # What fails inside of the block is told as it is.
+    # An error inside the block is raised unchanged.
     with pytest.raises(UsageError, match="no topic 'other'"), app.test() as t:
         t.topic("other")
 
 
-def test_what_a_worker_takes_passes_without_calling_functions_again() -> None:
+def test_valid_values_pass_without_calling_functions_again() -> None:
     app = App("t")
     topic = app.topic("in", key=str, value=Page, partitions=1)
     tops = app.topic("tops", key=str, value=Top)

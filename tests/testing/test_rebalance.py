@@ -9,14 +9,14 @@ from streamlog.errors import UsageError
 from streamlog.processing.task import TaskId
 from streamlog.testing.driver_tables import share_tasks
 
-made: list[int] = []
+inits: list[int] = []
 
 
 class Totals(Processor[str, int, str, int]):
     total = kv_store(str, int)
 
     def init(self) -> None:
-        made.append(1)
+        inits.append(1)
 
     def process(self, record: Record[str, int]) -> None:
         total = (self.total.get(record.key) or 0) + record.value
@@ -24,30 +24,30 @@ class Totals(Processor[str, int, str, int]):
         self.ctx.forward(record.key, total)
 
 
-def test_tasks_that_move_bring_their_state_and_the_others_go_on() -> None:
+def test_moving_tasks_keep_their_state_and_the_others_continue() -> None:
     app = App("moving")
     source, out = (app.topic(name, key=str, value=int, partitions=4) for name in ("in", "out"))
     app.stream(source).process(Totals, name="totals").to(out)
     with app.test() as t:
         for key in "abcdefgh":
             t.input(source).send(1, key=key)
-        made.clear()
+        inits.clear()
         t.rebalance(2)
-        assert len(made) == 2
+        assert len(inits) == 2
         t.rebalance(2)
         t.rebalance(4)
-        assert len(made) == 4
+        assert len(inits) == 4
         for key in "abcdefgh":
             t.input(source).send(10, key=key)
         assert t.output(out).values[8:] == [11] * 8
-        made.clear()
+        inits.clear()
         t.rebalance(1)
-        assert len(made) == 3
+        assert len(inits) == 3
         t.input(source).send(100, key="a")
         assert t.output(out).values[-1] == 111
 
 
-def test_agents_go_on_where_they_were_and_every_worker_has_its_timers() -> None:
+def test_agents_resume_after_a_rebalance_and_every_worker_has_its_timers() -> None:
     app = App("shared")
     source = app.topic("in", key=str, value=int)
     handled: list[tuple[str, int]] = []
@@ -81,7 +81,7 @@ def test_agents_go_on_where_they_were_and_every_worker_has_its_timers() -> None:
     assert len(served) == 4
 
 
-def test_no_worker_is_refused() -> None:
+def test_a_rebalance_to_zero_workers_is_refused() -> None:
     app = App("nobody")
     app.stream(app.topic("in", key=str, value=int))
     with app.test() as t, pytest.raises(UsageError, match="1 worker or more"):
@@ -92,10 +92,10 @@ def test_no_worker_is_refused() -> None:
     st.sets(st.tuples(st.integers(0, 3), st.integers(0, 4)), max_size=12),
     st.lists(st.integers(1, 6), max_size=5),
 )
-def test_shares_are_even_and_whoever_may_keeps_its_tasks(
-    places: set[tuple[int, int]], rounds: list[int]
+def test_shares_are_balanced_and_tasks_move_only_if_necessary(
+    task_ids: set[tuple[int, int]], rounds: list[int]
 ) -> None:
-    tasks = [TaskId(*place) for place in places]
+    tasks = [TaskId(*task_id) for task_id in task_ids]
     owners: dict[TaskId, int] = {}
     for workers in rounds:
         found = share_tasks(tasks, owners, workers)

@@ -1,4 +1,4 @@
-"""Functions under `app.task`, and schedules, on the driver."""
+"""Functions under `app.task`, and schedules, on the test driver."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streamlog import App, ProcessingError
 from streamlog.errors import TopologyError
 
 
-def test_a_task_runs_once_and_what_it_sends_is_processed() -> None:
+def test_a_task_runs_once_and_its_records_are_processed() -> None:
     app = App("started")
     names = app.topic("names", key=str, value=str)
     out = app.topic("out", key=str, value=str)
@@ -39,7 +39,7 @@ def test_a_task_runs_once_and_what_it_sends_is_processed() -> None:
     assert [service.name for service in app.tasks] == ["fill", "wait"]
 
 
-def test_a_task_that_fails_ends_the_test() -> None:
+def test_a_failing_task_fails_the_test() -> None:
     app = App("failing")
 
     @app.task
@@ -50,12 +50,12 @@ def test_a_task_that_fails_ends_the_test() -> None:
         app.test().__enter__()
 
 
-def test_a_task_has_to_be_async_and_to_have_a_name_of_its_own() -> None:
+def test_a_task_must_be_async_with_a_unique_name() -> None:
     app = App("named")
 
     @app.task
     async def work() -> None:
-        """Nothing."""
+        """Do nothing."""
 
     with pytest.raises(TopologyError, match="there is a task 'work' already"):
         app.task(work)
@@ -63,8 +63,8 @@ def test_a_task_has_to_be_async_and_to_have_a_name_of_its_own() -> None:
         app.task(lambda: None)  # type: ignore[type-var, arg-type, return-value]
 
 
-def test_a_crontab_keeps_local_time_through_a_change_of_clocks() -> None:
-    """As in a worker: once at 3:00 for the 2:30 that is skipped, once for the one that is twice."""
+def test_a_crontab_keeps_local_time_when_the_clocks_change() -> None:
+    """As in a worker: a skipped 2:30 runs once at 3:00, and a repeated one runs once."""
     app = App("nightly", timezone="Europe/Berlin")
     due: list[str] = []
 

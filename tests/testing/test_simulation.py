@@ -30,8 +30,8 @@ class Running(Processor[str, int, str, int]):
         self.ctx.forward(record.key, total % 1000)
 
 
-def fed(app: App, source: Topic[str, int], **settings: int) -> str:
-    """The report of a simulation over some records that are late and out of order."""
+def simulate_records(app: App, source: Topic[str, int], **settings: int) -> str:
+    """Return the report of a simulation with some late and disordered records."""
     with app.simulate(**settings) as s:
         for number in range(60):
             at = 1_000_000 + number * 10 - (number % 7) * 9
@@ -39,7 +39,7 @@ def fed(app: App, source: Topic[str, int], **settings: int) -> str:
     return str(s.report)
 
 
-def test_windows_processors_and_repartitions_come_out_the_same_in_any_trouble() -> None:
+def test_correct_apps_give_equal_rows_under_any_faults() -> None:
     app = App("calm")
     source = app.topic("in", key=str, value=int)
     out = app.topic("out", key=str, value=int)
@@ -54,13 +54,13 @@ def test_windows_processors_and_repartitions_come_out_the_same_in_any_trouble() 
         .map(lambda windowed, value: (windowed.key, value), name="plain")
         .to(out)
     )
-    report = fed(app, source, seed=5, runs=8)
+    report = simulate_records(app, source, seed=5, runs=8)
     assert report.startswith("8 runs over 60 records wrote the same rows (60 to out), through ")
     assert "kills" in report
     assert report.endswith("seeds 5 to 12")
 
 
-def places(records: Iterable[Record[str, int]]) -> list[tuple[str, int]]:
+def keys_with_partitions(records: Iterable[Record[str, int]]) -> list[tuple[str, int]]:
     return [(record.key, record.partition) for record in records]
 
 
@@ -69,7 +69,7 @@ def by_length(key: bytes, count: int) -> int:
 
 
 @pytest.mark.parametrize("partitioner", ["murmur2", "crc32", "fnv1a", by_length])
-def test_records_lie_where_the_partitioner_of_their_topic_puts_them(
+def test_records_lie_where_their_topics_partitioner_puts_them(
     partitioner: Partitioner,
 ) -> None:
     app = App("placed")
@@ -89,14 +89,14 @@ def test_records_lie_where_the_partitioner_of_their_topic_puts_them(
         for topic in (source, only_agents):
             for key in keys:
                 t.input(topic).send(1, key=key)
-        assert sorted(places(t.output(out).records)) == sorted(wanted * 2)
+        assert sorted(keys_with_partitions(t.output(out).records)) == sorted(wanted * 2)
     with app.simulate(partitions=4, runs=3) as s:
         for key in keys:
             s.input(source).send(1, key=key)
-    assert sorted(places(s.output(out).records)) == sorted(wanted)
+    assert sorted(keys_with_partitions(s.output(out).records)) == sorted(wanted)
 
 
-def test_what_came_out_can_be_looked_at_after_the_block() -> None:
+def test_the_output_can_be_read_after_the_block() -> None:
     app = App("looked-at")
     source, out = (app.topic(name, key=str, value=int) for name in ("in", "out"))
     app.stream(source).map_values(lambda v: v + 1).to(out)
@@ -106,31 +106,31 @@ def test_what_came_out_can_be_looked_at_after_the_block() -> None:
     assert s.report.rows == {"out": 1}
 
 
-def test_an_operator_that_counts_its_calls_is_found_with_the_number_that_repeats_it() -> None:
+def test_a_function_that_counts_its_calls_is_found_with_a_seed() -> None:
     app, calls = App("counting"), count()
     source, out = (app.topic(name, key=str, value=int) for name in ("in", "out"))
     app.stream(source).map_values(lambda _: next(calls)).to(out)
     with pytest.raises(RunsDiffer) as caught:
-        fed(app, source, seed=3)
-    told = str(caught.value).splitlines()
-    assert told[0] == (
+        simulate_records(app, source, seed=3)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == (
         "the run of seed 3 wrote other rows to 'out': 60 records are missing and 60 too many"
     )
-    assert re.fullmatch(r"  missing:  partition \d: '[a-f]' = \d+ at 1970-01-01 .*", told[1])
-    assert "again: app.simulate(seed=3, runs=1)" in told
-    assert "the faults of this run:" in told
+    assert re.fullmatch(r"  missing:  partition \d: '[a-f]' = \d+ at 1970-01-01 .*", lines[1])
+    assert "again: app.simulate(seed=3, runs=1)" in lines
+    assert "the faults of this run:" in lines
 
 
-def test_rows_that_come_with_commits_are_compared_by_the_last_of_each_key() -> None:
+def test_rows_emitted_on_commit_are_compared_by_their_last_value() -> None:
     app = App("commits")
     source, out = (app.topic(name, key=str, value=int) for name in ("in", "out"))
     windowed = app.stream(source).group_by_key().windowed(tumbling("1h"))
     table = windowed.emit(Emit.COMMIT).count(name="counts")
     table.changes().map(lambda w, n: (w.key, n), name="plain").to(out)
-    assert "(6 to out)" in fed(app, source, runs=5)
+    assert "(6 to out)" in simulate_records(app, source, runs=5)
 
 
-def test_a_function_that_fails_is_told_with_the_run() -> None:
+def test_a_failing_function_is_reported_with_the_seed() -> None:
     app, calls = App("failing"), count()
     source, out = (app.topic(name, key=str, value=int) for name in ("in", "out"))
 
@@ -141,11 +141,11 @@ def test_a_function_that_fails_is_told_with_the_run() -> None:
 
     app.stream(source).map_values(first_sixty).to(out)
     with pytest.raises(ProcessingError) as caught:
-        fed(app, source, seed=9)
+        simulate_records(app, source, seed=9)
     assert "again: app.simulate(seed=9, runs=1)" in caught.value.__notes__[0]
 
 
-def test_a_simulation_says_when_it_can_be_used() -> None:
+def test_misuse_of_a_simulation_is_explained() -> None:
     app = App("used")
     source = app.topic("in", key=str, value=int)
     app.stream(source).to(app.topic("out", key=str, value=int))

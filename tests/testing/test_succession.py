@@ -1,4 +1,4 @@
-"""A newer version of an app that goes on where the driver of an older one was."""
+"""A newer version of an app continues where the driver of an older one stopped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def counting(name: str = "counted") -> tuple[App, Topic[str, int], Topic[str, in
     return app, sales, counts
 
 
-def test_state_and_positions_go_on() -> None:
+def test_state_and_positions_are_kept() -> None:
     old, sales, _ = counting()
     new, _, counts = counting()
     with old.test(partitions=2) as before:
@@ -38,7 +38,7 @@ def test_state_and_positions_go_on() -> None:
             before.input(sales).send(1, key="a")
 
 
-def test_what_would_lose_state_is_refused_and_the_old_one_goes_on() -> None:
+def test_a_version_that_would_lose_state_is_refused() -> None:
     old, sales, counts = counting()
     new, _, _ = counting("renamed")
     with old.test() as before:
@@ -49,15 +49,15 @@ def test_what_would_lose_state_is_refused_and_the_old_one_goes_on() -> None:
         assert before.output(counts).values == [1, 2]
 
 
-def test_topics_keep_their_partitions() -> None:
+def test_topics_keep_their_partition_counts() -> None:
     old, _, _ = counting()
     new, _, _ = counting()
     with old.test(partitions=2) as before, pytest.raises(UsageError, match="2 partitions"):
         new.test(partitions=3, after=before)
 
 
-def test_agents_are_not_given_what_was_handled() -> None:
-    told: list[str] = []
+def test_agents_do_not_get_handled_records_again() -> None:
+    notes: list[str] = []
 
     def telling(word: str) -> tuple[App, Topic[str, str]]:
         app = App("shop")
@@ -66,8 +66,8 @@ def test_agents_are_not_given_what_was_handled() -> None:
         @app.agent(names)
         async def tell(stream: Stream[str, str]) -> None:
             async for name in stream:
-                heard = f"{word} {name}"
-                told.append(heard)
+                note = f"{word} {name}"
+                notes.append(note)
 
         return app, names
 
@@ -76,4 +76,4 @@ def test_agents_are_not_given_what_was_handled() -> None:
         before.input(names).send("ann")
         with new.test(after=before) as t:
             t.input(names).send("bob")
-    assert told == ["hello ann", "welcome bob"]
+    assert notes == ["hello ann", "welcome bob"]

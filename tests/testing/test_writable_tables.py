@@ -1,4 +1,4 @@
-"""Tables that the program writes: in the hands of agents and processors, and from anywhere."""
+"""Tables that the program writes, from agents, processors and elsewhere."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def counting(**options: object) -> tuple[App, object, Table[str, int], object]:
     turns=st.lists(st.sampled_from(["", "", "restart", "rebalance"]), min_size=30, max_size=30),
     concurrency=st.sampled_from([1, 3]),
 )
-def test_what_an_agent_adds_is_there_after_restarts_and_moves(
+def test_an_agents_additions_survive_restarts_and_moves(
     amounts: list[tuple[str, int]], turns: list[str], concurrency: int
 ) -> None:
     app, words, totals, _ = counting(concurrency=concurrency)
@@ -55,7 +55,7 @@ def test_what_an_agent_adds_is_there_after_restarts_and_moves(
         assert t.table(totals) == {key: wanted[key] for key, _ in amounts}
 
 
-def test_an_agent_reads_what_it_has_set_and_tells_those_below() -> None:
+def test_an_agent_reads_its_own_writes_and_they_flow_downstream() -> None:
     app = App("shop")
     sales = app.topic("sales", key=str, value=int)
     changes = app.topic("changes", key=str, value=int)
@@ -87,7 +87,7 @@ def test_an_agent_reads_what_it_has_set_and_tells_those_below() -> None:
         assert t.output(changes).values == [7, None]
 
 
-def test_what_a_record_sets_that_fails_is_forgotten() -> None:
+def test_rows_set_for_a_failed_record_are_discarded() -> None:
     app = App("shop", on_error=on_error.retry(1, backoff="1ms", then=on_error.skip()))
     sales = app.topic("sales", key=str, value=int)
     stock = app.table("stock", key=str, value=int, default=int)
@@ -105,7 +105,7 @@ def test_what_a_record_sets_that_fails_is_forgotten() -> None:
         assert t.table(stock) == {"pen": 2}
 
 
-def test_a_list_sets_rows_of_all_its_records() -> None:
+def test_a_list_sets_the_rows_of_all_its_records() -> None:
     app = App("shop")
     sales = app.topic("sales", key=str, value=int)
     stock = app.table("stock", key=str, value=int, default=int)
@@ -125,7 +125,7 @@ def test_a_list_sets_rows_of_all_its_records() -> None:
         assert t.table(stock) == {"a": 2, "b": 2, "c": 1}
 
 
-def test_a_processor_has_the_rows_of_its_partition_at_hand() -> None:
+def test_a_processor_reads_and_writes_the_rows_of_its_partition() -> None:
     app = App("shop")
     sales = app.topic("sales", key=str, value=int, partitions=2)
     totals = app.table("totals", key=str, value=int, default=int)
@@ -151,7 +151,7 @@ def test_a_processor_has_the_rows_of_its_partition_at_hand() -> None:
         for at, (key, value) in enumerate([("a", 1), ("b", 2), ("a", 3), ("a", 4)]):
             t.input(sales).send(value, key=key, at=START + timedelta(minutes=at))
         assert t.table(totals) == {"a": 8, "b": 2}
-        # Whoever looks into the table sees what the processor had set by then.
+        # A later read of the table sees the processor's values so far.
         assert sorted(t.output(out).values) == [1_001, 2_002, 3_004, 4_008]
         assert sorted(t.output(reports).values) == [1, 2, 4, 8]
         t.restart()
@@ -159,7 +159,7 @@ def test_a_processor_has_the_rows_of_its_partition_at_hand() -> None:
         assert t.table(totals) == {"a": 8, "b": 7}
 
 
-def test_a_processor_that_fails_on_a_record_has_set_nothing() -> None:
+def test_a_processor_that_fails_on_a_record_sets_nothing() -> None:
     app = App("shop")
     sales = app.topic("sales", key=str, value=int)
     changes = app.topic("changes", key=str, value=int)
@@ -181,7 +181,7 @@ def test_a_processor_that_fails_on_a_record_has_set_nothing() -> None:
         assert t.output(changes).values == [1, 2]
 
 
-def test_rows_are_over_by_the_time_of_the_table() -> None:
+def test_rows_expire_by_the_stream_time_of_the_table() -> None:
     app = App("shop")
     sales = app.topic("sales", key=str, value=int)
     changes = app.topic("changes", key=str, value=int)
@@ -207,7 +207,7 @@ def test_rows_are_over_by_the_time_of_the_table() -> None:
         assert asyncio.run(seen.fetch("f")) == 1
 
 
-def test_rows_are_put_fetched_and_scanned_from_anywhere() -> None:
+def test_rows_are_put_fetched_and_scanned_from_schedules() -> None:
     app = App("nightly", timezone="Europe/Berlin")
     balances = app.table("balances", key=str, value=int, default=int)
     reports = app.topic("reports", key=str, value=str)
@@ -232,7 +232,7 @@ def test_rows_are_put_fetched_and_scanned_from_anywhere() -> None:
         assert t.table(balances) == {"heartbeat": 1}
 
 
-def test_a_table_joins_and_is_grouped_like_any_other() -> None:
+def test_a_writable_table_can_be_joined_and_grouped() -> None:
     app = App("shop")
     names = app.topic("names", key=str, value=str)
     towns = app.table("towns", key=str, value=str)
@@ -258,7 +258,7 @@ def test_a_table_joins_and_is_grouped_like_any_other() -> None:
 
 
 def failing(work: Callable[[Table[str, int], Stream[str, int]], object], **options: object) -> str:
-    """What an agent is told."""
+    """Return the error that an agent gets."""
     app = App("shop")
     sales = app.topic("sales", key=str, value=int)
     totals = app.table("totals", key=str, value=int)
@@ -275,7 +275,7 @@ def failing(work: Callable[[Table[str, int], Stream[str, int]], object], **optio
     return str(caught.value)
 
 
-def test_what_is_not_at_hand_is_refused() -> None:
+def test_invalid_row_access_is_refused() -> None:
     assert "partition" in failing(lambda totals, _: totals.get("c"))
     assert "await table.fetch(key)" in failing(lambda totals, _: totals.get("c"))
     assert "KeyError" in failing(lambda totals, _: totals["a"])
@@ -287,7 +287,7 @@ def test_what_is_not_at_hand_is_refused() -> None:
     )
 
 
-def test_rows_are_at_hand_only_where_keys_are_owned() -> None:
+def test_rows_are_accessible_only_where_their_keys_are_owned() -> None:
     app = App("shop")
     totals = app.table("totals", key=str, value=int)
     for ask in (lambda: totals["a"], lambda: totals.get("a"), lambda: "a" in totals):
@@ -302,7 +302,7 @@ def test_rows_are_at_hand_only_where_keys_are_owned() -> None:
         t.input(sales).send(1, key="a")
 
 
-def test_rows_that_are_computed_can_be_read_and_not_set() -> None:
+def test_computed_rows_can_be_read_but_not_set() -> None:
     app = App("shop")
     sales = app.topic("sales", key=str, value=int)
     sums = app.stream(sales).group_by_key().count(name="sums")
@@ -326,7 +326,7 @@ def test_rows_that_are_computed_can_be_read_and_not_set() -> None:
         assert "can't be set here" in tries[0]
 
 
-def test_tables_are_declared_rightly() -> None:
+def test_invalid_table_declarations_are_refused() -> None:
     app = App("shop")
     sales = app.topic("sales", key=str, value=int)
     with pytest.raises(TopologyError, match="needs key= and value="):
@@ -344,7 +344,7 @@ def test_tables_are_declared_rightly() -> None:
 
 
 @pytest.mark.parametrize("ttl", [None, "1h"])
-def test_a_row_that_is_not_there_is_not_deleted(ttl: str | None) -> None:
+def test_deleting_a_missing_row_emits_nothing(ttl: str | None) -> None:
     app = App("shop")
     changes = app.topic("changes", key=str, value=int)
     totals = app.table("totals", key=str, value=int, ttl=ttl)
@@ -382,7 +382,7 @@ def test_rows_belong_to_one_agent_or_to_processors() -> None:
         app.topology()
 
 
-def test_a_processor_comes_after_its_tables() -> None:
+def test_a_processor_must_be_declared_after_its_tables() -> None:
     app = App("shop")
     sales = app.topic("sales", key=str, value=int)
 
@@ -401,7 +401,7 @@ class Basket:
     items: list[str]
 
 
-def test_a_value_is_the_askers_own_copy() -> None:
+def test_a_fetched_value_is_a_private_copy() -> None:
     app = App("shop")
     clicks = app.topic("clicks", key=str, value=str)
     baskets = app.table("baskets", key=str, value=Basket, default=lambda: Basket([]))
@@ -420,7 +420,7 @@ def test_a_value_is_the_askers_own_copy() -> None:
         assert t.table(baskets) == {"a": Basket(["pen", "ink"])}
 
 
-def test_windows_over_changes_close_with_the_time_of_the_table() -> None:
+def test_windows_over_changes_close_by_the_tables_stream_time() -> None:
     app = App("shop")
     sales = app.topic("sales", key=str, value=int)
     totals = app.table("totals", key=str, value=int, default=int)

@@ -1,4 +1,4 @@
-"""Which tests `make quick` runs: those that import pure modules and nothing else of the project."""
+"""The tests of `make quick`: they import pure modules and nothing else of the project."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_test_that_reaches_an_impure_module_through_a_helper_is_left_out(tree: Path) -> None:
+def test_a_test_that_imports_an_impure_module_indirectly_is_excluded(tree: Path) -> None:
     found = pure_tests(read_modules(tree, ["tests"]), ["streamlog.record"])
     assert [module.path.name for module in found] == ["test_pure.py"]
 
@@ -46,7 +46,7 @@ def test_a_contract_covers_everything_below_its_modules(tree: Path) -> None:
     assert pure_modules(tree, covered | others) == covered
 
 
-def test_the_project_has_pure_rooms_and_tests_for_them() -> None:
+def test_the_project_has_pure_modules_and_tests_for_them() -> None:
     pure = pure_modules(ROOT, read_modules(ROOT))
     folders = {each.path.parent for each in pure_tests(read_modules(ROOT, ["tests"]), pure)}
     assert len(pure) > 100

@@ -1,4 +1,4 @@
-"""Which tests a change calls for: those of its room, found by the mirror of both trees."""
+"""The tests that a change selects, by the mirrored folders of code and tests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TESTS = [*CELLAR, BAR, MENU, DOCS, SPARK, *OUTER]
         ("docs/images/flights.png", []),
     ],
 )
-def test_a_change_calls_for_the_tests_of_its_room(changed: str, tests: list[str]) -> None:
+def test_a_change_selects_the_tests_of_its_package(changed: str, tests: list[str]) -> None:
     assert find_tests(changed, TESTS) == tests
 
 

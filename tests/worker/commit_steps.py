@@ -50,6 +50,6 @@ def run(app: App, url: str, step: str, times: int, instance_id: str | None) -> N
 
 
 def write_program(path: Path, name: str, source: str) -> None:
-    """A script, beside what it takes its worker from: `from mortal import run`."""
+    """Write a script and the module that it imports its worker from: `from mortal import run`."""
     (path / "mortal.py").write_text(MORTAL)
     (path / name).write_text(source)

@@ -1,4 +1,4 @@
-"""Real processes for the tests: started, listened to by the line, stopped or killed."""
+"""Real processes for the tests, whose output is read by the line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STREAMLOG = (sys.executable, "-m", "streamlog")
 
 
 class Process:
-    """A process whose output (both streams together) is read as it comes."""
+    """A process whose output (both streams together) is read as it arrives."""
 
     def __init__(self, *command: str, cwd: Path, **environment: str) -> None:
         paths = os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))
@@ -48,7 +48,7 @@ class Process:
 
     @property
     def output(self) -> str:
-        """Everything it has said."""
+        """Everything that the process has printed."""
         with self._changed:
             return "\n".join(self._lines)
 
@@ -66,22 +66,22 @@ class Process:
                 self._changed.wait(left)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal."""
+        """Send a signal to the process."""
         self._process.send_signal(number)
 
     def wait(self) -> int:
-        """Wait for its end; returns the exit code."""
+        """Wait until the process ends, and return its exit code."""
         code = self._process.wait(DEADLINE_S)
         self._reader.join(DEADLINE_S)
         return code
 
     def stop(self) -> int:
-        """One Ctrl-C."""
+        """Send SIGINT, and wait until the process ends."""
         self.signal(signal.SIGINT)
         return self.wait()
 
     def kill(self) -> None:
-        """SIGKILL, whatever it is doing."""
+        """Send SIGKILL, and wait until the process ends."""
         self._process.kill()
         self.wait()
         if self._process.stdout is not None:
@@ -99,7 +99,7 @@ class Process:
 
 @contextmanager
 def running(*command: str, cwd: Path, **environment: str) -> Iterator[Process]:
-    """A process that does not outlive the block."""
+    """Run a process that does not outlive the block."""
     process = Process(*command, cwd=cwd, **environment)
     try:
         yield process
@@ -108,13 +108,13 @@ def running(*command: str, cwd: Path, **environment: str) -> Iterator[Process]:
 
 
 def streamlog(*arguments: str, cwd: Path, **environment: str) -> tuple[int, str]:
-    """Run a command to its end: exit code and output."""
+    """Run a command to its end, and return its exit code and output."""
     with running(*STREAMLOG, *arguments, cwd=cwd, **environment) as process:
         return process.wait(), process.output
 
 
 def attached(url: str, story: Callable[[Log], Coroutine[object, object, T]]) -> T:
-    """Do something with a log that another process runs."""
+    """Run a coroutine function on a log that another process serves."""
 
     async def main() -> T:
         async with Log.attach(url, timeout_ms=DEADLINE_S * 1000) as log:
@@ -124,9 +124,9 @@ def attached(url: str, story: Callable[[Log], Coroutine[object, object, T]]) -> 
 
 
 async def still(log: Log) -> dict[str, str]:
-    """Settings of a topic in which time stands still while nothing comes, as the test driver's.
+    """Return topic settings with which time stands still in a quiet log, as in the test driver.
 
-    Brokers of Kafka write no time marks, and know no such setting.
+    Kafka's brokers write no time marks and do not know this setting.
     """
     return {"mark.quiet.ms": "-1"} if await log.admin().is_streamlog() else {}
 
@@ -134,9 +134,9 @@ async def still(log: Log) -> dict[str, str]:
 async def read_until(
     log: Log, topic: str, enough: Callable[[list[tuple[int, LogRecord]]], bool]
 ) -> list[tuple[int, LogRecord]]:
-    """Read what is committed of a topic, from its beginning, until there is enough.
+    """Read the committed records of a topic from its start, until `enough` accepts them.
 
-    Partition and record each.
+    Returns a partition and a record each.
     """
     found: list[tuple[int, LogRecord]] = []
     async with asyncio.timeout(DEADLINE_S), _reading(log, topic) as consumer:
@@ -146,7 +146,7 @@ async def read_until(
 
 
 async def read_whole(log: Log, topic: str) -> list[tuple[int, LogRecord]]:
-    """Read all that is committed of a topic by now: partition and record each."""
+    """Read all committed records of a topic up to its end, as a partition and a record each."""
     found: list[tuple[int, LogRecord]] = []
     async with asyncio.timeout(DEADLINE_S), _reading(log, topic) as consumer:
         ends = await consumer.end_offsets(consumer.assignment())

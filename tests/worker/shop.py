@@ -1,6 +1,6 @@
-"""An app with most of what writes in a commit: joins, windows, tables, two repartitions.
+"""An app with most of what takes part in a commit: joins, windows, tables, two repartitions.
 
-Run by workers as `streamlog -A tests.worker.shop worker`, and by the test driver.
+Workers run it as `streamlog -A tests.worker.shop worker`; the test driver runs it, too.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from streamlog.worker import worker
 from streamlog.worker.inputs import input_ends
 
 PACE_S = float(os.environ.get("PACE_S", "0"))
-"""How long an order takes, so that there is something to interrupt."""
+"""The time that an order takes, so that a kill can interrupt it."""
 PARTITIONS = 3
 CUSTOMERS = 40
 SPAN_MS = 60_000
 
 Fed = tuple[str, int, str, bytes, int]
 
-worker.SESSION_TIMEOUT_MS, worker.HEARTBEAT_INTERVAL_MS = 2_000, 300  # Noticed sooner.
-# Brokers of Kafka take no `mark.quiet.ms`: time stands still there, too, as the test driver's does.
+worker.SESSION_TIMEOUT_MS, worker.HEARTBEAT_INTERVAL_MS = 2_000, 300  # Failures are noticed sooner.
+# Kafka's brokers have no `mark.quiet.ms`: with this setting time stands still there, too.
 input_ends.UNMARKED_CALM_MS = int(os.environ.get("CALM_MS", "3600000"))
 
 
 @dataclass
 class Order:
-    """Who has ordered for how much."""
+    """A customer's order and its amount."""
 
     order: str
     customer: str
@@ -42,7 +42,7 @@ class Order:
 
 @dataclass
 class Payment:
-    """Of an order."""
+    """A payment for an order."""
 
     order: str
     cents: int
@@ -51,7 +51,7 @@ class Payment:
 
 @dataclass
 class Settled:
-    """An order with what was paid for it, if it was paid in time."""
+    """An order with the amount paid for it in time."""
 
     order: str
     customer: str
@@ -60,14 +60,14 @@ class Settled:
 
 @dataclass
 class Total:
-    """Of a city and a window."""
+    """The total of a city and a window."""
 
     orders: int
     open_cents: int
 
 
 def build(app_id: str, **settings: Any) -> App:
-    """The app; its topics begin with its id."""
+    """Build the app; its topic names begin with its id."""
     app = App(app_id, commit_interval="50ms", **settings)
 
     def settle(order: Order, payment: Payment | None) -> Settled:
@@ -114,12 +114,12 @@ def build(app_id: str, **settings: Any) -> App:
 
 
 def history(app_id: str, orders: int, seed: int) -> list[Fed]:
-    """Topic, partition, key, value and time of all that there is to be read."""
+    """Return topic, partition, key, value and time of the whole input."""
     rng = Random(seed)
     found: list[Fed] = []
     for number in range(CUSTOMERS):
         city = rng.choice(["Bergen", "Lund", "Turku", "Vejle"])
-        # Before all orders: which city an order finds is no matter of chance.
+        # Before all orders, so that the city that an order finds is certain.
         found.append((f"{app_id}-customers", -1, f"c{number}", city.encode(), 1))
     for number in range(orders):
         at_ms = 1_000_000 + number * SPAN_MS // orders + rng.randrange(300)

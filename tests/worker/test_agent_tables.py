@@ -1,4 +1,4 @@
-"""Rows that agents set: committed with their records, wherever a worker is killed, and moved."""
+"""Rows that agents set are committed with their records, despite kills and moving tasks."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def broker_in(path: Path, stack: ExitStack) -> str:
 
 
 @pytest.mark.parametrize("calls", CALLS)
-def test_rows_count_with_the_records_that_set_them_wherever_a_commit_is_cut_off(
+def test_agent_rows_are_committed_with_their_records_despite_kills(
     tmp_path: Path, calls: int
 ) -> None:
     rng = Random(5)
@@ -109,14 +109,14 @@ def test_rows_count_with_the_records_that_set_them_wherever_a_commit_is_cut_off(
                 last = worker("none", 0)
                 await feed(producer, portions[-1])
             found = await read_until(log, "changes", lambda records: latest(records) == wanted)
-            # What is added once more would be added before the end.
+            # A repeated addition would come before the end.
             assert await asyncio.to_thread(last.stop) == 0
             return latest(found)
 
         assert attached(url, story) == wanted
 
 
-def test_rows_move_with_their_records_between_workers_that_come_and_go(tmp_path: Path) -> None:
+def test_agent_rows_move_with_their_records_between_workers(tmp_path: Path) -> None:
     rng = Random(6)
     portions = [amounts_of(rng, 300) for _ in range(4)]
     wanted = sums_of([each for portion in portions for each in portion])

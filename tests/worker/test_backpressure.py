@@ -1,4 +1,4 @@
-"""A broker that takes nothing: what tasks write waits, in bounded memory, and then arrives."""
+"""A stopped broker: writes wait in bounded memory, and arrive once it continues."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BATCHES, RECORDS, VALUE = 40, 50, b"x" * 1_000
 BUFFER_BYTES = 256 * 1024
 
 
-def test_who_writes_waits_for_a_broker_that_takes_nothing(tmp_path: Path) -> None:
+def test_writes_to_a_stopped_broker_wait_in_bounded_memory(tmp_path: Path) -> None:
     command = (*STREAMLOG, "broker", "--data", str(tmp_path / "log"), "--listen", "127.0.0.1:0")
     with running(*command, cwd=tmp_path) as broker:
         address = broker.line(r"listening on (\S+)").group(1)
@@ -38,14 +38,16 @@ def test_who_writes_waits_for_a_broker_that_takes_nothing(tmp_path: Path) -> Non
                     await sinks.write([batch])
                     written += 1
 
-            # Known to the producer before the broker stops: it asks for partitions only once.
+            # The producer learns the partitions before the broker stops: it asks for them only
+            # once.
             await sinks.write([SinkBatch("outs", None, [0], [None], [b"first"])])
             await sinks.flush()
             broker.signal(signal.SIGSTOP)
             writing = asyncio.get_running_loop().create_task(write())
             done, _ = await asyncio.wait([writing], timeout=0.5)
             broker.signal(signal.SIGCONT)
-            # However long that was: more than the buffer holds can't have been taken.
+            # The broker was stopped all the time, so it can't have received more than the buffer
+            # holds.
             assert not done
             assert written * RECORDS * len(VALUE) <= BUFFER_BYTES + RECORDS * 2 * len(VALUE)
             await writing

@@ -1,7 +1,8 @@
-"""One app exactly once, on our broker and on Apache Kafka: its workers are killed over and over.
+"""One app exactly once on our broker and on Apache Kafka, while its workers are killed.
 
-What is in its topics in the end, read committed, is what the test driver writes. Given a
-STREAMLOG_KAFKA=HOST:PORT it runs on that broker of Apache Kafka, too (`make conformance-kafka`).
+At the end, its topics, read with read_committed, equal the test driver's output. With
+STREAMLOG_KAFKA=HOST:PORT, the tests also run on that Apache Kafka broker (`make
+conformance-kafka`).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ on_kafka = pytest.mark.skipif(not KAFKA, reason="needs Apache Kafka: make confor
 
 @pytest.fixture(scope="module")
 def kafka() -> str:
-    """A broker of Apache Kafka, without what is left of the tests before."""
+    """Return the address of an Apache Kafka broker without the data of earlier tests."""
 
     async def emptied() -> None:
         async with emptied_kafka(KAFKA or "", {}):
@@ -60,8 +61,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield f"kafka://{broker.address}"
 
 
-def driven(app_id: str, orders: int) -> dict[str, Rows]:
-    """What the driver writes."""
+def driver_rows(app_id: str, orders: int) -> dict[str, Rows]:
+    """Return the output of the test driver."""
     test = shop.build(app_id).test()
     for topic, partition, key, value, at_ms in shop.history(app_id, orders, seed=orders):
         test.topic(topic).append(
@@ -80,8 +81,8 @@ def driven(app_id: str, orders: int) -> dict[str, Rows]:
         }
 
 
-async def fed(log: Log, app_id: str, orders: int) -> None:
-    """All of it, before any worker is there: who is in time is no matter of chance."""
+async def feed(log: Log, app_id: str, orders: int) -> None:
+    """Write the whole input before any worker starts, so that lateness is certain."""
     admin = log.admin()
     inputs = [f"{app_id}-{name}" for name in ("orders", "payments", "customers")]
     configs = await still(log)
@@ -101,7 +102,7 @@ async def fed(log: Log, app_id: str, orders: int) -> None:
 
 
 async def found(log: Log, app_id: str, wanted: dict[str, int]) -> dict[str, Rows]:
-    """What is committed, as soon as there are so many rows of each."""
+    """Return the committed rows as soon as there are this many of each output."""
     return {
         name: Counter(
             (partition, r.key, r.value, r.timestamp_ms)
@@ -113,20 +114,18 @@ async def found(log: Log, app_id: str, wanted: dict[str, int]) -> dict[str, Rows
     }
 
 
-def test_joins_windows_and_repartitions_count_once_whoever_is_killed(
-    url: str, tmp_path: Path
-) -> None:
+def test_joins_windows_and_repartitions_count_once_despite_kills(url: str, tmp_path: Path) -> None:
     app_id, rng = f"shop{os.getpid()}", Random(ORDERS)
-    expected = driven(app_id, ORDERS)
+    expected = driver_rows(app_id, ORDERS)
     totals = {name: rows.total() for name, rows in expected.items()}
     assert min(totals.values()) > 20
-    attached(url, lambda log: fed(log, app_id, ORDERS))
+    attached(url, lambda log: feed(log, app_id, ORDERS))
     with ExitStack() as stack:
         started = 0
 
         def worker() -> Process:
             nonlocal started
-            # The directories are used in turn: some find state of theirs, or of an older one.
+            # The directories are used in turn: some hold old state, some newer.
             settings = {"LOG": url, "APP": app_id, "STATE": f"state-{started % (WORKERS + 1)}"}
             started += 1
             return stack.enter_context(running(*WORKER, cwd=tmp_path, PACE_S="0.003", **settings))
@@ -141,29 +140,30 @@ def test_joins_windows_and_repartitions_count_once_whoever_is_killed(
             workers.append(worker())
         attached(url, lambda log: found(log, app_id, totals))
         for each in workers:
-            each.line("rebalance: this worker has")  # Before, Ctrl-C meets the interpreter alone.
+            # Earlier, Ctrl-C would reach the interpreter alone.
+            each.line("rebalance: this worker has")
             assert each.stop() == 0, each.output
         assert attached(url, lambda log: found(log, app_id, totals)) == expected
 
 
 @on_kafka
 @pytest.mark.parametrize("seed", SEEDS)
-def test_random_programs_write_the_same_on_kafka(seed: int, kafka: str, tmp_path: Path) -> None:
+def test_random_programs_write_equal_rows_on_kafka(seed: int, kafka: str, tmp_path: Path) -> None:
     compare(seed, kafka, tmp_path)
 
 
 @on_kafka
-def test_who_is_killed_at_every_step_of_a_commit_on_kafka_doubles_and_loses_nothing(
+def test_kills_at_every_commit_step_on_kafka_lose_and_double_nothing(
     kafka: str, tmp_path: Path
 ) -> None:
     compare_killed_in_commits(580, f"kafka://{kafka}", tmp_path, 1)
 
 
 @on_kafka
-def test_what_kafka_does_not_do_is_said(kafka: str, tmp_path: Path) -> None:
-    """A worker says that event time stands still in a quiet input, and for which topics."""
+def test_a_worker_reports_missing_time_marks_on_kafka(kafka: str, tmp_path: Path) -> None:
+    """The worker names the topics in which event time stands still while they are quiet."""
     url, app_id = f"kafka://{kafka}", f"shop{os.getpid()}said"
-    attached(url, lambda log: fed(log, app_id, 60))
+    attached(url, lambda log: feed(log, app_id, 60))
     attached(url, lambda log: log.admin().create_topics([NewTopic("of-others", 1)]))
     settings = {"LOG": url, "APP": app_id, "STATE": "state"}
     with running(*WORKER, cwd=tmp_path, **settings) as worker:

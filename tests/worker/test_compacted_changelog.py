@@ -1,4 +1,4 @@
-"""State that comes back from changelogs that were compacted, by a real broker, meanwhile."""
+"""State that is restored from changelogs that a real broker compacts at that time."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ COMPACTING = {
     "file.delete.delay.ms": "100",
 }
 PAUSE_S = 0.05
-"""So that the reader leaves some of the machine to those it looks at."""
+"""Leaves CPU time to the processes whose files are read."""
 CHUNK = 400
 CHUNKS_MAX = 200
 
 Values = dict[TopicPartition, dict[bytes | None, bytes | None]]
 
 
-def stored_records(stored: StoredLog, place: TopicPartition) -> Iterator[LogRecord]:
-    """Every record of a partition, none of them out of order."""
+def stored_records(stored: StoredLog, topic_partition: TopicPartition) -> Iterator[LogRecord]:
+    """Yield every record of a partition, and check their order."""
     previous = -1
-    for batch in stored.read(*place, *stored.offsets(*place)):
+    for batch in stored.read(*topic_partition, *stored.offsets(*topic_partition)):
         batch.check_crc()
         for record in batch.records():
             assert record.offset > previous
@@ -72,7 +72,7 @@ def stored_records(stored: StoredLog, place: TopicPartition) -> Iterator[LogReco
 
 
 class Reader:
-    """Reads the files of the changelogs over and over, beside the broker."""
+    """Reads the files of the changelogs repeatedly, while the broker runs."""
 
     def __init__(self, path: str) -> None:
         self.rounds = 0
@@ -87,38 +87,45 @@ class Reader:
             while not self._stop.wait(PAUSE_S):
                 with StoredLog(self._path) as fresh:
                     for stored in (early, fresh):
-                        for place in CHANGELOGS:
-                            keys = {record.key for record in stored_records(stored, place)}
-                            assert keys or stored.offsets(*place)[1] == 0
+                        for topic_partition in CHANGELOGS:
+                            keys = {
+                                record.key for record in stored_records(stored, topic_partition)
+                            }
+                            assert keys or stored.offsets(*topic_partition)[1] == 0
                 self.rounds += 1
 
 
-def what_is_stored(path: str) -> tuple[Values, dict[TopicPartition, tuple[int, int]]]:
-    """The last values; and how many records there are, and how many there were."""
+def stored_values(path: str) -> tuple[Values, dict[TopicPartition, tuple[int, int]]]:
+    """Return the last values, and per partition the number of records left and written."""
     values: Values = {}
     counts: dict[TopicPartition, tuple[int, int]] = {}
     with StoredLog(path) as stored:
-        for place in CHANGELOGS:
-            records = list(stored_records(stored, place))
-            values[place] = {record.key: record.value for record in records}
-            counts[place] = (len(records), stored.offsets(*place)[1])
+        for topic_partition in CHANGELOGS:
+            records = list(stored_records(stored, topic_partition))
+            values[topic_partition] = {record.key: record.value for record in records}
+            counts[topic_partition] = (len(records), stored.offsets(*topic_partition)[1])
     return values, counts
 
 
-async def what_is_served(log: Log) -> Values:
-    values: Values = {place: {} for place in CHANGELOGS}
+async def served_values(log: Log) -> Values:
+    values: Values = {topic_partition: {} for topic_partition in CHANGELOGS}
     async with asyncio.timeout(60), log.consumer(auto_offset_reset="earliest") as consumer:
         ends = await consumer.end_offsets(CHANGELOGS)
         consumer.assign(CHANGELOGS)
-        while any([await consumer.position(place) < ends[place] for place in CHANGELOGS]):
-            for place, records in (await consumer.poll(timeout_ms=200)).items():
-                values[place].update({record.key: record.value for record in records})
+        while any(
+            [
+                await consumer.position(topic_partition) < ends[topic_partition]
+                for topic_partition in CHANGELOGS
+            ]
+        ):
+            for topic_partition, records in (await consumer.poll(timeout_ms=200)).items():
+                values[topic_partition].update({record.key: record.value for record in records})
     return values
 
 
 def is_compacted(path: str) -> bool:
-    """Whether records are gone from every changelog."""
-    return all(left < written for left, written in what_is_stored(path)[1].values())
+    """Return whether every changelog has lost records to compaction."""
+    return all(left < written for left, written in stored_values(path)[1].values())
 
 
 async def feed_until_compacted(
@@ -131,7 +138,7 @@ async def feed_until_compacted(
         fed += chunk
         if await asyncio.to_thread(is_compacted, path):
             return fed
-    raise AssertionError("nothing is compacted")
+    raise AssertionError("no changelog was compacted")
 
 
 async def last_sums(log: Log, wanted: dict[str, int]) -> dict[str, int]:
@@ -142,8 +149,8 @@ async def last_sums(log: Log, wanted: dict[str, int]) -> dict[str, int]:
     return sums(await read_until(log, "sums", lambda records: sums(records) == wanted))
 
 
-def test_state_comes_back_from_a_compacted_changelog(tmp_path: Path) -> None:
-    """The worker is killed, its state removed, and what is left of the changelogs is enough."""
+def test_state_is_restored_from_a_compacted_changelog(tmp_path: Path) -> None:
+    """The worker is killed and its state removed; the rest of the changelogs is enough."""
     written(tmp_path, counting=COUNTING + TOTALS)
     data, state = tmp_path / "log", tmp_path / "state"
     events = iter(stream_of_events(CHUNK * (CHUNKS_MAX + 2), seed=7))
@@ -154,7 +161,7 @@ def test_state_comes_back_from_a_compacted_changelog(tmp_path: Path) -> None:
         async def first(log: Log, worker: Process) -> list[tuple[int, str, int]]:
             await asyncio.to_thread(worker.line, READY)
             await log.admin().alter_configs({"log.cleaner.backoff.ms": "20"})
-            for topic in sorted({place.topic for place in CHANGELOGS}):
+            for topic in sorted({topic_partition.topic for topic_partition in CHANGELOGS}):
                 await log.admin().alter_configs(COMPACTING, topic=topic)
             async with log.producer(linger_ms=1) as producer, asyncio.TaskGroup() as tasks:
                 reader = Reader(str(data))
@@ -185,4 +192,4 @@ def test_state_comes_back_from_a_compacted_changelog(tmp_path: Path) -> None:
             assert worker.stop() == 0
         assert rows == expected(fed)
         assert sum(sums.values()) == len(fed) + 3
-        assert attached(url, what_is_served) == what_is_stored(str(data))[0]
+        assert attached(url, served_values) == stored_values(str(data))[0]

@@ -1,7 +1,7 @@
-"""Changelogs, and topics of global tables, that were truncated under local state ahead of them.
+"""Changelogs and topics of global tables that were truncated while local state is ahead of them.
 
-The law: whatever is on this machine's disk, the table is what the definition gives for the records
-that the log has. Rows are told again, so the last one of each key counts.
+The rule: whatever this machine's disk holds, the table equals its definition, applied to the
+records in the log. Rows are written again, so the last one of each key counts.
 """
 
 from __future__ import annotations
@@ -47,16 +47,18 @@ from tests.worker.test_recreated_sources import (
 CHANGELOG: Final = "again-0-changelog"
 TASKS: Final = [TopicPartition(CHANGELOG, number) for number in range(PARTITIONS)]
 Lost = Literal["power", "backup"]
-TOLD: Final = r"code 5: .*(source|again-0-changelog)-\d.* truncated|it was truncated: it ends at"
+TRUNCATED: Final = (
+    r"code 5: .*(source|again-0-changelog)-\d.* truncated|it was truncated: it ends at"
+)
 
 
 def last_rows(rows: list[str]) -> dict[str, int]:
-    """What the rows come to: the last count of each key."""
+    """Return the last count of each key in the rows."""
     return {key: int(count) for key, count in (row.split() for row in rows)}
 
 
 async def until_last(case: Case, portions: list[list[Fed]], task: asyncio.Task[None]) -> None:
-    """Wait until the table is what the definition gives for these records."""
+    """Wait until the table equals its definition, applied to these records."""
     wanted: dict[str, int] = {}
     for key, _ in (record for each in portions for record in each):
         wanted[key] = wanted.get(key, 0) + 1
@@ -78,7 +80,7 @@ def back_up(broker: BrokerProcess, data: Path, saved: Path) -> None:
     broker.__enter__()
 
 
-def put_back(broker: BrokerProcess, data: Path, saved: Path) -> None:
+def restore_backup(broker: BrokerProcess, data: Path, saved: Path) -> None:
     broker.end(signal.SIGTERM)
     shutil.rmtree(data)
     saved.rename(data)
@@ -89,7 +91,7 @@ def put_back(broker: BrokerProcess, data: Path, saved: Path) -> None:
 async def losing(
     case: Case, broker: BrokerProcess, how: Lost, kept: list[Fed], lost: list[Fed]
 ) -> AsyncIterator[dict[TopicPartition, int]]:
-    """Both portions are processed by a worker; then the log is as it was after the first one."""
+    """Let a worker process both portions, and return the log to its state after the first."""
     data, saved = case.path / "data", case.path / "saved"
     await create(case.log, "source", "names")
     await case.log.admin().create_topics([NewTopic("out", 1)])
@@ -107,21 +109,21 @@ async def losing(
     if how == "power":
         await asyncio.to_thread(cut, broker, marks)
     else:
-        await asyncio.to_thread(put_back, broker, data, saved)
+        await asyncio.to_thread(restore_backup, broker, data, saved)
     yield reached
 
 
 @pytest.mark.parametrize("is_overtaken", [False, True], ids=["first", "overtaken"])
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 @pytest.mark.parametrize("how", ["power", "backup"])
-def test_state_that_is_ahead_of_its_changelog_is_rebuilt(
+def test_state_ahead_of_its_changelog_is_rebuilt(
     tmp_path: Path,
     how: Lost,
     guarantee: Literal["exactly_once", "at_least_once"],
     is_overtaken: bool,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Overtaken: others have written so much since that the offset is in the changelog again."""
+    """Overtaken: others have written so much since that the changelog contains the offset again."""
     chance = random.Random(f"{how} {guarantee} {is_overtaken}")
     portions = [portion(chance, "kept", 12)]
     lost = portion(chance, "lost", 20)
@@ -129,7 +131,7 @@ def test_state_that_is_ahead_of_its_changelog_is_rebuilt(
     async def main(broker: BrokerProcess) -> None:
         async with Log.open(f"kafka://{broker.address}") as log:
             case = Case(f"kafka://{broker.address}", log, tmp_path, "count", guarantee)
-            # After a power cut the source is shorter than what the group has committed.
+            # After a power loss, the source ends below the group's committed offsets.
             case.source_lost = "earliest" if how == "power" else None
             async with losing(case, broker, how, portions[0], lost) as reached:
                 if is_overtaken:
@@ -143,7 +145,7 @@ def test_state_that_is_ahead_of_its_changelog_is_rebuilt(
                     await until_last(case, portions, task)
 
     async def overtaken(case: Case, reached: dict[TopicPartition, int]) -> None:
-        """A worker on another machine writes until the changelogs are longer than they were."""
+        """Let a worker elsewhere write until the changelogs are longer than before."""
         async with worker(case) as task:
             while any(end <= reached[part] for part, end in (await ends(case.log)).items()):
                 portions.append([(key, f"new{len(portions)}-{key}") for key in KEYS])
@@ -152,22 +154,24 @@ def test_state_that_is_ahead_of_its_changelog_is_rebuilt(
 
     with BrokerProcess(tmp_path / "data", flush="os") as broker, caplog.at_level(logging.WARNING):
         asyncio.run(main(broker))
-    told = [r.getMessage() for r in caplog.records if "is rebuilt from it" in r.getMessage()]
-    assert told, caplog.text
-    for line in told:
+    logged = [r.getMessage() for r in caplog.records if "is rebuilt from it" in r.getMessage()]
+    assert logged, caplog.text
+    for line in logged:
         assert f"does not match changelog {CHANGELOG}-" in line
         assert "it was truncated" in line
         assert "processed again, so their rows may be written twice" in line
 
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
-def test_a_backup_that_is_put_back_under_a_worker_is_told_of(
+def test_a_backup_restored_under_a_worker_is_noticed(
     tmp_path: Path,
     guarantee: Literal["exactly_once", "at_least_once"],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Either it ends and says which partition is shorter than what it has read, or it is fenced and
-    rebuilds the state with a warning. In the end the table is right: nothing is skipped."""
+    """The worker names the truncated partition and ends, or is fenced and rebuilds its state.
+
+    At the end the table is right: no record is skipped.
+    """
     chance = random.Random(guarantee)
     portions = [portion(chance, "kept", 12)]
     lost, new = portion(chance, "lost", 20), [(key, f"new-{key}") for key in KEYS]
@@ -177,7 +181,7 @@ def test_a_backup_that_is_put_back_under_a_worker_is_told_of(
         async with failing(case) as task:
             await feed(case.log, "source", lost)
             await until(rows_of(case), expected("count", [*portions, lost]), task)
-            await asyncio.to_thread(put_back, broker, data, saved)
+            await asyncio.to_thread(restore_backup, broker, data, saved)
             await feed(case.log, "source", new)
             await until_last(case, [*portions, new], task)
 
@@ -192,13 +196,13 @@ def test_a_backup_that_is_put_back_under_a_worker_is_told_of(
             await asyncio.to_thread(back_up, broker, data, saved)
             try:
                 await survived(case, broker)
-                told = caplog.text
+                logged = caplog.text
             except SourceLost as error:
-                told = f"code {error.exit_code}: {error}"
+                logged = f"code {error.exit_code}: {error}"
             wanted = (
                 r"code 5: .*(source|again-0-changelog)-\d.* truncated|it was truncated: it ends at"
             )
-            assert re.search(wanted, told), told
+            assert re.search(wanted, logged), logged
             portions.append(new)
             async with worker(case) as task:
                 await until_last(case, portions, task)
@@ -207,8 +211,8 @@ def test_a_backup_that_is_put_back_under_a_worker_is_told_of(
         asyncio.run(main(broker))
 
 
-def test_a_global_table_on_disk_has_only_rows_that_its_topic_has(tmp_path: Path) -> None:
-    """Its topic was truncated, and is longer again than what was read."""
+def test_a_global_table_on_disk_has_only_rows_of_its_topic(tmp_path: Path) -> None:
+    """Its topic was truncated, and is now longer than the position of the table."""
     first, second = [("a", "1"), ("e", "2")], [("a", "3"), ("e", "4")]
 
     def looked_up(_case: Case, app: App, source: Any, out: Any) -> None:

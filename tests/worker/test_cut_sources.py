@@ -1,4 +1,4 @@
-"""A source whose log is truncated, as by a power cut with `flush=os`."""
+"""A source whose log is truncated, as by a power loss with `flush=os`."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from tests.worker.test_recreated_sources import (
 
 
 def sizes(data: Path) -> dict[Path, int]:
-    """The segments of the source, by their lengths."""
+    """Return the segments of the source with their sizes."""
     return {path: path.stat().st_size for path in data.glob("p-*/*.log")}
 
 
 async def folders_of(case: Case, topic: str) -> set[Path]:
-    """Where a topic's partitions are."""
+    """Return the folders of a topic's partitions."""
     (found,) = await case.log.admin().find_topics([topic])
     data = case.path / "data"
     return {data / partition_folder(found.topic_id, n) for n in range(found.partitions)}
 
 
 async def prepared(case: Case, old: list[list[tuple[str, str]]]) -> dict[Path, int]:
-    """Two portions are in the log, and processed; returns where the second one begins."""
+    """Write and process two portions, and return the segment sizes before the second."""
     await create(case.log, "source", "names")
     await case.log.admin().create_topics([NewTopic("out", 1)])
     await feed(case.log, "names", [(key, f"name-{key}") for key in KEYS])
@@ -53,7 +53,7 @@ async def prepared(case: Case, old: list[list[tuple[str, str]]]) -> dict[Path, i
     await feed(case.log, "source", old[1])
     async with worker(case) as task:
         await until(rows_of(case), expected(case.shape, old), task)
-        await asyncio.sleep(0.5)  # Offsets of what is out are committed.
+        await asyncio.sleep(0.5)  # The offsets of the written output are committed.
     return marks
 
 
@@ -68,7 +68,7 @@ def cut(broker: BrokerProcess, marks: dict[Path, int]) -> None:
 @pytest.mark.parametrize("more", [2, 60], ids=["fewer", "more"])
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 @pytest.mark.parametrize("shape", ["map", "count", "repartition", "agent"])
-def test_what_was_written_instead_counts_once(
+def test_records_written_after_a_truncation_count_once(
     tmp_path: Path, shape: str, guarantee: Literal["exactly_once", "at_least_once"], more: int
 ) -> None:
     chance = random.Random(f"{shape} {guarantee} {more}")
@@ -88,7 +88,7 @@ def test_what_was_written_instead_counts_once(
                 await feed(log, "source", portions[3])
                 await until(rows_of(case), expected(shape, portions), task)
                 await asyncio.sleep(0.5)
-            case.source_lost = "fail"  # It is settled: the worker goes on as ever.
+            case.source_lost = "fail"  # The loss has been handled: the worker runs normally.
             async with worker(case) as task:
                 portions.append(portion(chance, "again", 5))
                 await feed(log, "source", portions[4])
@@ -99,7 +99,7 @@ def test_what_was_written_instead_counts_once(
 
 
 @pytest.mark.parametrize("more", [2, 60], ids=["fewer", "more"])
-def test_a_worker_with_state_fails_and_says_where_the_logs_part(tmp_path: Path, more: int) -> None:
+def test_a_worker_with_state_fails_and_names_the_truncation(tmp_path: Path, more: int) -> None:
     chance = random.Random(more)
     old = [portion(chance, "kept", 12), portion(chance, "cut", 20)]
 

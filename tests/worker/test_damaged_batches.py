@@ -1,4 +1,4 @@
-"""A batch in a source topic that can't be read: the app ends there, or passes it, as it says."""
+"""An unreadable batch in a source topic: the app stops or skips it, as its policy says."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ app.stream(lines).to(app.topic("copies", key=bytes, value=bytes, partitions=1))
 
 
 def garbage(codec: Compression) -> bytes:
-    """A batch of three records by its header, and of none by its bytes."""
+    """Return a batch with three records by its header, and unreadable bytes."""
     header = bytearray(encode_batch([(1, None, b"", ())] * 3))[:HEADER_BYTES]
     header[21:23] = codec.to_bytes(2)
     return sealed(header + compress(codec, b"\xff" * 40))
 
 
 async def produce_raw(log: Log, topic: str, data: bytes) -> None:
-    """As a client writes it that checks nothing."""
+    """Produce as a client that checks nothing."""
     records = PartitionProduceData(index=0, records=data)
     topics = [TopicProduceData(name=topic, partition_data=[records])]
     request = ProduceRequest(acks=1, timeout_ms=5_000, topic_data=topics)
@@ -68,7 +68,7 @@ async def spoil(log: Log) -> None:
 
 
 async def spoil_at_once(log: Log) -> None:
-    """The worker that meets it ends, and so does the broker in it."""
+    """Write the batch; the worker that reads it ends, with its embedded broker."""
     await log.admin().alter_configs({"validate.records": "false"}, topic="lines")
     async with log.producer() as producer:
         await (await producer.send("lines", b"before", key=b"k"))
@@ -93,7 +93,7 @@ async def letters(log: Log) -> list[tuple[bytes | None, dict[str, bytes | None]]
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 @pytest.mark.parametrize("policy", ["skip()", "dlq()"])
-def test_the_worker_goes_on_behind_the_batch(tmp_path: Path, policy: str, guarantee: str) -> None:
+def test_a_worker_skips_an_unreadable_batch(tmp_path: Path, policy: str, guarantee: str) -> None:
     (tmp_path / "lines.py").write_text(APP.format(policy=policy, guarantee=guarantee))
     url = f"embedded:{tmp_path}/log"
     with running(*STREAMLOG, "-A", "lines", "worker", cwd=tmp_path) as worker:
@@ -106,15 +106,15 @@ def test_the_worker_goes_on_behind_the_batch(tmp_path: Path, policy: str, guaran
             found = attached(url, letters)
             written = [garbage(codec)[HEADER_BYTES:] for codec in CODECS]
             assert [(value or b"")[HEADER_BYTES:] for value, _ in found] == written
-            place = {TOPIC: b"lines", PARTITION: b"0", OFFSET: b"1"}
-            assert found[0][1].items() >= place.items()
+            origin = {TOPIC: b"lines", PARTITION: b"0", OFFSET: b"1"}
+            assert found[0][1].items() >= origin.items()
         assert worker.stop() == 0
     with running(*STREAMLOG, "-A", "lines", "worker", cwd=tmp_path) as worker:
         worker.line("rebalance: this worker has")
-        assert worker.stop() == 0  # It stands behind the batches.
+        assert worker.stop() == 0  # Its position is behind the batches.
 
 
-def test_the_worker_ends_and_says_where(tmp_path: Path) -> None:
+def test_an_unreadable_batch_stops_the_worker_and_is_named(tmp_path: Path) -> None:
     (tmp_path / "lines.py").write_text(APP.format(policy="FAIL", guarantee="exactly_once"))
     with running(*STREAMLOG, "-A", "lines", "worker", cwd=tmp_path) as worker:
         worker.line("rebalance: this worker has")
@@ -124,17 +124,17 @@ def test_the_worker_ends_and_says_where(tmp_path: Path) -> None:
 
 
 def inputs(topic: ErrorPolicy | None, agent: ErrorPolicy | None, app: ErrorPolicy) -> DamagedInputs:
-    made = App("a", on_error=app)
-    source = made.topic("t", key=str, value=str, on_error=topic)
+    built_app = App("a", on_error=app)
+    source = built_app.topic("t", key=str, value=str, on_error=topic)
     if topic is not None or agent is None:
-        made.stream(source).to(made.topic("u", key=str, value=str))
+        built_app.stream(source).to(built_app.topic("u", key=str, value=str))
     if agent is not None:
 
-        @made.agent(source, on_error=agent)
+        @built_app.agent(source, on_error=agent)
         async def watch(stream: object) -> None: ...
 
-    agents = [(each.topic.name, each.on_error) for each in made.agents]
-    return DamagedInputs(made.topology(), agents)
+    agents = [(each.topic.name, each.on_error) for each in built_app.agents]
+    return DamagedInputs(built_app.topology(), agents)
 
 
 DAMAGED = DamagedBatch.at("t", 2, (7, 10), b"bytes", "it is garbage")
@@ -152,7 +152,7 @@ DAMAGED = DamagedBatch.at("t", 2, (7, 10), b"bytes", "it is garbage")
         (on_error.skip(), on_error.FAIL, on_error.skip(), None),
     ],
 )
-def test_the_strictest_policy_counts(
+def test_the_strictest_error_policy_applies(
     topic: ErrorPolicy | None, agent: ErrorPolicy | None, app: ErrorPolicy, expected: str | None
 ) -> None:
     found = inputs(topic, agent, app)
@@ -167,14 +167,14 @@ def test_the_strictest_policy_counts(
     assert len(outbox.writes) == (expected == "dead letter")
 
 
-def test_a_topic_that_the_app_writes_itself_is_never_passed() -> None:
+def test_unreadable_batches_of_internal_topics_are_never_skipped() -> None:
     found = inputs(None, None, on_error.skip())
     with pytest.raises(ProcessingError):
         found.outbox(DamagedBatch.at("a-changelog", 0, (0, 1), b"", "garbage"))
 
 
 async def spoil_users(log: Log) -> None:
-    """Two batches that can't be read between rows that can."""
+    """Write two unreadable batches between readable rows."""
     await log.admin().create_topics([NewTopic("users", 1, configs={"validate.records": "false"})])
     async with log.producer() as producer:
         await (await producer.send("users", b"1", key=b"before"))
@@ -190,10 +190,10 @@ def global_reader(log: Log, policy: ErrorPolicy | None) -> GlobalReader:
 
 
 @pytest.mark.parametrize("policy", [on_error.skip(), on_error.dlq()])
-def test_a_global_table_is_read_behind_the_batch(
+def test_a_global_table_skips_an_unreadable_batch(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, policy: ErrorPolicy
 ) -> None:
-    """Every worker reads the topic from its beginning, so the batch becomes no dead letter."""
+    """Every worker reads the topic from its start, so the batch becomes no dead letter."""
     caplog.set_level(logging.ERROR)
 
     async def main() -> None:
@@ -213,7 +213,7 @@ def test_a_global_table_is_read_behind_the_batch(
     assert "(offsets 4 to 6)" in caplog.text
 
 
-def test_a_global_table_ends_the_worker_by_default(tmp_path: Path) -> None:
+def test_by_default_an_unreadable_batch_in_a_global_table_stops_the_worker(tmp_path: Path) -> None:
     async def main() -> None:
         async with Log.open(f"embedded:{tmp_path}", listen=False) as log:
             await spoil_users(log)

@@ -1,4 +1,4 @@
-"""The engine thread, and workers whose functions block: on a broker of its own, as users run it."""
+"""The engine thread, and workers with blocking functions, on a real broker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TASK = TaskId(0, 1)
 NONSENSE = "nonsense"
 
 
-def test_everything_is_done_in_order_by_one_thread() -> None:
+def test_calls_run_in_order_on_one_thread() -> None:
     async def main() -> None:
         engine = EngineThread(SystemClock())
         done: list[tuple[int, int]] = []
@@ -42,27 +42,27 @@ def test_everything_is_done_in_order_by_one_thread() -> None:
     asyncio.run(main())
 
 
-def test_it_tells_what_it_is_at_work_on() -> None:
+def test_the_engine_reports_the_running_task() -> None:
     async def main() -> None:
         clock = ManualClock()
         clock.advance(7)
         engine = EngineThread(clock)
-        begun, go_on = asyncio.Event(), threading.Event()
+        started, release = asyncio.Event(), threading.Event()
         loop = asyncio.get_running_loop()
 
         def block() -> int:
-            loop.call_soon_threadsafe(begun.set)
-            go_on.wait()
+            loop.call_soon_threadsafe(started.set)
+            release.wait()
             return threading.get_ident()
 
         assert engine.busy is None
         call = asyncio.gather(engine.call(TASK, block))
-        await begun.wait()
+        await started.wait()
         busy = engine.busy
         assert not await engine.is_idle_within(10)
         assert busy is not None
         assert (busy.task_id, busy.since_ms) == (TASK, 7)
-        go_on.set()
+        release.set()
         assert await call == [busy.thread_ident]
         assert await engine.is_idle_within(60_000)
         assert engine.busy is None
@@ -71,7 +71,7 @@ def test_it_tells_what_it_is_at_work_on() -> None:
     asyncio.run(main())
 
 
-def test_an_error_is_the_callers_and_what_comes_after_it_is_not_begun() -> None:
+def test_an_error_reaches_the_caller_and_cancels_its_later_calls() -> None:
     async def main() -> None:
         engine = EngineThread(SystemClock())
         with pytest.raises(ValueError, match=NONSENSE):
@@ -83,18 +83,18 @@ def test_an_error_is_the_callers_and_what_comes_after_it_is_not_begun() -> None:
     asyncio.run(main())
 
 
-def test_given_up_it_cancels_what_has_not_begun() -> None:
+def test_closing_cancels_calls_that_have_not_started() -> None:
     async def main() -> None:
         engine = EngineThread(SystemClock())
-        begun, go_on = asyncio.Event(), threading.Event()
+        started, release = asyncio.Event(), threading.Event()
         loop = asyncio.get_running_loop()
 
         def block() -> None:
-            loop.call_soon_threadsafe(begun.set)
-            go_on.wait()
+            loop.call_soon_threadsafe(started.set)
+            release.wait()
 
         first = asyncio.gather(engine.call(TASK, block))
-        await begun.wait()
+        await started.wait()
         waiting = asyncio.gather(engine.call(TASK, pytest.fail))
         await asyncio.sleep(0)
         engine.close()
@@ -102,7 +102,7 @@ def test_given_up_it_cancels_what_has_not_begun() -> None:
             await waiting
         with pytest.raises(asyncio.CancelledError):
             await engine.call(TASK, pytest.fail)
-        go_on.set()
+        release.set()
         await first
 
     asyncio.run(main())
@@ -152,52 +152,52 @@ async def say(log: Log, word: str) -> None:
         await producer.send("words", word.encode(), key=b"k")
 
 
-async def heard(log: Log, count: int) -> list[bytes | None]:
+async def read_loud(log: Log, count: int) -> list[bytes | None]:
     return [record.value for _, record in await read_until(log, "loud", lambda r: len(r) >= count)]
 
 
 def blocked(worker: Process, url: str) -> None:
-    """Let it be at work on a record for longer than its session."""
+    """Keep the worker in one record for longer than its session."""
     attached(url, lambda log: say(log, "slow"))
     worker.line("^shouting slow$")
-    # It is the loop that ticks: it runs on for more than the session, and so do its heartbeats.
+    # The event loop ticks: it runs for longer than the session, with its heartbeats.
     worker.line("^tick$", count=worker.output.count("\ntick") + 40)
 
 
-def test_a_function_that_blocks_costs_no_assignment(tmp_path: Path) -> None:
+def test_a_blocking_function_does_not_cost_the_assignment(tmp_path: Path) -> None:
     with ExitStack() as stack:
         url = broker_and_app(stack, tmp_path)
         worker = stack.enter_context(running(*WORKER, cwd=tmp_path))
         worker.line(JOINED)
         blocked(worker, url)
         (tmp_path / "go").touch()
-        assert attached(url, lambda log: heard(log, 1)) == [b"SLOW"]
+        assert attached(url, lambda log: read_loud(log, 1)) == [b"SLOW"]
         attached(url, lambda log: say(log, "more"))
-        assert attached(url, lambda log: heard(log, 2)) == [b"SLOW", b"MORE"]
+        assert attached(url, lambda log: read_loud(log, 2)) == [b"SLOW", b"MORE"]
         assert worker.stop() == 0
         assert worker.output.count(JOINED) == 1
         assert worker.output.count("shouting slow") == 1
 
 
-def test_a_rebalance_waits_for_a_function_that_blocks(tmp_path: Path) -> None:
+def test_a_rebalance_waits_for_a_blocking_function(tmp_path: Path) -> None:
     with ExitStack() as stack:
         url = broker_and_app(stack, tmp_path)
         first = stack.enter_context(running(*WORKER, cwd=tmp_path))
         first.line(JOINED)
         blocked(first, url)
         second = stack.enter_context(running(*WORKER, cwd=tmp_path))
-        # Nothing is taken from who is at work: what moves is given up when it is done.
+        # A busy worker keeps its tasks: the ones that move are revoked when it is done.
         second.line(JOINED + " 0 partitions")
         (tmp_path / "go").touch()
         for worker in (first, second):
             worker.line(JOINED, count=2 if worker is first else 1)
-        assert attached(url, lambda log: heard(log, 1)) == [b"SLOW"]
+        assert attached(url, lambda log: read_loud(log, 1)) == [b"SLOW"]
         for worker in (second, first):
             assert worker.stop() == 0
         assert first.output.count("shouting slow") + second.output.count("shouting slow") == 1
 
 
-def test_a_stop_does_not_wait_for_ever(tmp_path: Path) -> None:
+def test_stopping_does_not_wait_forever_for_a_blocking_function(tmp_path: Path) -> None:
     with ExitStack() as stack:
         url = broker_and_app(stack, tmp_path)
         with running(*WORKER, cwd=tmp_path) as worker:
@@ -208,7 +208,7 @@ def test_a_stop_does_not_wait_for_ever(tmp_path: Path) -> None:
         (tmp_path / "go").touch()
         worker = stack.enter_context(running(*WORKER, cwd=tmp_path))
         worker.line("^shouting slow$")
-        assert attached(url, lambda log: heard(log, 1)) == [b"SLOW"]
+        assert attached(url, lambda log: read_loud(log, 1)) == [b"SLOW"]
         assert worker.stop() == 0
 
 
@@ -229,7 +229,7 @@ app.stream(loud).process(Model, name="model").to(app.topic("said", key=str, valu
 """
 
 
-def test_an_init_that_blocks_costs_no_assignment(tmp_path: Path) -> None:
+def test_a_blocking_init_does_not_cost_the_assignment(tmp_path: Path) -> None:
     with ExitStack() as stack:
         url = broker_and_app(stack, tmp_path, STARTING)
         worker = stack.enter_context(running(*WORKER, cwd=tmp_path))
@@ -247,7 +247,7 @@ def test_an_init_that_blocks_costs_no_assignment(tmp_path: Path) -> None:
         assert worker.output.count("loading the model") == 1
 
 
-def test_a_stop_does_not_wait_for_an_init_for_ever(tmp_path: Path) -> None:
+def test_stopping_does_not_wait_forever_for_a_blocking_init(tmp_path: Path) -> None:
     with ExitStack() as stack:
         broker_and_app(stack, tmp_path, STARTING)
         worker = stack.enter_context(running(*WORKER, cwd=tmp_path))

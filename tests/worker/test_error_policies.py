@@ -1,4 +1,4 @@
-"""A record that fails in a worker: written as a dead letter, and sent again to a corrected one."""
+"""A record that fails in a worker becomes a dead letter, which is sent again to a corrected one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ totals.reduce(lambda total, new: total + new, name="totals").changes().to(prices
 """
 
 
-def test_a_record_that_fails_is_put_aside_and_comes_again(tmp_path: Path) -> None:
+def test_a_failed_record_becomes_a_dead_letter_and_can_be_sent_again(tmp_path: Path) -> None:
     (tmp_path / "pricing.py").write_text(PRICING)
     expected: list[int] = []
 
@@ -65,4 +65,4 @@ def test_a_record_that_fails_is_put_aside_and_comes_again(tmp_path: Path) -> Non
         assert attached(url, through) == expected
         assert worker.stop() == 0
     code, output = streamlog("-A", "pricing", "dlq", "list", cwd=tmp_path)
-    assert "1 letters in pricing-dlq" in output, "what can't be read is back again"
+    assert "1 letters in pricing-dlq" in output, "the unreadable record is a dead letter again"

@@ -1,4 +1,4 @@
-"""Global tables of workers: whole before the first record, followed live, whatever is killed."""
+"""Global tables of workers: complete before the first record, then updated live, despite kills."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def put(producer: Producer, topic: str, *pairs: tuple[str, str | None]) ->
 
 
 @pytest.mark.parametrize("backend", ["memory", "rocksdb"])
-def test_a_worker_has_the_whole_table_before_its_first_record(
+def test_a_global_table_is_complete_before_the_first_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:
     monkeypatch.setenv("BACKEND", backend)
@@ -113,7 +113,7 @@ async def topic(log: Log) -> None:
     await log.admin().create_topics([NewTopic("users", 1)])
 
 
-def test_what_is_not_committed_is_not_read_and_not_waited_for(tmp_path: Path) -> None:
+def test_uncommitted_rows_of_a_global_table_are_not_read(tmp_path: Path) -> None:
     async def main() -> None:
         async with Log.open(f"embedded:{tmp_path}", listen=False) as log:
             await topic(log)
@@ -130,7 +130,7 @@ def test_what_is_not_committed_is_not_read_and_not_waited_for(tmp_path: Path) ->
     asyncio.run(main())
 
 
-def test_a_stop_ends_the_reading(tmp_path: Path) -> None:
+def test_stopping_ends_the_load_of_a_global_table(tmp_path: Path) -> None:
     async def main() -> None:
         async with Log.open(f"embedded:{tmp_path}", listen=False) as log:
             await topic(log)
@@ -145,7 +145,7 @@ def test_a_stop_ends_the_reading(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_log_that_gives_nothing_is_not_waited_for(
+def test_a_log_that_returns_nothing_stalls_the_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = ManualClock()
@@ -174,7 +174,7 @@ USERS = TopicPartition("users", 0)
 
 
 class Later(SystemClock):
-    """A clock that is ahead."""
+    """A clock that runs ahead."""
 
     ahead_ms = 0
 
@@ -190,7 +190,7 @@ def stores_in(path: Path, cluster: str) -> GlobalStores:
 async def on_disk(
     log: Log, path: Path, clock: Later, *, cluster: str = "", then: str | None = None
 ) -> tuple[int, list[tuple[bytes, bytes]]]:
-    """Where a worker begins to read, and the rows that it ends with; `then` is written live."""
+    """Return the first position that a worker reads, and its last rows; `then` is written live."""
     stores = stores_in(path, cluster or log.cluster_id)
     async with GlobalReader(log, ON_DISK, {"users": 1}, clock, stores=stores) as reader:
         tables, now_ms = reader.tables.of_topics, clock.wall_ms()
@@ -206,7 +206,7 @@ async def on_disk(
         return starts[USERS], reader.tables.rows_of("users").rows()
 
 
-def test_a_table_on_disk_is_read_on_where_it_was_left(
+def test_a_table_on_disk_resumes_at_its_position(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processing_tables, "PAGE_ROWS", 3)
@@ -224,11 +224,11 @@ def test_a_table_on_disk_is_read_on_where_it_was_left(
             async with log.producer() as producer:
                 await put(producer, "users", ("u0", None))
             assert await on_disk(log, tmp_path, clock) == (12, rows[1:])
-            # Two processes on one directory: the second one has a copy of its own.
+            # Two processes on one directory: the second gets its own copy.
             first = stores_in(tmp_path, log.cluster_id)
             assert (await on_disk(log, tmp_path, clock))[1] == rows[1:]
             first.close()
-            # What the topic may have forgotten meanwhile, and another log: all of it again.
+            # After the retention of deletions, or on another log, the table is read from the start.
             clock.ahead_ms = AWAY_MS_MAX + 60_000
             assert await on_disk(log, tmp_path, clock) == (0, rows[1:])
             assert await on_disk(log, tmp_path, clock, cluster="another") == (0, rows[1:])
@@ -236,7 +236,7 @@ def test_a_table_on_disk_is_read_on_where_it_was_left(
     asyncio.run(main())
 
 
-def test_a_backend_is_one_of_two() -> None:
+def test_an_unknown_backend_is_refused() -> None:
     app = App("app")
     users = app.topic("users", key=str, value=str)
     with pytest.raises(TopologyError, match="'memory' or 'rocksdb'"):

@@ -1,4 +1,4 @@
-"""A topic that grows under a worker."""
+"""Partitions are added to a source topic while a worker runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streamlog.worker.program import WorkerStart
 from streamlog.worker.worker import Worker
 
 
-def test_a_worker_whose_source_has_grown_says_so_instead_of_reading_it_by_halves(
+def test_a_worker_stops_when_partitions_are_added_to_its_source(
     tmp_path: Path,
 ) -> None:
     app = App("grown", log=f"embedded:{tmp_path}/log", state_dir=f"{tmp_path}/state")

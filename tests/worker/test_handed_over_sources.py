@@ -1,4 +1,4 @@
-"""Sources that are made again, or cut, between a history and the workers behind it."""
+"""Sources that are recreated or truncated between a history and the workers after it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Shape = Literal["map", "count"]
 
 
 class Case:
-    """An app, its log, and what happens to it."""
+    """An app, its log, and the events of a test."""
 
     def __init__(self, broker: BrokerProcess, directory: Path, shape: Shape) -> None:
         self.broker = broker
@@ -68,7 +68,7 @@ class Case:
         self.write(NEW)
 
     def cut(self, mark: dict[Path, int]) -> None:
-        """A power cut took what was written since."""
+        """Lose the records written since the mark, as in a power loss."""
         self.broker.kill()
         for path, size in mark.items():
             with path.open("r+b") as file:
@@ -77,7 +77,7 @@ class Case:
         self.write(NEW)
 
     def mark(self) -> dict[Path, int]:
-        """How long the files of the source are."""
+        """Return the current sizes of the source's files."""
         (found,) = asyncio.run(self.ids())
         folder = self.data / partition_folder(found, 0)
         return {path: path.stat().st_size for path in folder.glob("*.log")}
@@ -92,7 +92,7 @@ class Case:
         )
 
     def live(self, source_lost: Literal["fail", "earliest"] | None, rows: int) -> list[str]:
-        """What a worker writes, and a history before it, when there are so many rows."""
+        """Return the rows of the history and the worker, once there are this many."""
         self.app.source_lost = source_lost
 
         async def main() -> list[str]:
@@ -133,7 +133,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
         yield process
 
 
-def test_a_history_is_not_of_two_logs(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_a_history_of_a_replaced_log_is_refused(broker: BrokerProcess, tmp_path: Path) -> None:
     case = Case(broker, tmp_path, "count")
     job = case.job()
     assert job.plan.logs["orders", 0].topic_id
@@ -152,7 +152,7 @@ def test_a_history_is_not_of_two_logs(broker: BrokerProcess, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("shape", ["map", "count"])
-def test_a_snapshot_of_a_log_that_is_gone_is_not_handed_over(
+def test_a_snapshot_of_a_replaced_log_is_not_handed_over(
     broker: BrokerProcess, tmp_path: Path, shape: Shape
 ) -> None:
     case = Case(broker, tmp_path, shape)
@@ -160,8 +160,10 @@ def test_a_snapshot_of_a_log_that_is_gone_is_not_handed_over(
     case.write(MORE)
     snapshot = case.job().run()
     case.cut(mark)
-    told = r"orders-0: the log was truncated: offset 30 was next, and it differs from offset 20 on"
-    with pytest.raises(SourceLost, match=told) as caught:
+    message = (
+        r"orders-0: the log was truncated: offset 30 was next, and it differs from offset 20 on"
+    )
+    with pytest.raises(SourceLost, match=message) as caught:
         case.app.hand_over(Snapshot.open(snapshot.url))
     assert caught.value.exit_code == 5
     snapshot = case.job().run()
@@ -174,7 +176,7 @@ def test_a_snapshot_of_a_log_that_is_gone_is_not_handed_over(
 
 @pytest.mark.parametrize("shape", ["map", "count"])
 @pytest.mark.parametrize("how", ["recreated", "cut"])
-def test_a_worker_notices_what_happened_since_the_hand_over(
+def test_a_worker_notices_a_loss_since_the_hand_over(
     broker: BrokerProcess, tmp_path: Path, shape: Shape, how: str
 ) -> None:
     case = Case(broker, tmp_path, shape)
@@ -182,13 +184,13 @@ def test_a_worker_notices_what_happened_since_the_hand_over(
     case.write(MORE)
     case.app.hand_over(case.job().run())
     if how == "cut":
-        case.cut(mark)  # Of the source alone: what was handed over stays.
+        case.cut(mark)  # Only the source is truncated: the handed-over state stays.
     else:
         case.recreate()
-    # Of a topic that is deleted the group's offsets go, too: without state, nothing else is kept.
+    # Deleting a topic also deletes the group's offsets for it: without state, nothing else is kept.
     if (shape, how) != ("map", "recreated"):
-        told = r"orders-0: the (log was truncated|topic was deleted)"
-        with pytest.raises(SourceLost, match=told) as caught:
+        message = r"orders-0: the (log was truncated|topic was deleted)"
+        with pytest.raises(SourceLost, match=message) as caught:
             case.live("fail", 1_000)
         assert caught.value.exit_code == 5
     found = case.live("earliest", 70)

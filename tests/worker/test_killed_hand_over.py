@@ -1,9 +1,9 @@
-"""Whoever makes a history, publishes it and hands it over is killed: no row is lost or there twice.
+"""Histories, publications and hand-overs are killed: no row is lost or doubled.
 
-For each of the hundred cuts: the process of the backfill, which serves the log as well, is killed
-before, during or after it counts, and the job is run again; then that of the hand-over is killed at
-one of its steps, and it is repeated; then a worker goes on. With session windows open, timers
-pending and joins half matched, as the random programs have them.
+For each of a hundred cuts: the process of the backfill, which also serves the log, is killed
+before, during or after its computation, and the job runs again; then the hand-over is killed at one
+of its steps, and is repeated; then a worker continues. The random programs have open session
+windows, pending timers and half-matched joins.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ MOMENTS: dict[str, tuple[str, ...]] = {
     "publish": ("task", "asked", "published", "done"),
 }
 SPARK_S_MAX = 10
-"""Spark takes at least so long."""
+"""Spark takes at least this long."""
 PUBLISH_S_MAX = 0.1
-"""A publication takes about so long."""
+"""A publication takes about this long."""
 
 
 def job_of(
@@ -76,7 +76,7 @@ def die() -> None:
 
 
 def after(count: int, work: Callable[..., Any]) -> Callable[..., Any]:
-    """Dies when that was done so often."""
+    """Return `work` with a kill after its `count`-th call."""
     left = [count]
 
     def working(*args: Any, **options: Any) -> Any:
@@ -90,7 +90,7 @@ def after(count: int, work: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def within(seconds: float, work: Callable[..., Any]) -> Callable[..., Any]:
-    """Dies so long after it was begun."""
+    """Return `work` with a kill this many seconds after its start."""
 
     def working(*args: Any, **options: Any) -> Any:
         Timer(seconds, die).start()
@@ -100,7 +100,7 @@ def within(seconds: float, work: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Attempt(NamedTuple):
-    """A backfill that does not come to its end."""
+    """A backfill that is killed."""
 
     seed: int
     directory: str
@@ -111,7 +111,7 @@ class Attempt(NamedTuple):
 
 
 def backfill_and_die(attempt: Attempt) -> None:
-    """In a process of its own."""
+    """Run the attempt in this process, until it is killed."""
     seed, directory, until_ms, outputs, moment, is_spark = attempt
     rng = Random(f"{seed} {moment}")
     spark = None
@@ -135,7 +135,7 @@ def backfill_and_die(attempt: Attempt) -> None:
 
 
 def hand_over_and_die(seed: int, directory: str, url: str, step: str) -> None:
-    """In a process of its own."""
+    """Run a hand-over in this process, until it is killed."""
 
     def on_step(now: str) -> None:
         if now == step:
@@ -155,7 +155,7 @@ def killed(work: Callable[..., None], *arguments: object) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_each_cut_with_everybody_killed(tmp_path: Path, seed: int) -> None:
+def test_killed_backfills_and_hand_overs_lose_and_double_nothing(tmp_path: Path, seed: int) -> None:
     case = Case(seed, tmp_path)
     rng = Random(f"killed {seed}")
     outputs: Literal["stage", "publish"] = rng.choice(["stage", "publish"])

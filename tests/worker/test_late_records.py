@@ -1,7 +1,7 @@
-"""Owners of a changelog, former ones that write late, and compaction: what holds, and until when.
+"""Owners of a changelog, late writes of former ones, and compaction: what holds, until when.
 
-A small model of `restore` and `commit` around the real `Fences`, with what compaction does to a
-log: of the records before some offset the newest of each key stays, whoever wrote it.
+A small model of `restore` and `commit` around the real `Fences`, with the effect of compaction on a
+log: below some offset, only the newest record of each key stays, whichever owner wrote it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ State = dict[bytes, bytes | None]
 
 @dataclass
 class Owner:
-    """A task in some process: its state, its epoch, and where its next checkpoint lands."""
+    """A task in a process: its state, its epoch, and the position of its next checkpoint."""
 
     epoch: int
     state: State
@@ -31,11 +31,11 @@ class Owner:
 
 @dataclass
 class Changelog:
-    """The log, and what it stands for: what the owners have committed."""
+    """The log, and the state that the owners have committed to it."""
 
     records: list[LogRecord] = field(default_factory=list)
     history: list[LogRecord] = field(default_factory=list)
-    """Without compaction."""
+    """All records ever written, without compaction."""
     end_offset: int = 0
     truth: State = field(default_factory=dict)
     owners: list[Owner] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Changelog:
         return self.end_offset - 1
 
     def restored(self) -> tuple[State, Fences]:
-        """What a process without any state finds."""
+        """Return what a process without local state restores."""
         fences = Fences()
         state: State = {}
         for key, value in fences.admit(self.records):
@@ -58,16 +58,16 @@ class Changelog:
         return state, fences
 
     def open(self, *, dies: bool) -> None:
-        """Take over: fence, replay, write late keys again; or die before the last of these."""
+        """Take over: fence, replay, and write late keys again; may die before the last of these."""
         epoch = self.append(OWNER_KEY, b"", None)
         state, fences = self.restored()
         if dies:
             return
-        self._write_again(fences.late, state, epoch)
+        self._write_again(fences.write_late, state, epoch)
         self.owners.append(Owner(epoch, state, epoch + 1))
 
     def commit(self, owner: Owner, key: bytes, value: bytes | None, *, dies: bool) -> None:
-        """One change; whoever finds something before it looks what it is."""
+        """Write one change; an owner that finds a foreign record before it examines that."""
         offset = self.append(key, value, owner.epoch)
         if owner.epoch == self._last_fence():
             _apply(self.truth, key, value)
@@ -81,7 +81,7 @@ class Changelog:
             if fences.owner != owner.epoch:
                 self.owners.remove(owner)
                 return
-            self._write_again(fences.late - {key}, owner.state, owner.epoch)
+            self._write_again(fences.write_late - {key}, owner.state, owner.epoch)
         owner.next_offset = offset + 1
 
     def compact(self, before_offset: int) -> None:
@@ -91,17 +91,17 @@ class Changelog:
         ]
 
     def first_open(self) -> int:
-        """The first late record whose key no owner has written since."""
-        owner, late = -1, dict[bytes | None, int]()
+        """Return the offset of the first write_late record whose key no owner has written since."""
+        owner, write_late = -1, dict[bytes | None, int]()
         for record in self.history:
             epoch = _epoch(record)
             if record.key == OWNER_KEY:
                 owner = record.offset
             elif epoch < owner:
-                late.setdefault(record.key, record.offset)
+                write_late.setdefault(record.key, record.offset)
             else:
-                late.pop(record.key, None)
-        return min(late.values(), default=self.end_offset)
+                write_late.pop(record.key, None)
+        return min(write_late.values(), default=self.end_offset)
 
     def _write_again(self, keys: set[bytes], state: State, epoch: int) -> None:
         for key in sorted(keys):
@@ -141,8 +141,8 @@ STEPS = st.builds(
 
 
 @given(st.lists(STEPS, min_size=5, max_size=60))
-def test_compaction_behind_what_is_written_again_changes_nothing(steps: list[Step]) -> None:
-    """As long as it has not passed a late record whose key is still to be written again."""
+def test_compaction_below_the_first_unrepaired_late_record_is_harmless(steps: list[Step]) -> None:
+    """Compaction must not pass a write_late record whose key has not been written again."""
     changelog = Changelog()
     changelog.open(dies=False)
     for kind, who, key, value, dies in steps:
@@ -162,13 +162,13 @@ def test_compaction_behind_what_is_written_again_changes_nothing(steps: list[Ste
 
 @dataclass
 class Opening:
-    """A worker that opens the task, step by step; it may be stopped between any two."""
+    """A worker that opens the task step by step; it may be suspended between any two."""
 
     store: State
-    """Its own, with the owner and the late keys in it."""
+    """Its local rows, with the owner and the late keys."""
     position: int
     epoch: int = -1
-    late: frozenset[bytes] = frozenset()
+    write_late: frozenset[bytes] = frozenset()
 
     @property
     def is_open(self) -> bool:
@@ -181,17 +181,17 @@ class Opening:
 
 @dataclass
 class Transactions(Changelog):
-    """Exactly once: the group's generation decides whose transactions count, and no fence."""
+    """Exactly once: the group's generation, not a fence, decides which transactions count."""
 
     workers: list[Opening] = field(default_factory=list)
-    """The last one is of the present generation."""
+    """The last one belongs to the current generation."""
 
     def join(self, store: State, position: int) -> None:
-        """A worker is to open the task; it has this of it."""
+        """Let a worker open the task with this local state."""
         self.workers.append(Opening(dict(store), position))
 
-    def go_on(self, who: Opening) -> None:
-        """Write the fence, or restore what lies before it."""
+    def advance(self, who: Opening) -> None:
+        """Write the fence, or restore the records before it."""
         if who.epoch < 0:
             who.epoch = self.append(OWNER_KEY, b"", None)
         elif not who.is_open:
@@ -199,26 +199,29 @@ class Transactions(Changelog):
             read = [r for r in self.records if who.position <= r.offset <= who.epoch]
             for key, value in fences.admit(read):
                 _apply(who.store, key, value)
-            who.position, who.late = who.epoch + 1, frozenset(fences.late)
+            who.position, who.write_late = who.epoch + 1, frozenset(fences.write_late)
 
     def transact(self, changes: State, between: Callable[[], None]) -> None:
-        """The worker of the present generation commits, while something else happens."""
+        """Let the current owner commit, while something else happens."""
         owner = self.workers[-1]
         while not owner.is_open:
-            self.go_on(owner)
+            self.advance(owner)
         assert owner.rows == self.truth
-        for key, value in {**{key: owner.store.get(key) for key in owner.late}, **changes}.items():
+        for key, value in {
+            **{key: owner.store.get(key) for key in owner.write_late},
+            **changes,
+        }.items():
             self.append(key, value, None)
             between()
             _apply(self.truth, key, value)
             _apply(owner.store, key, value)
-        # What others have written between is none of its business.
-        owner.position, owner.late = self.end_offset, frozenset()
+        # Records that others have written in between do not concern it.
+        owner.position, owner.write_late = self.end_offset, frozenset()
         owner.store.pop(LATE_KEY, None)
 
 
 class _Kept(MemoryStore):
-    """A store that has these rows."""
+    """A store with these rows."""
 
     def __init__(self, rows: State) -> None:
         super().__init__()
@@ -246,7 +249,7 @@ class _Kept(MemoryStore):
 def test_a_worker_that_opens_late_changes_nothing_exactly_once(
     before: list[Step], steps: list[tuple[str, int, State]]
 ) -> None:
-    """Whatever was written at least once before, and whoever goes on in the middle of opening."""
+    """This holds after any at-least-once writes, and for a worker that resumes while it opens."""
     changelog = Transactions()
     changelog.open(dies=False)
     for kind, who, key, value, dies in before:
@@ -259,24 +262,24 @@ def test_a_worker_that_opens_late_changes_nothing_exactly_once(
         some = changelog.workers[who % len(changelog.workers)]
         match kind:
             case "join":
-                # With nothing, or with the state that another process has left.
+                # With no state, or with the state that another process has left.
                 changelog.join(*((some.store, some.position) if who % 2 else ({}, 0)))
             case "commit":
                 former = changelog.workers[:-1]
                 between = former[who % len(former)] if former else None
                 changelog.transact(
-                    changes, lambda one=between: None if one is None else changelog.go_on(one)
+                    changes, lambda one=between: None if one is None else changelog.advance(one)
                 )
             case "go on":
-                changelog.go_on(some)
+                changelog.advance(some)
         assert changelog.restored()[0] == changelog.truth
     changelog.transact({}, lambda: None)
     changelog.compact(changelog.end_offset)
     assert changelog.restored()[0] == changelog.truth
 
 
-def late(changelog: Changelog) -> None:
-    """Somebody has written late, and the owner has died before it has seen that."""
+def write_late(changelog: Changelog) -> None:
+    """Write a write_late record, and let the owner die before it notices."""
     changelog.open(dies=False)
     sleeper = changelog.owners[0]
     changelog.commit(sleeper, b"a", b"right", dies=False)
@@ -285,37 +288,37 @@ def late(changelog: Changelog) -> None:
     assert changelog.restored()[0] == changelog.truth == {b"a": b"right"}
 
 
-def test_what_the_lag_is_for_the_value_before_a_late_record() -> None:
-    """Compacted too early, the late record has driven out the owner's, and is not valid itself."""
+def test_compacting_too_early_loses_the_value_before_a_late_record() -> None:
+    """The write_late record has replaced the owner's, and is itself invalid."""
     changelog = Changelog()
-    late(changelog)
+    write_late(changelog)
     changelog.compact(changelog.end_offset)
     assert changelog.restored()[0] == {}
 
 
-def test_what_the_lag_is_for_the_fence_before_a_late_record() -> None:
-    """Compacted too early, the next fence has driven out the one that the record came behind."""
+def test_compacting_too_early_loses_the_fence_before_a_late_record() -> None:
+    """The next fence has replaced the one that came before the write_late record."""
     changelog = Changelog()
-    late(changelog)
+    write_late(changelog)
     changelog.open(dies=True)
     changelog.compact(changelog.end_offset)
     assert changelog.restored()[0] == {b"a": b"late"}
 
 
-def test_whoever_opens_in_time_makes_it_good() -> None:
+def test_opening_in_time_repairs_a_late_record() -> None:
     changelog = Changelog()
-    late(changelog)
+    write_late(changelog)
     changelog.open(dies=False)
     changelog.compact(changelog.end_offset)
     assert changelog.restored()[0] == {b"a": b"right"}
 
 
-def test_the_first_transaction_makes_it_good() -> None:
-    """Also if it has nothing of its own to write, and another worker opens the task meanwhile."""
+def test_the_first_transaction_repairs_a_late_record() -> None:
+    """Also if it has no changes of its own, and another worker opens the task at that time."""
     changelog = Transactions()
-    late(changelog)
+    write_late(changelog)
     changelog.join({}, 0)
     changelog.join({}, 0)
-    changelog.transact({}, lambda: changelog.go_on(changelog.workers[0]))
+    changelog.transact({}, lambda: changelog.advance(changelog.workers[0]))
     changelog.compact(changelog.end_offset)
     assert changelog.restored()[0] == {b"a": b"right"}

@@ -1,4 +1,4 @@
-"""What an agent has handled out of order is not repeated after a kill."""
+"""Records that an agent has handled out of order are not repeated after a kill."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def feed(log: Log, numbers: range) -> None:
 
 
 async def committed(log: Log, wanted: AgentPosition) -> None:
-    """Wait until the group knows that this is handled."""
+    """Wait until the group has committed this position."""
     async with asyncio.timeout(120), log.consumer(group_id="hasty") as reader:
         while True:
             found = (await reader.committed_metadata([PART]))[PART]
@@ -48,7 +48,7 @@ async def committed(log: Log, wanted: AgentPosition) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_a_slow_record_does_not_make_others_come_again(tmp_path: Path) -> None:
+def test_a_slow_record_does_not_cause_others_to_repeat(tmp_path: Path) -> None:
     (tmp_path / "hasty.py").write_text(APP)
     log_url = f"embedded:{tmp_path / 'log'}"
     with running(*WORKER, cwd=tmp_path) as worker:

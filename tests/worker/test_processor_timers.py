@@ -1,4 +1,4 @@
-"""Timers and punctuations in a worker: by the machine's clock, and through a kill."""
+"""Timers and punctuations in a worker: by wall-clock time, and across a kill."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ WORKER = (*STREAMLOG, "-A", "watch", "worker")
 READY = r"this worker has 1 partitions"
 
 
-def test_timers_outlive_a_worker_that_is_killed(tmp_path: Path) -> None:
+def test_timers_survive_a_killed_worker(tmp_path: Path) -> None:
     (tmp_path / "watch.py").write_text(WATCH)
     url = f"embedded:{tmp_path}/log"
 
@@ -57,7 +57,7 @@ def test_timers_outlive_a_worker_that_is_killed(tmp_path: Path) -> None:
 
     async def first(log: Log) -> None:
         await beat(log, ("a", 1_000, 1), ("b", 2_000, 10**9), ("a", 3_000, 1))
-        # The wall's timer has fired, the others wait.
+        # The wall-clock timer has fired, the others wait.
         await read_until(log, "told", lambda them: "wall 2" in texts(them, "a"))
 
     async def second(log: Log) -> list[tuple[int, LogRecord]]:

@@ -1,4 +1,4 @@
-"""A processor in workers that join, are killed and take over: each record has one answer."""
+"""A processor in workers that join, are killed and take over: one answer for each record."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ Amounts = list[tuple[str, int]]
 
 
 def entries_of(records: list[tuple[int, LogRecord]]) -> dict[tuple[str, int], set[tuple[int, str]]]:
-    """Per account and number of an entry: its totals and ids, of which there should be one."""
+    """Return totals and ids per account and entry number; each set should have one element."""
     found: dict[tuple[str, int], set[tuple[int, str]]] = defaultdict(set)
     for _, record in records:
         entry = msgspec.json.decode(record.value or b"")
@@ -66,7 +66,7 @@ async def feed(producer: Producer, amounts: Amounts) -> None:
     await producer.flush()
 
 
-def test_each_record_has_one_answer_whoever_gives_it(tmp_path: Path) -> None:
+def test_each_record_gets_one_answer_despite_kills(tmp_path: Path) -> None:
     (tmp_path / "ledger.py").write_text(LEDGER)
     rng = Random(7)
     amounts = [(f"account-{rng.randrange(40)}", rng.randrange(-50, 99)) for _ in range(6_000)]
@@ -97,11 +97,11 @@ def test_each_record_has_one_answer_whoever_gives_it(tmp_path: Path) -> None:
                 await feed(producer, amounts[4_000:])
             found = await read_until(log, "entries", lambda them: len(entries_of(them)) == 6_000)
             assert await asyncio.to_thread(second.stop) == 0
-            assert len(found) == 6_000  # Committed ones: nothing is there twice.
+            assert len(found) == 6_000  # These are committed, so none occurs twice.
             return entries_of(found)
 
         entries = attached(url, story)
-    assert {place: [total for total, _ in many] for place, many in entries.items()} == {
-        place: [total] for place, total in wanted.items()
+    assert {position: [total for total, _ in many] for position, many in entries.items()} == {
+        position: [total] for position, total in wanted.items()
     }
     assert len({uuid for many in entries.values() for _, uuid in many}) == 6_000

@@ -1,7 +1,7 @@
-"""A source that is deleted and created again under an app, or while it is stopped.
+"""A source is deleted and created again while an app runs, or while it is stopped.
 
-The law: with `source_lost="earliest"` every record of the new topic is reflected in the output
-exactly once, on top of the state as it was; with `"fail"` the worker ends with code 5 and commits
+The rule: with `source_lost="earliest"`, every record of the new topic is reflected in the output
+exactly once, on top of the earlier state; with `"fail"`, the worker ends with code 5 and commits
 nothing for the new topic.
 """
 
@@ -42,7 +42,7 @@ Fed = tuple[str, str]
 
 @dataclass
 class Case:
-    """An app under test, and what it has written."""
+    """An app under test, and its output."""
 
     url: str
     log: Log
@@ -51,13 +51,13 @@ class Case:
     guarantee: Guarantee
     source_lost: Literal["fail", "earliest", "latest"] | None = None
     topics_own: Literal["fail", "earliest", "latest"] | None = None
-    """What the source says of itself."""
+    """The `source_lost` setting of the source itself."""
     state: str = "state"
-    """Each machine has a directory of its own."""
+    """Each machine has its own directory."""
     first: int = 0
-    """The first portion that is in the present topic."""
+    """The first portion in the current topic."""
     handled: list[str] = field(default_factory=list)
-    """By the agent."""
+    """Values that the agent has handled."""
 
     def app(self) -> App:
         app = App(
@@ -76,16 +76,16 @@ class Case:
         return app
 
     async def rows(self) -> list[str]:
-        """What is committed in the output, in its order."""
+        """Return the committed output in order."""
         if self.shape == "agent":
             return list(self.handled)
-        place, found = TopicPartition("out", 0), list[str]()
+        topic_partition, found = TopicPartition("out", 0), list[str]()
         async with self.log.consumer(
             auto_offset_reset="earliest", isolation_level="read_committed"
         ) as consumer:
-            consumer.assign([place])
-            end = (await consumer.end_offsets([place]))[place]
-            while await consumer.position(place) < end:
+            consumer.assign([topic_partition])
+            end = (await consumer.end_offsets([topic_partition]))[topic_partition]
+            while await consumer.position(topic_partition) < end:
                 for records in (await consumer.poll(timeout_ms=200)).values():
                     found += [(record.value or b"").decode() for record in records]
         return found
@@ -128,7 +128,7 @@ SHAPES: dict[str, Callable[[Case, App, Any, Any], None]] = {
 
 
 def expected(shape: str, portions: list[list[Fed]]) -> Counter[str]:
-    """The rows that the definition of the app gives for these records, in any order of keys."""
+    """Return the rows that the app's definition gives for these records, in any order."""
     records = [record for portion in portions for record in portion]
     if shape in {"map", "agent"}:
         return Counter(value for _, value in records)
@@ -155,7 +155,7 @@ async def feed(log: Log, topic: str, records: list[Fed]) -> None:
 
 @asynccontextmanager
 async def worker(case: Case) -> AsyncIterator[asyncio.Task[None]]:
-    """The app at work."""
+    """Run the app in a task until the block ends."""
     stop = asyncio.Event()
     running = Worker(case.app().program(), log_url=case.url, announce=lambda _: None).run(stop)
     task = asyncio.create_task(running)
@@ -171,7 +171,7 @@ async def worker(case: Case) -> AsyncIterator[asyncio.Task[None]]:
 async def until(
     found: Callable[[], Awaitable[Counter[str]]], wanted: Counter[str], task: asyncio.Task[None]
 ) -> None:
-    """Wait until the rows are there; none may be one too many."""
+    """Wait until the rows are there; fail on any unexpected row."""
     async with asyncio.timeout(DEADLINE_S):
         while (rows := await found()) != wanted:
             assert not rows - wanted, f"too many: {rows - wanted}, missing: {wanted - rows}"
@@ -211,7 +211,7 @@ def rows_of(case: Case) -> Callable[[], Awaitable[Counter[str]]]:
 
 
 async def settled(case: Case, portions: list[list[Fed]], task: asyncio.Task[None]) -> None:
-    """All that is in the log is reflected once."""
+    """Wait until every record in the log is reflected once."""
 
     await until(rows_of(case), expected(case.shape, portions), task)
     last = sum(map(len, portions[case.first :]))
@@ -227,7 +227,7 @@ async def settled(case: Case, portions: list[list[Fed]], task: asyncio.Task[None
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("live", [False, True], ids=["down", "live"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_record_of_the_new_topic_counts_once(
+def test_every_record_of_the_recreated_topic_counts_once(
     tmp_path: Path, shape: str, live: bool, seed: int
 ) -> None:
     chance = random.Random(f"{shape} {live} {seed}")
@@ -250,7 +250,7 @@ def test_every_record_of_the_new_topic_counts_once(
                 await recreate(case, portions[1], pause_s)
             if chance.random() < 0.5:
                 shutil.rmtree(tmp_path / "state", ignore_errors=True)
-            # It is known once: what follows is what it would be anywhere.
+            # The loss is recognized once: from here on the app behaves as always.
             async with worker(case) as task:
                 await settled(case, portions, task)
                 portions.append(portion(chance, "more", 10))
@@ -268,14 +268,14 @@ def test_every_record_of_the_new_topic_counts_once(
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("live", [False, True], ids=["down", "live"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_worker_that_is_to_fail_commits_nothing_for_the_new_topic(
+def test_with_fail_a_worker_commits_nothing_for_the_recreated_topic(
     tmp_path: Path, shape: str, live: bool, seed: int
 ) -> None:
     chance = random.Random(f"fail {shape} {live} {seed}")
 
     async def main() -> None:
         async with opened(tmp_path, chance, shape) as case:
-            # By default that is so where state is made of the topic.
+            # That is the default for topics from which state is derived.
             has_state = shape in {"count", "join"}
             case.source_lost = None if has_state and chance.random() < 0.5 else "fail"
             old, new = portion(chance, "old", 20), portion(chance, "new", chance.choice([5, 40]))
@@ -297,7 +297,7 @@ def test_a_worker_that_is_to_fail_commits_nothing_for_the_new_topic(
 
 
 async def ended(case: Case, old: list[Fed], new: list[Fed] | None) -> None:
-    """Wait for the worker's end; with `new`, the topic is created again while it works."""
+    """Wait for the worker's end; with `new`, recreate the topic while it runs."""
     async with failing(case) as task:
         if new is not None:
             await settled(case, [old], task)
@@ -308,7 +308,7 @@ async def ended(case: Case, old: list[Fed], new: list[Fed] | None) -> None:
 
 @asynccontextmanager
 async def failing(case: Case) -> AsyncIterator[asyncio.Task[None]]:
-    """As `worker`; what it ends with is raised alone."""
+    """Like `worker`, but raises the worker's error alone."""
     try:
         async with worker(case) as task:
             yield task
@@ -326,10 +326,10 @@ WITHOUT_STATE: Final = ("map", "repartition", "agent")
 
 
 @pytest.mark.parametrize("shape", WITHOUT_STATE)
-def test_a_task_without_state_tells_of_the_other_topic_once(
+def test_a_task_without_state_reports_the_recreated_topic_once(
     tmp_path: Path, shape: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its offsets went with the old topic: nothing else would tell."""
+    """Its offsets were deleted with the old topic: nothing else would show the loss."""
     chance = random.Random(shape)
     old, new, last = portion(chance, "old", 5), portion(chance, "new", 10), [("a", "last")]
 
@@ -353,8 +353,8 @@ def test_a_task_without_state_tells_of_the_other_topic_once(
             assert len(lines()) == 1
 
     def lines() -> list[str]:
-        said = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
-        return [line for line in said if "another topic" in line or "created again" in line]
+        messages = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+        return [line for line in messages if "another topic" in line or "created again" in line]
 
     asyncio.run(main())
 
@@ -364,7 +364,7 @@ def test_a_task_without_state_tells_of_the_other_topic_once(
 def test_latest_keeps_the_state_and_begins_at_the_end(
     tmp_path: Path, shape: str, is_topics: bool
 ) -> None:
-    """Also of a topic alone, whatever the app says."""
+    """The setting of a topic overrides the app's."""
     chance = random.Random(f"latest {shape}")
 
     async def main() -> None:
@@ -392,8 +392,8 @@ def test_latest_keeps_the_state_and_begins_at_the_end(
 
 
 @pytest.mark.parametrize("backend", ["memory", "rocksdb"])
-def test_a_global_table_is_a_copy_of_the_topic_that_there_is(tmp_path: Path, backend: str) -> None:
-    """Read anew at the start; under a worker, rows of both topics would be seen: it ends."""
+def test_a_global_table_follows_a_recreated_topic(tmp_path: Path, backend: str) -> None:
+    """It is read again at the start; a running worker would see rows of both topics, so it ends."""
     chance = random.Random(backend)
 
     def looked_up(_case: Case, app: App, source: Any, out: Any) -> None:
@@ -440,14 +440,14 @@ def test_a_global_table_is_a_copy_of_the_topic_that_there_is(tmp_path: Path, bac
         del SHAPES["lookup"]
 
 
-def test_an_unknown_choice_is_refused() -> None:
+def test_an_unknown_source_lost_policy_is_refused() -> None:
     with pytest.raises(StreamlogError, match="source_lost is 'skip': it is one of fail, earliest"):
         App("again", source_lost="skip")  # type: ignore[arg-type]
     with pytest.raises(StreamlogError, match="topic 'source': source_lost is 'skip': it is one of"):
         App("again").topic("source", key=str, value=str, source_lost="skip")  # type: ignore[arg-type]
 
 
-def test_the_command_line_overrides_what_topics_say() -> None:
+def test_the_command_line_overrides_the_policy_of_topics() -> None:
     app = App("again", source_lost="fail")
     source = app.topic("source", key=str, value=str, source_lost="latest")
     app.stream(source).to(app.topic("out", key=str, value=str))

@@ -1,4 +1,4 @@
-"""Asks between workers: answered by whoever has the record, and nothing of them is left."""
+"""Asks between workers: the worker with the record answers, and no reply topic is left behind."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ async def topics(log: Log) -> list[str]:
     return [topic.name for topic in await log.admin().list_topics() if "-replies-" in topic.name]
 
 
-def test_workers_ask_each_other_and_leave_nothing_behind(tmp_path: Path) -> None:
-    # The second one leaves while the first still asks it: that ask is not answered any more.
+def test_workers_ask_each_other_and_leave_no_reply_topics(tmp_path: Path) -> None:
+    # The second worker leaves while the first still asks it: that ask gets no answer.
     (tmp_path / "oracle.py").write_text(APP)
     with running(*WORKER, cwd=tmp_path) as first:
         first.line("answer 1 1$")
@@ -81,32 +81,32 @@ def with_replies(path: Path, story: Callable[[Log, Replies], Awaitable[None]]) -
 
 
 async def first_of(log: Log, topic: str, *, at: int = 0) -> LogRecord:
-    place = TopicPartition(topic, 0)
+    topic_partition = TopicPartition(topic, 0)
     async with log.consumer(auto_offset_reset="earliest") as consumer:
-        consumer.assign([place])
-        consumer.seek(place, at)
-        while not (found := (await consumer.poll(timeout_ms=1_000)).get(place)):
+        consumer.assign([topic_partition])
+        consumer.seek(topic_partition, at)
+        while not (found := (await consumer.poll(timeout_ms=1_000)).get(topic_partition)):
             pass
         return found[0]
 
 
-async def answered(log: Log, replies: Replies) -> tuple[LogRecord, bytes | None]:
-    """Ask, and answer that: the record that asked, and what came back."""
+async def ask_and_answer(log: Log, replies: Replies) -> tuple[LogRecord, bytes | None]:
+    """Ask and answer, and return the asking record and the reply."""
     async with asyncio.TaskGroup() as group:
-        asked = group.create_task(replies.ask("questions", b"?", key=b"k", timeout_ms=100_000))
+        request = group.create_task(replies.ask("questions", b"?", key=b"k", timeout_ms=100_000))
         record = await first_of(log, "questions")
         number = dict(record.headers)["streamlog.correlation"] or b""
         replies.answer(Ask("a-replies-me", b"of a life before"), b"no")
-        replies.answer(Ask("questions", number), b"no")  # No topic for replies.
+        replies.answer(Ask("questions", number), b"no")  # This ask has no topic for replies.
         replies.answer(Ask("a-replies-me", number), b"yes")
         replies.answer(Ask("a-replies-me", number), b"again")
-    return record, asked.result()
+    return record, request.result()
 
 
-def test_an_answer_comes_back_to_its_ask_and_others_are_dropped(tmp_path: Path) -> None:
+def test_a_reply_reaches_its_ask_and_others_are_dropped(tmp_path: Path) -> None:
     async def story(log: Log, replies: Replies) -> None:
         assert await topics(log) == []
-        record, answer = await answered(log, replies)
+        record, answer = await ask_and_answer(log, replies)
         assert (record.key, record.value, answer) == (b"k", b"?", b"yes")
         assert await topics(log) == ["a-replies-me"]
         configs = await log.admin().describe_configs("a-replies-me")
@@ -115,23 +115,23 @@ def test_an_answer_comes_back_to_its_ask_and_others_are_dropped(tmp_path: Path) 
     with_replies(tmp_path / "log", story)
 
 
-def test_an_ask_that_is_not_answered_in_time_says_where_it_lies(tmp_path: Path) -> None:
+def test_an_unanswered_ask_times_out_and_names_its_record(tmp_path: Path) -> None:
     async def story(log: Log, replies: Replies) -> None:
-        await answered(log, replies)
+        await ask_and_answer(log, replies)
         with pytest.raises(RequestTimedOut, match=r"no answer to questions.* within 2000 ms"):
             await replies.ask("questions", b"?", key=None, timeout_ms=2_000)
 
     with_replies(tmp_path / "log", story)
 
 
-def test_an_ask_that_nobody_has_answered_when_the_worker_stops_does_not_hold_it(
+def test_an_unanswered_ask_does_not_delay_the_stop_of_a_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replies_module, "LAST_ANSWERS_MS", 20)
 
     async def story(log: Log, replies: Replies) -> None:
-        await answered(log, replies)
-        asking = asyncio.create_task(
+        await ask_and_answer(log, replies)
+        pending = asyncio.create_task(
             replies.ask("questions", b"?", key=None, timeout_ms=10 * DEADLINE_MS)
         )
         await first_of(log, "questions", at=1)
@@ -140,14 +140,14 @@ def test_an_ask_that_nobody_has_answered_when_the_worker_stops_does_not_hold_it(
             with pytest.raises(
                 RequestTimedOut, match=r"questions-0 offset 1: this worker is stopping"
             ):
-                await asking
+                await pending
             with pytest.raises(RequestTimedOut, match="questions can't be asked"):
                 await replies.ask("questions", b"?", key=None, timeout_ms=10 * DEADLINE_MS)
 
     with_replies(tmp_path / "log", story)
 
 
-def test_topics_of_processes_that_are_gone_are_removed_once_all_has_expired(
+def test_expired_reply_topics_of_lost_processes_are_removed(
     tmp_path: Path,
 ) -> None:
     async def story(log: Log, replies: Replies) -> None:
@@ -159,7 +159,7 @@ def test_topics_of_processes_that_are_gone_are_removed_once_all_has_expired(
                     await (await producer.send(name, b"answer"))
         for name in ("a-replies-gone-and-read", "a-replies-other"):
             await log.admin().delete_records({TopicPartition(name, 0): 1})
-        await answered(log, replies)
+        await ask_and_answer(log, replies)
         assert sorted(await topics(log)) == [
             "a-replies-fresh",
             "a-replies-gone",

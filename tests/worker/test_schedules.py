@@ -1,4 +1,4 @@
-"""Schedules and tasks of an app in worker processes."""
+"""Schedules and tasks of an app, in worker processes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def once() -> None:
 WORKER = (*STREAMLOG, "-A", "clockwork", "worker")
 
 
-def test_an_app_without_topics_runs_by_the_clock(tmp_path: Path) -> None:
+def test_an_app_without_topics_runs_its_schedules(tmp_path: Path) -> None:
     (tmp_path / "clockwork.py").write_text(PROGRAM)
 
     async def known(log: Log) -> Runs | None:
@@ -51,12 +51,12 @@ def test_an_app_without_topics_runs_by_the_clock(tmp_path: Path) -> None:
             lines = worker.output.splitlines()
             assert lines.count("begun") == 1
             assert "hourly" not in lines
-    # The second worker goes on counting where the first one began.
+    # The second worker continues the interval of the first.
     assert found[0] is not None
     assert found[0] == found[1]
 
 
-def test_a_task_that_fails_ends_the_worker(tmp_path: Path) -> None:
+def test_a_failing_task_stops_the_worker(tmp_path: Path) -> None:
     (tmp_path / "clockwork.py").write_text(PROGRAM)
     with running(*WORKER, cwd=tmp_path, FAIL="1") as worker:
         assert worker.wait() == 7

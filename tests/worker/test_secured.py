@@ -1,4 +1,4 @@
-"""An app on a broker that asks who comes, and what they may do."""
+"""An app on a broker with authentication and authorization."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def acl(kind: ResourceType, name: str, operation: Operation, *, prefixed: bool =
     )
 
 
-# As docs/security.md has it for "a worker of an app".
+# As docs/security.md lists it for "a worker of an app".
 ALLOWED = [
     *(acl(TOPIC, name, each) for name in ("words", "counts") for each in (OP.READ, OP.WRITE)),
     acl(GROUP, "counting", OP.READ),
@@ -65,8 +65,8 @@ SHOP = {
 }
 
 
-async def on_a_broker_that_asks(data: Path, story: Callable[[str], Awaitable[T]]) -> T:
-    """Given the URL of a broker that knows `shop` and `root`, who may do everything."""
+async def on_a_secured_broker(data: Path, story: Callable[[str], Awaitable[T]]) -> T:
+    """Run a story with the URL of a broker whose users are `shop` and `root`, a super user."""
     config = BrokerConfig(
         flush="os",
         security=SecurityConfig(authorizer="standard", super_users="User:root"),
@@ -81,7 +81,7 @@ async def on_a_broker_that_asks(data: Path, story: Callable[[str], Awaitable[T]]
         return await story(f"kafka://127.0.0.1:{listening.servers[0].port}")
 
 
-def test_a_worker_needs_what_the_document_says(tmp_path: Path) -> None:
+def test_a_worker_needs_only_the_documented_permissions(tmp_path: Path) -> None:
     app = App("counting", state_dir=f"{tmp_path}/state", security=SHOP)
     words = app.topic("words", key=str, value=str, partitions=1)
     counts = app.topic("counts", key=str, value=str, partitions=1)
@@ -115,4 +115,4 @@ def test_a_worker_needs_what_the_document_says(tmp_path: Path) -> None:
                 work.create_task(worker.run(stop))
                 await read(log, stop)
 
-    asyncio.run(on_a_broker_that_asks(tmp_path / "data", main))
+    asyncio.run(on_a_secured_broker(tmp_path / "data", main))

@@ -1,4 +1,4 @@
-"""Standbys put their state aside: whoever takes over while they have it open begins with that."""
+"""Standbys take snapshots of their state; a task opened while a standby is open starts from one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COMMITS, KEYS, DEADLINE_S = 6, 500, 60
 
 
 async def commit(log: Log, number: int) -> None:
-    """A checkpoint, as an owner elsewhere writes it."""
+    """Write a checkpoint, as the owner on another machine does."""
     rows = [(b"\x0busers-table%d" % key, b"%d" % (number * KEYS + key)) for key in range(KEYS)]
     batch = checkpoint(Changes.of(rows), TaskProgress(offsets={("users", 0): number}))
     wall_ms = SystemClock().wall_ms()
@@ -45,14 +45,14 @@ def snapshots(path: Path) -> int:
     return len([*path.glob("snapshots/*[0-9]")])
 
 
-async def until_aside(path: Path, standbys: Standbys, count: int) -> None:
-    """Wait until so many snapshots are there, and no record is left."""
+async def wait_for_snapshots(path: Path, standbys: Standbys, count: int) -> None:
+    """Wait until the standby has this many snapshots and no lag."""
     async with asyncio.timeout(DEADLINE_S):
         while standbys.lags.get(TASK) != 0 or snapshots(path) < count:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
-def test_who_takes_over_beside_a_standby_begins_with_what_it_has_put_aside(
+def test_a_takeover_next_to_an_open_standby_starts_from_its_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(task_directory, "SNAPSHOT_BYTES", 10_000)
@@ -64,7 +64,7 @@ def test_who_takes_over_beside_a_standby_begins_with_what_it_has_put_aside(
             asyncio.TaskGroup() as background,
         ):
             await ensure_topics(log, app.topology(), app.topics, required=())
-            room = StandbyDeps(
+            deps = StandbyDeps(
                 log=log,
                 clock=clock,
                 topology=app.topology(),
@@ -72,12 +72,12 @@ def test_who_takes_over_beside_a_standby_begins_with_what_it_has_put_aside(
                 budget=budget,
                 background=background,
             )
-            standbys = Standbys(room)
+            standbys = Standbys(deps)
             await standbys.follow([TASK])
             for number in range(COMMITS):
                 await commit(log, number)
-            await until_aside(path, standbys, 1)
-            # As a process that shares the directory finds it: the standby's store is locked.
+            await wait_for_snapshots(path, standbys, 1)
+            # What a process that shares the directory finds: the standby's store is locked.
             async with log.producer() as producer:
                 restorer = Restorer(
                     log,

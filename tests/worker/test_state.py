@@ -1,4 +1,4 @@
-"""A worker's state on disk from start to start: closed, killed, damaged, lost."""
+"""A worker's state on disk across starts: after a stop, a kill, damage and loss."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ START_MS = 1_700_000_000_000
 
 
 class Guests:
-    """Sends and reads, round by round; the table has what all rounds have named."""
+    """Sends and reads round by round; the table has the names of all rounds."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -35,7 +35,7 @@ class Guests:
         self._names: dict[bytes, bytes] = {}
 
     def visit(self) -> None:
-        """Name some, let all visit, and see each greeted by the newest name."""
+        """Name some guests, let all visit, and check that each is greeted by the newest name."""
         found = attached(self._url, self._greeted)
         assert found == self._names
         self._round += 1
@@ -60,7 +60,7 @@ class Guests:
         return rows(await read_until(log, "greeted", lambda r: len(rows(r)) == len(self._names)))
 
 
-def test_state_outlives_whatever_happens_to_its_worker(tmp_path: Path) -> None:
+def test_state_survives_stop_kill_damage_and_loss(tmp_path: Path) -> None:
     (tmp_path / "guests.py").write_text(GUESTS)
     guests = Guests(f"embedded:{tmp_path}/log")
     task = tmp_path / "state" / "guests" / "0_0"
@@ -68,7 +68,7 @@ def test_state_outlives_whatever_happens_to_its_worker(tmp_path: Path) -> None:
         with running(*WORKER, cwd=tmp_path) as worker:
             worker.line(READY)
             guests.visit()
-            # After all was lost the count begins anew.
+            # After the loss, the count restarts.
             assert epochs(task) == [1 if epoch > 4 else epoch]
             if epoch == 4:
                 assert "trying older state" in worker.output

@@ -44,7 +44,7 @@ async def feed(log: Log, numbers: range) -> None:
         await producer.flush()
 
 
-async def answered(count: int, log: Log) -> list[LogRecord]:
+async def wait_for_answers(count: int, log: Log) -> list[LogRecord]:
     def enough(found: list[tuple[int, LogRecord]]) -> bool:
         return len({record.value for _, record in found}) >= count
 
@@ -52,15 +52,15 @@ async def answered(count: int, log: Log) -> list[LogRecord]:
 
 
 async def committed(log: Log, offset: int) -> None:
-    place = TopicPartition("numbers", 0)
+    topic_partition = TopicPartition("numbers", 0)
     async with asyncio.timeout(120):
         while True:
-            if (await log.admin().group_offsets("asks")).get(place, 0) >= offset:
+            if (await log.admin().group_offsets("asks")).get(topic_partition, 0) >= offset:
                 return
             await asyncio.sleep(0.01)
 
 
-def test_commits_do_not_wait_and_open_calls_survive_a_kill(tmp_path: Path) -> None:
+def test_commits_do_not_wait_for_async_calls_which_survive_a_kill(tmp_path: Path) -> None:
     (tmp_path / "asks.py").write_text(APP)
     with running(*WORKER, cwd=tmp_path) as worker:
         worker.line(READY)
@@ -68,7 +68,7 @@ def test_commits_do_not_wait_and_open_calls_survive_a_kill(tmp_path: Path) -> No
         async def half(log: Log) -> None:
             # All but the tenth, which waits for the file.
             await feed(log, range(1, 15))
-            await answered(13, log)
+            await wait_for_answers(13, log)
             await committed(log, 14)
 
         attached("embedded:" + str(tmp_path / "log"), half)
@@ -79,7 +79,7 @@ def test_commits_do_not_wait_and_open_calls_survive_a_kill(tmp_path: Path) -> No
 
         async def rest(log: Log) -> list[LogRecord]:
             await feed(log, range(15, 40))
-            return await answered(39, log)
+            return await wait_for_answers(39, log)
 
         records = attached("embedded:" + str(tmp_path / "log"), rest)
         assert worker.stop() == 0
@@ -91,7 +91,7 @@ def test_commits_do_not_wait_and_open_calls_survive_a_kill(tmp_path: Path) -> No
         assert first == sorted(first)
 
 
-def test_calls_of_a_task_that_was_given_up_are_cancelled() -> None:
+def test_async_calls_of_a_revoked_task_are_cancelled() -> None:
     async def main() -> None:
         cancelled = asyncio.Event()
 
@@ -106,16 +106,16 @@ def test_calls_of_a_task_that_was_given_up_are_cancelled() -> None:
 
         async with asyncio.TaskGroup() as group:
             calls = TaskCalls(group)
-            kept, gone = TaskId(0, 0), TaskId(0, 1)
-            calls.start(gone, [TaskCall("n", 0, hangs)])
+            kept, revoked = TaskId(0, 0), TaskId(0, 1)
+            calls.start(revoked, [TaskCall("n", 0, hangs)])
             calls.start(kept, [TaskCall("n", 0, partial(answers, 7))])
-            for _ in range(10):  # Rounds of the loop, of which it takes one or two.
+            for _ in range(10):  # Rounds of the event loop, of which one or two are needed.
                 await asyncio.sleep(0)
             assert calls.has_results(kept)
             assert len(calls) == 1
-            calls.cancel(gone)
+            calls.cancel(revoked)
             await cancelled.wait()
         assert [result.value for result in calls.take(kept)] == [7]
-        assert calls.take(kept) == calls.take(gone) == []
+        assert calls.take(kept) == calls.take(revoked) == []
 
     asyncio.run(main())

@@ -1,4 +1,4 @@
-"""A stream that goes quiet: its windows close, and for who reads it again at the same place."""
+"""A stream becomes quiet: its windows close, at the same record for every later reader."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def send(log: Log, *times_ms: int) -> None:
 
 
 def rows_of(log_url: str, name: str, count: int) -> list[tuple[int, int]]:
-    """Start and value of the first rows of an app."""
+    """Return start and value of the first rows of an app."""
 
     async def read(log: Log) -> list[tuple[int, int]]:
         found = await read_until(log, f"out-{name}", lambda rows: len(rows) >= count)
@@ -53,7 +53,7 @@ def start_of(key: bytes) -> int:
 
 @pytest.mark.parametrize("name", ["near", "far"])
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
-def test_windows_close_without_records_and_a_replay_closes_them_there(
+def test_quiet_windows_close_at_a_mark_and_a_replay_closes_them_there(
     tmp_path: Path, name: str, guarantee: str
 ) -> None:
     (tmp_path / "quiet.py").write_text(APP)
@@ -69,7 +69,7 @@ def test_windows_close_without_records_and_a_replay_closes_them_there(
         worker.line("rebalance: this worker has")
         attached(log_url, lambda log: send(log, 1_210, 1_300))
         assert rows_of(log_url, name, 1) == [(1_200, 2)]
-        # Late by what the mark has said. In the next window there is one more.
+        # Late, because of the mark. The next window has one more record.
         attached(log_url, lambda log: send(log, 1_400, 9_000))
         live = rows_of(log_url, name, 2)
         assert live == [(1_200, 2), (8_800, 1)]
@@ -94,10 +94,10 @@ grouped.windowed(tumbling("1s")).count(name="counts").changes().to(out)
 
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
-def test_an_empty_partition_holds_back_no_window_and_a_load_is_waited_for(
+def test_an_empty_partition_delays_no_window_and_a_load_is_waited_for(
     tmp_path: Path, guarantee: str
 ) -> None:
-    """One partition after the other is filled, slower than a topic takes to be calm."""
+    """Partitions are filled one after another, more slowly than a topic takes to count as quiet."""
     (tmp_path / "quiet.py").write_text(FIRST)
     log_url = f"embedded:{tmp_path / 'log'}"
 
@@ -121,7 +121,7 @@ def test_an_empty_partition_holds_back_no_window_and_a_load_is_waited_for(
     with running(*WORKER, cwd=tmp_path, TRY="live", **environment) as worker:
         worker.line("rebalance: this worker has")
         attached(log_url, load)
-        # Two partitions stay empty, and what came to the second one was not late.
+        # Two partitions stay empty, and the records of the second one were not late.
         live = rows_of(log_url, "first", 13)
         assert live == [(step * 100_000, 2) for step in range(13)]
         assert worker.stop() == 0

@@ -1,4 +1,4 @@
-"""Values at the edges of types: a worker, stopped and started, writes what the driver writes."""
+"""Values at the limits of their types: a restarted worker writes what the test driver writes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Rate:
 
 
 def rate_of(transfer: Transfer) -> Rate:
-    """Where it is not finite, the record is for the policy."""
+    """Return a rate; an infinite one is left to the error policy."""
     return Rate(math.inf if transfer.rate < 0 else transfer.rate)
 
 
@@ -78,7 +78,7 @@ def bank(**settings: Any) -> tuple[App, Topic[str, Transfer], Topic[str, Totals]
 
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
-def test_a_worker_that_starts_again_writes_what_the_driver_writes(
+def test_a_restarted_worker_writes_the_rows_of_the_test_driver(
     tmp_path: Path, guarantee: str
 ) -> None:
     settings = {

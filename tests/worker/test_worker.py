@@ -1,4 +1,4 @@
-"""Workers as their users run them: processes on a real log, stopped, killed, joined by others."""
+"""Workers as users run them: processes on a real log, stopped, killed, joined by others."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def written(path: Path, **modules: str) -> Path:
 
 
 def stream_of_events(count: int, seed: int) -> list[tuple[int, str, int]]:
-    """Partition, user, time: out of order by less than the grace, so nothing is late."""
+    """Return partition, user and time of each event: disordered within the grace, so never late."""
     rng = random.Random(seed)
     users = [f"user-{number}" for number in range(12)]
     return [
@@ -123,7 +123,7 @@ async def feed(
     every: int = 10**9,
     then: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
-    """Send the events; after every so many do something."""
+    """Send the events, and call `then` after each `every` of them."""
     for number, (partition, who, at_ms) in enumerate(events, 1):
         value = msgspec.json.encode({"who": who, "at_ms": at_ms})
         await producer.send("events", value, key=who.encode(), partition=partition)
@@ -133,28 +133,28 @@ async def feed(
 
 
 async def without_marks(log: Log) -> None:
-    """Time stands still while nothing comes, however long a machine takes between two records."""
+    """Create the topic without time marks: time stands still, however slow the machine is."""
     with suppress(TopicExists):
         await log.admin().create_topics([NewTopic("events", 3)])
     await log.admin().alter_configs({"mark.quiet.ms": "-1"}, topic="events")
 
 
 async def close_windows(producer: Producer) -> None:
-    """A last event far in the future, in every partition."""
+    """Send a last event far in the future to every partition."""
     await feed(producer, [(partition, "end", 10**9) for partition in range(3)])
 
 
 def rows_of(records: list[tuple[int, LogRecord]], *, again: bool = False) -> Rows:
-    """The rows; one that comes `again`, if it may, has to be the same."""
+    """Return the rows; with `again`, a row may come twice if it is equal."""
     key_serde = WindowedSerde(serde_for(str), layout_of(tumbling("10s")))
     rows: Rows = {}
     for _, record in records:
         key: Any = key_serde.loads(record.key or b"")
         value = msgspec.json.decode(record.value or b"")
-        place = (key.key, round(key.start.timestamp() * 1000))
+        user_and_start = (key.key, round(key.start.timestamp() * 1000))
         row = (value["events"], value["last_ms"])
-        assert again or place not in rows, "a final row came twice"
-        assert rows.setdefault(place, row) == row, "a final row changed"
+        assert again or user_and_start not in rows, "a final row came twice"
+        assert rows.setdefault(user_and_start, row) == row, "a final row changed"
     return rows
 
 
@@ -165,7 +165,7 @@ async def final_rows(log: Log, wanted: Rows, *, again: bool = False) -> Rows:
     return rows_of(await read_until(log, "totals", enough), again=again)
 
 
-def test_hello_end_to_end(tmp_path: Path) -> None:
+def test_the_hello_program_runs_end_to_end(tmp_path: Path) -> None:
     written(tmp_path, hello=HELLO)
     with running(*STREAMLOG[:1], "hello.py", cwd=tmp_path) as worker:
         worker.line(r"this worker has 4 partitions")
@@ -179,7 +179,7 @@ def test_hello_end_to_end(tmp_path: Path) -> None:
     assert "agents    greet" in banner
 
 
-def test_an_agent_goes_on_after_what_it_has_handled(tmp_path: Path) -> None:
+def test_an_agent_resumes_after_its_handled_records(tmp_path: Path) -> None:
     written(tmp_path, hello=HELLO)
     command = (*STREAMLOG, "-A", "hello")
     for name in ("ada", "bob"):
@@ -191,8 +191,8 @@ def test_an_agent_goes_on_after_what_it_has_handled(tmp_path: Path) -> None:
             assert worker.output.count("hello, ") == 1
 
 
-def test_final_rows_are_exact_whatever_is_killed(tmp_path: Path) -> None:
-    """The worker with the log in it is killed, at work, while the input is being written."""
+def test_final_rows_are_exact_despite_kills(tmp_path: Path) -> None:
+    """The worker with the embedded log is killed while it works and the input is being written."""
     written(tmp_path, counting=COUNTING)
     events = stream_of_events(15_000, seed=1)
     wanted = expected(events)
@@ -220,8 +220,8 @@ def test_final_rows_are_exact_whatever_is_killed(tmp_path: Path) -> None:
     assert len(workers) == 6
 
 
-def test_workers_share_the_partitions_and_take_over(tmp_path: Path) -> None:
-    """A broker of its own; one worker leaves, one is killed, one comes with no state at all."""
+def test_workers_share_partitions_and_take_over(tmp_path: Path) -> None:
+    """With a separate broker: one worker leaves, one is killed, one starts without state."""
     written(tmp_path, counting=COUNTING)
     events = stream_of_events(9_000, seed=2)
     wanted = expected(events)
@@ -260,8 +260,8 @@ def test_workers_share_the_partitions_and_take_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
-def test_a_worker_that_wakes_up_late_does_no_harm(tmp_path: Path, guarantee: str) -> None:
-    """Stopped for longer than its session, with work in hand; another has taken over by then."""
+def test_a_worker_that_resumes_late_does_no_harm(tmp_path: Path, guarantee: str) -> None:
+    """The worker is suspended for longer than its session; another one takes over its work."""
     written(tmp_path, counting=COUNTING)
     events = stream_of_events(9_000, seed=4)
     wanted = expected(events)
@@ -277,29 +277,29 @@ def test_a_worker_that_wakes_up_late_does_no_harm(tmp_path: Path, guarantee: str
 
         async def story(log: Log) -> Rows:
             await without_marks(log)
-            sleeper = worker("a")
-            await asyncio.to_thread(sleeper.line, READY)
+            suspended = worker("a")
+            await asyncio.to_thread(suspended.line, READY)
             async with log.producer(linger_ms=1) as producer:
                 for start in range(0, 9_000, 3_000):
                     await feed(producer, events[start : start + 1_500])
-                    sleeper.signal(signal.SIGSTOP)
+                    suspended.signal(signal.SIGSTOP)
                     other = worker("b")
                     await feed(producer, events[start + 1_500 : start + 3_000])
                     await asyncio.to_thread(other.line, READY)
-                    count = sleeper.output.count("has 3 partitions") + 1
-                    sleeper.signal(signal.SIGCONT)
-                    await asyncio.to_thread(sleeper.line, "has 3 partitions", count=count)
+                    count = suspended.output.count("has 3 partitions") + 1
+                    suspended.signal(signal.SIGCONT)
+                    await asyncio.to_thread(suspended.line, "has 3 partitions", count=count)
                     assert await asyncio.to_thread(other.stop) == 0
                 await close_windows(producer)
             await final_rows(log, wanted, again=guarantee == "at_least_once")
-            assert await asyncio.to_thread(sleeper.stop) == 0
+            assert await asyncio.to_thread(suspended.stop) == 0
             return rows_of(await read_whole(log, "totals"), again=guarantee == "at_least_once")
 
         rows = attached(url, story)
     assert rows == wanted
 
 
-def test_the_broker_is_killed_under_a_worker(tmp_path: Path) -> None:
+def test_a_worker_survives_a_killed_broker(tmp_path: Path) -> None:
     written(tmp_path, counting=COUNTING)
     events = stream_of_events(6_000, seed=5)
     wanted = expected(events)
@@ -331,7 +331,7 @@ def test_the_broker_is_killed_under_a_worker(tmp_path: Path) -> None:
     assert len(brokers) == 4
 
 
-def test_state_comes_back_into_an_empty_directory(tmp_path: Path) -> None:
+def test_state_is_restored_into_an_empty_directory(tmp_path: Path) -> None:
     written(tmp_path, counting=COUNTING)
     events = stream_of_events(2_000, seed=3)
     url = f"embedded:{tmp_path}/log"
@@ -387,7 +387,7 @@ def test_timers_run_on_the_leader_or_everywhere_and_may_send(tmp_path: Path) -> 
         with running(*command, cwd=tmp_path) as second:
             for worker in (first, second):
                 worker.line("this worker has 1 partitions")
-            # The first to join leads, and still does: it rings on, the other only ticks.
+            # The first to join leads and continues to ring; the other only ticks.
             rings = first.output.count("rang")
             second.line("^tick$", count=10)
             first.line("^rang$", count=rings + 3)
@@ -401,7 +401,7 @@ def test_timers_run_on_the_leader_or_everywhere_and_may_send(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "silent"])
-def test_ctrl_c_does_not_wait_for_a_log_that_is_gone(
+def test_ctrl_c_does_not_wait_for_a_lost_log(
     tmp_path: Path, how: signal.Signals, guarantee: str
 ) -> None:
     """The worker has something to commit, and its clients would retry for a minute."""
@@ -427,7 +427,7 @@ def test_ctrl_c_does_not_wait_for_a_log_that_is_gone(
             assert took_s < 20, worker.output
 
 
-def test_the_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
+def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
     stuck = HELLO.replace('print(f"hello, {who}")', 'print("in", flush=True); time.sleep(600)')
     written(tmp_path, hello="import time" + stuck)
     with running(*STREAMLOG, "-A", "hello", "worker", cwd=tmp_path) as worker:

@@ -1,4 +1,4 @@
-"""Agents on a log: held back when full, offsets and results as they may be committed."""
+"""Agents on a log: backpressure, and offsets and results in a committable state."""
 
 from __future__ import annotations
 
@@ -59,49 +59,49 @@ def with_agents(
     asyncio.run(main())
 
 
-def test_each_agent_has_a_place_of_its_own(tmp_path: Path) -> None:
-    begun, begun_too, go_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+def test_each_agent_has_its_own_position(tmp_path: Path) -> None:
+    started, started_too, release = asyncio.Event(), asyncio.Event(), asyncio.Event()
     seen: list[str] = []
 
     async def slow(stream: Words) -> None:
         async for _ in stream:
-            begun.set()
-            await go_on.wait()
+            started.set()
+            await release.wait()
 
     async def fast(stream: Words) -> None:
         async for word in stream:
             seen.insert(0, word)
-            begun_too.set()
+            started_too.set()
 
     async def story(agents: WorkerAgents, _: Pauses, __: Log) -> None:
         agents.assign({PART: 5, OTHER: 0}, {PART: {"fast": AgentPosition(6, [(7, 8)])}})
         agents.take({PART: records(3, 8)})
-        await begun.wait()
-        await begun_too.wait()
+        await started.wait()
+        await started_too.wait()
         assert agents.places[PART]["slow"] == AgentPosition(5, [])
         assert agents.places[OTHER] == {"slow": AgentPosition(0, []), "fast": AgentPosition(0, [])}
-        go_on.set()
+        release.set()
         await agents.revoke()
         assert agents.places[PART]["slow"].position >= 6
-        # What it had handled before the restart does not come again.
+        # Records handled before the restart do not come again.
         assert seen == ["6"]
         assert agents.places[PART]["fast"].position == 8
         before = agents.places
         agents.take({PART: records(8, 9)})
         assert agents.places == before
-        # Its new owner has gone on: nothing of it is committed here any more.
+        # Its new owner has continued: nothing is committed here any more.
         agents.give_up({PART})
         assert agents.places.keys() == {OTHER}
 
     with_agents(tmp_path / "log", story, slow, fast)
 
 
-def test_a_full_feed_holds_its_partitions_back_until_there_is_room(tmp_path: Path) -> None:
-    go_on, handled = asyncio.Event(), asyncio.Event()
+def test_a_full_feed_pauses_its_partitions_until_there_is_room(tmp_path: Path) -> None:
+    release, handled = asyncio.Event(), asyncio.Event()
 
     async def fn(stream: Words) -> None:
         async for word in stream:
-            await go_on.wait()
+            await release.wait()
             if word == str(FEED_RECORDS_MAX):
                 handled.set()
 
@@ -111,14 +111,14 @@ def test_a_full_feed_holds_its_partitions_back_until_there_is_room(tmp_path: Pat
         assert not pauses
         agents.take({PART: records(FEED_RECORDS_MAX, FEED_RECORDS_MAX + 2)})
         assert len(pauses) == 1
-        go_on.set()
+        release.set()
         await handled.wait()
         assert not pauses
 
     with_agents(tmp_path / "log", story, fn)
 
 
-def test_what_is_yielded_is_acknowledged_by_a_flush(tmp_path: Path) -> None:
+def test_yielded_values_are_acknowledged_by_a_flush(tmp_path: Path) -> None:
     handled = asyncio.Event()
 
     async def shout(stream: Words) -> AsyncIterator[str]:
@@ -147,7 +147,7 @@ def test_what_is_yielded_is_acknowledged_by_a_flush(tmp_path: Path) -> None:
     with_agents(tmp_path / "log", story, shout, sinks=True)
 
 
-def test_the_end_of_a_transaction_is_nothing_to_do(tmp_path: Path) -> None:
+def test_an_agent_behind_a_transaction_marker_has_no_lag(tmp_path: Path) -> None:
     handled = asyncio.Event()
 
     async def see(stream: Words) -> None:

@@ -1,4 +1,4 @@
-"""`worker -w N`: processes on one log under a supervisor, killed, failing, left alone."""
+"""`worker -w N`: processes under a supervisor that are killed, that fail, or that outlive it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GREETED = r"^{number} \| hello, {who}$"
 
 
 def greet_all(*names: str) -> None:
-    """Each name in every partition."""
+    """Send each name to every partition."""
 
     async def story(log: Log) -> None:
         async with log.producer() as producer:
@@ -46,8 +46,8 @@ def greet_all(*names: str) -> None:
     attached(EMBEDDED, story)
 
 
-def both_work(process: Process) -> None:
-    """Two workers have two partitions each."""
+def wait_for_both(process: Process) -> None:
+    """Wait until two workers have two partitions each."""
     for number in (1, 2):
         process.line(rf"^{number} \| .*rebalance: this worker has 2 partitions")
 
@@ -59,14 +59,14 @@ def is_alive(pid: int) -> bool:
     return False
 
 
-def test_a_killed_worker_gets_its_place_back_and_a_failing_one_ends_them_all(
+def test_a_killed_worker_is_replaced_and_a_failing_one_stops_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "hello.py").write_text(HELLO)
     command = (*STREAMLOG, "-A", "hello", "worker", "-w", "2")
     monkeypatch.chdir(tmp_path)
     with running(*command, cwd=tmp_path) as process:
-        both_work(process)
+        wait_for_both(process)
         greet_all("ann")
         process.line("hello, ann", count=4)
         rounds = process.output.count("rebalance: this worker")
@@ -76,7 +76,7 @@ def test_a_killed_worker_gets_its_place_back_and_a_failing_one_ends_them_all(
         greet_all("bob")
         process.line(r"^1 \| hello, bob", count=2)
         process.line(r"^2 \| hello, bob", count=2)
-        # It was back within its session: the other one has not noticed.
+        # It was back within its session, so the other worker has not noticed.
         words = process.output.splitlines()
         heard = [line for line in words if "rebalance: this worker" in line]
         assert len(heard) == rounds + 1
@@ -89,7 +89,7 @@ def test_a_killed_worker_gets_its_place_back_and_a_failing_one_ends_them_all(
         assert process.output.count("app       hello") == 1
 
 
-def test_ctrl_c_stops_all_and_workers_do_not_outlive_their_supervisor(tmp_path: Path) -> None:
+def test_ctrl_c_stops_all_workers_and_none_outlives_the_supervisor(tmp_path: Path) -> None:
     (tmp_path / "hello.py").write_text(HELLO)
     with running(*STREAMLOG, "-A", "hello", "worker", "-w", "1", cwd=tmp_path) as process:
         process.line(r"^1 \| .*rebalance: this worker has 4 partitions")

@@ -1,4 +1,4 @@
-"""Brokers and what they hold, through our own Admin."""
+"""Cluster-wide operations of our own Admin: brokers, log directories, elections, reassignments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def code(error: LogError | None) -> int:
     return 0 if error is None else error.code
 
 
-def test_the_cluster_is_described(open_log: OpenLog) -> None:
+def test_describe_cluster_matches_the_metadata(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log() as log, log.admin() as admin:
             found = await admin.describe_cluster()
@@ -35,7 +35,7 @@ def test_the_cluster_is_described(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_directories_tell_the_sizes_of_partitions(open_log: OpenLog) -> None:
+def test_describe_log_dirs_returns_the_size_of_each_partition(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=2, u=1) as log, log.admin() as admin:
             async with log.producer() as producer:
@@ -52,7 +52,7 @@ def test_directories_tell_the_sizes_of_partitions(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_nobody_else_can_lead(open_log: OpenLog) -> None:
+def test_electing_a_leader_with_one_replica_is_not_needed(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=2) as log, log.admin() as admin:
             found = await admin.elect_leaders([FIRST, MISSING])
@@ -65,15 +65,15 @@ def test_nobody_else_can_lead(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_partitions_stay_where_they_are(open_log: OpenLog) -> None:
+def test_reassignments_to_the_current_or_unknown_brokers_change_nothing(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=2) as log, log.admin() as admin:
             moved = await admin.alter_partition_reassignments({FIRST: [1], SECOND: [1, 2]})
             assert moved[FIRST] is None
             assert code(moved[SECOND]) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
             assert "broker" in str(moved[SECOND])
-            given_up = await admin.alter_partition_reassignments({FIRST: None})
-            assert code(given_up[FIRST]) == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+            cancelled = await admin.alter_partition_reassignments({FIRST: None})
+            assert code(cancelled[FIRST]) == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
             assert await admin.list_partition_reassignments() == {}
             assert await admin.list_partition_reassignments([FIRST]) == {}
             await admin.create_topics([NewTopic("still", 1)])

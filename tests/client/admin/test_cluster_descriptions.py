@@ -1,4 +1,4 @@
-"""What proves that a cluster is well, and what raises a doubt."""
+"""The evidence that a cluster is healthy, and the problems that missing evidence causes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from streamlog.record import TopicPartition
 
 BROKERS = (1, 2, 3)
 LEADER = 1
-PLACE = TopicPartition("t", 0)
+PARTITION_0 = TopicPartition("t", 0)
 PARTITION = PartitionDescription("t", 0, LEADER, 4, BROKERS, BROKERS, ())
 
 
@@ -38,7 +38,7 @@ REGISTERED = {
 
 
 def report(broker: int) -> NodeDescription:
-    """Of a broker that is well."""
+    """Return the description of a healthy broker."""
     leads = broker == LEADER
     replica = ReplicaDescription(
         leader_epoch=4, in_sync=BROKERS if leads else None, high_watermark=100, end_offset=120
@@ -51,7 +51,7 @@ def report(broker: int) -> NodeDescription:
         quorum_leader=2,
         quorum_epoch=7,
         registrations=REGISTERED,
-        replicas={PLACE: replica},
+        replicas={PARTITION_0: replica},
     )
 
 
@@ -69,32 +69,35 @@ WELL = Evidence(
 )
 
 
-def where(broker: int, **changed: object) -> Evidence:
-    """The second report of a broker says something else."""
+def with_report(broker: int, **changed: object) -> Evidence:
+    """Return healthy evidence with changes to one broker's second report."""
     other = replace(WELL.second.told[broker], **changed)  # type: ignore[arg-type]
     return replace(WELL, second=ClusterReports({**WELL.second.told, broker: other}))
 
 
 def with_replica(broker: int, **changed: object) -> Evidence:
-    replica = replace(WELL.second.told[broker].replicas[PLACE], **changed)  # type: ignore[arg-type]
-    return where(broker, replicas={PLACE: replica})
+    replica = replace(WELL.second.told[broker].replicas[PARTITION_0], **changed)  # type: ignore[arg-type]
+    return with_report(broker, replicas={PARTITION_0: replica})
 
 
-def test_a_cluster_that_is_well_raises_no_doubt() -> None:
+def test_a_healthy_cluster_has_no_problems() -> None:
     assert find_problems(WELL) == []
 
 
 @pytest.mark.parametrize(
     ("evidence", "reason"),
     [
-        (where(3, epoch=-1), "broker 3 runs and is not registered yet"),
-        (where(3, epoch=12), "broker 3 runs as another process than"),
-        (where(3, directory=directory(3, 1)), "broker 3 runs on another log directory"),
-        (where(3, is_rejoining=True), "broker 3 is rejoining the quorum"),
-        (where(3, strays=2), "broker 3 has set 2 partition folders aside"),
-        (where(3, applied_offset=49), "broker 3 has applied the metadata up to 49, and 50"),
-        (where(3, quorum_epoch=6), "broker 3 takes node 2 in epoch 6 for the quorum's leader"),
-        (where(3, replicas={}), "t-0: broker 3 has no replica of it"),
+        (with_report(3, epoch=-1), "broker 3 runs and is not registered yet"),
+        (with_report(3, epoch=12), "broker 3 runs as another process than"),
+        (with_report(3, directory=directory(3, 1)), "broker 3 runs on another log directory"),
+        (with_report(3, is_rejoining=True), "broker 3 is rejoining the quorum"),
+        (with_report(3, strays=2), "broker 3 has set 2 partition folders aside"),
+        (with_report(3, applied_offset=49), "broker 3 has applied the metadata up to 49, and 50"),
+        (
+            with_report(3, quorum_epoch=6),
+            "broker 3 takes node 2 in epoch 6 for the quorum's leader",
+        ),
+        (with_report(3, replicas={}), "t-0: broker 3 has no replica of it"),
         (with_replica(3, end_offset=99), "t-0: broker 3 has it up to 99, and 100 is committed"),
         (with_replica(1, in_sync=(1, 2)), r"t-0: its leader does not have brokers \[3\] in sync"),
         (with_replica(1, leader_epoch=3), "t-0: broker 1 does not lead epoch 4"),
@@ -126,12 +129,12 @@ def test_a_cluster_that_is_well_raises_no_doubt() -> None:
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )
-def test_each_gap_in_the_proof_is_a_doubt(evidence: Evidence, reason: str) -> None:
+def test_each_gap_in_the_evidence_is_a_problem(evidence: Evidence, reason: str) -> None:
     found = find_problems(evidence)
     assert any(re.match(reason, each) for each in found), found
 
 
-def test_a_voter_that_lacks_what_is_committed_is_a_doubt() -> None:
+def test_a_voter_behind_the_committed_offset_is_a_problem() -> None:
     voters = (QuorumReplica(1, 49, 2, 2), QuorumReplica(2, 50, 2, 2), QuorumReplica(3, 50, 2, 2))
     found = find_problems(replace(WELL, quorum_after=QuorumDescription(2, 7, 50, voters, ())))
     assert found == ["voter 1 has the metadata log up to 49, and 50 is committed"]
@@ -142,18 +145,18 @@ def test_a_voter_that_lacks_what_is_committed_is_a_doubt() -> None:
     ]
 
 
-def test_the_registrations_are_those_of_the_broker_that_knows_most() -> None:
+def test_registrations_come_from_the_broker_with_the_newest_metadata() -> None:
     newer = {**REGISTERED, 3: replace(REGISTERED[3], is_fenced=True)}
-    evidence = where(2, registrations=newer, applied_offset=51)
+    evidence = with_report(2, registrations=newer, applied_offset=51)
     assert find_problems(evidence) == ["broker 3 is fenced"]
 
 
-def test_brokers_of_other_makes_are_taken_at_the_controllers_word() -> None:
+def test_brokers_without_reports_are_described_by_the_metadata() -> None:
     silent = replace(WELL, first=ClusterReports(), second=ClusterReports())
     assert find_problems(silent) == []
 
 
-def test_what_the_metadata_says_is_no_proof_of_the_present() -> None:
-    before = where(3, epoch=-1, directory=directory(3, 1), replicas={})
+def test_metadata_alone_does_not_prove_that_a_broker_is_healthy() -> None:
+    before = with_report(3, epoch=-1, directory=directory(3, 1), replicas={})
     assert find_problems(before)
     assert find_problems(before, EvidenceRules(wants_reports=False)) == []

@@ -1,4 +1,4 @@
-"""Groups are listed, described, deleted, and moved, whoever assigns in them."""
+"""Groups of both protocols are listed, described, deleted and reset."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 async def heartbeat(log: Log, epoch: int) -> None:
-    """By the consumers' protocol, as some other client."""
+    """Send a heartbeat of the consumer protocol, as another client would."""
     request = ConsumerGroupHeartbeatRequest(
         group_id="new",
         member_id="m",
@@ -47,7 +47,7 @@ async def heartbeat(log: Log, epoch: int) -> None:
     assert response.error_code == 0
 
 
-def test_groups_of_both_kinds(open_log: OpenLog) -> None:
+def test_groups_of_both_protocols_are_listed_and_described(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=2) as log, log.admin() as admin:
             assert await admin.list_groups() == []
@@ -55,7 +55,7 @@ def test_groups_of_both_kinds(open_log: OpenLog) -> None:
                 await admin.describe_groups(["nobody"])
             await heartbeat(log, 0)
             while not (await admin.describe_groups(["new"]))[0].members[0].assignment:
-                await heartbeat(log, 0)  # Kafka's coordinator hears of the topic a moment later.
+                await heartbeat(log, 0)  # Kafka's coordinator learns of the topic a moment later.
             async with log.consumer(group_id="old", group_instance_id="one") as consumer:
                 await consumer.subscribe(["t"])
                 while not consumer.assignment():
@@ -79,7 +79,7 @@ def test_groups_of_both_kinds(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_offsets_of_a_group_without_members_are_moved(open_log: OpenLog) -> None:
+def test_offsets_of_a_group_without_members_are_altered(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=2) as log, log.admin() as admin:
             assert await admin.group_offsets("g") == {}
@@ -110,14 +110,14 @@ def test_offsets_of_a_group_without_members_are_moved(open_log: OpenLog) -> None
 
 
 def cluster_of(*answers: Message) -> Cluster:
-    """Whose coordinators answer so, one after the other."""
-    told = iter(answers)
+    """Return a cluster whose coordinator returns these responses in order."""
+    responses = iter(answers)
 
     async def coordinator(key: str) -> int:
         return 1
 
     async def call(node_id: int, request: Message, kind: type[Message]) -> Message:
-        return next(told)
+        return next(responses)
 
     cluster = Cluster(list, TcpTransport.connect, SystemClock())
     cluster.coordinator, cluster.call = coordinator, call  # type: ignore[method-assign, assignment]
@@ -133,15 +133,15 @@ def fetched(code: int, offset: int = -1, partition_code: int = 0) -> Message:
     return wire.OffsetFetchResponse(groups=[group])
 
 
-def test_a_coordinator_that_is_another_by_now_and_a_commit_that_is_due_are_waited_for() -> None:
+def test_a_moved_coordinator_and_an_unstable_offset_are_retried() -> None:
     async def main() -> None:
-        gone, loads = ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        moved, loading = ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         unstable = fetched(0, partition_code=ErrorCode.UNSTABLE_OFFSET_COMMIT)
-        admin = Admin(cluster_of(fetched(gone), fetched(loads), unstable, fetched(0, 7)))
+        admin = Admin(cluster_of(fetched(moved), fetched(loading), unstable, fetched(0, 7)))
         assert await admin.group_places("g", require_stable=True) == {T0: OffsetAndMetadata(7, "m")}
         answers = [
             DeleteGroupsResponse(results=[DeletableGroupResult(group_id="g", error_code=code)])
-            for code in (gone, 0)
+            for code in (moved, 0)
         ]
         await Admin(cluster_of(*answers)).delete_groups(["g"])
         refused = fetched(ErrorCode.GROUP_AUTHORIZATION_FAILED)

@@ -45,7 +45,7 @@ def acl(name: str, operation: Operation = Operation.READ, **more: str) -> Acl:
     )
 
 
-def test_acls_come_are_found_and_go(tmp_path: Path) -> None:
+def test_acls_are_created_described_and_deleted(tmp_path: Path) -> None:
     prefixed = Acl(
         resource_type=GROUP,
         name="till-",
@@ -76,23 +76,23 @@ def test_acls_come_are_found_and_go(tmp_path: Path) -> None:
     assert str(other) == "allow User:bob from 10.0.0.1 WRITE topic 'a'"
 
 
-def test_what_can_not_be_meant_is_told_acl_by_acl(tmp_path: Path) -> None:
+def test_invalid_acls_are_refused_one_by_one(tmp_path: Path) -> None:
     wrong = acl("t", Operation.CLUSTER_ACTION)
-    nobody = acl("t", principal="alice")
+    no_principal = acl("t", principal="alice")
     good = acl("t")
 
     async def main() -> None:
         async with an_admin(tmp_path, authorizer="standard", super_users="User:ANONYMOUS") as admin:
             with pytest.raises(LogError, match="CLUSTER_ACTION can't be done to a TOPIC") as info:
-                await admin.create_acls([good, wrong, nobody])
-            assert set(info.value.refusals) == {wrong, nobody}
-            assert "is no principal" in str(info.value.refusals[nobody])
+                await admin.create_acls([good, wrong, no_principal])
+            assert set(info.value.refusals) == {wrong, no_principal}
+            assert "is no principal" in str(info.value.refusals[no_principal])
             assert await admin.describe_acls() == [good]
 
     asyncio.run(main())
 
 
-def test_without_an_authorizer_there_are_no_acls(tmp_path: Path) -> None:
+def test_acl_requests_without_an_authorizer_are_refused(tmp_path: Path) -> None:
     async def main() -> None:
         async with an_admin(tmp_path) as admin:
             for call in (
@@ -107,7 +107,7 @@ def test_without_an_authorizer_there_are_no_acls(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_what_is_not_allowed_is_told(tmp_path: Path) -> None:
+def test_unauthorized_admin_requests_raise_an_error(tmp_path: Path) -> None:
     async def main() -> None:
         async with an_admin(tmp_path, authorizer="standard") as admin:
             for call in (

@@ -1,4 +1,4 @@
-"""Jobs published through our own Admin, on a log in this process and over TCP."""
+"""Jobs published through our own Admin, on an embedded log and over TCP."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from streamlog.records.batch import encode_batch
 from streamlog.records.staged_segment import StagedSegment
 
 OpenLog = Callable[..., AbstractAsyncContextManager[Log]]
-PLACE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 VALUES = [b"%d" % number for number in range(100)]
 LARGE = bytes(700_000)
 
@@ -27,19 +27,19 @@ def segment_of(*values: bytes) -> bytes:
     return b"".join(encode_batch([(1_000, None, value, ())]) for value in values)
 
 
-def described(data: bytes, count: int, *, name: str = "a") -> StagedSegment:
+def staged_segment(data: bytes, count: int, *, name: str = "a") -> StagedSegment:
     return StagedSegment("t", 0, name, len(data), count, crc32c(data))
 
 
-async def committed(log: Log, place: TopicPartition, count: int) -> list[bytes | None]:
+async def committed(log: Log, partition: TopicPartition, count: int) -> list[bytes | None]:
     async with log.consumer(
         isolation_level="read_committed", auto_offset_reset="earliest"
     ) as consumer:
-        consumer.assign([place])
+        consumer.assign([partition])
         found: list[bytes | None] = []
         while len(found) < count:
             polled = await consumer.poll(timeout_ms=5_000)
-            found += [record.value for record in polled.get(place, [])]
+            found += [record.value for record in polled.get(partition, [])]
         return found
 
 
@@ -52,22 +52,22 @@ async def publish_twice(open_log: OpenLog) -> None:
         await admin.stage("job", "a", data)
         pointer = segment_of(b"pointer")
         publish = {
-            "segments": [described(data, 102)],
-            "records": {OTHER: pointer},
-            "offsets": {"g": {PLACE: 5}},
+            "segments": [staged_segment(data, 102)],
+            "records": {T1: pointer},
+            "offsets": {"g": {T0: 5}},
         }
         published = await admin.publish("job", **publish)  # type: ignore[arg-type]
         assert not published.is_repeated
         assert published.ranges == {
-            PLACE: PublishedRange(0, 101, 102),
-            OTHER: PublishedRange(0, 0, 1),
+            T0: PublishedRange(0, 101, 102),
+            T1: PublishedRange(0, 0, 1),
         }
-        assert await committed(log, PLACE, 102) == [*VALUES, LARGE, LARGE]
-        assert await committed(log, OTHER, 1) == [b"pointer"]
+        assert await committed(log, T0, 102) == [*VALUES, LARGE, LARGE]
+        assert await committed(log, T1, 1) == [b"pointer"]
         again = await admin.publish("job", **publish)  # type: ignore[arg-type]
         assert again.is_repeated
         assert again.ranges == published.ranges
-        assert (await admin.group_offsets("g"))[PLACE] == 5
+        assert (await admin.group_offsets("g"))[T0] == 5
 
 
 async def publish_damaged(open_log: OpenLog) -> None:
@@ -77,16 +77,16 @@ async def publish_damaged(open_log: OpenLog) -> None:
         data[-1] ^= 1
         await admin.stage("job", "a", bytes(data))
         with pytest.raises(LogError, match="the batch at offset") as refused:
-            await admin.publish("job", segments=[described(bytes(data), 100)])
+            await admin.publish("job", segments=[staged_segment(bytes(data), 100)])
         assert refused.value.code == ErrorCode.INVALID_RECORD
         await admin.drop_staged("job")
         with pytest.raises(LogError, match="has staged no file a"):
-            await admin.publish("job", segments=[described(bytes(data), 100)])
+            await admin.publish("job", segments=[staged_segment(bytes(data), 100)])
 
 
 def test_a_job_is_staged_and_published_once(open_log: OpenLog) -> None:
     asyncio.run(publish_twice(open_log))
 
 
-def test_what_is_damaged_is_refused_by_name(open_log: OpenLog) -> None:
+def test_a_damaged_segment_is_refused_by_name(open_log: OpenLog) -> None:
     asyncio.run(publish_damaged(open_log))

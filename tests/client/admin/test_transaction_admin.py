@@ -1,4 +1,4 @@
-"""Transactions as our own Admin sees them, and the end of one that hangs."""
+"""Transactions as our own Admin sees them, and the abort of a hanging one."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from streamlog.record import TopicPartition
 from streamlog.records.batch import BatchBuilder
 
 OpenLog = Callable[..., AbstractAsyncContextManager[Log]]
-PLACE = TopicPartition("t", 0)
+T0 = TopicPartition("t", 0)
 
 
 async def begin(admin: Admin, transactional_id: str) -> InitProducerIdResponse:
-    """Begin a transaction that nobody will end, with one record in it."""
+    """Begin a transaction with one record that no client ends."""
     cluster = admin._cluster
     beginning = InitProducerIdRequest(
         transactional_id=transactional_id, transaction_timeout_ms=60_000
     )
 
     async def initialize() -> InitProducerIdResponse:
-        """There may be no coordinator yet, or it is still ending what was begun before."""
+        """Try once: the coordinator may be missing or still completing an earlier transaction."""
         node_id = await cluster.coordinator(transactional_id, key_type=1)
         found = await cluster.call(node_id, beginning, InitProducerIdResponse)
         if found.error_code:
@@ -77,9 +77,9 @@ async def begin(admin: Admin, transactional_id: str) -> InitProducerIdResponse:
     )
 
     async def write() -> None:
-        """There may be no leader yet."""
-        written = await cluster.call_any(writing, ProduceResponse)
-        (found,) = written.responses[0].partition_responses
+        """Try once: the partition may have no leader yet."""
+        produced = await cluster.call_any(writing, ProduceResponse)
+        (found,) = produced.responses[0].partition_responses
         if found.error_code:
             raise error_for(found.error_code, "write")
 
@@ -105,7 +105,7 @@ def test_transactions_are_listed_and_described(open_log: OpenLog) -> None:
             (described,) = await admin.describe_transactions(["a"])
             assert described.producer_id == first.producer_id
             assert (described.state, described.timeout_ms) == ("Ongoing", 60_000)
-            assert described.partitions == {PLACE}
+            assert described.partitions == {T0}
             assert described.start_ms is not None
             assert described.coordinator == 1
             with pytest.raises(LogError, match="transactional id 'c'") as info:
@@ -115,33 +115,33 @@ def test_transactions_are_listed_and_described(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_one_that_hangs_is_ended(open_log: OpenLog) -> None:
+def test_a_hanging_transaction_is_aborted(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log, log.admin() as admin:
-            begun = await begin(admin, "x")
-            (producer,) = (await admin.describe_producers([PLACE]))[PLACE]
-            assert producer.producer_id == begun.producer_id
+            begin_response = await begin(admin, "x")
+            (producer,) = (await admin.describe_producers([T0]))[T0]
+            assert producer.producer_id == begin_response.producer_id
             assert (producer.last_sequence, producer.transaction_start_offset) == (0, 0)
             async with log.consumer(isolation_level="read_committed") as consumer:
-                assert await consumer.end_offsets([PLACE]) == {PLACE: 0}
-                await admin.abort_transaction(PLACE, producer)
-                assert await consumer.end_offsets([PLACE]) == {PLACE: 2}
-            (ended,) = (await admin.describe_producers([PLACE]))[PLACE]
+                assert await consumer.end_offsets([T0]) == {T0: 0}
+                await admin.abort_transaction(T0, producer)
+                assert await consumer.end_offsets([T0]) == {T0: 2}
+            (ended,) = (await admin.describe_producers([T0]))[T0]
             assert ended.transaction_start_offset is None
 
     asyncio.run(main())
 
 
-def test_what_is_not_there_is_told(open_log: OpenLog) -> None:
+def test_an_unknown_partition_or_producer_raises_an_error(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log, log.admin() as admin:
-            assert await admin.describe_producers([PLACE]) == {PLACE: []}
+            assert await admin.describe_producers([T0]) == {T0: []}
             with pytest.raises(UnknownTopicOrPartition):
                 await admin.describe_producers([TopicPartition("t", 5)])
-            begun = await begin(admin, "x")
-            (producer,) = (await admin.describe_producers([PLACE]))[PLACE]
-            stale = type(producer)(begun.producer_id, -1, 0, 0, 0, 0)
+            begin_response = await begin(admin, "x")
+            (producer,) = (await admin.describe_producers([T0]))[T0]
+            stale = type(producer)(begin_response.producer_id, -1, 0, 0, 0, 0)
             with pytest.raises(ProducerFenced):
-                await admin.abort_transaction(PLACE, stale)
+                await admin.abort_transaction(T0, stale)
 
     asyncio.run(main())

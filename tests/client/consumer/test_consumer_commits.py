@@ -1,4 +1,4 @@
-"""Commits: in order, awaited or not, with metadata; and what becomes of those under way."""
+"""Commits: their order, their metadata, and what happens to commits in flight."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def stored(log: Log, *partitions: TopicPartition) -> list[int | None]:
         return list((await consumer.committed(partitions)).values())
 
 
-def test_commits_keep_their_order_whether_they_are_awaited_or_not(open_log: OpenLog) -> None:
+def test_awaited_and_background_commits_keep_their_order(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log, log.consumer(group_id="g") as consumer:
             finished: list[int] = []
@@ -38,7 +38,7 @@ def test_commits_keep_their_order_whether_they_are_awaited_or_not(open_log: Open
     asyncio.run(main())
 
 
-def test_closing_waits_for_what_is_under_way(open_log: OpenLog) -> None:
+def test_closing_waits_for_commits_in_flight(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=2) as log:
             async with log.consumer(group_id="g") as consumer:
@@ -53,7 +53,7 @@ def test_closing_waits_for_what_is_under_way(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_what_nobody_wants_any_more_is_not_sent(open_log: OpenLog) -> None:
+def test_a_cancelled_commit_is_not_sent(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=2) as log, log.consumer(group_id="g") as consumer:
             consumer.commit_soon({T0: 1})
@@ -64,7 +64,7 @@ def test_what_nobody_wants_any_more_is_not_sent(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_no_more_commits_wait_than_there_is_room_for(open_log: OpenLog) -> None:
+def test_the_number_of_waiting_commits_is_bounded(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log, log.consumer(group_id="g") as consumer:
             for number in range(ORDERS_MAX):
@@ -78,26 +78,26 @@ def test_no_more_commits_wait_than_there_is_room_for(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_a_block_that_fails_leaves_no_commit_in_the_dark(open_log: OpenLog) -> None:
+def test_every_commit_of_a_failing_block_is_resolved(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log:
-            orders: list[asyncio.Future[None]] = []
+            commits: list[asyncio.Future[None]] = []
 
             async def fail() -> None:
                 async with log.consumer(group_id="g") as consumer:
-                    orders.extend(consumer.commit_soon({T0: number}) for number in range(20))
+                    commits.extend(consumer.commit_soon({T0: number}) for number in range(20))
                     raise ZeroDivisionError
 
             with pytest.raises(ZeroDivisionError):
                 await fail()
-            results = await asyncio.gather(*orders, return_exceptions=True)
+            results = await asyncio.gather(*commits, return_exceptions=True)
             assert all(each is None or isinstance(each, UsageError) for each in results)
             assert isinstance(results[-1], UsageError)
 
     asyncio.run(main())
 
 
-def test_what_is_committed_beside_the_offset_comes_back(open_log: OpenLog) -> None:
+def test_committed_metadata_and_leader_epoch_are_returned(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=2) as log:
             async with log.producer() as producer:
@@ -109,13 +109,13 @@ def test_what_is_committed_beside_the_offset_comes_back(open_log: OpenLog) -> No
                 while consumer.positions().get(T0) != 5:
                     await consumer.poll(timeout_ms=1_000)
                 await consumer.commit()
-                await consumer.commit({T1: OffsetAndMetadata(0, "begun")})
+                await consumer.commit({T1: OffsetAndMetadata(0, "unread")})
                 found = await consumer.committed_metadata([T0, T1])
-                read, begun = found[T0], found[T1]
+                read, unread = found[T0], found[T1]
                 assert read is not None
-                # The epoch of the record before: a log that was cut is noticed by it.
+                # The leader epoch of the previous record; it reveals a truncated log.
                 assert (read.offset, read.metadata, read.leader_epoch) == (5, "", 0)
-                assert begun == OffsetAndMetadata(0, "begun", -1)
+                assert unread == OffsetAndMetadata(0, "unread", -1)
                 consumer.seek(T0, OffsetAndMetadata(2, leader_epoch=0))
                 polled = await consumer.poll(timeout_ms=60_000)
                 assert polled[T0][0].offset == 2
@@ -123,7 +123,7 @@ def test_what_is_committed_beside_the_offset_comes_back(open_log: OpenLog) -> No
     asyncio.run(main())
 
 
-def test_what_was_read_before_a_rebalance_is_not_committed_after_it(open_log: OpenLog) -> None:
+def test_records_of_lost_partitions_are_not_committed_after_a_rebalance(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log:
             options = {"group_id": "g", "session_timeout_ms": 6_000, "heartbeat_interval_ms": 50}
@@ -135,7 +135,8 @@ def test_what_was_read_before_a_rebalance_is_not_committed_after_it(open_log: Op
                 late = consumer._group.member.generation_id - 1
                 with pytest.raises(RebalanceInProgress, match="were assigned to other members"):
                     await consumer._group.commit({T1: OffsetAndMetadata(1)}, late)
-                await consumer._group.commit({T0: OffsetAndMetadata(1)}, late)  # It has kept that.
+                # The member has kept that partition.
+                await consumer._group.commit({T0: OffsetAndMetadata(1)}, late)
 
     asyncio.run(main())
 
@@ -146,7 +147,7 @@ async def polled_until(consumer: Consumer, condition: Callable[[], bool]) -> Non
             await consumer.poll(timeout_ms=20)
 
 
-def test_a_commit_that_fails_says_so_to_who_looks(open_log: OpenLog) -> None:
+def test_a_failed_background_commit_raises_when_awaited(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log, log.consumer(group_id="g") as consumer:
             await consumer.subscribe(["t"])

@@ -1,4 +1,4 @@
-"""What a reader tells a broker again, and what it need not; see also tests/broker."""
+"""Incremental fetch sessions (KIP-227) from the client's side; see also tests/broker."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def wanted(offset: int, topic_id: bytes = OLD) -> WantedPartition:
 
 
 def names(request: FetchRequest) -> tuple[list[str], list[str]]:
-    asked = [topic.topic for topic in request.topics]
-    return asked, [topic.topic for topic in request.forgotten_topics_data]
+    wanted_topics = [topic.topic for topic in request.topics]
+    return wanted_topics, [topic.topic for topic in request.forgotten_topics_data]
 
 
-def begun() -> FetchSession:
+def open_session() -> FetchSession:
     session = FetchSession()
     whole = session.question({TopicPartition(name, 0): wanted(0) for name in "ab"})
     assert (whole.session_id, whole.session_epoch) == (0, 0)
@@ -42,8 +42,8 @@ def begun() -> FetchSession:
     return session
 
 
-def test_only_what_has_changed_is_said() -> None:
-    session = begun()
+def test_an_incremental_fetch_names_only_what_changed() -> None:
+    session = open_session()
     changed = {TopicPartition("a", 0): wanted(0), TopicPartition("c", 0): wanted(3)}
     request = session.question(changed)
     assert (request.session_id, request.session_epoch) == (9, 1)
@@ -55,31 +55,36 @@ def test_only_what_has_changed_is_said() -> None:
 
 
 @pytest.mark.parametrize("epoch", ["last_fetched_epoch", "current_leader_epoch"])
-def test_another_epoch_at_the_same_offset_is_said(epoch: str) -> None:
-    session = begun()
+def test_a_changed_epoch_is_sent_even_at_an_unchanged_offset(epoch: str) -> None:
+    session = open_session()
     other = wanted(0)
     setattr(other.fetch, epoch, 4)
     request = session.question({TopicPartition("a", 0): other, TopicPartition("b", 0): wanted(0)})
     assert names(request) == (["a"], [])
 
 
-def test_a_topic_that_was_made_again_is_another() -> None:
-    session = begun()
+def test_a_recreated_topic_replaces_its_predecessor_in_the_session() -> None:
+    session = open_session()
     request = session.question(
         {TopicPartition("a", 0): wanted(0, NEW), TopicPartition("b", 0): wanted(0)}
     )
-    (asked,), (gone,) = request.topics, request.forgotten_topics_data
-    assert (asked.topic, asked.topic_id, gone.topic, gone.topic_id) == ("a", NEW, "a", OLD)
+    (wanted_topics,), (forgotten,) = request.topics, request.forgotten_topics_data
+    assert (wanted_topics.topic, wanted_topics.topic_id, forgotten.topic, forgotten.topic_id) == (
+        "a",
+        NEW,
+        "a",
+        OLD,
+    )
     assert session.names == {NEW: "a", OLD: "b"}
 
 
-def test_after_an_error_everything_is_said_again() -> None:
+def test_a_session_error_causes_a_full_fetch() -> None:
     for code, session_id in (
         (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0),
         (ErrorCode.INVALID_FETCH_SESSION_EPOCH, 9),
         (ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, 9),
     ):
-        session = begun()
+        session = open_session()
         session.question({TopicPartition("a", 0): wanted(1)})
         session.on_answer(FetchResponse(error_code=code))
         request = session.question({TopicPartition("a", 0): wanted(1)})
@@ -87,7 +92,7 @@ def test_after_an_error_everything_is_said_again() -> None:
         assert names(request) == (["a"], [])
 
 
-def test_a_broker_without_sessions_is_asked_in_full_every_time() -> None:
+def test_every_fetch_is_full_without_a_session() -> None:
     session = FetchSession()
     for _ in range(3):
         request = session.question({TopicPartition("a", 0): wanted(0)})
@@ -96,7 +101,7 @@ def test_a_broker_without_sessions_is_asked_in_full_every_time() -> None:
     assert session.farewell() is None
 
 
-def test_a_consumer_has_a_session_as_long_as_it_reads(tmp_path: Path) -> None:
+def test_a_consumer_keeps_one_session_while_it_reads(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             Broker.open(str(tmp_path / "data")) as broker,
@@ -118,7 +123,7 @@ def test_a_consumer_has_a_session_as_long_as_it_reads(tmp_path: Path) -> None:
                             read += [int(record.value or b"") for record in records]
                 assert read == [*range(60)]
                 assert len(broker._fetches._sessions) == 1
-                # The broker forgets it, as it may: nothing is lost and nothing is told.
+                # The broker may evict the session: no record is lost and no error is raised.
                 broker._fetches._sessions._end(next(iter(broker._fetches._sessions._sessions)))
                 await producer.send("t", b"60", partition=7)
                 while read[-1] != 60:

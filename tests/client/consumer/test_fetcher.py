@@ -1,4 +1,4 @@
-"""Fetcher: what it asks for while buffers are full, and how long the broker may hold that back."""
+"""Fetcher: its requests while buffers are full, and how long the broker may delay the answer."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from streamlog.record import TopicPartition
 AT_ITS_END, FULL = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-class Questions:
-    """A cluster of one broker that has nothing new, and what it was asked."""
+class RecordingCluster:
+    """A cluster of one broker without new records, and the requests that it received."""
 
     def __init__(self) -> None:
         self.clock: Clock = SystemClock()
@@ -54,8 +54,8 @@ class Questions:
         return FetchResponse()
 
 
-class Held:
-    """A background whose work begins only when the test does it."""
+class ManualBackground:
+    """A background whose tasks start only when the test starts them."""
 
     def __init__(self) -> None:
         self.works: asyncio.Queue[Coroutine[object, object, None]] = asyncio.Queue()
@@ -64,9 +64,9 @@ class Held:
         self.works.put_nowait(work)
 
 
-def test_a_buffer_that_gets_room_while_a_request_is_on_its_way_is_not_waited_for() -> None:
+def test_a_fetch_does_not_wait_after_a_full_buffer_is_drained() -> None:
     async def main() -> None:
-        cluster, background, positions = Questions(), Held(), SubscriptionState()
+        cluster, background, positions = RecordingCluster(), ManualBackground(), SubscriptionState()
         settings = FetchSettings()
         positions.assign([AT_ITS_END, FULL])
         for partition in (AT_ITS_END, FULL):
@@ -82,7 +82,7 @@ def test_a_buffer_that_gets_room_while_a_request_is_on_its_way_is_not_waited_for
         )
         running = asyncio.create_task(fetcher.run())
         first = await background.works.get()
-        positions.state(FULL).buffered_bytes = 0  # The owner takes what is there.
+        positions.state(FULL).buffered_bytes = 0  # The application takes the buffered records.
         fetcher.look()
         await first
         second = await background.works.get()
@@ -102,14 +102,14 @@ LEADER, NEAR = 0, 1
 T0 = TopicPartition("t", 0)
 
 
-class Racks(Questions):
-    """Two brokers, of which the leader names the other one to who says where it stands."""
+class Racks(RecordingCluster):
+    """Two brokers, of which the leader names the other as preferred read replica (KIP-392)."""
 
     def __init__(self) -> None:
         super().__init__()
         self.hands = ManualClock()
         self.clock = self.hands
-        self.asked: list[tuple[int, str]] = []
+        self.asked_brokers: list[tuple[int, str]] = []
         self.error_code = 0
         self.is_reached = True
 
@@ -117,13 +117,13 @@ class Racks(Questions):
         return node_id in (LEADER, NEAR)
 
     def forget(self, topics: object) -> None:
-        """It will be looked up."""
+        """Do nothing: the topics would be looked up."""
 
     async def refresh(self, _: object) -> None:
-        """Nothing has changed."""
+        """Do nothing: no metadata has changed."""
 
     async def call(self, node_id: int, request: FetchRequest, *_: object, **__: object) -> object:
-        self.asked.append((node_id, request.rack_id))
+        self.asked_brokers.append((node_id, request.rack_id))
         if node_id == NEAR and not self.is_reached:
             raise ConnectionLost("it is not there")
         data = PartitionData(partition_index=0, high_watermark=5, records=b"")
@@ -135,13 +135,13 @@ class Racks(Questions):
 
 
 def rounds(cluster: Racks, *turns: Callable[[], object]) -> list[tuple[int, str]]:
-    """Whom a reader in rack `r` asks, and whether it says so, at first and after each turn."""
+    """Return which broker a reader in rack `r` asks, and the rack it sends, after each turn."""
 
     async def main() -> None:
-        positions, background = SubscriptionState(), Held()
+        positions, background = SubscriptionState(), ManualBackground()
         positions.assign([T0])
         positions.state(T0).move(5)
-        told: list[object] = []
+        notices: list[object] = []
         settings = FetchSettings(client_rack="r", metadata_max_age_ms=60_000)
         fetcher = Fetcher(
             cast("Cluster", cluster),
@@ -149,7 +149,7 @@ def rounds(cluster: Racks, *turns: Callable[[], object]) -> list[tuple[int, str]
             OffsetReset(cast("Cluster", cluster), positions, settings),
             settings,
             cast("Background", background),
-            tell=told.append,
+            tell=notices.append,
         )
         running = asyncio.create_task(fetcher.run())
         for turn in (lambda: None, *turns):
@@ -158,14 +158,14 @@ def rounds(cluster: Racks, *turns: Callable[[], object]) -> list[tuple[int, str]
             await (await background.works.get())
         running.cancel()
         await asyncio.wait([running])
-        assert told == []
+        assert notices == []
         assert positions.state(T0).position == 5
 
     asyncio.run(main())
-    return cluster.asked
+    return cluster.asked_brokers
 
 
-def test_a_reader_goes_where_its_leader_sends_it_and_asks_again_after_a_while() -> None:
+def test_a_reader_follows_the_preferred_replica_and_asks_the_leader_again() -> None:
     cluster = Racks()
 
     def later() -> None:
@@ -183,7 +183,7 @@ def test_a_reader_goes_where_its_leader_sends_it_and_asks_again_after_a_while() 
 @pytest.mark.parametrize(
     "code", [ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_NOT_AVAILABLE, None]
 )
-def test_a_replica_that_is_of_no_use_is_left_alone_for_a_while(code: int | None) -> None:
+def test_a_failing_preferred_replica_is_avoided_for_a_while(code: int | None) -> None:
     cluster = Racks()
 
     def fail() -> None:

@@ -1,4 +1,4 @@
-"""Beginnings: where partitions without a position go on."""
+"""OffsetReset: where partitions without a position begin."""
 
 from __future__ import annotations
 
@@ -17,34 +17,36 @@ T0 = TopicPartition("t", 0)
 
 
 class Group:
-    """A group that has committed offset 5, and a rebalance while it is asked for the first time."""
+    """A group that has committed offset 5, and that rebalances during its first lookup."""
 
     def __init__(self, positions: SubscriptionState) -> None:
-        self.asked = 0
+        self.lookups = 0
         self._positions = positions
 
     async def committed(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        self.asked += 1
+        self.lookups += 1
         await asyncio.sleep(0)
-        if self.asked == 1:
+        if self.lookups == 1:
             self._positions.assign(())
             self._positions.assign(partitions)
         return dict.fromkeys(partitions, OffsetAndMetadata(5))
 
 
-def test_who_is_assigned_anew_while_it_is_asked_where_to_begin_begins_there() -> None:
-    """Not at the earliest record: everything would be done again."""
+def test_a_rebalance_during_the_offset_lookup_repeats_the_lookup() -> None:
+    """It does not begin at the earliest record, which would repeat everything."""
 
     async def main() -> None:
         positions = SubscriptionState()
         positions.assign([T0])
         group = Group(positions)
-        nobody = cast("Cluster", None)
-        beginnings = OffsetReset(nobody, positions, FetchSettings(auto_offset_reset="earliest"))
-        beginnings.begin_at_committed(group.committed)
-        await beginnings.find()
-        assert (positions.state(T0).position, group.asked) == (5, 2)
+        no_cluster = cast("Cluster", None)
+        offset_reset = OffsetReset(
+            no_cluster, positions, FetchSettings(auto_offset_reset="earliest")
+        )
+        offset_reset.begin_at_committed(group.committed)
+        await offset_reset.find()
+        assert (positions.state(T0).position, group.lookups) == (5, 2)
 
     asyncio.run(main())

@@ -1,4 +1,4 @@
-"""Positions: what comes out is what went in, in order, from where it was asked for."""
+"""SubscriptionState: records come out once and in order, from the requested position."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def offsets(
     return [record.offset for record in one.take(records_max).get(partition, [])]
 
 
-def test_records_before_the_position_are_left_out_of_the_first_batch() -> None:
+def test_records_before_the_position_are_skipped() -> None:
     one = positions(T0, at=3)
     put(one, T0, batch(0, 5) + batch(5, 2))
     assert offsets(one, T0) == [3, 4, 5, 6]
     assert one.consumed() == {T0: 7}
 
 
-def test_what_there_was_no_room_for_comes_next() -> None:
+def test_records_beyond_the_limit_are_returned_next() -> None:
     one = positions(T0)
     put(one, T0, batch(0, 5) + batch(5, 5))
     assert offsets(one, T0, 3) == [0, 1, 2]
@@ -57,7 +57,7 @@ def test_what_there_was_no_room_for_comes_next() -> None:
     assert one.consumed() == {T0: 10}
 
 
-def test_epochs_are_those_of_the_records_before() -> None:
+def test_a_position_has_the_epoch_of_the_previous_record() -> None:
     one = positions(T0)
     put(one, T0, batch(0, 5, epoch=3) + batch(5, 5, epoch=4))
     state = one.state(T0)
@@ -68,19 +68,21 @@ def test_epochs_are_those_of_the_records_before() -> None:
     assert (state.leader_epoch, state.fetched_epoch) == (3, 3)
 
 
-@pytest.mark.parametrize(("cut_at", "goes_on_at", "epoch"), [(8, 5, 3), (5, 5, 3), (4, 4, 2)])
-def test_what_was_fetched_behind_a_cut_is_dropped(cut_at: int, goes_on_at: int, epoch: int) -> None:
+@pytest.mark.parametrize(("cut_at", "resumes_at", "epoch"), [(8, 5, 3), (5, 5, 3), (4, 4, 2)])
+def test_records_fetched_beyond_a_truncation_are_dropped(
+    cut_at: int, resumes_at: int, epoch: int
+) -> None:
     one = positions(T0)
     put(one, T0, batch(0, 5, epoch=3) + batch(5, 5, epoch=4))
     assert offsets(one, T0, 5) == [0, 1, 2, 3, 4]
     state = one.state(T0)
     state.cut(OffsetAndMetadata(cut_at, leader_epoch=2))
     assert not one.has_records()
-    assert (state.position, state.fetch_offset) == (goes_on_at, goes_on_at)
+    assert (state.position, state.fetch_offset) == (resumes_at, resumes_at)
     assert (state.leader_epoch, state.fetched_epoch) == (epoch, epoch)
 
 
-def test_held_partitions_are_let_go_together() -> None:
+def test_held_partitions_are_released_together() -> None:
     one = positions(T0, T1)
     one.hold([T1])
     assert [state.is_held for _, state in one.items()] == [False, True]
@@ -88,7 +90,7 @@ def test_held_partitions_are_let_go_together() -> None:
     assert not any(state.is_held for _, state in one.items())
 
 
-def test_partitions_take_turns_when_there_is_not_room_for_all() -> None:
+def test_partitions_take_turns_under_a_record_limit() -> None:
     one = positions(T0, T1)
     put(one, T0, batch(0, 5))
     put(one, T1, batch(0, 5))
@@ -107,7 +109,7 @@ def test_a_paused_partition_keeps_its_buffer() -> None:
     assert offsets(one, T0) == [0, 1]
 
 
-def test_an_answer_to_an_older_question_is_dropped() -> None:
+def test_an_answer_to_an_outdated_fetch_is_dropped() -> None:
     one = positions(T0)
     era = one.state(T0).era
     one.state(T0).move(7)
@@ -117,21 +119,21 @@ def test_an_answer_to_an_older_question_is_dropped() -> None:
     assert one.take(None) == {}
 
 
-def test_the_same_batch_twice_counts_once() -> None:
+def test_a_batch_that_arrives_twice_is_buffered_once() -> None:
     one = positions(T0)
     put(one, T0, batch(0, 5))
     assert put(one, T0, batch(0, 5)) == 0
     assert offsets(one, T0) == [0, 1, 2, 3, 4]
 
 
-def test_what_stays_assigned_keeps_its_place() -> None:
+def test_a_partition_that_stays_assigned_keeps_its_position() -> None:
     one = positions(T0, at=4)
     one.assign([T1, T0])
     assert one.consumed() == {T0: 4}
     assert one.assigned() == {T0, T1}
 
 
-def test_a_damaged_batch_is_told_after_everything_before_it() -> None:
+def test_a_damaged_batch_raises_after_all_earlier_records() -> None:
     one = positions(T0, T1)
     damaged = bytearray(batch(2, 2))
     damaged[-1] ^= 1
@@ -146,19 +148,19 @@ def test_a_damaged_batch_is_told_after_everything_before_it() -> None:
     assert offsets(one, T0) == [4]
 
 
-def test_a_partition_that_is_not_assigned_is_named() -> None:
+def test_the_state_of_an_unassigned_partition_raises_an_error() -> None:
     with pytest.raises(UsageError, match="t-1 is not assigned"):
         positions(T0).state(T1)
 
 
 @given(
     sizes=st.lists(st.integers(1, 6), min_size=1, max_size=12),
-    rooms=st.lists(st.integers(1, 9), min_size=1),
+    limits=st.lists(st.integers(1, 9), min_size=1),
     start=st.integers(0, 10),
     cuts=st.integers(1, 5),
 )
-def test_however_it_is_fetched_and_taken_nothing_is_lost_or_repeated(
-    sizes: list[int], rooms: list[int], start: int, cuts: int
+def test_no_record_is_lost_or_repeated_by_any_fetch_and_take(
+    sizes: list[int], limits: list[int], start: int, cuts: int
 ) -> None:
     bases = [sum(sizes[:n]) for n in range(len(sizes))]
     end = sum(sizes)
@@ -167,16 +169,16 @@ def test_however_it_is_fetched_and_taken_nothing_is_lost_or_repeated(
     taken: list[int] = []
     for first in range(0, len(batches), cuts):
         put(one, T0, b"".join(batches[first : first + cuts]))
-        taken += offsets(one, T0, rooms[first % len(rooms)])
+        taken += offsets(one, T0, limits[first % len(limits)])
     while one.has_records():
-        taken += offsets(one, T0, rooms[len(taken) % len(rooms)])
+        taken += offsets(one, T0, limits[len(taken) % len(limits)])
     assert taken == list(range(min(start, end), end))
     assert one.consumed() == {T0: end}
     assert one.state(T0).buffered_bytes == 0
 
 
-def test_an_answer_from_before_a_rebalance_is_dropped_even_if_as_much_has_happened_since() -> None:
-    """Taken away and given back, moved as often: what was under way begins too far ahead."""
+def test_an_answer_from_before_a_rebalance_is_dropped() -> None:
+    """The partition is revoked, assigned again and moved as often: the late answer does not fit."""
     one = positions(T0, at=0)
     put(one, T0, batch(0, 5))
     era = one.state(T0).era
@@ -193,7 +195,7 @@ def test_an_answer_from_before_a_rebalance_is_dropped_even_if_as_much_has_happen
     at=st.integers(0, 6),
     takes=st.lists(st.tuples(st.booleans(), st.integers(1, 8)), max_size=12),
 )
-def test_columns_are_the_same_records_in_whatever_form_one_takes_them(
+def test_columns_and_records_can_be_taken_in_turn(
     sizes: list[int], at: int, takes: list[tuple[bool, int]]
 ) -> None:
     one = positions(T0, at=at)
@@ -208,7 +210,7 @@ def test_columns_are_the_same_records_in_whatever_form_one_takes_them(
     assert all(record.value == b"v" for record in taken)
 
 
-def test_whole_batches_are_those_that_anybody_may_see() -> None:
+def test_take_batches_returns_only_whole_visible_batches() -> None:
     one = positions(T0, at=3)
     state = one.state(T0)
     data = bytearray(encode_batch([(5, None, b"v", ())], producer_id=7, transactional=True))
@@ -220,7 +222,7 @@ def test_whole_batches_are_those_that_anybody_may_see() -> None:
     assert one.take_batches() == {}
 
 
-def test_batches_before_a_damaged_one_are_taken() -> None:
+def test_batches_before_a_damaged_one_are_returned() -> None:
     one = positions(T0)
     damaged = bytearray(batch(5, 1))
     damaged[-1] ^= 0xFF

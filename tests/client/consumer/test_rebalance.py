@@ -1,4 +1,4 @@
-"""Topics come, go and grow under consumers that have subscribed."""
+"""Subscribed consumers while topics are created, deleted and expanded."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def topics(*consumers: Consumer) -> set[str]:
 
 
 @pytest.mark.parametrize("assignor", [RangeAssignor(), CooperativeStickyAssignor()])
-def test_a_pattern_finds_topics_that_come_and_lets_go_of_those_that_went(
+def test_a_pattern_follows_created_and_deleted_topics(
     open_log: OpenLog, assignor: RangeAssignor
 ) -> None:
     async def main() -> None:
@@ -69,7 +69,7 @@ def test_a_pattern_finds_topics_that_come_and_lets_go_of_those_that_went(
     asyncio.run(main())
 
 
-def test_a_pattern_may_mean_nothing_yet(open_log: OpenLog) -> None:
+def test_a_pattern_without_matches_waits_for_topics(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(other=1) as log, log.consumer(**QUICK) as consumer:  # type: ignore[arg-type]
             await consumer.subscribe(re.compile("orders"))
@@ -83,7 +83,7 @@ def test_a_pattern_may_mean_nothing_yet(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_a_topic_that_grows_is_shared_out_anew(open_log: OpenLog) -> None:
+def test_new_partitions_of_a_topic_cause_a_rebalance(open_log: OpenLog) -> None:
     async def main() -> None:
         async with (
             open_log(t=2) as log,
@@ -100,7 +100,7 @@ def test_a_topic_that_grows_is_shared_out_anew(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
-def test_commits_for_a_topic_that_is_gone_are_refused_at_once(open_log: OpenLog) -> None:
+def test_a_commit_for_a_deleted_topic_is_refused_at_once(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=1) as log, log.consumer(group_id="h") as consumer:
             with pytest.raises(LogError) as refused:

@@ -1,4 +1,4 @@
-"""Subscriptions: names as they are, patterns as whole names."""
+"""Subscriptions: topic names, and patterns that match whole names."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ names = st.lists(st.text("ab-", min_size=1, max_size=4))
 
 
 @given(names)
-def test_names_mean_themselves_once_and_in_order(wanted: list[str]) -> None:
+def test_topic_names_are_sorted_and_unique(wanted: list[str]) -> None:
     assert Subscription.of(wanted).means(["other"]) == tuple(sorted(set(wanted)))
 
 
 @given(names)
-def test_a_pattern_means_whole_names_that_there_are(there: list[str]) -> None:
+def test_a_pattern_matches_whole_existing_names(there: list[str]) -> None:
     meant = Subscription.of(re.compile("a+")).means(there)
     assert set(meant) == {name for name in there if set(name) == {"a"}}
     assert list(meant) == sorted(meant)
 
 
-def test_what_it_can_not_be() -> None:
+def test_a_bare_string_or_a_bytes_pattern_is_refused() -> None:
     with pytest.raises(UsageError, match=r"\['orders'\]"):
         Subscription.of("orders")
     with pytest.raises(UsageError, match="of bytes"):

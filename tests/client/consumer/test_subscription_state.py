@@ -1,4 +1,4 @@
-"""Leader epochs of a reader, against a model that keeps the epoch of every record."""
+"""Leader epochs of a reader, compared with a model that keeps the epoch of every record."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_epoch_of_each_record_is_known(
         assert starts.end_of(wanted, 1_000) == max(min(later, default=1_000), 0)
 
 
-def test_old_epochs_are_forgotten_and_unknown_then() -> None:
+def test_old_epochs_are_forgotten() -> None:
     starts = EpochStarts()
     for epoch in range(EPOCHS_MAX + 10):
         starts.note(10 * epoch, epoch)

@@ -1,4 +1,4 @@
-"""GroupMember: the rounds of the protocol, and every answer that interrupts them."""
+"""GroupMember: the rounds of the protocol, and every response that interrupts them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def member(assignor: Assignor | None = None, instance_id: str | None = None) -> 
 
 
 def joined(*members: str, leader: str = "me", generation: int = 1) -> wire.JoinGroupResponse:
-    """What the coordinator says when all have joined; the first of them is told."""
+    """Return the coordinator's response after all have joined, for the first member."""
     subscription = codec.encode_versioned(wire.ConsumerProtocolSubscription(topics=["t"]), 1)
     return wire.JoinGroupResponse(
         generation_id=generation,
@@ -83,7 +83,7 @@ def synced(*partitions: TopicPartition) -> wire.SyncGroupResponse:
 
 
 def stable(one: GroupMember | None = None, *partitions: TopicPartition) -> GroupMember:
-    """A member, not the leader, that has t-0."""
+    """Return a stable member, not the leader, that owns t-0."""
     one = one or member()
     one.next(0)
     one.on_join(joined("me", leader="other"), 0)
@@ -93,8 +93,8 @@ def stable(one: GroupMember | None = None, *partitions: TopicPartition) -> Group
     return one
 
 
-def said(one: GroupMember) -> wire.ConsumerProtocolSubscription:
-    """What it tells the leader with its next join."""
+def next_subscription(one: GroupMember) -> wire.ConsumerProtocolSubscription:
+    """Return the subscription that the member sends with its next join."""
     join = one.next(0)
     assert isinstance(join, Join)
     return codec.decode_versioned(
@@ -102,7 +102,7 @@ def said(one: GroupMember) -> wire.ConsumerProtocolSubscription:
     )
 
 
-def test_the_leader_joins_assigns_and_gets_its_part() -> None:
+def test_the_leader_joins_assigns_and_gets_its_assignment() -> None:
     one = member()
     assert isinstance(one.next(0), Join)
     one.on_join(wire.JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="me"), 0)
@@ -124,7 +124,7 @@ def test_the_leader_joins_assigns_and_gets_its_part() -> None:
     assert isinstance(one.next(100), Heartbeat)
 
 
-def test_who_does_not_lead_sends_no_assignment() -> None:
+def test_a_follower_sends_no_assignment() -> None:
     one = member()
     one.next(0)
     one.on_join(joined("me", leader="other"), 0)
@@ -134,16 +134,16 @@ def test_who_does_not_lead_sends_no_assignment() -> None:
     assert not one.is_leader
 
 
-def test_what_is_owned_is_a_hint_for_the_assignor() -> None:
+def test_owned_partitions_are_sent_to_the_assignor() -> None:
     one = stable()
     one.on_heartbeat(wire.HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), 0)
     one.on_revoked(one.assignment, 0)
-    told = said(one)
-    assert told.owned_partitions == [wire.GroupTopicPartition(topic="t", partitions=[0])]
-    assert told.generation_id == 1
+    sent = next_subscription(one)
+    assert sent.owned_partitions == [wire.GroupTopicPartition(topic="t", partitions=[0])]
+    assert sent.generation_id == 1
 
 
-def test_a_rebalance_waits_for_the_owner_while_heartbeats_go_on() -> None:
+def test_heartbeats_continue_while_a_rebalance_waits_for_the_owner() -> None:
     one = stable()
     one.on_heartbeat(wire.HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), 100)
     assert one.phase is MemberPhase.REVOKING
@@ -158,7 +158,7 @@ def test_a_rebalance_waits_for_the_owner_while_heartbeats_go_on() -> None:
     assert join.request.member_id == "me"
 
 
-def test_after_a_silence_it_is_not_sure_until_the_coordinator_answers() -> None:
+def test_a_silent_member_is_not_current_until_the_coordinator_answers() -> None:
     one = stable()
     assert one.is_current(299)
     assert not one.is_current(300)
@@ -166,7 +166,7 @@ def test_after_a_silence_it_is_not_sure_until_the_coordinator_answers() -> None:
     one.on_heartbeat(wire.HeartbeatResponse(), 450)
     assert one.is_current(699)
     assert not one.is_current(700)
-    # The answer came long ago: the process was stopped.
+    # The answer is old: the process was suspended.
     one.on_heartbeat(wire.HeartbeatResponse(), 5_000)
     assert not one.is_current(5_000)
     assert isinstance(one.next(5_000), Heartbeat)
@@ -177,7 +177,7 @@ def test_after_a_silence_it_is_not_sure_until_the_coordinator_answers() -> None:
     assert not one.is_current(5_300)
 
 
-def test_a_part_that_was_never_taken_over_is_dropped_without_asking() -> None:
+def test_an_assignment_that_was_not_taken_over_is_dropped() -> None:
     one = member()
     one.next(0)
     one.on_join(joined("me", leader="other"), 0)
@@ -199,7 +199,7 @@ def test_a_forgotten_member_joins_as_a_new_one() -> None:
     assert join.request.member_id == ""
 
 
-def test_a_lost_coordinator_costs_a_stable_member_nothing() -> None:
+def test_a_stable_member_keeps_its_partitions_without_a_coordinator() -> None:
     one = stable()
     one.on_coordinator_lost(50)
     assert one.phase is MemberPhase.STABLE
@@ -216,7 +216,7 @@ def test_a_lost_coordinator_ends_a_join() -> None:
     assert isinstance(one.next(100), Join)
 
 
-def test_leaving_names_the_member_and_is_the_end() -> None:
+def test_leaving_names_the_member_and_ends_the_protocol() -> None:
     one = stable()
     request = one.leave()
     assert request is not None
@@ -225,7 +225,7 @@ def test_leaving_names_the_member_and_is_the_end() -> None:
     assert member().leave() is None
 
 
-def test_a_refusal_says_what_may_be_wrong() -> None:
+def test_a_refused_join_says_what_may_be_wrong() -> None:
     one = member()
     one.next(0)
     refusal = wire.JoinGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
@@ -233,11 +233,11 @@ def test_a_refusal_says_what_may_be_wrong() -> None:
         one.on_join(refusal, 0)
 
 
-def test_it_prints_itself() -> None:
+def test_a_member_prints_its_state() -> None:
     assert str(stable()) == "member me of group g: stable, generation 1, 1 partitions"
 
 
-# ---- cooperatively ----
+# ---- the cooperative protocol ----
 
 
 def cooperative(*partitions: TopicPartition) -> GroupMember:
@@ -245,24 +245,24 @@ def cooperative(*partitions: TopicPartition) -> GroupMember:
 
 
 def again(one: GroupMember, *partitions: TopicPartition, generation: int = 2) -> None:
-    """Another round, in which it is given these."""
+    """Run another round that assigns these partitions."""
     one.next(0)
     one.on_join(joined("me", leader="other", generation=generation), 0)
     one.next(0)
     one.on_sync(synced(*partitions), 0)
 
 
-def test_a_cooperative_member_joins_with_what_it_has() -> None:
+def test_a_cooperative_member_rejoins_with_its_partitions() -> None:
     one = cooperative(T0, T1)
     one.on_heartbeat(wire.HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), 0)
     assert one.phase is MemberPhase.UNJOINED
     assert one.assignment == {T0, T1}
-    told = said(one)
-    assert told.owned_partitions == [wire.GroupTopicPartition(topic="t", partitions=[0, 1])]
-    assert (told.generation_id, told.user_data) == (1, bytes.fromhex("00000001"))
+    sent = next_subscription(one)
+    assert sent.owned_partitions == [wire.GroupTopicPartition(topic="t", partitions=[0, 1])]
+    assert (sent.generation_id, sent.user_data) == (1, bytes.fromhex("00000001"))
 
 
-def test_what_a_new_part_leaves_out_is_given_up_and_then_it_joins_once_more() -> None:
+def test_a_cooperative_member_revokes_and_then_rejoins() -> None:
     one = cooperative(T0, T1)
     one.on_heartbeat(wire.HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), 0)
     again(one, T1)
@@ -270,12 +270,12 @@ def test_what_a_new_part_leaves_out_is_given_up_and_then_it_joins_once_more() ->
     one.on_revoked(one.revoking, 0)
     assert one.on_assigned(0) == frozenset()
     assert one.assignment == {T1}
-    told = said(one)
-    assert told.owned_partitions == [wire.GroupTopicPartition(topic="t", partitions=[1])]
-    assert told.generation_id == 2
+    sent = next_subscription(one)
+    assert sent.owned_partitions == [wire.GroupTopicPartition(topic="t", partitions=[1])]
+    assert sent.generation_id == 2
 
 
-def test_what_is_added_is_all_that_changes() -> None:
+def test_only_added_partitions_are_new_to_a_cooperative_member() -> None:
     one = cooperative(T0)
     one.on_heartbeat(wire.HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), 0)
     again(one, T0, T1)
@@ -285,27 +285,29 @@ def test_what_is_added_is_all_that_changes() -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION])
-def test_what_the_group_has_given_to_others_is_lost(code: ErrorCode) -> None:
+def test_partitions_are_lost_when_the_group_has_reassigned_them(code: ErrorCode) -> None:
     one = cooperative(T0)
     one.on_heartbeat(wire.HeartbeatResponse(error_code=code), 0)
     assert (one.phase, one.revoking, one.is_lost) == (MemberPhase.REVOKING, {T0}, True)
     one.on_revoked(one.revoking, 0)
     assert not one.is_lost
-    assert said(one).owned_partitions == []
+    assert next_subscription(one).owned_partitions == []
 
 
-def test_another_rebalance_while_the_owner_gives_something_up() -> None:
+def test_a_rebalance_may_begin_during_a_revocation() -> None:
     one = cooperative(T0, T1)
     one.on_heartbeat(wire.HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), 0)
     again(one, T1)
     revoked = one.revoking
     one.on_heartbeat(wire.HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), 0)
-    assert said(one).owned_partitions == [wire.GroupTopicPartition(topic="t", partitions=[0, 1])]
+    assert next_subscription(one).owned_partitions == [
+        wire.GroupTopicPartition(topic="t", partitions=[0, 1])
+    ]
     one.on_revoked(revoked, 0)
     one.on_join(joined("me", leader="other", generation=3), 0)
     one.next(0)
     one.on_sync(synced(T0, T1), 0)
-    # It has stopped reading T0, so that is new to it.
+    # The member has stopped reading T0, so T0 counts as newly assigned.
     assert one.on_assigned(0) == {T0}
     assert one.phase is MemberPhase.STABLE
 
@@ -343,21 +345,21 @@ def owning(
     )
 
 
-def test_a_cooperative_leader_gives_away_what_is_free() -> None:
+def test_a_cooperative_leader_assigns_only_free_partitions() -> None:
     one = member(CooperativeStickyAssignor())
     one.next(0)
     leading(one, {"other": owning(4, 0, 1)})
     assert plan(one) == {"me": [], "other": [0]}
 
 
-def test_of_two_who_claim_a_partition_the_later_has_it() -> None:
+def test_of_two_claims_on_a_partition_the_later_generation_wins() -> None:
     one = member(CooperativeStickyAssignor())
     one.next(0)
     leading(one, {"zombie": owning(2, 0), "owner": owning(5, 0, 1)})
     assert plan(one) == {"me": [], "owner": [0], "zombie": []}
 
 
-def test_a_sticky_leader_reads_user_data_of_members_that_own_nothing_any_more() -> None:
+def test_a_sticky_leader_reads_user_data_of_members_without_partitions() -> None:
     sticky = StickyAssignor()
     one = member(sticky)
     one.next(0)
@@ -366,7 +368,7 @@ def test_a_sticky_leader_reads_user_data_of_members_that_own_nothing_any_more() 
 
 
 class Directing:
-    """An assignor that gives all to the first by name, and tells everybody who said what."""
+    """An assignor that gives the first member all partitions, and each member everyone's data."""
 
     name = "directing"
     is_cooperative = True
@@ -389,18 +391,18 @@ class Directing:
         self, members: Mapping[str, Claim], partitions: Mapping[str, int]
     ) -> Mapping[str, Share]:
         everything = [TopicPartition(t, n) for t, count in partitions.items() for n in range(count)]
-        told = b",".join(members[name].user_data for name in sorted(members))
+        sent = b",".join(members[name].user_data for name in sorted(members))
         first = min(members)
-        return {name: Share(everything if name == first else (), told) for name in members}
+        return {name: Share(everything if name == first else (), sent) for name in members}
 
     def on_assignment(self, user_data: bytes) -> None:
         self.news.append(user_data)
 
 
-def test_a_directed_group_talks_both_ways() -> None:
+def test_a_directing_assignor_exchanges_data_with_its_members() -> None:
     assignor = Directing()
     one = member(assignor)
-    assert said(one).user_data == b"hello"
+    assert next_subscription(one).user_data == b"hello"
     leading(one, {"other": owning(4, user_data=b"hi"), "silent": owning(4)})
     sync = one.next(0)
     assert isinstance(sync, Sync)
@@ -411,12 +413,13 @@ def test_a_directed_group_talks_both_ways() -> None:
     assert len(assignor.news) == 1
     one.on_assigned(0)
     one.on_heartbeat(wire.HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), 0)
-    assert one.assignment == frozenset({T0, T1})  # It is cooperative, so it reads on.
-    told = said(one)
-    assert (told.user_data, told.generation_id) == (b"hello", 1)
+    # The protocol is cooperative, so the member continues to read.
+    assert one.assignment == frozenset({T0, T1})
+    sent = next_subscription(one)
+    assert (sent.user_data, sent.generation_id) == (b"hello", 1)
 
 
-def test_a_member_of_a_directed_group_for_which_there_is_nothing_hears_nothing() -> None:
+def test_an_empty_assignment_brings_no_data() -> None:
     assignor = Directing()
     one = member(assignor)
     one.next(0)
@@ -426,7 +429,7 @@ def test_a_member_of_a_directed_group_for_which_there_is_nothing_hears_nothing()
     assert (one.offered, assignor.news) == (frozenset(), [b""])
 
 
-def test_whose_owner_asks_for_a_round_joins_once_more() -> None:
+def test_a_requested_rebalance_makes_the_member_rejoin() -> None:
     one = cooperative(T0)
     one.on_request()
     assert isinstance(one.next(0), Join)
@@ -437,7 +440,7 @@ def test_whose_owner_asks_for_a_round_joins_once_more() -> None:
     assert isinstance(one.next(1), WaitForGroup)
 
 
-def test_a_member_that_is_held_goes_on_beating_but_joins_only_when_it_is_let_go() -> None:
+def test_a_held_member_sends_heartbeats_and_does_not_rejoin() -> None:
     one = cooperative(T0)
     one.is_held = True
     assert isinstance(one.next(100), Heartbeat)
@@ -456,7 +459,7 @@ def test_a_member_that_is_held_goes_on_beating_but_joins_only_when_it_is_let_go(
     assert isinstance(one.next(300), Join)
 
 
-def test_a_member_that_was_expelled_while_it_was_held_has_lost_what_it_had() -> None:
+def test_a_member_expelled_while_held_loses_its_partitions() -> None:
     one = cooperative(T0)
     one.is_held = True
     one.next(100)
@@ -467,7 +470,7 @@ def test_a_member_that_was_expelled_while_it_was_held_has_lost_what_it_had() -> 
     assert one.revoking == {T0}
 
 
-def test_a_leader_beats_while_it_looks_for_topics_that_may_come() -> None:
+def test_a_leader_sends_heartbeats_while_it_waits_for_topics() -> None:
     one = member()
     one.next(0)
     one.on_join(joined("me"), 0)
@@ -479,10 +482,10 @@ def test_a_leader_beats_while_it_looks_for_topics_that_may_come() -> None:
     assert one.next(120) == WaitForGroup(150)
     assert isinstance(one.next(150), CountPartitions)
     one.on_partitions({}, MISSING_TOPICS_MS)
-    assert one.phase is MemberPhase.SYNCING, "it goes on without them"
+    assert one.phase is MemberPhase.SYNCING, "it continues without them"
 
 
-def test_a_leader_that_assigns_for_a_round_that_is_over_joins_the_next_one() -> None:
+def test_a_leader_that_assigns_for_an_ended_round_rejoins() -> None:
     one = member()
     one.next(0)
     one.on_join(joined("me"), 0)
@@ -493,10 +496,10 @@ def test_a_leader_that_assigns_for_a_round_that_is_over_joins_the_next_one() -> 
     assert isinstance(one.next(100), Join)
 
 
-# ---- as a static member ----
+# ---- static membership ----
 
 
-def test_a_static_member_says_who_it_is_and_does_not_leave() -> None:
+def test_a_static_member_sends_its_instance_id_and_does_not_leave() -> None:
     one = member(instance_id="one")
     join = one.next(0)
     assert isinstance(join, Join)
@@ -509,15 +512,15 @@ def test_a_static_member_says_who_it_is_and_does_not_leave() -> None:
     beat = one.next(100)
     assert isinstance(beat, Heartbeat)
     assert beat.request.group_instance_id == "one"
-    gone = one.leave(for_good=True)
-    assert gone is not None
-    assert gone.members == [
+    leaving = one.leave(for_good=True)
+    assert leaving is not None
+    assert leaving.members == [
         wire.MemberIdentity(member_id="me", group_instance_id="one", reason="closed")
     ]
     assert stable(member(instance_id="one")).leave() is None
 
 
-def test_a_static_leader_that_is_back_may_be_told_not_to_assign() -> None:
+def test_a_returning_static_leader_may_skip_the_assignment() -> None:
     one = member(instance_id="one")
     one.next(0)
     response = joined("me")
@@ -528,17 +531,17 @@ def test_a_static_leader_that_is_back_may_be_told_not_to_assign() -> None:
     assert sync.request.assignments == []
 
 
-def test_a_fenced_member_is_told_by_whom() -> None:
+def test_a_fenced_member_learns_the_reason() -> None:
     one = stable(member(instance_id="one"))
     with pytest.raises(LogError, match="same group_instance_id"):
         one.on_heartbeat(wire.HeartbeatResponse(error_code=ErrorCode.FENCED_INSTANCE_ID), 0)
 
 
-def test_whose_owner_does_not_poll_leaves_and_is_back_with_the_next_poll() -> None:
+def test_a_member_that_is_not_polled_leaves_until_the_next_poll() -> None:
     one = stable(None, T0)
     one.on_poll(0, waits=True)
     one.on_heartbeat(wire.HeartbeatResponse(), 2 * PATIENCE_MS)
-    assert isinstance(one.next(2 * PATIENCE_MS), Heartbeat)  # To wait in a poll is to poll.
+    assert isinstance(one.next(2 * PATIENCE_MS), Heartbeat)  # Waiting in a poll counts as polling.
     one.on_poll(3 * PATIENCE_MS, waits=False)
     assert isinstance(one.next(4 * PATIENCE_MS - 50), Heartbeat)
     assert one.next(4 * PATIENCE_MS - 49) == WaitForGroup(4 * PATIENCE_MS)
@@ -558,7 +561,7 @@ def test_whose_owner_does_not_poll_leaves_and_is_back_with_the_next_poll() -> No
     assert one.absence == ""
 
 
-def test_who_has_nothing_and_is_not_polled_waits_outside() -> None:
+def test_an_unpolled_member_without_partitions_rejoins_when_polled() -> None:
     one = member()
     one.on_poll(0, waits=False)
     one.next(0)
@@ -569,7 +572,7 @@ def test_who_has_nothing_and_is_not_polled_waits_outside() -> None:
     assert isinstance(one.next(2 * PATIENCE_MS), Join)
 
 
-def test_what_comes_after_leaving_changes_nothing() -> None:
+def test_responses_after_leaving_are_ignored() -> None:
     one = stable(None, T0)
     one.leave()
     one.on_join(joined("me"), 0)
@@ -579,18 +582,18 @@ def test_what_comes_after_leaving_changes_nothing() -> None:
     assert (one.phase, one.offered, one.next(0)) == (MemberPhase.LEFT, None, WaitForGroup(None))
 
 
-def test_other_topics_are_joined_for_once_the_round_is_over() -> None:
+def test_a_changed_subscription_is_sent_after_the_round() -> None:
     one = member()
     one.next(0)
     one.on_subscription(["u", "t"])
     one.on_join(joined("me", leader="other"), 0)
     one.next(0)
     one.on_sync(synced(T0), 0)
-    assert said(one).topics == ["t", "u"]
+    assert next_subscription(one).topics == ["t", "u"]
     assert one.topics == ("t", "u")
 
 
-def test_the_leader_joins_again_when_topics_have_other_partitions() -> None:
+def test_the_leader_rejoins_when_partition_counts_change() -> None:
     one = member()
     one.next(0)
     one.on_join(joined("me", "other"), 0)
@@ -600,17 +603,17 @@ def test_the_leader_joins_again_when_topics_have_other_partitions() -> None:
     one.next(0)
     one.on_sync(synced(T0), 0)
     one.on_assigned(0)
-    one.on_counts({"t": 2})  # As when it assigned.
+    one.on_counts({"t": 2})  # The counts of the assignment.
     assert isinstance(one.next(1), WaitForGroup)
     one.on_counts({"t": 3})
     one.next(1)
     assert (one.phase, one.revoking, one.is_lost) == (MemberPhase.REVOKING, {T0}, False)
     one.on_revoked(one.revoking, 1)
     assert isinstance(one.next(1), Join)
-    assert one.next(1) == WaitForGroup(None)  # Once is enough.
+    assert one.next(1) == WaitForGroup(None)  # The member rejoins once.
 
 
-def test_who_does_not_lead_leaves_that_to_the_leader() -> None:
+def test_a_follower_ignores_changed_partition_counts() -> None:
     one = member()
     one.next(0)
     one.on_join(joined("me", leader="other"), 0)
@@ -621,14 +624,14 @@ def test_who_does_not_lead_leaves_that_to_the_leader() -> None:
     assert (one.read_together, isinstance(one.next(1), WaitForGroup)) == (frozenset(), True)
 
 
-def test_a_static_member_that_is_not_polled_says_nothing() -> None:
+def test_a_static_member_that_is_not_polled_leaves_silently() -> None:
     one = stable(member(instance_id="i"), T0)
     one.on_poll(0, waits=False)
     assert one.next(PATIENCE_MS) == Leave(None)
 
 
 def poll(one: GroupMember, now_ms: int) -> None:
-    """The owner does what is due."""
+    """Do what the owner does in a poll."""
     one.on_poll(now_ms, waits=False)
     if one.revoking:
         one.on_revoked(one.revoking, now_ms)
@@ -638,11 +641,11 @@ def poll(one: GroupMember, now_ms: int) -> None:
 
 @pytest.mark.parametrize("assignor", [RangeAssignor(), CooperativeStickyAssignor()])
 @given(st.lists(st.tuples(st.sampled_from([0, *INTERRUPTIONS]), st.booleans()), max_size=40))
-def test_whatever_the_coordinator_answers_the_member_comes_back(
+def test_the_member_becomes_stable_after_any_errors(
     assignor: Assignor,
     answers: list[tuple[int, bool]],
 ) -> None:
-    """It never reads what it was not given, and is stable again once answers are good."""
+    """It never reads unassigned partitions, and is stable again once the responses are good."""
     one, now_ms = member(assignor), 0
     for error_code, owner_polls in [*answers, *[(0, True)] * 12]:
         now_ms += 100

@@ -1,4 +1,4 @@
-"""ConsumerMember: every answer by itself, then many members and the broker's own coordinator."""
+"""ConsumerMember: each response alone, then many members and the broker's own coordinator."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ NAMES = {ID: "t"}
 T = [TopicPartition("t", number) for number in range(4)]
 PATIENCE_MS = 60_000
 REBALANCE_MS = 10**9
-"""Nobody is thrown out for being slow: that it reads on until it hears of it is by design."""
+"""No member is expelled for slowness: by design, a member reads until it learns of its expulsion.
+"""
 BEAT_MS = 1_000
 SESSION_MS = 10_000
 
@@ -43,8 +44,8 @@ def member(name: str = "me", instance_id: str | None = None, **other: str) -> Co
     return ConsumerMember(settings, ["t"], member_id=name)
 
 
-def told(one: ConsumerMember, now_ms: int) -> wire.ConsumerGroupHeartbeatRequest:
-    """The heartbeat that is due."""
+def next_heartbeat(one: ConsumerMember, now_ms: int) -> wire.ConsumerGroupHeartbeatRequest:
+    """Return the heartbeat that is due."""
     action = one.next(now_ms)
     assert isinstance(action, Tell), action
     return action.request
@@ -72,22 +73,22 @@ def owned(request: wire.ConsumerGroupHeartbeatRequest) -> list[int] | None:
 
 
 def stable(one: ConsumerMember | None = None, *numbers: int) -> ConsumerMember:
-    """At epoch 1 with these partitions, of which the coordinator knows."""
+    """Return a member at epoch 1 whose partitions the coordinator knows."""
     one = one or member()
-    told(one, 0)
+    next_heartbeat(one, 0)
     hear(one, answer(1, *numbers), 0)
     if one.next(0) == NameTopics():
         one.on_names(NAMES, 0)
     one.on_assigned(0)
     if numbers:
-        told(one, 0)
+        next_heartbeat(one, 0)
         hear(one, answer(1, same=True), 0)
     return one
 
 
-def test_it_joins_under_its_own_name_and_says_everything() -> None:
+def test_a_member_joins_with_its_own_id_and_its_full_state() -> None:
     one = member(remote_assignor="range")
-    request = told(one, 0)
+    request = next_heartbeat(one, 0)
     assert (request.member_id, request.member_epoch, request.rebalance_timeout_ms) == (
         "me", 0, REBALANCE_MS,
     )  # fmt: skip
@@ -96,54 +97,54 @@ def test_it_joins_under_its_own_name_and_says_everything() -> None:
     )  # fmt: skip
     assert one.next(0) == WaitForGroup(None)
     hear(one, answer(1, 0, 1), 0)
-    assert (one.is_known, one.offered) == (True, None)  # Nobody knows the topic's name.
+    assert (one.is_known, one.offered) == (True, None)  # The topic's name is not known yet.
     assert one.next(0) == NameTopics()
     one.on_names(NAMES, 0)
     assert one.offered == {T[0], T[1]}
     assert one.on_assigned(0) == {T[0], T[1]}
-    # What it owns is told at once, and only that.
-    request = told(one, 0)
+    # What it owns is sent at once, and only that.
+    request = next_heartbeat(one, 0)
     assert (request.subscribed_topic_names, request.rebalance_timeout_ms) == (None, -1)
     assert (owned(request), request.member_epoch) == ([0, 1], 1)
     hear(one, answer(1, same=True), 0)
     assert one.next(0) == WaitForGroup(BEAT_MS)
-    request = told(one, BEAT_MS)
+    request = next_heartbeat(one, BEAT_MS)
     assert (request.subscribed_topic_names, owned(request)) == (None, None)
 
 
-def test_what_is_asked_back_is_kept_until_the_owner_is_done() -> None:
+def test_a_revoked_partition_is_kept_until_the_owner_releases_it() -> None:
     one = stable(None, 0, 1)
-    told(one, BEAT_MS)
+    next_heartbeat(one, BEAT_MS)
     hear(one, answer(1, 1), BEAT_MS)
     assert (one.revoking, one.assignment, one.may_commit) == ({T[0]}, {T[0], T[1]}, True)
-    assert owned(told(one, 2 * BEAT_MS)) is None
+    assert owned(next_heartbeat(one, 2 * BEAT_MS)) is None
     hear(one, answer(1, same=True), 2 * BEAT_MS)
     one.on_revoked(one.revoking, 2 * BEAT_MS)
     assert one.on_assigned(2 * BEAT_MS) == frozenset()
-    assert owned(told(one, 2 * BEAT_MS)) == [1]
+    assert owned(next_heartbeat(one, 2 * BEAT_MS)) == [1]
     hear(one, answer(2, 1, 2), 2 * BEAT_MS)
     assert (one.revoking, one.on_assigned(0), one.generation_id) == (set(), {T[2]}, 2)
 
 
-def test_other_topics_are_told_at_once() -> None:
+def test_a_changed_subscription_is_sent_at_once() -> None:
     one = stable()
     one.on_subscription(["u", "t"])
-    assert told(one, 1).subscribed_topic_names == ["t", "u"]
+    assert next_heartbeat(one, 1).subscribed_topic_names == ["t", "u"]
     hear(one, answer(2, same=True), 1)
     assert isinstance(one.next(1), WaitForGroup)
 
 
-def test_who_reads_nothing_does_not_join() -> None:
+def test_a_member_without_topics_does_not_join() -> None:
     one = member()
     one.on_subscription([])
     assert one.next(0) == WaitForGroup(None)
     one.on_subscription(["t"])
-    assert told(one, 0).subscribed_topic_names == ["t"]
+    assert next_heartbeat(one, 0).subscribed_topic_names == ["t"]
 
 
-def test_topics_that_nobody_knows_are_looked_up_again_and_the_rest_is_read() -> None:
+def test_unknown_topic_ids_are_looked_up_while_known_ones_are_read() -> None:
     one = member()
-    told(one, 0)
+    next_heartbeat(one, 0)
     other = wire.HeartbeatTopicPartitions(topic_id=b"u" * 16, partitions=[0])
     mine = wire.HeartbeatTopicPartitions(topic_id=ID, partitions=[3])
     response = wire.ConsumerGroupHeartbeatResponse(
@@ -162,41 +163,41 @@ def test_topics_that_nobody_knows_are_looked_up_again_and_the_rest_is_read() -> 
 
 
 @pytest.mark.parametrize("code", [ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID])
-def test_a_fenced_member_has_lost_all_and_joins_again(code: ErrorCode) -> None:
+def test_a_fenced_member_loses_its_partitions_and_rejoins(code: ErrorCode) -> None:
     one = stable(None, 0, 1)
-    told(one, BEAT_MS)
+    next_heartbeat(one, BEAT_MS)
     hear(one, answer(0, code=code), BEAT_MS)
     assert (one.phase, one.is_lost, one.revoking) == (MemberPhase.REVOKING, True, {T[0], T[1]})
     assert (one.is_known, one.next(2 * BEAT_MS)) == (False, WaitForGroup(None))
     one.on_revoked(one.revoking, 2 * BEAT_MS)
-    request = told(one, 2 * BEAT_MS)
+    request = next_heartbeat(one, 2 * BEAT_MS)
     assert (request.member_id, request.member_epoch, owned(request)) == ("me", 0, [])
 
 
-def test_a_lost_coordinator_costs_nothing_but_is_told_everything() -> None:
+def test_a_member_sends_its_full_state_to_a_new_coordinator() -> None:
     one = stable(None, 0, 1)
     one.on_coordinator_lost(BEAT_MS)
     assert (one.coordinator_lost, one.assignment) == (True, {T[0], T[1]})
     one.on_coordinator_found()
     assert isinstance(one.next(BEAT_MS), WaitForGroup)
-    request = told(one, BEAT_MS + 100)
+    request = next_heartbeat(one, BEAT_MS + 100)
     assert (owned(request), request.subscribed_topic_names) == ([0, 1], ["t"])
     assert (request.member_epoch, request.rebalance_timeout_ms) == (1, REBALANCE_MS)
     for code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
         hear(one, answer(0, code=code), BEAT_MS)
         assert one.coordinator_lost
     hear(one, answer(0, code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), BEAT_MS)
-    assert (one.phase, owned(told(one, 2 * BEAT_MS))) == (MemberPhase.STABLE, [0, 1])
+    assert (one.phase, owned(next_heartbeat(one, 2 * BEAT_MS))) == (MemberPhase.STABLE, [0, 1])
 
 
-def test_a_place_that_is_not_released_is_waited_for_but_not_for_ever() -> None:
+def test_an_unreleased_instance_id_is_retried_for_a_bounded_time() -> None:
     one, now_ms = member(instance_id="i"), 0
     refusal = answer(0, code=ErrorCode.UNRELEASED_INSTANCE_ID)
     for now_ms in range(0, 60_000, 1_000):
-        assert told(one, now_ms).instance_id == "i"
+        assert next_heartbeat(one, now_ms).instance_id == "i"
         hear(one, refusal, now_ms)
         assert isinstance(one.next(now_ms + 999), WaitForGroup)
-    told(one, now_ms + 1_000)
+    next_heartbeat(one, now_ms + 1_000)
     with pytest.raises(LogError, match="same group_instance_id"):
         hear(one, refusal, now_ms + 1_000)
 
@@ -211,9 +212,9 @@ def test_a_place_that_is_not_released_is_waited_for_but_not_for_ever() -> None:
         ErrorCode.INVALID_REQUEST,
     ],
 )
-def test_a_refusal_is_told_in_the_coordinators_words(code: ErrorCode) -> None:
+def test_a_refusal_has_the_coordinators_message(code: ErrorCode) -> None:
     one = member()
-    told(one, 0)
+    next_heartbeat(one, 0)
     response = answer(0, code=code)
     assert isinstance(response, wire.ConsumerGroupHeartbeatResponse)
     response.error_message = "because"
@@ -222,7 +223,7 @@ def test_a_refusal_is_told_in_the_coordinators_words(code: ErrorCode) -> None:
     assert refused.value.code == code
 
 
-def test_leaving_and_being_away() -> None:
+def test_only_a_static_member_leaves_temporarily() -> None:
     assert member().leave() is None
     one, static = stable(None, 0), stable(member(instance_id="i"), 0)
     left, away = one.leave(), static.leave()
@@ -234,7 +235,7 @@ def test_leaving_and_being_away() -> None:
     assert one.phase is MemberPhase.LEFT
 
 
-def test_whose_owner_does_not_poll_leaves_and_is_back_with_the_next_poll() -> None:
+def test_a_member_that_is_not_polled_leaves_until_the_next_poll() -> None:
     one = stable(None, 0)
     one.on_poll(0, waits=False)
     left = one.next(PATIENCE_MS)
@@ -249,7 +250,7 @@ def test_whose_owner_does_not_poll_leaves_and_is_back_with_the_next_poll() -> No
     assert "max_poll_interval_ms" in one.absence
     one.on_poll(9 * PATIENCE_MS, waits=False)
     one.on_revoked(one.revoking, 9 * PATIENCE_MS)
-    assert told(one, 9 * PATIENCE_MS).member_epoch == 0
+    assert next_heartbeat(one, 9 * PATIENCE_MS).member_epoch == 0
     hear(one, answer(3), 9 * PATIENCE_MS)
     assert one.absence == ""
     idle = member()
@@ -260,7 +261,7 @@ def test_whose_owner_does_not_poll_leaves_and_is_back_with_the_next_poll() -> No
     assert isinstance(idle.next(PATIENCE_MS), Tell)
 
 
-def test_it_prints_itself() -> None:
+def test_a_member_prints_its_state() -> None:
     assert str(stable(None, 0)) == "member me of group g: stable, epoch 1, 1 partitions"
 
 
@@ -268,7 +269,7 @@ def test_it_prints_itself() -> None:
 
 
 class OneTopic:
-    """t with four partitions."""
+    """The topic t with 4 partitions."""
 
     def names(self) -> list[str]:
         return ["t"]
@@ -284,7 +285,7 @@ class OneTopic:
 
 
 class World:
-    """A coordinator with its log, members, and the time."""
+    """A coordinator with its log, its members and a clock."""
 
     def __init__(self, count: int) -> None:
         self.now_ms = 0
@@ -302,7 +303,7 @@ class World:
             self._coordinator.replay(record, now_ms=self.now_ms)
 
     def step(self, one: ConsumerMember, *, is_asked: bool = True, is_answered: bool = True) -> None:
-        """What is due of one member; its request or the answer may be lost."""
+        """Perform a member's next action; its request or the response may be lost."""
         one.on_coordinator_found()
         match one.next(self.now_ms):
             case Tell(request):
@@ -317,7 +318,7 @@ class World:
                 pass
 
     def settle(self, one: ConsumerMember) -> None:
-        """What its owner does in a poll."""
+        """Do what the owner does in a poll."""
         while revoked := one.revoking:
             one.on_revoked(revoked, self.now_ms)
         if one.offered is not None:
@@ -328,7 +329,7 @@ class World:
         self._take(self._coordinator.on_tick(self._at))
 
     def owners(self) -> Mapping[TopicPartition, list[str]]:
-        """Who reads each partition: a member whose session is over reads nothing."""
+        """Return the readers of each partition; a member with an expired session reads nothing."""
         return {
             partition: [
                 one.member_id
@@ -361,9 +362,7 @@ class World:
 
 
 @given(st.integers(0, 2**32), st.integers(1, 3))
-def test_whatever_gets_lost_no_two_read_the_same_and_in_the_end_all_is_read(
-    seed: int, count: int
-) -> None:
+def test_all_partitions_get_one_reader_despite_lost_requests(seed: int, count: int) -> None:
     chance, world = Random(seed), World(count)
     for _ in range(60):
         one = chance.choice(world.members)

@@ -1,4 +1,4 @@
-"""Accumulator: when batches go, how they are divided, and each record once whatever is lost."""
+"""Accumulator: when batches are sent, how they are divided, and exactly one copy of each record."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def accumulator(
     )
     if idempotent:
         one.on_identity(ProducerIdentity(7, 0))
-    # As if the broker had written something from this producer already.
+    # As if the broker had accepted a batch of this producer already.
     one._queue(PART).is_known = known
     return one
 
@@ -86,14 +86,14 @@ def numbers(batch: ProducerBatchBuffer[int] | None) -> list[int]:
     return [each[0] for each in batch.records]
 
 
-def test_a_batch_waits_for_company_but_not_longer_than_it_lingers() -> None:
+def test_an_open_batch_lingers_for_more_records() -> None:
     one = accumulator()
     assert fill(one, 2) == [AppendedRecord.STARTED, AppendedRecord.JOINED]
     assert one.ready(4) == ([], 5)
     assert numbers(take(one, 5)) == [0, 1]
 
 
-def test_a_full_batch_goes_at_once_and_the_next_one_lingers() -> None:
+def test_a_full_batch_is_sent_at_once_and_the_next_one_lingers() -> None:
     one = accumulator()
     assert fill(one, 4)[2:] == [AppendedRecord.FILLED, AppendedRecord.STARTED]
     assert numbers(take(one, 0)) == [0, 1, 2]
@@ -101,7 +101,7 @@ def test_a_full_batch_goes_at_once_and_the_next_one_lingers() -> None:
     assert numbers(take(one, 5)) == [3]
 
 
-def test_closing_open_batches_ends_the_lingering_and_marks_what_was_there() -> None:
+def test_flushing_closes_open_batches_and_marks_their_records() -> None:
     one = accumulator()
     fill(one, 1)
     mark = one.close_open()
@@ -123,14 +123,14 @@ def test_a_bulk_is_divided_like_single_records() -> None:
     assert batches == [[100, 0, 1], [2, 3, 4], [5, 6, 7]]
 
 
-def test_a_record_larger_than_a_batch_goes_alone() -> None:
+def test_a_record_larger_than_a_batch_is_sent_alone() -> None:
     one = accumulator(batch_records=2)
     large: Fields = (1, None, b"x" * 500, ())
     records = [record(0), large, record(2)]
     assert one.append_batch(PART, FieldColumns.of(records), 1, now_ms=0) == 3
 
 
-def test_an_atomic_batch_takes_nobody_else_and_is_not_divided() -> None:
+def test_an_atomic_batch_takes_no_other_records_and_is_not_divided() -> None:
     one = accumulator()
     fill(one, 1)
     few = FieldColumns.of(record(n) for n in range(1, 9))
@@ -142,7 +142,7 @@ def test_an_atomic_batch_takes_nobody_else_and_is_not_divided() -> None:
         one.on_too_large(atomic)
 
 
-def test_in_a_transaction_a_gap_loses_the_batch_and_nothing_is_renumbered() -> None:
+def test_a_gap_in_a_transaction_fails_the_batch_without_renumbering() -> None:
     one = accumulator(transactional=True)
     fill(one, 6)
     first, second = take(one, 0), take(one, 0)
@@ -158,7 +158,7 @@ def test_in_a_transaction_a_gap_loses_the_batch_and_nothing_is_renumbered() -> N
     one.on_refused(second)
     fill(one, 3, start=6, now_ms=50)
     assert take(one, 50) is None, "there is a gap"
-    assert not one.wants_identity(), "it is the transaction's"
+    assert not one.wants_identity(), "the transaction handles the gap"
     assert numbers(one.withdraw()[0]) == [6, 7, 8]
     assert not one.has_outstanding
     one.reset_identity(ProducerIdentity(7, 1))
@@ -170,7 +170,7 @@ def test_in_a_transaction_a_gap_loses_the_batch_and_nothing_is_renumbered() -> N
     assert RecordBatch(one.encoded(batch)).producer_epoch == 1
 
 
-def test_sequence_numbers_go_on_and_a_retry_keeps_them() -> None:
+def test_sequence_numbers_continue_and_a_retry_keeps_them() -> None:
     one = accumulator()
     fill(one, 6)
     first, second = take(one, 0), take(one, 0)
@@ -188,7 +188,7 @@ def test_sequence_numbers_go_on_and_a_retry_keeps_them() -> None:
     assert not one.wants_identity()
 
 
-def test_sequence_numbers_wrap() -> None:
+def test_sequence_numbers_wrap_around() -> None:
     one = accumulator()
     one._queue(PART).next_sequence = SEQUENCE_MASK - 1
     fill(one, 4)
@@ -198,7 +198,7 @@ def test_sequence_numbers_wrap() -> None:
     assert (first.base_sequence, second.base_sequence) == (SEQUENCE_MASK - 1, 1)
 
 
-def test_the_first_batch_under_an_identity_travels_alone() -> None:
+def test_the_first_batch_of_a_producer_id_is_sent_alone() -> None:
     one = accumulator(known=False)
     fill(one, 9)
     first = take(one, 0)
@@ -208,7 +208,7 @@ def test_the_first_batch_under_an_identity_travels_alone() -> None:
     assert [numbers(take(one, 0)) for _ in range(2)] == [[3, 4, 5], [6, 7, 8]]
 
 
-def test_a_gap_in_front_of_the_oldest_batch_asks_for_a_new_identity() -> None:
+def test_a_gap_before_the_oldest_batch_requests_a_new_producer_id() -> None:
     one = accumulator()
     fill(one, 6)
     first, second = take(one, 0), take(one, 0)
@@ -224,7 +224,7 @@ def test_a_gap_in_front_of_the_oldest_batch_asks_for_a_new_identity() -> None:
     assert (batch.producer_id, batch.base_sequence) == (8, 0)
 
 
-def test_a_gap_is_closed_if_what_follows_was_written() -> None:
+def test_a_gap_closes_when_a_later_batch_was_written() -> None:
     one = accumulator()
     fill(one, 6)
     first, second = take(one, 0), take(one, 0)
@@ -238,7 +238,7 @@ def test_a_gap_is_closed_if_what_follows_was_written() -> None:
     assert numbers(take(one, 0)) == [6, 7, 8]
 
 
-def test_without_idempotence_one_batch_at_a_time_keeps_the_order() -> None:
+def test_without_idempotence_one_batch_is_in_flight() -> None:
     one = accumulator(idempotent=False)
     fill(one, 6)
     first = take(one, 0)
@@ -264,7 +264,7 @@ def test_retries_back_off_up_to_a_bound() -> None:
     assert waits == [10, 20, 40, 40, 40]
 
 
-def test_a_batch_that_is_too_large_goes_as_two_with_the_same_numbers() -> None:
+def test_a_batch_that_is_too_large_is_split_with_its_sequence_numbers() -> None:
     one = accumulator(batch_records=4)
     records = [record(n) for n in range(8)]
     one.append_batch(PART, FieldColumns.of(records), 1, now_ms=0)
@@ -278,7 +278,7 @@ def test_a_batch_that_is_too_large_goes_as_two_with_the_same_numbers() -> None:
     assert [half and half.base_sequence for half in halves] == [0, 2, 4]
 
 
-def test_packed_records_are_a_batch_of_their_own_that_can_be_divided() -> None:
+def test_packed_records_form_their_own_batch_and_can_be_divided() -> None:
     one = accumulator(batch_records=4)
     fill(one, 2)
     packs = [PackedRecords(), PackedRecords()]
@@ -310,7 +310,7 @@ def test_packed_records_are_a_batch_of_their_own_that_can_be_divided() -> None:
     assert last.base_sequence == 10
 
 
-def test_bytes_are_given_back() -> None:
+def test_buffer_bytes_are_released() -> None:
     one = accumulator()
     fill(one, 7)
     assert one.used_bytes == 7 * RECORD_BYTES
@@ -321,7 +321,7 @@ def test_bytes_are_given_back() -> None:
 
 @dataclass
 class Broker:
-    """One partition as a broker keeps it: the rules of KIP-98 and nothing else."""
+    """One partition of a broker, with the rules of KIP-98 only."""
 
     written: list[int] = field(default_factory=list)
     last: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
@@ -340,7 +340,7 @@ class Broker:
 
 
 class Run:
-    """A producer and a broker with everything that can be lost between them."""
+    """A producer and a broker with every loss that can occur between them."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -353,13 +353,13 @@ class Run:
         self.delivered: list[int] = []
         self.failed: list[int] = []
 
-    def told(self, batch: ProducerBatchBuffer[int], outcome: list[int]) -> None:
+    def note(self, batch: ProducerBatchBuffer[int], outcome: list[int]) -> None:
         outcome += [receipt for _, _, receipt in batch.receipts]
 
     def step(self, *, faults: bool) -> None:
         self.now_ms += self.rng.randrange(20)
         for batch in self.one.expired(self.now_ms):
-            self.told(batch, self.failed)
+            self.note(batch, self.failed)
         if self.one.wants_identity() and self.rng.random() < 0.5:
             self.identities += 1
             self.one.on_identity(ProducerIdentity(self.identities, 0))
@@ -377,13 +377,13 @@ class Run:
 
     def arrive(self, batch: ProducerBatchBuffer[int], *, faults: bool) -> None:
         chance = self.rng.random() if faults else 1.0
-        # What it has taken once, a broker does not refuse the next time.
+        # A broker that has accepted a batch does not refuse it later.
         is_new = not {each[0] for each in batch.records} & set(self.broker.written)
-        if chance < 0.15:  # Lost before the broker had it.
+        if chance < 0.15:  # Lost before the broker received it.
             self.one.on_retriable(batch, now_ms=self.now_ms)
         elif chance < 0.22 and is_new:
             self.one.on_refused(batch)
-            self.told(batch, self.failed)
+            self.note(batch, self.failed)
         elif chance < 0.28 and is_new and len(batch.records) > 1:
             self.one.on_too_large(batch)
         else:
@@ -396,17 +396,17 @@ class Run:
             self.one.on_out_of_sequence(batch, now_ms=self.now_ms)
         else:
             self.one.on_delivered(batch)
-            self.told(batch, self.delivered)
+            self.note(batch, self.delivered)
 
 
 @given(seed=st.integers(0, 2**32))
-def test_every_record_is_written_once_and_in_order_whatever_is_lost(seed: int) -> None:
+def test_every_record_is_written_once_in_order_despite_faults(seed: int) -> None:
     run = Run(seed)
     for _ in range(250):
         run.step(faults=True)
     for _ in range(400):
         run.step(faults=False)
-    assert run.one.used_bytes == 0, "something is stuck"
+    assert run.one.used_bytes == 0, "a batch was neither delivered nor failed"
     assert sorted(run.delivered + run.failed) == list(range(run.sent))
-    assert run.broker.written == sorted(set(run.broker.written)), "twice, or out of order"
-    assert set(run.delivered) <= set(run.broker.written), "acknowledged and not there"
+    assert run.broker.written == sorted(set(run.broker.written)), "doubled or out of order"
+    assert set(run.delivered) <= set(run.broker.written), "an acknowledged record is missing"

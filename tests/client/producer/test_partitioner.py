@@ -1,4 +1,4 @@
-"""Partitioner: Kafka's own vectors, librdkafka's answers, and whose turn it is without a key."""
+"""Partitioners: Kafka's own test vectors, and the sticky choice for records without a key."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from streamlog.client.producer.accumulator import StickyPartitions, murmur2, partition_of_key
 from streamlog.random_source import Random
 
-# From Kafka's UtilsTest; signed there.
+# From Kafka's UtilsTest, which has signed values.
 VECTORS = {
     b"21": -973932308,
     b"foobar": -790332482,
@@ -21,11 +21,11 @@ VECTORS = {
 
 
 @pytest.mark.parametrize(("key", "expected"), VECTORS.items())
-def test_murmur2_is_kafkas(key: bytes, expected: int) -> None:
+def test_murmur2_matches_kafka(key: bytes, expected: int) -> None:
     assert murmur2(key) == expected & 0xFFFFFFFF
 
 
-def test_every_key_has_a_partition() -> None:
+def test_keys_reach_every_partition() -> None:
     found = {partition_of_key(str(number).encode(), 7) for number in range(200)}
     assert found == set(range(7))
 
@@ -36,13 +36,13 @@ class Batch:
 
 
 def chosen(sticky: StickyPartitions, topic: str, count: int, *, sent: bool) -> int:
-    """Where a record goes that begins a batch, which has been `sent` when the next one comes."""
+    """Return the partition of a record that begins a batch; `sent`: that batch closes at once."""
     found = sticky.choose(topic, count)
     sticky.begin(topic, Batch(closed=sent))
     return found
 
 
-def test_without_a_key_the_partition_changes_when_its_batch_is_full() -> None:
+def test_a_keyless_partition_changes_when_its_batch_is_full() -> None:
     sticky = StickyPartitions(Random(1))
     first = chosen(sticky, "t", 3, sent=False)
     assert {chosen(sticky, "t", 3, sent=False) for _ in range(4)} == {first}
@@ -55,24 +55,22 @@ def test_without_a_key_the_partition_changes_when_its_batch_is_full() -> None:
     assert seen == [1, 2, 0, 1]
 
 
-def test_without_a_key_the_partition_changes_when_its_batch_has_been_sent() -> None:
+def test_a_keyless_partition_changes_when_its_batch_is_sent() -> None:
     sticky = StickyPartitions(Random(1))
     first = chosen(sticky, "t", 3, sent=True)
     assert [(chosen(sticky, "t", 3, sent=True) - first) % 3 for _ in range(4)] == [1, 2, 0, 1]
 
 
-def test_the_first_partition_of_a_topic_is_drawn() -> None:
-    begun = [StickyPartitions(Random(seed)).choose("t", 6) for seed in range(100)]
-    assert set(begun) == set(range(6))
-    assert begun == [StickyPartitions(Random(seed)).choose("t", 6) for seed in range(100)]
+def test_the_first_keyless_partition_is_random_and_seeded() -> None:
+    first_choices = [StickyPartitions(Random(seed)).choose("t", 6) for seed in range(100)]
+    assert set(first_choices) == set(range(6))
+    assert first_choices == [StickyPartitions(Random(seed)).choose("t", 6) for seed in range(100)]
     sticky = StickyPartitions(Random(1))
     assert {chosen(sticky, str(number), 6, sent=True) for number in range(100)} == set(range(6))
 
 
 @given(st.integers(0, 2**32), st.lists(st.tuples(st.integers(1, 9), st.booleans(), st.booleans())))
-def test_a_partition_is_always_one_of_those_there_are(
-    seed: int, steps: list[tuple[int, bool, bool]]
-) -> None:
+def test_the_chosen_partition_always_exists(seed: int, steps: list[tuple[int, bool, bool]]) -> None:
     sticky = StickyPartitions(Random(seed))
     for count, is_open, is_full in steps:
         found = chosen(sticky, "t", count, sent=not is_open)

@@ -1,7 +1,7 @@
-"""Transactions of a producer: each request as it should be, and all or nothing whatever is lost.
+"""Transactions of a producer: each request is correct, and a transaction counts whole or not.
 
-The property test drives them against the coordinator that the broker runs, with a network between
-that loses requests and answers, and delivers some of them much later.
+The property test runs them against the broker's own coordinator, behind a network that loses
+requests and responses and delivers some of them much later.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def fresh() -> TransactionMachine:
     )
 
 
-def asked(one: TransactionMachine, now_ms: int = 0, *, is_writing: bool = False) -> Message:
-    """The request that is due, after its coordinator was found."""
+def next_request(one: TransactionMachine, now_ms: int = 0, *, is_writing: bool = False) -> Message:
+    """Return the request that is due, after finding its coordinator."""
     action = one.next(now_ms, is_writing=is_writing)
     if isinstance(action, Find):
         one.on_found(action.coordinator)
@@ -111,26 +111,26 @@ def offsets_committed(code: int) -> TxnOffsetCommitResponse:
 
 def ready() -> TransactionMachine:
     one = fresh()
-    assert isinstance(asked(one), InitProducerIdRequest)
+    assert isinstance(next_request(one), InitProducerIdRequest)
     one.on_answer(InitProducerIdResponse(producer_id=7, producer_epoch=1), 0)
     return one
 
 
-def begun(*partitions: TopicPartition) -> TransactionMachine:
-    """With a transaction that has these partitions in it."""
+def open_transaction(*partitions: TopicPartition) -> TransactionMachine:
+    """Return a machine with an open transaction that contains these partitions."""
     one = ready()
     one.begin()
     if partitions:
         assert one.want(partitions)
-        assert isinstance(asked(one), AddPartitionsToTxnRequest)
+        assert isinstance(next_request(one), AddPartitionsToTxnRequest)
         one.on_answer(added(0, *partitions), 0)
     return one
 
 
-def test_a_producer_begins_with_its_name_and_is_known_by_its_id() -> None:
+def test_a_producer_starts_with_its_transactional_id_and_gets_a_producer_id() -> None:
     one = fresh()
     assert one.next(0, is_writing=False) == Find(ID)
-    request = asked(one)
+    request = next_request(one)
     assert isinstance(request, InitProducerIdRequest)
     assert (request.transactional_id, request.transaction_timeout_ms) == ("x", TIMEOUT_MS)
     assert (request.producer_id, request.producer_epoch) == (-1, -1)
@@ -139,14 +139,14 @@ def test_a_producer_begins_with_its_name_and_is_known_by_its_id() -> None:
     assert one.next(0, is_writing=False) == WaitUntil(None)
 
 
-def test_a_partition_is_added_once_before_it_may_be_written_to() -> None:
+def test_a_partition_is_added_before_its_first_write() -> None:
     one = ready()
     assert not one.want([T0]), "no transaction is open"
     one.begin()
     assert one.want([T0, T1])
     assert not one.want([T0])
     assert not one.may_write(T0)
-    request = asked(one, is_writing=True)
+    request = next_request(one, is_writing=True)
     assert isinstance(request, AddPartitionsToTxnRequest)
     assert (request.v3_and_below_producer_id, request.v3_and_below_producer_epoch) == (7, 1)
     assert [each.partitions for each in request.v3_and_below_topics] == [[0, 1]]
@@ -155,22 +155,22 @@ def test_a_partition_is_added_once_before_it_may_be_written_to() -> None:
     assert not one.want([T0, T1])
 
 
-def test_a_commit_waits_for_what_is_on_its_way() -> None:
-    one = begun(T0)
+def test_a_commit_waits_for_records_in_flight() -> None:
+    one = open_transaction(T0)
     one.commit()
     assert one.next(0, is_writing=True) == WaitUntil(None)
-    assert one.want([T1]), "its records were handed over in time"
-    assert isinstance(asked(one, is_writing=True), AddPartitionsToTxnRequest)
+    assert one.want([T1]), "its records were sent before the commit"
+    assert isinstance(next_request(one, is_writing=True), AddPartitionsToTxnRequest)
     one.on_answer(added(0, T1), 0)
-    request = asked(one)
+    request = next_request(one)
     assert isinstance(request, EndTxnRequest)
     assert request.committed
     one.on_answer(EndTxnResponse(), 0)
     assert (one.phase, one.is_committed) == (TransactionPhase.READY, True)
 
 
-def test_nobody_is_asked_about_a_transaction_with_nothing_in_it() -> None:
-    one = begun()
+def test_an_empty_transaction_sends_no_request() -> None:
+    one = open_transaction()
     one.commit()
     assert one.next(0, is_writing=False) == WaitUntil(None)
     assert (one.phase, one.is_committed) == (TransactionPhase.READY, True)
@@ -180,32 +180,32 @@ def test_nobody_is_asked_about_a_transaction_with_nothing_in_it() -> None:
     assert (one.phase, one.is_committed) == (TransactionPhase.READY, False)
 
 
-def test_offsets_go_to_the_group_after_the_transaction_knows_of_it() -> None:
-    one = begun()
+def test_offsets_are_sent_after_their_group_is_added() -> None:
+    one = open_transaction()
     sending = one.send_offsets(GROUP, {T0: 5})
     one.commit()
-    request = asked(one)
+    request = next_request(one)
     assert isinstance(request, AddOffsetsToTxnRequest)
     assert request.group_id == "g"
     one.on_answer(AddOffsetsToTxnResponse(), 0)
     assert one.next(0, is_writing=False) == Find(G)
-    commit = asked(one)
+    commit = next_request(one)
     assert isinstance(commit, TxnOffsetCommitRequest)
     assert (commit.generation_id, commit.member_id, commit.group_instance_id) == (3, "m", "i")
     assert commit.topics[0].partitions[0].committed_offset == 5
     assert not sending.is_done
     one.on_answer(offsets_committed(0), 0)
     assert sending.is_done
-    assert isinstance(asked(one), EndTxnRequest)
+    assert isinstance(next_request(one), EndTxnRequest)
 
 
 @pytest.mark.parametrize("code", [22, 25, 82, 27, 30, 120])
 def test_offsets_that_the_group_refuses_fail_the_transaction(code: int) -> None:
-    one = begun()
+    one = open_transaction()
     sending = one.send_offsets(GROUP, {T0: 5})
-    asked(one)
+    next_request(one)
     one.on_answer(AddOffsetsToTxnResponse(), 0)
-    asked(one)
+    next_request(one)
     one.on_answer(offsets_committed(code), 0)
     assert (one.phase, sending.is_done) == (TransactionPhase.FAILED, False)
     assert isinstance(one.failure, LogError)
@@ -213,8 +213,8 @@ def test_offsets_that_the_group_refuses_fail_the_transaction(code: int) -> None:
     assert "TxnOffsetCommit of t-0" in str(one.failure)
 
 
-def test_a_lost_batch_leaves_nothing_but_an_abort_and_a_new_epoch() -> None:
-    one = begun(T0)
+def test_a_lost_batch_allows_only_an_abort_with_a_new_epoch() -> None:
+    one = open_transaction(T0)
     first = MessageTooLarge("first")
     one.on_lost(first, is_numbered=True)
     one.on_lost(RequestTimedOut("second"), is_numbered=True)
@@ -223,36 +223,36 @@ def test_a_lost_batch_leaves_nothing_but_an_abort_and_a_new_epoch() -> None:
     with pytest.raises(UsageError, match="failed"):
         one.send_offsets(GROUP, {T0: 1})
     one.commit()
-    request = asked(one)
+    request = next_request(one)
     assert isinstance(request, EndTxnRequest)
     assert not request.committed
     one.on_answer(EndTxnResponse(), 0)
     assert (one.phase, one.is_committed, one.is_over) == (TransactionPhase.RESUMING, False, True)
-    resumed = asked(one)
+    resumed = next_request(one)
     assert isinstance(resumed, InitProducerIdRequest)
     assert (resumed.producer_id, resumed.producer_epoch) == (7, 1)
     one.on_answer(InitProducerIdResponse(producer_id=7, producer_epoch=2), 0)
     assert (one.phase, one.identity) == (TransactionPhase.READY, ProducerIdentity(7, 2))
 
 
-def test_a_batch_that_is_lost_while_the_commit_waits_aborts() -> None:
-    one = begun(T0)
+def test_a_batch_lost_before_the_commit_aborts_the_transaction() -> None:
+    one = open_transaction(T0)
     one.commit()
     one.on_lost(MessageTooLarge("no"), is_numbered=False)
-    request = asked(one)
+    request = next_request(one)
     assert isinstance(request, EndTxnRequest)
     assert not request.committed
     one.on_answer(EndTxnResponse(), 0)
     assert (one.phase, one.is_committed) == (TransactionPhase.READY, False)
 
 
-def test_a_commit_that_was_asked_for_is_not_taken_back() -> None:
-    one = begun(T0)
+def test_a_commit_in_flight_is_not_revoked() -> None:
+    one = open_transaction(T0)
     one.commit()
-    assert isinstance(asked(one), EndTxnRequest)
+    assert isinstance(next_request(one), EndTxnRequest)
     one.abort()
     one.on_error(ConnectionLost("gone"), 0)
-    request = asked(one, 1_000)
+    request = next_request(one, 1_000)
     assert isinstance(request, EndTxnRequest)
     assert request.committed
     one.on_answer(EndTxnResponse(), 1_000)
@@ -260,10 +260,10 @@ def test_a_commit_that_was_asked_for_is_not_taken_back() -> None:
     assert one.phase is TransactionPhase.RESUMING, "the first request may still arrive"
 
 
-def test_a_commit_without_an_answer_is_the_end_of_the_producer() -> None:
-    one = begun(T0)
+def test_a_commit_without_a_response_is_fatal() -> None:
+    one = open_transaction(T0)
     one.commit()
-    asked(one)
+    next_request(one)
     one.on_error(ConnectionLost("gone"), 0)
     one.next(PATIENCE_MS, is_writing=False)
     assert one.phase is TransactionPhase.DEAD
@@ -275,34 +275,36 @@ def test_a_commit_without_an_answer_is_the_end_of_the_producer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("doubt", "told"),
+    ("failure_kind", "message"),
     [
         (None, "An open transaction is aborted"),
         ("error", "may or may not"),
         ("code", "may or may not"),
     ],
 )
-def test_who_is_shut_out_while_it_commits_again_does_not_know(doubt: str | None, told: str) -> None:
-    one = begun(T0)
+def test_a_producer_fenced_during_a_retried_commit_does_not_know_the_outcome(
+    failure_kind: str | None, message: str
+) -> None:
+    one = open_transaction(T0)
     one.commit()
-    asked(one)
-    if doubt == "error":
+    next_request(one)
+    if failure_kind == "error":
         one.on_error(ConnectionLost("gone"), 0)
-    elif doubt == "code":
+    elif failure_kind == "code":
         one.on_answer(EndTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE), 0)
-    if doubt is not None:
-        asked(one, 1_000)
+    if failure_kind is not None:
+        next_request(one, 1_000)
     one.on_answer(EndTxnResponse(error_code=ErrorCode.PRODUCER_FENCED), 1_000)
     assert isinstance(one.failure, ProducerFenced)
-    assert told in str(one.failure)
-    assert one.failure.in_doubt == (doubt is not None)
+    assert message in str(one.failure)
+    assert one.failure.in_doubt == (failure_kind is not None)
 
 
 @pytest.mark.parametrize("code", [ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH])
-def test_a_fenced_producer_is_told_what_to_do(code: ErrorCode) -> None:
-    one = begun()
+def test_a_fenced_producer_learns_what_to_do(code: ErrorCode) -> None:
+    one = open_transaction()
     one.want([T0])
-    asked(one)
+    next_request(one)
     one.on_answer(added(code, T0), 0)
     assert one.phase is TransactionPhase.DEAD
     assert isinstance(one.failure, ProducerFenced)
@@ -314,13 +316,13 @@ def test_a_fenced_producer_is_told_what_to_do(code: ErrorCode) -> None:
 @pytest.mark.parametrize(
     "code", [ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
 )
-def test_what_will_work_later_is_tried_again_but_not_for_ever(code: ErrorCode) -> None:
-    one = begun()
+def test_retriable_errors_are_retried_for_a_bounded_time(code: ErrorCode) -> None:
+    one = open_transaction()
     one.want([T0])
     now_ms = 0
     waits: list[int] = []
     while one.phase is TransactionPhase.OPEN:
-        assert isinstance(asked(one, now_ms), AddPartitionsToTxnRequest)
+        assert isinstance(next_request(one, now_ms), AddPartitionsToTxnRequest)
         one.on_answer(added(code, T0), now_ms)
         action = one.next(now_ms, is_writing=True)
         assert isinstance(action, WaitUntil)
@@ -335,26 +337,26 @@ def test_what_will_work_later_is_tried_again_but_not_for_ever(code: ErrorCode) -
     assert code.name in str(one.failure)
 
 
-def test_a_coordinator_that_has_moved_is_looked_for() -> None:
-    one = begun()
+def test_a_moved_coordinator_is_looked_up() -> None:
+    one = open_transaction()
     one.want([T0])
-    asked(one)
+    next_request(one)
     one.on_answer(added(ErrorCode.NOT_COORDINATOR, T0), 0)
     assert one.next(20, is_writing=True) == Find(ID)
 
 
-def test_without_the_right_to_the_name_there_is_no_producer() -> None:
+def test_an_unauthorized_transactional_id_is_fatal() -> None:
     one = fresh()
-    asked(one)
+    next_request(one)
     one.on_answer(InitProducerIdResponse(error_code=53), 0)
     assert one.phase is TransactionPhase.DEAD
     assert isinstance(one.failure, NotAuthorized)
 
 
-def test_without_the_right_to_a_topic_the_transaction_fails() -> None:
-    one = begun()
+def test_an_unauthorized_topic_fails_the_transaction() -> None:
+    one = open_transaction()
     one.want([T0, T1])
-    asked(one)
+    next_request(one)
     refused = added(ErrorCode.OPERATION_NOT_ATTEMPTED, T0)
     refused.results_by_topic_v3_and_below += added(29, T1).results_by_topic_v3_and_below
     one.on_answer(refused, 0)
@@ -363,43 +365,43 @@ def test_without_the_right_to_a_topic_the_transaction_fails() -> None:
     assert "t-1" in str(one.failure)
 
 
-def test_a_name_that_was_forgotten_is_taken_anew() -> None:
-    one = begun()
+def test_an_unknown_producer_id_mapping_is_initialized_again() -> None:
+    one = open_transaction()
     one.want([T0])
-    asked(one)
+    next_request(one)
     one.on_answer(added(ErrorCode.INVALID_PRODUCER_ID_MAPPING, T0), 0)
     assert one.phase is TransactionPhase.FAILED
     one.abort()
-    resumed = asked(one)
+    resumed = next_request(one)
     assert isinstance(resumed, InitProducerIdRequest)
     one.on_answer(InitProducerIdResponse(producer_id=8, producer_epoch=0), 0)
     assert one.identity == ProducerIdentity(8, 0)
 
 
-def test_a_broker_without_next_epochs() -> None:
-    one = begun(T0)
+def test_a_broker_without_epoch_bumps_can_continue() -> None:
+    one = open_transaction(T0)
     one.commit()
-    asked(one)
+    next_request(one)
     one.on_error(ConnectionLost("gone"), 0)
-    asked(one, 1_000)
+    next_request(one, 1_000)
     one.on_answer(EndTxnResponse(), 1_000)
     assert one.phase is TransactionPhase.RESUMING
     one.on_unresumable()
-    assert one.phase is TransactionPhase.READY, "it is as safe as others are there"
+    assert one.phase is TransactionPhase.READY, "no epoch bump is possible on this broker"
     one.begin()
     one.want([T0])
-    asked(one)
+    next_request(one)
     one.on_answer(added(0, T0), 0)
     one.on_lost(MessageTooLarge("no"), is_numbered=True)
     one.abort()
-    asked(one)
+    next_request(one)
     one.on_answer(EndTxnResponse(), 0)
     one.on_unresumable()
     assert one.phase is TransactionPhase.DEAD
 
 
-def test_only_one_at_a_time() -> None:
-    one = begun()
+def test_a_second_transaction_cannot_begin() -> None:
+    one = open_transaction()
     with pytest.raises(UsageError, match="can't begin"):
         one.begin()
 
@@ -409,7 +411,7 @@ def test_only_one_at_a_time() -> None:
 
 @dataclass
 class World:
-    """The broker's coordinator, two partitions and the offsets of a group, behind a bad network."""
+    """The broker's coordinator, two partitions and a group's offsets, behind a faulty network."""
 
     chance: Random
     ids: itertools.count[int] = field(default_factory=lambda: itertools.count(100))
@@ -438,12 +440,12 @@ class World:
         return {each.ticket: each.response for each in outcome.answers}
 
     def finish(self) -> dict[int, Message]:
-        """Write the markers of what is decided."""
+        """Write the markers of decided transactions."""
         answers: dict[int, Message] = {}
         for ending in self.coordinator.take_endings():
-            for place in sorted(ending.partitions):
+            for partition in sorted(ending.partitions):
                 marker = (ending.producer_id, ending.producer_epoch, ending.committed)
-                self.written[TopicPartition(*place)].append(marker)
+                self.written[TopicPartition(*partition)].append(marker)
             answers |= self.apply(self.coordinator.on_ended(ending, self.at))
         return answers
 
@@ -452,7 +454,7 @@ class World:
         return Instant(self.now_ms, self.now_ms)
 
     def deliver(self, request: Message) -> Message | None:
-        """What the coordinator answers, None if it does not answer yet."""
+        """Return the coordinator's response, or None if it does not respond yet."""
         if isinstance(request, TxnOffsetCommitRequest):
             producer = (request.producer_id, request.producer_epoch)
             number = request.topics[0].partitions[0].committed_offset
@@ -464,17 +466,17 @@ class World:
             answers |= self.finish()
         return answers.get(ticket)
 
-    def write(self, place: TopicPartition, producer: tuple[int, int], number: int) -> int:
-        code = self.coordinator.verify("x", producer, place)
+    def write(self, partition: TopicPartition, producer: tuple[int, int], number: int) -> int:
+        code = self.coordinator.verify("x", producer, partition)
         if code is ErrorCode.NONE:
-            self.written[place].append((*producer, number))
+            self.written[partition].append((*producer, number))
         return code
 
-    def committed(self, place: TopicPartition) -> list[int]:
-        """What a reader of committed records sees, by now."""
+    def committed(self, partition: TopicPartition) -> list[int]:
+        """Return what a read_committed reader has seen so far."""
         open_ones: dict[int, list[int]] = {}
         seen: list[int] = []
-        for producer_id, _, what in self.written[place]:
+        for producer_id, _, what in self.written[partition]:
             if isinstance(what, bool):
                 seen += open_ones.pop(producer_id, []) if what else []
                 open_ones[producer_id] = []
@@ -485,33 +487,35 @@ class World:
 
 @dataclass
 class Story:
-    """An owner with its producer: what it has been told, and what is on its way."""
+    """An application with its producer: the outcomes it knows, and the requests in flight."""
 
     world: World
     one: TransactionMachine = field(default_factory=fresh)
     number: int = 0
-    """Of the transaction; every record and the offset of a transaction are this number."""
-    places: set[TopicPartition] = field(default_factory=set)
+    """The number of the transaction; its records and its offset have this number, too."""
+    topic_partitions: set[TopicPartition] = field(default_factory=set)
     outstanding: list[TopicPartition] = field(default_factory=list)
     sending: OffsetsToSend | None = None
-    told: dict[int, tuple[str, set[TopicPartition]]] = field(default_factory=dict)
+    known_outcomes: dict[int, tuple[str, set[TopicPartition]]] = field(default_factory=dict)
     was_decided: bool = False
 
     def own(self) -> None:
-        """The owner does something."""
+        """Perform an action of the application."""
         one, chance = self.one, self.world.chance
         match one.phase:
             case TransactionPhase.READY:
                 self.note()
                 self.number += 1
-                self.places, self.outstanding, self.was_decided = set(), [], False
+                self.topic_partitions, self.outstanding, self.was_decided = set(), [], False
                 one.begin()
             case TransactionPhase.OPEN if chance.random() < 0.5:
-                place = chance.choice([T0, T1])
-                self.places.add(place)
-                self.outstanding.append(place)
-            case TransactionPhase.OPEN if chance.random() < 0.3 and OFFSETS not in self.places:
-                self.places.add(OFFSETS)
+                partition = chance.choice([T0, T1])
+                self.topic_partitions.add(partition)
+                self.outstanding.append(partition)
+            case TransactionPhase.OPEN if (
+                chance.random() < 0.3 and OFFSETS not in self.topic_partitions
+            ):
+                self.topic_partitions.add(OFFSETS)
                 one.send_offsets(GROUP, {T0: self.number})
             case TransactionPhase.OPEN | TransactionPhase.FAILED if chance.random() < 0.7:
                 one.commit()
@@ -519,8 +523,8 @@ class Story:
                 one.abort()
 
     def note(self) -> None:
-        """What has become of the transaction, as far as the owner is told."""
-        if not self.number or self.number in self.told:
+        """Note the transaction's outcome as far as the application knows it."""
+        if not self.number or self.number in self.known_outcomes:
             return
         verdict = "committed" if self.one.is_committed else "aborted"
         if (
@@ -529,30 +533,30 @@ class Story:
             and not self.one.is_committed
         ):
             verdict = "unknown"
-        self.told[self.number] = verdict, self.places
+        self.known_outcomes[self.number] = verdict, self.topic_partitions
 
     def write(self) -> None:
-        """The sender does something."""
+        """Perform an action of the sender."""
         one, world = self.one, self.world
         one.want(self.outstanding)
-        for place in list(self.outstanding):
+        for partition in list(self.outstanding):
             if one.is_lost:
                 one.on_lost(ConnectionLost("given up"), is_numbered=False)
-            elif not one.may_write(place) or world.chance.random() < 0.3:
+            elif not one.may_write(partition) or world.chance.random() < 0.3:
                 continue
             elif world.chance.random() < 0.05:
                 one.on_lost(MessageTooLarge("refused"), is_numbered=True)
             else:
                 assert one.identity is not None
                 producer = (one.identity.producer_id, one.identity.producer_epoch)
-                code = world.write(place, producer, self.number)
+                code = world.write(partition, producer, self.number)
                 assert code in {ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH}
                 if code:
                     one.on_lost(ProducerFenced("refused"), is_numbered=True)
-            self.outstanding.remove(place)
+            self.outstanding.remove(partition)
 
     def carry(self, *, is_calm: bool) -> None:
-        """The shell does something."""
+        """Perform an action of the shell."""
         one, world = self.one, self.world
         match one.next(world.now_ms, is_writing=bool(self.outstanding)):
             case WaitUntil(None):
@@ -584,11 +588,11 @@ class Story:
             one.on_answer(answer, world.now_ms)
 
     def disturb(self, *, rivals: bool) -> None:
-        """Something happens that nobody here has asked for."""
+        """Let an external event happen, such as a late request or a rival producer."""
         world, dice = self.world, self.world.chance.random()
         if world.late and dice < 0.1:
             late = world.late.pop(world.chance.randrange(len(world.late)))
-            if rivals or not is_first(late):  # By that it would be its own rival.
+            if rivals or not is_first(late):  # It would be its own rival.
                 world.deliver(late)
         elif dice < 0.13:
             world.restart()
@@ -599,12 +603,12 @@ class Story:
 
 
 def is_first(request: Message) -> bool:
-    """Whether a producer asks for its id as one that has none yet."""
+    """Return whether a producer without an id requests one."""
     return isinstance(request, InitProducerIdRequest) and request.producer_id < 0
 
 
 def live(chance: Random, *, rivals: bool) -> Story:
-    """A while of trouble, then quiet until the producer has come to rest."""
+    """Run a while with faults, then without them until the producer has settled."""
     story = Story(World(chance))
     for _ in range(chance.randint(1, 120)):
         for step in chance.sample([story.own, story.write, story.own], 2):
@@ -626,20 +630,24 @@ def live(chance: Random, *, rivals: bool) -> Story:
 
 
 @given(st.integers(0, 2**32), st.booleans())
-def test_all_of_a_transaction_counts_or_nothing_of_it(seed: int, rivals: bool) -> None:
+def test_a_transaction_counts_whole_or_not_at_all(seed: int, rivals: bool) -> None:
     story = live(Random(seed), rivals=rivals)
     assert story.one.phase in {TransactionPhase.READY, TransactionPhase.DEAD}, story.one
     if not rivals:
         assert story.one.phase is TransactionPhase.READY, story.one.failure
-    for place in (T0, T1, OFFSETS):
-        seen = story.world.committed(place)
+    for partition in (T0, T1, OFFSETS):
+        seen = story.world.committed(partition)
         assert seen == sorted(seen)
-        for number, (verdict, places) in story.told.items():
+        for number, (verdict, topic_partitions) in story.known_outcomes.items():
             if verdict == "committed":
-                assert (number in seen) == (place in places), (place, number)
+                assert (number in seen) == (partition in topic_partitions), (partition, number)
             elif verdict == "aborted":
-                assert number not in seen, (place, number)
-    unknown = [number for number, (verdict, _) in story.told.items() if verdict == "unknown"]
+                assert number not in seen, (partition, number)
+    unknown = [
+        number for number, (verdict, _) in story.known_outcomes.items() if verdict == "unknown"
+    ]
     for number in unknown:
-        places = story.told[number][1]
-        assert len({number in story.world.committed(place) for place in places}) <= 1
+        topic_partitions = story.known_outcomes[number][1]
+        assert (
+            len({number in story.world.committed(partition) for partition in topic_partitions}) <= 1
+        )

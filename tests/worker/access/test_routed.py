@@ -1,4 +1,4 @@
-"""Who is asked for a row, how often, and for how long."""
+"""Routed queries: the worker that gets a query, how often, and for how long."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ ME = "me"
 
 
 @dataclass
-class Shelf:
-    """A worker's rows: by partition of the one table."""
+class FakeWorker:
+    """A worker's rows, by partition of the only table."""
 
     active: dict[int, MemoryStore] = field(default_factory=dict)
     standby: dict[int, MemoryStore] = field(default_factory=dict)
     age_ms: int = 1_500
-    asked: int = 0
+    queries: int = 0
     is_suspended: bool = False
     passes_after: int = 0
     on_asked: Callable[[int], None] = lambda _asked: None
@@ -50,8 +50,8 @@ class Shelf:
         return task_id.partition in self.active
 
     def _store(self, asked: TaskQuery) -> tuple[MemoryStore, int | None]:
-        self.asked += 1
-        self.on_asked(self.asked)
+        self.queries += 1
+        self.on_asked(self.queries)
         if asked.partition in self.active:
             return self.active[asked.partition], None
         if asked.stale_ok and asked.partition in self.standby:
@@ -70,7 +70,7 @@ class Shelf:
     async def check_applied(self, asked: AppliedQuery) -> AppliedAnswer:
         self._store(asked)
         return AppliedAnswer(
-            is_applied=self.asked > self.passes_after, is_suspended=self.is_suspended
+            is_applied=self.queries > self.passes_after, is_suspended=self.is_suspended
         )
 
 
@@ -78,8 +78,8 @@ class Shelf:
 class Shop:
     """An app with one table, and its workers."""
 
-    mine: Shelf
-    others: dict[str, Shelf] = field(default_factory=dict)
+    mine: FakeWorker
+    others: dict[str, FakeWorker] = field(default_factory=dict)
     peers: WorkerPeers = field(default_factory=lambda: WorkerPeers(ME))
     sent: list[tuple[str, bytes | None, bytes | None]] = field(default_factory=list)
 
@@ -111,7 +111,7 @@ class Shop:
         self.peers.replace(MemberDirectory(peers=list(peers)))
 
 
-def shelf(*partitions: int, text: str = "x") -> dict[int, MemoryStore]:
+def stores_of(*partitions: int, text: str = "x") -> dict[int, MemoryStore]:
     stores = {partition: MemoryStore() for partition in range(PARTITIONS)}
     for number in range(30):
         key = f"k{number:02}".encode()
@@ -123,7 +123,7 @@ def run(story: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     return asyncio.run(story())
 
 
-def everything(found: AsyncIterator[Any]) -> list[Any]:
+def collect(found: AsyncIterator[Any]) -> list[Any]:
     async def all_of_it() -> list[Any]:
         return [each async for each in found]
 
@@ -135,8 +135,10 @@ def key_in(partition: int) -> str:
     return next(key for key in keys if partition_of_key(key.encode(), PARTITIONS) == partition)
 
 
-def test_own_rows_are_not_asked_of_others_and_others_are_asked_once() -> None:
-    shop = Shop(Shelf(shelf(0)), {"a:1": Shelf(shelf(1)), "b:1": Shelf(shelf(2))})
+def test_own_rows_are_read_locally_and_remote_rows_are_requested_once() -> None:
+    shop = Shop(
+        FakeWorker(stores_of(0)), {"a:1": FakeWorker(stores_of(1)), "b:1": FakeWorker(stores_of(2))}
+    )
     shop.direct(
         PeerInfo(process=ME, active={0: [0]}),
         PeerInfo(process="a", endpoint="a:1", active={0: [1]}),
@@ -147,38 +149,40 @@ def test_own_rows_are_not_asked_of_others_and_others_are_asked_once() -> None:
         key = key_in(partition)
         assert run(lambda key=key: tables.fetch("texts", key, stale_ok=False)) == f"x{int(key[1:])}"
         assert run(lambda key=key: tables.fetch("sizes", key, stale_ok=False)) in {2, 3}
-    assert (shop.mine.asked, shop.others["a:1"].asked, shop.others["b:1"].asked) == (2, 2, 2)
-    walked = everything(tables.walk("texts", page_rows=2))
+    assert (shop.mine.queries, shop.others["a:1"].queries, shop.others["b:1"].queries) == (2, 2, 2)
+    walked = collect(tables.walk("texts", page_rows=2))
     assert sorted(found.key for found in walked) == [f"k{number:02}" for number in range(30)]
     assert {found.age_ms for found in walked} == {None}
 
 
-def test_a_task_that_moves_is_waited_for() -> None:
-    shop = Shop(Shelf(), {"a:1": Shelf()})
+def test_a_query_waits_for_a_moving_task() -> None:
+    shop = Shop(FakeWorker(), {"a:1": FakeWorker()})
     shop.direct(PeerInfo(process=ME), PeerInfo(process="a", endpoint="a:1", active={0: [0, 1, 2]}))
 
     def arrive(asked: int) -> None:
         if asked == 2:
-            shop.mine.active = shelf(1)
+            shop.mine.active = stores_of(1)
 
     shop.others["a:1"].on_asked = arrive
     assert run(lambda: shop.tables().fetch("texts", key_in(1), stale_ok=False)).startswith("x")
-    assert (shop.others["a:1"].asked, shop.mine.asked) == (2, 1)
+    assert (shop.others["a:1"].queries, shop.mine.queries) == (2, 1)
 
 
-def test_nobody_is_waited_for_for_ever() -> None:
-    shop = Shop(Shelf(), {"a:1": Shelf()})
+def test_a_query_for_an_unassigned_task_times_out() -> None:
+    shop = Shop(FakeWorker(), {"a:1": FakeWorker()})
     shop.direct(PeerInfo(process=ME, active={0: [0]}), PeerInfo(process="a", endpoint="a:1"))
     with pytest.raises(RequestTimedOut, match=r"task 0_1 .* within 20 ms: the task moves"):
         run(lambda: shop.tables().find("texts", key_in(1), wait_ms=20))
-    assert shop.others["a:1"].asked == 0
+    assert shop.others["a:1"].queries == 0
     shop.direct(PeerInfo(process="a", endpoint="a:1", active={0: [1]}))
     with pytest.raises(RequestTimedOut, match="not on this shelf"):
         run(lambda: shop.tables().find("texts", key_in(1), wait_ms=20))
 
 
-def test_a_standby_answers_only_who_allows_it_and_tells_its_age() -> None:
-    shop = Shop(Shelf(), {"a:1": Shelf(), "b:1": Shelf(standby=shelf(1, text="old"))})
+def test_a_standby_answers_stale_queries_and_reports_its_age() -> None:
+    shop = Shop(
+        FakeWorker(), {"a:1": FakeWorker(), "b:1": FakeWorker(standby=stores_of(1, text="old"))}
+    )
     shop.direct(
         PeerInfo(process=ME),
         PeerInfo(process="a", endpoint="a:1", active={0: [1]}),
@@ -189,24 +193,24 @@ def test_a_standby_answers_only_who_allows_it_and_tells_its_age() -> None:
     assert (found.value, found.age_ms) == (f"old{int(key[1:])}", 1_500)
     with pytest.raises(RequestTimedOut):
         run(lambda: tables.find("texts", key, wait_ms=20))
-    shop.others["a:1"].active = shelf(1)
+    shop.others["a:1"].active = stores_of(1)
     found = run(lambda: tables.find("texts", key, stale_ok=True))
     assert (found.value, found.age_ms) == (f"x{int(key[1:])}", None)
     shop.others.clear()
-    shop.mine.standby = shelf(1, text="mine")
+    shop.mine.standby = stores_of(1, text="mine")
     shop.direct(PeerInfo(process=ME, standby={0: [1]}))
     assert run(lambda: tables.find("texts", key, stale_ok=True)).value == f"mine{int(key[1:])}"
 
 
-def test_a_worker_without_a_server_can_not_be_asked() -> None:
-    shop = Shop(Shelf())
+def test_a_worker_without_a_web_server_cannot_be_asked() -> None:
+    shop = Shop(FakeWorker())
     shop.direct(PeerInfo(process=ME), PeerInfo(process="a", active={0: [1]}))
     with pytest.raises(ConfigError, match="start every worker with --web"):
         run(lambda: shop.tables().fetch("texts", key_in(1), stale_ok=False))
 
 
-def test_everybody_is_asked_if_nobody_knows_who_runs_what() -> None:
-    shop = Shop(Shelf(), {"a:1": Shelf(), "b:1": Shelf(shelf(1))})
+def test_all_workers_are_asked_while_the_owner_is_unknown() -> None:
+    shop = Shop(FakeWorker(), {"a:1": FakeWorker(), "b:1": FakeWorker(stores_of(1))})
     shop.direct(
         PeerInfo(process=ME),
         PeerInfo(process="a", endpoint="a:1"),
@@ -215,11 +219,11 @@ def test_everybody_is_asked_if_nobody_knows_who_runs_what() -> None:
     assert run(lambda: shop.tables().fetch("texts", key_in(1), stale_ok=False))
 
 
-def test_a_row_is_put_when_its_owner_has_committed_it() -> None:
-    shop = Shop(Shelf(shelf(0, 1, 2), passes_after=1))
+def test_a_write_waits_until_its_owner_has_committed_it() -> None:
+    shop = Shop(FakeWorker(stores_of(0, 1, 2), passes_after=1))
     written = run(lambda: shop.tables().write("texts", "k01", "new"))
     assert (written.topic, written.offset, written.applied) == ("texts", 7, True)
-    assert shop.mine.asked == 2
+    assert shop.mine.queries == 2
     assert shop.sent == [("texts", b"new", b"k01")]
     shop.mine.passes_after = 1_000
     with pytest.raises(RequestTimedOut, match="is written at offset 7 of texts"):
@@ -231,7 +235,7 @@ def test_a_row_is_put_when_its_owner_has_committed_it() -> None:
         run(lambda: shop.tables().put("sizes", "k01", 3))
 
 
-def test_a_page_is_bounded_by_rows_bytes_and_what_is_passed_over() -> None:
+def test_a_page_is_bounded_by_rows_bytes_and_skipped_rows() -> None:
     store = MemoryStore()
     prefix = StoreSpec("t").prefix
     for number in range(2_500):

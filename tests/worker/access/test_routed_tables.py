@@ -1,4 +1,4 @@
-"""What a worker answers itself: from its tasks, from its standby copies, or not at all."""
+"""Local rows: a worker answers from its tasks, from its standbys, or not at all."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Copied:
 
 
 @dataclass
-class Here:
-    """A worker that runs one task, or none, and follows it, or not."""
+class LocalWorker:
+    """A worker that may run the task, may have a standby of it, or neither."""
 
     topology: Topology
     task: Task | None = None
@@ -69,21 +69,21 @@ class Here:
 
 
 @pytest.fixture
-def here() -> Here:
+def here() -> LocalWorker:
     app = App("local")
     app.table(app.topic("texts", key=str, value=str, partitions=1))
-    return Here(app.topology())
+    return LocalWorker(app.topology())
 
 
-def opened(here: Here) -> Task:
+def opened(here: LocalWorker) -> Task:
     sub = here.topology.subtopologies[0]
     here.task = Task(sub, TaskId(0, 0), partitions={"texts": 1}, store=MemoryStore())
     return here.task
 
 
 def put(task: Task, offset: int, value: bytes) -> None:
-    place = ("texts", 0)
-    task.process({place: [LogRecord(offset, 0, b"k", value)]}, 0, ends={place: offset + 1})
+    source = ("texts", 0)
+    task.process({source: [LogRecord(offset, 0, b"k", value)]}, 0, ends={source: offset + 1})
 
 
 def commit(task: Task) -> None:
@@ -94,7 +94,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(work)
 
 
-def test_a_task_answers_from_what_it_has_committed(here: Here) -> None:
+def test_a_task_answers_with_committed_rows(here: LocalWorker) -> None:
     task = opened(here)
     put(task, 0, b"first")
     assert run(here.rows().row(ROW)) == RowAnswer(data=None)
@@ -104,15 +104,15 @@ def test_a_task_answers_from_what_it_has_committed(here: Here) -> None:
     assert run(here.rows().rows(ScanQuery(**WHERE))).rows == [(b"k", b"first")]
 
 
-def test_what_is_not_here_is_said(here: Here) -> None:
-    for asked in (ROW, STALE, RowQuery(**{**WHERE, "app": "other"}, key=b"k", stale_ok=True)):
+def test_a_query_for_an_absent_task_is_refused(here: LocalWorker) -> None:
+    for query in (ROW, STALE, RowQuery(**{**WHERE, "app": "other"}, key=b"k", stale_ok=True)):
         with pytest.raises(NotHere):
-            run(here.rows().row(asked))
+            run(here.rows().row(query))
     with pytest.raises(NotHere, match="is of app 'local', not 'other'"):
         run(here.rows().row(RowQuery(**{**WHERE, "app": "other"}, key=b"k")))
 
 
-def test_a_copy_answers_who_allows_it_once_it_was_even_with_its_owner(here: Here) -> None:
+def test_a_standby_answers_stale_queries_once_it_has_caught_up(here: LocalWorker) -> None:
     store = MemoryStore()
     store.put(prefix_of(here.topology.subtopologies[0], "texts") + b"k", b"old")
     here.copy = Copied(store)
@@ -130,15 +130,15 @@ def test_a_copy_answers_who_allows_it_once_it_was_even_with_its_owner(here: Here
         run(here.rows().row(RowQuery(**{**WHERE, "subtopology": 9}, key=b"k", stale_ok=True)))
 
 
-def test_a_record_has_passed_when_it_is_committed(here: Here) -> None:
+def test_a_record_is_applied_once_it_is_committed(here: LocalWorker) -> None:
     task = opened(here)
-    asked = AppliedQuery(**WHERE, topic="texts", offset=0)
+    query = AppliedQuery(**WHERE, topic="texts", offset=0)
     put(task, 0, b"x")
-    assert run(here.rows().check_applied(asked)) == AppliedAnswer()
+    assert run(here.rows().check_applied(query)) == AppliedAnswer()
     here.is_suspended = True
-    assert run(here.rows().check_applied(asked)) == AppliedAnswer(is_suspended=True)
+    assert run(here.rows().check_applied(query)) == AppliedAnswer(is_suspended=True)
     commit(task)
-    assert run(here.rows().check_applied(asked)) == AppliedAnswer(is_applied=True)
+    assert run(here.rows().check_applied(query)) == AppliedAnswer(is_applied=True)
 
     async def later() -> AppliedAnswer:
         here.is_suspended = False
@@ -153,19 +153,19 @@ def test_a_record_has_passed_when_it_is_committed(here: Here) -> None:
     assert run(later()) == AppliedAnswer(is_applied=True)
 
 
-def test_so_many_questions_wait_and_no_more(here: Here) -> None:
+def test_the_number_of_waiting_queries_is_bounded(here: LocalWorker) -> None:
     opened(here)
 
     async def story() -> None:
         here.gate = asyncio.Event()
         rows = here.rows()
         async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(rows.row(ROW)) for _ in range(WAITING_MAX)]
+            query = [group.create_task(rows.row(ROW)) for _ in range(WAITING_MAX)]
             await asyncio.sleep(0)
             with pytest.raises(RequestTimedOut, match="too many queries for rows at once"):
                 await rows.row(ROW)
             here.gate.set()
-        assert {each.result() for each in asked} == {RowAnswer(data=None)}
+        assert {each.result() for each in query} == {RowAnswer(data=None)}
         assert await rows.row(ROW) == RowAnswer(data=None)
 
     run(story())

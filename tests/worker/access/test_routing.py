@@ -1,4 +1,4 @@
-"""Rows from anywhere: two real workers share the tasks of an app, asked over HTTP and within."""
+"""Rows from any worker: two real workers share an app's tasks, over HTTP and in process."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def broker(path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def app_dir(tmp_path: Path) -> Path:
     (tmp_path / "shop.py").write_text(SHOP)
     return tmp_path
 
@@ -113,8 +113,8 @@ def ask_agent(url: str, name: str) -> str:
     return attached(url, story)
 
 
-def shared(first: Process, second: Process) -> list[str]:
-    """Wait until both have a part of the tasks; their addresses."""
+def wait_for_tasks(first: Process, second: Process) -> list[str]:
+    """Wait until both workers have tasks, and return their addresses."""
     urls = [process.line(r"web +(http://\S+)").group(1) for process in (first, second)]
     for process in (first, second):
         process.line(
@@ -130,12 +130,12 @@ def rows(answer: Answer) -> dict[str, Any]:
 
 
 def is_whole(answer: Answer) -> bool:
-    """Where a task is lost in the middle of a scan, an error is its last line."""
+    """Return whether the answer is complete: a scan that loses a task ends with an error line."""
     return answer.status == 200 and b'{"error"' not in answer.body
 
 
 def until(url: str, is_there: Any = is_whole) -> Answer:
-    """Rows are shown when they are committed; while tasks move, those who ask are to come again."""
+    """Repeat a query: rows appear once committed, and queries fail while tasks move."""
     deadline = monotonic() + DEADLINE_S
     while not is_there(answer := get(url)):
         assert answer.status in {200, 404, 503}, answer.body
@@ -143,17 +143,17 @@ def until(url: str, is_there: Any = is_whole) -> Answer:
     return answer
 
 
-def test_every_row_from_every_worker_also_after_one_was_killed(place: Path) -> None:
-    # Sooner noticed than by default, and not by every pause of a busy machine: a worker that is
-    # given up begins again, and an agent does twice what it had in hand.
+def test_every_worker_serves_all_rows_even_after_one_is_killed(app_dir: Path) -> None:
+    # A failure is noticed sooner than by default, but not at each pause of a busy machine: a worker
+    # that is expelled starts again, and an agent repeats its unfinished work.
     environment = {"SESSION_MS": "6000"}
     with (
-        broker(place) as url,
-        worker(place, url, 1, **environment) as first,
+        broker(app_dir) as url,
+        worker(app_dir, url, 1, **environment) as first,
     ):
         first.line("rebalance: this worker has")
-        with worker(place, url, 2, **environment) as second:
-            web = shared(first, second)
+        with worker(app_dir, url, 2, **environment) as second:
+            web = wait_for_tasks(first, second)
             attached(url, feed)
             for each in web:
                 found = rows(until(f"{each}/tables/by-name", lambda a: a.body.count(b"\n") == 40))
@@ -196,13 +196,13 @@ def test_every_row_from_every_worker_also_after_one_was_killed(place: Path) -> N
         assert "Traceback" not in first.output
 
 
-def test_a_standby_answers_for_a_worker_that_is_gone_and_tells_the_age(place: Path) -> None:
-    # The group does not notice within this test that a worker is gone.
+def test_a_standby_answers_for_a_dead_worker_and_reports_its_age(app_dir: Path) -> None:
+    # The group does not notice the dead worker during this test.
     environment = {"STANDBYS": "1", "SESSION_MS": "60000"}
-    with broker(place) as url, worker(place, url, 1, **environment) as first:
+    with broker(app_dir) as url, worker(app_dir, url, 1, **environment) as first:
         first.line("rebalance: this worker has")
-        with worker(place, url, 2, **environment) as second:
-            web, _ = shared(first, second)
+        with worker(app_dir, url, 2, **environment) as second:
+            web, _ = wait_for_tasks(first, second)
             attached(url, feed)
             until(f"{web}/tables/by-name", lambda answer: answer.body.count(b"\n") == len(USERS))
             second.kill()

@@ -1,4 +1,4 @@
-"""User data of workers: there and back, through strangers, releases and bounds."""
+"""User data of workers: round trips, foreign data, other releases, and size bounds."""
 
 from __future__ import annotations
 
@@ -42,27 +42,27 @@ directories = st.builds(
 
 
 @given(infos)
-def test_a_member_is_understood(info: MemberInfo) -> None:
+def test_member_info_round_trips(info: MemberInfo) -> None:
     assert decode_member_info(encode_member_info(info)) == info
 
 
 @given(directories, st.integers(1, 9))
-def test_a_directory_is_understood(directory: MemberDirectory, members: int) -> None:
+def test_a_directory_round_trips(directory: MemberDirectory, members: int) -> None:
     assert decode_directory(encode_directory(directory, members=members)) == directory
 
 
 @given(st.sets(task_ids))
-def test_tasks_come_back(some: set[TaskId]) -> None:
+def test_task_sets_round_trip(some: set[TaskId]) -> None:
     assert set(unpack_tasks(pack_tasks(some))) == some
 
 
 @given(st.binary())
-def test_of_strangers_nothing_is_known(data: bytes) -> None:
+def test_foreign_user_data_is_decoded_as_empty(data: bytes) -> None:
     assert isinstance(decode_member_info(data), MemberInfo)
     assert isinstance(decode_directory(data), MemberDirectory)
 
 
-def test_what_a_later_release_adds_is_ignored_and_what_an_earlier_one_lacks_is_left_out() -> None:
+def test_unknown_fields_are_ignored_and_missing_ones_have_defaults() -> None:
     later = msgspec.msgpack.encode({"version": VERSION, "process": "p", "mood": ["good", 3]})
     assert decode_member_info(later) == MemberInfo(process="p")
     assert decode_member_info(msgspec.msgpack.encode({})) == MemberInfo()
@@ -71,7 +71,7 @@ def test_what_a_later_release_adds_is_ignored_and_what_an_earlier_one_lacks_is_l
     ) == MemberDirectory(peers=[PeerInfo(process="p")])
 
 
-def test_another_version_means_nothing() -> None:
+def test_user_data_of_another_version_is_decoded_as_empty() -> None:
     assert (
         decode_member_info(msgspec.msgpack.encode({"version": 2, "process": "p"})) == MemberInfo()
     )
@@ -81,23 +81,23 @@ def test_another_version_means_nothing() -> None:
     )
 
 
-def test_a_large_fleet_is_told_addresses_but_not_who_runs_what() -> None:
+def test_a_large_directory_has_addresses_but_no_tasks() -> None:
     many = pack_tasks(TaskId(0, partition) for partition in range(2_000))
     fleet = [PeerInfo(process=str(n), endpoint=f"host:{n}", active=many) for n in range(100)]
     mine = pack_tasks([TaskId(0, 7)])
     data = encode_directory(MemberDirectory(peers=fleet, standby=mine, warmup=mine), members=100)
     assert len(data) * 100 <= DIRECTORIES_BYTES_MAX
-    told = decode_directory(data)
-    assert [each.endpoint for each in told.peers] == [each.endpoint for each in fleet]
-    assert not any(each.active for each in told.peers)
-    assert (told.standby, told.warmup) == (mine, mine)
+    decoded = decode_directory(data)
+    assert [each.endpoint for each in decoded.peers] == [each.endpoint for each in fleet]
+    assert not any(each.active for each in decoded.peers)
+    assert (decoded.standby, decoded.warmup) == (mine, mine)
 
 
-def test_of_more_state_than_fits_the_rest_is_left_out() -> None:
+def test_lags_beyond_the_limit_are_left_out() -> None:
     lags = [(0, partition, 1) for partition in range(2 * LAGS_MAX)]
     assert decode_member_info(encode_member_info(MemberInfo(lags=lags))).lags == lags[:LAGS_MAX]
 
 
-def test_what_is_too_long_is_not_looked_at() -> None:
+def test_oversized_user_data_is_not_decoded() -> None:
     data = encode_member_info(MemberInfo(process="p" * USER_DATA_BYTES_MAX))
     assert decode_member_info(data) == MemberInfo()

@@ -1,4 +1,4 @@
-"""Rounds of any group: never two owners, and an end."""
+"""Rebalance plans of any group: never two owners, and the rounds end."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ TOPICS = ["t0", "t1", "t2", "t3", "t4"]
 
 @dataclass
 class Member:
-    """One worker of the simulation."""
+    """A worker in the simulation."""
 
     host: str
     owned: set[TopicPartition] = field(default_factory=set)
     lags: dict[TaskId, int] = field(default_factory=dict)
-    """Of what it follows, and of what it has closed."""
+    """The lags of its standbys and of the tasks that it has closed."""
     following: list[TaskId] = field(default_factory=list)
 
 
 @dataclass
 class Group:
-    """A group that is rebalanced, round by round."""
+    """A group that rebalances round by round."""
 
     placement: Placement
     policy: Policy
@@ -49,7 +49,7 @@ class Group:
     last: dict[str, MovePart] = field(default_factory=dict)
 
     def round(self) -> None:
-        """One round; everybody carries out what it is told."""
+        """Plan one round and let every member carry it out."""
         standings = {
             name: Candidate(
                 topics=self.topics,
@@ -66,7 +66,7 @@ class Group:
         assert len(given) == len(set(given)), "two owners"
         for name, part in self.last.items():
             for each in part.partitions:
-                assert before.get(each, name) == name, "given away while another one has it"
+                assert before.get(each, name) == name, "assigned while another member owns it"
             mine = self.placement.tasks_of(part.partitions)
             assert not mine & {*part.standby, *part.warmup}
             assert not {*part.standby} & {*part.warmup}
@@ -76,7 +76,8 @@ class Group:
     def _carry_out(self, member: Member, part: MovePart) -> None:
         closed = self.placement.tasks_of(member.owned - {*part.partitions})
         member.owned = {*part.partitions}
-        # What it has closed is at hand, for a round; what it followed is on its disk.
+        # It has the state of its closed tasks for a round, and the state of its standbys on its
+        # disk.
         restoring = {task: lag for task, lag in member.lags.items() if task in closed}
         member.lags = dict.fromkeys(member.lags, UNKNOWN_LAG) | dict.fromkeys(closed, 0) | restoring
         for task in self.placement.tasks_of(part.partitions):
@@ -86,7 +87,7 @@ class Group:
 
     @property
     def moves(self) -> bool:
-        """Whether another round is to come: somebody was told to give up, or gets ready."""
+        """Return whether another round follows: a member must revoke or is warming up."""
         owned = {part for each in self.members.values() for part in each.owned}
         everything = {part for unit in self.units for part in unit.partitions}
         return owned != everything or any(each.warmup for each in self.last.values())
@@ -96,12 +97,12 @@ class Group:
         return make_units(self.placement.groups, self.counts)  # type: ignore[return-value]
 
     def settle(self) -> int:
-        """Rounds until nothing moves any more."""
+        """Return the number of rounds until nothing moves."""
         for number in range(1, 400):
             self.round()
             if not self.moves:
                 return number
-        raise AssertionError("it does not come to rest")
+        raise AssertionError("the group does not settle")
 
     def owner(self, part: TopicPartition) -> str:
         (name,) = (name for name, each in self.members.items() if part in each.owned)
@@ -131,20 +132,20 @@ policies = st.builds(Policy, warmups_max=st.integers(1, 3), standbys=st.integers
 
 
 @given(apps, policies, counts, names, st.data())
-def test_whoever_comes_and_goes_it_comes_to_rest_even_and_whole(
+def test_membership_changes_settle_in_a_balanced_complete_assignment(
     placement: Placement,
     policy: Policy,
     counts: dict[str, int],
-    crew: list[str],
+    member_names: list[str],
     data: st.DataObject,
 ) -> None:
-    members = {name: data.draw(fresh) for name in crew}
+    members = {name: data.draw(fresh) for name in member_names}
     group = Group(placement, policy, counts, members)
     bound = 4 + 2 * len(make_units(placement.groups, counts))
     assert group.settle() <= bound
-    gone = data.draw(st.sets(st.sampled_from(crew), max_size=len(crew) - 1))
+    lost = data.draw(st.sets(st.sampled_from(member_names), max_size=len(member_names) - 1))
     come = data.draw(names)
-    group.members = {name: each for name, each in members.items() if name not in gone}
+    group.members = {name: each for name, each in members.items() if name not in lost}
     for name in come:
         group.members.setdefault(name, data.draw(fresh))
     assert group.settle() <= bound
@@ -179,13 +180,13 @@ def numbers(member: Member) -> list[int]:
     return sorted(part.partition for part in member.owned)
 
 
-def test_state_that_is_far_stays_until_the_new_owner_has_it() -> None:
+def test_state_stays_with_its_owner_until_the_new_owner_has_it() -> None:
     old, new = Member("a"), Member("b")
     group = one_topic(4, old=old)
     group.settle()
     group.members["new"] = new
     group.round()
-    # Two at a time get ready; nothing has stopped.
+    # Two tasks warm up at a time; no task has stopped.
     assert numbers(old) == [0, 1, 2, 3]
     assert group.last["new"] == MovePart([], [], [TaskId(0, 2), TaskId(0, 3)])
     group.round()
@@ -195,7 +196,7 @@ def test_state_that_is_far_stays_until_the_new_owner_has_it() -> None:
     assert not group.moves
 
 
-def test_what_shares_a_disk_or_has_no_state_moves_at_once() -> None:
+def test_tasks_without_state_to_copy_move_at_once() -> None:
     group = one_topic(4, old=Member("a"))
     group.settle()
     group.members["new"] = Member("a")
@@ -206,25 +207,25 @@ def test_what_shares_a_disk_or_has_no_state_moves_at_once() -> None:
     assert numbers(group.members["new"]) == [2, 3]
 
 
-def test_a_standby_takes_over_from_one_that_is_gone() -> None:
+def test_a_standby_takes_over_from_a_lost_worker() -> None:
     group = one_topic(4, one=Member("a"), two=Member("b"), three=Member("c"))
     group.policy = Policy(standbys=1)
     group.settle()
-    gone = group.members.pop("one")
+    lost = group.members.pop("one")
     followers = {
         task.partition: name
         for name, part in group.last.items()
         for task in part.standby
-        if task.partition in numbers(gone)
+        if task.partition in numbers(lost)
     }
     group.round()
     for number, follower in followers.items():
         assert group.owner(TopicPartition("t0", number)) == follower
 
 
-def test_a_standby_has_the_task_that_another_one_is_still_restoring() -> None:
+def test_a_standby_takes_a_task_that_its_owner_is_still_restoring() -> None:
     back = Member("b", set(), {TaskId(0, 0): 50}, [TaskId(0, 0)])
-    # The other one has just begun to restore it.
+    # The other worker has just begun to restore it.
     restoring = Member("a", {TopicPartition("t0", 0)}, {TaskId(0, 0): FAR})
     group = one_topic(1, restoring=restoring, back=back)
     group.round()
@@ -233,7 +234,7 @@ def test_a_standby_has_the_task_that_another_one_is_still_restoring() -> None:
     assert numbers(back) == [0]
 
 
-def test_after_a_restart_of_all_tasks_go_where_their_state_is() -> None:
+def test_after_a_full_restart_tasks_return_to_their_state() -> None:
     lags = {
         name: {TaskId(0, n): UNKNOWN_LAG for n in range(i, 6, 3)} for i, name in enumerate("cab")
     }
@@ -244,17 +245,17 @@ def test_after_a_restart_of_all_tasks_go_where_their_state_is() -> None:
     }
 
 
-def test_standbys_are_on_other_disks() -> None:
+def test_standbys_are_on_other_hosts() -> None:
     group = one_topic(4, a1=Member("a"), a2=Member("a"), b1=Member("b"), b2=Member("b"))
     group.policy = Policy(standbys=3)
     group.settle()
-    followed = [(task, name) for name, part in group.last.items() for task in part.standby]
-    assert sorted(task.partition for task, _ in followed) == [0, 1, 2, 3]
-    for task, name in followed:
+    follower_names = [(task, name) for name, part in group.last.items() for task in part.standby]
+    assert sorted(task.partition for task, _ in follower_names) == [0, 1, 2, 3]
+    for task, name in follower_names:
         assert group.owner(TopicPartition("t0", task.partition))[0] != name[0]
 
 
-def test_a_unit_of_which_several_have_parts_is_given_up_by_all_of_them() -> None:
+def test_a_unit_split_between_members_is_revoked_from_all() -> None:
     one = Candidate(topics=["t0", "t1"], owned=[TopicPartition("t0", 0)])
     two = Candidate(topics=["t0", "t1"], owned=[TopicPartition("t1", 0)])
     placement = Placement((("t0", "t1"),), {0: ("t0", "t1")}, {0})
@@ -263,7 +264,7 @@ def test_a_unit_of_which_several_have_parts_is_given_up_by_all_of_them() -> None
 
 
 @pytest.mark.parametrize("behind", [10_001, 80_000])
-def test_what_was_given_up_for_somebody_is_his_though_it_lags_a_little_more_by_now(
+def test_a_task_moves_to_its_intended_owner_despite_a_little_lag(
     behind: int,
 ) -> None:
     group = one_topic(2, old=Member("a", set(), {}), new=Member("b"))

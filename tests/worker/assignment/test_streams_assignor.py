@@ -1,4 +1,4 @@
-"""What the members of a group know of each other after a round."""
+"""StreamsAssignor: what the members of a group know of each other after a round."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from streamlog.worker.assignment.streams_assignor import ASK_MS, ASK_MS_MAX, Str
 from streamlog.worker.program import WorkerStart
 from streamlog.worker.worker import Worker
 
-# Sub-topology 0 reads "in", 1 reads "mid" and "names".
+# Sub-topology 0 reads "in"; 1 reads "mid" and "names".
 PLACEMENT = Placement((("in",), ("mid", "names")), {0: ("in",), 1: ("mid", "names")}, {1})
 COUNTS = {"in": 2, "mid": 3, "names": 1}
 TASKS = {TaskId(0, 0), TaskId(0, 1), TaskId(1, 0), TaskId(1, 1), TaskId(1, 2)}
@@ -28,7 +28,7 @@ Owned = dict[str, list[TopicPartition]]
 def round_of(
     *exchanges: StreamsAssignor, owned: Owned | None = None, strangers: tuple[str, ...] = ()
 ) -> Owned:
-    """One round, led by the first; every member hears of it."""
+    """Run one round led by the first assignor, and deliver the result to every member."""
     before = owned or {}
     topics = ["in", "mid", "names"]
     claims = {
@@ -44,7 +44,7 @@ def round_of(
     return {name: list(share.partitions) for name, share in shares.items()}
 
 
-def test_everybody_knows_who_runs_what_and_where_it_answers() -> None:
+def test_every_member_knows_all_tasks_and_endpoints() -> None:
     one, two = StreamsAssignor(PLACEMENT, process="one"), StreamsAssignor(PLACEMENT, process="two")
     two.endpoint = "here:8080"
     round_of(one, two)
@@ -62,21 +62,21 @@ def test_everybody_knows_who_runs_what_and_where_it_answers() -> None:
     assert one.peers.active(TaskId(9, 9)) is None
 
 
-def test_of_a_stranger_in_the_group_nothing_is_known_but_its_tasks() -> None:
+def test_only_the_tasks_of_a_foreign_member_are_known() -> None:
     one = StreamsAssignor(PLACEMENT, process="one")
     round_of(one, strangers=("what",))
     assert sorted(peer.process for peer in one.peers.all) == ["", "one"]
     assert {task for peer in one.peers.all for task in peer.active} == TASKS
 
 
-def test_a_leader_of_another_kind_tells_nothing() -> None:
+def test_a_foreign_leader_provides_no_directory() -> None:
     one = StreamsAssignor(PLACEMENT, process="one")
     round_of(one)
     one.on_assignment(b"")
     assert (one.peers.all, one.peers.rounds) == ((), 2)
 
 
-def test_who_comes_gets_ready_and_asks_for_a_round_when_it_is() -> None:
+def test_a_new_member_warms_up_and_requests_a_rebalance_when_ready() -> None:
     one, two = StreamsAssignor(PLACEMENT, process="one"), StreamsAssignor(PLACEMENT, process="two")
     owned = round_of(one)
     owned = round_of(one, two, owned=owned)
@@ -91,7 +91,7 @@ def test_who_comes_gets_ready_and_asks_for_a_round_when_it_is() -> None:
     assert two.wants_rebalance(0)
     assert not two.wants_rebalance(ASK_MS - 1)
     owned = round_of(one, two, owned=owned)
-    assert one.peers.active(task) is None  # Its owner is to give it up first.
+    assert one.peers.active(task) is None  # Its owner must revoke it first.
     owned = round_of(one, two, owned=owned)
     owner = one.peers.active(task)
     assert owner is not None
@@ -99,7 +99,7 @@ def test_who_comes_gets_ready_and_asks_for_a_round_when_it_is() -> None:
     assert not two.warmup
 
 
-def test_who_has_taken_the_place_of_another_process_tells_its_own_address() -> None:
+def test_a_restarted_process_announces_its_new_endpoint() -> None:
     before, leader = (
         StreamsAssignor(PLACEMENT, process="two"),
         StreamsAssignor(PLACEMENT, process="one"),
@@ -110,26 +110,26 @@ def test_who_has_taken_the_place_of_another_process_tells_its_own_address() -> N
     after.endpoint = "here:2"
     assert not after.wants_rebalance(0)
     round_of(leader, before)
-    after.peers = before.peers  # It is given what was assigned to the one before it.
-    said = after.subscription_data()
+    after.peers = before.peers  # It gets the assignment of its predecessor.
+    first_data = after.subscription_data()
     assert after.wants_rebalance(1)
-    assert after.subscription_data() != said
+    assert after.subscription_data() != first_data
     assert not after.wants_rebalance(2)
     round_of(leader, after)
     assert [peer.endpoint for peer in leader.peers.all] == ["", "here:2"]
     assert not after.wants_rebalance(10 * ASK_MS)
 
 
-def test_who_asks_in_vain_asks_less_and_less_often() -> None:
+def test_unanswered_rebalance_requests_back_off() -> None:
     one = StreamsAssignor(PLACEMENT, process="one")
     one.warmup, one.lags = frozenset({TaskId(1, 0)}), {TaskId(1, 0): 0}
-    asked = [now_ms for now_ms in range(0, 1_000_000, 500) if one.wants_rebalance(now_ms)]
-    pauses = [late - early for early, late in pairwise(asked)]
+    request_times = [now_ms for now_ms in range(0, 1_000_000, 500) if one.wants_rebalance(now_ms)]
+    pauses = [late - early for early, late in pairwise(request_times)]
     assert pauses[:4] == [ASK_MS, 2 * ASK_MS, 4 * ASK_MS, 8 * ASK_MS]
     assert max(pauses) == ASK_MS_MAX
 
 
-def test_standbys_are_told_to_those_who_are_to_follow() -> None:
+def test_standbys_are_assigned_to_their_followers() -> None:
     policy = Policy(standbys=1)
     one = StreamsAssignor(PLACEMENT, process="one", policy=policy)
     two = StreamsAssignor(PLACEMENT, process="two", policy=policy)
@@ -140,12 +140,12 @@ def test_standbys_are_told_to_those_who_are_to_follow() -> None:
         assert (task in two.standby) != one.peers.is_me(follower)
 
 
-def test_tasks_are_those_that_read_the_partitions() -> None:
+def test_tasks_are_found_by_their_partitions() -> None:
     some = [TopicPartition("names", 0), TopicPartition("in", 1), TopicPartition("other", 7)]
     assert PLACEMENT.tasks_of(some) == {TaskId(1, 0), TaskId(0, 1)}
 
 
-def test_two_workers_hear_of_each_other(tmp_path: Path) -> None:
+def test_two_workers_learn_of_each_other(tmp_path: Path) -> None:
     app = App("pair", log=f"embedded:{tmp_path}/log", state_dir=f"{tmp_path}/state")
     events = app.topic("events", key=str, value=str, partitions=4)
     app.stream(events).filter(lambda _, word: word != "").to(
@@ -157,7 +157,7 @@ def test_two_workers_hear_of_each_other(tmp_path: Path) -> None:
         stop = asyncio.Event()
 
         def announce(_: WorkerStart) -> None:
-            """Nobody is there to read it."""
+            """Ignore the announcement."""
 
         workers = [Worker(app.program(), log_url=url, announce=announce) for _ in range(2)]
         for number, worker in enumerate(workers):

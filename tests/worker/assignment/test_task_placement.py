@@ -1,4 +1,4 @@
-"""Placement: never split, always even, and nothing moves without need."""
+"""Placement: units stay whole, the load is balanced, and no task moves without need."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ crews = st.lists(st.integers(0, 9).map(lambda n: f"m{n}"), min_size=1, max_size=
 
 def assigned(
     layout: tuple[list[set[str]], dict[str, int]],
-    crew: list[str],
+    member_names: list[str],
     owned: dict[str, list[TopicPartition]] | None = None,
 ) -> dict[str, list[TopicPartition]]:
     groups, counts = layout
     placement = Placement(tuple(merge_topic_sets(groups)))
-    return placement.assign(dict.fromkeys(crew, TOPICS), counts, owned)
+    return placement.assign(dict.fromkeys(member_names, TOPICS), counts, owned)
 
 
-def test_groups_that_share_a_topic_are_one() -> None:
+def test_groups_that_share_a_topic_are_merged() -> None:
     assert merge_topic_sets([{"a", "b"}, {"c"}, {"b", "d"}, {"d", "c"}]) == [("a", "b", "c", "d")]
     assert merge_topic_sets([{"a"}, {"b"}, set()]) == [("a",), ("b",)]
 
 
-def test_a_unit_holds_one_number_of_every_topic_that_has_it() -> None:
+def test_a_unit_has_one_partition_number_of_each_topic() -> None:
     found = make_units([("a", "b")], {"a": 2, "b": 1})
     assert [unit.partitions for unit in found] == [(("a", 0), ("b", 0)), (("a", 1),)]
 
 
-@given(layout=layouts, crew=crews)
+@given(layout=layouts, member_names=crews)
 def test_every_partition_has_one_worker_and_units_stay_whole(
-    layout: tuple[list[set[str]], dict[str, int]], crew: list[str]
+    layout: tuple[list[set[str]], dict[str, int]], member_names: list[str]
 ) -> None:
-    result = assigned(layout, crew)
+    result = assigned(layout, member_names)
     groups, counts = layout
     owner = {part: member for member, parts in result.items() for part in parts}
     read = {topic for group in groups for topic in group}
@@ -53,7 +53,7 @@ def test_every_partition_has_one_worker_and_units_stay_whole(
 
 
 @given(layout=layouts, before=crews, after=crews)
-def test_load_is_even_in_every_group_and_over_all(
+def test_the_load_is_balanced_in_every_group_and_overall(
     layout: tuple[list[set[str]], dict[str, int]], before: list[str], after: list[str]
 ) -> None:
     result = assigned(layout, after, assigned(layout, before))
@@ -67,25 +67,27 @@ def test_load_is_even_in_every_group_and_over_all(
     assert max(total.values()) - min(total.values()) <= 1
 
 
-@given(layout=layouts, crew=crews)
-def test_the_same_crew_keeps_what_it_has(
-    layout: tuple[list[set[str]], dict[str, int]], crew: list[str]
+@given(layout=layouts, member_names=crews)
+def test_an_unchanged_membership_keeps_its_assignment(
+    layout: tuple[list[set[str]], dict[str, int]], member_names: list[str]
 ) -> None:
-    once = assigned(layout, crew)
-    assert assigned(layout, crew[::-1], once) == once
+    once = assigned(layout, member_names)
+    assert assigned(layout, member_names[::-1], once) == once
 
 
-@given(count=st.integers(0, 24), crew=crews)
-def test_who_stays_gives_nothing_away_when_another_leaves(count: int, crew: list[str]) -> None:
+@given(count=st.integers(0, 24), member_names=crews)
+def test_a_leaving_member_takes_no_partitions_from_the_others(
+    count: int, member_names: list[str]
+) -> None:
     layout = ([{"t0"}], {"t0": count})
-    before = assigned(layout, crew)
-    for gone in crew if len(crew) > 1 else []:
-        stay = [member for member in crew if member != gone]
+    before = assigned(layout, member_names)
+    for leaver in member_names if len(member_names) > 1 else []:
+        stay = [member for member in member_names if member != leaver]
         after = assigned(layout, stay, {member: before[member] for member in stay})
         assert all({*before[member]} <= {*after[member]} for member in stay)
 
 
-def test_a_member_gets_only_units_of_topics_that_it_reads() -> None:
+def test_a_member_gets_only_units_of_its_topics() -> None:
     placement = Placement((("new", "old"), ("old2",)))
     members = {"v1": ["old", "old2"], "v2": ["new", "old", "old2"]}
     result = placement.assign(members, {"new": 1, "old": 4, "old2": 4})

@@ -20,7 +20,7 @@ def columns(sizes: list[int], *, first: int = 0) -> FieldColumns:
     return FieldColumns.of([(first + at, None, bytes(size), ()) for at, size in enumerate(sizes)])
 
 
-def test_what_is_held_back_fills_one_pack_after_the_other() -> None:
+def test_records_fill_one_pack_after_another() -> None:
     packs: list[PackedRecords] = []
     added = 0
     number = 0
@@ -35,7 +35,7 @@ def test_what_is_held_back_fills_one_pack_after_the_other() -> None:
     )
 
 
-def test_a_record_larger_than_a_pack_is_one() -> None:
+def test_a_record_larger_than_a_pack_gets_its_own_pack() -> None:
     packs: list[PackedRecords] = []
     added = pack_records(packs, columns([5, 2 * PACK_BYTES, 2 * PACK_BYTES, 5]))
     assert [len(pack) for pack in packs] == [1, 1, 1, 1]
@@ -45,7 +45,7 @@ def test_a_record_larger_than_a_pack_is_one() -> None:
 
 
 def counted(users: int) -> Task:
-    """A task that has counted something of so many."""
+    """Return a task that has counted a record of each of `users` users."""
     app = App("counts")
     words = app.topic("words", key=str, value=str)
     app.stream(words).group_by_key().count(name="n")
@@ -58,20 +58,20 @@ def counted(users: int) -> Task:
 
 
 @pytest.mark.parametrize("epoch", [None, 3])
-def test_a_large_checkpoint_is_cut_in_a_transaction(epoch: int | None) -> None:
-    made = checkpoint(counted(30_000), 7, epoch=epoch)
-    assert made is not None
-    assert (len(made.packs) == 1) == (epoch is not None)
+def test_a_large_checkpoint_is_divided_without_a_transaction(epoch: int | None) -> None:
+    found = checkpoint(counted(30_000), 7, epoch=epoch)
+    assert found is not None
+    assert (len(found.packs) == 1) == (epoch is not None)
     if epoch is None:
-        assert all(pack.size_bytes() >= CHECKPOINT_PACK_BYTES for pack in made.packs[:-1])
-        assert all(pack.size_bytes() < 2 * CHECKPOINT_PACK_BYTES for pack in made.packs)
-    parts = [pack.part(0, len(pack)) for pack in made.packs]
-    assert [key for part in parts for key in part.keys] == made.changes.row_keys
-    assert [value for part in parts for value in part.values] == made.changes.row_values
+        assert all(pack.size_bytes() >= CHECKPOINT_PACK_BYTES for pack in found.packs[:-1])
+        assert all(pack.size_bytes() < 2 * CHECKPOINT_PACK_BYTES for pack in found.packs)
+    parts = [pack.part(0, len(pack)) for pack in found.packs]
+    assert [key for part in parts for key in part.keys] == found.changes.row_keys
+    assert [value for part in parts for value in part.values] == found.changes.row_values
     assert {ms for part in parts for ms in part.timestamps} == {7}
 
 
-def test_nothing_is_written_where_nothing_has_changed() -> None:
+def test_an_unchanged_task_writes_no_checkpoint() -> None:
     task = counted(0)
     task.committed(task.checkpoint(), next_offset=1)
     assert checkpoint(task, 7, epoch=None) is None

@@ -1,4 +1,4 @@
-"""Every row once: a worker is killed at each step of its commits, over and over."""
+"""Every row exactly once: a worker is killed at each step of its commits, repeatedly."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ STEPS = (
 WORDS = ("ada", "bob", "cy", "dee", "eve")
 PARTITIONS = 2
 
-# A static member: the next one has its place at once, not after the session.
+# A static member: its replacement takes over at once, not after the session.
 COUNTING = """
 import sys
 
@@ -74,8 +74,8 @@ async def say(producer: Producer, lines: Sequence[str]) -> None:
     await producer.flush()
 
 
-def test_a_commit_counts_once_wherever_it_is_cut_off(tmp_path: Path) -> None:
-    """The topics hold each line and each count exactly once, in their order."""
+def test_a_commit_counts_once_wherever_it_is_interrupted(tmp_path: Path) -> None:
+    """The topics hold each line and each count exactly once, in order."""
     write_program(tmp_path, "counting.py", COUNTING)
     portions = [
         [f"{WORDS[number % len(WORDS)]} {portion}-{number}" for number in range(40)]
@@ -107,7 +107,7 @@ def test_a_commit_counts_once_wherever_it_is_cut_off(tmp_path: Path) -> None:
                 await read_until(log, topic, lambda records: len(records) >= len(lines))
                 for topic in ("lines", "counts")
             ]
-            # What would come again would come before what is committed behind it.
+            # A repeated record would precede the ones committed after it.
             assert await asyncio.to_thread(last.stop) == 0
             written, counted = [[(r.value or b"").decode() for _, r in each] for each in found]
             return written, counted
@@ -120,10 +120,10 @@ def test_a_commit_counts_once_wherever_it_is_cut_off(tmp_path: Path) -> None:
         ]
 
 
-def test_a_worker_that_opens_a_task_late_takes_it_from_nobody(tmp_path: Path) -> None:
-    """Stopped while it opened its tasks, it goes on after others have taken over.
+def test_a_worker_that_opens_its_tasks_late_disturbs_no_owner(tmp_path: Path) -> None:
+    """A worker suspended while it opens its tasks resumes after others have taken over.
 
-    Its fences lie behind those of the owner, whose commits count all the same.
+    Its fences follow those of the owner, whose commits still count.
     """
     write_program(tmp_path, "counting.py", COUNTING)
     portions = [
@@ -169,7 +169,7 @@ def test_a_worker_that_opens_a_task_late_takes_it_from_nobody(tmp_path: Path) ->
                 await say(producer, portions[1])
                 await counted(log, 40)
                 assert await asyncio.to_thread(owner.stop) == 0
-                # The next one has no state but what the changelog has.
+                # The next worker has only the state in the changelog.
                 shutil.rmtree(tmp_path / "state")
                 owner = worker()
                 await say(producer, portions[2])
@@ -184,8 +184,8 @@ def test_a_worker_that_opens_a_task_late_takes_it_from_nobody(tmp_path: Path) ->
         ]
 
 
-def test_without_offsets_nothing_is_committed(tmp_path: Path) -> None:
-    """By the offsets the group checks whether it counts on the worker."""
+def test_a_transaction_without_offsets_is_not_committed(tmp_path: Path) -> None:
+    """The offsets let the group coordinator check that the worker is still a member."""
 
     async def main() -> list[LogRecord]:
         async with (
@@ -196,17 +196,17 @@ def test_without_offsets_nothing_is_committed(tmp_path: Path) -> None:
             await log.admin().create_topics([NewTopic("counts", 1)])
             pack = PackedRecords()
             pack.extend(FieldColumns.alike(0, [b"ada"], [b"1"], ()))
-            place = TopicPartition("counts", 0)
+            topic_partition = TopicPartition("counts", 0)
             with pytest.raises(CommitAborted, match="no offsets"):
-                await transactor.write({place: [pack]}, [], {}, consumer=member)
+                await transactor.write({topic_partition: [pack]}, [], {}, consumer=member)
             async with log.consumer(auto_offset_reset="earliest") as reader:
-                reader.assign([place])
-                return (await reader.poll(timeout_ms=100)).get(place, [])
+                reader.assign([topic_partition])
+                return (await reader.poll(timeout_ms=100)).get(topic_partition, [])
 
     assert asyncio.run(main()) == []
 
 
-def test_workers_on_one_state_directory_have_names_of_their_own_that_come_back(
+def test_each_worker_on_a_state_directory_keeps_its_own_transactional_id(
     tmp_path: Path,
 ) -> None:
     def identity() -> WorkerIdentity:
@@ -219,7 +219,7 @@ def test_workers_on_one_state_directory_have_names_of_their_own_that_come_back(
     with identity() as first, identity() as second, identity() as third:
         assert [first.transactional_id, second.transactional_id] == names
         assert third.transactional_id not in names
-    # A name that was written in part is made anew.
+    # A partly written id is replaced.
     (tmp_path / "state/workers/0.name").write_bytes(b"abc")
     with identity() as first:
         name = first.transactional_id
@@ -228,7 +228,7 @@ def test_workers_on_one_state_directory_have_names_of_their_own_that_come_back(
         assert first.transactional_id == name
 
 
-def test_a_state_directory_that_is_a_file_is_told(tmp_path: Path) -> None:
+def test_a_state_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "state").touch()
     with (
         pytest.raises(LogDirectoryError, match="can't be used"),

@@ -1,4 +1,4 @@
-"""Sink records that the broker does not take: all others are written, and the policies count."""
+"""Sink records that the broker refuses: all others are written, and the error policies apply."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from streamlog.worker.commit.refused_sinks import RefusedSinks
 from streamlog.worker.topics.app_topics import EVERY_TIMESTAMP
 from streamlog.worker.worker import Worker
 from tests.worker.processes import read_until
-from tests.worker.test_secured import ALLOWED, SHOP, access, acl, on_a_broker_that_asks
+from tests.worker.test_secured import ALLOWED, SHOP, access, acl, on_a_secured_broker
 
 LIMIT_BYTES = 20_000
 GUARANTEES = ("exactly_once", "at_least_once")
-PLACE = TopicPartition("long", 0)
+LONG_0 = TopicPartition("long", 0)
 FAR_MS = 4_000_000_000_000
 NEAR = {"message.timestamp.after.max.ms": "3600000"}
 
 
 def shop(path: Path, guarantee: str, policy: ErrorPolicy) -> App:
-    """Repeats lines: what becomes too large, has no key or is of the far future is refused."""
+    """Build an app that repeats lines; too large, keyless and far-future rows are refused."""
     app = App(
         "shop",
         log=f"embedded:{path / 'log'}",
@@ -73,7 +73,7 @@ async def feed(log: Log, rows: list[tuple[bytes | None, int, int]]) -> None:
 
 
 def rows_of() -> list[tuple[bytes | None, int, int]]:
-    """Among good ones: two too large, two without a key, one of the far future."""
+    """Return good rows and bad ones: two too large, two without a key, one of the far future."""
     rows: list[tuple[bytes | None, int, int]] = [
         (b"k%d" % (number % 5), number % 7, 1_000 + number) for number in range(60)
     ]
@@ -86,7 +86,7 @@ def rows_of() -> list[tuple[bytes | None, int, int]]:
 
 
 async def run(app: App, log: Log, until: Mapping[str, int]) -> dict[str, list[LogRecord]]:
-    """Let a worker go on until there is so much."""
+    """Run a worker until the topics hold these numbers of records."""
     stop = asyncio.Event()
 
     async def read() -> dict[str, list[LogRecord]]:
@@ -106,7 +106,7 @@ async def run(app: App, log: Log, until: Mapping[str, int]) -> dict[str, list[Lo
 
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)
-def test_refused_records_are_put_aside_and_all_others_are_written(
+def test_refused_records_are_dead_letters_and_all_others_are_written(
     tmp_path: Path, guarantee: str
 ) -> None:
     app = shop(tmp_path, guarantee, on_error.dlq())
@@ -128,7 +128,7 @@ def test_refused_records_are_put_aside_and_all_others_are_written(
     }
     written = [(each.key, len(each.value or b"")) for each in found["long"]]
     good = [(key, n) for key, n, _ in rows if n <= LIMIT_BYTES]
-    # What is sent again alone may come behind what was sent meanwhile, at least once.
+    # At least once, a record that is retried alone may follow records sent in the meantime.
     assert Counter(written) == Counter(good)
     assert written == good or guarantee == "at_least_once"
     letters = {(each.key, header(each, error_handling.TOPIC)) for each in found["shop-dlq"]}
@@ -149,7 +149,7 @@ def header(record: LogRecord, name: str) -> str:
 
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)
-def test_by_default_the_worker_ends_and_says_which_record_it_is(
+def test_by_default_a_refused_record_stops_the_worker_and_is_named(
     tmp_path: Path, guarantee: str
 ) -> None:
     app = shop(tmp_path, guarantee, on_error.FAIL)
@@ -171,7 +171,7 @@ def test_by_default_the_worker_ends_and_says_which_record_it_is(
 
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)
-def test_a_row_whose_time_lies_too_far_ahead_is_named_with_what_to_do(
+def test_a_refused_future_timestamp_is_named_with_its_remedy(
     tmp_path: Path, guarantee: str
 ) -> None:
     app = App(
@@ -181,10 +181,10 @@ def test_a_row_whose_time_lies_too_far_ahead_is_named_with_what_to_do(
         guarantee=guarantee,  # type: ignore[arg-type]
         commit_interval="20ms",
     )
-    # The record itself is of today: its event time comes from its value.
+    # The record itself is current: its event time comes from its value.
     orders = app.topic("orders", key=str, value=int, partitions=1, timestamp=lambda due_ms: due_ms)
     due = app.topic("due", key=str, value=int, partitions=1)
-    # The way through a repartition topic and a changelog has no bound.
+    # Repartition topics and changelogs accept any timestamp.
     counts = app.stream(orders).group_by(lambda _, __: "all", name="by-all").count(name="counts")
     counts.changes().to(due)
 
@@ -201,11 +201,11 @@ def test_a_row_whose_time_lies_too_far_ahead_is_named_with_what_to_do(
         asyncio.run(main())
     (error,) = [each for each in leaves(raised.value) if isinstance(each, ProcessingError)]
     assert (error.exit_code, error.topic, error.partition) == (7, "due", 0)
-    told = str(error)
-    assert "due-0 refuses the record with key b'all' and 8 bytes" in told
-    assert f"whose timestamp is {FAR_MS}" in told
-    assert f"timestamp {FAR_MS} (2096-10-02 07:06:40 UTC) is later than" in told
-    assert "--topic due --set message.timestamp.after.max.ms=" in told
+    logged = str(error)
+    assert "due-0 refuses the record with key b'all' and 8 bytes" in logged
+    assert f"whose timestamp is {FAR_MS}" in logged
+    assert f"timestamp {FAR_MS} (2096-10-02 07:06:40 UTC) is later than" in logged
+    assert "--topic due --set message.timestamp.after.max.ms=" in logged
 
 
 def leaves(error: BaseException) -> list[BaseException]:
@@ -232,63 +232,63 @@ def columns(numbers: list[int]) -> FieldColumns:
 
 
 def numbers_in(packs: Mapping[TopicPartition, Any]) -> list[list[int]]:
-    return [pack.part(0, len(pack)).timestamps for pack in packs.get(PLACE, [])]
+    return [pack.part(0, len(pack)).timestamps for pack in packs.get(LONG_0, [])]
 
 
 @given(
     st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=6), min_size=1, max_size=4),
     st.sets(st.integers(0, 9)),
 )
-def test_a_commit_that_is_made_again_has_all_but_what_is_to_blame(
+def test_a_repeated_commit_contains_all_but_the_refused_records(
     batches: list[list[int]], bad: set[int]
 ) -> None:
-    refused, given_up = sinks(on_error.skip()), 0
-    packs = {PLACE: [packed(numbers) for numbers in batches]}
+    refused, dropped = sinks(on_error.skip()), 0
+    packs = {LONG_0: [packed(numbers) for numbers in batches]}
     error = LogError("bad", code=87)
     for _ in range(100):
-        # A broker that says only of single records that they are bad.
-        blamed = [p for p in packs.get(PLACE, []) if bad & {*p.part(0, len(p)).timestamps}][:2]
+        # A broker that names only single records as bad.
+        blamed = [p for p in packs.get(LONG_0, []) if bad & {*p.part(0, len(p)).timestamps}][:2]
         if not blamed:
             break
         refusals = [
-            RefusedRecord(PLACE, error, p.part(0, len(p)), (0,) if len(p) == 1 else ())
+            RefusedRecord(LONG_0, error, p.part(0, len(p)), (0,) if len(p) == 1 else ())
             for p in blamed
         ]
         settlement = refused.settle(refusals)
-        given_up += sum(drop.count for drop in settlement.drops)
+        dropped += sum(drop.count for drop in settlement.drops)
         packs = settlement.without_dropped(packs)  # type: ignore[assignment]
     everything = [number for numbers in batches for number in numbers]
     left = [number for numbers in numbers_in(packs) for number in numbers]
     assert left == [number for number in everything if number not in bad]
-    assert given_up == len(everything) - len(left)
+    assert dropped == len(everything) - len(left)
 
 
-def test_what_went_down_with_others_is_sent_again_and_alone_if_nobody_knows_why() -> None:
+def test_records_of_a_refused_batch_are_retried_alone_without_a_culprit() -> None:
     refused, error = sinks(on_error.skip()), LogError("bad", code=87)
-    named = refused.settle([RefusedRecord(PLACE, error, columns([1, 2, 3, 4]), (1,))])
+    named = refused.settle([RefusedRecord(LONG_0, error, columns([1, 2, 3, 4]), (1,))])
     assert numbers_in(named.rest) == [[1, 3, 4]]
-    unnamed = refused.settle([RefusedRecord(PLACE, error, columns([1, 2, 3]), ())])
+    unnamed = refused.settle([RefusedRecord(LONG_0, error, columns([1, 2, 3]), ())])
     assert numbers_in(unnamed.rest) == [[1], [2], [3]]
     assert not unnamed.drops
 
 
-def test_a_dead_letter_that_is_too_large_goes_without_its_value() -> None:
-    refused, place = sinks(on_error.dlq()), TopicPartition("shop-dlq", 0)
+def test_a_dead_letter_that_is_too_large_loses_its_value() -> None:
+    refused, topic_partition = sinks(on_error.dlq()), TopicPartition("shop-dlq", 0)
     error = MessageTooLarge("the record needs 99 bytes")
     letter = FieldColumns.of([(5, b"k", b"v" * 99, (("a", b"b"),))])
-    (batch,) = refused.settle([RefusedRecord(place, error, letter, (0,))]).letters
+    (batch,) = refused.settle([RefusedRecord(topic_partition, error, letter, (0,))]).letters
     (record,) = batch.records()
     assert (record.topic, record.key, record.value) == ("shop-dlq", b"k", None)
     own = ((error_handling.SIZE, b"99"), (error_handling.INTERNAL, b"1"))
     assert record.headers == (("a", b"b"), *own)
     again = FieldColumns.of([(5, b"k", None, record.headers)])
     with pytest.raises(ProcessingError, match="shop-dlq-0 refuses"):
-        refused.settle([RefusedRecord(place, error, again, (0,))])
+        refused.settle([RefusedRecord(topic_partition, error, again, (0,))])
 
 
-def test_a_topic_that_may_not_be_looked_at_is_named_without_a_partition() -> None:
-    place = TopicPartition("long", -1)
-    refusal = RefusedRecord(place, NotAuthorized("not allowed"), columns([1]), (0,))
+def test_an_unauthorized_topic_is_named_without_a_partition() -> None:
+    topic_partition = TopicPartition("long", -1)
+    refusal = RefusedRecord(topic_partition, NotAuthorized("not allowed"), columns([1]), (0,))
     (letter,) = sinks(on_error.dlq()).settle([refusal]).letters
     (record,) = letter.records()
     assert dict(record.headers)[error_handling.PARTITION] == b"-1"
@@ -297,7 +297,7 @@ def test_a_topic_that_may_not_be_looked_at_is_named_without_a_partition() -> Non
 
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)
-def test_what_may_not_be_written_to_a_topic_is_left_out(tmp_path: Path, guarantee: str) -> None:
+def test_records_for_an_unauthorized_topic_are_skipped(tmp_path: Path, guarantee: str) -> None:
     app = App(
         "counting",
         state_dir=f"{tmp_path}/state",
@@ -328,11 +328,11 @@ def test_what_may_not_be_written_to_a_topic_is_left_out(tmp_path: Path, guarante
         assert ends == 0
         return [record for _, record in found]
 
-    found = asyncio.run(on_a_broker_that_asks(tmp_path / "data", main))
+    found = asyncio.run(on_a_secured_broker(tmp_path / "data", main))
     assert [each.value for each in found] == [b"w0", b"w1", b"w2"]
 
 
 async def end_of(log: Log, topic: str) -> int:
-    place = TopicPartition(topic, 0)
+    topic_partition = TopicPartition(topic, 0)
     async with log.consumer() as consumer:
-        return (await consumer.end_offsets([place]))[place]
+        return (await consumer.end_offsets([topic_partition]))[topic_partition]

@@ -1,4 +1,4 @@
-"""What a worker is at, and whether it is ready."""
+"""The state of a worker, and whether it is ready."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPEN, OPENING = TaskFigures(task="0_0"), TaskFigures(task="0_1", is_open=False)
 
 
 @pytest.mark.parametrize(
-    ("standing", "phase"),
+    ("state", "phase"),
     [
         (WorkerState(), HealthPhase.STARTING),
         (WorkerState(tasks=(OPEN,)), HealthPhase.STARTING),
@@ -32,32 +32,30 @@ OPEN, OPENING = TaskFigures(task="0_0"), TaskFigures(task="0_1", is_open=False)
         (WorkerState(is_assigned=True, has_begun=True), HealthPhase.RUNNING),
     ],
 )
-def test_a_worker_is_ready_when_it_does_all_of_its_share(
-    standing: WorkerState, phase: HealthPhase
-) -> None:
-    assert phase_of(standing) is phase
-    report = TaskHealth(lambda: standing).ready()
+def test_a_worker_is_ready_when_all_its_tasks_run(state: WorkerState, phase: HealthPhase) -> None:
+    assert phase_of(state) is phase
+    report = TaskHealth(lambda: state).ready()
     assert report.is_well is (phase is HealthPhase.RUNNING)
     assert report.facts["state"] == phase.value
 
 
-def test_it_tells_how_many_of_how_many_are_restored() -> None:
+def test_readiness_counts_restored_tasks() -> None:
     left = TaskFigures(task="0_1", is_open=False, restore_left_records=70)
-    standing = WorkerState(is_assigned=True, tasks=(OPEN, left))
-    facts = TaskHealth(lambda: standing).ready().facts
+    state = WorkerState(is_assigned=True, tasks=(OPEN, left))
+    facts = TaskHealth(lambda: state).ready().facts
     assert facts["tasks"] == {"running": 1, "of": 2}
     assert facts["restoring"] == {"0_1": {"records_left": 70}}
 
 
-def test_a_stall_is_told_and_takes_no_traffic_away() -> None:
-    standing = WorkerState(is_assigned=True, tasks=(OPEN,), stalled_ms={"task 0_0": 42_000})
-    assert TaskHealth(lambda: standing).ready().is_well
-    live = TaskHealth(lambda: standing).live()
+def test_a_stall_is_reported_and_keeps_the_worker_ready() -> None:
+    state = WorkerState(is_assigned=True, tasks=(OPEN,), stalled_ms={"task 0_0": 42_000})
+    assert TaskHealth(lambda: state).ready().is_well
+    live = TaskHealth(lambda: state).live()
     assert live.is_well
     assert live.facts["stalled"] == {"task 0_0": {"for_ms": 42_000}}
 
 
-def test_merges_that_fill_up_are_told_with_whom_they_wait_for() -> None:
+def test_a_filling_merge_is_reported_with_the_partition_it_waits_for() -> None:
     little = MergeWait(
         topic="by-repartition",
         partition=0,

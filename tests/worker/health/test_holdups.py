@@ -1,4 +1,4 @@
-"""What is held back is told once it lasts, once a minute, and counted from when it began."""
+"""Results that are held up are logged once the hold-up lasts, then once a minute."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def holdup(due_ms: int = DUE_MS) -> Holdup:
     return Holdup("takings", due_ms - 20_000, due_ms, behind, ("sales", 0), due_ms + 5_000)
 
 
-def test_it_is_told_within_ten_seconds_and_again_after_a_minute(
+def test_a_holdup_is_logged_within_ten_seconds_and_again_after_a_minute(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     holdups = Holdups()
@@ -34,7 +34,7 @@ def test_it_is_told_within_ten_seconds_and_again_after_a_minute(
     assert "idle_after" in text
 
 
-def test_results_that_come_one_after_the_other_are_not_held_back(
+def test_results_that_follow_one_another_are_not_a_holdup(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     holdups = Holdups()
@@ -44,7 +44,7 @@ def test_results_that_come_one_after_the_other_are_not_held_back(
     assert not caplog.records
 
 
-def test_what_was_over_begins_anew() -> None:
+def test_a_holdup_that_ended_starts_again_at_zero() -> None:
     holdups = Holdups()
     holdups.note("1_0", [holdup()], 0)
     assert holdups.note("1_0", [], 1_000) == ()

@@ -1,4 +1,4 @@
-"""What hangs is told by name within the watchdog's time, with workers as their users run them."""
+"""A stall is logged with its cause within the watchdog's time, in workers as users run them."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def hanging(path: Path, how: str, **environment: str) -> Process:
         ),
     ],
 )
-def test_what_hangs_is_told_by_name(tmp_path: Path, how: str, line: str) -> None:
+def test_a_stall_is_logged_with_its_cause(tmp_path: Path, how: str, line: str) -> None:
     worker = hanging(tmp_path, how)
     try:
         worker.line("rebalance: this worker has")
@@ -108,7 +108,7 @@ def test_what_hangs_is_told_by_name(tmp_path: Path, how: str, line: str) -> None
         worker.kill()
 
 
-class Heard(logging.Handler):
+class FirstLine(logging.Handler):
     """The first line of a logger."""
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class Heard(logging.Handler):
 
 
 class Waiting:
-    """A task that is behind, and not at work."""
+    """A task that lags and is not running."""
 
     def sights(self) -> Mapping[str, Sight]:
         part = TopicPartition("ins", 0)
@@ -131,60 +131,60 @@ class Waiting:
         return f"{who} waits for nobody"
 
 
-async def told_of_one_behind_another() -> str:
+async def log_a_task_behind_another() -> str:
     """The line for task 1_0 while task 0_0 is at work."""
-    clock, released, heard = SystemClock(), threading.Event(), Heard()
+    clock, released, first_line = SystemClock(), threading.Event(), FirstLine()
     logger = logging.getLogger("streamlog.worker.health.loop_watch")
-    logger.addHandler(heard)
+    logger.addHandler(first_line)
     try:
         with closing(EngineThread(clock)) as engine:
             work = asyncio.ensure_future(engine.call(TaskId(0, 0), released.wait))
             watching = WorkerWatch(Limits(tell_ms=50), Waiting(), engine, clock)
             look = asyncio.ensure_future(watching.run())
-            line = await asyncio.wait_for(heard.line, 60)
+            line = await asyncio.wait_for(first_line.line, 60)
             look.cancel()
             released.set()
             await work
             return line
     finally:
-        logger.removeHandler(heard)
+        logger.removeHandler(first_line)
 
 
-def test_who_waits_for_its_turn_is_not_blamed_for_the_work_of_another() -> None:
-    line = asyncio.run(told_of_one_behind_another())
+def test_a_task_waiting_for_its_turn_is_not_blamed() -> None:
+    line = asyncio.run(log_a_task_behind_another())
     assert line.startswith("task 1_0 has not moved for")
     assert "; it waits behind task 0_0, which is at work in " in line
 
 
-class Crowd(Waiting):
-    """Thirty tasks that are behind."""
+class ManyWaiting(Waiting):
+    """Thirty tasks that lag."""
 
     def sights(self) -> Mapping[str, Sight]:
         part = TopicPartition("ins", 0)
         return {f"task 1_{at}": Sight({part: 1}, {part: 2}) for at in range(30)}
 
 
-async def looked_at_a_crowd() -> None:
+async def look_at_many() -> None:
     clock = ManualClock()
     with closing(EngineThread(clock)) as engine:
-        watching = WorkerWatch(Limits(tell_ms=50), Crowd(), engine, clock)
+        watching = WorkerWatch(Limits(tell_ms=50), ManyWaiting(), engine, clock)
         watching._look()
         clock.advance(60)
         watching._look()
 
 
-def test_a_crowd_behind_one_task_is_told_of_in_a_few_lines(
+def test_many_tasks_behind_one_are_logged_in_a_few_lines(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        asyncio.run(looked_at_a_crowd())
+        asyncio.run(look_at_many())
     *alone, shared = [record.getMessage() for record in caplog.records]
     assert [line.split(" has not moved")[0] for line in alone] == [f"task 1_{n}" for n in range(3)]
     assert shared.startswith("27 more have not moved either: task 1_3, task 1_4, ")
     assert shared.endswith(" and 7 others")
 
 
-def test_a_worker_that_hangs_for_too_long_ends_so_that_it_is_replaced(tmp_path: Path) -> None:
+def test_a_worker_that_hangs_too_long_exits_to_be_replaced(tmp_path: Path) -> None:
     (tmp_path / "hanging.py").write_text(HANGING)
     command = (*STREAMLOG, "-A", "hanging", "worker")
     with running(*command, cwd=tmp_path, HOW="function", EXIT="2s") as worker:

@@ -1,4 +1,4 @@
-"""Where something hangs, told by the line that a person can change."""
+"""The location of a stall, given by the line that the user can change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamlog.records.batch import LogRecord
 from streamlog.worker.health.loop_watch import task_location, thread_location
 
 
-def test_a_thread_in_a_function_of_a_node() -> None:
+def test_a_thread_in_a_node_function_is_located() -> None:
     inside, leave = threading.Event(), threading.Event()
 
     def dawdle(value: str) -> str:
@@ -28,16 +28,16 @@ def test_a_thread_in_a_function_of_a_node() -> None:
     thread = threading.Thread(target=lambda: task.process(records, 0, ends={("in", 0): 1}))
     thread.start()
     inside.wait()
-    place = thread_location(thread.ident or 0)
-    while "dawdle" not in place:  # It may still be on its way out of `set`.
-        place = thread_location(thread.ident or 0)
+    location = thread_location(thread.ident or 0)
+    while "dawdle" not in location:  # It may still be returning from `set`.
+        location = thread_location(thread.ident or 0)
     leave.set()
     thread.join()
-    assert re.fullmatch(r"'dawdling' \(test_stacks.py:\d+, in dawdle\)", place)
+    assert re.fullmatch(r"'dawdling' \(test_stacks.py:\d+, in dawdle\)", location)
     assert thread_location(thread.ident or 0) == ""
 
 
-def test_a_thread_that_reads_a_record() -> None:
+def test_a_thread_that_decodes_a_record_is_located() -> None:
     inside, leave = threading.Event(), threading.Event()
 
     def slow(_: str) -> int:
@@ -52,13 +52,13 @@ def test_a_thread_that_reads_a_record() -> None:
     thread = threading.Thread(target=lambda: task.process(records, 0, ends={("in", 0): 1}))
     thread.start()
     inside.wait()
-    place = thread_location(thread.ident or 0)
+    location = thread_location(thread.ident or 0)
     leave.set()
     thread.join()
-    assert place.startswith("'in' (test_stacks.py:")
+    assert location.startswith("'in' (test_stacks.py:")
 
 
-def test_a_coroutine_that_waits_for_another_one() -> None:
+def test_a_coroutine_that_awaits_another_is_located() -> None:
     async def waits(event: asyncio.Event) -> None:
         await event.wait()
 
@@ -70,10 +70,10 @@ def test_a_coroutine_that_waits_for_another_one() -> None:
         task = asyncio.get_running_loop().create_task(calls(event))
         for _ in count():
             await asyncio.sleep(0)
-            if "waits" in (place := task_location(task)):
+            if "waits" in (location := task_location(task)):
                 break
         event.set()
         await task
-        return place
+        return location
 
     assert re.fullmatch(r"test_stacks.py:\d+, in waits", asyncio.run(main()))

@@ -1,4 +1,4 @@
-"""Who does not get on: decided by positions, told once in a while."""
+"""The watchdog finds stalled tasks by their positions and reports them at growing intervals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def sight(at: int, lag: int, other: int = 0) -> Sight:
     return Sight({A: at, B: other}, {A: lag, B: 0})
 
 
-def test_it_is_told_when_nothing_has_moved_for_the_limit() -> None:
+def test_a_task_without_progress_is_reported_after_the_limit() -> None:
     dog = Watchdog(1_000)
     assert dog.look({"task 0_0": sight(5, 3)}, 0) == []
     assert dog.look({"task 0_0": sight(5, 3)}, 999) == []
@@ -21,13 +21,13 @@ def test_it_is_told_when_nothing_has_moved_for_the_limit() -> None:
     assert not stall.is_over
 
 
-def test_again_after_twice_the_time_and_so_on() -> None:
+def test_a_stall_is_reported_again_at_doubling_intervals() -> None:
     dog = Watchdog(1_000)
-    told = [ms for ms in range(0, 20_000, 500) if dog.look({"t": sight(5, 3)}, ms)]
-    assert told == [1_000, 2_000, 4_000, 8_000, 16_000]
+    reported_ms = [ms for ms in range(0, 20_000, 500) if dog.look({"t": sight(5, 3)}, ms)]
+    assert reported_ms == [1_000, 2_000, 4_000, 8_000, 16_000]
 
 
-def test_any_movement_counts_and_so_does_having_nothing_to_do() -> None:
+def test_progress_or_no_lag_resets_the_limit() -> None:
     dog = Watchdog(1_000)
     for ms in range(0, 10_000, 500):
         assert dog.look({"t": sight(5, 3, other=ms)}, ms) == []
@@ -37,7 +37,7 @@ def test_any_movement_counts_and_so_does_having_nothing_to_do() -> None:
     assert dog.look({"t": sight(5, 1)}, 20_500)
 
 
-def test_everybody_has_a_clock_of_their_own() -> None:
+def test_each_task_has_its_own_limit() -> None:
     dog = Watchdog(1_000)
     dog.look({"one": sight(5, 3)}, 0)
     dog.look({"one": sight(5, 3), "two": sight(1, 1)}, 600)
@@ -45,14 +45,14 @@ def test_everybody_has_a_clock_of_their_own() -> None:
         "one"
     ]
     assert dog.stalled(1_050) == {"one": 1_050}
-    # Who was away begins anew.
+    # A task that was away starts again.
     dog.look({"two": sight(1, 1)}, 1_100)
     assert [stall.who for stall in dog.look({"one": sight(5, 3), "two": sight(1, 1)}, 1_600)] == [
         "two"
     ]
 
 
-def test_in_the_end_it_is_over() -> None:
+def test_a_stall_becomes_final_after_the_exit_limit() -> None:
     dog = Watchdog(1_000, 3_000)
     looks = [dog.look({"t": sight(5, 3)}, ms) for ms in range(0, 3_500, 500)]
     assert [stall.is_over for found in looks for stall in found] == [False, False, True]

@@ -1,4 +1,4 @@
-"""What was left out is told at a bounded rate, however much it is."""
+"""Dropped records are logged at a bounded rate, however many they are."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return found
 
 
-def dropped(node: str, reason: Reason, count: int = 1, told: str = "") -> Drop:
-    return Drop(node, reason, count, late_by_ms_max=7, message=told)
+def dropped(node: str, reason: Reason, count: int = 1, text: str = "") -> Drop:
+    return Drop(node, reason, count, late_by_ms_max=7, message=text)
 
 
-def test_each_node_and_reason_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_node_and_reason_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     drops = DropLog()
     drops.count([dropped("a", "late", 2), dropped("b", "error", 1, "offset 3: ValueError")])
     drops.log(0)
@@ -39,14 +39,14 @@ def test_each_node_and_reason_once_a_minute(caplog: pytest.LogCaptureFixture) ->
     assert lines(caplog) == []
 
 
-def test_some_are_for_counters_only(caplog: pytest.LogCaptureFixture) -> None:
+def test_some_drop_reasons_are_counted_but_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     drops = DropLog()
     drops.count([dropped("a", "duplicate"), dropped("a", "error"), dropped("a", "out of order")])
     drops.log(0)
     assert lines(caplog) == ["a: 1 records processed out of order"]
 
 
-def test_a_merge_that_fills_up_is_told_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_filling_merge_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     drops = DropLog()
     wait = MergeWait(
         topic="by-repartition",

@@ -1,4 +1,4 @@
-"""What is asked, in which order, before a doubt is settled."""
+"""End-of-input questions: what is looked up, in which order, before one is settled."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def same(key: str, _: str) -> str:
 
 
 def topology() -> Topology:
-    """Two topics, the second one through two repartitions."""
+    """Build a topology with two topics, the second behind two repartitions."""
     app = App("ends")
     a, b = (app.topic(name, key=str, value=str) for name in "ab")
     out = app.topic("out", key=str, value=str)
@@ -30,52 +30,52 @@ def topology() -> Topology:
     return app.topology()
 
 
-def levels(place: TopicPartition, source: Source | None) -> list[Level]:
+def levels(partition: TopicPartition, source: Source | None) -> list[Level]:
     known = topology()
-    return levels_above(known, known.partition_counts({**COUNTS, "out": 1}), place, source)
+    return levels_above(known, known.partition_counts({**COUNTS, "out": 1}), partition, source)
 
 
-def question(place: TopicPartition, source: Source | None) -> EndQuestion:
-    return EndQuestion(EndOfInputQuestion(place, source, 0, {}, 0), levels(place, source))
+def question(partition: TopicPartition, source: Source | None) -> EndQuestion:
+    return EndQuestion(EndOfInputQuestion(partition, source, 0, {}, 0), levels(partition, source))
 
 
-def test_nothing_is_above_a_topic_of_others_and_all_sources_above_a_repartition() -> None:
+def test_source_topics_have_no_level_above_and_repartitions_have_all_sources() -> None:
     assert levels(A[0], None) == []
     assert levels(WAY[1], None) == [frozenset(B)]
     assert levels(WAY[1], ("b", 0)) == [frozenset(B[:1])]
     assert levels(AGAIN[0], (WAY[1].topic, 1)) == [frozenset(B), frozenset(WAY[1:])]
 
 
-def test_an_input_of_its_own_is_read_to_where_it_ended_when_it_was_asked() -> None:
-    asked = question(A[0], None)
-    assert (asked.wants_ends, asked.wants_committed) == ({A[0]}, frozenset())
-    assert not asked.receive_positions({A[0]: 9})  # It is not known yet where it ends.
-    asked.receive_ends({A[0]: 7})
-    assert asked.wants_ends == frozenset()
-    assert not asked.receive_positions({A[0]: 6})
-    assert asked.receive_positions({A[0]: 7})
-    assert asked.is_settled
+def test_a_source_is_settled_at_the_end_it_had_when_asked() -> None:
+    pending = question(A[0], None)
+    assert (pending.wants_ends, pending.wants_committed) == ({A[0]}, frozenset())
+    assert not pending.receive_positions({A[0]: 9})  # Its end is not known yet.
+    pending.receive_ends({A[0]: 7})
+    assert pending.wants_ends == frozenset()
+    assert not pending.receive_positions({A[0]: 6})
+    assert pending.receive_positions({A[0]: 7})
+    assert pending.is_settled
 
 
-def test_each_level_is_asked_for_only_after_what_is_above_it_was_committed() -> None:
-    asked = question(AGAIN[0], (WAY[1].topic, 1))
-    assert asked.wants_ends == frozenset(B)
-    asked.receive_ends({B[0]: 3, B[1]: 0})
-    assert asked.wants_committed == frozenset(B)
-    assert not asked.receive_committed({B[0]: 2})
-    assert asked.receive_committed({B[0]: 3, B[1]: None})
-    assert asked.wants_ends == {WAY[1]}
-    asked.receive_ends({WAY[1]: 5})
-    assert not asked.receive_positions({AGAIN[0]: 99})
-    assert asked.receive_committed({WAY[1]: 5})
-    assert asked.wants_ends == {AGAIN[0]}
-    asked.receive_ends({AGAIN[0]: 4})
-    assert asked.receive_positions({AGAIN[0]: 4})
-    assert asked.is_settled
-    assert (asked.wants_ends, asked.wants_committed) == (frozenset(), frozenset())
+def test_each_level_is_looked_up_after_the_level_above_is_committed() -> None:
+    pending = question(AGAIN[0], (WAY[1].topic, 1))
+    assert pending.wants_ends == frozenset(B)
+    pending.receive_ends({B[0]: 3, B[1]: 0})
+    assert pending.wants_committed == frozenset(B)
+    assert not pending.receive_committed({B[0]: 2})
+    assert pending.receive_committed({B[0]: 3, B[1]: None})
+    assert pending.wants_ends == {WAY[1]}
+    pending.receive_ends({WAY[1]: 5})
+    assert not pending.receive_positions({AGAIN[0]: 99})
+    assert pending.receive_committed({WAY[1]: 5})
+    assert pending.wants_ends == {AGAIN[0]}
+    pending.receive_ends({AGAIN[0]: 4})
+    assert pending.receive_positions({AGAIN[0]: 4})
+    assert pending.is_settled
+    assert (pending.wants_ends, pending.wants_committed) == (frozenset(), frozenset())
 
 
-def test_a_ring_is_asked_for_once() -> None:
+def test_a_cycle_is_looked_up_once() -> None:
     app = App("ring")
     a = app.topic("a", key=str, value=str)
     first = app.stream(a)
@@ -84,7 +84,7 @@ def test_a_ring_is_asked_for_once() -> None:
     joined.to(app.topic("out", key=str, value=str))
     known = app.topology()
     counts = known.partition_counts({"a": 2, "out": 1})
-    place = TopicPartition("ring-back-repartition", 0)
-    found = [part for level in levels_above(known, counts, place, None) for part in level]
+    partition = TopicPartition("ring-back-repartition", 0)
+    found = [part for level in levels_above(known, counts, partition, None) for part in level]
     assert sorted(found) == sorted({*found})
     assert {*A} <= {*found}

@@ -1,7 +1,7 @@
-"""A worker that was at rest, or away, and then finds a backlog: no pair of a join is lost.
+"""A worker that was idle or down finds a backlog, and no pair of a join is lost.
 
-What its partner has for a record comes directly, or through one or two repartition topics; all of
-it is there at once, by a transaction, or before the worker starts.
+A record's partner comes directly or through one or two repartition topics; the whole backlog
+arrives at once, by a transaction or before the worker starts.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ for hops, topic in enumerate(ways):
 WORKER = (*STREAMLOG, "-A", "pairs", "worker")
 TOPICS = ("first", "near", "far", "farther")
 STEP_MS = 10_000
-"""Far more than the window, and than what live streams may lie apart."""
+"""Far longer than the window, and than the distance between live streams."""
 BACKLOG = 300
 
 
 async def send(log: Log, numbers: range) -> None:
-    """A record of each number in each topic, all of which come to be there at once."""
+    """Write a record of each number to each topic in one transaction."""
     async with log.producer(transactional_id="feed") as producer, producer.transaction():
         for topic in TOPICS:
             for number in numbers:
@@ -66,7 +66,7 @@ async def all_are_paired(log: Log, count: int) -> None:
 
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
-def test_a_backlog_is_paired_after_a_rest_and_after_a_restart(
+def test_a_backlog_is_joined_after_idle_time_and_after_a_restart(
     tmp_path: Path, guarantee: str
 ) -> None:
     (tmp_path / "pairs.py").write_text(APP)
@@ -94,14 +94,14 @@ def test_a_backlog_is_paired_after_a_rest_and_after_a_restart(
         assert worker.stop() == 0
 
 
-async def asked_again(path: Path) -> None:
-    """A doubt that passes before it is settled, and comes again when nobody else has one."""
+async def ask_again(path: Path) -> None:
+    """Ask about an end, drop the question before it is settled, and ask again."""
     app = App("ends")
     events = app.stream(app.topic("events", key=str, value=str))
     out = app.topic("out", key=str, value=str)
     events.rekey(lambda key, _: key).repartition(name="again").to(out)
     own = TopicPartition("ends-again-repartition", 0)
-    doubt = EndOfInputQuestion((own.topic, 0), ("events", 0), 0, {}, 0)
+    pending = EndOfInputQuestion((own.topic, 0), ("events", 0), 0, {}, 0)
     task_id = TaskId(1, 0)
     async with Log.open(f"embedded:{path}") as log:
         await log.admin().create_topics([NewTopic("events", 1), NewTopic(own.topic, 1)])
@@ -110,20 +110,20 @@ async def asked_again(path: Path) -> None:
         async with log.consumer(group_id="ends") as consumer, asyncio.TaskGroup() as group:
             counts = {"events": 1, own.topic: 1, "out": 1}
             ends = InputEnds(app.topology(), counts, log, consumer, SystemClock())
-            ends.note(task_id, [doubt])
+            ends.note(task_id, [pending])
             ends.note(task_id, [])
-            asking = group.create_task(ends.run())
-            # It rests by then; were it still on its way there, it would only be asked sooner.
+            request = group.create_task(ends.run())
+            # The worker is idle by then; if it were not, it would only ask sooner.
             await asyncio.sleep(10 * PAUSE_MS / 1000)
             source = TopicPartition("events", 0)
             consumer.assign([source])
             await consumer.commit({source: 1})
-            ends.note(task_id, [doubt])
+            ends.note(task_id, [pending])
             async with asyncio.timeout(DEADLINE_S):
                 while not ends.has_settled(task_id):  # noqa: ASYNC110 - the worker's loop looks, too
                     await asyncio.sleep(0.01)
-            asking.cancel()
+            request.cancel()
 
 
-def test_a_doubt_that_comes_again_is_asked_again(tmp_path: Path) -> None:
-    asyncio.run(asked_again(tmp_path / "log"))
+def test_a_dropped_end_question_is_asked_again(tmp_path: Path) -> None:
+    asyncio.run(ask_again(tmp_path / "log"))

@@ -1,4 +1,4 @@
-"""Keys that don't lie where they are looked for are told of, with what to declare."""
+"""Keys in an unexpected partition are logged, with the partitioner to declare."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COUNT = 4
 KEYS = [b"u%d" % number for number in range(100)]
 
 
-def places(declared: Partitioner = "murmur2", *, table: bool = True) -> KeyPartitionCheck:
+def key_check(declared: Partitioner = "murmur2", *, table: bool = True) -> KeyPartitionCheck:
     app = App("shop")
     users = app.topic("users", key=str, value=str, partitioner=declared)
     if table:
@@ -36,33 +36,33 @@ def read(looking: KeyPartitionCheck, written: Partitioner) -> None:
 
 @pytest.mark.parametrize("written", ["murmur2", "crc32", "fnv1a"])
 @pytest.mark.parametrize("declared", ["murmur2", "crc32", "fnv1a"])
-def test_what_is_not_as_declared_is_told_once_with_the_fix(
+def test_a_wrong_partitioner_is_logged_once_with_the_fix(
     declared: Partitioner, written: Partitioner, caplog: pytest.LogCaptureFixture
 ) -> None:
-    looking = places(declared)
+    looking = key_check(declared)
     for _ in range(2):
         read(looking, written)
     if declared == written:
         assert not caplog.records
         return
-    (told,) = caplog.records
-    assert f"partitioner={written!r}" in told.getMessage()
-    assert "topic users" in told.getMessage()
+    (logged,) = caplog.records
+    assert f"partitioner={written!r}" in logged.getMessage()
+    assert "topic users" in logged.getMessage()
 
 
-def test_keys_that_no_partitioner_explains_are_told(caplog: pytest.LogCaptureFixture) -> None:
-    read(places(), lambda key, count: len(key) % count)
-    (told,) = caplog.records
-    assert "repartition" in told.getMessage()
+def test_keys_that_match_no_partitioner_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    read(key_check(), lambda key, count: len(key) % count)
+    (logged,) = caplog.records
+    assert "repartition" in logged.getMessage()
 
 
-def test_what_looks_no_key_up_is_not_compared(caplog: pytest.LogCaptureFixture) -> None:
-    read(places(table=False), "crc32")
+def test_a_source_without_key_lookups_is_not_checked(caplog: pytest.LogCaptureFixture) -> None:
+    read(key_check(table=False), "crc32")
     assert not caplog.records
 
 
-def test_later_batches_are_compared_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
-    looking, part = places(), TopicPartition("users", 0)
+def test_later_batches_are_sampled(caplog: pytest.LogCaptureFixture) -> None:
+    looking, part = key_check(), TopicPartition("users", 0)
     right = [key for key in KEYS if partition_by("murmur2", key, COUNT) == 0]
     wrong = [key for key in KEYS if partition_by("murmur2", key, COUNT) != 0]
     looking.look(part, (right * FIRST_KEYS)[:FIRST_KEYS])
@@ -87,7 +87,7 @@ def joined(one: Partitioner, other: Partitioner, *, again: bool = False) -> App:
 
 
 @pytest.mark.parametrize(("one", "other"), [("crc32", "murmur2"), ("murmur2", "fnv1a")])
-def test_topics_that_are_partitioned_differently_are_not_joined(
+def test_topics_with_different_partitioners_cannot_be_joined(
     one: Partitioner, other: Partitioner
 ) -> None:
     with pytest.raises(TopologyError, match="partitioned by") as raised:
@@ -96,12 +96,12 @@ def test_topics_that_are_partitioned_differently_are_not_joined(
     assert ".repartition(" in str(raised.value)
 
 
-def test_topics_that_are_partitioned_alike_are_joined() -> None:
+def test_topics_with_equal_partitioners_can_be_joined() -> None:
     joined("crc32", "crc32").topology()
     joined("crc32", "murmur2", again=True).topology()
 
 
-def test_a_partitioner_that_is_none_is_refused() -> None:
+def test_an_unknown_partitioner_is_refused() -> None:
     with pytest.raises(TopologyError, match="murmur2, crc32, fnv1a"):
         App("shop").topic("users", key=str, value=str, partitioner="md5")  # type: ignore[arg-type]
 
@@ -111,7 +111,7 @@ def upside_down(key: bytes, count: int) -> int:
 
 
 @pytest.mark.parametrize("partitioner", ["crc32", "fnv1a", upside_down])
-def test_rows_are_found_where_the_partitioner_puts_them(
+def test_rows_are_found_with_a_custom_partitioner(
     partitioner: Callable[[bytes, int], int],
 ) -> None:
     app = App("shop")

@@ -1,4 +1,4 @@
-"""Who waits gets marks; an input that is behind is brought on, by the log or by its worker."""
+"""Waiting tasks get time marks; a lagging input advances by the log's marks or its worker's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from streamlog.worker.inputs import input_ends as module
 from streamlog.worker.inputs.input_ends import TimeMarkRequests
 from tests.client.clusters import mocked
 
-PLACES = [TopicPartition("sales", number) for number in range(2)]
+PARTITIONS = [TopicPartition("sales", number) for number in range(2)]
 FIRST, SECOND = TaskId(0, 0), TaskId(0, 1)
 PATIENCE_S = 60
 
@@ -37,35 +37,35 @@ def topology() -> Topology:
 
 
 def marks_on(log: Log, consumer: Consumer) -> TimeMarkRequests:
-    counts = {"sales": len(PLACES), "out": 1, "till-again-repartition": 2}
+    counts = {"sales": len(PARTITIONS), "out": 1, "till-again-repartition": 2}
     return TimeMarkRequests(topology(), counts, log, consumer, SystemClock())
 
 
 async def wanted(log: Log) -> None:
     async with log.consumer(time_marks=True) as consumer:
-        consumer.assign(PLACES)
+        consumer.assign(PARTITIONS)
         marks = marks_on(log, consumer)
-        await marks.want(FIRST, PLACES[0], None)
+        await marks.want(FIRST, PARTITIONS[0], None)
         for _ in range(2):
-            await marks.want(SECOND, PLACES[1], 500)
+            await marks.want(SECOND, PARTITIONS[1], 500)
 
 
-def test_where_none_are_written_it_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_without_time_marks_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        async with mocked(sales=len(PLACES)) as log:
+        async with mocked(sales=len(PARTITIONS)) as log:
             await wanted(log)
 
     asyncio.run(main())
-    (told,) = [each for each in caplog.records if "time marks" in each.getMessage()]
-    assert "as in task 0_1 for sales-1" in told.getMessage()
+    (logged,) = [each for each in caplog.records if "time marks" in each.getMessage()]
+    assert "as in task 0_1 for sales-1" in logged.getMessage()
 
 
-def test_where_they_are_written_nothing_is_told(
+def test_a_log_with_time_marks_logs_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
         async with Log.open(f"embedded:{tmp_path}", listen=False) as log:
-            await log.admin().create_topics([NewTopic("sales", len(PLACES))])
+            await log.admin().create_topics([NewTopic("sales", len(PARTITIONS))])
             await wanted(log)
 
     asyncio.run(main())
@@ -74,14 +74,14 @@ def test_where_they_are_written_nothing_is_told(
 
 @asynccontextmanager
 async def looking(log: Log) -> AsyncIterator[TimeMarkRequests]:
-    """The first partition stands at its end, behind one record of 90 s; the other is empty."""
+    """Yield requests: the first partition ends after a record at 90 s, the second is empty."""
     async with log.producer() as producer:
         await (await producer.send("sales", b"a", partition=0, timestamp_ms=90_000))
     async with log.consumer(time_marks=True) as consumer, asyncio.TaskGroup() as group:
-        consumer.assign(PLACES)
+        consumer.assign(PARTITIONS)
         marks = marks_on(log, consumer)
-        marks.note(FIRST, {PLACES[0]: (1, 90_000)}, {})
-        marks.note(SECOND, {PLACES[1]: (0, -1)}, {PLACES[1]: 0})
+        marks.note(FIRST, {PARTITIONS[0]: (1, 90_000)}, {})
+        marks.note(SECOND, {PARTITIONS[1]: (0, -1)}, {PARTITIONS[1]: 0})
         running = group.create_task(marks.run())
         yield marks
         running.cancel()
@@ -99,31 +99,31 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, name, 20)
 
 
-def test_an_empty_input_is_brought_by_a_mark_to_where_its_topic_has_come(tmp_path: Path) -> None:
+def test_a_mark_advances_an_empty_partition_to_its_topics_time(tmp_path: Path) -> None:
     async def main() -> None:
         async with Log.open(f"embedded:{tmp_path}", listen=False) as log:
-            quiet = NewTopic("sales", len(PLACES), configs={"mark.quiet.ms": "20"})
+            quiet = NewTopic("sales", len(PARTITIONS), configs={"mark.quiet.ms": "20"})
             await log.admin().create_topics([quiet])
             async with looking(log) as marks:
                 consumer = marks._consumer
                 found = {}
                 async with asyncio.timeout(PATIENCE_S):
-                    while PLACES[1] not in found:
-                        await marks.want(SECOND, PLACES[1], None)
+                    while PARTITIONS[1] not in found:
+                        await marks.want(SECOND, PARTITIONS[1], None)
                         await consumer.poll_columns(timeout_ms=20)
                         found |= consumer.time_marks()
                 assert marks.reached_times(SECOND) == {}
-                (mark,) = found[PLACES[1]]
-                assert mark.told == (MarkTold("till:record", 90_000),)
+                (mark,) = found[PARTITIONS[1]]
+                assert mark.logged == (MarkTold("till:record", 90_000),)
 
     asyncio.run(main())
 
 
-def test_where_no_marks_are_written_the_task_is_told() -> None:
+def test_without_marks_the_task_learns_the_time_from_its_worker() -> None:
     async def main() -> None:
-        async with mocked(sales=len(PLACES)) as log, looking(log) as marks:
+        async with mocked(sales=len(PARTITIONS)) as log, looking(log) as marks:
             await until(lambda: bool(marks.reached_times(SECOND)))
-            assert marks.reached_times(SECOND) == {PLACES[1]: 90_000}
+            assert marks.reached_times(SECOND) == {PARTITIONS[1]: 90_000}
             assert marks.reached_times(FIRST) == {}
 
     asyncio.run(main())

@@ -1,4 +1,4 @@
-"""Rows of a history up to a cut and rows of workers after it are those of one uninterrupted run."""
+"""A history's rows up to a cut and the workers' rows after it equal one uninterrupted run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.history.test_local_run import fill
 
 IS_THOROUGH = os.environ.get("STREAMLOG_PROFILE") == "thorough"
 CUTS = range(100) if IS_THOROUGH else (3, 17)
-"""Of the few, one has records that wait between two stages at the cut."""
+"""One of the two has records that wait between two stages at the cut."""
 STEPS = ("begun", "states written", "offsets sent", "noted", "committed")[0 if IS_THOROUGH else 2 :]
 BEGIN_MS = 1_000_000
 DEADLINE_S = 60
@@ -38,7 +38,7 @@ forked = multiprocessing.get_context("fork")
 
 
 class Looks:
-    """At something that becomes so some time: every 100 ms until the deadline."""
+    """Checks every 100 ms until a deadline."""
 
     def __init__(self) -> None:
         self._deadline = monotonic() + DEADLINE_S
@@ -51,14 +51,14 @@ class Looks:
         await asyncio.sleep(0.1)
 
 
-async def lived(
+async def run_worker(
     program: Program, url: str, expected: Results, given: worker_program.Program | None = None
 ) -> Results:
-    """What there is once a worker has written as much as is expected, or the time is over."""
+    """Return the results once a worker has written the expected number, or at the deadline."""
     stop = asyncio.Event()
     runs = given or program.app.program()
     running = Worker(runs, log_url=url, announce=lambda _start: None)
-    # Somebody has the log open from before the worker until behind it.
+    # The log stays open from before the worker starts until after it ends.
     async with Log.open(url), asyncio.TaskGroup() as group:
         work = group.create_task(running.run(stop))
         looks = Looks()
@@ -75,7 +75,7 @@ async def _holds(program: Program, url: str, expected: Results) -> bool:
 
 
 class Case:
-    """A random program with its history in a log of its own."""
+    """A random program with its history in its own log."""
 
     def __init__(self, seed: int, directory: Path, run: str = "driver") -> None:
         warnings.simplefilter("ignore", UserWarning)
@@ -84,31 +84,31 @@ class Case:
         self.url = f"embedded:{directory / 'log'}"
         self.program = self.under(run)
         self.until_ms = BEGIN_MS + Random(seed).randrange(SPAN_MS)
-        fed = history(seed, self.program)
-        self.expected = driven(self.program, fed)
-        asyncio.run(fill(self.url, self.program, fed))
+        inputs = history(seed, self.program)
+        self.expected = driven(self.program, inputs)
+        asyncio.run(fill(self.url, self.program, inputs))
 
     def under(self, run: str, **settings: Any) -> Program:
-        """The same program; `run` is a part of its id."""
+        """Return the program with `run` in its id."""
         state = str(self.directory / "state")
         return build(self.seed, run, log=self.url, state_dir=state, **settings)
 
     def snapshot(self) -> Snapshot:
-        """Of its history up to the cut, with its rows."""
+        """Return a snapshot of the history up to the cut, with its rows."""
         return self.program.app.backfill(
             until=self.until_ms, engine="local", outputs="stage", progress=False
         ).run()
 
     def live(self, program: Program | None = None) -> Results:
-        """What there is when a worker has come to the end."""
-        return asyncio.run(lived(program or self.program, self.url, self.expected))
+        """Return the results once a worker has reached the end."""
+        return asyncio.run(run_worker(program or self.program, self.url, self.expected))
 
     def rows_of(self, topic: Topic[Any, Any]) -> int:
-        """How many there are in one uninterrupted run."""
+        """Return the number of rows of a topic in one uninterrupted run."""
         return self.expected[self.program.outputs.index(topic)].total()
 
     def check(self, found: Results, expected: Results | None = None) -> None:
-        """History and live rows are those of one run."""
+        """Check that the history's and the live rows equal one run."""
         for at, rows in (expected or self.expected).items():
             missing, more = rows - found[at], found[at] - rows
             assert not missing + more, (
@@ -118,14 +118,14 @@ class Case:
             )
 
 
-async def written(url: str, topic: str, row: tuple[bytes | None, bytes | None]) -> None:
-    """One more row in a topic."""
+async def write_row(url: str, topic: str, row: tuple[bytes | None, bytes | None]) -> None:
+    """Write one more row to a topic."""
     async with Log.open(url) as log, log.producer() as producer:
         await (await producer.send(topic, row[1], key=row[0], partition=0))
 
 
 @pytest.mark.parametrize("seed", CUTS)
-def test_history_and_live_rows_are_those_of_one_run(tmp_path: Path, seed: int) -> None:
+def test_history_and_live_rows_equal_one_run(tmp_path: Path, seed: int) -> None:
     case = Case(seed, tmp_path)
     snapshot = case.snapshot()
     handed = case.program.app.hand_over(snapshot)
@@ -134,10 +134,10 @@ def test_history_and_live_rows_are_those_of_one_run(tmp_path: Path, seed: int) -
     case.check(case.live())
 
 
-def test_a_version_goes_on_beside_the_app(tmp_path: Path) -> None:
+def test_a_version_continues_next_to_the_app(tmp_path: Path) -> None:
     case = Case(17, tmp_path)
     snapshot = case.snapshot()
-    case.check(case.live())  # The app itself, which knows nothing of the history.
+    case.check(case.live())  # The app itself, which does not know the history.
     handed = case.program.app.hand_over(snapshot, version="v2", mode="blue_green")
     assert handed.app_id == "eq17-driver-v2"
     version = case.program.app.program().as_version("v2")
@@ -145,16 +145,16 @@ def test_a_version_goes_on_beside_the_app(tmp_path: Path) -> None:
         Topic(replace(topic.spec, name=f"{topic.name}-v2"), case.program.app.runtime)
         for topic in case.program.outputs
     ]
-    beside = replace(case.program, outputs=outputs)
+    version_rows = replace(case.program, outputs=outputs)
     topic: Topic[Any, Any] = max(case.program.outputs, key=case.rows_of)
     with pytest.raises(UsageError, match="'eq17-driver-v2' has not read"):
         case.program.app.compare(topic, version="v2", patience="0s")
-    case.check(asyncio.run(lived(beside, case.url, case.expected, version)))
+    case.check(asyncio.run(run_worker(version_rows, case.url, case.expected, version)))
     compared = case.program.app.compare(topic, version="v2")
     assert compared, str(compared)
     assert sum(each.equal for each in compared.partitions) == case.rows_of(topic)
-    # One row that only the version has.
-    asyncio.run(written(case.url, f"{topic.name}-v2", topic.encoded("more", 7)))
+    # A row that only the version has.
+    asyncio.run(write_row(case.url, f"{topic.name}-v2", topic.encoded("more", 7)))
     compared = case.program.app.compare(topic, version="v2")
     assert not compared
     assert (
@@ -163,11 +163,11 @@ def test_a_version_goes_on_beside_the_app(tmp_path: Path) -> None:
     ) in str(compared)
     with pytest.raises(UsageError, match="has no topic for"):
         case.program.app.compare(topic, version="v9")
-    # And it has changed nothing for the app.
+    # The version has not changed the app.
     case.check(asyncio.run(_read(Log.open(case.url), case.program)))
 
 
-def test_mode_and_version_go_together(tmp_path: Path) -> None:
+def test_blue_green_mode_requires_a_version(tmp_path: Path) -> None:
     case = Case(0, tmp_path)
     snapshot = case.snapshot()
     with pytest.raises(ConfigError, match="'blue_green' with one"):
@@ -177,7 +177,7 @@ def test_mode_and_version_go_together(tmp_path: Path) -> None:
 
 
 def die_at(case: Case, url: str, step: str) -> None:
-    """In a process of its own: hand over, and be killed at a step."""
+    """In a separate process, start a hand-over that is killed at a step."""
 
     def on_step(now: str) -> None:
         if now == step:
@@ -187,7 +187,7 @@ def die_at(case: Case, url: str, step: str) -> None:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_hand_over_that_is_killed_is_done_once_by_the_next(tmp_path: Path, step: str) -> None:
+def test_a_killed_hand_over_is_completed_once_by_the_next(tmp_path: Path, step: str) -> None:
     case = Case(3, tmp_path)
     snapshot = case.snapshot()
     process = forked.Process(target=die_at, args=(case, snapshot.url, step))
@@ -199,7 +199,7 @@ def test_a_hand_over_that_is_killed_is_done_once_by_the_next(tmp_path: Path, ste
     case.check(case.live())
 
 
-def test_state_that_was_there_is_gone_wherever_it_is_restored(tmp_path: Path) -> None:
+def test_a_hand_over_replaces_earlier_state(tmp_path: Path) -> None:
     case = Case(3, tmp_path)
     case.check(case.live())
     shutil.rmtree(tmp_path / "state")
@@ -208,12 +208,12 @@ def test_state_that_was_there_is_gone_wherever_it_is_restored(tmp_path: Path) ->
         case.program.app.hand_over(snapshot)
     case.program.app.hand_over(snapshot, rewind=True)
     snapshot.remove()
-    # Its files are gone: the changelog has it all, behind what it had before.
+    # The snapshot's files are gone: the changelog has its state, after the earlier one.
     twice = {at: rows + rows for at, rows in case.expected.items()}
-    case.check(asyncio.run(lived(case.program, case.url, twice)), twice)
+    case.check(asyncio.run(run_worker(case.program, case.url, twice)), twice)
 
 
-def test_workers_that_run_are_in_the_way(tmp_path: Path) -> None:
+def test_a_hand_over_is_refused_while_workers_run(tmp_path: Path) -> None:
     case = Case(3, tmp_path)
     snapshot = case.snapshot()
 
@@ -236,7 +236,7 @@ def test_workers_that_run_are_in_the_way(tmp_path: Path) -> None:
     asyncio.run(refused())
 
 
-def test_it_is_not_called_on_a_loop(tmp_path: Path) -> None:
+def test_hand_over_on_an_event_loop_is_refused(tmp_path: Path) -> None:
     case = Case(0, tmp_path)
     snapshot = case.snapshot()
 
@@ -247,14 +247,14 @@ def test_it_is_not_called_on_a_loop(tmp_path: Path) -> None:
         asyncio.run(call())
 
 
-def test_a_log_that_lacks_what_comes_next_is_told(tmp_path: Path) -> None:
+def test_a_hand_over_to_a_log_without_the_next_records_is_refused(tmp_path: Path) -> None:
     case = Case(3, tmp_path)
     snapshot = case.snapshot()
-    place, offset = max(snapshot.offsets.items(), key=lambda each: each[1])
+    topic_partition, offset = max(snapshot.offsets.items(), key=lambda each: each[1])
 
     async def cut() -> None:
         async with Log.open(case.url) as log:
-            await log.admin().delete_records({TopicPartition(*place): offset + 1})
+            await log.admin().delete_records({TopicPartition(*topic_partition): offset + 1})
 
     asyncio.run(cut())
     with pytest.raises(OffsetOutOfRange, match="create the snapshot again"):

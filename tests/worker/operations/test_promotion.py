@@ -1,4 +1,4 @@
-"""Rows of the app up to the cut and of the version after it are those of one uninterrupted run."""
+"""An app's rows up to the cut and its version's rows after it equal one uninterrupted run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from streamlog.worker.topics.savepoint_messages import Savepoint
 from streamlog.worker.worker import Worker
 from tests.equality.programs import SPAN_MS, build
 from tests.equality.runs import Results
-from tests.worker.operations.test_hand_over import BEGIN_MS, DEADLINE_S, Case, Looks, lived
+from tests.worker.operations.test_hand_over import BEGIN_MS, DEADLINE_S, Case, Looks, run_worker
 
 IS_THOROUGH = os.environ.get("STREAMLOG_PROFILE") == "thorough"
 SEEDS = range(100)
@@ -51,7 +51,7 @@ spawned = multiprocessing.get_context("forkserver")
 
 
 class Pair:
-    """An app and a version of it that have come to different times, and have more to read."""
+    """An app and its version at different positions, with more input to read."""
 
     def __init__(self, seed: int, directory: Path) -> None:
         self.case = Case(seed, directory)
@@ -76,16 +76,16 @@ class Pair:
         return asyncio.run(with_log())
 
     async def rest(self) -> Results:
-        """What there is once a worker has come to the end."""
-        return await lived(self.case.program, self.case.url, self.case.expected)
+        """Return the results once a worker has reached the end."""
+        return await run_worker(self.case.program, self.case.url, self.case.expected)
 
 
 def stage_of(log: Log, url: str, directory: Path, **options: Any) -> PromotionStage:
     return PromotionStage(log=log, log_url=url, place=str(directory / "snapshots"), **options)
 
 
-async def heard(log: Log, app_id: str, is_it: Callable[[Savepoint], bool]) -> None:
-    """Wait until something was said to the workers of an app."""
+async def wait_for_savepoint(log: Log, app_id: str, is_it: Callable[[Savepoint], bool]) -> None:
+    """Wait until a savepoint of the app meets a condition."""
     looks = Looks()
     async with SavepointWatch(log, app_id, SystemClock()) as watch:
         while looks.more:
@@ -93,11 +93,11 @@ async def heard(log: Log, app_id: str, is_it: Callable[[Savepoint], bool]) -> No
             if watch.savepoint is not None and is_it(watch.savepoint):
                 return
             await looks.next()
-    raise AssertionError(f"no such message was sent to {app_id}")
+    raise AssertionError(f"no such savepoint was requested from {app_id}")
 
 
 async def until_ended(program: worker_program.Program, url: str) -> str:
-    """What a worker says that is told to end."""
+    """Run a worker that is stopped, and return its message."""
     try:
         await Worker(program, log_url=url, announce=lambda _start: None).run(asyncio.Event())
     except UsageError as error:
@@ -106,10 +106,12 @@ async def until_ended(program: worker_program.Program, url: str) -> str:
 
 
 async def both(pair: Pair, log: Log, work: Any) -> PromotionResult:
-    """A promotion, and a worker of the app that comes when it is called."""
+    """Run a promotion, and a worker of the app that stops on request."""
     async with asyncio.TaskGroup() as group:
         going = group.create_task(work)
-        await heard(log, pair.program.app_id, lambda halt: halt.release is None and bool(halt.cut))
+        await wait_for_savepoint(
+            log, pair.program.app_id, lambda halt: halt.release is None and bool(halt.cut)
+        )
         former = group.create_task(until_ended(pair.program, pair.case.url))
         done: PromotionResult = await going
         assert "end the workers of the former program" in await former
@@ -117,8 +119,8 @@ async def both(pair: Pair, log: Log, work: Any) -> PromotionResult:
 
 
 @pytest.fixture(autouse=True)
-def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Halts are looked for more often than in production."""
+def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look for savepoints more often than in production."""
     monkeypatch.setattr(savepoint_log, "LOOK_MS", 100)
     monkeypatch.setattr(savepoint_log, "HALTED_LOOK_MS", 50)
     monkeypatch.setattr(promotion, "LOOK_MS", 50)
@@ -127,7 +129,7 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @thoroughly
 @pytest.mark.parametrize("seed", SEEDS)
-def test_rows_of_both_are_those_of_one_run(tmp_path: Path, seed: int) -> None:
+def test_app_and_version_rows_equal_one_run(tmp_path: Path, seed: int) -> None:
     pair = Pair(seed, tmp_path)
 
     async def work(log: Log) -> Results:
@@ -139,7 +141,7 @@ def test_rows_of_both_are_those_of_one_run(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20) if IS_THOROUGH else (3,))
-def test_the_program_before_may_be_taken_back(tmp_path: Path, seed: int) -> None:
+def test_a_promotion_can_be_undone(tmp_path: Path, seed: int) -> None:
     pair = Pair(seed, tmp_path)
 
     async def work(log: Log) -> Results:
@@ -152,7 +154,7 @@ def test_the_program_before_may_be_taken_back(tmp_path: Path, seed: int) -> None
 
 
 def die_at(seed: int, url: str, directory: str, step: str) -> None:
-    """In a process of its own: promote, and be killed at a step."""
+    """In a separate process, start a promotion that is killed at a step."""
     warnings.simplefilter("ignore", UserWarning)
 
     def on_step(now: str) -> None:
@@ -169,7 +171,7 @@ def die_at(seed: int, url: str, directory: str, step: str) -> None:
 
 
 @pytest.mark.parametrize("step", STEPS if IS_THOROUGH else ("committed",))
-def test_a_promotion_that_is_killed_goes_on_where_it_was(tmp_path: Path, step: str) -> None:
+def test_a_killed_promotion_resumes_at_its_step(tmp_path: Path, step: str) -> None:
     pair = Pair(3, tmp_path)
     arguments = (3, pair.case.url, str(tmp_path), step)
 
@@ -178,10 +180,12 @@ def test_a_promotion_that_is_killed_goes_on_where_it_was(tmp_path: Path, step: s
         async with asyncio.TaskGroup() as group:
             process = spawned.Process(target=die_at, args=arguments)
             await asyncio.to_thread(process.start)
-            if step != STEPS[0]:  # There nothing was said yet.
-                await heard(log, pair.program.app_id, lambda halt: halt.release is None)
+            if step != STEPS[0]:  # At the first step there is no savepoint yet.
+                await wait_for_savepoint(
+                    log, pair.program.app_id, lambda halt: halt.release is None
+                )
             worker = Worker(pair.program, log_url=pair.case.url, announce=lambda _start: None)
-            former = group.create_task(told(worker, stop))
+            former = group.create_task(message_of(worker, stop))
             await asyncio.to_thread(process.join, DEADLINE_S)
             assert process.exitcode == -signal.SIGKILL
             await promote(pair.program, VERSION, pair.stage(log))
@@ -191,7 +195,7 @@ def test_a_promotion_that_is_killed_goes_on_where_it_was(tmp_path: Path, step: s
     pair.case.check(pair.run(work))
 
 
-async def told(worker: Worker, stop: asyncio.Event) -> str:
+async def message_of(worker: Worker, stop: asyncio.Event) -> str:
     try:
         await worker.run(stop)
     except UsageError as error:
@@ -199,14 +203,14 @@ async def told(worker: Worker, stop: asyncio.Event) -> str:
     return ""
 
 
-def test_workers_go_on_after_a_promotion_that_was_given_up(tmp_path: Path) -> None:
+def test_workers_resume_after_an_abandoned_promotion(tmp_path: Path) -> None:
     pair = Pair(3, tmp_path)
 
     async def work(log: Log) -> Results:
-        # Nobody runs the app.
+        # No worker runs the app.
         with pytest.raises(UsageError, match="'eq3-driver' has not reached the cut"):
             await promote(pair.program, VERSION, pair.stage(log, patience_ms=1_000))
-        await heard(log, pair.program.app_id, lambda halt: halt.release is not None)
+        await wait_for_savepoint(log, pair.program.app_id, lambda halt: halt.release is not None)
         assert not await cancel(pair.program, pair.stage(log))
         return await pair.rest()
 
@@ -214,7 +218,7 @@ def test_workers_go_on_after_a_promotion_that_was_given_up(tmp_path: Path) -> No
 
 
 @thoroughly
-def test_one_that_was_killed_may_be_cancelled(tmp_path: Path) -> None:
+def test_a_killed_promotion_can_be_cancelled(tmp_path: Path) -> None:
     pair = Pair(3, tmp_path)
     arguments = (3, pair.case.url, str(tmp_path), "both process")
 

@@ -1,4 +1,4 @@
-"""A worker whose state a record of the year 2099 has reached, and the reset of its stream time."""
+"""A worker whose state has seen a record of the year 2099, and the reset of its stream time."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from streamlog.worker.worker import Worker
 FAR_MS = when_ms("2099-01-01T00:00:00Z")
 MINUTE_MS = 60_000
 BEGIN_MS = when_ms("2026-01-01T00:00:00Z")
-"""Of the first records."""
+"""The time of the first records."""
 
 
 def program(directory: Path, *, rekeyed: bool, guarantee: Any) -> App:
-    """Counts per key in windows of a minute, and in all."""
+    """Build an app that counts per key in windows of a minute, and in total."""
     url, state = f"embedded:{directory / 'log'}", str(directory / "state")
     app = App("shop", log=url, state_dir=state, commit_interval="20ms", guarantee=guarantee)
     sales = app.topic("sales", key=str, value=int, partitions=1)
@@ -50,19 +50,19 @@ def program(directory: Path, *, rekeyed: bool, guarantee: Any) -> App:
     stream = app.stream(sales)
     grouped = stream.rekey(lambda key, _: key).group_by_key() if rekeyed else stream.group_by_key()
     counted = grouped.windowed(tumbling("1m")).emit(Emit.UPDATE).count(name="n")
-    counted.changes().map(shown).to(windows)
+    counted.changes().map(format_window).to(windows)
     grouped.reduce(lambda a, b: a + b, name="sum").changes().to(sums)
     return app
 
 
-def shown(window: Windowed[str], count: int) -> tuple[str, str]:
+def format_window(window: Windowed[str], count: int) -> tuple[str, str]:
     return window.key, f"{(when_ms(window.start) - BEGIN_MS) // MINUTE_MS} {count}"
 
 
 @contextmanager
-def at_work(app: App) -> Iterator[None]:
-    """A worker in a thread of its own, which is stopped at the end."""
-    asyncio.run(made(app))
+def running_worker(app: App) -> Iterator[None]:
+    """Run a worker in a thread until the block ends."""
+    asyncio.run(create_topics_of(app))
     started = Event()
     stops: list[Any] = []
 
@@ -81,8 +81,8 @@ def at_work(app: App) -> Iterator[None]:
         thread.join()
 
 
-async def made(app: App) -> None:
-    """Create the topics, so that they take any timestamp, if they are not there."""
+async def create_topics_of(app: App) -> None:
+    """Create missing topics, so that they accept any timestamp."""
     topics = [NewTopic(name, 1, configs=EVERY_TIMESTAMP) for name in app.topics]
     async with Log.open(app.log) as log:
         for topic in topics:
@@ -90,8 +90,8 @@ async def made(app: App) -> None:
                 await log.admin().create_topics([topic])
 
 
-async def fed(app: App, *records: tuple[str, int, int]) -> None:
-    """Write key, value and timestamp of each, and wait until each has given its row of `sums`."""
+async def feed(app: App, *records: tuple[str, int, int]) -> None:
+    """Write key, value and timestamp of each record, and wait for each one's row in `sums`."""
     before, topic = len(await rows_of(app, "sums")), app.topics["sales"]
     async with Log.open(app.log) as log, log.producer() as producer:
         for key, value, timestamp_ms in records:
@@ -108,16 +108,16 @@ async def fed(app: App, *records: tuple[str, int, int]) -> None:
 
 
 async def rows_of(app: App, topic: str) -> list[tuple[str, Any]]:
-    place, t = TopicPartition(topic, 0), app.topics[topic]
+    topic_partition, t = TopicPartition(topic, 0), app.topics[topic]
     found: list[tuple[str, Any]] = []
     async with (
         Log.open(app.log) as log,
         log.consumer(isolation_level="read_committed", auto_offset_reset="earliest") as consumer,
     ):
-        consumer.assign([place])
-        end = (await consumer.end_offsets([place]))[place]
-        while await consumer.position(place) < end:
-            polled = (await consumer.poll(timeout_ms=100)).get(place, ())
+        consumer.assign([topic_partition])
+        end = (await consumer.end_offsets([topic_partition]))[topic_partition]
+        while await consumer.position(topic_partition) < end:
+            polled = (await consumer.poll(timeout_ms=100)).get(topic_partition, ())
             found += [(t.key.loads(each.key), t.value.loads(each.value)) for each in polled]
     return found
 
@@ -128,11 +128,11 @@ async def ahead(app: App) -> list[Any]:
 
 
 async def logs_of(app: App) -> dict[Any, Any]:
-    """The committed offsets, and which log each is of."""
+    """Return the committed offsets, with the log of each."""
     async with Log.open(app.log) as log:
-        places = list(await log.admin().group_offsets(app.id))
+        topic_partitions = list(await log.admin().group_offsets(app.id))
         async with log.consumer(group_id=app.id) as consumer:
-            found = await consumer.committed_metadata(places)
+            found = await consumer.committed_metadata(topic_partitions)
     return {
         at: (each.offset, each.leader_epoch, noted_of(each.offset, each.metadata).log)
         for at, each in found.items()
@@ -169,25 +169,25 @@ def test_later_records_count_again_after_a_reset(
     tmp_path: Path, rekeyed: bool, guarantee: str, keeps_state: bool
 ) -> None:
     app = program(tmp_path, rekeyed=rekeyed, guarantee=guarantee)
-    with at_work(app):
-        asyncio.run(fed(app, *FIRST))
-        asyncio.run(fed(app, POISON))
-        asyncio.run(fed(app, *LOST))
+    with running_worker(app):
+        asyncio.run(feed(app, *FIRST))
+        asyncio.run(feed(app, POISON))
+        asyncio.run(feed(app, *LOST))
     rows = asyncio.run(rows_of(app, "windows"))
-    assert ("a", "2 1") not in rows  # Late: the poisoned state is real.
+    assert ("a", "2 1") not in rows  # Late: the far time is part of the state.
     shown_before = asyncio.run(ahead(app))
     logs = asyncio.run(logs_of(app))
     assert {each.stored.time_ms for each in shown_before} == {FAR_MS}
-    assert asyncio.run(ahead(app)) == shown_before  # Looking changes nothing.
+    assert asyncio.run(ahead(app)) == shown_before  # Reading changes nothing.
     assert asyncio.run(reset(app, BEGIN_MS + 2 * MINUTE_MS)) == shown_before
     assert asyncio.run(ahead(app)) == []
     assert asyncio.run(logs_of(app)) == logs
-    assert asyncio.run(reset(app, BEGIN_MS)) == []  # There is nothing left to do.
+    assert asyncio.run(reset(app, BEGIN_MS)) == []  # Nothing is left to reset.
     if not keeps_state:
         (tmp_path / "state").rename(tmp_path / "lost state")
     again = program(tmp_path, rekeyed=rekeyed, guarantee=guarantee)
-    with at_work(again):
-        asyncio.run(fed(again, *LATER))
+    with running_worker(again):
+        asyncio.run(feed(again, *LATER))
     assert asyncio.run(ahead(again)) == []
     new = asyncio.run(rows_of(again, "windows"))[len(rows) :]
     assert new == [("a", "3 1"), ("a", "3 2"), ("b", "4 1")]
@@ -196,7 +196,7 @@ def test_later_records_count_again_after_a_reset(
 
 
 async def repartitioned(app: App, *records: dict[str, Any]) -> None:
-    """Records at the end of the repartition topic, as a killed worker may leave them there."""
+    """Append records to the repartition topic, as a killed worker may leave them."""
     async with Log.open(app.log) as log:
         found = [t.name for t in await log.admin().list_topics() if t.name.endswith("-repartition")]
         async with log.producer() as producer:
@@ -205,10 +205,10 @@ async def repartitioned(app: App, *records: dict[str, Any]) -> None:
             await producer.flush()
 
 
-def test_unread_marks_of_a_repartition_topic_do_not_bring_the_far_time_back(tmp_path: Path) -> None:
+def test_unread_provenance_marks_do_not_restore_the_far_time(tmp_path: Path) -> None:
     app = program(tmp_path, rekeyed=True, guarantee="exactly_once")
-    with at_work(app):
-        asyncio.run(fed(app, *FIRST, POISON))
+    with running_worker(app):
+        asyncio.run(feed(app, *FIRST, POISON))
     source = identity(("sales", 0))
     mark: Any = {
         "value": None,
@@ -217,8 +217,8 @@ def test_unread_marks_of_a_repartition_topic_do_not_bring_the_far_time_back(tmp_
     asyncio.run(repartitioned(app, mark))
     assert asyncio.run(reset(app, BEGIN_MS + 2 * MINUTE_MS))
     rows = asyncio.run(rows_of(app, "windows"))
-    with at_work(app):
-        asyncio.run(fed(app, *LATER))
+    with running_worker(app):
+        asyncio.run(feed(app, *LATER))
     assert asyncio.run(ahead(app)) == []
     assert asyncio.run(rows_of(app, "windows"))[len(rows) :] == [
         ("a", "3 1"),
@@ -227,10 +227,10 @@ def test_unread_marks_of_a_repartition_topic_do_not_bring_the_far_time_back(tmp_
     ]
 
 
-def test_a_reset_skips_no_unread_record_that_has_the_far_time(tmp_path: Path) -> None:
+def test_a_reset_skips_no_unread_record(tmp_path: Path) -> None:
     app = program(tmp_path, rekeyed=True, guarantee="exactly_once")
-    with at_work(app):
-        asyncio.run(fed(app, *FIRST, POISON))
+    with running_worker(app):
+        asyncio.run(feed(app, *FIRST, POISON))
     found = asyncio.run(ahead(app))
     header = pack_record(FAR_MS, FAR_MS, 1_000, 0) + identity(("sales", 0))
     topic = app.topics["sales"]
@@ -247,8 +247,8 @@ def test_a_reset_skips_no_unread_record_that_has_the_far_time(tmp_path: Path) ->
 
 def test_a_reset_is_refused_while_a_worker_runs(tmp_path: Path) -> None:
     app = program(tmp_path, rekeyed=False, guarantee="exactly_once")
-    with at_work(app):
-        asyncio.run(fed(app, *FIRST, POISON))
+    with running_worker(app):
+        asyncio.run(feed(app, *FIRST, POISON))
         found = asyncio.run(ahead(app))
         assert found
         with pytest.raises(UsageError, match="1 workers of 'shop' are running"):
@@ -256,33 +256,35 @@ def test_a_reset_is_refused_while_a_worker_runs(tmp_path: Path) -> None:
     assert asyncio.run(ahead(app)) == found
 
 
-def test_a_reset_to_a_time_ahead_of_the_clock_is_refused(tmp_path: Path) -> None:
+def test_a_reset_to_a_future_time_is_refused(tmp_path: Path) -> None:
     app = program(tmp_path, rekeyed=False, guarantee="exactly_once")
     with pytest.raises(UsageError, match="between 1970 and the clock"):
         asyncio.run(reset(app, SystemClock().wall_ms() + 3_600_000))
 
 
-def test_the_command_shows_and_resets(tmp_path: Path) -> None:
+def test_the_stream_time_command_shows_and_resets(tmp_path: Path) -> None:
     import typer  # noqa: PLC0415
 
-    room = typer.Typer()
-    room.command()(stream_time)
+    commands = typer.Typer()
+    commands.command()(stream_time)
     app = program(tmp_path, rekeyed=False, guarantee="exactly_once")
 
     def say(*arguments: str) -> str:
-        done = CliRunner().invoke(room, [*arguments], obj=Session(app=app), catch_exceptions=False)
+        done = CliRunner().invoke(
+            commands, [*arguments], obj=Session(app=app), catch_exceptions=False
+        )
         assert done.exit_code == 0, done.output
         return done.output
 
-    with at_work(app):
-        asyncio.run(fed(app, *FIRST))
+    with running_worker(app):
+        asyncio.run(feed(app, *FIRST))
     assert say() == "no stored stream time of 'shop' is ahead of the clock\n"
-    with at_work(app):
-        asyncio.run(fed(app, POISON))
+    with running_worker(app):
+        asyncio.run(feed(app, POISON))
     for _ in range(2):
-        told = say()
-        assert "task 0_0  sales  all sources  2099-01-01T00:00:00+00:00" in told
-        assert "nothing was changed" in told
+        printed = say()
+        assert "task 0_0  sales  all sources  2099-01-01T00:00:00+00:00" in printed
+        assert "nothing was changed" in printed
     with pytest.raises(UsageError, match="--reset-to takes 'now' or a time"):
         say("--reset-to", "yesterday")
     assert "stream time of 1 tasks (0_0) was reset to " in say("--reset-to", "now")

@@ -1,4 +1,4 @@
-"""Arenas in huge pages; in processes of their own."""
+"""Arenas in huge pages, each in its own process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_objects_lie_in_huge_pages_and_their_memory_is_given_back() -> None:
+def test_arenas_use_huge_pages_and_return_their_memory() -> None:
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     huge_kib, much_kib, left_kib = map(int, done.stdout.split())

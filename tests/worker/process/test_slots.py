@@ -1,4 +1,4 @@
-"""Places of worker processes: what they are told, and how soon they are filled again."""
+"""Slots of worker processes: their settings, and how soon they are filled again."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from streamlog.errors import UsageError
 from streamlog.worker.process.slots import DELAY_MS_MAX, STEADY_MS, Slot, Vacancy
 
 
-def test_a_process_knows_its_place() -> None:
+def test_a_slot_round_trips() -> None:
     slot = Slot(number=2, of=3, supervisor="s", is_first=True, alive_fd=7)
     assert Slot.decode(slot.encode()) == slot
     assert slot.instance_id == "s-2"
 
 
-def test_what_no_supervisor_has_written_is_refused() -> None:
+def test_a_foreign_slot_setting_is_refused() -> None:
     with pytest.raises(UsageError, match="STREAMLOG_WORKER_SLOT is for processes"):
         Slot.decode("2")
 
 
-def test_who_is_killed_young_again_and_again_waits_longer() -> None:
+def test_repeated_early_deaths_delay_the_restart() -> None:
     vacancy = Vacancy()
     assert [vacancy.delay_ms(0) for _ in range(8)] == [
         0, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000,
@@ -30,7 +30,7 @@ def test_who_is_killed_young_again_and_again_waits_longer() -> None:
 
 
 @given(st.lists(st.floats(0, STEADY_MS - 1), min_size=3, max_size=90))
-def test_the_rate_is_bounded(lives: list[float]) -> None:
+def test_restart_delays_grow_up_to_a_bound(lives: list[float]) -> None:
     vacancy = Vacancy()
     delays = [vacancy.delay_ms(lived) for lived in lives]
     assert delays == sorted(delays)

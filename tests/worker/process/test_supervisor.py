@@ -1,4 +1,4 @@
-"""The supervisor, over processes that need no log."""
+"""The supervisor, with processes that need no log."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def until_told():
 
 
 class Output:
-    """What was printed, by whole lines."""
+    """Collects the output, by whole lines."""
 
     def __init__(self) -> None:
         self.text = b""
@@ -68,7 +68,7 @@ def pipe() -> Iterator[int]:
 def supervised(
     script: str, story: Callable[[asyncio.Event], Awaitable[None]], out: Output, count: int = 2
 ) -> None:
-    """Two processes that run the script, while the story is told."""
+    """Run two processes with the script while the story runs."""
 
     async def main(alive_fd: int) -> None:
         launch = Launch([sys.executable, "-S", "-c", PRELUDE + script], {**os.environ}, alive_fd)
@@ -90,7 +90,7 @@ async def _told(story: Callable[[asyncio.Event], Awaitable[None]], stop: asyncio
 
 
 async def watch(_: asyncio.Event) -> None:
-    """Only look on."""
+    """Do nothing until cancelled."""
     await asyncio.Event().wait()
 
 
@@ -111,7 +111,7 @@ def is_alive(pid: int) -> bool:
     return False
 
 
-def test_lines_come_out_with_a_number_and_all_stop_together() -> None:
+def test_output_lines_are_numbered_and_processes_stop_together() -> None:
     out = Output()
 
     async def story(stop: asyncio.Event) -> None:
@@ -126,7 +126,7 @@ def test_lines_come_out_with_a_number_and_all_stop_together() -> None:
     assert out.text.count(b" | oh\n") == 2
 
 
-def test_who_is_killed_is_replaced_under_its_number() -> None:
+def test_a_killed_process_is_replaced_in_its_slot() -> None:
     out = Output()
 
     async def story(stop: asyncio.Event) -> None:
@@ -140,7 +140,7 @@ def test_who_is_killed_is_replaced_under_its_number() -> None:
     assert out.text.count(b"1 | here") == 1
 
 
-def test_who_fails_ends_them_all_with_its_code_and_words() -> None:
+def test_a_failing_process_stops_all_with_its_exit_code_and_message() -> None:
     out = Output()
     script = """
 if slot["number"] == 2:
@@ -155,7 +155,7 @@ until_told()
         assert not is_alive(int(found))
 
 
-def test_who_does_not_stop_in_time_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_ignores_the_stop_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STOP_MS", 200)
     out = Output()
     script = """
@@ -177,7 +177,7 @@ until_told()
     assert not is_alive(int((re.findall(rb"deaf as (\d+)", out.text))[0]))
 
 
-def test_nobody_is_left_when_the_supervisor_is_cancelled() -> None:
+def test_a_cancelled_supervisor_leaves_no_process() -> None:
     out = Output()
 
     class Enough(Exception):
@@ -195,7 +195,7 @@ def test_nobody_is_left_when_the_supervisor_is_cancelled() -> None:
     assert not any(is_alive(int(pid)) for pid in pids)
 
 
-def test_a_long_line_comes_in_pieces_and_the_last_one_needs_no_end() -> None:
+def test_a_long_line_is_forwarded_in_pieces() -> None:
     out = Output()
 
     async def story(stop: asyncio.Event) -> None:

@@ -1,4 +1,4 @@
-"""What it costs to listen for halts, and that they are heard."""
+"""The savepoint log: workers receive its requests, and listening is cheap."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from tests.worker.operations.test_hand_over import Looks
 
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What clients of this process have asked."""
-    asked: list[str] = []
+    """Collect the names of the requests that clients of this process send."""
+    sent: list[str] = []
     send = EmbeddedTransport.call
 
     async def counted(self: EmbeddedTransport, request: Any, *args: Any, **options: Any) -> Any:
-        asked.append(type(request).__name__)
+        sent.append(type(request).__name__)
         return await send(self, request, *args, **options)
 
     monkeypatch.setattr(EmbeddedTransport, "call", counted)
-    return asked
+    return sent
 
 
-def test_listening_costs_hardly_any_request(tmp_path: Path, requests: list[str]) -> None:
+def test_listening_for_savepoints_needs_few_requests(tmp_path: Path, requests: list[str]) -> None:
     asyncio.run(listening(f"embedded:{tmp_path / 'log'}", requests))
 
 

@@ -1,4 +1,4 @@
-"""Schedules of the leader on a real log: through restarts, changes of leader, and two at a time."""
+"""Schedules on a real log: restarts, changes of leader, and two leaders at a time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Story:
-    """A log, a clock that the test moves, and workers that note what they run."""
+    """A log, a clock that the test advances, and workers that record their runs."""
 
     def __init__(self, log: Log) -> None:
         self.log = log
@@ -72,7 +72,7 @@ class Story:
     async def worker(
         self, *crontabs: Crontab, timers: tuple[Timer, ...] = (), leads: bool = True
     ) -> AsyncIterator[CronScheduler]:
-        """Until the block ends; then it stops in an orderly way."""
+        """Run a worker until the block ends; it stops in an orderly way."""
         scheduler = CronScheduler(
             timers, crontabs, clock=self.clock, is_leader=lambda: leads, run_log=self.run_log
         )
@@ -87,13 +87,13 @@ class Story:
             return log.runs(key)
 
     async def once_known(self, key: str = NOTE) -> None:
-        """Wait until a worker has made the schedule known."""
+        """Wait until a worker has recorded the schedule."""
         while True:
             if await self.known(key) is not None:
                 return
 
     async def once_done(self, due_ms: int) -> None:
-        """Wait until a worker has told that it is done."""
+        """Wait until a worker has recorded the end of a run."""
         while True:
             known = await self.known()
             if known is not None and known.done_ms >= due_ms:
@@ -111,7 +111,9 @@ def play(path: Path, story: Callable[[Story], Awaitable[None]]) -> None:
 @pytest.mark.parametrize(
     ("misfire", "ran"), [("skip", [5, 25]), ("once", [5, 20, 25]), ("all", [5, 10, 15, 20, 25])]
 )
-def test_what_fell_due_without_any_worker(tmp_path: Path, misfire: Misfire, ran: list[int]) -> None:
+def test_runs_missed_without_a_worker_follow_the_misfire_policy(
+    tmp_path: Path, misfire: Misfire, ran: list[int]
+) -> None:
     async def story(t: Story) -> None:
         job = t.crontab(misfire, "*/5 * * * *")
         async with t.worker(job):
@@ -127,14 +129,15 @@ def test_what_fell_due_without_any_worker(tmp_path: Path, misfire: Misfire, ran:
     play(tmp_path, story)
 
 
-def test_of_two_that_believe_to_lead_one_runs_each_time(tmp_path: Path) -> None:
+def test_each_due_time_runs_once_despite_two_leaders(tmp_path: Path) -> None:
     async def story(t: Story) -> None:
         async with t.worker(t.crontab("all")), t.worker(t.crontab("all")):
             await t.once_known()
             for minute in range(1, 8):
                 t.clock.advance(MINUTE_MS)
                 await t.until([*range(1, minute + 1)])
-                # Or the next minute passes before that is told, and its owner seems silent.
+                # Otherwise the next minute may pass before that is recorded, and the owner seems
+                # silent.
                 await t.once_done(NOON_MS + minute * MINUTE_MS)
         known = await t.known()
         assert known is not None
@@ -144,7 +147,7 @@ def test_of_two_that_believe_to_lead_one_runs_each_time(tmp_path: Path) -> None:
     play(tmp_path, story)
 
 
-def test_one_who_does_not_lead_runs_nothing_and_knows_nothing(tmp_path: Path) -> None:
+def test_a_worker_that_does_not_lead_runs_nothing(tmp_path: Path) -> None:
     async def story(t: Story) -> None:
         async with t.worker(t.crontab("all"), leads=False), t.worker(t.crontab("once")):
             await t.once_known()
@@ -155,7 +158,7 @@ def test_one_who_does_not_lead_runs_nothing_and_knows_nothing(tmp_path: Path) ->
 
 
 async def killed_at_a_run(t: Story, misfire: Misfire) -> None:
-    """A leader that is gone in the middle of the run of minute 1."""
+    """Stop a leader in the middle of the run of minute 1."""
     t.hangs = True
     scheduler = CronScheduler(
         [], [t.crontab(misfire)], clock=t.clock, is_leader=lambda: True, run_log=t.run_log
@@ -169,7 +172,7 @@ async def killed_at_a_run(t: Story, misfire: Misfire) -> None:
 
 
 @pytest.mark.parametrize(("misfire", "ran"), [("skip", [2]), ("once", [1, 2]), ("all", [1, 2])])
-def test_an_interrupted_run_is_made_up_for_when_its_owner_is_silent(
+def test_an_interrupted_run_is_repeated_when_its_owner_is_silent(
     tmp_path: Path, misfire: Misfire, ran: list[int]
 ) -> None:
     async def story(t: Story) -> None:
@@ -187,17 +190,17 @@ def test_an_interrupted_run_is_made_up_for_when_its_owner_is_silent(
     play(tmp_path, story)
 
 
-def test_a_run_that_takes_its_time_is_not_taken_for_interrupted(
+def test_a_long_run_does_not_count_as_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(cron, "RENEW_MS", 10)
 
     async def story(t: Story) -> None:
         finish = asyncio.Event()
-        begun = asyncio.Event()
+        started = asyncio.Event()
 
         async def slow(due: datetime) -> None:
-            begun.set()
+            started.set()
             await finish.wait()
             await t.note(due)
 
@@ -205,11 +208,11 @@ def test_a_run_that_takes_its_time_is_not_taken_for_interrupted(
         async with t.worker(job):
             await t.once_known()
             t.clock.advance(MINUTE_MS)
-            await begun.wait()
+            await started.wait()
             async with t.worker(job), t.run_log() as log:
                 for _ in range(3):
                     t.clock.advance(cron.SILENT_MS - 1)
-                    # The owner says that it is still at it, by the clock as it is now.
+                    # The owner renews its claim, at the clock's current time.
                     while log.silent_ms(NOTE):
                         await log.read()
                 assert t.ran == []
@@ -220,7 +223,7 @@ def test_a_run_that_takes_its_time_is_not_taken_for_interrupted(
         play(tmp_path, story)
 
 
-def test_a_timer_goes_on_from_its_last_run_whoever_leads(tmp_path: Path) -> None:
+def test_a_timer_continues_from_its_last_run_after_a_leader_change(tmp_path: Path) -> None:
     async def story(t: Story) -> None:
         hourly = Timer("tick", t.tick, 60 * MINUTE_MS)
         async with t.worker(timers=(hourly,)):
@@ -246,15 +249,15 @@ def test_frequent_timers_do_not_fill_the_log(tmp_path: Path) -> None:
             for count in range(1, 300):
                 t.clock.advance(100)
                 await t.until_count(count)
-        place = TopicPartition("app-schedules", 0)
+        partition = TopicPartition("app-schedules", 0)
         async with t.log.consumer() as consumer:
-            records = (await consumer.end_offsets([place]))[place]
+            records = (await consumer.end_offsets([partition]))[partition]
         assert 2 <= records <= 2 + 300 * 100 // cron.FREQUENT_MS
 
     play(tmp_path, story)
 
 
-def test_functions_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
+def test_schedules_of_functions_with_one_name_are_distinguished(tmp_path: Path) -> None:
     async def story(t: Story) -> None:
         async with t.worker(t.crontab("all"), t.crontab("all"), t.crontab("all", "0 * * * *")):
             await t.once_known()

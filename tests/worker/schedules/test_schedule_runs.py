@@ -1,4 +1,4 @@
-"""What is remembered of runs: whatever is written in whatever order, a due time has one owner."""
+"""Runs: in whatever order they are written, each due time has one owner."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from streamlog.worker.schedules.schedule_runs import Runs
 HOURLY = Interval(0, 100)
 
 
-def test_a_claim_counts_when_it_was_the_first() -> None:
+def test_the_first_claim_wins() -> None:
     known = Runs(done_ms=50)
     one, other = known.claim(100, "one"), known.claim(100, "other")
     both = known.merge(one).merge(other)
     assert (both.by, both.is_open) == ("one", True)
     done = both.merge(one.done(100))
     assert (done.done_ms, done.is_open) == (100, False)
-    # One who comes late with what is done already takes nothing back.
+    # A late claim on a finished run changes nothing.
     late = Runs(done_ms=50).claim(100, "late")
     assert done.merge(late) == done
     assert done.merge(done.claim(200, "one")).merge(late.done(100)).is_open
 
 
-def test_an_interrupted_run_is_claimed_again_by_one() -> None:
+def test_an_interrupted_run_is_claimed_again_once() -> None:
     open_run = Runs(done_ms=0).claim(100, "dead")
     one, other = open_run.claim(100, "one"), open_run.claim(100, "other")
     assert open_run.merge(other).merge(one).by == "other"
@@ -45,14 +45,16 @@ def test_an_interrupted_run_is_claimed_again_by_one() -> None:
         ("all", 350, [100, 200, 300]),
     ],
 )
-def test_what_becomes_of_an_interrupted_run(misfire: Misfire, now_ms: int, runs: list[int]) -> None:
+def test_the_misfire_policy_decides_on_an_interrupted_run(
+    misfire: Misfire, now_ms: int, runs: list[int]
+) -> None:
     assert Runs(done_ms=0).claim(100, "dead").to_run(HOURLY, now_ms, misfire) == runs
     assert Runs(done_ms=100).to_run(HOURLY, 199, misfire) == []
 
 
 @given(st.integers(0, 10_000), st.integers(1, 4))
-def test_of_many_leaders_one_runs_each_due_time(seed: int, leaders: int) -> None:
-    """All believe to lead. They read and write one log in turns, and crash at their runs."""
+def test_each_due_time_runs_once_with_many_leaders(seed: int, leaders: int) -> None:
+    """All believe that they lead. They read and write one log in turns, and crash during runs."""
     rng = Random(seed)
     log: list[Runs] = [Runs(0)]
     read = dict.fromkeys(range(leaders), 0)
@@ -96,7 +98,7 @@ def test_of_many_leaders_one_runs_each_due_time(seed: int, leaders: int) -> None
     assert sorted({*finished}) == [*dict.fromkeys(finished)]
 
 
-def test_records_are_read_back_and_others_refused() -> None:
+def test_run_records_round_trip_and_others_are_refused() -> None:
     runs = Runs(5, 10, 2, "me")
     assert Runs.decode(runs.encode()) == runs
     with pytest.raises(CorruptData, match="is malformed"):

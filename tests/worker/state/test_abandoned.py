@@ -1,4 +1,4 @@
-"""State of tasks that have moved away goes; what is open stays."""
+"""The state of tasks that have moved away is removed; open state stays."""
 
 from __future__ import annotations
 
@@ -13,27 +13,29 @@ from streamlog.worker.state.restore import remove_abandoned
 DEADLINE_S = 60
 
 
-class Watched(SystemClock):
-    """Says when it was asked for the third time: two looks are over then."""
+class CountingClock(SystemClock):
+    """A clock that signals its third reading, after two looks."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked = 0
+        self.readings = 0
         self.is_over = asyncio.Event()
 
     def now_ms(self) -> int:
-        self.asked += 1
-        if self.asked > 2:
+        self.readings += 1
+        if self.readings > 2:
             self.is_over.set()
         return super().now_ms()
 
 
-def test_state_that_nobody_has_goes(tmp_path: Path) -> None:
+def test_abandoned_state_is_removed(tmp_path: Path) -> None:
     async def main() -> None:
         budget = RocksBudget()
-        kept, gone = [TaskDirectory(str(tmp_path / name)).open(budget) for name in ("0_0", "0_1")]
-        gone.close()
-        clock = Watched()
+        kept, abandoned = [
+            TaskDirectory(str(tmp_path / name)).open(budget) for name in ("0_0", "0_1")
+        ]
+        abandoned.close()
+        clock = CountingClock()
         async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as group:
             work = remove_abandoned(str(tmp_path), delay_ms=1, clock=clock)
             cleanup = group.create_task(work)

@@ -1,4 +1,4 @@
-"""A follower's place is an offset: markers, aborted records and gaps count, and give nothing."""
+"""ChangelogReader: markers, aborted records and gaps advance its position and give no rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from streamlog.tables.stores.store import Change
 from streamlog.worker.state import changelog_reader
 from streamlog.worker.state.changelog_reader import ChangelogReader
 from tests.broker.process import BrokerProcess
-from tests.worker.test_cut_changelogs import back_up, put_back
+from tests.worker.test_cut_changelogs import back_up, restore_backup
 from tests.worker.test_cut_sources import cut, sizes
 
 CHANGELOG = TopicPartition("census-0-changelog", 0)
@@ -36,7 +36,7 @@ WAIT_MS = 5_000
 
 
 class Everything:
-    """Every record counts."""
+    """An admission filter that passes every record."""
 
     def admit(self, records: RecordColumns) -> list[Change]:
         return [(record.key or b"", record.value) for record in records]
@@ -49,24 +49,24 @@ async def changelog(path: Path) -> AsyncIterator[Log]:
         yield log
 
 
-class Undone(Exception):
-    """Ends a transaction."""
+class Abort(Exception):
+    """Aborts a transaction."""
 
 
-async def write(log: Log, *numbers: int, is_undone: bool = False) -> None:
-    """One transaction with a record for each number."""
-    now_ms = SystemClock().wall_ms()  # Of old records a compaction may have forgotten deletions.
+async def write(log: Log, *numbers: int, is_aborted: bool = False) -> None:
+    """Write one transaction with a record for each number."""
+    now_ms = SystemClock().wall_ms()  # For old records, a compaction may have removed tombstones.
     async with log.producer(transactional_id="task") as producer:
-        with suppress(Undone):
+        with suppress(Abort):
             async with producer.transaction():
                 records = [(now_ms, b"%d" % number, b"v%d" % number, ()) for number in numbers]
                 await (await producer.send_batch(*CHANGELOG, records, atomic=True))
-                if is_undone:
-                    raise Undone
+                if is_aborted:
+                    raise Abort
 
 
 @asynccontextmanager
-async def following_it(
+async def open_reader(
     log: Log, path: Path, *, has_front: bool = False
 ) -> AsyncIterator[tuple[ChangelogReader, RocksStore]]:
     store = RocksStore.open(str(path / "state"))
@@ -94,17 +94,17 @@ def expected(*numbers: int) -> dict[bytes, bytes]:
     return {b"%d" % number: b"v%d" % number for number in numbers}
 
 
-def test_it_reaches_an_end_that_is_no_record(tmp_path: Path) -> None:
-    """The last things in the log are a transaction's marker, and an aborted transaction."""
+def test_a_reader_reaches_an_end_that_is_no_record(tmp_path: Path) -> None:
+    """The log ends with a transaction's marker, and then with an aborted transaction."""
 
     async def main() -> None:
         async with changelog(tmp_path) as log:
             await write(log, 1, 2)
-            async with following_it(log, tmp_path) as (follower, store):
+            async with open_reader(log, tmp_path) as (follower, store):
                 await follower.reach(follower.end)
                 assert (follower.position, follower.end, follower.records) == (3, 3, 2)
                 assert rows(store) == expected(1, 2)
-                await write(log, 3, 4, is_undone=True)
+                await write(log, 3, 4, is_aborted=True)
                 await follower.reach(6)
                 assert (follower.position, follower.lag) == (6, 0)
                 assert rows(store) == expected(1, 2)
@@ -112,8 +112,8 @@ def test_it_reaches_an_end_that_is_no_record(tmp_path: Path) -> None:
                 await write(log, 5)
                 assert await follower.step(timeout_ms=WAIT_MS)
                 assert rows(store) == expected(1, 2, 5)
-            # Opened again, it goes on where it was, and has nothing to do.
-            async with following_it(log, tmp_path) as (follower, store):
+            # After reopening, it continues at its position and has nothing to read.
+            async with open_reader(log, tmp_path) as (follower, store):
                 assert follower.position == follower.end == 8
                 await follower.reach(follower.end)
                 assert follower.records == 0
@@ -122,13 +122,13 @@ def test_it_reaches_an_end_that_is_no_record(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_what_an_open_transaction_holds_is_not_there_yet(tmp_path: Path) -> None:
+def test_records_of_an_open_transaction_are_not_applied(tmp_path: Path) -> None:
     async def main() -> None:
         async with changelog(tmp_path) as log:
             await write(log, 1)
             async with (
                 log.producer(transactional_id="other") as producer,
-                following_it(log, tmp_path) as (follower, store),
+                open_reader(log, tmp_path) as (follower, store),
             ):
                 async with producer.transaction():
                     await (
@@ -145,7 +145,7 @@ def test_what_an_open_transaction_holds_is_not_there_yet(tmp_path: Path) -> None
     asyncio.run(main())
 
 
-def test_a_store_far_behind_is_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_far_behind_is_bulk_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changelog_reader, "FILLING_RECORDS_MIN", 1_000)
     monkeypatch.setattr(changelog_reader, "SLICE_RECORDS", 300)
 
@@ -153,7 +153,7 @@ def test_a_store_far_behind_is_filled(tmp_path: Path, monkeypatch: pytest.Monkey
         async with changelog(tmp_path) as log:
             await write(log, *range(1_500))
             await write(log, *range(500, 1_000), *range(2_000, 2_500))
-            async with following_it(log, tmp_path) as (follower, store):
+            async with open_reader(log, tmp_path) as (follower, store):
                 await follower.reach(follower.end)
                 assert rows(store) == expected(*range(1_500), *range(2_000, 2_500))
                 await write(log, 3_000)
@@ -163,7 +163,7 @@ def test_a_store_far_behind_is_filled(tmp_path: Path, monkeypatch: pytest.Monkey
     asyncio.run(main())
 
 
-def test_what_a_crash_has_lost_waits_in_front_and_all_else_is_filled(
+def test_a_short_tail_stays_in_the_write_buffer_and_a_long_one_fills_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(changelog_reader, "FILLING_RECORDS_MIN", 1_000)
@@ -172,33 +172,33 @@ def test_what_a_crash_has_lost_waits_in_front_and_all_else_is_filled(
     async def main() -> None:
         async with changelog(tmp_path) as log:
             await write(log, *range(1_500))
-            async with following_it(log, tmp_path, has_front=True) as (follower, store):
+            async with open_reader(log, tmp_path, has_front=True) as (follower, store):
                 await follower.reach(follower.end)
-                assert rows(store) == expected(*range(1_500)), "it was new"
+                assert rows(store) == expected(*range(1_500)), "a new store is filled"
             await write(log, *range(1_000, 2_600))
-            async with following_it(log, tmp_path, has_front=True) as (follower, store):
+            async with open_reader(log, tmp_path, has_front=True) as (follower, store):
                 before = changelog_offset(store)
                 await follower.reach(follower.end)
                 assert follower.position == follower.end
-                assert rows(store) == expected(*range(1_500)), "it has nothing of it yet"
+                assert rows(store) == expected(*range(1_500)), "the store has none of it yet"
                 assert changelog_offset(store) == before
             await write(log, *range(2_600, 4_000))
-            async with following_it(log, tmp_path, has_front=True) as (follower, store):
-                assert follower.position == before, "nobody has written down what was in front"
+            async with open_reader(log, tmp_path, has_front=True) as (follower, store):
+                assert follower.position == before, "the write buffer has not been flushed"
                 await follower.reach(follower.end)
                 assert rows(store) == expected(*range(4_000)), "it was far behind"
 
     asyncio.run(main())
 
 
-def test_one_that_is_cancelled_in_the_middle_leaves_a_store_to_go_on_with(
+def test_a_cancelled_read_leaves_a_store_that_can_continue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(changelog_reader, "FILLING_RECORDS_MIN", 1_000)
     monkeypatch.setattr(changelog_reader, "SLICE_RECORDS", 100)
 
     async def cut_off(log: Log, slices: int) -> None:
-        async with following_it(log, tmp_path) as (follower, _):
+        async with open_reader(log, tmp_path) as (follower, _):
             applied = follower.apply
 
             def apply(records: RecordColumns, *, next_offset: int) -> None:
@@ -217,7 +217,7 @@ def test_one_that_is_cancelled_in_the_middle_leaves_a_store_to_go_on_with(
             await write(log, *range(3_000))
             for slices in (1, 7):
                 await cut_off(log, slices)
-            async with following_it(log, tmp_path) as (follower, store):
+            async with open_reader(log, tmp_path) as (follower, store):
                 assert follower.position == 800
                 await follower.reach(follower.end)
                 assert follower.records == 2_200
@@ -227,10 +227,10 @@ def test_one_that_is_cancelled_in_the_middle_leaves_a_store_to_go_on_with(
 
 
 @pytest.mark.parametrize("more", [1, 3, 9], ids=["shorter", "as long", "longer"])
-def test_a_store_is_rebuilt_that_is_ahead_of_a_changelog_that_was_cut(
+def test_a_store_ahead_of_a_truncated_changelog_is_rebuilt(
     tmp_path: Path, more: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Other records have taken the place of those that a standby has read."""
+    """New records have replaced the ones that a standby has read."""
 
     async def main(broker: BrokerProcess) -> None:
         async with Log.open(f"kafka://{broker.address}") as log:
@@ -243,19 +243,19 @@ def test_a_store_is_rebuilt_that_is_ahead_of_a_changelog_that_was_cut(
             }
             for number in (2, 3, 4):
                 await write(log, number)
-            async with following_it(log, tmp_path) as (follower, store):
+            async with open_reader(log, tmp_path) as (follower, store):
                 await follower.reach(follower.end)
                 assert rows(store) == expected(1, 2, 3, 4)
             await asyncio.to_thread(cut, broker, marks)
             numbers = range(10, 10 + more)
             for number in numbers:
                 await write(log, number)
-            async with following_it(log, tmp_path) as (follower, store):
+            async with open_reader(log, tmp_path) as (follower, store):
                 assert follower.rebuilt
                 follower.warn_if_rebuilt("here")
                 await follower.reach(follower.end)
                 assert rows(store) == expected(1, *numbers)
-            async with following_it(log, tmp_path) as (follower, store):
+            async with open_reader(log, tmp_path) as (follower, store):
                 assert not follower.rebuilt
 
     with BrokerProcess(tmp_path / "data", flush="os") as broker:
@@ -264,17 +264,17 @@ def test_a_store_is_rebuilt_that_is_ahead_of_a_changelog_that_was_cut(
     assert "it was truncated" in caplog.text
 
 
-def test_a_store_of_a_changelog_that_was_created_again_is_rebuilt(tmp_path: Path) -> None:
+def test_a_store_of_a_recreated_changelog_is_rebuilt(tmp_path: Path) -> None:
     async def main() -> None:
         async with changelog(tmp_path) as log:
             await write(log, 1, 2)
-            async with following_it(log, tmp_path) as (follower, store):
+            async with open_reader(log, tmp_path) as (follower, store):
                 await follower.reach(follower.end)
                 assert rows(store) == expected(1, 2)
             await log.admin().delete_topics([CHANGELOG.topic])
             await log.admin().create_topics([NewTopic(CHANGELOG.topic, 1)])
             await write(log, 3, 4, 5)
-            async with following_it(log, tmp_path) as (follower, store):
+            async with open_reader(log, tmp_path) as (follower, store):
                 assert follower.rebuilt
                 await follower.reach(follower.end)
                 assert rows(store) == expected(3, 4, 5)
@@ -282,8 +282,8 @@ def test_a_store_of_a_changelog_that_was_created_again_is_rebuilt(tmp_path: Path
     asyncio.run(main())
 
 
-def test_a_store_is_kept_whose_last_checkpoint_was_compacted_away(tmp_path: Path) -> None:
-    """Its task wrote on under later leaders than the one it had read from, and others after it."""
+def test_a_store_whose_last_checkpoint_was_compacted_away_is_kept(tmp_path: Path) -> None:
+    """Its task continued under later leader epochs, and other tasks after it."""
 
     async def checkpoint(log: Log, number: int, size_bytes: int = 1) -> tuple[bytes, int]:
         progress = b"p%d" % number
@@ -312,7 +312,7 @@ def test_a_store_is_kept_whose_last_checkpoint_was_compacted_away(tmp_path: Path
             }
             await log.admin().create_topics([NewTopic(CHANGELOG.topic, 1, configs=configs)])
             await write(log, 1)
-            async with following_it(log, tmp_path) as (follower, store):
+            async with open_reader(log, tmp_path) as (follower, store):
                 await follower.reach(follower.end)
                 await asyncio.to_thread(broker.kill_and_restart)
                 progress, next_offset = await checkpoint(log, 2)
@@ -322,7 +322,7 @@ def test_a_store_is_kept_whose_last_checkpoint_was_compacted_away(tmp_path: Path
                 while not await is_compacted(log, next_offset - 1):
                     await checkpoint(log, number, 3000)
                     number += 1
-            async with following_it(log, tmp_path) as (follower, _):
+            async with open_reader(log, tmp_path) as (follower, _):
                 follower.warn_if_rebuilt("here")
                 assert not follower.rebuilt
 
@@ -330,8 +330,8 @@ def test_a_store_is_kept_whose_last_checkpoint_was_compacted_away(tmp_path: Path
         asyncio.run(main(broker))
 
 
-def test_a_store_is_rebuilt_if_a_backup_of_its_changelog_was_put_back(tmp_path: Path) -> None:
-    """What was written to it since has the same leader epoch and the same offsets."""
+def test_a_store_is_rebuilt_after_its_changelog_is_restored_from_a_backup(tmp_path: Path) -> None:
+    """The records written since have equal leader epochs and offsets."""
     data, saved = tmp_path / "data", tmp_path / "saved"
 
     async def main(broker: BrokerProcess) -> None:
@@ -340,12 +340,12 @@ def test_a_store_is_rebuilt_if_a_backup_of_its_changelog_was_put_back(tmp_path: 
             await write(log, 1)
             await asyncio.to_thread(back_up, broker, data, saved)
             await write(log, 2, 3, 4)
-            async with following_it(log, tmp_path) as (follower, store):
+            async with open_reader(log, tmp_path) as (follower, store):
                 await follower.reach(follower.end)
-            await asyncio.to_thread(put_back, broker, data, saved)
+            await asyncio.to_thread(restore_backup, broker, data, saved)
             await write(log, *range(10, 19))
             for is_rebuilt in (True, False):
-                async with following_it(log, tmp_path) as (follower, store):
+                async with open_reader(log, tmp_path) as (follower, store):
                     assert follower.rebuilt is is_rebuilt
                     await follower.reach(follower.end)
                     assert rows(store) == expected(1, *range(10, 19))

@@ -1,4 +1,4 @@
-"""Who owns a changelog: late writes of a former owner are seen, skipped, and kept nowhere."""
+"""Ownership of a changelog: late writes of former owners are noticed and never applied."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Opening = Callable[..., Awaitable["Owner"]]
 
 
 class Owner:
-    """A task with its state, as a worker has it."""
+    """A task with its state, as a worker holds it."""
 
     def __init__(
         self, log: Log, producer: Producer, state: TaskState, engine: EngineThread
@@ -53,19 +53,19 @@ class Owner:
         self._offset = self.task.positions.get(("users", 0), 0)
 
     async def count(self, name: str, number: int) -> None:
-        """Take in one record and commit."""
+        """Process one record and commit."""
         value = number.to_bytes(8, "big")
         record = LogRecord(self._offset, 1_000, name.encode(), value)
         self._offset += 1
-        place = ("users", 0)
-        self.task.process({place: [record]}, 0, ends={place: self._offset})
+        topic_partition = ("users", 0)
+        self.task.process({topic_partition: [record]}, 0, ends={topic_partition: self._offset})
         await self._checkpoints.write(self.task, self.state)
 
     async def transact(self) -> None:
-        """Commit as a worker that is exactly once does, whose transaction is not of interest."""
-        made = checkpoint(self.task, 0, epoch=None)
-        assert made is not None
-        for pack in made.packs:
+        """Commit as an exactly-once worker does, without the transaction."""
+        committed_state = checkpoint(self.task, 0, epoch=None)
+        assert committed_state is not None
+        for pack in committed_state.packs:
             await (await self._producer.send_batch(*CHANGELOG, pack))
 
     @property
@@ -81,7 +81,7 @@ async def census(path: Path, log_name: str = "log") -> AsyncIterator[Opening]:
         async with log.producer() as producer:
             owners = []
 
-            async def opened(name: str, *, in_transactions: bool = False) -> Owner:
+            async def open_owner(name: str, *, in_transactions: bool = False) -> Owner:
                 restorer = Restorer(
                     log,
                     producer,
@@ -96,56 +96,56 @@ async def census(path: Path, log_name: str = "log") -> AsyncIterator[Opening]:
                 return owners[-1]
 
             try:
-                yield opened
+                yield open_owner
             finally:
                 for owner in owners:
                     owner.task.close()
                 engine.close()
 
 
-def test_the_next_owner_has_what_was_committed(tmp_path: Path) -> None:
+def test_the_next_owner_restores_the_committed_rows(tmp_path: Path) -> None:
     async def main() -> None:
-        async with census(tmp_path) as opened:
-            first = await opened("a")
+        async with census(tmp_path) as open_owner:
+            first = await open_owner("a")
             await first.count("ada", 1)
             await first.count("bob", 2)
-            second = await opened("b")
+            second = await open_owner("b")
             assert second.rows == {"ada": 1, "bob": 2}
             assert second.task.positions == {("users", 0): 2}
 
     asyncio.run(main())
 
 
-def test_a_restore_shows_its_position(tmp_path: Path) -> None:
-    """By it the watchdog tells a long restore from one that hangs."""
+def test_a_restore_reports_its_position(tmp_path: Path) -> None:
+    """The position lets the watchdog distinguish a long restore from a stalled one."""
 
     async def main() -> None:
-        async with census(tmp_path) as opened:
-            first = await opened("a")
+        async with census(tmp_path) as open_owner:
+            first = await open_owner("a")
             assert first.restorer.position == first.state.next_offset
             await first.count("ada", 1)
             before = first.state.next_offset
-            second = await opened("b")
+            second = await open_owner("b")
             assert second.restorer.position == second.state.next_offset > before
 
     asyncio.run(main())
 
 
-def test_a_former_owner_is_told_and_its_late_write_counts_nowhere(tmp_path: Path) -> None:
+def test_a_former_owner_is_fenced_and_its_late_write_is_ignored(tmp_path: Path) -> None:
     async def main() -> None:
-        async with census(tmp_path) as opened:
-            sleeper = await opened("a")
-            await sleeper.count("ada", 1)
-            owner = await opened("b")
+        async with census(tmp_path) as open_owner:
+            former_owner = await open_owner("a")
+            await former_owner.count("ada", 1)
+            owner = await open_owner("b")
             await owner.count("ada", 2)
             with pytest.raises(Fenced):
-                await sleeper.count("ada", 99)
-            # The owner finds a stranger's batch between its own, and goes on.
+                await former_owner.count("ada", 99)
+            # The owner finds a foreign batch between its own, and continues.
             await owner.count("bob", 3)
             await owner.count("bob", 4)
-            sleeper.task.close()
+            former_owner.task.close()
             for directory in ("c", "a"):
-                again = await opened(directory)
+                again = await open_owner(directory)
                 assert again.rows == {"ada": 2, "bob": 4}
                 assert again.task.positions == {("users", 0): 4}
                 again.task.close()
@@ -153,45 +153,45 @@ def test_a_former_owner_is_told_and_its_late_write_counts_nowhere(tmp_path: Path
     asyncio.run(main())
 
 
-def test_who_keeps_its_directory_does_not_hold_up_the_next_owner(
+def test_a_locked_state_directory_does_not_block_the_next_owner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(restore, "LOCK_WAIT_MS", 200)
 
     async def main() -> None:
-        async with census(tmp_path) as opened:
-            sleeper = await opened("a")
-            await sleeper.count("ada", 1)
-            owner = await opened("a")
+        async with census(tmp_path) as open_owner:
+            former_owner = await open_owner("a")
+            await former_owner.count("ada", 1)
+            owner = await open_owner("a")
             assert owner.rows == {"ada": 1}
             await owner.count("bob", 2)
             with pytest.raises(Fenced):
-                await sleeper.count("ada", 99)
-            sleeper.task.close()
+                await former_owner.count("ada", 99)
+            former_owner.task.close()
             owner.task.close()
-            assert (await opened("a")).rows == {"ada": 1, "bob": 2}
+            assert (await open_owner("a")).rows == {"ada": 1, "bob": 2}
 
     asyncio.run(main())
 
 
-def test_a_late_write_after_the_last_one_of_the_owner(tmp_path: Path) -> None:
-    """The owner's store does not show who wrote what comes behind it: the fence does."""
+def test_a_late_write_after_the_owners_last_one_is_ignored(tmp_path: Path) -> None:
+    """Only the fence shows who wrote the records after the owner's last one."""
 
     async def main() -> None:
-        async with census(tmp_path) as opened:
-            sleeper = await opened("a")
-            owner = await opened("b")
+        async with census(tmp_path) as open_owner:
+            former_owner = await open_owner("a")
+            owner = await open_owner("b")
             await owner.count("ada", 2)
             owner.task.close()
             with pytest.raises(Fenced):
-                await sleeper.count("ada", 99)
-            assert (await opened("b")).rows == {"ada": 2}
+                await former_owner.count("ada", 99)
+            assert (await open_owner("b")).rows == {"ada": 2}
 
     asyncio.run(main())
 
 
 def compacted(path: Path) -> list[LogRecord]:
-    """What a compaction of the whole changelog would leave."""
+    """Return the records that a compaction of the whole changelog would keep."""
     with StoredLog(str(path)) as log:
         start, end = log.offsets(*CHANGELOG)
         records = [r for batch in log.read(*CHANGELOG, start, end) for r in batch.records()]
@@ -199,31 +199,31 @@ def compacted(path: Path) -> list[LogRecord]:
 
 
 @pytest.mark.parametrize("by", ["owner", "restorer", "transaction"])
-def test_what_a_former_owner_wrote_late_is_written_over(tmp_path: Path, by: str) -> None:
-    """Compaction keeps the newest record of a key, whoever wrote it."""
+def test_late_writes_of_a_former_owner_are_overwritten(tmp_path: Path, by: str) -> None:
+    """Compaction keeps the newest record of a key, whichever owner wrote it."""
 
     async def main() -> None:
-        async with census(tmp_path) as opened:
-            sleeper = await opened("a")
-            await sleeper.count("ada", 1)
-            await sleeper.count("eve", 1)
-            owner = await opened("b")
+        async with census(tmp_path) as open_owner:
+            former_owner = await open_owner("a")
+            await former_owner.count("ada", 1)
+            await former_owner.count("eve", 1)
+            owner = await open_owner("b")
             await owner.count("ada", 2)
             with pytest.raises(Fenced):
-                await sleeper.count("eve", 99)
+                await former_owner.count("eve", 99)
             if by == "owner":
                 await owner.count("bob", 3)
                 await owner.count("bob", 4)
             rows = owner.rows
             owner.task.close()
             if by == "restorer":
-                again = await opened("c")
+                again = await open_owner("c")
                 assert again.rows == rows
                 again.task.close()
             if by == "transaction":
-                # The worker is exactly once by now, and is killed before its first commit.
-                (await opened("c", in_transactions=True)).task.close()
-                again = await opened("c", in_transactions=True)
+                # The worker has switched to exactly once, and is killed before its first commit.
+                (await open_owner("c", in_transactions=True)).task.close()
+                again = await open_owner("c", in_transactions=True)
                 assert again.rows == rows
                 await again.transact()
                 again.task.close()
@@ -235,10 +235,10 @@ def test_what_a_former_owner_wrote_late_is_written_over(tmp_path: Path, by: str)
     assert value.endswith((1).to_bytes(8, "big"))
 
 
-def test_a_store_that_may_have_missed_a_deletion_is_built_anew(tmp_path: Path) -> None:
+def test_a_store_that_may_have_missed_a_deletion_is_rebuilt(tmp_path: Path) -> None:
     async def main() -> None:
-        async with census(tmp_path) as opened:
-            first = await opened("a")
+        async with census(tmp_path) as open_owner:
+            first = await open_owner("a")
             await first.count("ada", 1)
             first.task.close()
             store = RocksStore.open(str(tmp_path / "a" / "1"))
@@ -249,23 +249,23 @@ def test_a_store_that_may_have_missed_a_deletion_is_built_anew(tmp_path: Path) -
             late = Restoration(store, start_offset=0, end_offset=9, complete_offset=position + 1)
             assert (late.rebuilt, late.position) == (True, 0)
             store.close()
-            assert (await opened("a")).rows == {"ada": 1}
+            assert (await open_owner("a")).rows == {"ada": 1}
 
     asyncio.run(main())
 
 
-def test_state_of_another_log_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_state_of_another_log_is_refused_before_any_write(tmp_path: Path) -> None:
     async def main() -> None:
-        async with census(tmp_path) as opened:
-            await (await opened("a")).count("ada", 1)
-        async with census(tmp_path, "other") as opened:
+        async with census(tmp_path) as open_owner:
+            await (await open_owner("a")).count("ada", 1)
+        async with census(tmp_path, "other") as open_owner:
             with pytest.raises(LogDirectoryLost, match="belongs to log"):
-                await opened("a")
+                await open_owner("a")
 
     asyncio.run(main())
 
 
-def test_fences_admit_what_owners_wrote() -> None:
+def test_fences_admit_only_the_owners_records() -> None:
     def change(offset: int, epoch: int | None) -> LogRecord:
         headers = () if epoch is None else epoch_headers(epoch)
         return LogRecord(offset, 0, b"k", b"%d" % offset, headers)
@@ -288,7 +288,7 @@ def test_fences_admit_what_owners_wrote() -> None:
     assert fences.owner == 3
 
 
-def test_a_store_remembers_the_last_fence(tmp_path: Path) -> None:
+def test_a_store_keeps_the_last_fence(tmp_path: Path) -> None:
     store = RocksStore.open(str(tmp_path / "store"))
     assert Fences.stored(store).owner == -1
     fences = Fences()

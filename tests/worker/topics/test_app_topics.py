@@ -1,4 +1,4 @@
-"""The topics that a worker creates have the settings that the app declared."""
+"""Topics that a worker creates have the settings that the app declares."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from streamlog.worker.topics.app_topics import (
 )
 
 
-def test_declared_settings_reach_the_log(tmp_path: Path) -> None:
+def test_declared_topic_settings_reach_the_log(tmp_path: Path) -> None:
     app = App("shop")
     app.topic("sales", key=str, value=str, partitions=3, retention="1h30m")
     app.topic("prices", key=str, value=str, compact=True)
@@ -38,7 +38,7 @@ def test_declared_settings_reach_the_log(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_an_app_has_to_do_with_its_own_topics_alone(tmp_path: Path) -> None:
+def test_an_app_counts_only_its_own_topics(tmp_path: Path) -> None:
     app = App("shop")
     sales = app.topic("sales", key=str, value=str, partitions=3)
     app.stream(sales).group_by(lambda _, sale: sale, name="by-sale").count(name="n")
@@ -56,34 +56,36 @@ def test_an_app_has_to_do_with_its_own_topics_alone(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_an_existing_topic_that_differs_from_what_is_declared_is_told_with_the_command(
+def test_a_topic_that_differs_from_its_declaration_is_logged_with_the_command(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = App("shop")
     app.topic("prices", key=str, value=str, partitions=1, compact=True)
     app.topic("rates", key=str, value=str, partitions=1, compact=True, retention="1h")
     app.topic("fitting", key=str, value=str, partitions=1, compact=True)
-    app.topic("made", key=str, value=str, partitions=1, compact=True)
+    app.topic("created", key=str, value=str, partitions=1, compact=True)
     app.topic("plain", key=str, value=str, partitions=1)
-    there = {"prices": {}, "rates": {}, "plain": {"cleanup.policy": "compact"}}
-    there["fitting"] = {"cleanup.policy": "delete,compact"}
+    existing = {"prices": {}, "rates": {}, "plain": {"cleanup.policy": "compact"}}
+    existing["fitting"] = {"cleanup.policy": "delete,compact"}
 
     async def main() -> None:
         async with Log.open(f"embedded:{tmp_path / 'log'}", listen=False) as log:
-            await log.admin().create_topics([NewTopic(n, 1, configs=c) for n, c in there.items()])
+            await log.admin().create_topics(
+                [NewTopic(n, 1, configs=c) for n, c in existing.items()]
+            )
             await ensure_topics(log, app.topology(), app.topics, required=())
 
     asyncio.run(main())
-    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert len(told) == 3
-    assert "topic prices has cleanup.policy=delete, but this app declares compact=True" in told[0]
-    assert "streamlog configs alter --topic prices --set cleanup.policy=compact --log" in told[0]
-    assert "topic rates has cleanup.policy=delete" in told[1]
-    assert "topic rates has retention.ms=-1, but this app declares retention=" in told[2]
+    logged = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(logged) == 3
+    assert "topic prices has cleanup.policy=delete, but this app declares compact=True" in logged[0]
+    assert "streamlog configs alter --topic prices --set cleanup.policy=compact --log" in logged[0]
+    assert "topic rates has cleanup.policy=delete" in logged[1]
+    assert "topic rates has retention.ms=-1, but this app declares retention=" in logged[2]
 
 
 def counted_by_sale() -> App:
-    """An app with every kind of topic that an app makes for itself."""
+    """Build an app with every kind of internal topic."""
     app = App("shop", on_error=on_error.dlq())
     sales = app.topic("sales", key=str, value=str, partitions=1)
     app.stream(sales).group_by(lambda _, sale: sale, name="by-sale").count(name="n")
@@ -103,7 +105,7 @@ async def bounds(log: Log, topics: Iterable[str]) -> dict[str, tuple[str | None,
     return found
 
 
-def test_the_app_s_own_topics_take_every_event_time(
+def test_internal_topics_accept_every_event_time(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     program = counted_by_sale().program()
@@ -112,9 +114,9 @@ def test_the_app_s_own_topics_take_every_event_time(
         async with Log.open(f"embedded:{tmp_path / 'log'}", listen=False) as log:
             await log.admin().alter_configs({f"log.{BOUNDED}": "3600000"}, broker="all")
             counts = await ensure_topics(log, program.topology, program.topics, required=())
-            made = counts.keys() - {"sales"}
-            assert made > {*OWN}
-            assert {*(await bounds(log, made)).values()} == {(UNBOUNDED, "topic")}
+            created = counts.keys() - {"sales"}
+            assert created > {*OWN}
+            assert {*(await bounds(log, created)).values()} == {(UNBOUNDED, "topic")}
             assert await bounds(log, ["sales"]) == {"sales": ("3600000", "all brokers")}
             caplog.clear()
             await ensure_topics(log, program.topology, program.topics, required=())
@@ -123,34 +125,36 @@ def test_the_app_s_own_topics_take_every_event_time(
     assert not [each for each in caplog.records if "accepts every event time" in each.getMessage()]
 
 
-def test_topics_of_an_earlier_release_are_made_to_take_every_event_time(
+def test_internal_topics_of_an_earlier_release_accept_every_event_time(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     program = counted_by_sale().program()
     caplog.set_level("INFO", "streamlog.worker")
-    own_wish = {BOUNDED: "86400000"}
+    own_bound = {BOUNDED: "86400000"}
 
     async def main() -> None:
         async with Log.open(f"embedded:{tmp_path / 'log'}", listen=False) as log:
-            there = [NewTopic(name, 1) for name in ("sales", *OWN[:2])]
-            there += [NewTopic(OWN[2], 1, configs=own_wish)]
+            existing = [NewTopic(name, 1) for name in ("sales", *OWN[:2])]
+            existing += [NewTopic(OWN[2], 1, configs=own_bound)]
             await log.admin().alter_configs({f"log.{BOUNDED}": "3600000"}, broker="all")
-            await log.admin().create_topics(there)
+            await log.admin().create_topics(existing)
             await ensure_topics(log, program.topology, program.topics, required=())
             assert await bounds(log, ("sales", *OWN)) == {
                 "sales": ("3600000", "all brokers"),
                 **dict.fromkeys(OWN[:2], (UNBOUNDED, "topic")),
-                OWN[2]: (own_wish[BOUNDED], "topic"),
+                OWN[2]: (own_bound[BOUNDED], "topic"),
             }
 
     asyncio.run(main())
-    told = [each.getMessage() for each in caplog.records if "every event time" in each.getMessage()]
-    assert sorted(told) == sorted(
+    logged = [
+        each.getMessage() for each in caplog.records if "every event time" in each.getMessage()
+    ]
+    assert sorted(logged) == sorted(
         f"topic {name} now accepts every event time: set {BOUNDED}={UNBOUNDED}" for name in OWN[:2]
     )
 
 
-def test_a_broker_that_knows_no_bounds_gets_the_topic_without_them() -> None:
+def test_a_broker_without_timestamp_bounds_gets_the_topic_without_them() -> None:
     topic = NewTopic("t", 2, configs={"retention.ms": "-1", **EVERY_TIMESTAMP})
     left = {"retention.ms": "-1", "message.timestamp.type": "CreateTime"}
     assert without_bounds(topic) == NewTopic("t", 2, configs=left)

@@ -1,4 +1,4 @@
-"""Where to go on in another log, against a model of two logs that share a beginning."""
+"""The restart position in a changed log, compared with a model of two logs with a common start."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ OLD, NEW = b"1" * 16, b"2" * 16
 
 
 @given(st.integers(0, 50), st.integers(0, 50), st.integers(0, 50), st.booleans())
-def test_earliest_skips_no_record_and_repeats_none_that_is_still_there(
+def test_earliest_skips_no_record_and_repeats_no_kept_one(
     read: int, shared: int, grown: int, is_known: bool
 ) -> None:
-    """The log kept its first `shared` records and has `grown` others now; `read` were taken."""
+    """The log kept its first `shared` records and has `grown` new ones; `read` were processed."""
     end = shared + grown
     old = SourceLog(OLD, 3, 2)
     cut = TruncatedSource(shared, 1) if is_known else TruncatedSource()
@@ -36,7 +36,7 @@ def test_earliest_skips_no_record_and_repeats_none_that_is_still_there(
     assert left <= set(range(found.offset, end))
     if is_known:
         assert left == set(range(found.offset, end))
-        # Positions below the ones before are told apart from repetitions.
+        # Positions below the earlier ones are distinguished from repetitions.
         assert found.log.cuts == (3 if read > shared else 2)
 
 
@@ -48,21 +48,21 @@ def test_a_new_topic_is_read_from_its_own_bounds(policy: SourceLostPolicy, offse
     assert found == (10 if policy == "earliest" else 20, SourceLog(NEW))
 
 
-def test_only_a_known_id_that_differs_is_another_topic() -> None:
+def test_only_a_known_different_id_means_another_topic() -> None:
     assert is_recreated(SourceLog(OLD), NEW)
     assert not is_recreated(SourceLog(OLD), OLD)
     assert not is_recreated(SourceLog(), NEW)
     assert not is_recreated(SourceLog(OLD), b"")
 
 
-def test_what_has_state_fails_by_default() -> None:
+def test_sources_with_state_fail_by_default() -> None:
     assert policy_of(None, has_state=True) == "fail"
     assert policy_of(None, has_state=False) == "earliest"
     for policy in ("fail", "earliest", "latest"):
         assert {policy_of(policy, has_state=state) for state in (True, False)} == {policy}  # type: ignore[arg-type]
 
 
-def test_the_error_names_the_partition_the_loss_and_what_to_do() -> None:
+def test_the_error_names_partition_loss_and_remedy() -> None:
     error = source_lost_error(PART, 8, SourceLog(OLD, 3), Present(NEW, 0, 2), None)
     assert "t-0: the topic was deleted and created again (id MTEx" in str(error)
     assert "now MjIy" in str(error)

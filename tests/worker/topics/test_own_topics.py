@@ -1,4 +1,4 @@
-"""The app's own topics are deleted while it is stopped: told, unless that was agreed to."""
+"""An app's internal topics are deleted while it is stopped: it fails unless that is accepted."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from tests.worker.test_recreated_sources import (
 CHANGELOG, REPARTITION = "again-1-changelog", "again-by-double-repartition"
 
 
-def stopped(
+def run_and_delete(
     tmp_path: Path, topic: str, then: Callable[[Case, list[tuple[str, str]]], Awaitable[None]]
 ) -> None:
-    """An app that counts behind a repartition topic has run; `topic` is deleted."""
+    """Run an app that counts behind a repartition topic, and delete `topic` after it stopped."""
     chance = random.Random(topic)
 
     async def main() -> None:
@@ -54,7 +54,7 @@ def stopped(
 
 @pytest.mark.parametrize("topic", [CHANGELOG, REPARTITION])
 @pytest.mark.parametrize("keeps_state", [True, False])
-def test_a_topic_that_is_gone_ends_the_worker_each_time(
+def test_a_missing_internal_topic_stops_the_worker_each_time(
     tmp_path: Path, topic: str, keeps_state: bool
 ) -> None:
     async def then(case: Case, old: list[tuple[str, str]]) -> None:
@@ -68,10 +68,10 @@ def test_a_topic_that_is_gone_ends_the_worker_each_time(
             assert caught.value.exit_code == 5
         assert Counter(await case.rows()) == expected("repartition", [old])
 
-    stopped(tmp_path, topic, then)
+    run_and_delete(tmp_path, topic, then)
 
 
-def test_a_repartition_topic_is_gone_without_as_was_agreed(
+def test_a_missing_repartition_topic_is_replaced_with_source_lost_earliest(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def then(case: Case, old: list[tuple[str, str]]) -> None:
@@ -86,11 +86,11 @@ def test_a_repartition_topic_is_gone_without_as_was_agreed(
             await feed(case.log, "source", new)
             await until(rows_of(case), expected("repartition", [old, new, new]), task)
 
-    stopped(tmp_path, REPARTITION, then)
+    run_and_delete(tmp_path, REPARTITION, then)
     assert f"{REPARTITION}: the app's own topic was deleted" in caplog.text
 
 
-def test_state_is_counted_anew_if_its_loss_is_accepted(tmp_path: Path) -> None:
+def test_state_is_counted_again_if_its_loss_is_accepted(tmp_path: Path) -> None:
     async def then(case: Case, old: list[tuple[str, str]]) -> None:
         stop = asyncio.Event()
         program = replace(case.app().program(), accept_state_loss=True)
@@ -107,10 +107,10 @@ def test_state_is_counted_anew_if_its_loss_is_accepted(tmp_path: Path) -> None:
             grown = expected("repartition", [old, [("a", "x")]])
             await until(rows_of(case), rows + grown, again)
 
-    stopped(tmp_path, CHANGELOG, then)
+    run_and_delete(tmp_path, CHANGELOG, then)
 
 
-def test_what_was_written_down_last_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_recorded_topic_ids_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(version_log, "GIVEN_UP_MAX", 2)
     now = OwnTopics()
     for number in range(5):

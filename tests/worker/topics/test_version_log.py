@@ -1,4 +1,4 @@
-"""The versions of an app's topology: compared, recorded, refused; by several workers at once."""
+"""Versions of an app's topology: compared, recorded and refused, by several workers at once."""
 
 from __future__ import annotations
 
@@ -43,54 +43,54 @@ def topology(*names: str) -> Topology:
     return app.topology()
 
 
-def written(
+def record_version(
     before: Version | None, *names: str, offset: int
 ) -> tuple[VersionChange, tuple[int, bytes]]:
     change = compare_versions(before, topology(*names))
     return change, (offset, change.encode())
 
 
-def test_the_first_version_is_compared_with_nothing() -> None:
-    change, record = written(None, "a", offset=0)
+def test_the_first_version_has_no_predecessor() -> None:
+    change, record = record_version(None, "a", offset=0)
     assert (change.number, change.era, bool(change.difference)) == (1, Era(), False)
     found = current([record])
     assert found == Version(0, 1, Era(), change.blueprint)
     assert compare_versions(found, topology("a")).is_settled
 
 
-def test_eras_count_what_was_given_up() -> None:
-    _, first = written(None, "a", "b", offset=0)
-    change, second = written(current([first]), "a", offset=1)
+def test_eras_count_lost_nodes() -> None:
+    _, first = record_version(None, "a", "b", offset=0)
+    change, second = record_version(current([first]), "a", offset=1)
     assert (change.number, change.era) == (2, Era(1, {"b": 1}))
     found = current([first, second])
-    # Back again: nothing is lost by that, and what was given up stays so.
-    back, third = written(found, "a", "b", offset=2)
+    # The node is back: that loses nothing, and the earlier loss stays recorded.
+    back, third = record_version(found, "a", "b", offset=2)
     assert (back.number, back.era) == (3, Era(1, {"b": 1}))
-    again, _ = written(current([first, second, third]), "b", offset=3)
+    again, _ = record_version(current([first, second, third]), "b", offset=3)
     assert again.era == Era(2, {"b": 1, "a": 2})
 
 
-def test_of_two_that_follow_the_same_version_the_first_counts() -> None:
-    _, first = written(None, "a", offset=0)
+def test_of_two_successors_of_a_version_the_first_counts() -> None:
+    _, first = record_version(None, "a", offset=0)
     before = current([first])
-    _, ours = written(before, "a", "b", offset=1)
-    _, theirs = written(before, "a", "c", offset=2)
+    _, ours = record_version(before, "a", "b", offset=1)
+    _, theirs = record_version(before, "a", "c", offset=2)
     assert current([first, ours, theirs]) == current([first, ours])
-    # Whoever lost writes again, behind the winner.
-    _, again = written(current([first, ours]), "a", "b", "c", offset=3)
+    # The loser writes again, after the winner.
+    _, again = record_version(current([first, ours]), "a", "b", "c", offset=3)
     found = current([first, ours, theirs, again])
     assert found is not None
     assert (found.offset, found.number) == (3, 3)
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b'{"format": 1}'])
-def test_what_is_no_version(data: bytes) -> None:
+def test_malformed_version_data_is_refused(data: bytes) -> None:
     with pytest.raises(CorruptData, match="offset 7"):
         current([(7, data)])
 
 
 def test_a_newer_format_is_refused() -> None:
-    _, (_, data) = written(None, "a", offset=0)
+    _, (_, data) = record_version(None, "a", offset=0)
     with pytest.raises(CorruptData, match="use the newer streamlog that wrote it"):
         current([(0, data.replace(b'"format":1', b'"format":2'))])
 
@@ -103,7 +103,7 @@ def on_a_log(path: Path, story: Callable[[Log], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-def test_many_workers_that_start_at_once_agree(tmp_path: Path) -> None:
+def test_workers_that_start_at_once_agree_on_a_version(tmp_path: Path) -> None:
     async def story(log: Log) -> None:
         def start(*names: str) -> Awaitable[VersionChange]:
             return VersionLog(log, topology(*names)).settle(accept_state_loss=False)
@@ -118,7 +118,7 @@ def test_many_workers_that_start_at_once_agree(tmp_path: Path) -> None:
     on_a_log(tmp_path, story)
 
 
-def test_different_programs_that_start_at_once_come_one_after_the_other(tmp_path: Path) -> None:
+def test_different_programs_that_start_at_once_become_successive_versions(tmp_path: Path) -> None:
     async def story(log: Log) -> None:
         names = [("a", f"b{number}") for number in range(4)]
         programs = [VersionLog(log, topology(*each)) for each in names]
@@ -126,13 +126,13 @@ def test_different_programs_that_start_at_once_come_one_after_the_other(tmp_path
         found = await programs[0].compare()
         assert found.before is not None
         assert 1 <= found.before.number <= 4
-        # Each has compared itself with the one before it: nothing was lost unseen.
+        # Each has compared itself with its predecessor: no loss went unnoticed.
         assert found.before.era.number == found.before.number - 1
 
     on_a_log(tmp_path, story)
 
 
-def test_a_refused_program_leaves_no_trace(tmp_path: Path) -> None:
+def test_a_refused_program_records_nothing(tmp_path: Path) -> None:
     async def story(log: Log) -> None:
         await VersionLog(log, topology("a")).settle(accept_state_loss=False)
         other = VersionLog(log, topology("b"))
@@ -143,7 +143,7 @@ def test_a_refused_program_leaves_no_trace(tmp_path: Path) -> None:
     on_a_log(tmp_path, story)
 
 
-def test_an_app_without_streams_has_no_such_topic(tmp_path: Path) -> None:
+def test_an_app_without_streams_has_no_version_topic(tmp_path: Path) -> None:
     async def story(log: Log) -> None:
         nothing = App("app").topology()
         change = await VersionLog(log, nothing).settle(accept_state_loss=False)
@@ -154,7 +154,7 @@ def test_an_app_without_streams_has_no_such_topic(tmp_path: Path) -> None:
     on_a_log(tmp_path, story)
 
 
-def test_a_worker_refuses_to_lose_state_until_it_is_told_to(tmp_path: Path) -> None:
+def test_a_worker_refuses_to_lose_state_unless_accepted(tmp_path: Path) -> None:
     (tmp_path / "words.py").write_text(COUNTING)
     seen: list[int] = []
 
@@ -187,6 +187,6 @@ def test_a_worker_refuses_to_lose_state_until_it_is_told_to(tmp_path: Path) -> N
     assert re.search(r"^  class n\d+ added$", output, re.MULTILINE)
     assert "version 1, unchanged" in counted("one")
     assert "version 2, compared with version 1" in counted("other", "--accept-state-loss")
-    # The name is free now, and what it stood for is gone.
+    # The name is free now, and its old state is gone.
     assert "version 3, compared with version 2" in counted("one", "--accept-state-loss")
     assert seen == [1, 2, 1, 1]

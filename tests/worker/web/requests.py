@@ -1,4 +1,4 @@
-"""An ASGI application asked without a socket, and a server asked with one."""
+"""Requests to an ASGI application without a socket, and to a server over HTTP."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ class Answer:
     body: bytes = b""
 
 
-async def asked(site: Starlette, url: str, *, method: str = "GET", body: bytes = b"") -> Answer:
-    """One request; what the application raises besides is not looked at, as a server would."""
+async def request_from(
+    site: Starlette, url: str, *, method: str = "GET", body: bytes = b""
+) -> Answer:
+    """Send one request; errors that the application also raises are ignored, as by a server."""
     path, _, query = url.partition("?")
     scope: Scope = {
         "type": "http",
@@ -66,7 +68,7 @@ async def asked(site: Starlette, url: str, *, method: str = "GET", body: bytes =
 def get(
     url: str, *, method: str = "GET", body: bytes | None = None, host: str | None = None
 ) -> Answer:
-    """Ask a server; blocks."""
+    """Send a request to a server; blocks."""
     headers: Mapping[str, str] = {} if host is None else {"host": host}
     request = urllib.request.Request(url, data=body, method=method, headers=dict(headers))  # noqa: S310 - http to ourselves
     try:

@@ -1,4 +1,4 @@
-"""A worker with a server: real processes, asked over HTTP while they work."""
+"""A worker with a web server: real processes that answer over HTTP while they work."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ app.stream(words).group_by_key().count(name="per-word").changes().to(counts)
 WORKER = (*STREAMLOG, "-A", "counts", "worker")
 
 
-def test_a_worker_tells_that_it_lives_is_ready_and_what_it_has_done(tmp_path: Path) -> None:
+def test_a_worker_reports_liveness_readiness_and_metrics(tmp_path: Path) -> None:
     (tmp_path / "counts.py").write_text(COUNTS)
     with running(*WORKER, "--web", "127.0.0.1:0", cwd=tmp_path) as worker:
         url = worker.line(r"web +(http://127\.0\.0\.1:\d+)").group(1)
@@ -59,7 +59,7 @@ def test_a_worker_tells_that_it_lives_is_ready_and_what_it_has_done(tmp_path: Pa
         assert "Traceback" not in worker.output
 
 
-def test_a_worker_without_the_extra_says_what_to_install(
+def test_a_worker_without_the_web_extra_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
@@ -72,7 +72,7 @@ def test_a_worker_without_the_extra_says_what_to_install(
         asyncio.run(worker.run(asyncio.Event()))
 
 
-def test_an_address_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_web_address_is_refused(tmp_path: Path) -> None:
     app = App("wrong", log=f"embedded:{tmp_path}/log", web="8080")
     worker = Worker(app.program(), log_url=app.log, announce=lambda _start: None)
     with pytest.raises(ConfigError, match="web='8080' is not HOST:PORT"):

@@ -1,4 +1,4 @@
-"""What is answered under which path, and the metrics in Prometheus' format."""
+"""The answers of each path, and the metrics in Prometheus' format."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from streamlog.processing.outbox import Drop, SinkBatch
 from streamlog.worker.health.worker_health import Figures, TaskFigures, TaskHealth, WorkerState
 from streamlog.worker.web.metrics import WorkerExposition
 from streamlog.worker.web.web_server import make_site
-from tests.worker.web.requests import Answer, asked
+from tests.worker.web.requests import Answer, request_from
 
 Sample = tuple[str, tuple[tuple[str, str], ...]]
 
 
-def answered(standing: Callable[[], WorkerState], *paths: str) -> list[Answer]:
-    site = make_site(TaskHealth(standing), WorkerExposition(Figures(), standing))
+def answered(state: Callable[[], WorkerState], *paths: str) -> list[Answer]:
+    site = make_site(TaskHealth(state), WorkerExposition(Figures(), state))
 
     async def main() -> list[Answer]:
-        return [await asked(site, path) for path in paths]
+        return [await request_from(site, path) for path in paths]
 
     return asyncio.run(main())
 
 
-def test_a_worker_that_restores_is_not_ready_and_says_how_far_it_is() -> None:
-    def standing() -> WorkerState:
+def test_a_restoring_worker_is_not_ready_and_reports_its_progress() -> None:
+    def state() -> WorkerState:
         return WorkerState(
             is_assigned=True,
             tasks=(
@@ -37,7 +37,7 @@ def test_a_worker_that_restores_is_not_ready_and_says_how_far_it_is() -> None:
             ),
         )
 
-    live, ready = answered(standing, "/live", "/ready")
+    live, ready = answered(state, "/live", "/ready")
     assert live.status == 200
     assert ready.status == 503
     assert msgspec.json.decode(ready.body) == {
@@ -49,7 +49,7 @@ def test_a_worker_that_restores_is_not_ready_and_says_how_far_it_is() -> None:
     }
 
 
-def test_what_hangs_is_told_and_does_not_end_a_worker_that_lives() -> None:
+def test_a_stall_is_reported_and_keeps_the_worker_live() -> None:
     hanging, well = WorkerState(stalled_ms={"task 0_1": 42_000}), WorkerState()
     (live,) = answered(lambda: hanging, "/live")
     assert live.status == 200
@@ -61,23 +61,23 @@ def test_what_hangs_is_told_and_does_not_end_a_worker_that_lives() -> None:
 
 def test_a_worker_is_ready_when_all_its_tasks_run() -> None:
     for assigned in (False, True):
-        standing = WorkerState(is_assigned=assigned, tasks=(TaskFigures(task="0_0"),))
-        (ready,) = answered(lambda standing=standing: standing, "/ready")  # type: ignore[misc]
+        state = WorkerState(is_assigned=assigned, tasks=(TaskFigures(task="0_0"),))
+        (ready,) = answered(lambda state=state: state, "/ready")  # type: ignore[misc]
         assert ready.status == (200 if assigned else 503)
         assert msgspec.json.decode(ready.body)["ready"] is assigned
 
 
-def test_what_is_not_there_is_told_as_json() -> None:
+def test_an_unknown_path_is_answered_with_a_json_error() -> None:
     (lost,) = answered(WorkerState, "/lost")
     assert lost.status == 404
     assert msgspec.json.decode(lost.body)["error"] == "GET /lost: Not Found"
 
 
-def test_what_fails_is_told_as_json_and_logged() -> None:
-    def standing() -> WorkerState:
+def test_a_failing_page_is_answered_with_a_json_error() -> None:
+    def state() -> WorkerState:
         raise ValueError("broken")
 
-    (ready,) = answered(standing, "/ready")
+    (ready,) = answered(state, "/ready")
     assert ready.status == 500
     assert "ValueError: broken" in msgspec.json.decode(ready.body)["error"]
 
@@ -100,8 +100,8 @@ APART = (
 )
 
 
-def samples(figures: Figures, standing: WorkerState) -> dict[Sample, float]:
-    text = WorkerExposition(figures, lambda: standing).text().decode()
+def samples(figures: Figures, state: WorkerState) -> dict[Sample, float]:
+    text = WorkerExposition(figures, lambda: state).text().decode()
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)
@@ -109,7 +109,7 @@ def samples(figures: Figures, standing: WorkerState) -> dict[Sample, float]:
     }
 
 
-def test_passed_batches_are_counted_by_partition() -> None:
+def test_skipped_batches_are_counted_by_partition() -> None:
     figures = Figures()
     figures.passed_batches["events", 1] += 2
     labels = (("partition", "1"), ("topic", "events"))
@@ -117,14 +117,14 @@ def test_passed_batches_are_counted_by_partition() -> None:
     assert found["streamlog_unreadable_batches_passed_total", labels] == 2
 
 
-def test_the_figures_as_metrics() -> None:
+def test_the_figures_are_exposed_as_metrics() -> None:
     figures = Figures()
     figures.taken["0_1"] += 12
     figures.count_writes([SinkBatch("out", None, [1, 2], [b"a", b"b"], [b"x", b"y"])])
     figures.count_drops([Drop("per-hour", "late", 3), Drop("per-hour", "late", 1)])
     for took_ms in (1, 3, 3, 20_000):
         figures.commits.add(took_ms)
-    standing = WorkerState(
+    state = WorkerState(
         is_assigned=True,
         tasks=(
             TaskFigures(
@@ -139,7 +139,7 @@ def test_the_figures_as_metrics() -> None:
         lag_records={("events", 1): 4},
         stalled_ms={"task 0_1": 42_000},
     )
-    found = samples(figures, standing)
+    found = samples(figures, state)
     expected: dict[Sample, float] = {
         ("streamlog_task_records_in_total", (("task", "0_1"),)): 12,
         ("streamlog_records_out_total", (("topic", "out"),)): 2,

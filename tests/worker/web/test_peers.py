@@ -1,4 +1,4 @@
-"""Questions between workers over a real connection: answers, refusals, and no answer at all."""
+"""Queries between workers over a real connection: answers, refusals and timeouts."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ WHERE: dict[str, Any] = {"app": "shop", "table": "t", "subtopology": 0, "partiti
 
 
 class Rows:
-    """Answers with what it was asked."""
+    """Answers with the query, and records it."""
 
     def __init__(self) -> None:
-        self.asked: list[object] = []
+        self.received: list[object] = []
 
     async def row(self, asked: RowQuery) -> RowAnswer:
-        self.asked.append(asked)
+        self.received.append(asked)
         if asked.key == b"moved":
             raise NotHere("it has moved")
         if asked.key == b"busy":
@@ -42,11 +42,11 @@ class Rows:
         return RowAnswer(data=asked.key * 2, age_ms=5 if asked.stale_ok else None)
 
     async def rows(self, asked: ScanQuery) -> ScanAnswer:
-        self.asked.append(asked)
+        self.received.append(asked)
         return ScanAnswer(rows=[(b"k\xff", bytes(700_000))] * 3, next_key=b"\x00")
 
     async def check_applied(self, asked: AppliedQuery) -> AppliedAnswer:
-        self.asked.append(asked)
+        self.received.append(asked)
         return AppliedAnswer(is_applied=asked.offset < 5, is_suspended=True)
 
 
@@ -60,7 +60,7 @@ def with_peer(story: Callable[[PeerRows, Rows], Coroutine[Any, Any, None]]) -> N
     asyncio.run(main())
 
 
-def test_questions_and_answers_arrive_as_they_are() -> None:
+def test_queries_and_answers_round_trip() -> None:
     async def story(peer: PeerRows, rows: Rows) -> None:
         row = RowQuery(**WHERE, key=bytes(range(256)), stale_ok=True)
         page = ScanQuery(**WHERE, low=b"a", high=None, head=b"\x00", own_at=16, rows_max=7)
@@ -69,7 +69,7 @@ def test_questions_and_answers_arrive_as_they_are() -> None:
         found = await peer.rows(page)
         assert (len(found.rows), found.rows[0][0], found.next_key) == (3, b"k\xff", b"\x00")
         assert await peer.check_applied(passed) == AppliedAnswer(is_applied=True, is_suspended=True)
-        assert rows.asked == [row, page, passed]
+        assert rows.received == [row, page, passed]
         many = await asyncio.gather(
             *(peer.row(RowQuery(**WHERE, key=f"{at}".encode())) for at in range(50))
         )
@@ -79,7 +79,7 @@ def test_questions_and_answers_arrive_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(("key", "why"), [(b"moved", "it has moved"), (b"busy", "too many")])
-def test_a_refusal_says_why(key: bytes, why: str) -> None:
+def test_a_refusal_has_its_reason(key: bytes, why: str) -> None:
     async def story(peer: PeerRows, _rows: Rows) -> None:
         with pytest.raises(NotHere, match=why):
             await peer.row(RowQuery(**WHERE, key=key))
@@ -87,7 +87,7 @@ def test_a_refusal_says_why(key: bytes, why: str) -> None:
     with_peer(story)
 
 
-def test_who_does_not_answer_is_not_waited_for() -> None:
+def test_a_silent_peer_times_out() -> None:
     async def story(peer: PeerRows, _rows: Rows) -> None:
         patient = PeerRows(peer.endpoint, answer_ms=20)
         with pytest.raises(NotHere, match="has not answered within 20 ms"):
@@ -96,7 +96,7 @@ def test_who_does_not_answer_is_not_waited_for() -> None:
     with_peer(story)
 
 
-def test_nobody_there_and_somebody_else_there() -> None:
+def test_an_unreachable_or_foreign_peer_is_reported() -> None:
     async def main() -> None:
         with listen(":0") as listener:
             gone = listener.endpoint
@@ -121,7 +121,7 @@ def test_nobody_there_and_somebody_else_there() -> None:
     asyncio.run(main())
 
 
-def test_what_is_no_question_is_refused() -> None:
+def test_a_malformed_query_is_refused() -> None:
     async def story(peer: PeerRows, rows: Rows) -> None:
         reader, writer = await asyncio.open_connection(*peer.endpoint.split(":"))
         for body in (b"garbage", b"\x80", b""):
@@ -134,6 +134,6 @@ def test_what_is_no_question_is_refused() -> None:
                     length = int(line.split()[1])
             assert b"the query is malformed" in await reader.readexactly(length)
         writer.close()
-        assert rows.asked == []
+        assert rows.received == []
 
     with_peer(story)

@@ -1,4 +1,4 @@
-"""What is answered under /tables: one worker, every kind of table, every kind of mistake."""
+"""The answers under /tables: one worker, every kind of table, every kind of mistake."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def error_of(answer: Answer, status: int) -> str:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Process, Path]]:
-    """One worker for all tests here, and where it keeps its log."""
+    """Run one worker for all tests of this file, and return its process and directory."""
     path = tmp_path_factory.mktemp("served")
     (path / "kinds.py").write_text(KINDS)
     with running(*STREAMLOG, "-A", "kinds", "worker", "--web", ":0", cwd=path) as worker:
@@ -91,7 +91,7 @@ def url(site: str) -> str:
     return f"{site}/tables"
 
 
-def test_tables_are_listed_with_what_can_be_done(url: str) -> None:
+def test_tables_are_listed_with_their_abilities(url: str) -> None:
     listed = {each["name"]: each for each in json.loads(get(url).body)}
     assert listed["texts"] == {
         "name": "texts", "partitions": 2, "windowed": False, "writable": True,
@@ -99,7 +99,7 @@ def test_tables_are_listed_with_what_can_be_done(url: str) -> None:
     assert (listed["shouts"]["writable"], listed["hourly"]["windowed"]) == (False, True)
 
 
-def test_rows_are_written_and_read_by_every_type_of_key(url: str) -> None:
+def test_rows_are_written_and_read_with_every_key_type(url: str) -> None:
     for key in ("a", "with/slash", "with space", "with%20escape", "ünï", ""):
         assert put(f"{url}/texts/{quoted(key)}", f"<{key}>").status == 200
         assert value_of(get(f"{url}/texts/{quoted(key)}")) == f"<{key}>"
@@ -117,7 +117,7 @@ def test_rows_are_written_and_read_by_every_type_of_key(url: str) -> None:
     assert "Own can't be written as JSON" in error_of(get(f"{url}/own/x"), 400)
 
 
-def test_windows_and_keys_of_no_known_type(served: tuple[Process, Path], url: str) -> None:
+def test_rows_of_windows_and_untyped_keys_are_read(served: tuple[Process, Path], url: str) -> None:
     async def feed(log: Log) -> None:
         async with log.producer() as producer:
             for word in (b"ant", b"ape", b"bee"):
@@ -140,7 +140,7 @@ def test_windows_and_keys_of_no_known_type(served: tuple[Process, Path], url: st
     assert value_of(get(f"{url}/around/k?start=3600000")) == 3
 
 
-def test_a_timer_reads_what_it_has_written(url: str) -> None:
+def test_a_timer_reads_its_own_writes(url: str) -> None:
     seen = 0
     while seen < 3:
         answer = get(f"{url}/ticks/tick")
@@ -148,7 +148,7 @@ def test_a_timer_reads_what_it_has_written(url: str) -> None:
         seen = 0 if answer.status == 404 else value_of(answer)
 
 
-def test_mistakes_are_explained(url: str) -> None:
+def test_mistakes_get_an_explanation(url: str) -> None:
     assert "no table 'lost'" in error_of(get(f"{url}/lost"), 404)
     assert "'x' is not a number" in error_of(get(f"{url}/numbers/x"), 400)
     assert "is computed" in error_of(put(f"{url}/shouts/a", "x"), 400)
@@ -159,7 +159,7 @@ def test_mistakes_are_explained(url: str) -> None:
     assert error_of(get(f"{url}/texts/a", method="DELETE"), 405)
 
 
-def test_a_name_of_somebody_elses_is_not_answered(site: str) -> None:
+def test_a_foreign_host_name_is_refused(site: str) -> None:
     assert get(f"{site}/live", host="evil.example").status == 400
     assert get(f"{site}/live", host="localhost:80").status == 200
 

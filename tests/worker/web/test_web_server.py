@@ -1,4 +1,4 @@
-"""The server: an address that is taken first, and an end that waits for nobody for long."""
+"""The server binds its address first, and does not wait long for clients when it stops."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def site(answer: Callable[[], Awaitable[str]]) -> Starlette:
     return Starlette(routes=[Route("/", page)])
 
 
-async def said() -> str:
+async def say_hello() -> str:
     return "hello"
 
 
@@ -39,11 +39,11 @@ async def ask(listener: WebListener, *, keep: bool = False) -> bytes:
         writer.close()
 
 
-def test_it_answers_and_gives_the_address_back() -> None:
+def test_the_server_answers_and_releases_its_address() -> None:
     async def main() -> None:
         with listen("127.0.0.1:0") as listener:
             address = listener.endpoint
-            async with serve(site(said), listener):
+            async with serve(site(say_hello), listener):
                 answers = await asyncio.gather(*(ask(listener) for _ in range(20)))
                 assert all(b"200 OK" in answer for answer in answers)
                 assert await ask(listener, keep=True)
@@ -53,12 +53,12 @@ def test_it_answers_and_gives_the_address_back() -> None:
     asyncio.run(main())
 
 
-def test_signals_stay_with_who_had_them() -> None:
+def test_the_server_leaves_signal_handlers_unchanged() -> None:
     def mine(_number: int, _frame: object) -> None: ...
 
     async def main() -> None:
         with listen(":0") as listener:
-            async with serve(site(said), listener):
+            async with serve(site(say_hello), listener):
                 await ask(listener)
                 assert signal.getsignal(signal.SIGTERM) is mine
 
@@ -70,7 +70,7 @@ def test_signals_stay_with_who_had_them() -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-def test_an_address_that_is_taken_is_told() -> None:
+def test_an_address_in_use_is_reported() -> None:
     with listen("127.0.0.1:0") as listener:
         with pytest.raises(ListenError, match="the port is taken"), listen(listener.endpoint):
             pass
@@ -80,7 +80,7 @@ def test_an_address_that_is_taken_is_told() -> None:
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-def test_a_request_that_never_ends_does_not_hold_up_the_end(
+def test_an_endless_request_does_not_delay_the_stop(
     monkeypatch: pytest.MonkeyPatch, *, cancelled: bool
 ) -> None:
     monkeypatch.setattr("streamlog.worker.web.web_server.GRACE_S", 0)
@@ -113,13 +113,13 @@ def test_a_request_that_never_ends_does_not_hold_up_the_end(
                 await asyncio.wait([block_task])
                 assert block_task.cancelled() == cancelled
                 assert ended.is_set()
-                with suppress(ConnectionError):  # Or the end, without an answer.
+                with suppress(ConnectionError):  # Or the end of the stream, without an answer.
                     assert b"200" not in await asked
 
     asyncio.run(main())
 
 
-def test_forms_of_an_address() -> None:
+def test_addresses_are_parsed_as_host_and_port() -> None:
     assert parse_address("127.0.0.1:80") == ("127.0.0.1", 80)
     assert parse_address(":0") == ("127.0.0.1", 0)
     assert parse_address("[::1]:8080") == ("::1", 8080)
@@ -128,7 +128,7 @@ def test_forms_of_an_address() -> None:
             parse_address(wrong)
 
 
-def test_others_are_told_an_address_that_they_can_reach() -> None:
+def test_the_advertised_address_can_be_reached_by_others() -> None:
     with listen("0.0.0.0:0") as listener:
         assert listener.endpoint == f"{socket.gethostname()}:{listener.port}"
     with listen("localhost:0") as listener:

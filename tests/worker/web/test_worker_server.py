@@ -1,4 +1,4 @@
-"""Pages of an app's own: what they return, who answers, and what is told when they fail."""
+"""An app's own pages: their answers, and their errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from streamlog.dsl.services import WebAndCommands
 from streamlog.errors import RequestTimedOut, UsageError
 from streamlog.worker.web.worker_server import app_routes
-from tests.worker.web.requests import Answer, asked
+from tests.worker.web.requests import Answer, request_from
 
 
 @dataclass
@@ -56,7 +56,7 @@ def answered(path: str, fn: Callable[..., Awaitable[Any]], url: str) -> Answer:
     front = WebAndCommands()
     front.add_page(path, fn)
     site = Starlette(routes=app_routes([*front.pages.values()]))
-    return asyncio.run(asked(site, url))
+    return asyncio.run(request_from(site, url))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def answered(path: str, fn: Callable[..., Awaitable[Any]], url: str) -> Answer:
         ("/own", own, "/own?q=a%20b", (418, "text/plain; charset=utf-8", b"a b")),
     ],
 )
-def test_what_a_page_returns_is_the_answer(
+def test_a_page_returns_its_value_as_the_answer(
     path: str, fn: Callable[..., Awaitable[Any]], url: str, expected: tuple[int, str, bytes]
 ) -> None:
     found = answered(path, fn, url)
@@ -83,6 +83,8 @@ def test_what_a_page_returns_is_the_answer(
         (odd, 500, "the page /x failed: Encoding objects of type object is unsupported"),
     ],
 )
-def test_what_fails_is_told(fn: Callable[..., Awaitable[Any]], status: int, told: str) -> None:
+def test_a_failing_page_returns_its_error(
+    fn: Callable[..., Awaitable[Any]], status: int, told: str
+) -> None:
     found = answered("/x", fn, "/x")
     assert (found.status, msgspec.json.decode(found.body)) == (status, {"error": told})
