@@ -331,8 +331,8 @@ class Log:
             )
         if read is None:
             raise UsageError(
-                f"job {job_id}: only a single broker of streamlog takes staged segments; for other"
-                " logs, pass `read` so that the records can be written"
+                f"job {job_id}: only a single broker of streamlog accepts staged segments; for"
+                " other logs, pass `read`, so that a producer writes the records"
             )
         async with self.producer(
             transactional_id=job_id,
@@ -376,8 +376,8 @@ class Log:
         listener = LogDirectory.read_listener(self._directory)
         if listener is None:
             raise ConnectionLost(
-                f"no process has the log in {self._directory} open; its last one may have stopped: "
-                f"start a worker there, or streamlog broker --data {self._directory}"
+                f"no process has the log in {self._directory} open: start a worker there, or"
+                f" `streamlog broker --data {self._directory}`"
             )
         return [listener]
 
@@ -417,7 +417,7 @@ class Log:
         if not self._create and _identity(directory) is None:
             raise LogDirectoryLost(
                 f"there is no log in {directory}: check the path; `streamlog broker --data"
-                f" {directory}`, a worker and `topics create` make one"
+                f" {directory}`, a worker or `streamlog topics create` creates one"
             )
         deadline_ms = self._clock.now_ms() + HOLDER_TIMEOUT_MS
         while not await self._try_to_enter(directory, deadline_ms):  # noqa: ASYNC110 - the other process sets no event of ours
@@ -455,7 +455,7 @@ class Log:
                 server = Acceptor(broker, LOCALHOST, previous[1])
                 return await self._stack.enter_async_context(server)
             except ListenError as taken:
-                log.info("%s; taking another port", taken)
+                log.info("%s; listening on another port", taken)
         return await self._stack.enter_async_context(Acceptor(broker, LOCALHOST, 0))
 
 

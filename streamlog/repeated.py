@@ -51,7 +51,8 @@ class Repeated(logging.Filter):
             if len(self._lines) > LINES_MAX:
                 self._lines.popitem(last=False)
         if line is not None and line.left_out:
-            record.msg, record.args = f"{text} ({line.left_out} times more since the last line)", ()
+            times = "once" if line.left_out == 1 else f"{line.left_out} times"
+            record.msg, record.args = f"{text} (repeated {times} since the last line)", ()
         return True
 
     def forget(self) -> None:

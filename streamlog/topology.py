@@ -387,8 +387,9 @@ class Topology:
         """Return warnings about settings that are valid but probably not intended."""
         return [
             f"windowed aggregation {node.name!r} reads event time from the values of "
-            f"{topic!r} but has neither grace nor late(): records out of order by more than "
-            "their window are only counted; add grace= to the window or .late(topic)"
+            f"{topic!r} but has neither grace nor late(): records that arrive after their "
+            "window has closed are dropped and only counted; add grace= to the window or "
+            ".late(topic)"
             for sub in self.subtopologies
             for node in sub.nodes
             if isinstance(node, WindowedAggregate | RecordWindowsAggregate)
@@ -471,9 +472,9 @@ def _partitioner_mismatch(node: Node, sub: Subtopology, first: str, other: str) 
 def _count_mismatch(node: Node, first: str, other: str, counts: Mapping[str, int]) -> str:
     return (
         f"{node.name!r} needs the same keys of {first!r} and {other!r} in the same partition, "
-        f"but {first!r} has {counts[first]} partitions and {other!r} has {counts[other]}: "
-        "create both with the same number, or call .repartition(name=..., partitions=...) on "
-        "the stream of one of them"
+        f"but the number of partitions is {counts[first]} in {first!r} and {counts[other]} in "
+        f"{other!r}: create both with the same number, or call "
+        ".repartition(name=..., partitions=...) on the stream of one of them"
     )
 
 

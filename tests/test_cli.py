@@ -165,7 +165,7 @@ def test_a_topic_is_created_listed_described_and_deleted(here: Path) -> None:
     described = streamlog("topics", "describe", "a", *at, cwd=here)[1]
     assert re.search(r"│ 1 +│ 0 +│ 1 +│ 1 ", described)
     code, output = streamlog("topics", "create", "a", *at, cwd=here)
-    assert (code, "a is there already" in output) == (3, True)
+    assert (code, "topic a exists already" in output) == (3, True)
     for command, text in (
         ("topics describe gone", "^error: the log has no topic 'gone'"),
         ("topics delete gone", "^error: .*there is no topic gone"),

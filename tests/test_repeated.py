@@ -25,8 +25,8 @@ def test_a_line_is_logged_at_first_and_then_once_a_minute_with_a_count() -> None
     found = [log_line(lines, line(at_s, "%s is full", "disk")) for at_s in range(150)]
     assert {n: text for n, text in enumerate(found) if text is not None} == {
         0: "disk is full",
-        60: "disk is full (59 times more since the last line)",
-        120: "disk is full (59 times more since the last line)",
+        60: "disk is full (repeated 59 times since the last line)",
+        120: "disk is full (repeated 59 times since the last line)",
     }
 
 

@@ -571,7 +571,7 @@ class Cluster:
             try:
                 await self.transport(node_id, Lane.MAIN)
             except StreamlogError as error:
-                log.debug("broker %d: %s", node_id, error)
+                log.debug("can't connect to broker %d: %s", node_id, error)
             else:
                 return node_id
         return await self._begin()

@@ -91,8 +91,8 @@ async def by_leader(
             topic = await cluster.topic(partition.topic)  # The topic may have grown.
         if partition.partition not in topic.leaders:
             raise UnknownTopicOrPartition(
-                f"topic {partition.topic!r} has {len(topic.leaders)} partitions, "
-                f"so there is no partition {partition.partition}",
+                f"topic {partition.topic!r} has no partition {partition.partition}; its number of "
+                f"partitions is {len(topic.leaders)}",
                 retriable=False,
             )
         leader = cluster.leader(partition)

@@ -80,7 +80,7 @@ class StallGuard:
     def _stalled(self, positions: Mapping[TopicPartition, int]) -> RequestTimedOut:
         part = min(self.remaining)
         others = len(self.remaining) - 1
-        waits = "1 more partition of the read waits" if others == 1 else f"{others} more wait"
+        waits = "1 more partition waits" if others == 1 else f"{others} more partitions wait"
         also = f" ({waits} as well)" if others else ""
         return RequestTimedOut(
             f"{part.topic}-{part.partition}: the read is at offset {positions[part]} and has made "

@@ -173,7 +173,8 @@ def _bad_null(field: str) -> NoReturn:
 
 def _bad_count(field: str, count: int, bytes_left: int, bytes_each: int) -> NoReturn:
     raise CorruptData(
-        f"{field}: {count} elements of {bytes_each} bytes or more in {bytes_left} bytes"
+        f"{field} claims {count} elements, at least {count * bytes_each} bytes;"
+        f" {bytes_left} are left"
     )
 
 

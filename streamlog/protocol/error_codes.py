@@ -31,25 +31,25 @@ class ErrorCode(IntEnum):
         return member
 
     # Number, meaning, and `_RETRIABLE` where a retry may succeed.
-    UNKNOWN_SERVER_ERROR = -1, "the broker failed in a way it did not expect; its log says more"
-    NONE = 0, "all is well"
+    UNKNOWN_SERVER_ERROR = -1, "the broker failed unexpectedly; see its log"
+    NONE = 0, "no error"
     OFFSET_OUT_OF_RANGE = 1, "the offset is before the log's start or past its end"
     CORRUPT_MESSAGE = 2, "the batch's checksum, size or format is wrong", _RETRIABLE
     UNKNOWN_TOPIC_OR_PARTITION = 3, "the broker has no such topic or partition", _RETRIABLE
-    INVALID_FETCH_SIZE = 4, "the size to fetch is not valid"
+    INVALID_FETCH_SIZE = 4, "the fetch size is not valid"
     LEADER_NOT_AVAILABLE = 5, "the partition has no leader at the moment", _RETRIABLE
     NOT_LEADER_OR_FOLLOWER = (
         6,
         "the broker does not lead this partition",
         _RETRIABLE,
     )
-    REQUEST_TIMED_OUT = 7, "the request was not done within its time; it may still be", _RETRIABLE
+    REQUEST_TIMED_OUT = 7, "the request timed out; it may still take effect", _RETRIABLE
     BROKER_NOT_AVAILABLE = 8, "the broker is not available"
     REPLICA_NOT_AVAILABLE = 9, "the replica is not available", _RETRIABLE
-    MESSAGE_TOO_LARGE = 10, "the batch is larger than the topic takes"
+    MESSAGE_TOO_LARGE = 10, "the batch is larger than the topic accepts"
     STALE_CONTROLLER_EPOCH = 11, "the controller has been replaced"
-    OFFSET_METADATA_TOO_LARGE = 12, "the note that came with the offset is too long"
-    NETWORK_EXCEPTION = 13, "the connection was closed before an answer came", _RETRIABLE
+    OFFSET_METADATA_TOO_LARGE = 12, "the metadata of the committed offset is too long"
+    NETWORK_EXCEPTION = 13, "the connection was closed before the answer", _RETRIABLE
     COORDINATOR_LOAD_IN_PROGRESS = 14, "the coordinator is still reading its log", _RETRIABLE
     COORDINATOR_NOT_AVAILABLE = 15, "there is no coordinator at the moment", _RETRIABLE
     NOT_COORDINATOR = 16, "this broker does not coordinate the group", _RETRIABLE
@@ -58,35 +58,35 @@ class ErrorCode(IntEnum):
     NOT_ENOUGH_REPLICAS = 19, "fewer replicas are in sync than are required", _RETRIABLE
     NOT_ENOUGH_REPLICAS_AFTER_APPEND = (
         20,
-        "written, but to too few replicas",
+        "written, but to fewer replicas than are required",
         _RETRIABLE,
     )
-    INVALID_REQUIRED_ACKS = 21, "acks is none of -1, 0 and 1"
-    ILLEGAL_GENERATION = 22, "the group has gone on to another generation"
+    INVALID_REQUIRED_ACKS = 21, "acks is not -1, 0 or 1"
+    ILLEGAL_GENERATION = 22, "the group has another generation now"
     INCONSISTENT_GROUP_PROTOCOL = 23, "the member has no assignor in common with the others"
     INVALID_GROUP_ID = 24, "the group's name is not valid"
     UNKNOWN_MEMBER_ID = 25, "the group does not know this member"
-    INVALID_SESSION_TIMEOUT = 26, "the session timeout is outside of what the broker takes"
+    INVALID_SESSION_TIMEOUT = 26, "the session timeout is outside the range that the broker accepts"
     REBALANCE_IN_PROGRESS = 27, "the group is rebalancing: join again"
-    INVALID_COMMIT_OFFSET_SIZE = 28, "the offset with its note is too large to be kept"
+    INVALID_COMMIT_OFFSET_SIZE = 28, "the offset with its metadata is too large to be stored"
     TOPIC_AUTHORIZATION_FAILED = 29, "not allowed on this topic"
     GROUP_AUTHORIZATION_FAILED = 30, "not allowed on this group"
     CLUSTER_AUTHORIZATION_FAILED = 31, "not allowed on this cluster"
     INVALID_TIMESTAMP = (
         32,
         (
-            "the timestamp is outside of what the topic takes (message.timestamp.after.max.ms,"
-            " message.timestamp.before.max.ms), or not the client's to set"
+            "the timestamp is out of the topic's range (message.timestamp.after.max.ms,"
+            " message.timestamp.before.max.ms), or may not be set by a client"
         ),
     )
-    UNSUPPORTED_SASL_MECHANISM = 33, "the broker does not take this SASL mechanism"
+    UNSUPPORTED_SASL_MECHANISM = 33, "the broker does not accept this SASL mechanism"
     ILLEGAL_SASL_STATE = 34, "the request is not valid at this point of the authentication"
-    UNSUPPORTED_VERSION = 35, "the broker does not speak this version"
-    TOPIC_ALREADY_EXISTS = 36, "a topic of that name is there already"
+    UNSUPPORTED_VERSION = 35, "the broker does not serve this version"
+    TOPIC_ALREADY_EXISTS = 36, "a topic of this name exists already"
     INVALID_PARTITIONS = 37, "the number of partitions is not valid"
     INVALID_REPLICATION_FACTOR = (
         38,
-        "there can't be that many replicas",
+        "the replication factor is not valid",
     )
     INVALID_REPLICA_ASSIGNMENT = 39, "the assignment of replicas is not valid"
     INVALID_CONFIG = 40, "a setting is not valid"
@@ -95,20 +95,20 @@ class ErrorCode(IntEnum):
     UNSUPPORTED_FOR_MESSAGE_FORMAT = 43, "the batches' format on the broker does not allow it"
     POLICY_VIOLATION = 44, "the broker's policy forbids it"
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45, "a batch before this one is missing"
-    DUPLICATE_SEQUENCE_NUMBER = 46, "the batch was written before"
+    DUPLICATE_SEQUENCE_NUMBER = 46, "the batch was already written"
     INVALID_PRODUCER_EPOCH = 47, "the producer has an old epoch: another one has taken over"
     INVALID_TXN_STATE = 48, "the transaction is not in a state that allows it"
-    INVALID_PRODUCER_ID_MAPPING = 49, "the producer id is not the one of this transactional id"
-    INVALID_TRANSACTION_TIMEOUT = 50, "the transaction timeout is longer than the broker takes"
+    INVALID_PRODUCER_ID_MAPPING = 49, "the producer id does not belong to this transactional id"
+    INVALID_TRANSACTION_TIMEOUT = 50, "the transaction timeout is longer than the broker accepts"
     CONCURRENT_TRANSACTIONS = (
         51,
-        "the last transaction is still being completed",
+        "the previous transaction is still being completed",
         _RETRIABLE,
     )
     TRANSACTION_COORDINATOR_FENCED = 52, "the transaction coordinator has been replaced"
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53, "not allowed to use this transactional id"
-    SECURITY_DISABLED = 54, "the broker has no security to set up"
-    OPERATION_NOT_ATTEMPTED = 55, "not tried, because another part of the request failed"
+    SECURITY_DISABLED = 54, "security is not enabled on the broker"
+    OPERATION_NOT_ATTEMPTED = 55, "not attempted, because another part of the request failed"
     KAFKA_STORAGE_ERROR = 56, "the broker's disk failed", _RETRIABLE
     LOG_DIR_NOT_FOUND = 57, "the broker has no such log directory"
     SASL_AUTHENTICATION_FAILED = 58, "the credentials are wrong"
@@ -116,10 +116,10 @@ class ErrorCode(IntEnum):
     REASSIGNMENT_IN_PROGRESS = 60, "the partition is being moved already"
     DELEGATION_TOKEN_AUTH_DISABLED = 61, "delegation tokens are switched off"
     DELEGATION_TOKEN_NOT_FOUND = 62, "there is no such delegation token"
-    DELEGATION_TOKEN_OWNER_MISMATCH = 63, "the delegation token is someone else's"
+    DELEGATION_TOKEN_OWNER_MISMATCH = 63, "the delegation token belongs to another principal"
     DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = (
         64,
-        "not on a connection of this kind",
+        "not allowed on a connection of this kind",
     )
     DELEGATION_TOKEN_AUTHORIZATION_FAILED = 65, "not allowed on this delegation token"
     DELEGATION_TOKEN_EXPIRED = 66, "the delegation token has expired"
@@ -127,13 +127,24 @@ class ErrorCode(IntEnum):
     NON_EMPTY_GROUP = 68, "the group still has members"
     GROUP_ID_NOT_FOUND = 69, "there is no such group"
     FETCH_SESSION_ID_NOT_FOUND = 70, "the broker does not know this fetch session", _RETRIABLE
-    INVALID_FETCH_SESSION_EPOCH = 71, "the fetch session is at another epoch", _RETRIABLE
-    LISTENER_NOT_FOUND = 72, "the leader can't be reached by this listener", _RETRIABLE
+    INVALID_FETCH_SESSION_EPOCH = 71, "the fetch session has another epoch", _RETRIABLE
+    LISTENER_NOT_FOUND = 72, "the leader does not have this listener", _RETRIABLE
     TOPIC_DELETION_DISABLED = 73, "topics can't be deleted on this cluster"
-    FENCED_LEADER_EPOCH = 74, "the client knows an older leader: look up metadata again", _RETRIABLE
-    UNKNOWN_LEADER_EPOCH = 75, "the client knows a newer leader than this broker", _RETRIABLE
-    UNSUPPORTED_COMPRESSION_TYPE = 76, "the batches' compression does not go with this version"
-    STALE_BROKER_EPOCH = 77, "the broker has registered anew since"
+    FENCED_LEADER_EPOCH = (
+        74,
+        "the client knows only an older leader epoch: look up metadata again",
+        _RETRIABLE,
+    )
+    UNKNOWN_LEADER_EPOCH = (
+        75,
+        "the client knows a newer leader epoch than this broker",
+        _RETRIABLE,
+    )
+    UNSUPPORTED_COMPRESSION_TYPE = (
+        76,
+        "this version does not support the compression of the batches",
+    )
+    STALE_BROKER_EPOCH = 77, "the broker has registered again since then"
     OFFSET_NOT_AVAILABLE = (
         78,
         "the new leader has no high watermark yet",
@@ -142,28 +153,28 @@ class ErrorCode(IntEnum):
     MEMBER_ID_REQUIRED = 79, "join again with the member id in this answer"
     PREFERRED_LEADER_NOT_AVAILABLE = 80, "the preferred leader is not available", _RETRIABLE
     GROUP_MAX_SIZE_REACHED = 81, "the group is full"
-    FENCED_INSTANCE_ID = 82, "another member has taken over this static member's place"
+    FENCED_INSTANCE_ID = 82, "another member has taken over this group.instance.id"
     ELIGIBLE_LEADERS_NOT_AVAILABLE = 83, "no replica that could lead is available", _RETRIABLE
-    ELECTION_NOT_NEEDED = 84, "the partition has the leader it should have", _RETRIABLE
+    ELECTION_NOT_NEEDED = 84, "the partition has the right leader already", _RETRIABLE
     NO_REASSIGNMENT_IN_PROGRESS = 85, "the partition is not being moved"
     GROUP_SUBSCRIBED_TO_TOPIC = 86, "the group still reads the topic"
     INVALID_RECORD = 87, "a record is not valid for the topic"
     UNSTABLE_OFFSET_COMMIT = 88, "a transaction that commits this offset is still open", _RETRIABLE
-    THROTTLING_QUOTA_EXCEEDED = 89, "the quota is used up for now", _RETRIABLE
+    THROTTLING_QUOTA_EXCEEDED = 89, "the quota is exceeded: try again later", _RETRIABLE
     PRODUCER_FENCED = 90, "another producer with the same transactional id has taken over"
     RESOURCE_NOT_FOUND = 91, "there is no such resource"
-    DUPLICATE_RESOURCE = 92, "the resource is there already"
+    DUPLICATE_RESOURCE = 92, "the resource exists already, or is named twice"
     UNACCEPTABLE_CREDENTIAL = 93, "the credential does not meet the requirements"
-    INCONSISTENT_VOTER_SET = 94, "the voters are not who the request says"
+    INCONSISTENT_VOTER_SET = 94, "the request names other voters than the quorum has"
     INVALID_UPDATE_VERSION = 95, "the version to update from is not the current one"
     FEATURE_UPDATE_FAILED = 96, "the features could not be updated"
     PRINCIPAL_DESERIALIZATION_FAILURE = 97, "the forwarded principal could not be read"
     SNAPSHOT_NOT_FOUND = 98, "there is no such snapshot"
     POSITION_OUT_OF_RANGE = 99, "the position is outside of the snapshot"
     UNKNOWN_TOPIC_ID = 100, "the broker has no topic with this id", _RETRIABLE
-    DUPLICATE_BROKER_REGISTRATION = 101, "a broker with this id is registered"
+    DUPLICATE_BROKER_REGISTRATION = 101, "another broker with this id is registered"
     BROKER_ID_NOT_REGISTERED = 102, "no broker with this id is registered"
-    INCONSISTENT_TOPIC_ID = 103, "the topic's id is not the one on disk", _RETRIABLE
+    INCONSISTENT_TOPIC_ID = 103, "the topic has another id on disk", _RETRIABLE
     INCONSISTENT_CLUSTER_ID = 104, "the request is meant for another cluster"
     TRANSACTIONAL_ID_NOT_FOUND = 105, "there is no such transactional id"
     FETCH_SESSION_TOPIC_ID_ERROR = (
@@ -175,23 +186,26 @@ class ErrorCode(IntEnum):
     NEW_LEADER_ELECTED = 108, "the change has made another broker the leader"
     OFFSET_MOVED_TO_TIERED_STORAGE = 109, "the offset is in remote storage only"
     FENCED_MEMBER_EPOCH = 110, "the member has an old epoch: join again"
-    UNRELEASED_INSTANCE_ID = 111, "the static member's place is still taken"
+    UNRELEASED_INSTANCE_ID = 111, "another member still uses this group.instance.id"
     UNSUPPORTED_ASSIGNOR = 112, "the coordinator does not have this assignor"
-    STALE_MEMBER_EPOCH = 113, "the member's epoch has gone on: try again with the new one"
-    MISMATCHED_ENDPOINT_TYPE = 114, "this is an endpoint of the other kind"
-    UNSUPPORTED_ENDPOINT_TYPE = 115, "there is no such kind of endpoint"
+    STALE_MEMBER_EPOCH = 113, "the member has a newer epoch: try again with it"
+    MISMATCHED_ENDPOINT_TYPE = (
+        114,
+        "the request is for the other type of endpoint (broker or controller)",
+    )
+    UNSUPPORTED_ENDPOINT_TYPE = 115, "there is no such type of endpoint"
     UNKNOWN_CONTROLLER_ID = 116, "no controller with this id is known"
     UNKNOWN_SUBSCRIPTION_ID = 117, "the telemetry subscription is not known"
-    TELEMETRY_TOO_LARGE = 118, "the telemetry is larger than the broker takes"
+    TELEMETRY_TOO_LARGE = 118, "the telemetry is larger than the broker accepts"
     INVALID_REGISTRATION = 119, "the controller refused the broker's registration"
-    TRANSACTION_ABORTABLE = 120, "the transaction has to be aborted; then go on"
+    TRANSACTION_ABORTABLE = 120, "abort the transaction; the producer can then continue"
     INVALID_RECORD_STATE = 121, "the record is not in a state that allows it"
     SHARE_SESSION_NOT_FOUND = 122, "the broker does not know this share session", _RETRIABLE
-    INVALID_SHARE_SESSION_EPOCH = 123, "the share session is at another epoch", _RETRIABLE
+    INVALID_SHARE_SESSION_EPOCH = 123, "the share session has another epoch", _RETRIABLE
     FENCED_STATE_EPOCH = 124, "the share group's state has an old epoch"
-    INVALID_VOTER_KEY = 125, "the voter's key is not the one on disk"
-    DUPLICATE_VOTER = 126, "the voter is in the set already"
-    VOTER_NOT_FOUND = 127, "the voter is not in the set"
+    INVALID_VOTER_KEY = 125, "the voter has another directory id"
+    DUPLICATE_VOTER = 126, "the voter set contains this voter already"
+    VOTER_NOT_FOUND = 127, "the voter set does not contain this voter"
     INVALID_REGULAR_EXPRESSION = 128, "the regular expression is not valid"
     REBOOTSTRAP_REQUIRED = 129, "start over from the bootstrap addresses"
     STREAMS_INVALID_TOPOLOGY = 130, "the topology is not valid"
@@ -199,7 +213,7 @@ class ErrorCode(IntEnum):
     STREAMS_TOPOLOGY_FENCED = 132, "the topology has an old epoch"
     SHARE_SESSION_LIMIT_REACHED = (
         133,
-        "the broker takes no more share sessions",
+        "the broker has reached its limit of share sessions",
         _RETRIABLE,
     )
 

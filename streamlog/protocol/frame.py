@@ -166,7 +166,7 @@ class FrameReader:
         size_bytes = _SIZE.unpack_from(self._buffer, self._start)[0]
         if not 0 <= size_bytes <= self.size_bytes_max:
             raise CorruptData(
-                f"a frame of {size_bytes} bytes, at most {self.size_bytes_max} are taken: "
+                f"a frame claims {size_bytes} bytes, and 0 to {self.size_bytes_max} are allowed: "
                 f"{what_speaks(size_bytes)}"
             )
         # Until then, `took` reports no news, and `room` keeps enough space for the whole frame.
@@ -316,7 +316,7 @@ def correlation_id_of(frame: Buffer) -> int:
         CorruptData: the frame is too short.
     """
     if len(frame) < _CORRELATION_ID.size:
-        raise CorruptData(f"a response of {len(frame)} bytes has no correlation id")
+        raise CorruptData(f"a response of {len(frame)} bytes is too short for a correlation id")
     correlation_id: int = _CORRELATION_ID.unpack_from(frame)[0]
     return correlation_id
 

@@ -142,7 +142,7 @@ class ScramClient:
         # RFC 5802, section 5.1: the server extends the client's nonce, so that neither side accepts
         # a recorded exchange.
         if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):
-            raise AuthenticationFailed("the broker's SCRAM nonce does not continue ours")
+            raise AuthenticationFailed("the broker's SCRAM nonce does not extend the client's")
         if not salt or iterations is None or not iterations.isdecimal():
             raise AuthenticationFailed("the broker's SCRAM message can't be read")
         # With few iterations, a false server could guess the password from the proof.
@@ -163,7 +163,8 @@ class ScramClient:
         signature = decode_base64(attributes(server_final).get("v", ""))
         if not hmac.compare_digest(signature, self._expected):
             raise AuthenticationFailed(
-                "the broker does not know this user's password: it is not the one it claims to be"
+                "the broker's SCRAM signature is wrong: it does not know this user's password, so"
+                " it is not the broker that it claims to be"
             )
 
     def _proof(self, nonce: str, salt: bytes, iterations: int, server_first: bytes) -> bytes:

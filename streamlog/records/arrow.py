@@ -170,7 +170,9 @@ class ArrowBuffers:
             batch.record_count > self._rows_max - self.count
             or size_bytes > self._bytes_max - taken_bytes
         ):
-            raise CorruptData(f"no room for {batch.record_count} records in {size_bytes} bytes")
+            raise CorruptData(
+                f"the columns have no room for {batch.record_count} records of {size_bytes} bytes"
+            )
         # Two passes: all records are decoded and checked before any content is copied, so that a
         # malformed record leaves the columns and `count` as they were.
         first = self.count

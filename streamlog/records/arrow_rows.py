@@ -65,7 +65,7 @@ class BinaryArray:
         for at in range(self._first, self._first + self.count + 1):
             end = self._ends[at]
             if end < before or end > size_bytes:
-                raise CorruptData(f"an entry from {before} to {end} of {size_bytes} bytes")
+                raise CorruptData(f"an entry spans bytes {before} to {end} of {size_bytes}")
             before = end
 
     def start(self, row: int) -> int:
@@ -106,7 +106,7 @@ class ArrowRows:
         if headers is not None:
             counts.add(len(headers))
         if len(counts) > 1:
-            raise ValueError(f"columns of {sorted(counts)} entries")
+            raise ValueError(f"the columns have different lengths: {sorted(counts)}")
         self._order = memoryview(bytearray(8 * self.count)).cast("q")
         for row in range(self.count):
             self._order[row] = row
@@ -145,12 +145,12 @@ class ArrowRows:
             ValueError: a partition is out of range, or there is not one for each record.
         """
         if len(places) != self.count:
-            raise ValueError(f"{len(places)} places for {self.count} records")
+            raise ValueError(f"{len(places)} partitions for {self.count} records")
         # A counting sort: it takes one pass to count, and one to place, and is stable.
         starts = [0] * (partitions + 1)
         for each in places:
             if not 0 <= each < partitions:
-                raise ValueError(f"{each} is none of {partitions} places")
+                raise ValueError(f"partition {each} is not from 0 to {partitions - 1}")
             starts[each + 1] += 1
         starts = [*accumulate(starts)]
         free = [*starts]

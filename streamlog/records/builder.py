@@ -180,7 +180,7 @@ class BatchBuilder:
         """
         timestamps, keys, values = columns.timestamps, columns.keys, columns.values
         if not 0 <= start <= stop <= min(len(timestamps), len(keys), len(values)):
-            raise IndexError(f"no records {start} to {stop} of {len(keys)}")
+            raise IndexError(f"records {start} to {stop} are not in columns of {len(keys)}")
         key_bytes = buffer_writes.plain_bytes(keys, start, stop)
         value_bytes = buffer_writes.plain_bytes(values, start, stop)
         # Rare: other kinds of buffers are copied to bytes first, which the C functions require.
@@ -255,7 +255,7 @@ class BatchBuilder:
             ValueError: there are fewer rows.
         """
         if not 0 <= first <= end <= rows.count:
-            raise ValueError(f"no rows {first} to {end} of {rows.count}")
+            raise ValueError(f"rows {first} to {end} are not in {rows.count} rows")
         for at in range(first, end):
             row = rows.row(at)
             stamp = rows.time_ms(row)

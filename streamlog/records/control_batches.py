@@ -162,7 +162,9 @@ def marker_of(batch: RecordBatch) -> Marker | None:
     if kind not in MARKERS:
         return Marker(kind, -1)
     if value is None or len(value) < _VALUE.size:
-        raise CorruptData(f"the marker at offset {batch.base_offset} has value {value!r}")
+        raise CorruptData(
+            f"the marker at offset {batch.base_offset} has a malformed value: {value!r}"
+        )
     return Marker(kind, _VALUE.unpack_from(value)[1])
 
 
@@ -184,7 +186,9 @@ def time_mark_of(batch: RecordBatch) -> TimeMark | None:
     except (struct.error, UnicodeDecodeError):
         elapsed_ms, told = -1, ()
     if elapsed_ms < 0:
-        raise CorruptData(f"the time mark at offset {batch.base_offset} has value {value!r}")
+        raise CorruptData(
+            f"the time mark at offset {batch.base_offset} has a malformed value: {value!r}"
+        )
     return TimeMark(batch.base_offset, elapsed_ms, told)
 
 
@@ -205,7 +209,9 @@ def _record(batch: RecordBatch) -> tuple[int, bytes | None] | None:
         return None
     key, value = records[0].key, records[0].value
     if key is None or len(key) < _KEY.size:
-        raise CorruptData(f"the control record at offset {batch.base_offset} has key {key!r}")
+        raise CorruptData(
+            f"the control record at offset {batch.base_offset} has a malformed key: {key!r}"
+        )
     kind: int = _KEY.unpack_from(key)[1]
     return kind, value
 

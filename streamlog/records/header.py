@@ -38,7 +38,7 @@ def bytes_at(buffer: bytes | bytearray | memoryview, position: int, size: int) -
         ValueError: the buffer ends before that.
     """
     if position < 0 or size < 0 or size > len(buffer) - position:
-        raise ValueError(f"no {size} bytes at {position}")
+        raise ValueError(f"{size} bytes at {position} are not in a buffer of {len(buffer)} bytes")
     return bytes(memoryview(buffer)[position : position + size])
 
 

@@ -194,7 +194,7 @@ class FieldColumns:
             ValueError: the lists differ in length.
         """
         if len(keys) != len(values):
-            raise ValueError(f"columns of {len(keys)} and {len(values)} entries")
+            raise ValueError(f"the columns have different lengths: {len(keys)} and {len(values)}")
         columns = cls()
         columns.timestamps = [timestamp_ms] * len(keys)
         columns.keys, columns.values = keys, values
@@ -242,7 +242,9 @@ class FieldColumns:
         """
         count = len(keys)
         if len(timestamps) != count or len(values) != count or len(headers or keys) != count:
-            raise ValueError(f"columns of {len(timestamps)}, {count} and {len(values)} entries")
+            raise ValueError(
+                f"the columns have different lengths: {len(timestamps)}, {count} and {len(values)}"
+            )
         if headers is not None and self.headers is None:
             self.headers = [()] * len(self.keys)
         if self.headers is not None:

@@ -252,9 +252,12 @@ class TcpTransport:
         chosen = min(ours.max_version if self._is_broker else ours.client_version_max, high)
         if chosen < max(ours.min_version, low):
             offers = f"only versions {low} to {high}" if high >= 0 else "no version"
-            needs = f"this client needs {ours.min_version} to {ours.max_version}: use a newer one"
+            older = "client" if 0 <= chosen < low else "broker"
+            needs = (
+                f"this client needs {ours.min_version} to {ours.max_version}: use a newer {older}"
+            )
             if high < 0 and api_key >= OWN_KEY:
-                needs = "brokers of streamlog alone know it"
+                needs = "only streamlog's own brokers serve it"
             what = f"the broker at {self._address} serves {offers} of {ours.name}; {needs}"
             raise UnsupportedVersion(what)
         return chosen
@@ -292,9 +295,11 @@ class TcpTransport:
             frame = await self._exchange(api, version, request, timeout_ms)
         response = self._decode(api, version, frame)
         if not isinstance(response, ApiVersionsResponse):
-            raise CorruptData(f"the answer of {self._address} to ApiVersions is of another type")
+            raise CorruptData(
+                f"{self._address} answered ApiVersions with {type(response).__name__}"
+            )
         if response.error_code:
-            raise error_for(response.error_code, f"ApiVersions, asked of {self._address}")
+            raise error_for(response.error_code, f"ApiVersions request to {self._address}")
         self._versions = {
             served.api_key: (served.min_version, served.max_version)
             for served in response.api_keys
@@ -323,7 +328,9 @@ class TcpTransport:
                     await self._prove(timeout_ms)
                 except StreamlogError as error:
                     # The broker would close a connection whose session has expired.
-                    self._end(ConnectionLost(f"hung up on {self._address}: {error}"))
+                    self._end(
+                        ConnectionLost(f"the connection to {self._address} was closed: {error}")
+                    )
                     raise
             yield
 
@@ -344,8 +351,8 @@ class TcpTransport:
                 who = f"user {security.user!r}" if security.user else "the token"
                 raise error_for(
                     response.error_code,
-                    f"{self._address} refuses {who} by {security.mechanism}"
-                    f" ({response.error_message or 'without a reason'})",
+                    f"{self._address} refuses {who} with {security.mechanism}"
+                    f" ({response.error_message or 'it gives no reason'})",
                 )
             message = exchange.answer(bytes(response.auth_bytes))
         self._due_s = None
@@ -362,10 +369,10 @@ class TcpTransport:
         request = SaslHandshakeRequest(mechanism=mechanism)
         response = await self._ask(request, SaslHandshakeResponse, timeout_ms)
         if response.error_code:
-            offered = ", ".join(response.mechanisms) or "none: it asks for no proof"
+            offered = ", ".join(response.mechanisms) or "none"
             raise error_for(
                 response.error_code,
-                f"{self._address}, asked for sasl.mechanism={mechanism}; it offers {offered}",
+                f"{self._address} refuses sasl.mechanism={mechanism}; it offers {offered}",
             )
 
     async def _ask(self, request: Message, answer: type[M], timeout_ms: int) -> M:
@@ -374,7 +381,7 @@ class TcpTransport:
         frame = await self._exchange(api, version, request, timeout_ms)
         response = self._decode(api, version, frame)
         if not isinstance(response, answer):
-            raise CorruptData(f"the answer of {self._address} to {api.name} is of another type")
+            raise CorruptData(f"{self._address} answered {api.name} with {type(response).__name__}")
         return response
 
     # ---- requests ----
@@ -422,7 +429,7 @@ class TcpTransport:
         try:
             return decode_response(api, version, frame)[1]
         except CorruptData as corrupt:
-            self._end(ConnectionLost(f"hung up on {self._address}: {corrupt}"))
+            self._end(ConnectionLost(f"the connection to {self._address} was closed: {corrupt}"))
             raise
 
     def _on_frame(self, frame: bytes | bytearray) -> None:
@@ -432,8 +439,8 @@ class TcpTransport:
         if answer is None:
             self._end(
                 ConnectionLost(
-                    f"{self._address} answered request {correlation_id}, which was never made: "
-                    "it does not keep to the Kafka protocol"
+                    f"{self._address} answered request {correlation_id}, which was never sent: "
+                    "it does not follow the Kafka protocol"
                 )
             )
         elif not answer.done():  # Else the caller was cancelled.
@@ -561,7 +568,7 @@ class _Wire(asyncio.BufferedProtocol):
             size: int = _SIZE.unpack_from(self._scratch, position)[0]
             # An answer has at least a correlation id, which is as long as a size.
             if not _SIZE.size <= size <= RESPONSE_BYTES_MAX:
-                self._on_lost(f"it sent an answer's size of {size} bytes: {what_speaks(size)}")
+                self._on_lost(f"it announced an answer of {size} bytes: {what_speaks(size)}")
                 return
             start, end = position + _SIZE.size, position + _SIZE.size + size
             if end > held:

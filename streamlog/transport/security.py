@@ -259,13 +259,16 @@ class Security:
     def _check_sasl(self) -> None:
         if self.mechanism not in MECHANISMS:
             given = f"sasl.mechanism={self.mechanism!r}" if self.mechanism else "no sasl.mechanism"
-            raise ConfigError(f"{self.protocol} with {given}: use one of {', '.join(MECHANISMS)}")
+            raise ConfigError(
+                f"security.protocol={self.protocol} with {given}: use one of"
+                f" {', '.join(MECHANISMS)}"
+            )
         if self.mechanism == OAUTHBEARER:
             if not self.token:
-                raise ConfigError("OAUTHBEARER needs a token: sasl.oauthbearer.token")
+                raise ConfigError("OAUTHBEARER needs a token: set sasl.oauthbearer.token")
         elif not self.user or not self.password:
             raise ConfigError(
-                f"{self.mechanism} needs a user and a password: sasl.username, sasl.password"
+                f"{self.mechanism} needs a user and a password: set sasl.username and sasl.password"
             )
 
 

@@ -80,7 +80,7 @@ def test_an_unknown_election_type_is_refused(node: Node) -> None:
         (0, [1], ErrorCode.NONE, None),
         (0, None, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "t-0 is not being reassigned"),
         (0, [], ErrorCode.INVALID_REPLICA_ASSIGNMENT, "brokers []"),
-        (0, [2], ErrorCode.INVALID_REPLICA_ASSIGNMENT, "the brokers are [1]"),
+        (0, [2], ErrorCode.INVALID_REPLICA_ASSIGNMENT, "the cluster has brokers [1]"),
         (0, [1, 1], ErrorCode.INVALID_REPLICA_ASSIGNMENT, "brokers [1, 1]"),
         (1, [1], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no partition 1"),
     ],

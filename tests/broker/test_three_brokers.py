@@ -180,11 +180,11 @@ def test_a_node_of_another_cluster_logs_that_and_gets_no_metadata(
         # No other node uses its port, so any will do.
         stranger = Node(7, {**voters, "process.roles": "broker"}, 0, cluster_id="other")
         broker = await stranger.start()
-        await until(lambda: "it is of another cluster than this one" in caplog.text)
+        await until(lambda: "it belongs to another cluster" in caplog.text)
         assert broker._member.quorum.controller_id is None
         assert broker._member.metadata.offset == -1
         await stranger.kill()
-        warnings = [each for each in caplog.messages if "of another cluster" in each]
+        warnings = [each for each in caplog.messages if "it belongs to another cluster" in each]
         assert len(warnings) <= 3, "one for each of the voters"
 
     run_cluster(Cluster, story)

@@ -168,7 +168,7 @@ def test_grow_requires_a_stopped_broker(one: Path, grow: Grow) -> None:
     ("arguments", "voters", "message"),
     [
         ((), VOTERS.replace("1@", "4@"), "so it has to be one of the voters"),
-        ((), f"1@{LOCALHOST}:9092,2@{LOCALHOST}:9093", "2 voters: use three"),
+        ((), f"1@{LOCALHOST}:9092,2@{LOCALHOST}:9093", "number of voters is 2: use three"),
         ((), "1", "write each controller as node.id@host:port"),
         ((), VOTERS.replace("9092", "9999"), "does not listen there"),
         ((), VOTERS.replace(LOCALHOST, "a.example.org"), "does not listen there"),

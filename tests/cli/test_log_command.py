@@ -107,7 +107,7 @@ def test_damage_is_shown_repaired_and_skipped(here: Path) -> None:
 
     mended = streamlog("repair", "log", "--yes", cwd=here)
     assert mended.returncode == 0, mended.stdout + mended.stderr
-    assert "offsets 7 are lost" in mended.stdout
+    assert "offset 7 is lost" in mended.stdout
     assert "the rest of the log is readable" in mended.stdout
     assert len(list(here.glob("log/p-*/*.quarantine"))) == 1
     assert streamlog("verify", "log", cwd=here).returncode == 0

@@ -252,7 +252,7 @@ async def ask_for_what_is_ours() -> None:
     async with mocked(t=1) as log:
         assert not await log.admin().is_streamlog()
         assert not await log.admin().can_publish()
-        with pytest.raises(LogError, match="Publish; brokers of streamlog alone know it"):
+        with pytest.raises(LogError, match="Publish; only streamlog's own brokers serve it"):
             await log.admin().publish("nightly")
 
 

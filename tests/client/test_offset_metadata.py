@@ -25,7 +25,7 @@ def test_group_metadata_identifies_a_member_and_a_lone_consumer(open_log: OpenLo
                 assert alone.group_metadata() == GroupMetadata(group_id="g")
             async with log.consumer(group_id="g", group_instance_id="i") as member:
                 await member.subscribe(["t"])
-                with pytest.raises(UnknownMember, match="is not a member of its group"):
+                with pytest.raises(UnknownMember, match="is not a member of the group"):
                     member.group_metadata()
                 while not member.assignment():
                     await member.poll(timeout_ms=1_000)

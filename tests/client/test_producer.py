@@ -152,7 +152,7 @@ def test_a_batch_above_the_topic_limit_is_split(open_log: OpenLog) -> None:
                 records = [(n, None, b"x" * 10_000, ()) for n in range(300)]
                 bulk = await producer.send_batch("t", 0, records)
                 assert (await bulk).offset == 299
-                with pytest.raises(MessageTooLarge, match=r"t-0 need about .* max\.message\.bytes"):
+                with pytest.raises(MessageTooLarge, match=r"t-0 needs .* max\.message\.bytes"):
                     await (await producer.send_batch("t", 0, records, atomic=True))
                 too_large = await producer.send("t", b"x" * 2_000_000)
                 with pytest.raises(MessageTooLarge):
@@ -198,7 +198,7 @@ def test_an_unknown_topic_is_named_in_the_error(open_log: OpenLog) -> None:
         async with open_log(t=2) as log, log.producer() as producer:
             with pytest.raises(UnknownTopicOrPartition, match="no topic 'absent'"):
                 await producer.send("absent", b"v")
-            with pytest.raises(UnknownTopicOrPartition, match=r"2 partitions.* no partition 2"):
+            with pytest.raises(UnknownTopicOrPartition, match=r"no partition 2; .* is 2"):
                 await producer.send("t", b"v", partition=2)
             with pytest.raises(UnknownTopicOrPartition):
                 await (await producer.send_batch("t", -1, [(0, None, b"v", ())], atomic=True))

@@ -215,8 +215,8 @@ def test_the_stall_error_names_partition_offsets_and_remedy() -> None:
         guard.is_at_end(positions, 1)
     assert str(caught.value) == (
         "t-0: the read is at offset 2 and has made no progress for 0 s; it waits for the offsets "
-        "before 5, which the log held when the read began (1 more partition of the read waits as "
-        "well). Check that the partition has a leader (`streamlog topics describe t`), that no "
+        "before 5, which the log held when the read began (1 more partition waits as well). "
+        "Check that the partition has a leader (`streamlog topics describe t`), that no "
         "transaction is open in it and that its log was not truncated, and try again"
     )
     assert caught.value.retriable

@@ -242,7 +242,7 @@ def test_a_plaintext_client_on_a_tls_listener_is_logged(
 ) -> None:
     error = SAID_BY[library](access("PLAINTEXT"), address(secured, "SSL"))
     assert CUT_OFF[library] in error
-    assert logged(secured, "it does not speak TLS, and the listener SSL asks for it")
+    assert logged(secured, "it does not speak TLS, which listener SSL requires")
 
 
 @one_process
@@ -264,7 +264,7 @@ def test_an_untrusted_certificate_authority_is_logged(secured: BrokerProcess, li
     assert logged(
         secured,
         "it does not trust the authority of the broker's certificate",
-        "it hung up in the middle; it may not take the broker's certificate",
+        "it closed the connection in the middle; it may reject the broker's certificate",
     )
 
 

@@ -33,7 +33,7 @@ def allowed(setting: Setting) -> str:
         case SettingKind.STRING:
             return " or ".join(setting.choices) or "text"
         case SettingKind.PASSWORD:
-            return "text, shown to nobody"
+            return "text, never shown"
         case SettingKind.LIST:
             if setting.form is None:
                 return " and/or ".join(setting.choices)

@@ -55,7 +55,7 @@ def test_keys_that_would_not_meet_are_refused() -> None:
 def test_topics_that_do_not_have_as_many_partitions_are_refused_with_both_names() -> None:
     app, left, right = declared()
     left.join(right, text, within="1m", name="pairs")
-    with pytest.raises(TopologyError, match="'left' has 2 partitions and 'right' has 3"):
+    with pytest.raises(TopologyError, match="is 2 in 'left' and 3 in 'right'"):
         app.topology().partition_counts({"left": 2, "right": 3})
 
 

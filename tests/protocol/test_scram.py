@@ -43,7 +43,7 @@ def test_the_client_follows_the_example_of_rfc_7677() -> None:
 def test_a_broker_without_the_password_is_refused() -> None:
     one = client("another")
     one.final(SERVER_FIRST)
-    with pytest.raises(AuthenticationFailed, match="is not the one it claims to be"):
+    with pytest.raises(AuthenticationFailed, match="is not the broker that it claims to be"):
         one.check(SERVER_FINAL)
     other = client()
     other.final(SERVER_FIRST)

@@ -133,7 +133,7 @@ def test_records_without_headers_may_join_those_with_some() -> None:
 
 def test_columns_of_different_lengths_are_refused() -> None:
     columns = FieldColumns()
-    with pytest.raises(ValueError, match="columns of 1, 2 and 2"):
+    with pytest.raises(ValueError, match="different lengths: 1, 2 and 2"):
         columns.extend([1], [b"a", b"b"], [None, None])
     assert len(columns) == 0
 

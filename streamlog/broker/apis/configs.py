@@ -312,7 +312,7 @@ class ConfigRequests:
                 given.advertised_listeners
                 or given.listeners
                 or f"{reached.listener}://{reached.host}:{reached.port}",
-                "Where this client reaches the broker.",
+                "The address at which this client reaches the broker.",
             ),
         }
         return [

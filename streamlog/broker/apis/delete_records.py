@@ -81,7 +81,8 @@ class _Settling:
 
     def _on_timeout(self) -> None:
         for number, each in list(self._open.items()):
-            what = f"{each.partition.topic}-{each.partition.index}: not deleted everywhere yet"
+            where = f"{each.partition.topic}-{each.partition.index}"
+            what = f"{where}: not all replicas have deleted the records yet"
             self._settle(number, error_for(ErrorCode.REQUEST_TIMED_OUT, what))
 
     def _settle(self, number: int, failure: StreamlogError | None) -> None:

@@ -73,7 +73,13 @@ class FindCoordinator:
     ) -> FoundCoordinator:
         refusal = None
         if request.key_type not in (GROUP_KEY_TYPE, TRANSACTION_KEY_TYPE):
-            refusal = ErrorCode.INVALID_REQUEST, f"there is no key type {request.key_type}"
+            refusal = (
+                ErrorCode.INVALID_REQUEST,
+                (
+                    f"unknown key type {request.key_type}: use {GROUP_KEY_TYPE} for a group or"
+                    f" {TRANSACTION_KEY_TYPE} for a transactional id"
+                ),
+            )
         elif not key and request.key_type == GROUP_KEY_TYPE:
             refusal = ErrorCode.INVALID_GROUP_ID, "group.id is empty"
         elif not key:
@@ -96,5 +102,5 @@ class FindCoordinator:
             node_id=-1,
             port=-1,
             error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE,
-            error_message=f"nobody leads the partition of {topic} that {key!r} belongs to",
+            error_message=f"the partition of {topic} that {key!r} belongs to has no leader",
         )

@@ -763,7 +763,8 @@ class ProduceAcks:
         self.timed_out = True
         for each in self._open.values():
             name = f"{each.partition.topic}-{each.partition.index}"
-            each.refuse(error_for(ErrorCode.REQUEST_TIMED_OUT, f"{name}: not committed in time"))
+            what = f"{name}: the records are appended, but not committed yet"
+            each.refuse(error_for(ErrorCode.REQUEST_TIMED_OUT, what))
         self._open.clear()
 
     def _on_one(

@@ -415,10 +415,8 @@ class PublishRequests:
             for each in topic.partitions:
                 partition = topic.name, each.partition_index
                 if partition in seen or topic.name in self._internal_topics:
-                    why = "twice" if partition in seen else "but only brokers write it"
-                    raise _refused(
-                        f"job {request.job_id} names {partition[0]}-{partition[1]} {why}"
-                    )
+                    why = " twice" if partition in seen else ", which only brokers may write to"
+                    raise _refused(f"job {request.job_id} names {partition[0]}-{partition[1]}{why}")
                 seen.add(partition)
                 self._check_led(request.job_id, *partition)
                 for segment in each.segments:
@@ -434,11 +432,12 @@ class PublishRequests:
         try:
             self._partitions.get(topic, index)
         except NotLeader as error:
-            where = "nobody" if error.current is None else f"broker {error.current[0]}"
+            current = error.current
+            where = "which has no leader" if current is None else f"which broker {current[0]} leads"
             raise _refused(
-                f"job {job_id} is published to {topic}-{index}, which {where} leads, and not the"
-                " broker that was asked: a publication takes partitions that one broker leads; in"
-                " a cluster write by a transactional producer instead"
+                f"job {job_id} publishes to {topic}-{index}, {where}: the broker that gets the"
+                " request has to lead all partitions of a publication; in a cluster, write with a"
+                " transactional producer instead"
             ) from error
 
     def _check_size(self, job_id: str, segment: PublishSegment) -> None:
@@ -530,7 +529,9 @@ class PublishRequests:
             while position < segment.size_bytes:
                 piece = _whole_batches(file, position)
                 if not piece:
-                    raise CorruptData(f"{segment.name} of job {job_id} ends within a batch")
+                    raise CorruptData(
+                        f"{segment.name} of job {job_id} ends within a batch: stage it again"
+                    )
                 checksum = crc32c(piece, checksum)
                 position += len(piece)
                 yield piece

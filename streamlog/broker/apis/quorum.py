@@ -98,14 +98,18 @@ class QuorumRequests:
             return DescribedQuorum(
                 partition_index=partition,
                 error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                error_message=f"there is one quorum: that of {METADATA_TOPIC}-0",
+                error_message=f"the only quorum is that of {METADATA_TOPIC}-0",
             )
         view = self._member.replicas()
         leader = -1 if view.leader_id is None else view.leader_id
         described = DescribedQuorum(leader_id=leader, leader_epoch=view.epoch)
         if not view.is_leader:
             described.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-            described.error_message = f"node {leader} leads the quorum, and knows"
+            described.error_message = (
+                "the quorum has no leader at present"
+                if leader < 0
+                else f"only the leader of the quorum knows its state: ask node {leader}"
+            )
             described.high_watermark = -1
             return described
         described.error_message = None

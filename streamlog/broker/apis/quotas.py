@@ -81,8 +81,8 @@ def _check_filters(components: Sequence[QuotaFilter]) -> None:
         named = each.match is not None
         if each.match_type not in (EXACT, DEFAULT, ANY) or named != (each.match_type == EXACT):
             raise _refusal(
-                f"match type {each.match_type} with name {each.match!r}: it is"
-                f" {EXACT} with a name, {DEFAULT} for the default or {ANY} for any"
+                f"match type {each.match_type} with name {each.match!r}: use {EXACT} with a"
+                f" name, or without one {DEFAULT} for the default and {ANY} for any"
             )
 
 

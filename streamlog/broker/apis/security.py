@@ -259,7 +259,7 @@ class UserRequests:
             ),
             SaslAuthenticateRequest: lambda _, __: SaslAuthenticateResponse(
                 error_code=ErrorCode.ILLEGAL_SASL_STATE,
-                error_message="this listener does not ask for SASL",
+                error_message="this listener does not use SASL",
             ),
         }
 
@@ -276,7 +276,8 @@ class UserRequests:
     def _described(self, name: str, count: int) -> DescribeUserScramCredentialsResult:
         own = self._kept.of(name)
         if count > 1:
-            code, message = ErrorCode.DUPLICATE_RESOURCE, f"user {name!r} is {count} times in"
+            code = ErrorCode.DUPLICATE_RESOURCE
+            message = f"the request names user {name!r} {count} times"
         elif not own:
             code, message = ErrorCode.RESOURCE_NOT_FOUND, f"there is no user {name!r}"
         else:

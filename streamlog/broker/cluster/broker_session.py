@@ -184,8 +184,8 @@ class BrokerSession:
             own = self._directory
             self._on_changed(
                 ConfigError(
-                    f"{own.path} belongs to cluster {own.cluster_id}, but the controller to"
-                    " another one: check controller.quorum.voters, or use the right directory"
+                    f"{own.path} belongs to cluster {own.cluster_id}, but the controller belongs"
+                    " to another one: check controller.quorum.voters, or use the right directory"
                 )
             )
         else:

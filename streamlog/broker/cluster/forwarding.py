@@ -114,7 +114,7 @@ class Forwarding:
         # The client's time-out, if the request has one: after it, no one waits for the response.
         timeout_ms = max(1, min(getattr(request, "timeout_ms", TIMEOUT_MS), TIMEOUT_MS_MAX))
         deadline_ms = self._clock.now_ms() + timeout_ms
-        why = "no node is the controller"
+        why = "no controller is active"
         while (left_ms := deadline_ms - self._clock.now_ms()) > 0:
             try:
                 answer = await self._ask(request, version, left_ms, here)
@@ -127,11 +127,11 @@ class Forwarding:
             # was not made, so the request can be repeated.
             await asyncio.sleep(RETRY_MS / 1000)
         return error_response(
-            request, ErrorCode.REQUEST_TIMED_OUT, f"no controller has decided in time: {why}"
+            request, ErrorCode.REQUEST_TIMED_OUT, f"no controller answered in time: {why}"
         )
 
     async def _attempt_once(self, request: Message, version: int) -> Message:
-        why = "no node is the controller"
+        why = "no controller is active"
         try:
             answer = await self._ask(request, version, ATTEMPT_MS, self.decide)
         except StreamlogError as error:

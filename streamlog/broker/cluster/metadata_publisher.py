@@ -332,7 +332,9 @@ class MetadataPublisher:
                 try:
                     hosted.replica.refetch_damage()
                 except StreamlogError as error:
-                    _log.error("could not fetch %s anew: %s", hosted.log.name, error)
+                    _log.error(
+                        "could not fetch the damaged part of %s again: %s", hosted.log.name, error
+                    )
         return unreported
 
     # Leadership.

@@ -84,8 +84,8 @@ def peer_security(config: BrokerConfig, listener: Listener) -> Security:
         )
     if listener.has_sasl and peers.mechanism not in security.sasl_mechanisms.split(","):
         raise ConfigError(
-            f"sasl.mechanism.inter.broker.protocol={peers.mechanism} is none of"
-            f" sasl.enabled.mechanisms={security.sasl_mechanisms}"
+            f"sasl.mechanism.inter.broker.protocol={peers.mechanism} is not in"
+            f" sasl.enabled.mechanisms={security.sasl_mechanisms}: add it there"
         )
     shows_own = listener.has_tls and security.client_auth != CLIENT_AUTH_NONE
     return Security(

@@ -80,8 +80,8 @@ class ClusterConfig:
         300,
         NamedSetting(
             "leader.imbalance.check.interval.seconds",
-            "How often the controller looks for partitions that are not led by their preferred"
-            " leader although it could lead, in seconds.",
+            "How often the controller looks for partitions whose preferred leader could lead but"
+            " does not, in seconds.",
         ),
         minimum=1,
         maximum=DAY_S,

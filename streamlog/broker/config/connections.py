@@ -141,9 +141,9 @@ class ConnectionConfig:
         1000,
         NamedSetting(
             "max.incremental.fetch.session.cache.slots",
-            "Readers whose partitions the broker remembers, so that they need not repeat them; 0:"
-            " none. A session that was not used for two minutes makes room for any other, and a"
-            " smaller one that is older than that for a larger one.",
+            "The most fetch sessions: readers whose partitions the broker remembers, so that they"
+            " need not repeat them; 0: none. If there are as many, a new session replaces one that"
+            " was not used for two minutes, or a smaller one that is more than two minutes old.",
         ),
         maximum=100_000,
     )

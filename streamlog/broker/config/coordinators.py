@@ -57,8 +57,8 @@ class GroupConfig:
         1_800_000,
         NamedSetting(
             "group.max.session.timeout.ms",
-            "The longest session time-out that a member may request: for that long its partitions"
-            " are not processed after its death.",
+            "The longest session time-out that a member may request: when it dies, its partitions"
+            " are not processed for this long.",
             "ms",
         ),
         minimum=1,

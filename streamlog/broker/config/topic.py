@@ -269,7 +269,7 @@ class TopicConfig:
         NamedSetting(
             "min.cleanable.dirty.ratio",
             "Under cleanup.policy 'compact': a partition is compacted when more than this share of"
-            " it, by bytes, is not compacted. Less wastes less space and costs more work.",
+            " it, by bytes, is not compacted. A smaller share saves space and costs more work.",
             broker_name="log.cleaner.min.cleanable.ratio",
         ),
     )
@@ -277,8 +277,8 @@ class TopicConfig:
         0,
         NamedSetting(
             "min.compaction.lag.ms",
-            "Under cleanup.policy 'compact': younger records, and those after them, are not"
-            " compacted.",
+            "Under cleanup.policy 'compact': records that are younger than this, and those after"
+            " them, are not compacted.",
             "ms",
             "log.cleaner.min.compaction.lag.ms",
         ),
@@ -299,9 +299,9 @@ class TopicConfig:
         DAY_MS,
         NamedSetting(
             "delete.retention.ms",
-            "Under cleanup.policy 'compact': how long a record that deletes a key stays after the"
-            " first compaction that finds it. A reader that begins at the start has to reach the"
-            " end within this time to see every deletion.",
+            "Under cleanup.policy 'compact': how long a tombstone, a record that deletes a key,"
+            " stays after the first compaction that finds it. A reader that begins at the start has"
+            " to reach the end within this time to see every deletion.",
             "ms",
             "log.cleaner.delete.retention.ms",
         ),

@@ -628,7 +628,9 @@ class QuorumMember:
         def finish() -> None:
             self._is_writing_snapshot = False
             if refused:
-                _log.warning("no snapshot of the metadata log was written: %s", refused[0])
+                _log.warning(
+                    "could not write a snapshot of the metadata log, and will retry: %s", refused[0]
+                )
                 self._snapshot_not_before_ms = replica.now_ms + SNAPSHOT_RETRY_MS
                 return
             files.snapshot = max(files.snapshot, snapshot)

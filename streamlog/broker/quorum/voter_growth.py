@@ -208,8 +208,8 @@ class VoterGrowth:
             )
         if len(self.voters) < VOTERS_MIN or len(self.voters) % 2 == 0:
             raise UsageError(
-                f"{len(self.voters)} voters: use three or five; two are no safer than one, and"
-                " four no safer than three"
+                f"the number of voters is {len(self.voters)}: use three or five; two are no safer"
+                " than one, and four no safer than three"
             )
         state = read_state(self._files, f"{path}/{FOLDER}")
         if state is None or not state.voters:
@@ -219,8 +219,8 @@ class VoterGrowth:
         is_alone = state.voters == (node_id,)
         if not is_alone and set(state.voters) != set(self.voters):
             raise UsageError(
-                f"the metadata log in {path} is that of {_list_nodes(state.voters)}: only that of a"
-                " voter that is alone can grow, in the directory of that voter"
+                f"the metadata log in {path} is that of {_list_nodes(state.voters)}: only a quorum"
+                " of one voter can grow, in the directory of that voter"
             )
         return state.voters
 

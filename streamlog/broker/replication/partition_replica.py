@@ -349,8 +349,8 @@ class PartitionReplica:
         if leader is not None and leader.is_under_min_isr:
             raise error_for(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{self.topic}-{self.index}: {len(leader.isr)} replicas are in sync, and acks=all"
-                f" requires {leader.min_insync} (min.insync.replicas)",
+                f"{self.topic}-{self.index}: acks=all requires {leader.min_insync} in-sync replicas"
+                f" (min.insync.replicas); the number is {len(leader.isr)}",
             )
 
     def not_leader(self) -> StreamlogError:
@@ -455,9 +455,9 @@ class PartitionReplica:
         offset = start if damage else self.log.lost.first_from(start)
         if follower is None or offset is None:
             return
-        why = damage[0] if damage else "a repair had replaced lost records by empty batches"
+        why = damage[0] if damage else "a repair has replaced lost records with empty batches"
         _log.warning(
-            "%s-%d: fetching the records from offset %d on again from broker %d: %s",
+            "%s-%d: fetching the records again from offset %d, from broker %d: %s",
             *(self.topic, self.index, offset, follower.leader, why),
         )
         try:
@@ -506,7 +506,7 @@ class PartitionReplica:
     def _change_log(self, effect: Truncate | StartAt | AdvanceLogStart | StopReplica) -> None:
         match effect:
             case Truncate(offset):
-                _log.info("%s-%d is cut at offset %d", self.topic, self.index, offset)
+                _log.info("%s-%d is truncated at offset %d", self.topic, self.index, offset)
                 # 1. `begin` lowers the synced end. 2. The checkpoints make that durable. 3. Records
                 # go. In another order, a crash would leave a log that is shorter than its
                 # checkpoint says, which looks like damage.
@@ -529,7 +529,7 @@ class PartitionReplica:
             case AdvanceLogStart(offset):
                 self.log.advance_start(offset)
             case StopReplica(reason):
-                _log.critical("%s-%d stops to follow: %s", self.topic, self.index, reason)
+                _log.critical("%s-%d stops following: %s", self.topic, self.index, reason)
 
     def _not_enough_replicas(self) -> StreamlogError:
         return error_for(

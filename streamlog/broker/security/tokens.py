@@ -70,7 +70,7 @@ class SignedTokens:
         import jwt  # noqa: PLC0415 - an extra
 
         if len(token) > TOKEN_CHARACTERS_MAX:
-            raise TokenRefusal("it is too long")
+            raise TokenRefusal(f"it has more than {TOKEN_CHARACTERS_MAX} characters")
         try:
             header = jwt.get_unverified_header(token)
         except jwt.PyJWTError as error:

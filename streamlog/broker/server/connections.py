@@ -283,17 +283,17 @@ class Connections(Generic[M]):
             self._untold = 0
             self._mute_until_s = asyncio.get_running_loop().time() + REFUSALS_TOLD_MS / 1000
             _log.warning(
-                "refused a connection from %s: %d connections are open, and %s",
+                "refused a connection from %s: %s; open connections of all clients: %d",
                 address,
-                len(self._members),
                 why,
+                len(self._members),
             )
 
     def _tell(self) -> None:
         now_s = asyncio.get_running_loop().time()
         if (self._untold or self._untold_evictions) and now_s >= self._mute_until_s:
             _log.warning(
-                "refused %d more connections, and closed %d half-open ones to make room",
+                "connections refused since: %d; half-open connections closed to make room: %d",
                 self._untold,
                 self._untold_evictions,
             )

@@ -133,8 +133,12 @@ class SaslHandshake:
         if not self.is_served():
             name = request.api.name
             if self._authentication.stage is AuthenticationStage.OPEN:
-                raise AuthenticationFailed(f"{name} after the end of the session")
-            raise AuthenticationFailed(f"{name} before it was proven who asks: it takes SASL")
+                raise AuthenticationFailed(
+                    f"{name} request after the session expired: the client must authenticate again"
+                )
+            raise AuthenticationFailed(
+                f"{name} request before authentication: this listener requires SASL"
+            )
         return None
 
     def is_served(self) -> bool:

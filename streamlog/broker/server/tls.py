@@ -56,8 +56,8 @@ _REASONS = {
     "NO_SHARED_CIPHER": "it has no cipher in common with ssl.cipher.suites and the certificate",
     "UNSUPPORTED_PROTOCOL": "it speaks only versions that are not in ssl.enabled.protocols",
     "TLSV1_ALERT_UNKNOWN_CA": "it does not trust the authority of the broker's certificate",
-    "SSLV3_ALERT_BAD_CERTIFICATE": "it does not take the broker's certificate",
-    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "it does not take the broker's certificate",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "it rejects the broker's certificate",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "it rejects the broker's certificate",
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the broker's certificate has expired",
 }
 
@@ -217,7 +217,7 @@ def _shaken(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> Subjec
 def describe_tls_error(error: Exception) -> str:
     """Return an error of OpenSSL, or of the operating system, in words."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not taken: {error.verify_message}"
+        return f"its certificate is not accepted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
         # Some errors lack the attribute.
         reason = getattr(error, "reason", None) or str(error.args[0])
@@ -286,7 +286,9 @@ class TlsConnection(asyncio.BufferedProtocol):
         if self._is_open:
             self._inner.connection_lost(exc)
         elif self._has_begun and not self._is_told:
-            self._tell("it hung up in the middle; it may not take the broker's certificate")
+            self._tell(
+                "it closed the connection in the middle; it may reject the broker's certificate"
+            )
         self._raw.close()
         self.closed.set()
 
@@ -302,8 +304,8 @@ class TlsConnection(asyncio.BufferedProtocol):
             # OpenSSL's own error for plaintext, "wrong version number", would not help a user.
             if self._scratch[0] != HANDSHAKE_RECORD:
                 self._fail(
-                    f"it does not speak TLS, and the listener {self._listener.name} asks for it:"
-                    f" its security.protocol has to be {self._listener.protocol}"
+                    f"it does not speak TLS, which listener {self._listener.name} requires: set its"
+                    f" security.protocol to {self._listener.protocol}"
                 )
                 return
         self._incoming.write(self._scratch[:nbytes])
@@ -436,8 +438,8 @@ class TlsConnection(asyncio.BufferedProtocol):
             self._principal = self._certificates.principal_of(subject)
             if self._principal is None:
                 self._fail(
-                    "no rule of ssl.principal.mapping.rules has a name for its certificate's"
-                    f" subject {distinguished_name(subject)!r}"
+                    "no rule of ssl.principal.mapping.rules matches its certificate's subject"
+                    f" {distinguished_name(subject)!r}"
                 )
                 return False
         return True
@@ -483,7 +485,7 @@ class TlsConnection(asyncio.BufferedProtocol):
         self._outlet.on_failure(error)
 
     def _on_timeout(self) -> None:
-        self._fail(f"it did not shake hands within {HANDSHAKE_TIMEOUT_MS} ms")
+        self._fail(f"it did not complete the handshake within {HANDSHAKE_TIMEOUT_MS} ms")
 
     def _fail(self, reason: str) -> None:
         self._tell(reason)

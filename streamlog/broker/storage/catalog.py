@@ -363,7 +363,7 @@ def _checksum(content: Mapping[str, object]) -> int:
 
 def _offset(value: object) -> int:
     if not isinstance(value, int) or not 0 <= value <= OFFSET_MAX:
-        raise ValueError(f"{value!r} where an offset or an id should be")
+        raise ValueError(f"{value!r} is not an offset or an id")
     return value
 
 
@@ -382,10 +382,10 @@ def _numbers(entry: object) -> tuple[int, ...]:
     if isinstance(entry, list):
         found = tuple(sorted(map(int, entry)))
         if not found or found[0] < 0 or found[-1] >= PARTITIONS_MAX:
-            raise ValueError(f"a topic of partitions {entry}")
+            raise ValueError(f"a topic can't have partitions {entry}")
         return found
     if not isinstance(entry, int) or not 1 <= entry <= PARTITIONS_MAX:
-        raise ValueError(f"a topic of {entry} partitions")
+        raise ValueError(f"a topic can't have {entry} partitions")
     return tuple(range(entry))
 
 
@@ -416,7 +416,7 @@ def _parse_deletion_key(text: str) -> str:
 def _topic_id(text: str) -> bytes:
     topic_id = bytes.fromhex(text)
     if len(topic_id) != _ID_BYTES:
-        raise ValueError(f"a topic id of {len(topic_id)} bytes")
+        raise ValueError(f"a topic id has {len(topic_id)} bytes")
     return topic_id
 
 
@@ -512,7 +512,7 @@ class ListenerFile:
     def write(self, host: str, port: int) -> None:
         """Write the address. Raises OSError, unless the disk is full."""
         self._pending = (host, port)
-        with unless_full(f"where this broker listens ({host}:{port})"):
+        with unless_full(f"the address of this broker ({host}:{port})"):
             self.settle()
 
     def settle(self) -> None:

@@ -142,10 +142,10 @@ class Folders:
         found = strays(names)
         if found:
             _logger.warning(
-                "%d folders with %d bytes in %s belong to topics that the cluster does not know; if"
-                " nothing in them is needed, remove them: rm -r %s/*%s",
-                *(len(found), sum(map(self.size_bytes, found))),
-                *(self._path, self._path, STRAY_SUFFIX),
+                "%s has partitions of topics that the cluster does not know (folders: %d, bytes:"
+                " %d); if nothing in them is needed, remove them: rm -r %s/*%s",
+                *(self._path, len(found), sum(map(self.size_bytes, found))),
+                *(self._path, STRAY_SUFFIX),
             )
 
     def size_bytes(self, folder: str) -> int:

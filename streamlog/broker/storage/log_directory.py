@@ -763,7 +763,7 @@ class LogDirectory:
 
     def _hold(self, lock: File, wall_ms: int) -> None:
         holder = json.dumps({"process_id": process_id(), "since_ms": wall_ms})
-        with unless_full("the lock's holder"):
+        with unless_full("the id of the process that holds the lock"):
             lock.truncate(0)
             write_whole(lock, holder.encode(), 0)
 

@@ -140,7 +140,7 @@ class Retention:
         """Log what a round has removed, once it is complete."""
         if self._shortened_logs and not self._writes_in_progress and not self._round:
             _logger.info(
-                "retention: removed %d files of %d partitions",
+                "retention: removed expired files (files: %d, partitions: %d)",
                 self._removed_files,
                 self._shortened_logs,
             )
@@ -157,7 +157,9 @@ class Retention:
     def _on_checkpoint(self, expired: list[_ExpiredHead], failure: StreamlogError | None) -> None:
         self._writes_in_progress -= 1
         if failure is not None:
-            _logger.warning("no files are removed, as log starts can't be written: %s", failure)
+            _logger.warning(
+                "expired files are not removed, because log starts can't be written: %s", failure
+            )
         else:
             for each in expired:
                 self._retire(each)

@@ -412,7 +412,7 @@ def validate(
         LogError: with Kafka's code, a client must not send such a batch.
     """
     if not len(data):
-        raise LogError("a request has no batch for a partition", code=INVALID_RECORD)
+        raise LogError("the request contains no batch for the partition", code=INVALID_RECORD)
     batches = _split(data)
     for batch in batches:
         if batch.size_bytes > max_message_bytes:
@@ -539,8 +539,8 @@ def _check_client(batch: RecordBatch, *, transactional: bool) -> None:
     # A client's batch uses each of its offsets. Only compaction makes batches with fewer records.
     if not 0 < batch.record_count == batch.last_offset_delta + 1:
         raise LogError(
-            f"a batch claims {batch.record_count} records and"
-            f" {batch.last_offset_delta + 1} offsets for them",
+            f"a batch claims {batch.record_count} records, but spans"
+            f" {batch.last_offset_delta + 1} offsets",
             code=INVALID_RECORD,
         )
     if batch.is_control:
@@ -558,7 +558,7 @@ def _check_client(batch: RecordBatch, *, transactional: bool) -> None:
     if batch.is_transactional and not (transactional and batch.producer_id >= 0):
         raise _no_transaction()
     if batch.size_bytes == HEADER_BYTES:
-        raise LogError("a batch claims records and contains none", code=INVALID_RECORD)
+        raise LogError("a batch claims records, but contains none", code=INVALID_RECORD)
 
 
 def _no_transaction() -> LogError:

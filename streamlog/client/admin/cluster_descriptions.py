@@ -196,8 +196,8 @@ def _waits_for(partition: PartitionDescription) -> str:
     name = f"{partition.topic}-{partition.partition}"
     return (
         ": the last complete replica was on a disk that was replaced or damaged; put that disk"
-        " back, and then, or to lose what the others lack, `streamlog cluster elect --unclean"
-        f" {name}`"
+        " back, or accept the loss of the records that no other replica has, and then run"
+        f" `streamlog cluster elect --unclean {name}`"
     )
 
 
@@ -222,8 +222,8 @@ def _quorum(evidence: Evidence) -> Iterator[str]:
             yield f"voter {each.node_id} is rejoining the quorum and does not vote yet"
         elif each.end_offset < quorum.high_watermark:
             yield (
-                f"voter {each.node_id} has the metadata log up to {max(each.end_offset, 0)}, and"
-                f" {quorum.high_watermark} is committed"
+                f"voter {each.node_id} has the metadata log up to offset"
+                f" {max(each.end_offset, 0)}, but it is committed up to {quorum.high_watermark}"
             )
         elif each.node_id in silent:
             yield f"voter {each.node_id} has not fetched since the quorum was first looked at"
@@ -255,13 +255,13 @@ def _processes(evidence: Evidence) -> Iterator[str]:
             continue
         if report.applied_offset < quorum.high_watermark:
             yield (
-                f"broker {node_id} has applied the metadata up to {report.applied_offset}, and"
-                f" {quorum.high_watermark} is committed"
+                f"broker {node_id} has applied the metadata log up to offset"
+                f" {report.applied_offset}, but it is committed up to {quorum.high_watermark}"
             )
         if (report.quorum_leader, report.quorum_epoch) != (quorum.leader, quorum.epoch):
             yield (
-                f"broker {node_id} takes node {report.quorum_leader} in epoch"
-                f" {report.quorum_epoch} for the quorum's leader, not node {quorum.leader} in"
+                f"broker {node_id} knows node {report.quorum_leader} in epoch"
+                f" {report.quorum_epoch} as the quorum's leader, but it is node {quorum.leader} in"
                 f" epoch {quorum.epoch}"
             )
 
@@ -279,9 +279,10 @@ def _process(report: NodeDescription, registered: Registration | None) -> Iterat
     if report.is_rejoining:
         yield f"{name} is rejoining the quorum and does not vote yet"
     if report.strays:
+        folders = "1 folder" if report.strays == 1 else f"{report.strays} folders"
         yield (
-            f"{name} has set {report.strays} partition folders aside (*-stray), whose topics the"
-            " cluster does not know: see its log"
+            f"{name} has set aside {folders} (*-stray) with partitions of topics that the cluster"
+            " does not know: see its log"
         )
 
 
@@ -310,11 +311,11 @@ def _replicas(evidence: Evidence) -> Iterator[str]:
                 continue  # Another line reports that the broker is silent or missing.
             replica = second[node_id].replicas.get(partition)
             if replica is None:
-                yield f"{name}: broker {node_id} has no replica of it"
+                yield f"{name}: broker {node_id} has no replica"
             elif replica.end_offset < committed:
                 yield (
-                    f"{name}: broker {node_id} has it up to {replica.end_offset}, and {committed}"
-                    " is committed"
+                    f"{name}: the replica on broker {node_id} ends at offset"
+                    f" {replica.end_offset}, but records are committed up to {committed}"
                 )
 
 
@@ -325,4 +326,4 @@ def _led(name: str, partition: PartitionDescription, leader: NodeDescription) ->
         yield f"{name}: broker {leader.node_id} does not lead epoch {partition.leader_epoch}"
     elif {*own.in_sync} != {*partition.replicas}:
         missing = sorted({*partition.replicas} - {*own.in_sync})
-        yield f"{name}: its leader does not have brokers {missing} in sync"
+        yield f"{name}: its leader reports replicas on brokers {missing} as not in sync"

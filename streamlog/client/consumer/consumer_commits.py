@@ -190,7 +190,7 @@ class OffsetCommits:
         except StreamlogError as error:
             if error.fatal:
                 raise
-            log.warning("auto-commit: %s", error)
+            log.warning("the auto-commit failed: %s", error)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Forget the committed offsets of partitions that were revoked: others commit them now."""

@@ -189,8 +189,8 @@ class Fetcher:
         # Broker 1 lacks the records of epoch 6: its log would seem to be truncated (KIP-320). So
         # the consumer waits for metadata of epoch 6.
         log.warning(
-            "%s-%d: records were read of leader epoch %d, but brokers know only of epoch %d:"
-            " waiting for a broker that knows of the newer leader; if the topic was created again,"
+            "%s-%d: records of leader epoch %d were read, but the brokers know only epoch %d:"
+            " waiting for a broker that knows the newer leader; if the topic was created again,"
             " seek",
             *partition,
             state.fetched_epoch,

@@ -537,7 +537,10 @@ class Subscription:
         """
         if isinstance(topics, re.Pattern):
             if not isinstance(topics.pattern, str):
-                raise UsageError(f"the pattern {topics.pattern!r} is of bytes: topic names are str")
+                raise UsageError(
+                    f"the pattern {topics.pattern!r} is bytes, but topic names are str: compile it"
+                    " from a str"
+                )
             return cls(pattern=topics)
         if isinstance(topics, str):
             raise UsageError(f"subscribe takes a list of topics: use [{topics!r}]")

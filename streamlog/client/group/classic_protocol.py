@@ -487,9 +487,9 @@ class GroupMember:
 
     def __str__(self) -> str:
         return (
-            f"member {self.member_id or '(new)'} of group {self._settings.group_id}: "
-            f"{self.phase.name.lower()}, generation {self.generation_id}, "
-            f"{len(self.assignment)} partitions"
+            f"member {self.member_id or '(new)'} of group {self._settings.group_id} "
+            f"({self.phase.name.lower()}, generation {self.generation_id}, "
+            f"partitions: {len(self.assignment)})"
         )
 
     @property

@@ -258,9 +258,9 @@ class ConsumerMember:
 
     def __str__(self) -> str:
         return (
-            f"member {self.member_id} of group {self._settings.group_id}: "
-            f"{self.phase.name.lower()}, epoch {self.generation_id}, "
-            f"{len(self.assignment)} partitions"
+            f"member {self.member_id} of group {self._settings.group_id} "
+            f"({self.phase.name.lower()}, epoch {self.generation_id}, "
+            f"partitions: {len(self.assignment)})"
         )
 
     @property

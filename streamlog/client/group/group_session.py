@@ -378,7 +378,7 @@ class GroupSession:
         if member.absence or not member.is_known or member.is_lost:
             # Metadata without a member id would pass for a consumer that assigns partitions itself,
             # and the coordinator would not check its generation.
-            reason = member.absence or "it is not a member of its group now"
+            reason = member.absence or "it is not a member of the group now"
             raise UnknownMember(f"{member} can't commit: {reason}")
         return GroupMetadata(
             group_id=self._settings.group_id,

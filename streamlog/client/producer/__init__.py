@@ -135,7 +135,9 @@ class ProducerSettings:
         if self.transactional_id and not self.is_idempotent:
             raise ConfigError("transactions need acks='all' and an idempotent producer")
         if not 1 <= self.max_in_flight <= IN_FLIGHT_MAX:
-            raise ConfigError(f"max_in_flight is {self.max_in_flight}: 1 to {IN_FLIGHT_MAX}")
+            raise ConfigError(
+                f"max_in_flight is {self.max_in_flight}: it has to be from 1 to {IN_FLIGHT_MAX}"
+            )
         if self.linger_ms < 0:
             raise ConfigError(f"linger_ms is {self.linger_ms}: it can't be negative")
         for name in _POSITIVE:
@@ -455,7 +457,8 @@ class Producer:
     def _check_partition(self, topic: str, partition: int, count: int) -> None:
         if not 0 <= partition < count:
             raise UnknownTopicOrPartition(
-                f"topic {topic!r} has {count} partitions, so there is no partition {partition}",
+                f"topic {topic!r} has no partition {partition}; its number of partitions is"
+                f" {count}",
                 retriable=False,
             )
 

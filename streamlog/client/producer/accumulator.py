@@ -369,9 +369,9 @@ class Accumulator(Generic[T]):
             MessageTooLarge: the batch holds one record, or is atomic.
         """
         if batch.atomic or len(batch.records) == 1:
-            what = "the records of an atomic batch" if batch.atomic else "the record"
+            what = "an atomic batch" if batch.atomic else "the record"
             raise MessageTooLarge(
-                f"{what} for {batch.partition.topic}-{batch.partition.partition} need about "
+                f"{what} for {batch.partition.topic}-{batch.partition.partition} needs about "
                 f"{batch.size_bytes} bytes, more than the topic's max.message.bytes: "
                 "raise it, or write less at a time"
             )

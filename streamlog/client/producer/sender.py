@@ -420,7 +420,7 @@ class Sender:
     ) -> None:
         """Fail the records that the broker has named, and send the others again."""
         log.warning(
-            "%s: the broker refused %d of %d records; the others are sent again: %s",
+            "%s: the broker refused %d of %d records; the rest is sent again; first error: %s",
             _name(batch), len(bad), len(batch.records), next(iter(bad.values())),
         )  # fmt: skip
         for at, receipt in self._accumulator.on_bad_records(batch, bad):
@@ -501,9 +501,11 @@ class Sender:
     def _too_late(self, batch: ProducerBatchBuffer[Receipt]) -> StreamlogError:
         trouble = self._trouble.get(batch.partition)
         reason = f"; last error: {trouble.error}" if trouble is not None else ""
+        records = "1 record" if len(batch.records) == 1 else f"{len(batch.records)} records"
+        attempts = "1 attempt" if batch.attempts == 1 else f"{batch.attempts} attempts"
         return RequestTimedOut(
-            f"{len(batch.records)} records for {_name(batch)} were not acknowledged within the "
-            f"delivery timeout, after {batch.attempts} attempts{reason}"
+            f"the broker did not acknowledge {records} for {_name(batch)} within the delivery "
+            f"timeout, after {attempts}{reason}"
         )
 
     def _run_errand(self, name: str, errand: Callable[[], Awaitable[None]]) -> None:

@@ -586,11 +586,11 @@ class TransactionMachine:
             # 2. Another producer opens the transactional id: this one is fenced.
             # 3. The commit is requested again, and the answer is only that this producer is fenced.
             what = (
-                "The commit was requested before, without an answer: the transaction may or may "
-                "not be committed, check the topics"
+                "The commit was requested, but not answered: the transaction may or may not be "
+                "committed; check the topics"
             )
         fenced = ProducerFenced(
-            f"{self} is fenced, {describe(code)}; or a transaction was open for longer than "
+            f"{self} is fenced: {describe(code)}; or a transaction was open for longer than "
             f"transaction_timeout_ms ({self._settings.timeout_ms}) and was aborted. {what}. Close "
             "this producer; if two are meant to run at the same time, give each a "
             "transactional_id of its own",

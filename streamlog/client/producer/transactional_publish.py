@@ -76,7 +76,10 @@ async def publish_in_transaction(
         for segment in segments:
             content = read(segment.name)
             if len(content) != segment.size_bytes or crc32c(content) != segment.crc32c:
-                raise CorruptData(f"{segment.name} of job {job_id} is not what was staged")
+                raise CorruptData(
+                    f"{segment.name} of job {job_id} differs in size or checksum from what was"
+                    " staged: stage it again"
+                )
             for batch in split_batches(content):
                 batch.check_crc()
                 found, columns = batch.columns(), FieldColumns()
@@ -108,7 +111,7 @@ async def _receipt(
     found = found or await admin.group_places(job_id)
     if any(partition.metadata != RECEIPT for partition in found.values()):
         raise UsageError(
-            f"job {job_id!r} has the name of a group of consumers, whose committed offsets are no"
+            f"job {job_id!r} has the name of a consumer group, whose committed offsets are not"
             " receipts of a publication: choose another job id"
         )
     return {at: partition.offset for at, partition in found.items()}

@@ -264,7 +264,7 @@ def own_topic(request: PublishRequest) -> None:
         (no_topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "nowhere"),
         (no_partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "not 9"),
         (twice, ErrorCode.INVALID_REQUEST, "names t-0 twice"),
-        (own_topic, ErrorCode.INVALID_REQUEST, "only brokers write it"),
+        (own_topic, ErrorCode.INVALID_REQUEST, "only brokers may write to"),
     ],
 )
 def test_an_error_in_one_part_of_a_job_publishes_nothing(

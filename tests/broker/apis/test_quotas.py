@@ -163,23 +163,23 @@ def test_unenforced_quotas_are_kept_with_a_warning(
 
     node.run(story)
     node.run(again)
-    assert "request_percentage=12.5 of {'user': 'u'} is kept, but not enforced" in caplog.text
+    assert "request_percentage=12.5 of {'user': 'u'} is stored, but not enforced" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("entity", "rates", "says"),
     [
-        ({}, {"producer_byte_rate": 1}, "name each type once"),
+        ({}, {"producer_byte_rate": 1}, "name each type of an entity"),
         ({"ip": "10.0.0.1"}, {"producer_byte_rate": 1}, "did you mean 'connection_creation_rate'"),
-        ({"ip": "10.0.0.1", "user": "u"}, {"connection_creation_rate": 1}, "quotas of its own"),
+        ({"ip": "10.0.0.1", "user": "u"}, {"connection_creation_rate": 1}, "quotas of an address"),
         ({"ip": "10.0.0.1"}, {"connection_creation_rate": 1.5}, "whole number"),
         ({"group": "g"}, {"producer_byte_rate": 1}, "user, client-id, ip"),
-        ({"client-id": ""}, {"producer_byte_rate": 1}, "null means the default"),
+        ({"client-id": ""}, {"producer_byte_rate": 1}, "use null for the default"),
         ({"client-id": "c"}, {"producer_byte_rates": 1}, "did you mean 'producer_byte_rate'"),
         ({"client-id": "c"}, {"request_percentage": 0}, "above 0"),
         ({"user": "u"}, {"controller_mutation_rate": float("nan")}, "above 0"),
         ({"user": "u"}, {"connection_creation_rate": 1}, "unknown quota"),
-        ({"client-id": "c"}, {"producer_byte_rate": 0}, "from 1 on"),
+        ({"client-id": "c"}, {"producer_byte_rate": 0}, "above 0"),
         ({"client-id": "c"}, {"producer_byte_rate": 1.5}, "whole number"),
         ({"client-id": "c"}, {"producer_byte_rate": float("nan")}, "whole number"),
         ({"client-id": "c"}, {"producer_byte_rate": float("inf")}, "whole number"),

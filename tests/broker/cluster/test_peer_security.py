@@ -149,7 +149,7 @@ def test_a_broker_only_node_knows_the_controllers_protocol() -> None:
                 "sasl.inter.broker.password": "p",
                 "sasl.mechanism.inter.broker.protocol": "PLAIN",
             },
-            "sasl.mechanism.inter.broker.protocol=PLAIN is none of",
+            "sasl.mechanism.inter.broker.protocol=PLAIN is not in",
         ),
         ({"listeners": "PLAINTEXT://127.0.0.1:7", **CHECKED}, "use SSL with ssl.client.auth"),
         ({"listeners": "SSL://127.0.0.1:7", **TLS, **CHECKED}, "use SSL with ssl.client.auth"),

@@ -107,13 +107,13 @@ def test_client_metrics_settings_survive_a_restart(node: Node) -> None:
 @pytest.mark.parametrize(
     ("resource", "change", "code", "says"),
     [
-        ((GROUP, ""), (SESSION, SET, "9000"), ErrorCode.INVALID_REQUEST, "need its name"),
+        ((GROUP, ""), (SESSION, SET, "9000"), ErrorCode.INVALID_REQUEST, "has an empty name"),
         ((GROUP, "g"), (SESSION, SET, "4000"), ErrorCode.INVALID_CONFIG, "greater than"),
         ((GROUP, "g"), ("session.timeout", SET, "1"), ErrorCode.INVALID_CONFIG, "did you mean"),
         ((GROUP, "g"), ("share.isolation.level", SET, "x"), ErrorCode.INVALID_CONFIG, "use one of"),
         ((METRICS, "m"), ("interval.ms", SET, "1"), ErrorCode.INVALID_CONFIG, "from 100"),
         ((METRICS, "m"), ("match", SET, "color=red"), ErrorCode.INVALID_CONFIG, "client_id"),
-        ((METRICS, ""), ("metrics", SET, "*"), ErrorCode.INVALID_REQUEST, "need its name"),
+        ((METRICS, ""), ("metrics", SET, "*"), ErrorCode.INVALID_REQUEST, "has an empty name"),
         (
             (LOGGER, "2"),
             ("root", SET, "INFO"),

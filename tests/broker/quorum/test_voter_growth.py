@@ -305,9 +305,9 @@ def test_a_failed_sync_is_raised_and_leaves_the_single_voter_intact() -> None:
     ("homes", "message"),
     [
         ({2: "b", 3: "c", 4: "d"}, "directory of node 1, .* to be one of the voters"),
-        ({1: "a", 2: "b"}, "2 voters: use three or five"),
-        ({1: "a", 2: "b", 3: "c", 4: "d"}, "4 voters: "),
-        ({1: "a"}, "1 voters: "),
+        ({1: "a", 2: "b"}, "number of voters is 2: use three or five"),
+        ({1: "a", 2: "b", 3: "c", 4: "d"}, "number of voters is 4: "),
+        ({1: "a"}, "number of voters is 1: "),
     ],
     ids=range(4),
 )
@@ -321,7 +321,7 @@ def test_invalid_voter_sets_are_refused(homes: dict[int, str], message: str) -> 
 def test_only_a_single_voter_can_grow() -> None:
     files = single_voter_disk()
     grow(files)
-    with pytest.raises(UsageError, match="is that of nodes 1, 2, 3: only that of a voter that is"):
+    with pytest.raises(UsageError, match="is that of nodes 1, 2, 3: only a quorum of one voter"):
         open_growth(files, FIVE)
     with pytest.raises(ConfigError, match="voters do not change"):
         single_voter(files)

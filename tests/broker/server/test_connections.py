@@ -119,7 +119,7 @@ def test_a_request_above_the_size_bound_ends_the_connection(
             assert await one.hung_up()
 
     serve(story, request_bytes_max=2_000)
-    assert "at most 2000 are taken" in caplog.text
+    assert "0 to 2000 are allowed" in caplog.text
 
 
 def test_unread_answers_stay_within_their_bounds() -> None:

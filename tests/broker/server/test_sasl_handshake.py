@@ -114,7 +114,7 @@ def test_other_requests_before_authentication_end_the_connection(
             assert await one.hung_up()
 
     serve(story)
-    assert "Metadata before it was proven who asks" in caplog.text
+    assert "Metadata request before authentication" in caplog.text
 
 
 def test_pipelined_requests_wait_for_the_authentication() -> None:

@@ -131,7 +131,7 @@ def test_a_client_without_tls_is_disconnected_and_logged_once(
     (line,) = [record.getMessage() for record in caplog.records]
     assert "the TLS handshake failed: it does not speak TLS" in line
     assert "listener SAFE" in line
-    assert "security.protocol has to be SSL" in line
+    assert "set its security.protocol to SSL" in line
 
 
 def test_an_unfinished_handshake_is_disconnected(
@@ -147,7 +147,7 @@ def test_an_unfinished_handshake_is_disconnected(
         await until(lambda: not len(server._connections))
 
     serve(story)
-    assert "did not shake hands" in caplog.text
+    assert "did not complete the handshake" in caplog.text
 
 
 def test_a_disconnect_within_the_handshake_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -162,7 +162,7 @@ def test_a_disconnect_within_the_handshake_is_logged(caplog: pytest.LogCaptureFi
 
     serve(story)
     (line,) = [record.getMessage() for record in caplog.records]
-    assert "it hung up in the middle" in line
+    assert "it closed the connection in the middle" in line
 
 
 def test_unfinished_handshakes_count_as_connections(caplog: pytest.LogCaptureFixture) -> None:
@@ -219,7 +219,7 @@ def test_mapping_rules_turn_a_subject_into_a_name() -> None:
 def test_a_subject_that_no_rule_matches_is_disconnected(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
         principal_of(certificates().client, "required", principal_rules="RULE:^CN=x$/x/")
-    assert "no rule of ssl.principal.mapping.rules has a name for" in caplog.text
+    assert "no rule of ssl.principal.mapping.rules matches its" in caplog.text
     assert f"'CN={CLIENT_NAME}," in caplog.text
 
 
@@ -245,7 +245,7 @@ def test_a_missing_or_untrusted_certificate_is_refused(
         await until(lambda: not len(server._connections))
 
     serve(story, truststore=certificates().authority, client_auth="required")
-    expected = "it showed no certificate" if which == "none" else "its certificate is not taken"
+    expected = "it showed no certificate" if which == "none" else "its certificate is not accepted"
     assert expected in caplog.text
     assert len([each for each in caplog.records if each.levelno >= logging.WARNING]) == 1
 

@@ -199,7 +199,7 @@ def test_a_stray_topic_is_renamed_and_never_opened(
     directory.keep_stray("a")
     caplog.clear()
     directory = killed(files)
-    assert f"2 folders with {len(content)} bytes in /data belong to topics" in caplog.text
+    assert f"(folders: 2, bytes: {len(content)})" in caplog.text
     assert "rm -r /data/*-stray" in caplog.text
     assert list(directory.topics) == []
     assert len(folders(files)) == 2

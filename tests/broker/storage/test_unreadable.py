@@ -73,7 +73,7 @@ def test_compaction_keeps_an_unreadable_batch(
     result = clean(log)
     assert result is not None
     assert result.end_offset > at + 3
-    assert "can't be read and stays as it is" in caplog.text
+    assert "can't be read: it stays as it is" in caplog.text
     batches = {batch.base_offset: batch for batch in read_batches(log)}
     assert bytes(batches[at].data)[HEADER_BYTES:] == data[HEADER_BYTES:]
     assert [record.value for record in batches[0].records()] == [b"older"]

@@ -91,15 +91,21 @@ def test_a_healthy_cluster_has_no_problems() -> None:
         (with_report(3, epoch=12), "broker 3 runs as another process than"),
         (with_report(3, directory=directory(3, 1)), "broker 3 runs on another log directory"),
         (with_report(3, is_rejoining=True), "broker 3 is rejoining the quorum"),
-        (with_report(3, strays=2), "broker 3 has set 2 partition folders aside"),
-        (with_report(3, applied_offset=49), "broker 3 has applied the metadata up to 49, and 50"),
+        (with_report(3, strays=2), "broker 3 has set aside 2 folders"),
+        (
+            with_report(3, applied_offset=49),
+            "broker 3 has applied the metadata log up to offset 49, but",
+        ),
         (
             with_report(3, quorum_epoch=6),
-            "broker 3 takes node 2 in epoch 6 for the quorum's leader",
+            "broker 3 knows node 2 in epoch 6 as the quorum's leader",
         ),
-        (with_report(3, replicas={}), "t-0: broker 3 has no replica of it"),
-        (with_replica(3, end_offset=99), "t-0: broker 3 has it up to 99, and 100 is committed"),
-        (with_replica(1, in_sync=(1, 2)), r"t-0: its leader does not have brokers \[3\] in sync"),
+        (with_report(3, replicas={}), "t-0: broker 3 has no replica"),
+        (with_replica(3, end_offset=99), "t-0: the replica on broker 3 ends at offset 99"),
+        (
+            with_replica(1, in_sync=(1, 2)),
+            r"t-0: its leader reports replicas on brokers \[3\] as not",
+        ),
         (with_replica(1, leader_epoch=3), "t-0: broker 1 does not lead epoch 4"),
         (with_replica(1, in_sync=None), "t-0: broker 1 does not lead epoch 4"),
         (
@@ -137,7 +143,7 @@ def test_each_gap_in_the_evidence_is_a_problem(evidence: Evidence, reason: str) 
 def test_a_voter_behind_the_committed_offset_is_a_problem() -> None:
     voters = (QuorumReplica(1, 49, 2, 2), QuorumReplica(2, 50, 2, 2), QuorumReplica(3, 50, 2, 2))
     found = find_problems(replace(WELL, quorum_after=QuorumDescription(2, 7, 50, voters, ())))
-    assert found == ["voter 1 has the metadata log up to 49, and 50 is committed"]
+    assert found == ["voter 1 has the metadata log up to offset 49, but it is committed up to 50"]
     rejoining = replace(voters[0], end_offset=50, is_rejoining=True)
     after = QuorumDescription(2, 7, 50, (rejoining, *voters[1:]), ())
     assert find_problems(replace(WELL, quorum_after=after)) == [

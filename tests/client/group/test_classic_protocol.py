@@ -234,7 +234,7 @@ def test_a_refused_join_says_what_may_be_wrong() -> None:
 
 
 def test_a_member_prints_its_state() -> None:
-    assert str(stable()) == "member me of group g: stable, generation 1, 1 partitions"
+    assert str(stable()) == "member me of group g (stable, generation 1, partitions: 1)"
 
 
 # ---- the cooperative protocol ----

@@ -262,7 +262,7 @@ def test_a_member_that_is_not_polled_leaves_until_the_next_poll() -> None:
 
 
 def test_a_member_prints_its_state() -> None:
-    assert str(stable(None, 0)) == "member me of group g: stable, epoch 1, 1 partitions"
+    assert str(stable(None, 0)) == "member me of group g (stable, epoch 1, partitions: 1)"
 
 
 # ---- with the broker's coordinator ----

@@ -36,7 +36,7 @@ async def publish(log: Log, *segments: StagedSegment) -> Published:
 
 async def publish_thrice(open_log: OpenLog) -> None:
     async with open_log(t=1) as log:
-        with pytest.raises(CorruptData, match="a of job job is not what was staged"):
+        with pytest.raises(CorruptData, match="a of job job differs in size or checksum"):
             await publish(log, SEGMENT._replace(crc32c=1))
         assert await publish(log, SEGMENT) == Published(False, {T0: 9})
         assert await publish(log, SEGMENT) == Published(True, {T0: 9})
@@ -61,7 +61,7 @@ def test_a_repeated_job_is_recognized_in_any_segment_order(open_log: OpenLog) ->
 async def publish_as_a_consumer(open_log: OpenLog) -> None:
     async with open_log(t=1) as log:
         await log.admin().alter_group_offsets("job", {T0: 1})
-        with pytest.raises(UsageError, match="'job' has the name of a group of consumers"):
+        with pytest.raises(UsageError, match="'job' has the name of a consumer group"):
             await publish(log, SEGMENT)
 
 
@@ -92,7 +92,7 @@ def test_a_job_is_published_in_a_transaction_while_one_broker_is_down() -> None:
             fenced = {each.broker_id: each.is_fenced for each in answer.brokers}
             assert fenced == {number: number == stopped.node_id for number in cluster.nodes}
             assert not await log.admin().can_publish()
-            with pytest.raises(UsageError, match="pass `read` so that the records can be written"):
+            with pytest.raises(UsageError, match="pass `read`, so that a producer writes"):
                 await log.publish("other", segments)
             # Only the end of the transaction follows the rows of the first job.
             other = await log.publish("other", segments, read=lambda _: DATA)

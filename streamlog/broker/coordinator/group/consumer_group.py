@@ -465,7 +465,7 @@ class Draft:
         if len(group.members) >= group.config.consumer_size_max:
             return HeartbeatError(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
-                f"group {group.group_id!r} has {len(group.members)} members, which is the maximum",
+                f"group {group.group_id!r} has the maximum number of members, {len(group.members)}",
             )
         return MemberPartitions()
 

@@ -145,7 +145,7 @@ class _Parser:
     def parse(self) -> _Part:
         whole = self._alternatives()
         if self._at < len(self._text):
-            raise self._wrong("a closing bracket has no opening bracket")
+            raise self._wrong("a ')' has no matching '('")
         return whole
 
     def _wrong(self, what: str) -> ConfigError:
@@ -162,7 +162,7 @@ class _Parser:
 
     def _new(self, takes: frozenset[str] = frozenset(), where: str = "") -> int:
         if len(self.states) >= STATES_MAX:
-            raise self._wrong(f"more than {STATES_MAX} states: repeat less")
+            raise self._wrong(f"more than {STATES_MAX} states: use smaller repetitions")
         self.states.append(_State(takes, where=where))
         return len(self.states) - 1
 
@@ -213,7 +213,7 @@ class _Parser:
             self.states[last].free.append(final)
             last = final
         if self._peek() in ("*", "+", "{"):
-            raise self._wrong("a repetition of a repetition: use brackets")
+            raise self._wrong("a repetition of a repetition: put the inner one in brackets")
         return _Part(first, last)
 
     def _copy_atom(self, begin: int, end: int) -> _Part:
@@ -242,9 +242,9 @@ class _Parser:
             raise self._wrong("a repetition must be {n}, {n,} or {n,m}")
         bounds = (int(least), int(most) if most else None if comma else int(least))
         if max(bounds[0], bounds[1] or 0) > REPEAT_MAX:
-            raise self._wrong(f"a repetition of more than {REPEAT_MAX}")
+            raise self._wrong(f"a repetition of more than {REPEAT_MAX} times")
         if bounds[1] is not None and bounds[1] < bounds[0]:
-            raise self._wrong("a repetition that ends before it begins")
+            raise self._wrong("a repetition whose maximum is below its minimum")
         self._at += len(body) + 2
         return bounds
 
@@ -287,7 +287,7 @@ class _Parser:
         self._at += 1
         self._depth += 1
         if self._depth > DEPTH_MAX:
-            raise self._wrong(f"more than {DEPTH_MAX} brackets in brackets")
+            raise self._wrong(f"brackets are nested more than {DEPTH_MAX} deep")
         if self._take("?i)"):
             # It holds to the end of the surrounding group, which restores the flag below.
             self._ignores_case = True
@@ -338,7 +338,7 @@ class _Parser:
         # A closing bracket in the first place is a character of the class.
         while self._at == begin or self._peek() != "]":
             if not self._peek():
-                raise self._wrong("a class of characters is not closed")
+                raise self._wrong("a character class is not closed")
             found |= self._class_item()
         self._at += 1
         found = self._fold(found)
@@ -348,7 +348,7 @@ class _Parser:
         if self._text.startswith("[:", self._at):
             name, closing, _ = self._text[self._at + 2 :].partition(":]")
             if not closing or name not in _POSIX:
-                raise self._wrong(f"unknown class of characters {name[:20]!r}")
+                raise self._wrong(f"unknown character class {name[:20]!r}")
             self._at += len(name) + 4
             return _POSIX[name]
         low = self._class_character()
@@ -358,7 +358,7 @@ class _Parser:
         self._at += 1
         high = self._class_character()
         if len(high) != 1 or max(high) < max(low):
-            raise self._wrong("a range of characters that ends before it begins")
+            raise self._wrong("a character range that ends before it begins")
         return frozenset(each for each in NAMES if max(low) <= each <= max(high))
 
     def _class_character(self) -> frozenset[str]:

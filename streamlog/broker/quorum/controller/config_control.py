@@ -193,8 +193,8 @@ class ConfigControl:
         known = sorted(brokers, key=int)
         raise error_for(
             ErrorCode.INVALID_REQUEST,
-            f"no settings of {name!r} (type {kind}): there are topics (type 2), groups (32), client"
-            f" metrics (16) and brokers {', '.join(known)} (4; without a name: all brokers)",
+            f"unknown resource {name!r} of type {kind}: use a topic (type 2), a group (32), client"
+            f" metrics (16) or a broker of {', '.join(known)} (4; without a name: all brokers)",
         )
 
     def _topic(self, name: str) -> _Resource:
@@ -214,7 +214,7 @@ class ConfigControl:
         if not name:
             raise error_for(
                 ErrorCode.INVALID_REQUEST,
-                f"settings of a {RESOURCE_NAMES[kind]} need its name: there are none for all",
+                f"the resource of type {kind} ({RESOURCE_NAMES[kind]}) has an empty name",
             )
         own = self._context.metadata.config(kind, name)
         broker = self._context.node_config()
@@ -330,13 +330,13 @@ def _operation(number: int) -> SettingOperation:
     except ValueError:
         raise error_for(
             ErrorCode.INVALID_REQUEST,
-            f"operation {number} is none of set (0), delete (1), append (2), subtract (3)",
+            f"unknown operation {number}: use set (0), delete (1), append (2) or subtract (3)",
         ) from None
 
 
 def _refuse_repeated(what: str, count: int) -> None:
     if count > 1:
-        raise error_for(ErrorCode.INVALID_REQUEST, f"{what} is {count} times in")
+        raise error_for(ErrorCode.INVALID_REQUEST, f"the request names {what} {count} times")
 
 
 QUOTAS_MAX = 10_000
@@ -367,7 +367,7 @@ class QuotaControl:
             answer = AlteredQuota(error_message=None, entity=entry.entity)
             try:
                 if counts[_parts(entry.entity)] > 1:
-                    raise _refusal("the same entity is in twice")
+                    raise _refusal("the request contains this entity more than once")
                 entity, changes = _checked(entry)
                 altered = quotas.alter(entity, changes)
                 # A table that exceeds the limit already can still be changed, but not grow.
@@ -404,7 +404,7 @@ def _checked(entry: QuotaAlteration) -> tuple[Entity, dict[str, float | None]]:
     changes: dict[str, float | None] = {}
     for operation in entry.ops:
         if operation.key in changes:
-            raise _refusal(f"{operation.key} is in twice")
+            raise _refusal(f"the request contains {operation.key} more than once for this entity")
         changes[operation.key] = _checked_value(operation, known)
     return entity, changes
 
@@ -412,16 +412,17 @@ def _checked(entry: QuotaAlteration) -> tuple[Entity, dict[str, float | None]]:
 def _checked_entity(entity: Sequence[QuotaEntity]) -> Entity:
     kinds = [part.entity_type for part in entity]
     if not kinds or len({*kinds}) < len(kinds):
-        raise _refusal(f"an entity of {', '.join(kinds) or 'nothing'}: name each type once")
+        given = f"the types {', '.join(kinds)}" if kinds else "no type"
+        raise _refusal(f"the entity has {given}: name each type of an entity once")
     for part in entity:
         if part.entity_type not in ENTITY_TYPES:
             raise _refusal(
                 f"unknown type {part.entity_type!r}: quotas are for {', '.join(ENTITY_TYPES)}"
             )
         if part.entity_name == "":
-            raise _refusal(f"a {part.entity_type} without a name; null means the default")
+            raise _refusal(f"the name of a {part.entity_type} is empty: use null for the default")
     if IP in kinds and len(kinds) > 1:
-        raise _refusal("an address has quotas of its own, not together with a user or client id")
+        raise _refusal("quotas of an address can't be combined with a user or client id")
     return _parts(entity)
 
 
@@ -439,14 +440,14 @@ def _checked_value(operation: QuotaOperation, known: Sequence[str]) -> float | N
             raise _refusal(f"{key}={value}: it has to be a number above 0")
         return value
     if not 1 <= value < LONG_MAX or value != int(value):
-        raise _refusal(f"{key}={value}: it has to be a whole number of bytes a second, from 1 on")
+        raise _refusal(f"{key}={value}: it has to be a whole number above 0, in bytes per second")
     return int(value)
 
 
 def _warn_not_enforced(entity: Entity, changes: Mapping[str, float | None]) -> None:
     for key, value in changes.items():
         if value is not None and key not in RATES:
-            _log.warning("%s=%s of %s is kept, but not enforced", key, value, dict(entity))
+            _log.warning("%s=%s of %s is stored, but not enforced", key, value, dict(entity))
 
 
 def _refusal(detail: str) -> LogError:

@@ -120,7 +120,7 @@ class Reassignments:
         partition = topic.partitions.get(number)
         if partition is None:
             raise UnknownTopicOrPartition(
-                f"{name} has {len(topic.partitions)} partitions, and no partition {number}"
+                f"{name} has partitions 0 to {len(topic.partitions) - 1}, and no partition {number}"
             )
         label = f"{name}-{number}"
         if target is None:
@@ -168,9 +168,9 @@ class Reassignments:
         if len(left) < min(len(complete), least):
             raise error_for(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"only brokers {sorted(complete)} have all records of {label}, and this would keep"
-                f" {sorted(left)} of them, fewer than min.insync.replicas={least}: wait until more"
-                " replicas are in sync, or keep more of these brokers",
+                f"only brokers {sorted(complete)} have all records of {label}, and the new replicas"
+                f" keep only {sorted(left)} of them, fewer than min.insync.replicas={least}: wait"
+                " until more replicas are in sync, or keep more of these brokers",
             )
 
     def _check(self, label: str, target: Sequence[int]) -> None:
@@ -179,7 +179,7 @@ class Reassignments:
         if not target or len({*target}) < len(target):
             detail = "name at least one broker, and each broker once"
         elif missing:
-            detail = f"the brokers are {sorted(brokers)}, without {missing}"
+            detail = f"the cluster has brokers {sorted(brokers)}, but not {missing}"
         else:
             return
         raise error_for(
@@ -468,17 +468,17 @@ class PartitionControl:
         partition = topic.partitions.get(number)
         if partition is None:
             raise UnknownTopicOrPartition(
-                f"{name} has {len(topic.partitions)} partitions, and no partition {number}"
+                f"{name} has partitions 0 to {len(topic.partitions) - 1}, and no partition {number}"
             )
         terms = context.terms(name, partition, context.active())
         wish = PartitionWish(prefers=kind == PREFERRED)
         preferred = partition.replicas[0]
         is_led = partition.leader == preferred if kind == PREFERRED else _has_leader(partition)
         if is_led:
-            held = "" if len(partition.replicas) > 1 else ", and has its only replica"
+            held = "" if len(partition.replicas) > 1 else ", which has no other replica"
             raise error_for(
                 ErrorCode.ELECTION_NOT_NEEDED,
-                f"broker {partition.leader} leads {name}-{number}{held}",
+                f"broker {partition.leader} leads {name}-{number} already{held}",
             )
         if kind == UNCLEAN:
             terms = context.unclean_terms(terms)

@@ -202,7 +202,7 @@ def filter_of(asked: AskedFilter) -> AclRuleFilter:
             permission=Permission(asked.permission_type),
         )
     except ValueError as error:
-        raise error_for(ErrorCode.INVALID_REQUEST, f"no such filter ({error})") from None
+        raise error_for(ErrorCode.INVALID_REQUEST, f"the filter is not valid: {error}") from None
 
 
 def _acl(asked: AclCreation) -> AclRule:
@@ -217,7 +217,7 @@ def _acl(asked: AclCreation) -> AclRule:
             permission=Permission(asked.permission_type),
         )
     except ValueError as error:
-        raise error_for(ErrorCode.INVALID_REQUEST, f"no such ACL ({error})") from None
+        raise error_for(ErrorCode.INVALID_REQUEST, f"the ACL is not valid: {error}") from None
     problem = _problem(acl)
     if problem:
         raise error_for(ErrorCode.INVALID_REQUEST, problem)
@@ -234,16 +234,20 @@ def _problem(acl: AclRule) -> str:
     is_cluster = kind is ResourceType.CLUSTER
     # The first problem in this order is reported.
     problems = {
-        "an ACL is about one type of resource, by a literal name or a prefix": (
+        "an ACL needs one type of resource, and a literal name or a prefix": (
             kind is ResourceType.ANY or not is_named
         ),
         "an ACL allows or denies one operation, or all (2)": not is_decided,
-        f"{acl.operation.name} can't be done to a {kind.name}, but {names}": (
+        f"a {kind.name} has no operation {acl.operation.name}, only {names}": (
             acl.operation not in (Operation.ALL, *possible)
         ),
-        "a resource and a host have names; '*' is all of them": not acl.name or not acl.host,
-        f"the cluster's name is {CLUSTER}": is_cluster and acl.name not in (CLUSTER, ANY_NAME),
-        f"{acl.principal!r} is no principal, such as User:alice": not is_principal(acl.principal),
+        "the name or the host is empty: use '*' for all": not acl.name or not acl.host,
+        f"{acl.name!r} is not the name of the cluster: use {CLUSTER}": (
+            is_cluster and acl.name not in (CLUSTER, ANY_NAME)
+        ),
+        f"{acl.principal!r} is not a principal, such as User:alice": (
+            not is_principal(acl.principal)
+        ),
     }
     return next((problem for problem, there in problems.items() if there), "")
 

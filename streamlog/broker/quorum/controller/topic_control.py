@@ -167,7 +167,7 @@ class TopicControl:
                 " another name",
             )
         if self._context.metadata.topic(topic.name) is not None:
-            raise TopicExists(f"{topic.name} is there already: delete it first, or use it")
+            raise TopicExists(f"topic {topic.name} exists already: delete it first, or use it")
         assigned = self._assigned(topic) if topic.assignments else self._placed(topic)
         configs = _texts(topic)
         effective = self._effective(configs)
@@ -237,7 +237,7 @@ class TopicControl:
         if not 1 <= count <= PARTITIONS_MAX:
             raise error_for(
                 ErrorCode.INVALID_PARTITIONS,
-                f"{topic.name}: {count} partitions; it has to be from 1 to {PARTITIONS_MAX}",
+                f"{topic.name}: the number of partitions is {count}, not 1 to {PARTITIONS_MAX}",
             )
         copies = topic.replication_factor
         if copies == DEFAULT:
@@ -262,13 +262,13 @@ class TopicControl:
             brokers = staying
         # Without a live broker the partitions would have no leader.
         if not active or not 1 <= copies <= len(brokers):
-            count, alive = len(brokers), "" if active else ", none of which is alive"
-            some = f"{count} broker{'' if count == 1 else 's'}{alive}"
-            raise error_for(
-                ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"{name}: {copies} replicas on {some}; ask for"
-                f" {'1' if count == 1 else f'1 to {count}'}",
-            )
+            count = len(brokers)
+            detail = "no broker is alive" if count else "no broker is registered"
+            if active:
+                there = "there is 1 broker" if count == 1 else f"there are {count} brokers"
+                ask = "1" if count == 1 else f"1 to {count}"
+                detail = f"the replication factor is {copies}, and {there}; ask for {ask}"
+            raise error_for(ErrorCode.INVALID_REPLICATION_FACTOR, f"{name}: {detail}")
         racks = racks_of((each.broker_id, each.rack) for each in brokers)
         return assign_in_order((each.broker_id for each in brokers), racks), racks
 
@@ -277,7 +277,7 @@ class TopicControl:
         if topic.num_partitions != DEFAULT or topic.replication_factor != DEFAULT:
             raise error_for(
                 ErrorCode.INVALID_REQUEST,
-                f"{topic.name}: with assignments, partitions and replicas have to be -1",
+                f"{topic.name}: with assignments, num_partitions and replication_factor must be -1",
             )
         numbered = sorted(topic.assignments, key=lambda each: each.partition_index)
         count = len(numbered)
@@ -297,10 +297,11 @@ class TopicControl:
         active = self._context.active()
         for replicas in assigned:
             if len({*replicas}) < len(replicas) or not {*replicas} <= {*brokers}:
-                only = f"broker {brokers[0]} is the only one" if len(brokers) == 1 else ""
-                detail = only or f"name each of brokers {brokers} once at most"
+                only = f"broker {brokers[0]} is the only broker" if len(brokers) == 1 else ""
+                detail = only or f"name each of brokers {brokers} at most once"
             elif len(replicas) != copies or not replicas:
-                detail = f"{len(replicas)} replicas where others have {copies}"
+                factor = max(copies, 1)
+                detail = f"brokers {list(replicas)} do not match the replication factor, {factor}"
             elif not {*replicas} & active:
                 detail = f"none of brokers {list(replicas)} is alive"
             else:
@@ -373,7 +374,7 @@ class TopicControl:
 
     def _check_not_internal(self, name: str) -> None:
         if name in self._context.internal_topics:
-            raise error_for(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is the broker's own")
+            raise error_for(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is an internal topic")
 
     # ---- adding partitions ----
 
@@ -403,8 +404,8 @@ class TopicControl:
         if not now < asked.count <= PARTITIONS_MAX:
             raise error_for(
                 ErrorCode.INVALID_PARTITIONS,
-                f"{asked.name} has {now} partitions and can't get {asked.count}: it has to be more,"
-                f" and at most {PARTITIONS_MAX}",
+                f"the number of partitions of {asked.name} can't change from {now} to"
+                f" {asked.count}: it can only grow, to at most {PARTITIONS_MAX}",
             )
         # New partitions get as many replicas as partition 0 has, without those that a
         # reassignment adds.
@@ -416,8 +417,8 @@ class TopicControl:
             if len(assigned) != asked.count - now:
                 raise error_for(
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                    f"{asked.name}: the request adds {asked.count - now} partitions and assigns"
-                    f" replicas to {len(assigned)}",
+                    f"{asked.name}: the number of new partitions is {asked.count - now}, that of"
+                    f" their assignments {len(assigned)}",
                 )
             self._check_assigned(asked.name, assigned, copies=copies)
         config = self._context.decisive_config(topic.name)
@@ -455,7 +456,8 @@ def check_name(name: str) -> None:
 
 def _check_once(name: str, counts: Mapping[str, int]) -> None:
     if counts[name] > 1:
-        raise error_for(ErrorCode.INVALID_REQUEST, f"{name} is {counts[name]} times in")
+        detail = f"the request names topic {name} {counts[name]} times"
+        raise error_for(ErrorCode.INVALID_REQUEST, detail)
 
 
 def _texts(topic: CreatableTopic) -> dict[str, str]:

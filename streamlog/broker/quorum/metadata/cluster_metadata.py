@@ -365,7 +365,7 @@ class ClusterMetadata:
 
     def _create_topic(self, record: TopicRecord, offset: int) -> MetadataChange:
         if record.name in self._topic_ids or record.topic_id in self.topics:
-            raise _misfit(offset, f"topic {record.name} is there already")
+            raise _misfit(offset, f"topic {record.name} exists already")
         self.topics[record.topic_id] = TopicRegistration(record.name, record.topic_id)
         self._topic_ids[record.name] = record.topic_id
         return TopicCreated(record.topic_id, record.name)
@@ -417,7 +417,7 @@ class ClusterMetadata:
         if record.next_producer_id < self.next_producer_id:
             raise _misfit(
                 offset,
-                f"producer ids below {self.next_producer_id} are given out, and it says"
+                f"the next producer id goes back from {self.next_producer_id} to"
                 f" {record.next_producer_id}",
             )
         self.next_producer_id = record.next_producer_id
@@ -489,8 +489,9 @@ class ClusterMetadata:
     def _broker(self, broker_id: int, epoch: int, offset: int) -> BrokerRegistration:
         broker = self.brokers.get(broker_id)
         if broker is None or broker.epoch != epoch:
-            there = "not registered" if broker is None else f"of epoch {broker.epoch}"
-            raise _misfit(offset, f"broker {broker_id} is {there}, not of epoch {epoch}")
+            there = "is not registered" if broker is None else f"has epoch {broker.epoch}"
+            what = f"a record is for epoch {epoch} of broker {broker_id}, which {there}"
+            raise _misfit(offset, what)
         return broker
 
     # Each method takes the record type that is its key; the type of a dict can't express that.

@@ -208,7 +208,7 @@ class LogReplica:
             if context.is_sole or (files.damage is None and not rejoins):
                 files.settle()
             else:
-                reason = files.damage or "its metadata log is new, and replaces one that was lost"
+                reason = files.damage or "its metadata log is new and replaces one that was lost"
                 _log.warning("node %s rejoins the quorum: %s", context.node_id, reason)
                 is_voter = context.node_id in context.voters  # An observer has confirmed nothing.
                 files.rejoin(1 + context.draw(raft.REJOIN_IDS) if is_voter else 0)

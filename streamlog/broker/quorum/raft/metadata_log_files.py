@@ -245,8 +245,8 @@ class MetadataLog:
                 expected = self._walk(segment)
         if flushed_end is not None and self.end_offset < flushed_end:
             self.damage = (
-                f"the metadata log in {self._directory} was on disk up to offset {flushed_end}, and"
-                f" ends at {self.end_offset} now: {self.unsound or 'its last bytes are missing'}"
+                f"the metadata log in {self._directory} was on disk up to offset {flushed_end}, but"
+                f" now ends at {self.end_offset}: {self.unsound or 'its last bytes are missing'}"
             )
 
     def _open_segment(self, base_offset: int) -> _Segment:

@@ -97,12 +97,12 @@ UNUSED: Final[dict[type[raft.Request | raft.Response], frozenset[str]]] = {
 `to_wire` sets `preferred_candidates` (version 1) and `partition_max_bytes`."""
 
 _HINTS: Final[dict[int, str]] = {
-    ErrorCode.INCONSISTENT_CLUSTER_ID: "it is of another cluster than this one: is that its address"
-    " in controller.quorum.voters, and is this the data directory that is meant?",
-    ErrorCode.INVALID_VOTER_KEY: "it is another node: its address stands for this number in"
-    " controller.quorum.voters",
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "it does not take this one for a node: who nodes are to"
-    " each other needs CLUSTER_ACTION, as super.users have",
+    ErrorCode.INCONSISTENT_CLUSTER_ID: "it belongs to another cluster: check its address in"
+    " controller.quorum.voters, and the data directory of this node",
+    ErrorCode.INVALID_VOTER_KEY: "it has another node.id than the one that"
+    " controller.quorum.voters gives for its address",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "it does not allow this node CLUSTER_ACTION, which"
+    " nodes need: add this node's principal to its super.users",
 }
 """What to check when a member refuses a request."""
 
@@ -319,7 +319,7 @@ def request_of_wire(request: Asked) -> raft.Request:
         CorruptData: the request does not name exactly one partition.
     """
     if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
-        raise CorruptData(f"{type(request).__name__} is not about one partition")
+        raise CorruptData(f"{type(request).__name__} does not name exactly one partition")
     content = cast("raft.Request", _BY_MESSAGE[type(request)].read(request))
     match request, content:
         case EndQuorumEpochRequest(topics=[topic]), raft.EndEpochRequest():
@@ -353,5 +353,5 @@ def response_of_wire(response: Message) -> raft.Response:
         if code in _HINTS:
             raise CorruptData(_HINTS[code]) from None
         raise CorruptData(
-            f"{type(response).__name__} with error {code} says nothing about the metadata log"
+            f"{type(response).__name__} with error {code} does not name the metadata log"
         ) from None

@@ -446,8 +446,8 @@ class Cleaning:
         """Note a batch that stays because its records can't be read, although its CRC is right."""
         self.unreadable[batch.base_offset] = batch.next_offset
         _logger.error(
-            "%s: the batch with offsets %d to %d can't be read and stays as it is, its keys are not"
-            " compacted (`streamlog log repair` removes it): %s",
+            "%s: the batch with offsets %d to %d can't be read: it stays as it is, and its keys are"
+            " not compacted (`streamlog log repair` removes it): %s",
             self._log.name, batch.base_offset, batch.last_offset, error,
         )  # fmt: skip
 

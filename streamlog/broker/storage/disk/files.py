@@ -185,8 +185,8 @@ def warn_of_unwritten_indexes(directory: str, partitions: int) -> None:
     """Log that the indexes of `partitions` partitions are not on disk."""
     if partitions:
         _log.warning(
-            "the disk of %s is full: the indexes of %d partitions are kept in memory; records can"
-            " be read, and are accepted again as soon as there is room",
+            "the disk of %s is full: indexes are kept in memory (partitions: %d); records can be"
+            " read, and are accepted again as soon as there is room",
             *(directory, partitions),
         )
 

@@ -230,8 +230,8 @@ class ProducerStates:
             and batch.producer_id in self.transactions
         ):
             raise LogError(
-                f"producer {batch.producer_id} has an open transaction, to which the batch does not"
-                " belong",
+                f"producer {batch.producer_id} has an open transaction, but the batch is not part"
+                " of it",
                 code=INVALID_TXN_STATE,
             )
         return appended
@@ -419,7 +419,7 @@ def _find_or_check(batch: RecordBatch, known: ProducerState) -> ProducerBatch | 
     if newest >= 0 and (newest - last) % _SEQUENCES < _SEQUENCES // 2:
         raise LogError(
             f"producer {batch.producer_id} sent sequence numbers {first} to {last} again; they are"
-            " in the log, but too long ago to know their offsets",
+            " in the log already, but their offsets are no longer known",
             code=DUPLICATE_SEQUENCE_NUMBER,
         )
     raise LogError(

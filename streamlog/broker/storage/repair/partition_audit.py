@@ -95,9 +95,9 @@ class AbortedAudit:
                 stray = found - self._markers.get(base, set())
                 lost = self._expected.get(base, set()) - found
                 if stray:
-                    yield base, f"{len(stray)} of its entries have no marker in the log"
+                    yield base, f"entries without a marker in the log: {len(stray)}"
                 elif lost and base < complete_before:
-                    yield base, f"{len(lost)} aborted transactions are missing in it"
+                    yield base, f"aborted transactions missing in it: {len(lost)}"
 
 
 def rebuild_aborted_indexes(
@@ -162,8 +162,7 @@ class IndexAudit:
         if entries and suffix not in self._wrong:
             offset = self._segment.base_offset + next(iter(entries))
             self._wrong[suffix] = (
-                f"{len(entries)} of its entries disagree with the log, the first for offset"
-                f" {offset}"
+                f"entries that disagree with the log: {len(entries)}, the first for offset {offset}"
             )
 
     def _read(self, files: Files, suffix: str, layout: Struct) -> Sequence[tuple[int, int]]:

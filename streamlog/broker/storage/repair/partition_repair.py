@@ -258,8 +258,9 @@ class _Repair:
         self._files.sync_directory(self._stored.directory)
         self._index(base)
         for first, following in holes:
-            offsets = str(first) if following == first + 1 else f"{first} to {following - 1}"
-            what = f"offsets {offsets} are lost: an empty batch replaces them"
+            what = f"offsets {first} to {following - 1} are lost: an empty batch replaces them"
+            if following == first + 1:
+                what = f"offset {first} is lost: an empty batch replaces it"
             self._done.append(RepairStep(path, what))
 
     def _index(self, base: int) -> None:

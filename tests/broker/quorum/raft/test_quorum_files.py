@@ -91,7 +91,7 @@ def test_a_missing_synced_entry_is_corrupt_data() -> None:
     flip(files, LOG, len(entry(0).payload) + 70)
     before = read_file(files, LOG)
     damaged = QuorumFiles(files, "data")
-    with pytest.raises(CorruptData, match="was on disk up to offset 2, and ends at 1"):
+    with pytest.raises(CorruptData, match="was on disk up to offset 2, but now ends at 1"):
         damaged.settle()
     assert read_file(files, LOG) == before, "without a rejoin the log is kept"
     damaged.rejoin(77)

@@ -120,11 +120,11 @@ def test_fetches_of_the_metadata_log_are_recognized_by_name_and_id() -> None:
 
 
 def test_requests_and_responses_without_content_are_refused() -> None:
-    with pytest.raises(CorruptData, match="VoteRequest is not about one partition"):
+    with pytest.raises(CorruptData, match="VoteRequest does not name exactly one"):
         request_of_wire(quorum_messages.VoteRequest())
-    with pytest.raises(CorruptData, match="with error 42 says nothing"):
+    with pytest.raises(CorruptData, match="with error 42 does not name"):
         response_of_wire(quorum_messages.VoteResponse(error_code=42))
-    with pytest.raises(CorruptData, match="it is of another cluster"):
+    with pytest.raises(CorruptData, match="it belongs to another cluster"):
         response_of_wire(quorum_messages.VoteResponse(error_code=104))
 
 

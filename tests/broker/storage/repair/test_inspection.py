@@ -508,7 +508,7 @@ def entry(producer_id: int, first: int, last: int) -> bytes:
     [
         (b"", "missing"),
         (b"nonsense", "not sound"),
-        (entry(9, 0, 1), "no marker"),
+        (entry(9, 0, 1), "without a marker"),
     ],
 )
 def test_a_damaged_aborted_index_is_found_and_rebuilt(content: bytes, why: str) -> None:
