@@ -1,4 +1,4 @@
-"""Who asks an agent is answered once, with the first thing that it yields for the record."""
+"""Asks of an agent: each gets one answer, the first value yielded for its record."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ PART = TopicPartition("words", 0)
 Words = Stream[str, str]
 
 
-class Still:
-    """A clock that stands still."""
+class StoppedClock:
+    """A clock that never advances."""
 
     now_ms = wall_ms = 0
 
@@ -29,11 +29,11 @@ class Still:
         return lambda: None
 
 
-async def nowhere(batches: Sequence[SinkBatch]) -> None:
-    """There is no sink."""
+async def no_sink(batches: Sequence[SinkBatch]) -> None:
+    """Discard results: the agent has no sink."""
 
 
-def asking(offset: int, value: bytes) -> RawRecord:
+def ask_record(offset: int, value: bytes) -> RawRecord:
     return RawRecord(offset, 0, None, value, Ask("a-replies-1", b"%d" % offset).headers)
 
 
@@ -44,7 +44,7 @@ def answers_of(fn: Callable[[Words], Any], records: Sequence[RawRecord]) -> list
 
     async def main() -> None:
         run = AgentRun(
-            agent, nowhere, Still(), answer=lambda ask, data: answers.append((ask[1], data))
+            agent, no_sink, StoppedClock(), answer=lambda ask, data: answers.append((ask[1], data))
         )
         run.assign({PART: AgentPosition(0)})
         async with asyncio.TaskGroup() as tasks:
@@ -57,7 +57,7 @@ def answers_of(fn: Callable[[Words], Any], records: Sequence[RawRecord]) -> list
     return answers
 
 
-def test_asks_are_known_by_their_headers() -> None:
+def test_asks_are_recognized_by_their_headers() -> None:
     ask = Ask("a-replies-1", b"\x00\xff")
     record = RawRecord(0, 0, None, b"", (("other", None), *ask.headers))
     plain = RawRecord(1, 0, None, b"", (("other", b"1"),))
@@ -66,28 +66,28 @@ def test_asks_are_known_by_their_headers() -> None:
     assert number_of(plain.headers) is None
 
 
-def test_the_first_thing_that_is_yielded_is_the_answer_and_nothing_is_one_too() -> None:
+def test_the_first_yielded_value_or_none_is_the_answer() -> None:
     async def fn(stream: Words) -> AsyncIterator[str]:
         async for record in stream.records():
             if record.value != "silent":
                 yield record.value + "!"
                 yield "more"
 
-    records = [asking(0, b"a"), RawRecord(1, 0, None, b"b"), asking(2, b"silent"), asking(3, b"c")]
+    records = [ask_record(0, b"a"), RawRecord(1, 0, None, b"b"), ask_record(2, b"silent"), ask_record(3, b"c")]
     assert sorted(answers_of(fn, records)) == [(b"0", b"a!"), (b"2", None), (b"3", b"c!")]
 
 
-def test_a_list_answers_all_who_ask_in_it() -> None:
+def test_a_value_for_a_list_answers_all_asks_in_it() -> None:
     async def fn(stream: Words) -> AsyncIterator[int]:
         async for records in stream.take(2, "1s"):
             yield len(records)
 
-    records = [asking(offset, b"x") for offset in range(4)]
-    two = (2).to_bytes(8, signed=True)
-    assert answers_of(fn, records) == [(b"%d" % offset, two) for offset in range(4)]
+    records = [ask_record(offset, b"x") for offset in range(4)]
+    two_bytes = (2).to_bytes(8, signed=True)
+    assert answers_of(fn, records) == [(b"%d" % offset, two_bytes) for offset in range(4)]
 
 
-def test_an_answer_has_the_type_that_the_function_says() -> None:
+def test_an_answer_has_the_declared_type() -> None:
     async def fn(stream: Words) -> AsyncIterator[Any]:
         async for record in stream.records():
             yield record.replace(value={"said": record.value}) if record.value == "b" else (1, "a")
@@ -96,18 +96,18 @@ def test_an_answer_has_the_type_that_the_function_says() -> None:
     ref = app.agent(app.topic("words", key=str, value=str))(fn)
     found = [
         ref.agent.answers.loads(data)
-        for _, data in answers_of(fn, [asking(0, b"a"), asking(1, b"b")])
+        for _, data in answers_of(fn, [ask_record(0, b"a"), ask_record(1, b"b")])
     ]
     assert found == [(1, "a"), {"said": "b"}]
 
 
-def test_an_answer_that_cannot_be_written_fails_on_the_record() -> None:
+def test_an_unwritable_answer_fails_with_its_record() -> None:
     async def fn(stream: Words) -> AsyncIterator[Any]:
         async for _ in stream:
             yield Record
 
     with pytest.raises(ExceptionGroup) as caught:
-        answers_of(fn, [asking(0, b"a")])
+        answers_of(fn, [ask_record(0, b"a")])
     (error,) = caught.value.exceptions
     assert isinstance(error, ProcessingError)
     assert (error.topic, error.partition, error.offset) == ("words", 0, 0)

@@ -1,4 +1,4 @@
-"""What comes of a call: its value, its error, or that it has taken too long."""
+"""The result of a call: its value, its error, or its time-out."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def result(fn: Callable[[], Awaitable[object]], timeout_ms: int | None = None) -
     return asyncio.run(await_call(TaskCall("node", 3, fn, timeout_ms)))
 
 
-def test_a_value() -> None:
+def test_a_call_returns_the_function_s_value() -> None:
     async def fn() -> int:
         return 7
 
     assert result(fn) == result(fn, 60_000) == CallResult("node", 3, 7)
 
 
-def test_an_error_of_its_own_is_told_from_being_late() -> None:
+def test_an_error_of_a_call_is_distinct_from_its_time_out() -> None:
     async def fails() -> None:
         raise TimeoutError("the other side")
 
@@ -43,21 +43,21 @@ def test_an_error_of_its_own_is_told_from_being_late() -> None:
     assert isinstance(result(wrong).error, ValueError)
 
 
-def test_an_exit_is_the_failure_of_the_call() -> None:
-    async def leaves() -> None:
+def test_an_exit_in_the_function_is_the_call_s_failure() -> None:
+    async def exits() -> None:
         sys.exit(3)
 
-    async def stops() -> None:
+    async def interrupts() -> None:
         raise KeyboardInterrupt
 
-    for fn, told in ((leaves, "SystemExit(3)"), (stops, "KeyboardInterrupt()")):
+    for fn, error_text in ((exits, "SystemExit(3)"), (interrupts, "KeyboardInterrupt()")):
         error = result(fn).error
         assert error is not None
         assert f"{fn.__name__} (" in str(error)
-        assert f"raised {told}" in str(error)
+        assert f"raised {error_text}" in str(error)
 
 
-def test_whoever_awaits_it_may_be_cancelled() -> None:
+def test_the_awaiting_task_can_be_cancelled() -> None:
     async def hangs() -> None:
         await asyncio.Event().wait()
 

@@ -1,4 +1,4 @@
-"""Agents that fail on records: called anew, by every policy, and nothing is done twice or lost."""
+"""Agents that fail on records: restarted by every policy, without lost or repeated records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check(value: int) -> int:
     return value
 
 
-def one(policy: ErrorPolicy | None, concurrency: int = 1) -> tuple[App, Topic[str, int], list[int]]:
+def app_with(policy: ErrorPolicy | None, concurrency: int = 1) -> tuple[App, Topic[str, int], list[int]]:
     app = App("app", on_error=on_error.skip())
     source = app.topic("in", key=str, value=int)
     seen: list[int] = []
@@ -35,10 +35,10 @@ def one(policy: ErrorPolicy | None, concurrency: int = 1) -> tuple[App, Topic[st
 
 @pytest.mark.parametrize("concurrency", [1, 3])
 @pytest.mark.parametrize(("policy", "times"), [(None, 1), (on_error.dlq(), 1), (RETRY, 3)])
-def test_the_others_are_handled_once(
+def test_good_records_are_handled_once_among_failing_ones(
     policy: ErrorPolicy | None, times: int, concurrency: int
 ) -> None:
-    app, source, seen = one(policy, concurrency)
+    app, source, seen = app_with(policy, concurrency)
     values = [1, BAD, 2, 3, BAD, 4]
     with app.test() as t:
         for value in values:
@@ -55,8 +55,8 @@ def test_the_others_are_handled_once(
         assert seen[-2:] == [4, 5]
 
 
-def test_many_at_once_of_which_some_fail() -> None:
-    app, _, seen = one(None)
+def test_failing_records_in_a_large_batch_are_skipped() -> None:
+    app, _, seen = app_with(None)
     values = [BAD if number % 7 == 0 else number for number in range(300)]
     with app.test() as t:
         topic = t.topic("in")
@@ -67,8 +67,8 @@ def test_many_at_once_of_which_some_fail() -> None:
         assert t.drops == {("see", "error"): values.count(BAD)}
 
 
-def test_a_letter_tells_what_failed() -> None:
-    app, source, _ = one(RETRY)
+def test_a_dead_letter_describes_the_failure() -> None:
+    app, source, _ = app_with(RETRY)
     with app.test() as t:
         t.input(source).send(BAD, key="k")
         (letter,) = t.dead_letters()
@@ -77,8 +77,8 @@ def test_a_letter_tells_what_failed() -> None:
     assert (headers[MESSAGE], headers[ATTEMPT]) == (b"unlucky", b"3")
 
 
-def test_what_can_t_be_read_does_not_end_the_function() -> None:
-    app, source, seen = one(on_error.retry(1, backoff="1ms", then=on_error.dlq()))
+def test_unreadable_records_do_not_end_the_function() -> None:
+    app, source, seen = app_with(on_error.retry(1, backoff="1ms", then=on_error.dlq()))
     with app.test() as t:
         topic = t.topic("in")
         for raw in (b"?", (1).to_bytes(8), b"?", b"?", (2).to_bytes(8), b"?"):
@@ -90,7 +90,7 @@ def test_what_can_t_be_read_does_not_end_the_function() -> None:
         assert seen == [1, 2, 3]
 
 
-def test_keys_and_times_that_can_t_be_read() -> None:
+def test_unreadable_keys_and_times_become_dead_letters() -> None:
     app = App("app", on_error=RETRY)
     source = app.topic("in", key=int, value=int, timestamp=check)
     seen: list[tuple[int | None, int]] = []
@@ -113,7 +113,7 @@ def test_keys_and_times_that_can_t_be_read() -> None:
         ]
 
 
-def test_a_list_is_tried_again_and_left_out_as_a_whole() -> None:
+def test_a_list_is_retried_and_skipped_as_a_whole() -> None:
     app = App("app")
     source = app.topic("in", key=str, value=int, partitions=2)
     seen: list[list[int]] = []
@@ -131,7 +131,7 @@ def test_a_list_is_tried_again_and_left_out_as_a_whole() -> None:
         assert t.drops == {("see", "error"): 2}
 
 
-def test_what_was_yielded_for_a_record_that_failed_is_forgotten() -> None:
+def test_values_yielded_for_a_failed_record_are_discarded() -> None:
     app = App("app")
     source = app.topic("in", key=str, value=int)
     out = app.topic("out", key=str, value=int)
@@ -153,14 +153,14 @@ def test_what_was_yielded_for_a_record_that_failed_is_forgotten() -> None:
         assert t.output(out).values == [1, -1, 2, -2, 3, -3]
 
 
-def test_without_a_policy_it_ends_the_worker() -> None:
-    app, source, _ = one(on_error.retry(1, backoff="0ms"))
+def test_a_failure_without_a_fallback_ends_the_worker() -> None:
+    app, source, _ = app_with(on_error.retry(1, backoff="0ms"))
     with app.test() as t, pytest.raises(ProcessingError) as caught:
         t.input(source).send(BAD, key="k")
     assert (caught.value.topic, caught.value.offset, caught.value.node) == ("in", 0, "see")
 
 
-def test_a_function_that_fails_without_a_record_is_a_failure() -> None:
+def test_a_function_that_fails_before_its_first_record_ends_the_worker() -> None:
     app = App("app", on_error=on_error.skip())
     source = app.topic("in", key=str, value=int)
     calls: list[Record[str, int]] = []

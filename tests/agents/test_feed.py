@@ -1,4 +1,4 @@
-"""Of each lane one is out at a time, in order; nobody waits without a reason."""
+"""Lanes: one item of each lane is in use at a time, in order, and no item waits needlessly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ lane_names = st.sampled_from(["a", "b", "c", None])
 
 
 @given(st.lists(lane_names, min_size=1), st.data())
-def test_a_lane_is_left_in_the_order_in_which_it_was_entered(
+def test_items_of_a_lane_are_taken_one_by_one_in_order(
     lanes_of: list[str | None], data: st.DataObject
 ) -> None:
     lanes: Lanes[int] = Lanes()
@@ -35,13 +35,13 @@ def test_a_lane_is_left_in_the_order_in_which_it_was_entered(
             case _:
                 lane = out.pop(data.draw(st.integers(0, len(out) - 1)))
                 lanes.done(lane)
-        # Whatever waits without being ready waits for one of its own lane that is out.
+        # An item that is not ready waits for an item of its lane that is in use.
         assert lanes.ready or not lanes.waiting or out
     for lane, items in left.items():
         assert items == [number for number, each in enumerate(lanes_of) if each == lane]
 
 
-def test_who_has_a_lane_may_have_the_next_one_of_it() -> None:
+def test_the_holder_of_a_lane_can_take_its_next_item() -> None:
     lanes: Lanes[int] = Lanes()
     for item in range(3):
         lanes.put("a", item)
@@ -53,7 +53,7 @@ def test_who_has_a_lane_may_have_the_next_one_of_it() -> None:
     assert lanes.follow("a") is None
 
 
-def test_what_is_not_wanted_leaves_its_lane_free() -> None:
+def test_dropped_items_leave_their_lane_free() -> None:
     lanes: Lanes[int] = Lanes()
     for item in range(4):
         lanes.put("a", item)

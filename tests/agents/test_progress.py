@@ -1,4 +1,4 @@
-"""What is handled out of order is known exactly, and a restart goes on from it."""
+"""Progress of records that are handled out of order, and restarts from it."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ def records(of: list[int]) -> list[LogRecord]:
     return [LogRecord(offset, 0, None, None) for offset in of]
 
 
-def covered(progress: AgentProgress, offset: int) -> bool:
+def is_covered(progress: AgentProgress, offset: int) -> bool:
     ranges = progress.ranges
     return offset < progress.position or any(start <= offset < end for start, end in ranges)
 
 
 @given(offsets, st.data())
-def test_what_is_done_in_any_order_is_told_exactly(of: list[int], data: st.DataObject) -> None:
+def test_progress_is_exact_for_any_order_of_completion(of: list[int], data: st.DataObject) -> None:
     progress = AgentProgress(0)
     arrived = progress.fresh(records(of))
     assert list(arrived) == records(of)
     done = data.draw(st.permutations(of))
     for count, offset in enumerate(done):
-        assert all(covered(progress, each) == (each in done[:count]) for each in of)
+        assert all(is_covered(progress, each) == (each in done[:count]) for each in of)
         progress.done(records([offset]))
     assert progress.position == of[-1] + 1
     assert progress.ranges == []
 
 
 @given(offsets, st.data())
-def test_a_restart_repeats_what_was_not_done_and_nothing_else(
+def test_a_restart_repeats_only_unfinished_records(
     of: list[int], data: st.DataObject
 ) -> None:
     progress = AgentProgress(0)
@@ -48,7 +48,7 @@ def test_a_restart_repeats_what_was_not_done_and_nothing_else(
         progress = AgentProgress(progress.position, progress.ranges)
 
 
-def test_what_comes_twice_is_taken_once() -> None:
+def test_a_repeated_record_is_taken_once() -> None:
     progress = AgentProgress(5)
     assert [each.offset for each in progress.fresh(records([3, 4, 5, 6]))] == [5, 6]
     assert list(progress.fresh(records([5, 6]))) == []
@@ -57,5 +57,5 @@ def test_what_comes_twice_is_taken_once() -> None:
     assert progress.position == progress.received == 7
 
 
-def test_ranges_that_touch_are_one() -> None:
+def test_adjacent_ranges_are_merged() -> None:
     assert merge_ranges([(7, 9), (1, 3), (3, 4), (8, 12), (5, 5)]) == [(1, 4), (7, 12)]

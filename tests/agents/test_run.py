@@ -1,4 +1,4 @@
-"""The calls of an agent's function: what they are fed with, and what counts as handled."""
+"""Calls of an agent's function: their records, and when a record counts as handled."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Words = Stream[str, str]
 
 
 class Bench:
-    """A run on a clock that stands still, with what it has written."""
+    """An agent run with a manual clock, and its written results."""
 
     def __init__(self, fn: Callable[[Words], Any], **how: Any) -> None:
         app = App("a")
@@ -43,7 +43,7 @@ class Bench:
         self.now_ms = 0
         self.written: list[SinkRecord] = []
         self.writes: list[int] = []
-        """How many at a time."""
+        """The number of records of each write."""
         self.wrote = asyncio.Event()
         self.run = AgentRun(self.agent, self.write, self)
         self._due: list[tuple[int, Callable[[], None]]] = []
@@ -68,12 +68,12 @@ class Bench:
         while self._due and self._due[0][0] <= self.now_ms:
             heapq.heappop(self._due)[1]()
 
-    def tell(self, story: Callable[[Bench], Awaitable[None]]) -> Bench:
+    def play(self, scenario: Callable[[Bench], Awaitable[None]]) -> Bench:
         async def main() -> None:
             self.run.assign({PART: AgentPosition(0), OTHER: AgentPosition(0)})
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.run.run())
-                await story(self)
+                await scenario(self)
                 self.run.end()
 
         asyncio.run(main())
@@ -88,7 +88,7 @@ def raws(start: int, end: int) -> list[RawRecord]:
     return [raw(offset) for offset in range(start, end)]
 
 
-def test_a_stream_gives_values_items_or_records_and_may_be_left_and_taken_up_again() -> None:
+def test_a_stream_can_be_iterated_in_several_forms_in_turn() -> None:
     seen: list[Any] = []
 
     async def fn(stream: Words) -> None:
@@ -102,12 +102,12 @@ def test_a_stream_gives_values_items_or_records_and_may_be_left_and_taken_up_aga
                 break
         seen.extend([record async for record in stream.records()])
 
-    async def story(bench: Bench) -> None:
+    async def scenario(bench: Bench) -> None:
         bench.run.take(PART, [raw(offset, key=b"k") for offset in range(6)])
         await bench.run.until_idle()
         assert bench.run.places[PART] == AgentPosition(6, [])
 
-    Bench(fn).tell(story)
+    Bench(fn).play(scenario)
     assert seen[:4] == ["0", "1", ("k", "2"), ("k", "3")]
     assert seen[4:] == [
         Record("k", str(at), moment(at), (), "words", 0, at)  # with its coordinates
@@ -115,38 +115,38 @@ def test_a_stream_gives_values_items_or_records_and_may_be_left_and_taken_up_aga
     ]
 
 
-def test_a_record_counts_once_the_next_one_is_asked_for() -> None:
+def test_a_record_counts_as_handled_when_the_next_is_requested() -> None:
     async def fn(stream: Words) -> None:
         async for value in stream:
             if value == "2":
                 waiting.set()
-                await go_on.wait()
+                await release.wait()
 
-    go_on, waiting = asyncio.Event(), asyncio.Event()
+    release, waiting = asyncio.Event(), asyncio.Event()
 
-    async def story(bench: Bench) -> None:
+    async def scenario(bench: Bench) -> None:
         bench.run.take(PART, raws(0, 5))
         await waiting.wait()
         assert bench.run.places[PART].position == 2
         assert bench.run.current_positions == "words-0 offset 2"
-        go_on.set()
-        # What waits is dropped, what is in hand is finished.
+        release.set()
+        # Waiting records are dropped; the current one is finished.
         await bench.run.suspend()
         assert bench.run.places[PART].position == 3
         bench.run.take(PART, raws(3, 5))
         assert bench.run.waiting == 0
 
-    Bench(fn).tell(story)
+    Bench(fn).play(scenario)
 
 
-def test_a_loop_that_awaits_nothing_lets_others_run() -> None:
+def test_a_loop_without_awaits_lets_other_tasks_run() -> None:
     turns = [0]
 
     async def fn(stream: Words) -> None:
         async for value in stream:
             turns[0] += len(value) > 0
 
-    async def story(bench: Bench) -> None:
+    async def scenario(bench: Bench) -> None:
         bench.run.take(PART, raws(0, 10 * YIELD_RECORDS))
         seen = []
         while not bench.run.is_idle:
@@ -154,33 +154,33 @@ def test_a_loop_that_awaits_nothing_lets_others_run() -> None:
             seen.append(turns[0])
         assert len(set(seen)) >= 5
 
-    Bench(fn).tell(story)
+    Bench(fn).play(scenario)
 
 
-def test_a_loop_that_computes_for_long_lets_others_run_after_each_record() -> None:
+def test_a_slow_loop_yields_after_each_record() -> None:
     handled: list[str] = []
     benches: list[Bench] = []
 
     async def fn(stream: Words) -> None:
         async for value in stream:
             handled.append(value)
-            benches[0].now_ms += 50  # As if it had computed for so long.
+            benches[0].now_ms += 50  # Simulates 50 ms of computation.
 
-    async def story(bench: Bench) -> None:
+    async def scenario(bench: Bench) -> None:
         bench.run.take(PART, raws(0, YIELD_RECORDS))
         seen = []
         while not bench.run.is_idle:
             await asyncio.sleep(0)
             seen.append(len(handled))
-        # Others have had several turns behind each.
+        # Other tasks had several turns after each record.
         assert {*seen} >= {*range(1, YIELD_RECORDS + 1)}
         assert len(seen) >= 4 * YIELD_RECORDS
 
     benches.append(Bench(fn))
-    benches[0].tell(story)
+    benches[0].play(scenario)
 
 
-def test_lists_are_full_or_late_and_handled_when_the_next_one_is_asked_for() -> None:
+def test_lists_come_when_full_or_after_their_time() -> None:
     lists: list[list[str]] = []
 
     async def fn(stream: Words) -> None:
@@ -188,11 +188,11 @@ def test_lists_are_full_or_late_and_handled_when_the_next_one_is_asked_for() -> 
             values = [record.value for record in records]
             lists.append(values)
 
-    async def story(bench: Bench) -> None:
+    async def scenario(bench: Bench) -> None:
         bench.run.take(PART, raws(0, 4))
         await bench.run.until_idle()
         assert lists == [["0", "1", "2"]]
-        # The fourth is in hand, and nobody has seen it.
+        # The fourth record is in a list that was not delivered yet.
         assert bench.run.places[PART].position == 3
         bench.advance(4_999)
         bench.run.take(OTHER, raws(7, 8))
@@ -206,10 +206,10 @@ def test_lists_are_full_or_late_and_handled_when_the_next_one_is_asked_for() -> 
         await bench.run.until_idle()
         assert lists[2] == ["4", "5", "6"]
 
-    Bench(fn).tell(story)
+    Bench(fn).play(scenario)
 
 
-def test_a_list_that_nobody_has_seen_is_dropped_with_its_partition() -> None:
+def test_a_partial_list_is_dropped_with_its_partition() -> None:
     lists: list[list[int]] = []
 
     async def fn(stream: Words) -> None:
@@ -217,13 +217,13 @@ def test_a_list_that_nobody_has_seen_is_dropped_with_its_partition() -> None:
             offsets = [record.offset for record in records]
             lists.append(offsets)
 
-    async def story(bench: Bench) -> None:
+    async def scenario(bench: Bench) -> None:
         bench.run.take(PART, raws(0, 2))
         await bench.run.until_idle()
         await bench.run.suspend()
         assert bench.run.places[PART].position == 0
         bench.run.assign({PART: AgentPosition(1)})
-        bench.advance(5_000)  # The time of the first list.
+        bench.advance(5_000)  # The time limit of the first list.
         bench.run.take(PART, raws(1, 3))
         await bench.run.until_idle()
         assert lists == []
@@ -231,7 +231,7 @@ def test_a_list_that_nobody_has_seen_is_dropped_with_its_partition() -> None:
         await bench.run.until_idle()
         assert lists == [[1, 2]]
 
-    Bench(fn).tell(story)
+    Bench(fn).play(scenario)
 
 
 @pytest.mark.parametrize("ordered", ["key", "partition", "none"])
@@ -259,7 +259,7 @@ def test_several_calls_share_the_records_in_the_promised_order(
             at_once[lane(record)] -= 1
             handled.append(record)
 
-    async def story(bench: Bench) -> None:
+    async def scenario(bench: Bench) -> None:
         bench.run.take(PART, [raw(at, key=key) for at, key in enumerate(keys) if at % 2 == 0])
         bench.run.take(OTHER, [raw(at, key=key) for at, key in enumerate(keys) if at % 2])
         while not bench.run.is_idle:
@@ -269,7 +269,7 @@ def test_several_calls_share_the_records_in_the_promised_order(
                 await asyncio.sleep(0)
             gates[data.draw(st.sampled_from(sorted(gates)))].set()
 
-    bench = Bench(fn, concurrency=4, ordered=ordered).tell(story)
+    bench = Bench(fn, concurrency=4, ordered=ordered).play(scenario)
     assert sorted(record.offset for record in handled) == list(range(len(keys)))
     lanes: defaultdict[object, list[int]] = defaultdict(list)
     for record in handled:
@@ -287,7 +287,7 @@ def test_a_list_takes_the_records_of_its_own_keys() -> None:
             offsets = [record.offset for record in records]
             lists.append(offsets)
 
-    async def story(bench: Bench) -> None:
+    async def scenario(bench: Bench) -> None:
         bench.run.take(PART, [raw(at, key=b"k") for at in range(2)])
         await bench.run.until_idle()
         bench.run.take(PART, [raw(at, key=b"k") for at in range(2, 7)])
@@ -297,10 +297,10 @@ def test_a_list_takes_the_records_of_its_own_keys() -> None:
         assert lists == [[0, 1, 2], [3, 4, 5], [6]]
         assert bench.run.places[PART].position == 7
 
-    Bench(fn, concurrency=3).tell(story)
+    Bench(fn, concurrency=3).play(scenario)
 
 
-def test_what_is_handled_out_of_order_is_known() -> None:
+def test_records_handled_out_of_order_are_tracked() -> None:
     gates = [asyncio.Event() for _ in range(3)]
     fourth = asyncio.Event()
 
@@ -310,7 +310,7 @@ def test_what_is_handled_out_of_order_is_known() -> None:
                 fourth.set()
             await gates[record.offset % 3].wait()
 
-    async def story(bench: Bench) -> None:
+    async def scenario(bench: Bench) -> None:
         bench.run.take(PART, raws(0, 4))
         gates[1].set()
         await fourth.wait()
@@ -320,10 +320,10 @@ def test_what_is_handled_out_of_order_is_known() -> None:
         await bench.run.until_idle()
         assert bench.run.places[PART] == AgentPosition(4, [])
 
-    Bench(fn, concurrency=3, ordered="none").tell(story)
+    Bench(fn, concurrency=3, ordered="none").play(scenario)
 
 
-def test_what_is_yielded_goes_to_the_sink_with_key_and_time_of_the_record() -> None:
+def test_a_yielded_value_gets_the_record_s_key_and_time() -> None:
     async def fn(stream: Words) -> AsyncIterator[Any]:
         async for value in stream:
             yield value + "!"
@@ -332,12 +332,12 @@ def test_what_is_yielded_goes_to_the_sink_with_key_and_time_of_the_record() -> N
             if value == "2":
                 yield None
 
-    async def story(bench: Bench) -> None:
+    async def scenario(bench: Bench) -> None:
         bench.run.take(PART, [raw(offset, key=b"k%d" % offset) for offset in range(3)])
         await bench.run.until_idle()
         await bench.run.results.drain()
 
-    assert Bench(fn, sinks=True).tell(story).written == [
+    assert Bench(fn, sinks=True).play(scenario).written == [
         SinkRecord("out", None, 0, b"k0", b"0!"),
         SinkRecord("out", None, 1, b"k1", b"1!"),
         SinkRecord("out", None, 77, b"mine", b"made", (("h", b"1"),)),
@@ -351,12 +351,12 @@ def test_results_of_a_list_have_no_key() -> None:
         async for records in stream.take(2, "1s"):
             yield "+".join(record.value for record in records)
 
-    async def story(bench: Bench) -> None:
+    async def scenario(bench: Bench) -> None:
         bench.run.take(PART, [raw(offset, key=b"k") for offset in range(4)])
         await bench.run.until_idle()
         await bench.run.results.drain()
 
-    assert Bench(fn, sinks=True).tell(story).written == [
+    assert Bench(fn, sinks=True).play(scenario).written == [
         SinkRecord("out", None, 1, None, b"0+1"),
         SinkRecord("out", None, 3, None, b"2+3"),
     ]
@@ -369,12 +369,12 @@ def test_results_are_written_together_while_records_wait(monkeypatch: pytest.Mon
         async for value in stream:
             yield value
 
-    async def story(bench: Bench) -> None:
+    async def scenario(bench: Bench) -> None:
         bench.run.take(PART, raws(0, 2 * RESULTS_MAX))
         await bench.run.until_idle()
         await bench.run.results.drain()
 
-    bench = Bench(fn, sinks=True).tell(story)
+    bench = Bench(fn, sinks=True).play(scenario)
     assert bench.writes == [RESULTS_MAX, RESULTS_MAX]
     assert [record.value for record in bench.written] == [
         b"%d" % number for number in range(2 * RESULTS_MAX)
@@ -388,15 +388,15 @@ def test_a_result_is_written_at_once_if_no_record_waits(monkeypatch: pytest.Monk
         async for value in stream:
             yield value
 
-    async def story(bench: Bench) -> None:
+    async def scenario(bench: Bench) -> None:
         bench.run.take(PART, raws(0, 1))
         async with asyncio.timeout(30):
             await bench.wrote.wait()
 
-    assert len(Bench(fn, sinks=True).tell(story).written) == 1
+    assert len(Bench(fn, sinks=True).play(scenario).written) == 1
 
 
-def test_results_are_bounded() -> None:
+def test_pending_results_are_bounded() -> None:
     most = 0
 
     async def fn(stream: Words) -> AsyncIterator[str]:
@@ -404,7 +404,7 @@ def test_results_are_bounded() -> None:
             for number in range(3 * RESULTS_MAX):
                 yield str(number)
 
-    async def story(bench: Bench) -> None:
+    async def scenario(bench: Bench) -> None:
         nonlocal most
         bench.run.take(PART, raws(0, 1))
         while not bench.run.is_idle:
@@ -413,7 +413,7 @@ def test_results_are_bounded() -> None:
             most = max(most, len(bench.written) - before)
         await bench.run.results.drain()
 
-    assert len(Bench(fn, sinks=True).tell(story).written) == 3 * RESULTS_MAX
+    assert len(Bench(fn, sinks=True).play(scenario).written) == 3 * RESULTS_MAX
     assert most <= RESULTS_MAX
 
 
@@ -447,23 +447,23 @@ async def leaves(stream: Words) -> None:
         (leaves, b"x", "do not leave the loop"),
     ],
 )
-def test_what_fails_names_the_record(
+def test_a_failure_names_the_record(
     fn: Callable[[Words], Any], value: bytes, message: str, concurrency: int
 ) -> None:
-    async def story(bench: Bench) -> None:
+    async def scenario(bench: Bench) -> None:
         bench.run.take(OTHER, [raw(6), raw(7, value)])
         await asyncio.Event().wait()
 
     bench = Bench(fn, sinks=fn is yields_numbers, concurrency=concurrency)
     with pytest.raises(ExceptionGroup, match="unhandled") as caught:
-        bench.tell(story)
+        bench.play(scenario)
     (error,) = caught.value.exceptions
     assert isinstance(error, ProcessingError)
     assert message in str(error)
     if "7" in message:
         assert (error.topic, error.partition, error.offset) == ("words", 1, 7)
         if fn is yields_numbers:
-            # It was handled, but nobody may commit that.
+            # The record was handled, but it must not be committed.
             with pytest.raises(ProcessingError, match="offset 7"):
                 asyncio.run(bench.run.results.drain())
         else:

@@ -1,4 +1,4 @@
-"""A clock's name is the same in each process, and another one once time is read differently."""
+"""Clock names: stable across processes, and different if the timestamp function differs."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def field(name: str) -> Callable[[dict[str, int]], int]:
     return lambda value: value[name]
 
 
-def by(name: str, value: dict[str, int]) -> int:
+def read_field(name: str, value: dict[str, int]) -> int:
     return value[name]
 
 
-def test_it_is_the_same_in_each_process() -> None:
+def test_a_clock_name_is_equal_in_all_processes() -> None:
     made = {
         subprocess.run(
             [sys.executable, "-c", PROGRAM],
@@ -55,32 +55,32 @@ def test_it_is_the_same_in_each_process() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         (None, lambda v: v["at"]),
         (lambda v: v["at"], lambda v: v["then"]),
         (lambda v: v["at"], lambda v: v["at"] + 1),
         (field("at"), field("then")),
-        (partial(by, "at"), partial(by, "then")),
+        (partial(read_field, "at"), partial(read_field, "then")),
     ],
 )
-def test_time_that_is_read_differently_is_another_clock(
-    one: Callable[[Any], Any] | None, other: Callable[[Any], Any]
+def test_a_different_timestamp_function_is_another_clock(
+    first: Callable[[Any], Any] | None, second: Callable[[Any], Any]
 ) -> None:
-    assert name_of(one) != name_of(other)
+    assert name_of(first) != name_of(second)
 
 
-def test_the_same_code_is_the_same_clock_and_names_its_group() -> None:
+def test_equal_code_gives_equal_clocks_of_the_app_s_group() -> None:
     assert name_of(field("at")) == name_of(field("at"))
     assert group_of(name_of(field("at"))) == "shop"
 
 
-def test_topics_that_a_node_waits_for_together_are_partners() -> None:
+def test_topics_that_meet_in_a_node_are_partners() -> None:
     app = App("shop")
-    one, two, three = (app.topic(name, key=str, value=str) for name in ("one", "two", "three"))
-    merged = app.stream(one).merge(app.stream(two))
+    first, second_topic, third_topic = (app.topic(name, key=str, value=str) for name in ("one", "two", "three"))
+    merged = app.stream(first).merge(app.stream(second_topic))
     merged.group_by(lambda _, v: v, name="by").windowed(tumbling("1m")).count(name="c")
-    app.stream(three).group_by_key().count(name="d")
+    app.stream(third_topic).group_by_key().count(name="d")
     assert partners(app.topology()) == {
         "one": {"one", "two"},
         "two": {"one", "two"},

@@ -1,4 +1,4 @@
-"""Rows that one type has written, read by another: the rule against what the serdes do."""
+"""Rows of an old type, read by a new one: the rule against the serdes."""
 
 from __future__ import annotations
 
@@ -108,24 +108,24 @@ VALUES: dict[Any, object] = {
 }
 
 
-def named(pair: object) -> str:
+def type_name(pair: object) -> str:
     return getattr(pair, "__name__", str(pair))
 
 
-@pytest.mark.parametrize(("old", "new"), READABLE, ids=named)
-def test_can_be_read(old: Any, new: Any) -> None:
+@pytest.mark.parametrize(("old", "new"), READABLE, ids=type_name)
+def test_rows_of_the_old_type_are_readable(old: Any, new: Any) -> None:
     assert is_readable(form_of(serde_for(new)), form_of(serde_for(old)))
     if old in VALUES:
         serde_for(new).loads(serde_for(old).dumps(VALUES[old]))
 
 
-@pytest.mark.parametrize(("old", "new"), UNREADABLE, ids=named)
-def test_can_t_be_read_or_not_always(old: Any, new: Any) -> None:
+@pytest.mark.parametrize(("old", "new"), UNREADABLE, ids=type_name)
+def test_rows_of_the_old_type_are_unreadable(old: Any, new: Any) -> None:
     assert not is_readable(form_of(serde_for(new)), form_of(serde_for(old)))
 
 
 @pytest.mark.parametrize("new", [Needy, Other, str])
-def test_what_is_called_unreadable_is(new: Any) -> None:
+def test_unreadable_rows_are_refused_by_the_serde(new: Any) -> None:
     written = serde_for(Plain).dumps(Plain(1, "x"))
     if new is not str:
         with pytest.raises(SerdeError):
@@ -133,7 +133,7 @@ def test_what_is_called_unreadable_is(new: Any) -> None:
     assert not is_readable(form_of(serde_for(new)), form_of(serde_for(Plain)))
 
 
-def test_keys_are_found_by_their_bytes() -> None:
+def test_keys_of_a_changed_type_are_unreadable() -> None:
     more, plain = form_of(serde_for(More)), form_of(serde_for(Plain))
     assert is_readable(more, plain)
     assert not is_readable(more, plain, is_key=True)
@@ -141,7 +141,7 @@ def test_keys_are_found_by_their_bytes() -> None:
     assert is_readable(form_of(serde_for(Windowed[str])), form_of(serde_for(Windowed[str])))
 
 
-def test_a_type_may_get_another_name_unless_it_is_known_by_it() -> None:
+def test_renaming_a_type_keeps_rows_readable() -> None:
     assert is_readable({"json": {"type": "integer"}}, {"json": {"type": "integer", "title": "n"}})
     assert not is_readable({"json": {}}, {"msgpack": {}})
     assert not is_readable("MySerde", "YourSerde")

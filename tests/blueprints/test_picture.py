@@ -1,4 +1,4 @@
-"""Pictures in graph languages."""
+"""Pictures as Mermaid and Graphviz text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ODD = Picture(
 )
 
 
-def test_mermaid() -> None:
+def test_mermaid_text_is_escaped() -> None:
     text = mermaid(ODD)
     assert text.startswith("flowchart LR\n")
     assert '  n0[("say &quot;hi&quot;")]:::topic' in text
@@ -29,7 +29,7 @@ def test_mermaid() -> None:
     assert "  n0 --> n1\n  n1 -.-> n1\n  class n1 changed\n" in text
 
 
-def test_dot() -> None:
+def test_dot_text_is_escaped() -> None:
     text = dot(ODD)
     assert text.startswith('digraph "an \\"app\\"" {')
     assert 'n0 [label="say \\"hi\\"", shape=cylinder' in text
@@ -39,7 +39,7 @@ def test_dot() -> None:
 
 
 @pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
-def test_graphviz_draws_it() -> None:
+def test_graphviz_draws_the_dot_text() -> None:
     drawn = subprocess.run(
         ["dot", "-Tsvg"], input=dot(ODD), capture_output=True, text=True, check=True
     )

@@ -1,4 +1,4 @@
-"""Where boxes lie: no two in one place, and arrows to the right, whatever the picture."""
+"""Layout of boxes: each in its own cell, with arrows to the right."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pictures(draw: st.DrawFn, *, rings: bool) -> Picture:
 
 
 @given(pictures(rings=True))
-def test_every_box_has_a_cell_of_its_own(picture: Picture) -> None:
+def test_every_box_has_its_own_cell(picture: Picture) -> None:
     cells = layout(picture)
     assert cells.keys() == {box.id for box in picture.boxes}
     assert len({*cells.values()}) == len(cells)
@@ -31,19 +31,19 @@ def test_every_box_has_a_cell_of_its_own(picture: Picture) -> None:
 
 
 @given(pictures(rings=False))
-def test_arrows_go_to_the_right(picture: Picture) -> None:
+def test_arrows_without_cycles_point_to_the_right(picture: Picture) -> None:
     cells = layout(picture)
     for arrow in picture.arrows:
         assert cells[arrow.start].column < cells[arrow.end].column
 
 
-def test_a_ring_is_cut_where_it_closes() -> None:
+def test_a_cycle_is_cut_at_its_last_arrow() -> None:
     boxes = tuple(Box(name, "node", (name,)) for name in "abc")
     ring = (Arrow("a", "b"), Arrow("b", "c"), Arrow("c", "a"))
     assert [layout(Picture("p", {}, boxes, ring))[n].column for n in "abc"] == [0, 1, 2]
 
 
-def test_a_table_lies_beside_what_it_is_joined_with() -> None:
+def test_a_table_is_placed_next_to_its_join() -> None:
     names = ["topic", "table", "source", "a", "b", "join"]
     boxes = tuple(Box(name, "node", (name,), "" if name == "topic" else "g") for name in names)
     arrows = [("topic", "table"), ("source", "a"), ("a", "b"), ("b", "join"), ("table", "join")]

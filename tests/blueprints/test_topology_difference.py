@@ -1,4 +1,4 @@
-"""What is said of a changed program, and which of its state is called lost."""
+"""Differences of a changed program, and losses of its state."""
 
 from __future__ import annotations
 
@@ -55,30 +55,30 @@ def shop(
     return app.topology()
 
 
-def against(new: Topology, old: Topology | None = None) -> TopologyDifference:
+def difference_to(new: Topology, old: Topology | None = None) -> TopologyDifference:
     return difference(Blueprint.of(old or shop()), Blueprint.of(new))
 
 
-def test_the_same_program_has_no_difference() -> None:
-    assert not against(shop())
+def test_an_equal_program_has_no_difference() -> None:
+    assert not difference_to(shop())
     assert Blueprint.of(shop()).encode() == Blueprint.of(shop()).encode()
 
 
-def test_a_blueprint_is_read_as_it_was_written() -> None:
-    drawn = Blueprint.of(shop())
-    assert Blueprint.decode(drawn.encode()) == drawn
+def test_a_blueprint_round_trips() -> None:
+    shop_blueprint = Blueprint.of(shop())
+    assert Blueprint.decode(shop_blueprint.encode()) == shop_blueprint
 
 
-def test_one_more_unnamed_operator_renames_no_other() -> None:
-    found = against(shop(filtered=True))
+def test_a_new_unnamed_operator_renames_no_other() -> None:
+    found = difference_to(shop(filtered=True))
     assert found.added == ("filter 1 after sales-source",)
     assert found.removed == ()
     assert found.changed == ("Rekey by-shop: after.0 sales-source -> filter 1 after sales-source",)
     assert not found.losses
 
 
-def test_a_new_name_is_a_new_state_and_the_old_one_is_lost() -> None:
-    found = against(shop(name="by-shop-10s"))
+def test_a_new_name_starts_new_state_and_loses_the_old() -> None:
+    found = difference_to(shop(name="by-shop-10s"))
     assert [(loss.what, loss.store) for loss in found.losses] == [
         ("the state of per-shop", "per-shop")
     ]
@@ -89,24 +89,24 @@ def test_a_new_name_is_a_new_state_and_the_old_one_is_lost() -> None:
     assert "+ WindowedAggregate by-shop-10s" in found.lines()
 
 
-def test_rows_of_other_windows_are_lost() -> None:
-    (loss,) = against(shop(size="20s")).losses
+def test_a_changed_window_size_loses_the_rows() -> None:
+    (loss,) = difference_to(shop(size="20s")).losses
     assert str(loss) == "the state of per-shop: windows.size_ms 10000 -> 20000"
 
 
-def test_grace_may_change() -> None:
-    found = against(shop(grace="2s"))
+def test_a_changed_grace_keeps_the_rows() -> None:
+    found = difference_to(shop(grace="2s"))
     assert not found.losses
     assert len(found.changed) == 1
 
 
-def test_another_fold_can_t_go_on_with_the_state() -> None:
-    (loss,) = against(shop(fold=agg.max)).losses
+def test_a_changed_aggregator_loses_the_state() -> None:
+    (loss,) = difference_to(shop(fold=agg.max)).losses
     assert "columns.1.1 sum -> max" in loss.why
 
 
-def test_rows_that_the_new_type_can_t_read_are_lost() -> None:
-    found = against(shop(product=int))
+def test_rows_that_the_new_type_can_not_read_are_lost() -> None:
+    found = difference_to(shop(product=int))
     (loss,) = found.losses
     assert loss.store == "products"
     assert any(
@@ -114,8 +114,8 @@ def test_rows_that_the_new_type_can_t_read_are_lost() -> None:
     )
 
 
-def test_a_stream_before_the_others_moves_their_state() -> None:
-    found = against(shop(first=True))
+def test_a_new_first_stream_moves_the_state_of_the_others() -> None:
+    found = difference_to(shop(first=True))
     lost = {loss.store for loss in found.losses}
     assert lost == {"per-shop", "products", ""}
     assert any("it is in shop-1-changelog" in loss.why for loss in found.losses)
@@ -123,44 +123,44 @@ def test_a_stream_before_the_others_moves_their_state() -> None:
     assert positions == {"the position in shop-by-shop-repartition", "the position in products"}
 
 
-def test_a_table_that_goes_with_its_topic_takes_its_state_along() -> None:
+def test_removing_a_table_and_its_topic_loses_its_state() -> None:
     app = App("shop")
     app.table(app.topic("sales", key=str, value=Sale), name="latest")
     both = app.topology()
-    (loss,) = against(App("shop").topology(), both).losses
+    (loss,) = difference_to(App("shop").topology(), both).losses
     assert loss.store == "latest"
 
 
 def processing(*stores: str, value: type = int) -> Topology:
-    class Nothing(Processor[str, Sale, str, Sale]):
+    class Ignoring(Processor[str, Sale, str, Sale]):
         def process(self, record: Record[str, Sale]) -> None:
             pass
 
-    kind = type("Last", (Nothing,), {name: kv_store(str, value) for name in stores})
+    kind = type("Last", (Ignoring,), {name: kv_store(str, value) for name in stores})
     app = App("shop")
     app.stream(app.topic("sales", key=str, value=Sale)).process(kind, name="last")
     return app.topology()
 
 
-def test_each_store_of_a_processor_is_judged_by_itself() -> None:
+def test_stores_of_a_processor_are_compared_one_by_one() -> None:
     old = processing("seen")
-    more = against(processing("seen", "added"), old)
+    more = difference_to(processing("seen", "added"), old)
     assert not more.losses
-    assert [loss.store for loss in against(old, processing("seen", "added")).losses] == [
+    assert [loss.store for loss in difference_to(old, processing("seen", "added")).losses] == [
         "last/added"
     ]
-    (loss,) = against(processing("seen", value=str), old).losses
+    (loss,) = difference_to(processing("seen", value=str), old).losses
     assert loss.store == "last/seen"
 
 
 @pytest.mark.parametrize("other", [shop(filtered=True), shop(name="x"), shop(first=True)])
-def test_what_is_added_one_way_is_removed_the_other(other: Topology) -> None:
-    there, back = against(other), against(shop(), other)
-    assert set(there.added) == set(back.removed)
-    assert set(there.removed) == set(back.added)
+def test_additions_are_removals_in_the_opposite_direction(other: Topology) -> None:
+    forward, backward = difference_to(other), difference_to(shop(), other)
+    assert set(forward.added) == set(backward.removed)
+    assert set(forward.removed) == set(backward.added)
 
 
-def test_a_join_of_streams_may_have_another_window_but_not_other_values() -> None:
+def test_a_stream_join_may_change_its_window_but_not_its_values() -> None:
     def joined(value: type, within: str) -> Topology:
         app = App("joined")
         left = app.stream(app.topic("left", key=str, value=value))

@@ -18,7 +18,7 @@ from streamlog.errors import (
 from streamlog.record import Record
 
 
-class Nothing(AgentFeed):
+class EndedFeed(AgentFeed):
     """The feed of a stream that has ended."""
 
     async def ahead(self) -> AgentSlice | None:
@@ -28,12 +28,12 @@ class Nothing(AgentFeed):
         return None
 
 
-def test_operators_do_not_belong_inside() -> None:
+def test_operators_are_refused_inside_an_agent() -> None:
     with pytest.raises(TopologyError, match=r"use app\.stream"):
-        AgentStream[str, int](Nothing()).map_values(str)
+        AgentStream[str, int](EndedFeed()).map_values(str)
 
 
-def test_iterating_does_not_belong_outside() -> None:
+def test_iteration_is_refused_outside_an_agent() -> None:
     app = App("agents")
     stream = app.stream(app.topic("numbers", key=str, value=int))
     for use in (stream.items, stream.records, stream.__aiter__, lambda: stream.take(1, "1s")):
@@ -51,7 +51,7 @@ def test_only_async_functions_can_be_agents() -> None:
         app.agent(numbers)(plain)
 
 
-def test_how_an_agent_is_run_is_checked() -> None:
+def test_agent_settings_are_checked() -> None:
     app = App("agents")
     numbers = app.topic("numbers", key=str, value=int)
 
@@ -71,9 +71,9 @@ def test_how_an_agent_is_run_is_checked() -> None:
     assert app.agent(numbers, sink=numbers, concurrency=3)(yields).agent.concurrency == 3
 
 
-def test_lists_have_a_length_and_a_time() -> None:
+def test_take_needs_a_length_and_a_duration() -> None:
     async def first(n: int, within: Any) -> None:
-        async for _ in AgentStream[str, int](Nothing()).take(n, within):
+        async for _ in AgentStream[str, int](EndedFeed()).take(n, within):
             pass
 
     with pytest.raises(UsageError, match="n=1 or more"):
@@ -83,7 +83,7 @@ def test_lists_have_a_length_and_a_time() -> None:
     asyncio.run(first(1, "1s"))
 
 
-def test_a_cast_is_a_record_of_the_agents_topic() -> None:
+def test_a_cast_writes_a_record_to_the_agent_s_topic() -> None:
     app = App("agents")
     numbers = app.topic("numbers", key=str, value=int)
     doubled = app.topic("doubled", key=str, value=int)
@@ -103,7 +103,7 @@ def test_a_cast_is_a_record_of_the_agents_topic() -> None:
         assert t.output(doubled).values == [42]
 
 
-def test_an_ask_is_answered_with_what_the_agent_yields() -> None:
+def test_ask_returns_the_value_that_the_agent_yields() -> None:
     app = App("agents")
     numbers = app.topic("numbers", key=str, value=int)
     found: list[object] = []
@@ -133,7 +133,7 @@ def test_an_ask_is_answered_with_what_the_agent_yields() -> None:
         asyncio.run(half.ask(1))
 
 
-def test_an_ask_that_nobody_answers_says_whom_it_asked() -> None:
+def test_an_ask_that_times_out_names_the_agent() -> None:
     app = App("agents")
     numbers = app.topic("numbers", key=str, value=int)
 
@@ -155,7 +155,7 @@ def test_an_ask_that_nobody_answers_says_whom_it_asked() -> None:
         t.advance("1m")
 
 
-def test_who_asks_an_agent_that_fails_hears_of_it() -> None:
+def test_ask_raises_the_agent_s_failure() -> None:
     app = App("agents")
     numbers = app.topic("numbers", key=str, value=int)
 

@@ -9,7 +9,7 @@ from streamlog.errors import TopologyError
 from streamlog.nodes.stream_nodes import Aggregator
 
 
-def test_a_column_is_data() -> None:
+def test_an_aggregator_holds_its_settings_as_data() -> None:
     assert agg.sum("amount") == Aggregator("sum", "amount")
     assert agg.top(3, "name", by="amount") == Aggregator("top", "name", "amount", {"n": 3})
     assert agg.quantile("ms", 0.99).options == {"accuracy": 0.01, "q": 0.99}

@@ -51,7 +51,7 @@ sales = st.builds(Sale, st.integers(-99, 99), st.datetimes(timezones=st.just(UTC
 
 
 @given(st.lists(sales, min_size=1, max_size=10), st.data())
-def test_columns_are_what_python_says_also_through_their_bytes(
+def test_columns_equal_plain_python_through_serialization(
     values: list[Sale], data: st.DataObject
 ) -> None:
     aggregation = row_aggregation("row", Row, row_columns())
@@ -71,11 +71,11 @@ def test_columns_are_what_python_says_also_through_their_bytes(
     )
 
 
-def test_two_states_share_nothing() -> None:
+def test_two_initial_states_are_independent() -> None:
     aggregation = row_aggregation("row", Row, row_columns())
-    one, two = aggregation.initial(), aggregation.initial()
-    aggregation.add(one, Sale(5, datetime(2025, 1, 1, tzinfo=UTC)))
-    assert two == aggregation.initial()
+    first_state, second_state = aggregation.initial(), aggregation.initial()
+    aggregation.add(first_state, Sale(5, datetime(2025, 1, 1, tzinfo=UTC)))
+    assert second_state == aggregation.initial()
 
 
 class Typed(TypedDict):
@@ -94,7 +94,7 @@ def test_rows_may_be_typed_dicts_and_structs(into: Any, wanted: object) -> None:
     assert aggregation.result(aggregation.add(aggregation.initial(), "x")) == wanted
 
 
-def test_columns_must_be_the_fields() -> None:
+def test_columns_must_match_the_row_s_fields() -> None:
     with pytest.raises(TopologyError, match=r"Row has no field 'totla'.*did you mean 'total'"):
         row_aggregation("row", Row, {"totla": agg.count()})
     with pytest.raises(TopologyError, match="has no column for high, last, low, mean of Row"):
@@ -157,7 +157,7 @@ trips = st.builds(
 
 
 @given(st.lists(trips, min_size=1, max_size=8), st.integers(0, 8), st.data())
-def test_every_column_merges_and_comes_back_from_its_bytes(
+def test_every_column_merges_and_survives_serialization(
     values: list[Trip], cut: int, data: st.DataObject
 ) -> None:
     aggregation = row_aggregation("all", Everything, all_columns(), Shape(Trip))
@@ -196,7 +196,7 @@ def test_fields_of_dicts_are_read_by_name() -> None:
 
 
 @dataclass
-class One:
+class OneColumn:
     it: int
 
 
@@ -217,17 +217,19 @@ def test_columns_that_do_not_fit_the_types_are_refused(
     column: Aggregator[Any, Any], words: str
 ) -> None:
     with pytest.raises(TopologyError, match=words):
-        row_aggregation("one", One, {"it": column}, Shape(Trip))
+        row_aggregation("one", OneColumn, {"it": column}, Shape(Trip))
 
 
-def test_of_values_whose_type_is_not_known_nothing_is_refused() -> None:
-    aggregation = row_aggregation("one", One, {"it": agg.sum("kms.all")})
-    assert aggregation.result(aggregation.add(aggregation.initial(), {"kms": {"all": 3}})) == One(3)
+def test_values_of_unknown_type_are_accepted() -> None:
+    aggregation = row_aggregation("one", OneColumn, {"it": agg.sum("kms.all")})
+    assert aggregation.result(
+        aggregation.add(aggregation.initial(), {"kms": {"all": 3}})
+    ) == OneColumn(3)
 
 
-def test_the_form_tells_what_stored_states_depend_on() -> None:
+def test_the_form_of_a_column_includes_its_settings() -> None:
     def form(column: Aggregator[Any, Any]) -> object:
-        return form_of(row_aggregation("one", Many, {"it": column}, Shape(Trip)).state)
+        return form_of(row_aggregation("one", ListColumn, {"it": column}, Shape(Trip)).state)
 
     assert form(agg.top(3, "km")) != form(agg.top(4, "km"))
     assert form(agg.top(3, "km")) != form(agg.top(3, "km", by="at"))
@@ -236,12 +238,14 @@ def test_the_form_tells_what_stored_states_depend_on() -> None:
 
 
 @dataclass
-class Many:
+class ListColumn:
     it: list[float]
 
 
-def test_a_state_that_can_not_be_written_is_refused_as_any_other() -> None:
-    aggregation = row_aggregation("one", Loose, {"it": agg.collect(lambda trip: trip)}, Shape(Trip))
+def test_a_state_that_can_not_be_stored_is_refused() -> None:
+    aggregation = row_aggregation(
+        "one", AnyColumn, {"it": agg.collect(lambda trip: trip)}, Shape(Trip)
+    )
     with pytest.raises(SerdeError, match=r"column 'it' of 'one': a Trip can't be stored"):
         aggregation.add(aggregation.initial(), Trip("AA", 1.0, []))
     state = aggregation.add(aggregation.initial(), Trip("AA", 1.0, []).__dict__ | {"it": object()})
@@ -250,5 +254,5 @@ def test_a_state_that_can_not_be_written_is_refused_as_any_other() -> None:
 
 
 @dataclass
-class Loose:
+class AnyColumn:
     it: Any

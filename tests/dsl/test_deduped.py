@@ -22,7 +22,7 @@ def orders() -> tuple[App, Stream[str, Order]]:
     return app, app.stream(app.topic("orders", key=str, value=Order))
 
 
-def test_a_field_is_found_by_its_name_and_written_by_its_type() -> None:
+def test_a_dedupe_field_is_serialized_by_its_type() -> None:
     app, stream = orders()
     stream.dedupe("id", within="10m", name="once")
     node = app.topology().subtopologies[0].by_name["once"]
@@ -31,7 +31,7 @@ def test_a_field_is_found_by_its_name_and_written_by_its_type() -> None:
     assert (node.by(Order("a", 1)), node.within_ms) == ("a", 600_000)
 
 
-def test_what_can_not_be_run_is_refused() -> None:
+def test_an_invalid_dedupe_is_refused() -> None:
     _, stream = orders()
     with pytest.raises(TopologyError, match=r"Order has no field 'idd'.*dedupe 'once'.*'id'"):
         stream.dedupe("idd", within="10m", name="once")
@@ -42,7 +42,7 @@ def test_what_can_not_be_run_is_refused() -> None:
         stream.dedupe("id", within=number, name="once")
 
 
-def test_a_changed_key_goes_through_a_topic_first() -> None:
+def test_dedupe_of_a_changed_key_is_repartitioned() -> None:
     app, stream = orders()
     stream.rekey(lambda _, order: order.id).dedupe("total", within="10m", name="once")
     assert [sub.inputs for sub in app.topology().subtopologies] == [

@@ -1,4 +1,4 @@
-"""Several streams into one aggregate: by which function, in which order, and what is refused."""
+"""Cogrouped streams: folds, windows, late records, and refused declarations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def add_payment(state: Customer, amount: float) -> Customer:
     return state
 
 
-def merged(first: Customer, second: Customer) -> Customer:
+def merge_customers(first: Customer, second: Customer) -> Customer:
     return Customer(first.ordered + second.ordered, first.paid + second.paid)
 
 
@@ -42,7 +42,7 @@ def cogrouped_of(app: App, partitions: int = 1) -> tuple[Any, Topic[str, int], T
     return cogrouped, orders, payments
 
 
-def test_each_stream_is_added_by_its_function_across_restarts_and_moves() -> None:
+def test_cogroup_folds_each_stream_by_its_function() -> None:
     app = App("customers")
     cogrouped, orders, payments = cogrouped_of(app, partitions=3)
     out = app.topic("out", key=str, value=Customer)
@@ -60,7 +60,7 @@ def test_each_stream_is_added_by_its_function_across_restarts_and_moves() -> Non
         assert t.drops["customers", "null value"] == 12
 
 
-def test_streams_with_new_keys_meet_behind_repartition_topics() -> None:
+def test_cogrouped_streams_with_new_keys_are_repartitioned() -> None:
     app = App("regrouped")
     orders = app.topic("orders", key=int, value=str, partitions=2)
     payments = app.topic("payments", key=int, value=str, partitions=4)
@@ -86,11 +86,11 @@ def test_streams_with_new_keys_meet_behind_repartition_topics() -> None:
 @pytest.mark.parametrize(
     "windows", [tumbling("10ms", grace="5ms"), session("10ms"), sliding("10ms", grace="5ms")]
 )
-def test_windows_of_several_streams_survive_restarts(windows: Any) -> None:
+def test_cogrouped_windows_survive_restarts(windows: Any) -> None:
     app = App("windows")
     cogrouped, orders, payments = cogrouped_of(app)
     out = app.topic("out", key=Windowed[str], value=Customer)
-    table = cogrouped.windowed(windows).aggregate(Customer, merge=merged, name="customers")
+    table = cogrouped.windowed(windows).aggregate(Customer, merge=merge_customers, name="customers")
     table.changes().to(out)
     with app.test() as t:
         t.input(orders).send(2, key="a", at=10)
@@ -115,12 +115,12 @@ def test_windows_of_several_streams_survive_restarts(windows: Any) -> None:
         assert rows == expected[type(windows).__name__]
 
 
-def test_late_records_leave_as_they_came() -> None:
+def test_late_records_of_cogrouped_streams_keep_their_value() -> None:
     app = App("late")
     cogrouped, orders, payments = cogrouped_of(app)
     late = app.topic("late", key=str, value=Late[float])
     windowed = cogrouped.windowed(tumbling("10ms")).emit(Emit.UPDATE)
-    windowed.late(late).aggregate(Customer, name="told")
+    windowed.late(late).aggregate(Customer, name="to-topic")
     seen: list[Any] = []
     windowed.late(seen.append).aggregate(Customer, name="called")
     with app.test() as t:
@@ -131,14 +131,14 @@ def test_late_records_leave_as_they_came() -> None:
         assert [(record.value, record.topic) for record in seen] == [(2.5, "payments")]
 
 
-def test_windows_of_the_clock_that_several_streams_share_do_not_emit_early() -> None:
+def test_cogrouped_windows_refuse_early_emission() -> None:
     cogrouped, *_ = cogrouped_of(App("early"))
     windowed = cogrouped.windowed(tumbling("10s")).emit(Emit.early("1s"))
     with pytest.raises(TopologyError, match=r"'customers' can't use Emit\.early"):
         windowed.aggregate(Customer, name="customers")
 
 
-def test_keys_that_are_written_differently_are_refused() -> None:
+def test_cogroup_of_streams_with_different_keys_is_refused() -> None:
     app = App("refused")
     orders = app.topic("orders", key=str, value=int)
     payments = app.topic("payments", key=int, value=float)
@@ -148,7 +148,7 @@ def test_keys_that_are_written_differently_are_refused() -> None:
         cogrouped.aggregate(Customer, name="customers")
 
 
-def test_streams_of_two_apps_are_refused() -> None:
+def test_cogroup_of_streams_of_two_apps_is_refused() -> None:
     cogrouped, _, _ = cogrouped_of(App("one"))
     _, orders, _ = cogrouped_of(other := App("two"))
     mixed = cogrouped.cogroup(other.stream(orders).group_by_key(), add_order)
@@ -156,7 +156,7 @@ def test_streams_of_two_apps_are_refused() -> None:
         mixed.aggregate(Customer, name="customers")
 
 
-def test_values_are_written_with_the_number_of_their_stream() -> None:
+def test_a_cogrouped_value_carries_the_number_of_its_stream() -> None:
     serde = NumberedSerde([serde_for(int), serde_for(str)])
     assert serde.loads(serde.dumps((1, "x"))) == (1, "x")
     assert serde.loads(serde.dumps((0, 7))) == (0, 7)
@@ -168,13 +168,13 @@ def test_values_are_written_with_the_number_of_their_stream() -> None:
 
 
 @pytest.mark.parametrize("windows", [tumbling("10ms"), session("10ms"), sliding("10ms")])
-def test_streams_have_one_time_and_a_quiet_one_holds_up_nothing(windows: Any) -> None:
+def test_a_quiet_stream_of_a_cogroup_does_not_hold_windows_open(windows: Any) -> None:
     app = App("united")
     cogrouped, orders, payments = cogrouped_of(app)
     out = app.topic("out", key=Windowed[str], value=Customer)
     late: list[Any] = []
     windowed = cogrouped.windowed(windows).late(late.append)
-    windowed.aggregate(Customer, merge=merged, name="customers").changes().to(out)
+    windowed.aggregate(Customer, merge=merge_customers, name="customers").changes().to(out)
     with app.test() as t:
         t.input(orders).send(2, key="a", at=5)
         t.restart()

@@ -1,4 +1,4 @@
-"""What joins of streams ask for, and what they refuse."""
+"""Declarations of stream joins: required settings and refusals."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def text(left: object, right: object) -> str:
     return f"{left}-{right}"
 
 
-def declared() -> tuple[App, Any, Any]:
+def two_streams() -> tuple[App, Any, Any]:
     app = App("joins")
     left, right = (app.topic(name, key=str, value=str) for name in ("left", "right"))
     return app, app.stream(left), app.stream(right)
 
 
-def test_a_join_of_streams_says_how_near_and_has_a_name() -> None:
-    _, left, right = declared()
+def test_a_join_of_streams_needs_within_and_a_name() -> None:
+    _, left, right = two_streams()
     with pytest.raises(TopologyError, match="needs within="):
         left.join(right, text, name="pairs")
     with pytest.raises(TopologyError, match="needs within="):
@@ -32,8 +32,8 @@ def test_a_join_of_streams_says_how_near_and_has_a_name() -> None:
         left.join(3, text, within="1m", name="pairs")
 
 
-def test_a_table_has_no_window_and_no_outer_join() -> None:
-    app, left, _ = declared()
+def test_a_join_with_a_table_refuses_within_and_outer() -> None:
+    app, left, _ = two_streams()
     table = app.table(app.topic("rows", key=str, value=str))
     with pytest.raises(TopologyError, match="one row per key"):
         left.join(table, text, within="1m")
@@ -41,8 +41,8 @@ def test_a_table_has_no_window_and_no_outer_join() -> None:
         left.outer_join(table, text, within="1m", name="pairs")
 
 
-def test_keys_that_would_not_meet_are_refused() -> None:
-    app, left, _ = declared()
+def test_a_join_of_streams_with_different_keys_is_refused() -> None:
+    app, left, _ = two_streams()
     numbers = app.stream(app.topic("numbers", key=int, value=str))
     with pytest.raises(TopologyError, match="equal keys would not meet"):
         left.join(numbers, text, within="1m", name="pairs")
@@ -52,15 +52,15 @@ def test_keys_that_would_not_meet_are_refused() -> None:
         left.join(strange, text, within="1m", name="pairs")
 
 
-def test_topics_that_do_not_have_as_many_partitions_are_refused_with_both_names() -> None:
-    app, left, right = declared()
+def test_joined_topics_with_unequal_partition_counts_are_refused() -> None:
+    app, left, right = two_streams()
     left.join(right, text, within="1m", name="pairs")
     with pytest.raises(TopologyError, match="is 2 in 'left' and 3 in 'right'"):
         app.topology().partition_counts({"left": 2, "right": 3})
 
 
-def test_changed_keys_go_through_topics_written_alike() -> None:
-    app, left, right = declared()
+def test_changed_keys_on_both_sides_are_repartitioned() -> None:
+    app, left, right = two_streams()
     right.rekey(lambda _, value: value).join(
         left.rekey(lambda _, value: value), text, within="1m", name="pairs"
     )
@@ -69,8 +69,8 @@ def test_changed_keys_go_through_topics_written_alike() -> None:
     }
 
 
-def test_a_topology_says_what_is_joined_and_what_is_kept() -> None:
-    app, left, right = declared()
+def test_a_topology_describes_a_join_and_its_stores() -> None:
+    app, left, right = two_streams()
     window = JoinWindow.of("1m", before="5s", grace="1s")
     left.left_join(right, text, within=window, name="pairs")
     (sub,) = app.topology().subtopologies
@@ -79,14 +79,14 @@ def test_a_topology_says_what_is_joined_and_what_is_kept() -> None:
     assert line in app.topology().describe()
 
 
-def test_a_function_has_to_take_the_none_that_it_may_get() -> None:
+def test_a_joiner_must_accept_none_where_a_side_may_be_missing() -> None:
     def strict(left: str, right: str) -> str:
         return left + right
 
     def lax(left: str, right: str | None) -> str:
         return f"{left}{right}"
 
-    _, left, right = declared()
+    _, left, right = two_streams()
     left.join(right, strict, within="1m", name="inner")
     left.left_join(right, lax, within="1m", name="left")
     with pytest.raises(TopologyError, match="None"):

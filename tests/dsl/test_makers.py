@@ -1,4 +1,4 @@
-"""Functions whose types are not known: what is certain to fail is refused with their place."""
+"""Functions without known types: results that can't be stored are refused with the location."""
 
 from __future__ import annotations
 
@@ -50,42 +50,46 @@ def of_unresolved(number: Decimal) -> int:
     return int(number)
 
 
-def line() -> int:
-    """Of the caller."""
+def caller_line() -> int:
+    """Return the line number of the caller."""
     return sys._getframe(1).f_lineno
 
 
 @pytest.mark.parametrize(
-    "what", ["Visit(3)", "visit_of(v)", "(v.user, (v, 1))", "[v]", "Model(n=1)"]
+    "case", ["Visit(3)", "visit_of(v)", "(v.user, (v, 1))", "[v]", "Model(n=1)"]
 )
-def test_a_lambda_whose_value_can_not_be_stored_is_refused_with_its_place(what: str) -> None:
+def test_a_lambda_with_an_unstorable_result_is_named(case: str) -> None:
     lambdas: dict[str, tuple[Callable[[Click], Any], str, int]] = {
-        "Visit(3)": (lambda _: Visit(3), "returns a Visit", line()),
-        "visit_of(v)": (lambda v: visit_of(v), "returns a Visit", line()),  # noqa: PLW0108
-        "(v.user, (v, 1))": (lambda v: (v.user, (v, 1)), "returns a Click inside of", line()),
-        "[v]": (lambda v: [v], "returns a Click inside of list", line()),
-        "Model(n=1)": (lambda _: Model(n=1), "returns a Model", line()),
+        "Visit(3)": (lambda _: Visit(3), "returns a Visit", caller_line()),
+        "visit_of(v)": (lambda v: visit_of(v), "returns a Visit", caller_line()),  # noqa: PLW0108
+        "(v.user, (v, 1))": (
+            lambda v: (v.user, (v, 1)),
+            "returns a Click inside of",
+            caller_line(),
+        ),
+        "[v]": (lambda v: [v], "returns a Click inside of list", caller_line()),
+        "Model(n=1)": (lambda _: Model(n=1), "returns a Model", caller_line()),
     }
-    fn, told, number = lambdas[what]
+    fn, message, number = lambdas[case]
     app = App("t")
     stream = app.stream(app.topic("clicks", key=str, value=Click)).map_values(fn)
-    with pytest.raises(TopologyError, match=rf"the lambda at test_makers.py:{number} {told}"):
+    with pytest.raises(TopologyError, match=rf"the lambda at test_makers.py:{number} {message}"):
         stream.group_by(lambda k, _: k, name="by").count(name="it")
 
 
-def test_the_lambda_is_named_and_not_the_operator_behind_it() -> None:
+def test_the_error_names_the_lambda_before_the_failing_operator() -> None:
     app = App("t")
     clicks = app.topic("clicks", key=str, value=Click)
     users = app.table(app.topic("users", key=str, value=str))
     windows = app.stream(clicks).group_by_key().windowed(tumbling("1h"))
     sessions = windows.agg(Visit, name="sessions", clicks=agg.count())
     named = sessions.changes().map(lambda w, v: (w.key, (v, w.start)), name="named")
-    number = line() - 1
+    number = caller_line() - 1
     with pytest.raises(TopologyError, match=f"test_makers.py:{number} returns a Visit inside"):
         named.left_join(users, lambda pair, user: f"{pair} {user}", name="joined")
 
 
-def test_plain_values_of_lambdas_are_stored() -> None:
+def test_plain_values_from_lambdas_are_stored() -> None:
     app = App("t")
     clicks = app.topic("clicks", key=str, value=Click, partitions=1)
     stream = app.stream(clicks).map_values(lambda v: (v.user, len(v.url), {"url": v.url}))
@@ -95,7 +99,7 @@ def test_plain_values_of_lambdas_are_stored() -> None:
         assert dict(t.table(table)) == {"ann": ("ann", 2, {"url": "/a"})}
 
 
-def test_a_value_that_is_not_stored_may_be_of_any_type() -> None:
+def test_a_value_that_is_never_stored_may_have_any_type() -> None:
     app = App("t")
     clicks = app.topic("clicks", key=str, value=Click, partitions=1)
     visits = app.topic("visits", key=str, value=Visit)
@@ -110,15 +114,15 @@ def test_an_annotation_that_only_a_type_checker_can_resolve_is_refused() -> None
     stream = app.stream(app.topic("clicks", key=str, value=Click)).map_values(unresolved)
     with pytest.raises(TopologyError, match=r"'unresolved' at test_makers.py:\d+ .*'Decimal'"):
         stream.group_by(lambda k, _: k, name="by").count(name="it")
-    # What it returns is known, whatever is said of its parameters.
+    # Its return type is known, although its parameter type is not.
     assert return_shape(of_unresolved).declared is int
 
 
-def test_what_only_values_show_is_told_with_the_function() -> None:
+def test_an_unstorable_value_found_at_run_time_names_its_function() -> None:
     app = App("t")
     clicks = app.topic("clicks", key=str, value=Click, partitions=1)
     stream = app.stream(clicks).map_values(lambda v: vars(v) and Color.RED)
-    number = line() - 1
+    number = caller_line() - 1
     stream.group_by_key().agg(Counted, name="it", n=agg.count())
     stream.to_table(name="rows")
     with pytest.raises(ProcessingError, match=f"a Color .* the lambda at test_makers.py:{number}"):
@@ -135,6 +139,6 @@ def send(app: App, clicks: Any) -> None:
         t.input(clicks).send(Click("ann", "/a"), key="k")
 
 
-def test_places_are_told() -> None:
+def test_a_source_location_names_function_file_and_line() -> None:
     assert source_location(visit_of).startswith("the function 'visit_of' at test_makers.py:")
     assert source_location(int) == "the function 'int'"

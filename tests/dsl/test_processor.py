@@ -1,4 +1,4 @@
-"""Processors as users write them, on the test driver; and what is refused when they are built."""
+"""Users' processors on the test driver, and declarations that are refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Alarm:
 
 
 class Steps(Processor[str, int, str, int]):
-    """How far each value is from the one before it."""
+    """Forwards the difference of each value to the one before it."""
 
     last = kv_store(str, int)
 
@@ -55,7 +55,7 @@ def app_of(kind: type[Processor[str, int, str, int]]) -> tuple[App, Numbers, Num
     return app, numbers, out
 
 
-def test_state_is_by_key_and_survives_a_restart() -> None:
+def test_processor_state_is_per_key_and_survives_a_restart() -> None:
     app, numbers, out = app_of(Steps)
     with app.test(partitions=3) as t:
         for key, value in (("a", 1), ("b", 10), ("a", 5)):
@@ -66,7 +66,7 @@ def test_state_is_by_key_and_survives_a_restart() -> None:
         assert [(r.key, r.value) for r in t.output(out).records] == [("a", 4), ("a", 2), ("b", 20)]
 
 
-def test_what_is_forwarded_has_the_time_of_the_record_unless_it_is_given_one() -> None:
+def test_a_forwarded_record_has_the_input_s_time_by_default() -> None:
     class Twice(Processor[str, int, str, int]):
         def process(self, record: Record[str, int]) -> None:
             assert record == self.ctx.record
@@ -80,7 +80,7 @@ def test_what_is_forwarded_has_the_time_of_the_record_unless_it_is_given_one() -
         assert rows == [("a", 1, 100), ("later", 1, 105)]
 
 
-def test_stream_time_is_that_of_the_slowest_source_and_never_goes_back() -> None:
+def test_stream_time_follows_the_slowest_source_and_never_decreases() -> None:
     seen: list[datetime] = []
 
     class Watch(Processor[str, int, str, int]):
@@ -130,7 +130,7 @@ def test_a_store_is_ordered_by_key() -> None:
     }
 
 
-def test_a_scan_shows_the_store_as_it_was_when_it_began() -> None:
+def test_a_scan_sees_the_store_as_of_its_start() -> None:
     seen: list[str] = []
 
     class Sweep(Processor[str, int, str, int]):
@@ -151,7 +151,7 @@ def test_a_scan_shows_the_store_as_it_was_when_it_began() -> None:
     assert seen == ["a", "a'", "b"]
 
 
-def test_values_that_were_read_are_the_users_own() -> None:
+def test_changing_a_value_read_from_a_store_does_not_change_the_store() -> None:
     class Lists(Processor[str, int, str, int]):
         rows = kv_store(str, list[int])
 
@@ -168,7 +168,7 @@ def test_values_that_were_read_are_the_users_own() -> None:
         assert t.output(out).values == [0, 1, 2]
 
 
-def test_chance_is_a_function_of_the_place_of_the_record() -> None:
+def test_random_numbers_depend_only_on_the_record_s_offset() -> None:
     class Draws(Processor[str, int, str, str]):
         def process(self, record: Record[str, int]) -> None:
             chance = self.ctx.random
@@ -205,7 +205,7 @@ def test_chance_is_a_function_of_the_place_of_the_record() -> None:
         )
 
 
-def test_a_changed_key_goes_through_a_topic_before_a_processor_with_stores_and_after_any() -> None:
+def test_a_changed_key_is_repartitioned_for_stores_and_aggregations() -> None:
     class Plain(Processor[str, int, str, int]):
         def process(self, record: Record[str, int]) -> None:
             self.ctx.forward(str(record.value), record.value)
@@ -221,7 +221,7 @@ def test_a_changed_key_goes_through_a_topic_before_a_processor_with_stores_and_a
     assert topics(app) == ["a-steps-input-repartition", "a-steps-repartition"]
 
 
-def test_what_it_forwards_is_counted_right_behind_a_repartition_topic() -> None:
+def test_forwarded_records_are_counted_behind_a_repartition() -> None:
     class Digits(Processor[str, int, str, int]):
         def process(self, record: Record[str, int]) -> None:
             for digit in str(record.value):
@@ -239,29 +239,29 @@ def test_what_it_forwards_is_counted_right_behind_a_repartition_topic() -> None:
         assert t.table(counts) == {digit: text.count(digit) for digit in sorted({*text})}
 
 
-def test_init_sees_the_state_and_close_ends_an_object() -> None:
-    told: list[object] = []
+def test_init_reads_the_state_and_close_is_called_at_the_end() -> None:
+    calls: list[object] = []
 
     class Calls(Processor[str, int, str, int]):
         rows = kv_store(str, int)
 
         def init(self) -> None:
-            told.append(("init", [*self.rows.range()]))
+            calls.append(("init", [*self.rows.range()]))
 
         def process(self, record: Record[str, int]) -> None:
             self.rows.put(record.key, record.value)
 
         def close(self) -> None:
-            told.append("close")
+            calls.append("close")
 
     app, numbers, _ = app_of(Calls)
     with app.test() as t:
         t.input(numbers).send(1, key="a")
         t.restart()
-    assert told == [("init", []), "close", ("init", [("a", 1)]), "close"]
+    assert calls == [("init", []), "close", ("init", [("a", 1)]), "close"]
 
 
-def test_an_error_has_the_coordinates_of_its_record() -> None:
+def test_a_processor_s_error_names_its_record() -> None:
     class Fails(Processor[str, int, str, int]):
         def process(self, record: Record[str, int]) -> None:
             self.ctx.forward(record.key, 100 // record.value)
@@ -294,7 +294,7 @@ def misuse_time(self: Steps, record: Record[str, int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "misuse", "told"),
+    ("method", "misuse", "message"),
     [
         ("init", misuse_init, r"'steps' failed in init.*call ctx.forward in process"),
         ("close", misuse_close, r"'steps' failed in close.*'steps/last' can't be written in close"),
@@ -303,18 +303,18 @@ def misuse_time(self: Steps, record: Record[str, int]) -> None:
         ("process", misuse_time, r"offset 0 of numbers-0: .*before 1970"),
     ],
 )
-def test_what_can_not_be_done_is_told(method: str, misuse: Any, told: str) -> None:
+def test_a_misuse_of_the_context_is_reported(method: str, misuse: Any, message: str) -> None:
     app, numbers, _ = app_of(type("Wrong", (Steps,), {method: misuse}))
 
-    def play() -> None:
+    def run_app() -> None:
         with app.test() as t:
             t.input(numbers).send(1, key="a")
 
-    with pytest.raises(ProcessingError, match=told):
-        play()
+    with pytest.raises(ProcessingError, match=message):
+        run_app()
 
 
-def test_a_range_of_keys_without_an_order_has_no_bounds() -> None:
+def test_a_range_with_bounds_needs_ordered_keys() -> None:
     class Pairs(Processor[str, int, str, int]):
         rows = kv_store(tuple[int, str], int)
 
@@ -345,15 +345,15 @@ class Yields(Steps):
 
 class Needs(Steps):
     def __init__(self, limit: int) -> None:
-        """A task would not know the limit."""
+        """A processor with a required argument."""
 
 
 class Idle(Processor[str, int, str, int]):
-    """Without process."""
+    """A processor without `process`."""
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("kind", "message"),
     [
         (Waits, r"Waits.process is `async def`.*amap_values.*@app.agent"),
         (Opens, r"Opens.init is `async def`"),
@@ -364,12 +364,12 @@ class Idle(Processor[str, int, str, int]):
         (Steps(), r"a class derived from Processor, not <"),
     ],
 )
-def test_what_can_not_be_run_is_refused(kind: Any, told: str) -> None:
-    with pytest.raises(TopologyError, match=told):
+def test_an_invalid_processor_class_is_refused(kind: Any, message: str) -> None:
+    with pytest.raises(TopologyError, match=message):
         app_of(kind)
 
 
-def test_names_and_types_are_checked_where_they_are_declared() -> None:
+def test_processor_names_and_store_types_are_checked() -> None:
     app = App("names")
     stream = app.stream(app.topic("numbers", key=str, value=int))
     stream.process(Steps, name="steps")
@@ -383,13 +383,13 @@ def test_names_and_types_are_checked_where_they_are_declared() -> None:
         _ = Steps().last
 
 
-def test_the_types_of_what_is_forwarded_are_those_of_the_class() -> None:
+def test_forwarded_types_come_from_the_class_parameters() -> None:
     class Alarms(Processor[str, int, str, Alarm]):
         def process(self, record: Record[str, int]) -> None:
             self.ctx.forward(record.key, Alarm(record.key, record.value))
 
     class Louder(Alarms):
-        """The types are said above it."""
+        """A subclass that inherits its types."""
 
     app = App("types")
     numbers = app.topic("numbers", key=str, value=int)
@@ -405,14 +405,14 @@ def test_the_types_of_what_is_forwarded_are_those_of_the_class() -> None:
         assert t.table(reduced) == {"a": Alarm("a", 3)}
 
 
-def test_the_topology_tells_of_a_processor_and_its_state() -> None:
+def test_a_topology_describes_a_processor_and_its_state() -> None:
     app, _, _ = app_of(Steps)
     text = app.topology().describe()
     assert "sub-topology 0, state in steps-0-changelog" in text
     assert "Process steps with last after numbers-source" in text
 
 
-def test_rows_with_a_time_to_live_are_over_by_stream_time() -> None:
+def test_rows_with_a_time_to_live_expire_by_stream_time() -> None:
     class Recent(Processor[str, int, str, int]):
         seen = kv_store(str, int, ttl="10ms")
 
@@ -425,13 +425,13 @@ def test_rows_with_a_time_to_live_are_over_by_stream_time() -> None:
         for key, at in (("a", 0), ("b", 5), ("c", 9), ("d", 10), ("a", 15), ("b", 100), ("c", 100)):
             t.input(numbers).send(1, key=key, at=at)
             t.restart()
-        # When "d" comes, "a" is over; when "a" comes again, "b" is.
+        # When "d" comes, "a" has expired; when "a" comes again, "b" has.
         assert t.output(out).values == [0, 1, 2, 2, 2, 0, 1]
     with pytest.raises(ConfigError, match="time to live"):
         kv_store(str, int, ttl="0s")
 
 
-def test_a_store_that_gets_a_time_to_live_is_another_one() -> None:
+def test_adding_a_time_to_live_starts_a_new_store() -> None:
     class Kept(Steps):
         last = kv_store(str, int, ttl="1d")
 
@@ -440,7 +440,7 @@ def test_a_store_that_gets_a_time_to_live_is_another_one() -> None:
 
 
 class Clumsy(Processor[str, int, str, int]):
-    """Writes, forwards and sets before it looks whether it can."""
+    """Writes, forwards and sets a timer before it fails."""
 
     total = kv_store(str, int)
     recent = kv_store(str, int, ttl="1s")
@@ -461,8 +461,8 @@ class Clumsy(Processor[str, int, str, int]):
         self.ctx.forward(f"timer {key}", len(rows))
 
 
-def test_nothing_stays_of_a_record_that_is_skipped() -> None:
-    def told(values: list[int], policy: ErrorPolicy) -> tuple[list[tuple[str, int]], int]:
+def test_a_skipped_record_leaves_no_writes_rows_or_timers() -> None:
+    def outputs_with(values: list[int], policy: ErrorPolicy) -> tuple[list[tuple[str, int]], int]:
         app = App("clumsy")
         numbers = app.topic("numbers", key=str, value=int)
         out = app.topic("out", key=str, value=int)
@@ -476,17 +476,17 @@ def test_nothing_stays_of_a_record_that_is_skipped() -> None:
             rows = [(record.key, record.value) for record in t.output(out).records]
             return rows, t.drops.get(("clumsy", "error"), 0)
 
-    # The bad ones come last, so that without them all others are where they were.
-    good, _ = told([1, 2, 3], on_error.FAIL)
-    with_bad, skipped = told([1, 2, 3, -1, -2], on_error.skip())
+    # The bad records come last, so that the others have equal offsets without them.
+    good, _ = outputs_with([1, 2, 3], on_error.FAIL)
+    with_bad, skipped = outputs_with([1, 2, 3, -1, -2], on_error.skip())
     assert skipped == 2
     assert with_bad == good
-    retried, skipped = told([1, 2, 3, -1], on_error.retry(2, then=on_error.skip()))
+    retried, skipped = outputs_with([1, 2, 3, -1], on_error.retry(2, then=on_error.skip()))
     assert (retried, skipped) == (good, 1)
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_stores_may_be_in_memory_with_and_without_a_changelog(restarts: bool) -> None:
+def test_stores_can_be_in_memory_or_without_a_changelog(restarts: bool) -> None:
     class Counting(Processor[str, int, str, str]):
         kept = kv_store(str, int, backend="memory")
         passing = kv_store(str, int, changelog=False)
@@ -499,8 +499,8 @@ def test_stores_may_be_in_memory_with_and_without_a_changelog(restarts: bool) ->
                 counts.append(store.get(record.key))
             if record.value < 0:
                 raise ValueError(record.value)
-            there = [key for key, _ in self.kept.range()]
-            self.ctx.forward(record.key, f"{counts} {there}")
+            keys = [key for key, _ in self.kept.range()]
+            self.ctx.forward(record.key, f"{counts} {keys}")
 
     app = App("counting")
     numbers = app.topic("numbers", key=str, value=int)
@@ -509,7 +509,7 @@ def test_stores_may_be_in_memory_with_and_without_a_changelog(restarts: bool) ->
     stream.to(out)
     with app.test() as t:
         t.input(numbers).send(1, key="a")
-        # What a record has written that fails is in neither.
+        # The writes of a record that fails are in no store.
         t.input(numbers).send(-1, key="a")
         t.input(numbers).send(1, key="b")
         if restarts:
@@ -523,6 +523,6 @@ def test_stores_may_be_in_memory_with_and_without_a_changelog(restarts: bool) ->
         assert not any(store.name == "counting/passing" for store in stores)
 
 
-def test_a_backend_is_one_of_two() -> None:
+def test_an_unknown_store_backend_is_refused() -> None:
     with pytest.raises(ConfigError, match="'rocksdb' or 'memory'"):
         kv_store(str, int, backend="disk")  # type: ignore[arg-type]

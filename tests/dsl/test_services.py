@@ -1,4 +1,4 @@
-"""What can be declared as a page or a command, and what is refused with a reason."""
+"""Declarations of pages and commands, and refusals with their reasons."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def of_user(name: str, request: Any) -> str:
     return f"{name} {request}"
 
 
-def test_pages_know_what_they_want() -> None:
+def test_pages_know_their_parameters() -> None:
     app = App("pages")
     app.page("/")(plain)
     app.page("/users/{name}")(of_user)
@@ -39,12 +39,12 @@ def test_pages_know_what_they_want() -> None:
         ("/sync", lambda: "x", "must be `async def`"),
     ],
 )
-def test_pages_that_can_not_be(path: str, fn: Any, why: str) -> None:
+def test_an_invalid_page_is_refused(path: str, fn: Any, why: str) -> None:
     with pytest.raises(TopologyError, match=why):
         App("pages").page(path)(fn)
 
 
-def test_names_and_paths_are_taken_once() -> None:
+def test_page_paths_and_command_names_are_unique() -> None:
     app = App("twice")
     app.page("/x")(plain)
     app.command()(plain)

@@ -48,7 +48,7 @@ def anything(_: str) -> Any: ...
 def nothing(_: str) -> None: ...
 
 
-def test_what_a_function_returns_is_read_off_its_annotation() -> None:
+def test_a_return_type_is_read_from_the_annotation() -> None:
     assert return_shape(typed) == Shape(Sale)
     assert return_shape(Sale) == Shape(Sale)
     assert return_shape(pair, of=element(0)) == Shape(int)
@@ -59,7 +59,7 @@ def test_what_a_function_returns_is_read_off_its_annotation() -> None:
     assert return_shape(typed, of=element(0)) == UNKNOWN
 
 
-def test_a_known_shape_has_the_serde_of_its_type_or_the_one_given() -> None:
+def test_a_shape_uses_its_given_serde_or_its_type_s() -> None:
     own = serde_for(str)
     assert Shape(int).serde is serde_for(int)
     assert Shape(int, own).serde is own
@@ -96,10 +96,10 @@ values = st.recursive(
 
 
 @given(values)
-def test_plain_values_come_back_as_they_were(value: Any) -> None:
-    back = PACKED.loads(PACKED.dumps(value))
-    assert back == value
-    assert type(back) is type(value)
+def test_plain_values_round_trip(value: Any) -> None:
+    decoded = PACKED.loads(PACKED.dumps(value))
+    assert decoded == value
+    assert type(decoded) is type(value)
 
 
 @given(hashable)
@@ -108,7 +108,7 @@ def test_equal_keys_have_equal_bytes(key: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [Sale("a"), [Sale("a")], {"a": {Color.RED}}, Color.RED, "\ud800"])
-def test_what_would_come_back_as_something_else_is_refused(value: Any) -> None:
+def test_values_that_would_not_round_trip_are_refused(value: Any) -> None:
     with pytest.raises(SerdeError):
         PACKED.dumps(value)
     with pytest.raises(SerdeError, match="annotate what the function before returns"):
@@ -116,7 +116,7 @@ def test_what_would_come_back_as_something_else_is_refused(value: Any) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"\xc7\x01\x09x"])
-def test_other_bytes_are_refused(data: bytes) -> None:
+def test_invalid_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(SerdeError):
         PACKED.loads(data)
     with pytest.raises(SerdeError):

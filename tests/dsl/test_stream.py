@@ -29,7 +29,7 @@ def repartitions(app: App) -> list[str]:
     return [node.topic.name for node in nodes if isinstance(node, RepartitionSink)]
 
 
-def test_a_changed_key_needs_a_topic_only_before_what_needs_equal_keys_together() -> None:
+def test_a_changed_key_is_repartitioned_only_before_grouping() -> None:
     app, sales = sales_app()
     out = app.topic("out", key=str, value=Sale)
     rekeyed = sales.rekey(lambda _, s: s.shop, name="by-shop")
@@ -39,27 +39,27 @@ def test_a_changed_key_needs_a_topic_only_before_what_needs_equal_keys_together(
     assert repartitions(app) == ["shop-by-shop-repartition"]
 
 
-def test_a_key_that_was_not_changed_needs_none() -> None:
+def test_an_unchanged_key_is_not_repartitioned() -> None:
     app, sales = sales_app()
     sales.map_values(lambda s: s.amount).group_by_key().count(name="counts")
     assert repartitions(app) == []
 
 
-def test_one_topic_serves_all_who_ask_at_the_same_place() -> None:
+def test_one_repartition_topic_serves_all_uses_of_a_stream() -> None:
     app, sales = sales_app()
     names = app.table(app.topic("names", key=str, value=str))
     grouped = sales.group_by(lambda _, s: s.shop, name="by-shop")
     grouped.count(name="counts")
     grouped.windowed(tumbling("1m")).count(name="per-minute")
     assert repartitions(app) == ["shop-by-shop-repartition"]
-    # The first use has decided how keys of a type that is not known are written.
+    # The first use decides the serde of keys of unknown type.
     with pytest.raises(TopologyError, match="annotate"):
         sales.rekey(lambda _, s: s.shop, name="by-shop-2").repartition(name="again").join(
             names, lambda s, n: f"{s}{n}"
         )
 
 
-def test_a_topic_needs_a_name_from_somebody() -> None:
+def test_a_repartition_topic_needs_a_name() -> None:
     app, sales = sales_app()
     names = app.table(app.topic("names", key=str, value=str))
     sales.rekey(lambda _, s: s.shop).join(names, lambda s, n: f"{s}{n}", name="named")
@@ -68,13 +68,13 @@ def test_a_topic_needs_a_name_from_somebody() -> None:
         sales.rekey(lambda _, s: s.shop).join(names, lambda s, n: f"{s}{n}")
 
 
-def test_values_keep_their_type_through_a_topic_if_the_function_is_annotated() -> None:
-    def doubled(sale: Sale) -> Sale:
+def test_annotated_values_keep_their_type_through_a_repartition() -> None:
+    def double_amount(sale: Sale) -> Sale:
         return Sale(sale.shop, sale.amount * 2)
 
     app, sales = sales_app()
     out = app.topic("out", key=str, value=int)
-    by_shop = sales.map_values(doubled).group_by(lambda _, s: s.shop, name="by-shop")
+    by_shop = sales.map_values(double_amount).group_by(lambda _, s: s.shop, name="by-shop")
     table = by_shop.aggregate(int, lambda total, s: total + s.amount, name="totals")
     table.changes().to(out)
     with app.test() as t:
@@ -85,11 +85,11 @@ def test_values_keep_their_type_through_a_topic_if_the_function_is_annotated() -
 
 
 def app_topic(app: App, name: str) -> Any:
-    """The topic as another holder of the app would see it."""
+    """Return a new `Topic` for this topic of the app."""
     return Topic(app.topics[name], app.runtime)
 
 
-def test_values_of_a_type_that_is_not_known_are_refused_when_they_are_written() -> None:
+def test_values_of_unknown_type_are_refused_at_a_repartition() -> None:
     app, sales = sales_app()
     once = sales.map_values(lambda s: replace(s, amount=1))
     once.group_by(lambda _, s: s.shop, name="by-shop").count(name="counts")
@@ -100,7 +100,7 @@ def test_values_of_a_type_that_is_not_known_are_refused_when_they_are_written() 
         t.input(app_topic(app, "sales")).send(Sale("ulm", 3), key="x")
 
 
-def test_tuples_are_fine_as_keys_and_values_without_annotation() -> None:
+def test_tuples_need_no_annotation_as_keys_and_values() -> None:
     app, sales = sales_app()
     pairs = sales.map_values(lambda s: (s.shop, s.amount))
     table = pairs.group_by(lambda k, v: (k, v[0]), name="pairs").count(name="counts")
@@ -110,7 +110,7 @@ def test_tuples_are_fine_as_keys_and_values_without_annotation() -> None:
         assert t.table(table) == {("x", "ulm"): 2, ("x", "bonn"): 1}
 
 
-def test_streams_of_several_topics_are_one_in_the_order_of_time() -> None:
+def test_a_stream_of_several_topics_is_merged_in_time_order() -> None:
     app = App("merged")
     left = app.topic("left", key=str, value=str)
     right = app.topic("right", key=str, value=str)
@@ -122,7 +122,7 @@ def test_streams_of_several_topics_are_one_in_the_order_of_time() -> None:
         assert t.output(out).values == ["a", "b"]
 
 
-def test_a_stream_and_a_table_of_one_app_can_share_a_loop_through_a_topic() -> None:
+def test_a_stream_can_be_joined_with_a_table_made_of_it() -> None:
     app, sales = sales_app()
     out = app.topic("out", key=str, value=str)
 
@@ -142,7 +142,7 @@ def test_a_stream_and_a_table_of_one_app_can_share_a_loop_through_a_topic() -> N
         assert t.table(counts) == {"ulm": 3}
 
 
-def test_windowed_tables_and_other_apps_can_not_be_joined_with() -> None:
+def test_joins_with_windowed_tables_or_other_apps_are_refused() -> None:
     _, sales = sales_app()
     windowed = sales.group_by_key().windowed(tumbling("1m")).count(name="per-minute")
     other = App("b")
@@ -155,7 +155,7 @@ def test_windowed_tables_and_other_apps_can_not_be_joined_with() -> None:
         sales.merge(other.stream(other.topic("sales", key=str, value=Sale)))
 
 
-def test_windows_emission_and_idleness_are_checked() -> None:
+def test_invalid_windows_emission_and_idle_times_are_refused() -> None:
     _, sales = sales_app()
     grouped = sales.group_by_key()
     with pytest.raises(TopologyError, match="tumbling"):
@@ -170,31 +170,31 @@ def test_windows_emission_and_idleness_are_checked() -> None:
         windowed.idle_after("30")
 
 
-def test_the_steps_of_a_window_may_come_in_any_order_and_change_nothing_before_them() -> None:
+def test_window_settings_may_come_in_any_order() -> None:
     app, sales = sales_app()
     windowed = sales.group_by_key().windowed(tumbling("1m"))
     windowed.late(print).idle_after("5s").emit(Emit.UPDATE).count(name="one")
     windowed.count(name="two")
-    one, two = (app.topology().subtopologies[0].by_name[name] for name in ("one", "two"))
-    assert (getattr(one, "late", 0), getattr(one, "idle_after_ms", 0)) == (print, 5_000)
-    assert (getattr(two, "late", 0), getattr(two, "idle_after_ms", 0)) == (None, None)
+    one_node, two_node = (app.topology().subtopologies[0].by_name[name] for name in ("one", "two"))
+    assert (getattr(one_node, "late", 0), getattr(one_node, "idle_after_ms", 0)) == (print, 5_000)
+    assert (getattr(two_node, "late", 0), getattr(two_node, "idle_after_ms", 0)) == (None, None)
 
 
-def test_a_stream_of_the_topology_is_not_iterated_over() -> None:
+def test_a_stream_of_the_topology_can_not_be_iterated() -> None:
     _, sales = sales_app()
 
-    async def loop() -> None:
+    async def iterate_stream() -> None:
         async for _ in sales:
             pass
 
     with pytest.raises(UsageError, match=r"@app\.agent"):
-        asyncio.run(loop())
+        asyncio.run(iterate_stream())
     for iterate in (sales.items, sales.records):
         with pytest.raises(UsageError, match=r"@app\.agent"):
             iterate()
 
 
-def test_keys_with_windows_go_through_topics() -> None:
+def test_windowed_keys_pass_through_repartition_topics() -> None:
     app, sales = sales_app()
     out = app.topic("out", key=Windowed[str], value=int)
     sales.group_by_key().windowed(tumbling("10ms")).agg(

@@ -1,4 +1,4 @@
-"""Timers and punctuations as users write them, on the test driver."""
+"""Users' timers and punctuations on the test driver."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Alarm:
 
 
 class Silence(Processor[str, Beat, str, Alarm]):
-    """An alarm for each device of which nothing has been heard for five minutes."""
+    """Raises an alarm for each device that is silent for five minutes."""
 
     last_seen = kv_store(str, datetime)
 
@@ -45,7 +45,7 @@ class Silence(Processor[str, Beat, str, Alarm]):
             self.ctx.forward(key, Alarm(key, (at - seen).total_seconds()))
 
 
-def test_a_silent_device_is_told_of_once_also_after_a_restart() -> None:
+def test_a_silent_device_raises_one_alarm_across_a_restart() -> None:
     app = App("watchdog")
     beats = app.topic("beats", key=str, value=Beat)
     alarms = app.topic("alarms", key=str, value=Alarm)
@@ -54,15 +54,15 @@ def test_a_silent_device_is_told_of_once_also_after_a_restart() -> None:
         for device, minute in (("a", 0), ("b", 0), ("b", 4), ("c", 4)):
             t.input(beats).send(Beat(1.0), key=device, at=START + minute * MINUTE)
         t.restart()
-        # What moves time is processed after what it makes due: "a" was silent before it came.
+        # Due timers fire before the record that advances time: "a" was silent until then.
         t.input(beats).send(Beat(1.0), key="a", at=START + 7 * MINUTE)
         assert t.output(alarms).pop() == Record(
             "a", Alarm("a", 300.0), START + 5 * MINUTE, (), "alarms", 0, 0
         )
         assert t.output(alarms).records == []
         t.input(beats).send(Beat(1.0), key="d", at=START + 60 * MINUTE)
-        told = [(r.key, (r.timestamp - START) // MINUTE) for r in t.output(alarms).records]
-        assert told == [("b", 9), ("c", 9), ("a", 12)]
+        reported = [(r.key, (r.timestamp - START) // MINUTE) for r in t.output(alarms).records]
+        assert reported == [("b", 9), ("c", 9), ("a", 12)]
 
 
 Numbers = Topic[str, int]
@@ -78,7 +78,7 @@ def app_of(kind: Any, **settings: Any) -> tuple[App, Numbers, Texts]:
 
 
 class Timed(Processor[str, int, str, str]):
-    """Says when its timers fire; a value is the delay."""
+    """Forwards the time of each timer; a record's value is the delay in ms."""
 
     def process(self, record: Record[str, int]) -> None:
         self.ctx.timers.set(record.key, record.timestamp + timedelta(milliseconds=record.value))
@@ -87,7 +87,7 @@ class Timed(Processor[str, int, str, str]):
         self.ctx.forward(key, f"{tag}{when_ms(at)}")
 
 
-def test_a_timer_is_one_for_its_key_and_tag_and_can_be_taken_back() -> None:
+def test_one_timer_per_key_and_tag_can_be_reset_and_cancelled() -> None:
     class Many(Timed):
         def process(self, record: Record[str, int]) -> None:
             timers, at = self.ctx.timers, when_ms(record.timestamp)
@@ -106,7 +106,7 @@ def test_a_timer_is_one_for_its_key_and_tag_and_can_be_taken_back() -> None:
         assert [(r.key, r.value) for r in t.output(out).records] == [("a", "x110"), ("a", "120")]
 
 
-def test_a_time_that_has_come_is_due_at_once() -> None:
+def test_a_timer_in_the_past_fires_at_once() -> None:
     app, numbers, out = app_of(Timed)
     with app.test() as t:
         t.input(numbers).send(0, key="a", at=100)
@@ -114,7 +114,7 @@ def test_a_time_that_has_come_is_due_at_once() -> None:
         assert [(r.key, r.value) for r in t.output(out).records] == [("a", "100"), ("b", "70")]
 
 
-def test_punctuations_in_event_time_come_at_every_multiple_from_the_first_record_on() -> None:
+def test_event_time_punctuations_fire_at_every_multiple() -> None:
     class Ticks(Processor[str, int, str, str]):
         total = kv_store(str, int)
 
@@ -135,7 +135,7 @@ def test_punctuations_in_event_time_come_at_every_multiple_from_the_first_record
         assert [when_ms(r.timestamp) for r in t.output(out).records] == [30, 40, 50, 60]
 
 
-def test_punctuations_on_the_wall_come_with_the_drivers_clock() -> None:
+def test_wall_clock_punctuations_follow_the_driver_s_clock() -> None:
     class Ticks(Processor[str, int, str, str]):
         def process(self, record: Record[str, int]) -> None:
             self.ctx.forward(record.key, f"record {self.ctx.wall_time:%H:%M}")
@@ -156,7 +156,7 @@ def test_punctuations_on_the_wall_come_with_the_drivers_clock() -> None:
         assert t.output(out).values == ["tick 00:15", "record 00:25", "tick 00:30"]
 
 
-def test_timers_on_the_wall_fire_at_their_time_and_survive_a_restart() -> None:
+def test_wall_clock_timers_survive_a_restart() -> None:
     class Waits(Timed):
         def process(self, record: Record[str, int]) -> None:
             at = self.ctx.wall_time + timedelta(seconds=record.value)
@@ -173,12 +173,12 @@ def test_timers_on_the_wall_fire_at_their_time_and_survive_a_restart() -> None:
         t.restart()
         t.advance("10s")
         assert t.output(out).values[:2] == ["wall 1000", "wall 2000"]
-        # Nothing more came: event time has gone on by itself.
+        # No more records came: event time advanced by time marks.
         assert t.output(out).values[2:] == ["event 1000", "event 2000", "event 3000"]
 
 
-def test_an_empty_source_holds_stream_time_back_until_its_topic_is_calm_or_it_is_idle() -> None:
-    def told(after: str, **settings: Any) -> list[str]:
+def test_an_empty_source_holds_time_back_until_it_is_calm_or_idle() -> None:
+    def outputs_after(after: str, **settings: Any) -> list[str]:
         app = App("idle")
         numbers = app.topic("numbers", key=str, value=int)
         out = app.topic("out", key=str, value=str)
@@ -190,14 +190,14 @@ def test_an_empty_source_holds_stream_time_back_until_its_topic_is_calm_or_it_is
             t.advance(after)
             return t.output(out).values
 
-    assert told("4s") == []
-    assert told("5s") == ["105"]  # Brought to 200; from there on it goes as the clock does.
-    assert told("1m") == ["105", "205"]
-    assert told("29s", idle_after="30s") == []
-    assert told("30s", idle_after="30s") == ["105", "205"]
+    assert outputs_after("4s") == []
+    assert outputs_after("5s") == ["105"]  # Advanced to 200; from there on, time follows the clock.
+    assert outputs_after("1m") == ["105", "205"]
+    assert outputs_after("29s", idle_after="30s") == []
+    assert outputs_after("30s", idle_after="30s") == ["105", "205"]
 
 
-def test_what_fires_downstream_of_timers_is_judged_by_its_own_time() -> None:
+def test_records_from_timers_are_timed_by_their_own_timestamp() -> None:
     app = App("down")
     numbers = app.topic("numbers", key=str, value=int)
     counted = (
@@ -251,7 +251,7 @@ def wrong_init(self: Timed) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "wrong", "told"),
+    ("method", "wrong", "message"),
     [
         ("on_timer", wrong_endless, r"on_timer\('a', .*, ''\): .*keeps setting timers"),
         ("on_timer", wrong_record, r"'timed' failed in on_timer.*no record here"),
@@ -264,27 +264,27 @@ def wrong_init(self: Timed) -> None:
         ("init", wrong_init, r"ctx.wall_time is not known in init"),
     ],
 )
-def test_what_can_not_be_done_with_timers_is_told(
-    method: str, wrong: Callable[..., None], told: str, monkeypatch: pytest.MonkeyPatch
+def test_a_misuse_of_timers_is_reported(
+    method: str, wrong: Callable[..., None], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processor_step, "AT_ONCE_MAX", 100)
     app, numbers, _ = app_of(type("Wrong", (Timed,), {method: wrong}))
 
-    def play() -> None:
+    def run_app() -> None:
         with app.test() as t:
             t.input(numbers).send(0, key="a", at=100)
 
-    with pytest.raises(ProcessingError, match=told):
-        play()
+    with pytest.raises(ProcessingError, match=message):
+        run_app()
 
 
-def test_timers_are_state_of_the_topology() -> None:
+def test_timers_are_a_store_of_the_topology() -> None:
     app, _, _ = app_of(Timed)
     stores = Blueprint.of(app.topology()).stores
     assert {name: entry.kind for name, entry in stores.items()} == {"timed/@timers": "TimerStore"}
 
 
-def test_a_class_without_on_timer_can_set_none() -> None:
+def test_a_processor_without_on_timer_can_not_set_timers() -> None:
     class Without(Processor[str, int, str, str]):
         def process(self, record: Record[str, int]) -> None:
             self.ctx.timers.set(record.key, record.timestamp)
@@ -294,7 +294,7 @@ def test_a_class_without_on_timer_can_set_none() -> None:
         t.input(numbers).send(1, key="a")
 
 
-def test_what_a_timer_draws_is_the_same_every_time() -> None:
+def test_random_numbers_in_a_timer_are_reproducible() -> None:
     class Draws(Timed):
         def on_timer(self, key: str, at: datetime, tag: str) -> None:
             self.ctx.forward(key, f"{self.ctx.uuid()} {self.ctx.random.random()}")
@@ -311,7 +311,7 @@ def test_what_a_timer_draws_is_the_same_every_time() -> None:
     assert len({*drawn()}) == 5
 
 
-def test_methods_called_by_the_clock_are_checked_like_others() -> None:
+def test_invalid_timer_and_punctuate_methods_are_refused() -> None:
     class Waits(Timed):
         async def on_timer(self, key: str, at: datetime, tag: str) -> None:  # type: ignore[override]
             """Can't."""

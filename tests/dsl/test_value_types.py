@@ -46,11 +46,11 @@ class Box(Generic[T]):
 
 
 class Plain:
-    """Says nothing of what it has."""
+    """A class without annotations."""
 
 
 Named = NewType("Named", Price)
-noon = Price(150, datetime(2025, 1, 1, 12))  # noqa: DTZ001 - any will do
+noon = Price(150, datetime(2025, 1, 1, 12))  # noqa: DTZ001 - any datetime will do
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,9 @@ noon = Price(150, datetime(2025, 1, 1, 12))  # noqa: DTZ001 - any will do
         (dict, "anything", None),
     ],
 )
-def test_the_type_of_a_field_is_found(declared: object, path: str, wanted: object) -> None:
+def test_the_type_of_a_field_is_found_by_its_path(
+    declared: object, path: str, wanted: object
+) -> None:
     found = field_type(declared, path, "a test")
     assert getattr(found, "__args__", (found,))[-1] == wanted
 
@@ -89,7 +91,7 @@ def test_the_type_of_a_field_is_found(declared: object, path: str, wanted: objec
         (Price | int, "cents", "int has no field"),
     ],
 )
-def test_a_field_that_is_not_there_is_refused(declared: object, path: str, words: str) -> None:
+def test_an_unknown_field_is_refused(declared: object, path: str, words: str) -> None:
     with pytest.raises(TopologyError, match=words):
         field_type(declared, path, "a test")
 
@@ -106,7 +108,7 @@ def test_a_field_that_is_not_there_is_refused(declared: object, path: str, words
         (None, "price.cents", SimpleNamespace(price=noon)),
     ],
 )
-def test_a_field_is_read(declared: object, path: str, value: object) -> None:
+def test_a_field_is_read_by_its_path(declared: object, path: str, value: object) -> None:
     found = getter(declared, path)
     if isinstance(found, str):
         assert getattr(value, found) == 150
@@ -114,11 +116,11 @@ def test_a_field_is_read(declared: object, path: str, value: object) -> None:
         assert found(value) == 150
 
 
-def test_an_attribute_is_read_by_its_name_alone() -> None:
+def test_a_plain_attribute_is_read_by_its_name() -> None:
     assert getter(Price, "cents") == "cents"
 
 
-def test_none_may_hide_behind_names() -> None:
+def test_none_is_found_behind_annotations() -> None:
     optional = NewType("optional", Any)
     assert may_be_none(Annotated[int | None, "a note"])
     assert not may_be_none(optional)

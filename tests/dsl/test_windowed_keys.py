@@ -1,4 +1,4 @@
-"""The bytes of windowed keys: as Kafka Streams has them, or refused where nobody knows them."""
+"""The bytes of windowed keys: in Kafka Streams' format, or refused if the windows are unknown."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def utc(day: int, hour: int, month: int = 1) -> datetime:
 
 
 def times(*at: datetime) -> bytes:
-    """As Kafka has them: big-endian milliseconds."""
+    """Encode times as Kafka does: big-endian milliseconds."""
     return struct.pack(f">{len(at)}q", *(round(each.timestamp() * 1_000) for each in at))
 
 
@@ -51,7 +51,7 @@ def times(*at: datetime) -> bytes:
         (count_window(1), times(utc(1, 9), utc(1, 9)), utc(1, 9)),
     ],
 )
-def test_they_are_written_as_kafka_streams_does_and_read_again(
+def test_windowed_keys_have_kafka_streams_format(
     windows: Windows, suffix: bytes, end: datetime | None
 ) -> None:
     app = App("shop")
@@ -71,7 +71,7 @@ def test_they_are_written_as_kafka_streams_does_and_read_again(
     assert other.decoded(raw, 0).key == record.key
 
 
-def test_the_window_has_no_say_in_the_partition() -> None:
+def test_the_partition_of_a_windowed_key_ignores_the_window() -> None:
     keys = [b"A" + struct.pack(">q", at) for at in range(5)]
     batch = SinkBatch("out", None, [0] * 5, keys, [b""] * 5, None, 8)
     assert batch.partitions(1000) == partitions_of_keys([b"A"] * 5, 1000)
@@ -82,12 +82,12 @@ def test_the_window_has_no_say_in_the_partition() -> None:
     assert routes[0] == bytes(8)
 
 
-def counted(app: App, windows: Windows, name: str):  # type: ignore[no-untyped-def] # noqa: ANN201
+def count_changes(app: App, windows: Windows, name: str):  # type: ignore[no-untyped-def] # noqa: ANN201
     stream = app.stream(app.topic(f"in-{name}", key=str, value=int))
     return stream.group_by_key().windowed(windows).count(name=name).changes()
 
 
-def test_all_windows_of_a_key_are_in_one_partition_and_behind_a_repartition_too() -> None:
+def test_all_windows_of_a_key_are_in_one_partition() -> None:
     app = App("shop")
     sales = app.topic("sales", key=str, value=int, partitions=4)
     out = app.topic("out", key=Windowed[str], value=int, partitions=4)
@@ -104,29 +104,29 @@ def test_all_windows_of_a_key_are_in_one_partition_and_behind_a_repartition_too(
             assert sorted(map(len, parts)) == [0, 0, 0, 20], name
 
 
-def read(app: App) -> None:
+def stream_from(app: App) -> None:
     app.stream(app.topic("hourly", key=Windowed[str], value=int)).filter(lambda _k, _v: True)
 
 
-def looked_into(app: App) -> None:
+def global_table_from(app: App) -> None:
     app.global_table(app.topic("hourly", key=Windowed[str], value=int))
 
 
-def made_up(app: App) -> None:
+def sink_to(app: App) -> None:
     sales = app.stream(app.topic("sales", key=str, value=int))
     keyed = sales.rekey(lambda k, _: Windowed(k, moment(0), moment(1)), name="own")
     keyed.to(app.topic("hourly", key=Windowed[str], value=int))
 
 
-@pytest.mark.parametrize("use", [read, looked_into, made_up])
-def test_a_topic_of_windows_that_nobody_has_declared_is_refused(use: Callable[[App], None]) -> None:
+@pytest.mark.parametrize("use", [stream_from, global_table_from, sink_to])
+def test_a_windowed_topic_without_declared_windows_is_refused(use: Callable[[App], None]) -> None:
     app = App("shop")
     use(app)
     with pytest.raises(TopologyError, match=r"'hourly'.*windows=tumbling\('1h'\)"):
         app.topology()
 
 
-def test_nor_can_its_keys_be_made() -> None:
+def test_keys_of_undeclared_windows_can_not_be_encoded() -> None:
     topic = App("shop").topic("hourly", key=Windowed[str], value=int)
     with pytest.raises(SerdeError, match="where the window ends"):
         topic.encoded(Windowed("A", moment(0), moment(HOUR_MS)), 1)
@@ -135,26 +135,29 @@ def test_nor_can_its_keys_be_made() -> None:
 def test_a_topic_has_windows_of_one_kind() -> None:
     app = App("shop")
     out = app.topic("out", key=Windowed[str], value=int)
-    counted(app, tumbling("1h"), "hourly").to(out)
-    counted(app, tumbling("1h"), "hourly-again").to(out)
+    count_changes(app, tumbling("1h"), "hourly").to(out)
+    count_changes(app, tumbling("1h"), "hourly-again").to(out)
     with pytest.raises(TopologyError, match="keys of other windows already"):
-        counted(app, tumbling("1d"), "daily").to(out)
+        count_changes(app, tumbling("1d"), "daily").to(out)
     with pytest.raises(TopologyError, match="keys of other windows already"):
-        counted(app, sliding("1h"), "sliding").to(out)
+        count_changes(app, sliding("1h"), "sliding").to(out)
     declared = app.topic("declared", key=Windowed[str], value=int, windows=session("1h"))
     with pytest.raises(TopologyError, match="keys of other windows already"):
-        counted(app, hopping("1h", "30m"), "hopping").to(declared)
+        count_changes(app, hopping("1h", "30m"), "hopping").to(declared)
     with pytest.raises(TopologyError, match=r"no key=Windowed"):
         app.topic("plain", key=str, value=int, windows=tumbling("1h"))
 
 
-def test_of_a_merge_of_several_kinds_both_borders_are_written() -> None:
+def test_keys_of_merged_window_kinds_store_start_and_end() -> None:
     app = App("shop")
     out = app.topic("out", key=Windowed[str], value=int)
-    hours, days = counted(app, tumbling("1h"), "hourly"), counted(app, tumbling("1d"), "daily")
+    hours, days = (
+        count_changes(app, tumbling("1h"), "hourly"),
+        count_changes(app, tumbling("1d"), "daily"),
+    )
     hours.merge(days).to(out)
     one_way = app.topic("one-way", key=Windowed[str], value=int)
-    hours.merge(counted(app, tumbling("1h"), "hourly-again")).to(one_way)
+    hours.merge(count_changes(app, tumbling("1h"), "hourly-again")).to(one_way)
     key = Windowed("A", moment(0), moment(24 * HOUR_MS))
     assert out.encoded(key, 1)[0] == b"A" + struct.pack(">qq", 0, 24 * HOUR_MS)
     with pytest.raises(SerdeError, match="none of the windows of 3600000 ms"):

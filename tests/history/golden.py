@@ -1,9 +1,9 @@
 """All golden cases as one app, so that one history runs them all.
 
-Cases say what comes of their inputs one at a time; a history is given all of them at once, as a
-worker after a long rest is, and takes them in the order of time. So what it is held against is the
-test driver that was given everything at once; and where that still gives the rows of the case, they
-are those of the history, too.
+A case states the rows that its inputs give one at a time. A history gets all inputs at once, as a
+worker after a long pause does, and takes them in time order. So it is compared with the test driver
+that got everything at once; where the driver still gives the rows of the case, the history must
+give them, too.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ PARTITIONS = 1
 
 
 def golden_cases() -> list[Case]:
-    """Those with a topology; none if nobody says where the file is."""
+    """Return the cases with a topology; none if STREAMLOG_GOLDEN is not set."""
     path = os.environ.get("STREAMLOG_GOLDEN")
     cases = json.loads(Path(path).read_text())["cases"] if path else []
     return [case for case in cases if "fact" not in case]
 
 
 def renamed(case: Case) -> Case:
-    """The case with its nodes named after it: names are an app's own."""
+    """Return the case with its id in front of node names, which are unique in an app."""
 
     def name(node: str) -> str:
         return f"{case['id']}-{node}"
@@ -59,11 +59,11 @@ def renamed(case: Case) -> Case:
 
 
 class Output(NamedTuple):
-    """A topic that a case writes."""
+    """A topic to which a case writes."""
 
     case: Case
     name: str
-    """As the case calls it."""
+    """The topic's name in the case."""
     topic: Any
 
 
@@ -85,7 +85,7 @@ class GoldenApp:
         self.program.inputs = {name: PARTITIONS for name in app.topics if name not in written}
 
     def fed(self) -> list[tuple[Any, bytes | None, bytes | None, int]]:
-        """Topic, key, value and time of every record, in the order of each case."""
+        """Return topic, key, value and time of every record, in the order of each case."""
         return [
             (adapter.topics[fed["topic"]], *encoded(adapter, fed), fed["ts"])
             for case, adapter in zip(self._cases, self._adapters, strict=True)
@@ -106,7 +106,7 @@ class GoldenApp:
                 await producer.flush()
 
     def driven(self) -> list[list[LogRecord]]:
-        """What the driver writes to each output, in order."""
+        """Return the driver's records of each output, in order."""
         test = self.program.app.test()
         for topic, key, value, at_ms in self.fed():
             test.topic(topic.name).append(value, key=key, timestamp_ms=at_ms, partition=0)
@@ -118,11 +118,11 @@ class GoldenApp:
 
     @staticmethod
     def place(directory: Path) -> SnapshotStore:
-        """Where a history that runs in this directory leaves its files."""
+        """Return the snapshot store of a history that runs in this directory."""
         return SnapshotStore(str(directory / "snapshots" / "one"))
 
     def staged(self, tasks: Sequence[FinishedTask], place: SnapshotStore) -> list[list[LogRecord]]:
-        """What a history has staged for each output, in order."""
+        """Return the staged records of each output, in order."""
         found: dict[str, list[LogRecord]] = {}
         for part in (part for task in tasks for part in task.staged):
             with place.checked(part) as path:
@@ -131,7 +131,7 @@ class GoldenApp:
         return [found.get(output.topic.name, []) for output in self.outputs]
 
     def passed(self, found: Sequence[Sequence[LogRecord]]) -> set[str]:
-        """The cases whose rows these are, whenever they came."""
+        """Return the ids of cases whose expected rows are found, regardless of when they came."""
         rows: dict[str, list[Row]] = {case["id"]: [] for case in self._cases}
         for output, records in zip(self.outputs, found, strict=True):
             rows[output.case["id"]] += [
@@ -155,5 +155,5 @@ def encoded(adapter: Adapter, fed: Case) -> tuple[bytes | None, bytes | None]:
 
 
 def content(records: Sequence[LogRecord]) -> list[tuple[object, ...]]:
-    """The records, without their offsets."""
+    """Return the records without their offsets."""
     return [(r.key, r.value, r.timestamp_ms, tuple(r.headers)) for r in records]

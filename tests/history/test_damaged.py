@@ -1,4 +1,4 @@
-"""Batches that can't be read, in a history: passed by `on_error` like in a live worker."""
+"""Unreadable batches in a history: subject to `on_error`, as in a live worker."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from tests.records.slow_reader import Malformed, SlowRecord, read_plain_batch
 from tests.records.test_record_scan import damaged, sealed
 from tests.worker.test_damaged_batches import produce_raw
 
-PLACE = TopicPartition("lines", 0)
+TP = TopicPartition("lines", 0)
 BATCHES = 60
 
 
 def batches(seed: int) -> list[tuple[bytes, Compression]]:
-    """Sound and spoilt ones, each plain, with the codec that it is sent with."""
+    """Return intact and damaged batches, uncompressed, with the codec to send them with."""
     chance = Random(seed)
     found = []
     for number in range(BATCHES):
@@ -50,22 +50,22 @@ def batches(seed: int) -> list[tuple[bytes, Compression]]:
     return found
 
 
-def sent(data: bytes, codec: Compression) -> bytes:
+def compressed_batch(data: bytes, codec: Compression) -> bytes:
     header = bytearray(data[:HEADER_BYTES])
     header[21:23] = codec.to_bytes(2)
     return sealed(header + compress(codec, data[HEADER_BYTES:]))
 
 
 def readable_of(found: list[tuple[bytes, Compression]]) -> tuple[list[SlowRecord], list[int]]:
-    """The records by the specification, and the counts that all other batches claim."""
+    """Return the readable records, and the record counts that unreadable batches claim."""
     readable: list[SlowRecord] = []
-    passed = []
+    skipped = []
     for data, _ in found:
         try:
             readable += read_plain_batch(data)
         except Malformed:
-            passed.append(int.from_bytes(data[57:61]))
-    return readable, passed
+            skipped.append(int.from_bytes(data[57:61]))
+    return readable, skipped
 
 
 async def fill(url: str, found: list[tuple[bytes, Compression]]) -> None:
@@ -73,7 +73,7 @@ async def fill(url: str, found: list[tuple[bytes, Compression]]) -> None:
         unchecked = {"validate.records": "false"}
         await log.admin().create_topics([NewTopic("lines", 1, configs=unchecked)])
         for data, codec in found:
-            await produce_raw(log, "lines", sent(data, codec))
+            await produce_raw(log, "lines", compressed_batch(data, codec))
 
 
 def app_of(policy: ErrorPolicy) -> App:
@@ -84,23 +84,23 @@ def app_of(policy: ErrorPolicy) -> App:
 
 
 def rows(reader: PartitionReader, end: int, policies: DamagedInputs | None) -> list[bytes | None]:
-    arrivals = reader.read(PLACE, 0, end, policies)
+    arrivals = reader.read(TP, 0, end, policies)
     return [record.value for arrival in arrivals for record in arrival.records]
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_files_and_broker_give_what_is_readable(
+def test_files_and_broker_give_the_readable_batches(
     tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR)
     url = f"embedded:{tmp_path / 'log'}"
     found = batches(seed)
-    readable, passed = readable_of(found)
+    readable, skipped = readable_of(found)
     asyncio.run(fill(url, found))
     policies = DamagedInputs(app_of(on_error.skip()).topology())
     with LogReader(url) as reader:
-        _, end = reader.bounds([PLACE])[PLACE]
-        assert end == len(readable) + sum(passed)
+        _, end = reader.bounds([TP])[TP]
+        assert end == len(readable) + sum(skipped)
         assert rows(reader, end, policies) == [record.value for record in readable]
         with pytest.raises(CorruptData, match="lines-0"):
             rows(reader, end, None)
@@ -109,7 +109,7 @@ def test_files_and_broker_give_what_is_readable(
     with pytest.raises(ProcessingError, match="lines-0"):
         rows(stored, end, None)
     stored.close()
-    assert caplog.text.count("skipped by on_error") == 2 * len(passed)
+    assert caplog.text.count("skipped by on_error") == 2 * len(skipped)
 
 
 def run_history(url: str, app: App, directory: Path) -> list[FinishedTask]:
@@ -117,34 +117,34 @@ def run_history(url: str, app: App, directory: Path) -> list[FinishedTask]:
     counts["lines-dlq"] = 1
     with LogReader(url) as reader:
         plan = plan_history(app.topology(), counts, span=TimeSpan(), outputs="stage")
-        surroundings = RunDeps(
+        deps = RunDeps(
             reader=reader,
             directory=directory / "history",
             place=SnapshotStore(str(directory / "snapshots" / "one")),
             now_ms=1_735_689_600_000,
             open_store=lambda _: MemoryStore(),
         )
-        return LocalRun(with_ends(plan, reader), surroundings).run()
+        return LocalRun(with_ends(plan, reader), deps).run()
 
 
 @pytest.mark.parametrize("policy", [on_error.skip(), on_error.dlq()])
-def test_a_history_passes_what_a_worker_passes(tmp_path: Path, policy: ErrorPolicy) -> None:
+def test_a_history_skips_damaged_batches_by_policy(tmp_path: Path, policy: ErrorPolicy) -> None:
     url = f"embedded:{tmp_path / 'log'}"
     found = batches(7)
-    readable, passed = readable_of(found)
+    readable, skipped = readable_of(found)
     asyncio.run(fill(url, found))
     (finished,) = run_history(url, app_of(policy), tmp_path)
     timed = sum(0 <= record.timestamp_ms <= TIMESTAMP_MS_MAX for record in readable)
     refused = len(readable) - timed
-    assert refused  # Readable, but no event time: the same policy is for them.
+    assert refused  # Readable, but with invalid event times: the policy covers them, too.
     letters = policy.action == "dlq"
-    written = {"copies": timed, **({"lines-dlq": len(passed) + refused} if letters else {})}
+    written = {"copies": timed, **({"lines-dlq": len(skipped) + refused} if letters else {})}
     assert dict(finished.rows) == written
     reason = "dead letter" if letters else "error"
-    assert finished.drops == (("lines", reason, sum(passed) + refused),)
+    assert finished.drops == (("lines", reason, sum(skipped) + refused),)
 
 
-def test_a_history_ends_at_the_batch_by_default(tmp_path: Path) -> None:
+def test_a_history_fails_at_a_damaged_batch_by_default(tmp_path: Path) -> None:
     url = f"embedded:{tmp_path / 'log'}"
     found = batches(7)
     asyncio.run(fill(url, found))

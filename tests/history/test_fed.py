@@ -1,4 +1,4 @@
-"""What `explain` promises of workers that are fed while they run, operator by operator."""
+"""`explain` on equality with live workers whose inputs grow, operator by operator."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Dated(Keyed):
         self.ctx.forward(record.key, max(self.ctx.stream_time.second for _ in range(1)))
 
 
-def added(a: int, b: int) -> int:
+def add(a: int, b: int) -> int:
     return a + b
 
 
@@ -57,11 +57,11 @@ def key_of(key: str, value: int) -> str:
     return f"{key}{value % 2}"
 
 
-def promised(make: Make, partitions: int, key: Any = str) -> Flow:
+def flow_of(make: Make, partitions: int, key: Any = str) -> Flow:
     app = App("fed")
     numbers = app.topic("in", key=str, value=int, partitions=partitions)
-    made = make(app, app.stream(numbers))
-    stream = made if isinstance(made, Stream) else made.changes()
+    declared = make(app, app.stream(numbers))
+    stream = declared if isinstance(declared, Stream) else declared.changes()
     stream.to(app.topic("out", key=key, value=int))
     counts = {name: spec.partitions or 1 for name, spec in app.topics.items()}
     plan = plan_history(app.topology(), counts, span=TimeSpan())
@@ -80,8 +80,8 @@ def pairs(app: App, numbers: Numbers, grace_ms: int = 40) -> Numbers:
 
 
 def counts_of_sums(_: App, numbers: Numbers) -> Any:
-    """Behind several sources, and then once more."""
-    sums = numbers.repartition(name="once").group_by_key().reduce(added, name="sums").changes()
+    """Count behind two repartitions."""
+    sums = numbers.repartition(name="once").group_by_key().reduce(add, name="sums").changes()
     again = sums.map_values(abs).repartition(name="twice", partitions=2)
     return again.group_by_key().windowed(tumbling("1s", grace="2s")).count(name="n")
 
@@ -99,9 +99,9 @@ CASES: dict[str, tuple[Make, FedEquality]] = {
     "a changed key": (lambda _, s: s.rekey(key_of, name="again"), "M"),
     "counts of a key's own": (lambda _, s: s.group_by_key().count(name="n"), "K"),
     "counts behind a changed key": (lambda _, s: rekeyed(s).count(name="n"), "T"),
-    "functions behind a changed key": (lambda _, s: rekeyed(s).reduce(added, name="n"), "A"),
+    "functions behind a changed key": (lambda _, s: rekeyed(s).reduce(add, name="n"), "A"),
     "functions behind kept keys": (
-        lambda _, s: s.repartition(name="kept").group_by_key().reduce(added, name="n"),
+        lambda _, s: s.repartition(name="kept").group_by_key().reduce(add, name="n"),
         "K",
     ),
     "session updates": (
@@ -123,7 +123,7 @@ CASES: dict[str, tuple[Make, FedEquality]] = {
     ),
     "foreign keys": (
         lambda app, _: app.table(app.topic("l", key=str, value=int, partitions=3)).join_on(
-            app.table(app.topic("r", key=str, value=int, partitions=3)), str, added, name="n"
+            app.table(app.topic("r", key=str, value=int, partitions=3)), str, add, name="n"
         ),
         "T",
     ),
@@ -137,7 +137,7 @@ CASES: dict[str, tuple[Make, FedEquality]] = {
     ),
     "a table's rows": (
         lambda app, s: s.join(
-            app.table(app.topic("r", key=str, value=int, partitions=3)), added, name="n"
+            app.table(app.topic("r", key=str, value=int, partitions=3)), add, name="n"
         ),
         "A",
     ),
@@ -165,60 +165,60 @@ def _key(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_each_operator_has_its_class(name: str) -> None:
+def test_each_operator_has_its_equality_class(name: str) -> None:
     make, expected = CASES[name]
-    found = promised(make, 3, _key(name))
+    found = flow_of(make, 3, _key(name))
     assert found.equality == expected, found.why
     assert found.why, "an output that is not S says why"
 
 
 @pytest.mark.parametrize("name", [n for n in CASES if n not in HAS_MORE_SOURCES])
-def test_one_source_keeps_everything(name: str) -> None:
-    found = promised(CASES[name][0], 1, _key(name))
+def test_a_single_partition_keeps_everything_equal(name: str) -> None:
+    found = flow_of(CASES[name][0], 1, _key(name))
     assert (found.equality, found.why, found.provided) == ("S", "", ())
 
 
-def test_pairs_are_the_same_as_long_as_no_stream_is_behind_by_more_than_the_grace() -> None:
-    found = promised(pairs, 3)
+def test_joined_pairs_are_equal_if_no_stream_lags_beyond_the_grace() -> None:
+    found = flow_of(pairs, 3)
     assert found.equality == "M"
     assert found.provided == (Provided("pairs", 40, "all"),)
 
 
-def test_what_a_join_hands_on_has_a_time_that_depends_on_the_order_of_arrival() -> None:
+def test_windows_behind_a_join_add_a_condition_per_source() -> None:
     def counted(app: App, numbers: Numbers) -> Any:
         windowed = pairs(app, numbers).group_by_key().windowed(tumbling("1s", grace="3s"))
         return windowed.emit(Emit.CLOSE).count(name="n")
 
-    found = promised(counted, 3, Windowed[str])
+    found = flow_of(counted, 3, Windowed[str])
     assert found.provided == (Provided("pairs", 40, "all"), Provided("n", 3_000, "source"))
 
 
-def test_pairs_and_what_goes_on_alone_are_two_sources_of_one_key() -> None:
+def test_pairs_and_unmatched_records_are_two_sources_of_a_key() -> None:
     def itself(_: App, numbers: Numbers) -> Any:
         window = JoinWindow(before_ms=10, after_ms=20, grace_ms=40)
         joined = numbers.outer_join(numbers, lambda a, b: a or b or 0, within=window, name="pairs")
         return joined.repartition(name="again")
 
-    assert promised(itself, 3).equality == "M"
+    assert flow_of(itself, 3).equality == "M"
 
 
-def test_a_task_tells_one_time_for_all_sources_of_a_repartition_topic() -> None:
-    found = promised(counts_of_sums, 3, Windowed[str])
+def test_a_second_repartition_has_one_time_per_task() -> None:
+    found = flow_of(counts_of_sums, 3, Windowed[str])
     assert found.equality == "K"
     assert found.provided == (Provided("n", 2_000, "source"),)
 
 
-def test_timers_of_kept_keys_fire_in_order_unless_what_was_left_out_is_further() -> None:
-    found = promised(CASES["timers of kept keys"][0], 3)
+def test_timers_of_kept_keys_depend_on_filtered_records() -> None:
+    found = flow_of(CASES["timers of kept keys"][0], 3)
     assert found.provided == (Provided("keyed", 0, "left out"),)
 
 
-def test_final_counts_of_windows_are_the_same_in_one_task() -> None:
+def test_final_window_counts_of_one_task_are_equal() -> None:
     def windows(_: App, numbers: Numbers) -> Any:
         kept = numbers.rekey(key_of, name="a").repartition(name="one", partitions=1)
         return kept.group_by_key().windowed(tumbling("1s")).count(name="n")
 
-    found = promised(windows, 3, Windowed[str])
+    found = flow_of(windows, 3, Windowed[str])
     assert found.equality == "S"
-    # What was left out has moved the order of its source, and lets windows close.
+    # Filtered records advance the turn of their source, and so close windows.
     assert found.provided == (Provided("n", 0, "left out"),)

@@ -1,4 +1,4 @@
-"""The golden cases as a history in this process: what the driver writes, row by row."""
+"""The golden cases as a history in this process, compared with the driver row by row."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.history.test_local_run import run_history
 
 
 @pytest.mark.skipif(not golden_cases(), reason="STREAMLOG_GOLDEN names no file of cases")
-def test_a_history_of_the_golden_cases_gives_their_rows(tmp_path: Path) -> None:
+def test_a_history_of_the_golden_cases_equals_the_driver(tmp_path: Path) -> None:
     warnings.simplefilter("ignore", UserWarning)
     golden = GoldenApp(golden_cases())
     url = f"embedded:{tmp_path / 'log'}"

@@ -1,4 +1,4 @@
-"""Jobs over the log of an app that has run live: the same rows, and nothing left behind."""
+"""Jobs over the log of a live app: equal rows, and no leftover files."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Till:
                 await producer.flush()
 
     async def live(self) -> None:
-        """A worker, until it has read all and the last window has closed that will."""
+        """Run a worker until it has written all rows that the driver writes."""
         stop = asyncio.Event()
         worker = Worker(self.app.program(), log_url=self.url, announce=lambda _start: None)
         async with asyncio.TaskGroup() as group:
@@ -69,7 +69,7 @@ class Till:
                 stop.set()
 
     def driven(self) -> int:
-        """How many rows the driver writes."""
+        """Return the number of rows that the driver writes."""
         with self.app.test() as t:
             for n, (key, value, at_ms) in enumerate(ORDERS):
                 t.input(self.orders).send(value, key=key, at=at_ms, partition=n % 3)
@@ -79,11 +79,11 @@ class Till:
 
     @asynccontextmanager
     async def reading(self, log: Log) -> AsyncIterator[Consumer]:
-        places = [TopicPartition(name, n) for name in ("sums", "scaled") for n in range(2)]
+        tps = [TopicPartition(name, n) for name in ("sums", "scaled") for n in range(2)]
         async with log.consumer(
             auto_offset_reset="earliest", isolation_level="read_committed"
         ) as consumer:
-            consumer.assign(places)
+            consumer.assign(tps)
             yield consumer
 
 
@@ -94,7 +94,7 @@ def till(tmp_path: Path) -> Till:
     return till
 
 
-def test_a_history_gives_the_rows_of_the_live_app(till: Till) -> None:
+def test_a_history_equals_the_live_app_s_output(till: Till) -> None:
     asyncio.run(till.live())
     job = till.app.backfill(outputs="stage", until=END)
     snapshot = job.run()
@@ -106,14 +106,14 @@ def test_a_history_gives_the_rows_of_the_live_app(till: Till) -> None:
     assert job.rows["scaled"] == len(ORDERS)
 
 
-def test_a_history_of_another_program_differs_and_says_where(till: Till, tmp_path: Path) -> None:
+def test_a_history_of_a_changed_program_shows_the_differences(till: Till, tmp_path: Path) -> None:
     asyncio.run(till.live())
     job = Till(tmp_path, scale=2).app.backfill(outputs="stage", until=END)
     job.run()
     comparison = job.compare(till.scaled)
     assert not comparison
     assert "only in the history: 'shop" in str(comparison)
-    # The first record of shop 0 is 0, and twice that is the same.
+    # The first record of shop 0 is 0, which doubling does not change.
     first = "'shop0' = 6, 1970-01-01T00:16:40.750000+00:00"
     led = "orders-0 at offset 1: 'shop0' = 3, 1970-01-01T00:16:40.750000+00:00"
     assert f"    only in the history: {first}\n      from {led}\n" in str(comparison)
@@ -124,7 +124,7 @@ def test_a_history_of_another_program_differs_and_says_where(till: Till, tmp_pat
     assert not [*(tmp_path / "state" / ".history" / "till").iterdir()]
 
 
-def test_a_row_of_a_window_is_shown_with_the_records_in_it(till: Till, tmp_path: Path) -> None:
+def test_a_differing_window_row_is_shown_with_its_records(till: Till, tmp_path: Path) -> None:
     till.app.backfill(outputs="publish", until=END).run()
     job = Till(tmp_path, factor=5).app.backfill(outputs="stage", until=END)
     job.run()
@@ -141,9 +141,9 @@ def test_a_row_of_a_window_is_shown_with_the_records_in_it(till: Till, tmp_path:
         ]
         made = [line for line in each.inputs if line.startswith("from ")]
         assert len(made) == min(len(inside), 4)
-        told = {f"from orders-{part} at {n}: {row}" for part, n, row in inside}
-        assert {line.rpartition(",")[0] for line in made} <= told
-        # A window is closed by a record that comes behind it.
+        expected_lines = {f"from orders-{part} at {n}: {row}" for part, n, row in inside}
+        assert {line.rpartition(",")[0] for line in made} <= expected_lines
+        # A record after the end of a window closes it.
         closing = [line for line in each.inputs if line not in made]
         assert len(closing) == each.is_staged
         assert all(line.startswith("triggered by orders-") for line in closing)
@@ -152,7 +152,7 @@ def test_a_row_of_a_window_is_shown_with_the_records_in_it(till: Till, tmp_path:
         assert value == sum(first * factor**power for power in range(len(inside)))
 
 
-def test_now_is_where_all_streams_have_come_to(till: Till) -> None:
+def test_a_history_ends_at_the_time_all_partitions_reached(till: Till) -> None:
     job = till.app.backfill()
     assert "ends at 1970-01-01T00:" in job.explain()
     snapshot = job.run()
@@ -162,13 +162,13 @@ def test_now_is_where_all_streams_have_come_to(till: Till) -> None:
     )
 
 
-def test_since_leaves_out_what_is_older(till: Till) -> None:
+def test_since_leaves_out_older_records(till: Till) -> None:
     job = till.app.backfill(since=1_000_000 + 300 * 250, until=END, outputs="stage")
     job.run()
     assert job.rows["scaled"] == 300
 
 
-def test_a_function_that_raises_is_told_with_its_record(tmp_path: Path) -> None:
+def test_a_failing_function_is_reported_with_its_record(tmp_path: Path) -> None:
     till = Till(tmp_path)
     asyncio.run(till.fill())
 
@@ -186,7 +186,7 @@ def test_a_function_that_raises_is_told_with_its_record(tmp_path: Path) -> None:
         _ = job.rows
 
 
-def test_a_missing_topic_is_told_by_name(tmp_path: Path) -> None:
+def test_a_missing_input_topic_is_named(tmp_path: Path) -> None:
     till = Till(tmp_path)
 
     async def make() -> None:
@@ -198,12 +198,12 @@ def test_a_missing_topic_is_told_by_name(tmp_path: Path) -> None:
         till.app.backfill().run()
 
 
-def test_a_history_can_not_end_before_it_begins(till: Till) -> None:
+def test_a_history_that_ends_before_it_starts_is_refused(till: Till) -> None:
     with pytest.raises(ConfigError, match=r"ends .* before it begins"):
         till.app.backfill(since="2024-01-02", until="2024-01-01").explain()
 
 
-def test_code_on_an_event_loop_is_told_to_use_a_thread(till: Till) -> None:
+def test_a_backfill_on_an_event_loop_is_refused(till: Till) -> None:
     async def call() -> None:
         till.app.backfill().run()
 
@@ -211,7 +211,7 @@ def test_code_on_an_event_loop_is_told_to_use_a_thread(till: Till) -> None:
         asyncio.run(call())
 
 
-def test_rows_that_were_discarded_can_not_be_compared(till: Till) -> None:
+def test_discarded_rows_can_not_be_compared(till: Till) -> None:
     job = till.app.backfill(until=END)
     job.run()
     with pytest.raises(UsageError, match="outputs='stage'"):
@@ -229,14 +229,14 @@ async def published(till: Till, rows: int) -> list[tuple[bytes | None, bytes | N
     return found
 
 
-def test_rows_are_published_all_at_once_and_once(till: Till) -> None:
+def test_a_repeated_job_publishes_its_rows_once(till: Till) -> None:
     wanted = till.driven()
     job = till.app.backfill(until=END, outputs="publish", job_id="till-2")
     snapshot = job.run()
     assert snapshot.manifest.staged == ()
     assert {topic for topic, *_ in snapshot.manifest.outputs} == {"sums", "scaled"}
     before = asyncio.run(published(till, wanted))
-    # As if nobody had heard of its end.
+    # As if the result of the first run had been lost.
     again = till.app.backfill(until=END, outputs="publish", job_id="till-2").run()
     assert again.manifest.outputs == snapshot.manifest.outputs
     assert asyncio.run(published(till, wanted)) == before

@@ -1,4 +1,4 @@
-"""Random programs: a history run stage by stage writes what the driver writes."""
+"""Random programs: a history that runs stage by stage equals the driver."""
 
 from __future__ import annotations
 
@@ -58,22 +58,22 @@ def run_history(
         plan = plan_history(
             program.app.topology(), counts, span=span or TimeSpan(), outputs="stage"
         )
-        surroundings = RunDeps(
+        deps = RunDeps(
             reader=reader,
             directory=directory / "history",
             place=SnapshotStore(str(directory / "snapshots" / "one")),
             now_ms=NOW_MS,
             open_store=lambda _path: MemoryStore(),
         )
-        return LocalRun(with_ends(plan, reader), surroundings).run()
+        return LocalRun(with_ends(plan, reader), deps).run()
 
 
 def rows_of(tasks: list[FinishedTask], program: Program, directory: Path) -> Results:
-    place = SnapshotStore(str(directory / "snapshots" / "one"))
+    snapshot_store = SnapshotStore(str(directory / "snapshots" / "one"))
     found: Results = {at: Counter() for at, _ in enumerate(program.outputs)}
     for at, topic in enumerate(program.outputs):
         for part in (each for task in tasks for each in task.staged if each.topic == topic.name):
-            with place.checked(part) as path:
+            with snapshot_store.checked(part) as path:
                 for batch in read_segment(path):
                     for r in batch.records():
                         row = (part.partition, r.key, r.value, r.timestamp_ms, tuple(r.headers))
@@ -82,11 +82,11 @@ def rows_of(tasks: list[FinishedTask], program: Program, directory: Path) -> Res
 
 
 FIRST_SEEDS = sorted({*range(0, SEEDS, 4), 24})
-"""In 25, the record beyond the cut is dropped in front of a punctuation."""
+"""In 25, a filter before a punctuation drops the record beyond the cut."""
 
 
 @pytest.mark.parametrize("first", FIRST_SEEDS)
-def test_a_history_writes_what_the_driver_writes(tmp_path: Path, first: int) -> None:
+def test_a_history_equals_the_driver(tmp_path: Path, first: int) -> None:
     warnings.simplefilter("ignore", UserWarning)
     for seed in range(first, first + 4):
         url = f"embedded:{tmp_path / str(seed)}"
@@ -103,15 +103,15 @@ def test_a_history_writes_what_the_driver_writes(tmp_path: Path, first: int) -> 
 
 
 CUT_SEEDS = range(100) if os.environ.get("STREAMLOG_PROFILE") == "thorough" else (35, 44, 92)
-"""35 and 44: a filter drops the later records of a source, in front of timers. 92: records wait at
-the cut for a source whose timers have come less far."""
+"""35 and 44: a filter before timers drops the later records of a source. 92: records wait at the
+cut for a source whose timers are behind."""
 
 
 @pytest.mark.parametrize("seed", CUT_SEEDS)
-def test_a_history_is_the_same_however_stages_hand_over_their_rows(
+def test_a_history_does_not_depend_on_the_pieces_of_a_shuffle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Spark gives a task the rows of its sources in other pieces than files do."""
+    """Spark splits the rows of a task's sources differently than files do."""
     warnings.simplefilter("ignore", UserWarning)
     url = f"embedded:{tmp_path / 'log'}"
     program = build(seed, "driver")

@@ -42,11 +42,11 @@ def last_stage(make: Callable[[Sales], object]) -> Stage:
     return plan_of(app).stages[-1]
 
 
-def by_place(sales: Sales) -> Sales:
+def by_key(sales: Sales) -> Sales:
     return sales.group_by(lambda k, _: k, name="by-place")  # type: ignore[return-value]
 
 
-def test_windows_of_counts_and_whole_numbers_are_lowered() -> None:
+def test_windows_of_counts_and_integers_are_lowered() -> None:
     app = App("till")
     sales = app.stream(app.topic("sales", key=str, value=Sale))
     grouped = sales.group_by(lambda k, _: k, name="by-place")
@@ -129,14 +129,14 @@ REASONS: dict[str, tuple[Callable[[Sales], object], str]] = {
 
 
 @pytest.mark.parametrize("case", REASONS)
-def test_what_is_not_lowered_says_why(case: str) -> None:
+def test_a_stage_that_is_not_lowered_has_a_reason(case: str) -> None:
     make, reason = REASONS[case]
     stage = last_stage(make)
     assert stage.lowering is None
     assert reason in stage.why_not
 
 
-def test_records_that_come_of_windows_are_not_lowered() -> None:
+def test_aggregations_of_window_results_are_not_lowered() -> None:
     app = App("till")
     sales = app.stream(app.topic("sales", key=str, value=Sale))
     grouped = sales.group_by(lambda k, _: k, name="by-place").windowed(tumbling("1m"))
@@ -148,7 +148,7 @@ def test_records_that_come_of_windows_are_not_lowered() -> None:
     assert "not from a topic" in stages[-1].why_not
 
 
-def test_an_engine_without_an_aggregation_of_its_own_says_nothing_of_it() -> None:
+def test_an_engine_without_lowering_does_not_mention_it() -> None:
     app = App("till")
     sales = app.stream(app.topic("sales", key=str, value=Sale))
     sales.group_by(lambda k, _: k, name="by").windowed(tumbling("1m")).count(name="counts")

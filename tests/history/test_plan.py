@@ -16,12 +16,12 @@ def plan_of(app: App, *, span: TimeSpan | None = None, **more: object) -> Plan:
 
 def counting(app: App, emit: Emit = Emit.CLOSE) -> None:
     orders = app.topic("orders", key=str, value=int)
-    by_place = app.stream(orders).group_by(lambda _, v: str(v), name="by-value")
-    windows = by_place.windowed(tumbling("1m", grace="0s")).emit(emit)
+    by_value = app.stream(orders).group_by(lambda _, v: str(v), name="by-value")
+    windows = by_value.windowed(tumbling("1m", grace="0s")).emit(emit)
     windows.count(name="per-minute").changes().to(app.topic("counts", key=str, value=int))
 
 
-def test_stages_are_cut_at_repartition_topics_and_told() -> None:
+def test_stages_are_cut_at_repartition_topics_and_explained() -> None:
     app = App("till")
     counting(app)
     plan = plan_of(app, span=TimeSpan(until_ms=1_700_000_000_000))
@@ -36,7 +36,7 @@ def test_stages_are_cut_at_repartition_topics_and_told() -> None:
 
 
 @pytest.mark.parametrize("emit", [Emit.COMMIT, Emit.early("10s", clock="wall")])
-def test_rows_by_a_clock_are_equal_in_the_end_only(emit: Emit) -> None:
+def test_rows_emitted_by_a_clock_are_equal_only_at_the_end(emit: Emit) -> None:
     app = App("till")
     counting(app, emit)
     plan = plan_of(app)
@@ -44,24 +44,24 @@ def test_rows_by_a_clock_are_equal_in_the_end_only(emit: Emit) -> None:
     assert "because of per-minute" in plan.explain()
 
 
-def test_workers_of_at_least_once_take_rows_as_they_arrive() -> None:
+def test_at_least_once_workers_take_rows_in_arrival_order() -> None:
     app = App("till")
     counting(app)
     assert plan_of(app, arrival_order=True).equality == "T"
 
 
-def test_calls_of_the_world_outside_keep_the_order_of_keys_at_most() -> None:
+def test_async_calls_keep_at_most_the_order_of_keys() -> None:
     app = App("till")
     orders = app.topic("orders", key=str, value=int)
 
-    async def ask(value: int) -> int:
+    async def call_service(value: int) -> int:
         return value
 
-    app.stream(orders).amap_values(ask, name="asked").to(app.topic("out", key=str, value=int))
+    app.stream(orders).amap_values(call_service, name="asked").to(app.topic("out", key=str, value=int))
     assert plan_of(app).equality in {"K", "T"}
 
 
-def test_tables_are_taken_from_their_beginning() -> None:
+def test_tables_are_read_from_their_start() -> None:
     app = App("till")
     orders = app.topic("orders", key=str, value=int)
     prices = app.topic("prices", key=str, value=int)
@@ -74,7 +74,7 @@ def test_tables_are_taken_from_their_beginning() -> None:
     assert plan.spans["prices"] == TimeSpan(since_ms=UNKNOWN_MS, until_ms=9)
 
 
-def test_a_topic_that_is_written_and_read_again_is_refused() -> None:
+def test_a_topic_that_an_app_writes_and_reads_is_refused() -> None:
     app = App("till")
     orders = app.topic("orders", key=str, value=int)
     again = app.topic("again", key=str, value=int)
@@ -95,7 +95,7 @@ def test_an_app_of_agents_has_no_history() -> None:
         plan_of(app)
 
 
-def test_agents_are_told_not_to_be_run() -> None:
+def test_the_plan_says_that_agents_do_not_run() -> None:
     app = App("till")
     counting(app)
     assert "agents don't run" in plan_of(app, agents=["mailer"]).explain()

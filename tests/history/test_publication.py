@@ -1,4 +1,4 @@
-"""Rows of a history begin to count at once where several brokers lead the topics, too."""
+"""Publication of a history's rows, all at once, over several brokers."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tests.broker.three_brokers import Cluster, run_cluster
 from tests.history.test_job import END, Till, published
 
 CUT_MS = 1_075_000
-"""About the middle of the orders."""
+"""About the middle of the orders' times."""
 
 
-def test_three_brokers_get_the_rows_of_a_job_once_and_workers_go_on_behind_them(
+def test_three_brokers_get_a_job_s_rows_once_and_workers_continue(
     tmp_path: Path,
 ) -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await cluster.ready()
         servers = ",".join(f"127.0.0.1:{node.port}" for node in cluster.nodes.values())
         till = Till(tmp_path, url=f"kafka://{servers}")
@@ -26,12 +26,12 @@ def test_three_brokers_get_the_rows_of_a_job_once_and_workers_go_on_behind_them(
         snapshot = await asyncio.to_thread(job.run)
         assert snapshot.manifest.staged == ()
         assert {topic for topic, *_ in snapshot.manifest.outputs} == {"sums", "scaled"}
-        # As if nobody had heard of its end.
+        # As if the result of the first run had been lost.
         job = till.app.backfill(until=CUT_MS, outputs="publish", job_id="till-2")
         again = await asyncio.to_thread(job.run)
         assert again.manifest.outputs == snapshot.manifest.outputs
-        handed = await asyncio.to_thread(till.app.hand_over, again)
-        assert not handed.is_repeated
+        result = await asyncio.to_thread(till.app.hand_over, again)
+        assert not result.is_repeated
         assert (await asyncio.to_thread(till.app.hand_over, again)).is_repeated
         await till.live()
         await published(till, till.driven())
@@ -41,7 +41,7 @@ def test_three_brokers_get_the_rows_of_a_job_once_and_workers_go_on_behind_them(
             comparison = await asyncio.to_thread(whole.compare, topic)
             assert comparison, str(comparison)
 
-    run_cluster(Cluster, story)
+    run_cluster(Cluster, scenario)
 
 
 async def can_publish(url: str) -> bool:

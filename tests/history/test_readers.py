@@ -1,4 +1,4 @@
-"""The files of a log give what its broker gives: committed records, and time marks between them."""
+"""Reads of a log's files equal reads from its broker: committed records, and time marks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streamlog.history.task_run import PartitionReader
 from streamlog.log import Log
 from streamlog.record import TopicPartition
 
-PLACE = TopicPartition("rows", 0)
+TP = TopicPartition("rows", 0)
 
 
 async def write(url: str) -> None:
@@ -34,21 +34,21 @@ async def write(url: str) -> None:
                             await producer.send("rows", value, timestamp_ms=2_000)
                         await producer.flush()
                         if outcome == "aborted":
-                            raise LookupError  # noqa: TRY301 - what ends a transaction
+                            raise LookupError  # noqa: TRY301 - aborts the transaction
                 except LookupError:
                     pass
 
 
 def rows(reader: PartitionReader, start: int, end: int) -> list[tuple[int, bytes | None]]:
-    found = reader.read(PLACE, start, end)
+    found = reader.read(TP, start, end)
     return [(r.offset, r.value) for records, *_ in found for r in records]
 
 
-def test_files_and_broker_give_the_same(tmp_path: Path) -> None:
+def test_files_and_broker_give_equal_records(tmp_path: Path) -> None:
     url = f"embedded:{tmp_path / 'log'}"
     asyncio.run(write(url))
     with LogReader(url) as reader:
-        start, end = reader.bounds([PLACE])[PLACE]
+        start, end = reader.bounds([TP])[TP]
         by_broker = {span: rows(reader, *span) for span in ((start, end), (7, end - 4), (3, 4))}
     stored = StoredReader(str(tmp_path / "log"))
     assert {span: rows(stored, *span) for span in by_broker} == by_broker
@@ -58,7 +58,7 @@ def test_files_and_broker_give_the_same(tmp_path: Path) -> None:
     stored.close()
 
 
-def test_files_that_end_too_early_are_told(tmp_path: Path) -> None:
+def test_files_that_end_too_early_are_reported(tmp_path: Path) -> None:
     asyncio.run(write(f"embedded:{tmp_path / 'log'}"))
     stored = StoredReader(str(tmp_path / "log"))
     with pytest.raises(ProcessingError, match="rows-0 can be read up to offset") as raised:

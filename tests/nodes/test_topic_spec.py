@@ -1,4 +1,4 @@
-"""Names of topics: which are refused, and that the message says why."""
+"""Refused topic names, and the reasons in their messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from streamlog.errors import TopologyError
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("verkäufe", r"'ä' is not allowed; use 1 to 249 of the characters a-z, A-Z, 0-9"),
         ("my topic/ünf", r"' ', '/', 'ü' is not allowed"),
@@ -19,11 +19,11 @@ from streamlog.errors import TopologyError
         ("٣", "is not allowed"),
     ],
 )
-def test_a_name_that_kafka_refuses_is_refused_with_the_characters(name: str, said: str) -> None:
-    with pytest.raises(TopologyError, match=said):
+def test_a_topic_name_that_kafka_refuses_is_refused(name: str, message: str) -> None:
+    with pytest.raises(TopologyError, match=message):
         App("shop").topic(name, key=str, value=str)
 
 
-def test_an_error_names_a_few_characters_at_most() -> None:
+def test_an_error_names_at_most_five_characters() -> None:
     with pytest.raises(TopologyError, match="'一', '二', '三', '四', '五' is not allowed"):
         App("shop").topic("一二三四五六七", key=str, value=str)

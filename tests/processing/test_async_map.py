@@ -1,4 +1,4 @@
-"""Values by an async function: nothing lost or doubled, in order, and in time for windows."""
+"""Values from an async function: exactly once, in order, and in time for windows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def number(value: int) -> bytes:
 
 
 def result_of(call: TaskCall) -> CallResult:
-    """Await something that never waits."""
+    """Run a call whose coroutine never waits."""
     coroutine: Any = call.run()
     try:
         coroutine.send(None)
@@ -47,7 +47,7 @@ def result_of(call: TaskCall) -> CallResult:
 
 
 class Runner:
-    """A task with exactly-once: what was written counts with the checkpoint."""
+    """A task under exactly-once: written records count with the checkpoint."""
 
     def __init__(self, sub: Subtopology, records: Sequence[LogRecord]) -> None:
         self.sub = sub
@@ -58,8 +58,8 @@ class Runner:
         self.start()
 
     def start(self) -> None:
-        """A new owner: what is not committed is gone."""
-        self.changelog_end += 1  # Its fence.
+        """Start a new owner, which loses everything uncommitted."""
+        self.changelog_end += 1  # The fence of the new owner.
         apply_records(self.store, [], next_offset=self.changelog_end)
         counts = dict.fromkeys([*self.sub.topics, *self.sub.repartition_topics], 1)
         self.task = Task(self.sub, TaskId(0, 0), partitions=counts, store=self.store)
@@ -70,7 +70,7 @@ class Runner:
         self.process()
 
     def process(self, count: int = 0, results: Sequence[CallResult] = ()) -> Outbox:
-        """The next records, and results of calls."""
+        """Process the next `count` records and the results of calls."""
         arrived = self.records[self.read : self.read + count]
         self.read += len(arrived)
         ends = {IN: len(self.records)}
@@ -80,19 +80,19 @@ class Runner:
         return outbox
 
     def finish(self, at: int) -> None:
-        """One of the calls in flight."""
+        """Finish one of the calls in flight."""
         self.process(results=[result_of(self.calls.pop(at))])
 
     def commit(self) -> None:
-        """What was written, and the state that has it as written."""
+        """Commit the written records together with the state."""
         changes = self.task.checkpoint()
         self.changelog_end += len(changes)
         self.task.committed(changes, next_offset=self.changelog_end)
         self.committed += self.written
         self.written = []
 
-    def to_the_end(self, *, backwards: bool = False) -> list[SinkRecord]:
-        """Everything there is; all that was written."""
+    def run_to_the_end(self, *, backwards: bool = False) -> list[SinkRecord]:
+        """Process all records; return everything that was written."""
         while self.read < len(self.records) or self.calls:
             self.process(len(self.records))
             while self.calls:
@@ -123,7 +123,7 @@ keys_of_records = st.lists(st.sampled_from([b"a", b"b", b"c", None]), min_size=1
 @pytest.mark.parametrize("ordered", ORDERS)
 @settings(deadline=None)
 @given(keys=keys_of_records, in_flight_max=st.integers(1, 5), data=st.data())
-def test_nothing_is_lost_or_doubled_by_restarts_and_order_is_kept(
+def test_restarts_lose_and_double_nothing_and_keep_the_order(
     ordered: Order, keys: list[bytes | None], in_flight_max: int, data: st.DataObject
 ) -> None:
     runner = Runner(plain(ordered, max_in_flight=in_flight_max), numbered(keys))
@@ -139,7 +139,7 @@ def test_nothing_is_lost_or_doubled_by_restarts_and_order_is_kept(
             case _:
                 runner.start()
         assert len(runner.calls) <= in_flight_max
-    written = runner.to_the_end(backwards=True)
+    written = runner.run_to_the_end(backwards=True)
     numbers = [record.timestamp_ms for record in written]
     assert sorted(numbers) == list(range(len(keys)))
     for record in written:
@@ -170,8 +170,8 @@ def windowed(ordered: Order | None, *, grace: str) -> Subtopology:
     return sub_of(app)
 
 
-def shuffled(runner: Runner, records: list[LogRecord], seed: int) -> list[SinkRecord]:
-    """Random batches and random completions, with a commit or restart now and then."""
+def run_shuffled(runner: Runner, records: list[LogRecord], seed: int) -> list[SinkRecord]:
+    """Run with random batches, completions, commits and restarts."""
     rng = random.Random(seed)
     while runner.read < len(records) or runner.calls:
         match rng.choices(["read", "finish", "commit", "crash"], (10, 20, 10, 1))[0]:
@@ -195,28 +195,30 @@ def shuffled(runner: Runner, records: list[LogRecord], seed: int) -> list[SinkRe
     times=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), min_size=1, max_size=25),
     seed=st.integers(0, 1 << 32),
 )
-def test_windows_behind_it_have_the_rows_that_they_would_have_without_waiting(
+def test_windows_behind_async_values_have_the_rows_of_sync_values(
     ordered: Order, times: list[tuple[int, int]], seed: int
 ) -> None:
-    # Out of order by less than the grace: nothing is late, whatever has to wait.
+    # Out of order by less than the grace: nothing is late, whichever calls wait.
     stamps = [*(start - min(start, back) for start, back in sorted(times)), 1_000]
     records = [LogRecord(at, ms, b"ab"[at % 2 :][:1], number(1)) for at, ms in enumerate(stamps)]
-    wanted = Runner(windowed(None, grace="15ms"), records).to_the_end()
-    found = shuffled(Runner(windowed(ordered, grace="15ms"), records), records, seed)
+    wanted = Runner(windowed(None, grace="15ms"), records).run_to_the_end()
+    found = run_shuffled(Runner(windowed(ordered, grace="15ms"), records), records, seed)
     assert [record[2:5] for record in found] == [record[2:5] for record in wanted]
 
 
 @settings(deadline=None)
 @given(times=st.lists(st.integers(0, 60), min_size=1, max_size=25), seed=st.integers(0, 1 << 32))
-def test_what_is_late_is_late_with_the_order_of_the_partition(times: list[int], seed: int) -> None:
+def test_with_partition_order_late_records_are_those_of_sync_values(
+    times: list[int], seed: int
+) -> None:
     records = [LogRecord(at, ms, b"a", number(1)) for at, ms in enumerate([*times, 1_000])]
-    wanted = Runner(windowed(None, grace="3ms"), records).to_the_end()
-    found = shuffled(Runner(windowed("partition", grace="3ms"), records), records, seed)
+    wanted = Runner(windowed(None, grace="3ms"), records).run_to_the_end()
+    found = run_shuffled(Runner(windowed("partition", grace="3ms"), records), records, seed)
     assert [record[2:5] for record in found] == [record[2:5] for record in wanted]
 
 
 @pytest.mark.parametrize("ordered", ORDERS)
-def test_positions_downstream_only_grow_and_are_not_used_twice(ordered: Order) -> None:
+def test_positions_downstream_only_grow_and_are_never_reused(ordered: Order) -> None:
     app = App("a")
     words = app.topic("words", key=str, value=int)
     out = app.topic("out", key=str, value=int)
@@ -227,12 +229,12 @@ def test_positions_downstream_only_grow_and_are_not_used_twice(ordered: Order) -
     before: dict[int, bytes | None] = {}
     seen: list[int] = []
 
-    def look() -> None:
+    def check_positions() -> None:
         for record in runner.written:
             name, data = record.headers[-1]
             if name == PROVENANCE:
                 position = unpack_record(data or b"")[2]
-                # Without a transaction it was written: a repetition has its old position.
+                # An uncommitted record that is written again has its old position.
                 assert before.setdefault(position, record.value) == record.value
                 seen.append(position)
 
@@ -240,12 +242,12 @@ def test_positions_downstream_only_grow_and_are_not_used_twice(ordered: Order) -
         runner.process(3)
         runner.finish(1)
         runner.finish(0)
-        look()
+        check_positions()
         runner.start()
         runner.process(2)
         runner.finish(0)
         runner.finish(0)
-        look()
+        check_positions()
         runner.commit()
         runner.start()
     if ordered != "partition":
@@ -265,10 +267,10 @@ def test_a_task_with_too_many_open_calls_takes_no_more() -> None:
     assert len(runner.calls) == 1
     runner.finish(0)
     assert runner.task.buffered[IN] == 0
-    assert len(runner.to_the_end()) == len(records)
+    assert len(runner.run_to_the_end()) == len(records)
 
 
-def test_an_error_is_that_of_the_record() -> None:
+def test_a_failed_call_fails_with_its_record_s_offset() -> None:
     runner = Runner(plain("key"), numbered([b"a"] * 3))
     runner.process(3)
     error = ValueError("no such word")
@@ -280,7 +282,7 @@ def test_an_error_is_that_of_the_record() -> None:
         runner.process(results=[CallResult("tenfold", 7)])
 
 
-def test_a_node_that_is_awaited_has_a_name() -> None:
+def test_an_async_node_needs_a_name_and_valid_settings() -> None:
     app = App("a")
     words = app.stream(app.topic("words", key=str, value=int))
     with pytest.raises(TopologyError, match="pass name="):

@@ -25,7 +25,7 @@ def app_of(
 
 
 @given(st.lists(st.integers(-9, 9), max_size=12))
-def test_each_record_is_in_the_first_branch_that_wants_it(values: list[int]) -> None:
+def test_each_record_goes_to_the_first_matching_branch(values: list[int]) -> None:
     app, source, outs = app_of(
         lambda s: s.split(
             negative=lambda _, v: v < 0, even=lambda _, v: v % 2 == 0, large=lambda _, v: v > 5
@@ -42,24 +42,26 @@ def test_each_record_is_in_the_first_branch_that_wants_it(values: list[int]) -> 
     }
 
 
-def test_a_predicate_is_called_once_per_record_and_not_behind_a_match() -> None:
-    asked: list[str] = []
+def test_a_predicate_is_called_once_and_never_after_a_match() -> None:
+    calls_seen: list[str] = []
 
-    def ask(name: str, *, answer: bool) -> Callable[[str, int], bool]:
-        return lambda _, __: asked.append(name) or answer  # type: ignore[func-returns-value]
+    def predicate(name: str, *, answer: bool) -> Callable[[str, int], bool]:
+        return lambda _, __: calls_seen.append(name) or answer  # type: ignore[func-returns-value]
 
     app, source, outs = app_of(
         lambda s: s.split(
-            a=ask("a", answer=False), b=ask("b", answer=True), c=ask("c", answer=True)
+            a=predicate("a", answer=False),
+            b=predicate("b", answer=True),
+            c=predicate("c", answer=True),
         )
     )
     with app.test() as t:
         t.input(source).send(1, key="k")
         assert t.output(outs["b"]).values == [1]
-    assert asked == ["a", "b"]
+    assert calls_seen == ["a", "b"]
 
 
-def test_branches_can_be_merged_again_in_the_order_of_the_records() -> None:
+def test_merged_branches_keep_the_order_of_the_records() -> None:
     def program(stream: Stream[str, int]) -> Mapping[str, Stream[str, int]]:
         split = stream.split(odd=lambda _, v: v % 2 == 1, rest=lambda *_: True)
         return {"all": split["odd"].map_values(lambda v: -v).merge(split["rest"])}
@@ -71,7 +73,7 @@ def test_branches_can_be_merged_again_in_the_order_of_the_records() -> None:
         assert t.output(outs["all"]).values == [0, -1, 2, -3, 4]
 
 
-def test_a_record_on_which_a_predicate_fails_is_for_the_policy() -> None:
+def test_a_failing_predicate_is_subject_to_the_error_policy() -> None:
     app, source, outs = app_of(
         lambda s: s.split(big=lambda _, v: 10 // v > 5), on_error=on_error.skip()
     )
@@ -86,7 +88,7 @@ def test_a_split_needs_branches() -> None:
         app_of(lambda s: s.split())
 
 
-def test_flat_map_and_filter_not() -> None:
+def test_flat_map_and_filter_not_keep_timestamps_and_order() -> None:
     app = App("flat")
     source = app.topic("in", key=str, value=int)
     out = app.topic("out", key=int, value=str)
@@ -102,7 +104,7 @@ def test_flat_map_and_filter_not() -> None:
     assert found == [(0, "a", 0), (0, "d", 3000), (1, "d", 3000), (2, "d", 3000)]
 
 
-def test_what_flat_map_makes_may_be_grouped_by_its_new_keys() -> None:
+def test_flat_map_results_can_be_grouped_by_their_new_keys() -> None:
     app = App("words")
     lines = app.topic("lines", key=str, value=str)
     words = app.stream(lines).flat_map(lambda _, v: [(w, 1) for w in v.split()], name="words")
@@ -113,7 +115,7 @@ def test_what_flat_map_makes_may_be_grouped_by_its_new_keys() -> None:
         assert t.table(counts) == {"a": 2, "b": 2, "c": 1}
 
 
-def test_flat_map_must_give_pairs() -> None:
+def test_flat_map_must_return_pairs() -> None:
     wrong: Any = lambda _, v: [v]  # noqa: E731 - as a user writes it
     app, source, _ = app_of(lambda s: {"a": s.flat_map(wrong)})
     with app.test() as t, pytest.raises(ProcessingError, match="must return pairs"):
@@ -126,7 +128,7 @@ records = st.lists(
 
 
 @given(records, st.data())
-def test_twins_are_left_out_while_time_has_not_moved_on(
+def test_dedupe_drops_duplicates_within_the_given_time(
     inputs: list[tuple[str | None, int, int]], data: st.DataObject
 ) -> None:
     app, source, outs = app_of(lambda s: {"all": s.dedupe(lambda v: v, within="10ms", name="once")})
@@ -145,7 +147,7 @@ def test_twins_are_left_out_while_time_has_not_moved_on(
         assert [(r.key, r.value) for r in t.output(outs["all"]).records] == wanted
 
 
-def test_identities_that_are_not_the_same_are_no_twins() -> None:
+def test_dedupe_distinguishes_identities_by_type_and_value() -> None:
     app = App("identities")
     source = app.topic("in", key=str, value=list[Any])
     out = app.topic("out", key=str, value=list[Any])
@@ -157,7 +159,7 @@ def test_identities_that_are_not_the_same_are_no_twins() -> None:
         assert t.output(out).values == values[:6]
 
 
-def test_headers_go_on_with_everything_that_is_made_of_a_record() -> None:
+def test_headers_are_kept_by_every_operator() -> None:
     app = App("headers")
     source = app.topic("in", key=str, value=int)
     out = app.topic("out", key=str, value=int)

@@ -1,4 +1,4 @@
-"""State that was let go of: removed once, by a task of the new program, and by no other."""
+"""Abandoned state: a task of the new program removes it, once."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def task(store: KeyValueStore, era: Era | None = None, *, topics: int = 2) -> Ta
     return Task(sub, TaskId(0, 0), partitions=dict.fromkeys(names, 1), store=store, era=era)
 
 
-def fed(each: Task, offset: int) -> Task:
-    place = each.inputs[0]
+def feed(each: Task, offset: int) -> Task:
+    tp = each.inputs[0]
     records = [LogRecord(offset, 1_000, b"k", b"v")]
-    ends = {other: offset + 1 if other == place else 0 for other in each.inputs}
-    each.process({place: records}, 0, ends=ends)
+    ends = {other: offset + 1 if other == tp else 0 for other in each.inputs}
+    each.process({tp: records}, 0, ends=ends)
     each.committed(each.checkpoint(), next_offset=offset + 1)
     return each
 
@@ -38,43 +38,43 @@ def rows(each: Task) -> tuple[dict[str, int], dict[str, int]]:
     return dict(each.table("kept")), dict(each.table("given-up"))
 
 
-def test_within_an_era_nothing_is_removed() -> None:
+def test_state_is_kept_within_an_era() -> None:
     store = MemoryStore()
-    fed(task(store), 0)
-    assert rows(fed(task(store), 1)) == ({"k": 2}, {"k": 2})
+    feed(task(store), 0)
+    assert rows(feed(task(store), 1)) == ({"k": 2}, {"k": 2})
 
 
-def test_what_was_given_up_begins_again_and_the_rest_goes_on() -> None:
+def test_a_new_era_drops_abandoned_state_once_and_keeps_the_rest() -> None:
     store = MemoryStore()
-    fed(task(store), 0)
+    feed(task(store), 0)
     era = Era(1, {"given-up": 1})
     assert rows(task(store, era)) == ({"k": 1}, {})
-    # Not committed: a crash here changes nothing, and the next task does it again.
-    assert rows(fed(task(store, era), 1)) == ({"k": 2}, {"k": 1})
-    assert rows(fed(task(store, era), 2)) == ({"k": 3}, {"k": 2})
+    # Not committed: a crash here changes nothing, and the next task removes it again.
+    assert rows(feed(task(store, era), 1)) == ({"k": 2}, {"k": 1})
+    assert rows(feed(task(store, era), 2)) == ({"k": 3}, {"k": 2})
     later = Era(2, {"given-up": 1, "another": 2})
-    assert rows(fed(task(store, later), 3)) == ({"k": 4}, {"k": 3})
+    assert rows(feed(task(store, later), 3)) == ({"k": 4}, {"k": 3})
 
 
-def test_a_program_that_was_replaced_refuses_the_state_of_its_successor() -> None:
+def test_a_replaced_program_refuses_its_successor_s_state() -> None:
     store = MemoryStore()
-    fed(task(store, Era(1, {})), 0)
+    feed(task(store, Era(1, {})), 0)
     with pytest.raises(TopologyError, match="a newer version of app 'app'"):
         task(store)
 
 
-def test_an_input_that_is_not_read_any_more_is_let_go_of_with_consent_only() -> None:
+def test_dropping_an_input_needs_a_new_era() -> None:
     store = MemoryStore()
     both = task(store)
-    place = ("b", 0)
-    both.process({place: [LogRecord(0, 1_000, b"k", b"v")]}, 0, ends={("a", 0): 0, place: 1})
+    tp = ("b", 0)
+    both.process({tp: [LogRecord(0, 1_000, b"k", b"v")]}, 0, ends={("a", 0): 0, tp: 1})
     both.committed(both.checkpoint(), next_offset=1)
     with pytest.raises(TopologyError, match="it has read b"):
         task(store, topics=1)
-    assert rows(fed(task(store, Era(1, {}), topics=1), 0)) == ({"k": 2}, {"k": 2})
+    assert rows(feed(task(store, Era(1, {}), topics=1), 0)) == ({"k": 2}, {"k": 2})
 
 
-def test_an_era_that_is_none() -> None:
+def test_an_unreadable_era_is_corrupt() -> None:
     app = App("app")
     app.table(app.topic("a", key=str, value=str))
     sub = app.topology().subtopologies[0]

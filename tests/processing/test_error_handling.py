@@ -1,4 +1,4 @@
-"""Records on which something fails: at every kind of node, by every policy, in batches."""
+"""Failing records: at every kind of node, with every policy, in batches."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def check(value: int) -> int:
 
 
 def with_list(seen: list[int], value: int) -> list[int]:
-    seen.append(value)  # In place, before it fails.
+    seen.append(value)  # Mutates the state before the failure.
     check(value)
     return seen
 
@@ -102,7 +102,7 @@ Row = tuple[str, int, int]
 
 
 def outputs(build: Build, rows: Iterable[Row], policy: ErrorPolicy) -> tuple[list[Any], int]:
-    """What comes out, and how many were left out; all rows arrive at once."""
+    """Return the output and the number of dropped records; all rows arrive at once."""
     app = App("app", on_error=policy)
     source = app.topic("in", key=str, value=int)
     found: list[Any] = []
@@ -122,10 +122,10 @@ def outputs(build: Build, rows: Iterable[Row], policy: ErrorPolicy) -> tuple[lis
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda p: p.action)
 @pytest.mark.parametrize("node", NODES)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([1, 2, BAD, 4])), max_size=12))
-def test_the_others_are_as_if_the_bad_ones_had_never_been(
+def test_good_records_are_processed_as_if_there_were_no_bad_ones(
     node: str, policy: ErrorPolicy, values: list[tuple[str, int]]
 ) -> None:
-    # One more behind them closes all windows.
+    # The last record closes all windows.
     rows = [(key, value, at * 300) for at, (key, value) in enumerate([*values, ("a", 5)])]
     rows[-1] = ("a", 5, 1_000_000)
     good = [row for row in rows if row[1] != BAD]
@@ -135,7 +135,7 @@ def test_the_others_are_as_if_the_bad_ones_had_never_been(
 
 
 @pytest.mark.parametrize("node", NODES)
-def test_an_exit_is_the_failure_of_the_record_it_was_called_for(
+def test_sys_exit_in_a_function_is_the_record_s_failure(
     node: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [("a", 1, 0), ("b", BAD, 300), ("a", 4, 600), ("a", 5, 1_000_000)]
@@ -148,13 +148,13 @@ def test_an_exit_is_the_failure_of_the_record_it_was_called_for(
     assert (caught.value.topic, caught.value.partition, caught.value.offset) == ("in", 0, 1)
 
 
-def test_ctrl_c_is_no_failure_of_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_keyboard_interrupt_is_not_the_record_s_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(RAISED, "on a bad record", KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         outputs(NODES["map"], [("a", BAD, 0)], on_error.skip())
 
 
-def test_a_dead_letter_is_the_record_with_what_failed() -> None:
+def test_a_dead_letter_is_the_record_with_headers_about_the_failure() -> None:
     app = App("app")
     source = app.topic("in", key=str, value=int)
     app.stream(source).map_values(lambda v: v + 1).map_values(
@@ -181,7 +181,7 @@ def test_a_dead_letter_is_the_record_with_what_failed() -> None:
     )
 
 
-def test_records_that_can_t_be_read_are_dealt_with_when_it_is_their_turn() -> None:
+def test_unreadable_records_are_handled_at_their_turn() -> None:
     app = App("app", on_error=on_error.dlq("dead"))
     source = app.topic("in", key=str, value=int, timestamp=lambda v: -1 if v == BAD else v * 1_000)
     app.table(app.topic("rows", key=str, value=int))
@@ -202,7 +202,7 @@ def test_records_that_can_t_be_read_are_dealt_with_when_it_is_their_turn() -> No
         ("in", "dead letter", 2)
     ]
     assert [row for _, row in task.table(counted.name)] == [2]
-    # A batch with nothing else in it moves the position too, and takes the time nowhere.
+    # A batch of only unreadable records advances the position, but not the time.
     only = task.process({("in", 0): [RawRecord(4, 99_999, b"k", b"?")]}, 0, ends={("in", 0): 5})
     assert only.offsets == {("in", 0): 5}
     assert len(only.sinks) == 1
@@ -211,7 +211,7 @@ def test_records_that_can_t_be_read_are_dealt_with_when_it_is_their_turn() -> No
     assert [row for _, row in task.table(counted.name)] == [3]
 
 
-def test_results_that_can_t_be_written() -> None:
+def test_results_that_can_not_be_written_are_skipped_by_policy() -> None:
     app = App("app")
     source = app.topic("in", key=str, value=int)
     out = app.topic("out", key=str, value=str)
@@ -225,7 +225,7 @@ def test_results_that_can_t_be_written() -> None:
         assert reason == "error"
 
 
-def test_what_fails_behind_a_repartition_is_no_record_of_a_topic() -> None:
+def test_a_dead_letter_from_behind_a_repartition_is_internal() -> None:
     app = App("app", on_error=on_error.dlq())
     source = app.topic("in", key=str, value=int)
     counts = app.stream(source).group_by(lambda _, v: str(v), name="by").windowed(tumbling("1s"))
@@ -240,7 +240,7 @@ def test_what_fails_behind_a_repartition_is_no_record_of_a_topic() -> None:
     assert letter.value == b"1"
 
 
-def test_each_operator_may_have_its_own() -> None:
+def test_each_operator_may_have_its_own_error_policy() -> None:
     app = App("app", on_error=on_error.skip())
     source = app.topic("in", key=str, value=int)
     app.stream(source).map_values(check, name="strict", on_error=on_error.FAIL)
@@ -249,7 +249,7 @@ def test_each_operator_may_have_its_own() -> None:
     assert (caught.value.node, caught.value.topic, caught.value.offset) == ("strict", "in", 0)
 
 
-def test_after_all_attempts_the_record_fails_with_its_coordinates() -> None:
+def test_after_all_retries_the_record_fails_with_its_offset() -> None:
     waits: list[int] = []
     app = App("app")
     source = app.topic("in", key=str, value=int)
@@ -262,19 +262,19 @@ def test_after_all_attempts_the_record_fails_with_its_coordinates() -> None:
     app.stream(source).map_values(fickle, on_error=on_error.retry(2, backoff="250ms"))
     sub = app.topology().subtopologies[0]
     task = Task(sub, TaskId(0, 0), partitions={"in": 1}, pause=waits.append)
-    place = ("in", 0)
+    tp = ("in", 0)
     records = [RawRecord(at, 0, b"k", at.to_bytes(8)) for at in range(3)]
-    task.process({place: records}, 0, ends={place: 3})
-    # The second call of each pair fails, and is tried again: nothing is called twice but that.
+    task.process({tp: records}, 0, ends={tp: 3})
+    # Every second call fails and is retried; no other call is repeated.
     assert calls == [0, 1, 1, 2, 2]
     assert waits == [250, 250]
     bad = RawRecord(3, 0, b"k", BAD.to_bytes(8))
     with pytest.raises(ProcessingError, match="failed at offset 3 of in-0: ValueError: unlucky"):
-        task.process({place: [bad]}, 0, ends={place: 4})
+        task.process({tp: [bad]}, 0, ends={tp: 4})
     assert waits == [250] * 4
 
 
-def test_a_failed_fold_leaves_no_row_behind() -> None:
+def test_a_failed_fold_leaves_no_row() -> None:
     app = App("app", on_error=on_error.skip())
     source = app.topic("in", key=str, value=int)
     lists = app.stream(source).group_by_key().aggregate(list, with_list, name="lists")
@@ -288,7 +288,7 @@ def test_a_failed_fold_leaves_no_row_behind() -> None:
         assert t.table(lists) == {"a": [1, 2]}
 
 
-def test_a_function_for_late_records_may_fail_too() -> None:
+def test_a_failing_late_function_is_subject_to_the_policy() -> None:
     app = App("app", on_error=on_error.skip())
     source = app.topic("in", key=str, value=int)
     windows = app.stream(source).group_by_key().windowed(tumbling("1s"))
@@ -300,24 +300,24 @@ def test_a_function_for_late_records_may_fail_too() -> None:
 
 
 @pytest.mark.parametrize("times", [0, -1])
-def test_a_retry_tries_again(times: int) -> None:
+def test_a_retry_needs_at_least_one_attempt(times: int) -> None:
     with pytest.raises(ConfigError, match="times=1 or more"):
         on_error.retry(times)
 
 
-def test_nobody_waits_for_hours() -> None:
+def test_a_retry_policy_that_waits_too_long_is_refused() -> None:
     with pytest.raises(ConfigError, match="would wait for 120000 ms"):
         on_error.retry(60, backoff="2s")
     with pytest.raises(ConfigError):
         on_error.retry(40, backoff="1s", then=on_error.retry(40, backoff="1s"))
 
 
-def test_a_dead_letter_topic_needs_a_name_that_topics_may_have() -> None:
+def test_a_dead_letter_topic_needs_a_valid_topic_name() -> None:
     with pytest.raises(TopologyError):
         on_error.dlq("no spaces")
 
 
-def test_a_topic_may_have_a_policy_of_its_own() -> None:
+def test_a_topic_may_have_its_own_error_policy() -> None:
     app = App("app")
     rough = app.topic("rough", key=str, value=int, on_error=on_error.skip())
     rows = app.topic("rows", key=str, value=int, on_error=on_error.dlq("bad-rows"))

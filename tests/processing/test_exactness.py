@@ -1,4 +1,4 @@
-"""Whatever the batches, interleavings, restarts and crashes: the final rows are the oracle's.
+"""Final rows equal the oracle's, whatever the batches, interleavings, restarts and crashes.
 
 The oracle is nested loops over the whole input. The engine runs in `Cluster`, which takes
 turns at random, keeps topics as lists and stops tasks between any two steps of a commit.
@@ -34,7 +34,7 @@ Input = list[tuple[int, str, int, int]]
 
 
 class Cluster:
-    """Tasks on lists, with stops between the steps of a commit."""
+    """Tasks on lists of records, with crashes between the steps of a commit."""
 
     def __init__(
         self,
@@ -99,16 +99,16 @@ class Cluster:
             self.append("words", partition, record)
 
     def step(self, task_id: TaskId, *, crash: bool) -> bool:
-        """Some records through one task; commit, or stop somewhere on the way."""
+        """Process some records in one task; commit, or crash between two steps."""
         task = self.tasks[task_id]
         records, ends = {}, {}
-        for place in task.inputs:
-            log, fed = self.logs[place], self.fed[task_id, *place]
-            ends[place] = len(log)
+        for tp in task.inputs:
+            log, fed = self.logs[tp], self.fed[task_id, *tp]
+            ends[tp] = len(log)
             more = log[fed : fed + self.rng.randint(0, 7)]
             if more:
-                records[place] = more
-                self.fed[task_id, *place] = fed + len(more)
+                records[tp] = more
+                self.fed[task_id, *tp] = fed + len(more)
         outbox = task.process(records, 0, ends=ends)
         stop_at = self.rng.choice(["sending", "sent", "checkpoint"]) if crash else None
         sinks = [*outbox.sinks, *task.emit().sinks]
@@ -139,7 +139,7 @@ class Cluster:
             task.committed(changes, next_offset=len(log))
 
     def run(self, *, crashes: int) -> None:
-        """Take turns until nothing moves and nothing waits."""
+        """Run the tasks in random order until no records wait or come."""
         left = crashes
         while True:
             order = list(self.tasks)
@@ -150,16 +150,16 @@ class Cluster:
                 left -= crash
                 moved |= self.step(task_id, crash=crash)
             waiting = any(
-                self.fed[task_id, *place] < len(self.logs[place])
+                self.fed[task_id, *tp] < len(self.logs[tp])
                 for task_id, task in self.tasks.items()
-                for place in task.inputs
+                for tp in task.inputs
             )
             if not moved and not waiting:
                 return
 
 
 def sums_app() -> App:
-    """Per word and window: how many and their sum; then the sums of a bigger window."""
+    """Sum per word and window, then sum those sums per bigger window."""
     app = App("sums")
     words = app.topic("words", key=str, value=int)
     final = app.topic("final", key=Windowed[str], value=int)
@@ -185,17 +185,17 @@ def sums_app() -> App:
 
 
 Rows = Counter[tuple[str, int, int, int]]
-"""Key, start, value, timestamp of the result; the counts must all be 1."""
+"""Key, start, value and timestamp of the result; all counts must be 1."""
 
 
-def oracle(given_input: Input, partitions: int) -> tuple[Rows, Rows, int]:
-    """Final rows of the small and the big windows, and how many records were late."""
+def oracle(inputs_: Input, partitions: int) -> tuple[Rows, Rows, int]:
+    """Compute final rows of the small and the big windows, and the number of late records."""
     times = [-1] * partitions
     inside: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
     late = 0
-    for partition, key, timestamp_ms, value in given_input:
+    for partition, key, timestamp_ms, value in inputs_:
         if value < 0:
-            continue  # Filtered: it moves no time.
+            continue  # Filtered: it does not advance time.
         times[partition] = max(times[partition], timestamp_ms)
         start = timestamp_ms // SIZE_MS * SIZE_MS
         if start + SIZE_MS + GRACE_MS <= times[partition]:
@@ -217,7 +217,7 @@ def oracle(given_input: Input, partitions: int) -> tuple[Rows, Rows, int]:
 
 
 def starts_of(windows: Windows) -> WindowedSerde[str]:
-    """Reads the keys of tables with these windows; the starts are right whatever their size."""
+    """Return the serde of keys with these windows; starts are right for any window size."""
     return WindowedSerde(serde_for(str), layout_of(windows))
 
 
@@ -237,15 +237,15 @@ def rows_of(cluster: Cluster, topic: str, *, distinct: bool) -> Rows:
 
 
 def closed(inputs: Input, partitions: int) -> Input:
-    """The inputs, with a record at the end of each partition that closes every window before it."""
+    """Return the inputs with a last record in each partition that closes all windows."""
     return [*inputs, *((partition, "end", FAR_MS, 0) for partition in range(partitions))]
 
 
 def filtered_behind(inputs: Input) -> Input:
-    """The same, with what is filtered (a negative value) never ahead of its partition.
+    """Return the inputs with no filtered record (negative value) ahead of its partition.
 
-    Then a record is late by its own source alone. Where it is ahead, `oracle.test_kafka_lateness`
-    says which records may be late.
+    Then a record is late by its own source alone. `oracle.test_kafka_lateness` covers filtered
+    records that are ahead.
     """
     latest: dict[int, int] = {}
     kept: Input = []
@@ -280,7 +280,7 @@ events = st.lists(
 
 
 @given(events, st.integers(0, 10_000))
-def test_final_rows_are_those_of_nested_loops(inputs: Input, seed: int) -> None:
+def test_final_rows_match_nested_loops(inputs: Input, seed: int) -> None:
     inputs = closed(filtered_behind(inputs), 3)
     cluster = run(inputs, partitions=3, seed=seed, crashes=0)
     small, big, late = oracle(inputs, 3)
@@ -311,7 +311,7 @@ def test_repeated_repartition_records_are_dropped_by_position() -> None:
     assert dropped > 0
 
 
-def test_a_window_waits_for_the_slowest_source() -> None:
+def test_a_window_stays_open_until_the_slowest_source_passes_it() -> None:
     app = App("slow")
     words = app.topic("words", key=str, value=int, partitions=2)
     final = app.topic("final", key=Windowed[str], value=int)
@@ -322,7 +322,7 @@ def test_a_window_waits_for_the_slowest_source() -> None:
         source = t.input(words)
         source.send(1, key="a", at=5, partition=0)
         source.send(1, key="a", at=100, partition=0)
-        assert t.output(final).records == []  # Partition 1 has not been heard of.
+        assert t.output(final).records == []  # Partition 1 has no record yet.
         source.send(1, key="a", at=6, partition=1)  # Not late: its own source is at 6.
         source.send(1, key="b", at=50, partition=1)
         first: Record[Windowed[str], int] = t.output(final).pop()
@@ -330,7 +330,7 @@ def test_a_window_waits_for_the_slowest_source() -> None:
 
 
 def met_app(*, direct: bool) -> App:
-    """Records of one topic by two ways, which meet before windows."""
+    """Merge two paths of one topic before windows."""
     app = App("met")
     words = app.topic("words", key=str, value=int)
     final = app.topic("final", key=Windowed[str], value=int)
@@ -345,7 +345,7 @@ def met_app(*, direct: bool) -> App:
 @pytest.mark.parametrize("direct", [False, True])
 @given(inputs=events, seed=st.integers(0, 10_000))
 @settings(max_examples=40)
-def test_no_way_of_a_source_makes_records_late_that_come_by_another(
+def test_two_paths_of_a_source_do_not_make_each_other_late(
     direct: bool, inputs: Input, seed: int
 ) -> None:
     inputs = closed(inputs, 3)
@@ -362,4 +362,4 @@ def test_no_way_of_a_source_makes_records_late_that_come_by_another(
     for (key, at, count, _), rows in rows_of(cluster, "final", distinct=False).items():
         found[key, at] += count * rows
     assert cluster.drops["met", "late"] == late
-    assert found == {place: n for place, n in counts.items() if place[1] < FAR_MS}
+    assert found == {tp: n for tp, n in counts.items() if tp[1] < FAR_MS}

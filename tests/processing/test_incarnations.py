@@ -1,4 +1,4 @@
-"""Positions over several logs of one source, against a model that numbers what was sent."""
+"""Positions over several logs of one source, against a model that numbers sent records."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ SOURCE = ("topic", 3)
 
 
 @dataclass
-class Heard:
+class SourceState:
     """The last position of the source."""
 
     position: int = -1
 
 
-def fresh() -> tuple[Heard, Incarnations[Heard]]:
-    state = Heard()
+def fresh() -> tuple[SourceState, Incarnations[SourceState]]:
+    state = SourceState()
     return state, Incarnations({SOURCE: state}, lambda each: each.position)
 
 
 @given(
     st.lists(
-        # Logs one after the other: how many records were taken, and from where repeated.
+        # Successive logs: the number of records, and the first repeated one.
         st.tuples(st.integers(0, 9), st.integers(0, 9), st.booleans()),
         min_size=1,
         max_size=8,
     )
 )
-def test_new_records_are_new_and_repeated_ones_are_not(
+def test_only_repeated_records_are_recognized_as_repeated(
     logs: list[tuple[int, int, bool]],
 ) -> None:
     state, known = fresh()
     taken: list[tuple[int, int]] = []
     for number, (count, again, restarts) in enumerate(logs):
         tag = add_tag(identity(SOURCE), bytes([number]) * 16, 0)
-        # A task upstream that starts again sends what it has sent since its last commit once more.
+        # A restarted task upstream sends the records since its last commit again.
         for position in [*range(count), *range(min(again, count), count)]:
             found = known.get(tag)
             assert found is not None
-            heard, base = found
-            if base + position > heard.position:
-                heard.position = base + position
+            source_state, base = found
+            if base + position > source_state.position:
+                source_state.position = base + position
                 taken.append((number, position))
             if restarts:
                 data = known.to_data()
@@ -65,7 +65,7 @@ def test_new_records_are_new_and_repeated_ones_are_not(
     ]
 
 
-def test_tags_are_bounded_and_the_newest_are_kept() -> None:
+def test_only_the_newest_tags_are_kept() -> None:
     state, known = fresh()
     for number in range(TAGS_MAX + 5):
         found = known.get(add_tag(identity(SOURCE), bytes([number]) * 16, number))
@@ -76,7 +76,7 @@ def test_tags_are_bounded_and_the_newest_are_kept() -> None:
     assert len(tags) == TAGS_MAX
 
 
-def test_a_source_that_there_is_not_is_not_found() -> None:
+def test_an_unknown_source_is_not_found() -> None:
     _, known = fresh()
     assert known.get(add_tag(identity(("topic", 4)), b"1" * 16, 0)) is None
 

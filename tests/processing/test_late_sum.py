@@ -1,4 +1,4 @@
-"""On time, late and dropped records are all there were, whatever the order they came in."""
+"""On-time, late and dropped records add up to the input, in whatever order it comes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streamlog import App, Late, Windowed, Windows, calendar, session, tumbling
 
 SECOND_MS = 1_000
 END_MS = 400 * 24 * 3_600 * SECOND_MS
-"""Beyond every window that has a record in it."""
+"""Beyond every window that holds a record."""
 
 times_ms = st.lists(st.integers(0, 300 * 24 * 3_600) | st.integers(0, 300), max_size=40)
 keys = st.sampled_from(["a", "b", None])
@@ -29,7 +29,7 @@ keys = st.sampled_from(["a", "b", None])
     ids=["tumbling", "with grace", "session", "calendar"],
 )
 @given(seconds=times_ms, data=st.data())
-def test_on_time_late_and_dropped_are_all(
+def test_on_time_late_and_dropped_records_add_up(
     windows: Windows, seconds: Sequence[int], data: st.DataObject
 ) -> None:
     app = App("late")
@@ -44,7 +44,7 @@ def test_on_time_late_and_dropped_are_all(
             t.input(readings).send(number, key=key, at=second * SECOND_MS)
         t.input(readings).send(-1, key="end", at=END_MS)
         on_time = sum(t.output(counts).values)
-        told = t.output(late).values
+        late_values = t.output(late).values
         dropped = sum(t.drops.values())
-    assert on_time + len(told) + dropped == len(seconds)
-    assert all(each.late_by.total_seconds() >= 0 for each in told)
+    assert on_time + len(late_values) + dropped == len(seconds)
+    assert all(each.late_by.total_seconds() >= 0 for each in late_values)

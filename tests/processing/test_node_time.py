@@ -1,4 +1,4 @@
-"""How far time has come for one node: pure cases of `NodeTime`, and sources that keep up."""
+"""Stream time of one node: pure cases of `NodeTime`, and sources without any output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from streamlog.windows.emit import UNKNOWN_MS
 texts: Any = serde_for(str)
 
 
-def an_input() -> Input:
+def input_() -> Input:
     return Input(TopicSpec("t", texts, texts), 0, 0)
 
 
@@ -33,11 +33,11 @@ def raw(offset: int, timestamp_ms: int, value: bytes = b"v") -> LogRecord:
     st.lists(st.tuples(st.integers(0, 50), st.booleans(), st.integers(0, 9)), max_size=30),
     st.integers(1, 7),
 )
-def test_time_is_that_of_what_has_reached_the_node_however_it_is_cut(
+def test_node_time_follows_the_records_that_reach_the_node(
     history: list[tuple[int, bool, int]], piece: int
 ) -> None:
-    """Each entry: a timestamp, whether it gets through, and what a mark behind it says."""
-    entry = an_input()
+    """Each entry: a timestamp, whether it passes the filter, and the mark's time after it."""
+    entry = input_()
     node = NodeTime([entry])
     queue = RecordQueue([entry], record_at_a_time=False)
     records, marks, wanted, time_ms = [], [], {}, UNKNOWN_MS
@@ -62,32 +62,32 @@ def test_time_is_that_of_what_has_reached_the_node_however_it_is_cut(
     assert node.feeds[0].time_ms <= max(entry.time_ms, UNKNOWN_MS)
 
 
-def test_what_was_written_down_is_taken_over() -> None:
-    entry = an_input()
+def test_stored_node_time_is_restored() -> None:
+    entry = input_()
     node = NodeTime([entry])
     (feed,) = node.reached.values()
     feed.time_ms, feed.marked_ms = 7, 5
-    again = NodeTime([an_input()])
+    again = NodeTime([input_()])
     again.load(node.to_data())
     assert [each.to_data() for each in again.reached.values()] == [[7, 5, 0]]
 
 
-def test_a_node_that_was_not_written_down_begins_where_its_input_is() -> None:
-    entry = an_input()
+def test_a_node_without_stored_time_starts_at_its_input_s_time() -> None:
+    entry = input_()
     entry.time_ms = 9
     node = NodeTime([entry])
     node.load({})
     assert node.feeds[0].time_ms == 9
 
 
-def test_feeds_that_are_no_inputs_keep_their_own_time() -> None:
+def test_internal_feeds_keep_their_own_time() -> None:
     own = TimeSource(("windows", 0))
     inner = Input(TopicSpec("r", texts, texts, internal=True), 0, 0)
     assert NodeTime([own, inner]).feeds == [own, inner]
 
 
 @pytest.mark.parametrize("filtered_ms", [200, 4_000_000_000_000])
-def test_a_source_whose_records_are_all_left_out_holds_no_window_open(filtered_ms: int) -> None:
+def test_a_fully_filtered_source_does_not_hold_windows_open(filtered_ms: int) -> None:
     app = App("quiet")
     words = app.topic("words", key=str, value=int, partitions=2)
     counts = app.topic("counts", key=Windowed[str], value=int, partitions=1)
@@ -98,7 +98,7 @@ def test_a_source_whose_records_are_all_left_out_holds_no_window_open(filtered_m
         source = t.input(words)
         source.send(1, key="a", at=5, partition=0)
         source.send(1, key="a", at=25, partition=0)
-        assert t.output(counts).values == []  # Partition 1 has not been heard of.
+        assert t.output(counts).values == []  # Partition 1 has no record yet.
         source.send(0, key="b", at=filtered_ms, partition=1)
         assert t.output(counts).values == [1]
         source.send(1, key="c", at=26, partition=0)

@@ -1,7 +1,7 @@
-"""What changes of tables replace, for every kind of table: a chain, also across restarts.
+"""Old values in changes of tables, for every kind of table, across restarts.
 
-Rows are grouped by their own key into lists: whoever is told a wrong old value subtracts what is
-not in the list, and fails.
+Rows are grouped by their own key into lists: with a wrong old value, the grouping would subtract a
+value that is not in the list, and fail.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from streamlog import (
     tumbling,
 )
 
-Made = Callable[[App, Topic[str, int]], Table[Any, int]]
+Build = Callable[[App, Topic[str, int]], Table[Any, int]]
 KEYS = st.sampled_from("abc")
 CHANGES = st.lists(
     st.tuples(KEYS, st.one_of(st.none(), st.integers(0, 9)), st.integers(0, 40), st.booleans()),
@@ -38,7 +38,7 @@ def total(a: int, b: int) -> int:
     return a + b
 
 
-def windowed(emit: Emit) -> Made:
+def windowed(emit: Emit) -> Build:
     return lambda app, topic: (
         app.stream(topic)
         .group_by_key()
@@ -48,21 +48,21 @@ def windowed(emit: Emit) -> Made:
     )
 
 
-def joined(kind: str) -> Made:
-    """A table with a view of itself: both sides change with each record."""
+def joined(kind: str) -> Build:
+    """Join a table with a view of itself: both sides change with each record."""
 
-    def made(app: App, topic: Topic[str, int]) -> Table[Any, int]:
+    def build(app: App, topic: Topic[str, int]) -> Table[Any, int]:
         left = app.table(topic).filter(lambda _, v: v % 2 == 0)
         right = app.stream(topic).map_values(lambda v: v).to_table(name="kept")
         join = getattr(left, kind)
         table: Table[Any, int] = join(right, lambda a, b: (a or 0) * 100 + (b or 0), name="join")
         return table
 
-    return made
+    return build
 
 
-def pointing(app: App, topic: Topic[str, int]) -> Table[Any, int]:
-    """A table whose rows point to some of its own."""
+def by_foreign_key(app: App, topic: Topic[str, int]) -> Table[Any, int]:
+    """Join a table with some of its own rows by a foreign key."""
     table = app.table(topic)
     even = table.filter(lambda _, v: v % 2 == 0)
     return table.left_join_on(
@@ -76,7 +76,7 @@ def failing(value: int) -> int:
     return value
 
 
-KINDS: dict[str, Made] = {
+KINDS: dict[str, Build] = {
     "topic": lambda app, topic: app.table(topic),
     "filtered": lambda app, topic: app.table(topic).filter(lambda _, v: v % 2 == 0),
     "mapped": lambda app, topic: app.table(topic).map_values(lambda v: v % 3),
@@ -128,7 +128,7 @@ KINDS: dict[str, Made] = {
     "final": lambda app, topic: windowed(Emit.UPDATE)(app, topic).suppress(
         until="closed", name="final"
     ),
-    "pointing": pointing,
+    "pointing": by_foreign_key,
     "regrouped": lambda app, topic: (
         app.table(topic)
         .group_by(lambda k, v: (k + str(v % 2), v), name="first")
@@ -145,22 +145,22 @@ def add(values: list[int], value: int) -> list[int]:
     return [*values, value]
 
 
-def take_out(values: list[int], value: int) -> list[int]:
+def subtract(values: list[int], value: int) -> list[int]:
     values.remove(value)
     return values
 
 
-@pytest.mark.parametrize("made", KINDS.values(), ids=KINDS.keys())
+@pytest.mark.parametrize("build", KINDS.values(), ids=KINDS.keys())
 @settings(max_examples=25, deadline=None)
 @given(changes=CHANGES)
-def test_what_a_change_replaces_is_what_was_handed_on(
-    made: Made, changes: list[tuple[str, int | None, int, bool]]
+def test_the_old_value_of_a_change_is_the_last_emitted_value(
+    build: Build, changes: list[tuple[str, int | None, int, bool]]
 ) -> None:
     app = App("t")
     topic = app.topic("in", key=str, value=int)
-    table = made(app, topic)
+    table = build(app, topic)
     rows = table.group_by(lambda k, v: (text_of(k), v), name="by-key")
-    lists = rows.aggregate(list, add, take_out, name="lists")
+    lists = rows.aggregate(list, add, subtract, name="lists")
     seen: dict[str, int | None] = {}
     table.changes().peek(lambda record: seen.update({text_of(record.key): record.value}))
     with app.test() as t:
@@ -172,7 +172,7 @@ def test_what_a_change_replaces_is_what_was_handed_on(
             assert found == {key: [v] for key, v in seen.items() if v is not None}
 
 
-def test_nobody_looks_at_old_values_without_need() -> None:
+def test_old_values_are_sent_only_if_a_downstream_node_needs_them() -> None:
     app = App("t")
     table = app.table(app.topic("in", key=str, value=int))
     view = table.map_values(lambda v: v + 1)
@@ -180,8 +180,8 @@ def test_nobody_looks_at_old_values_without_need() -> None:
     assert not any(sub.sends_old_values(node) for node in sub.nodes)
     view.group_by(lambda k, v: (k, v), name="groups").count(name="n")
     first, second = app.topology().subtopologies
-    told = [node.name for node in first.nodes if first.sends_old_values(node)]
-    assert told == [table.name, view.side.place.node]
+    names = [node.name for node in first.nodes if first.sends_old_values(node)]
+    assert names == [table.name, view.side.place.node]
     assert not any(second.sends_old_values(node) for node in second.nodes)
 
 
@@ -198,7 +198,7 @@ def a_literal(value: str) -> Literal[None, "here"]:  # noqa: PYI061 - it may be 
 
 
 @pytest.mark.parametrize("fn", [anything, an_object, a_literal])
-def test_a_view_whose_function_may_give_none_deletes_no_row_that_was_not_there(
+def test_a_view_never_deletes_a_row_that_it_did_not_show(
     fn: Callable[[str], Any],
 ) -> None:
     app = App("t")

@@ -1,4 +1,4 @@
-"""Open calls: bounded in flight, and results in the promised order whatever comes first."""
+"""Open calls: bounded in flight, with results in the promised order."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ lanes = st.lists(st.sampled_from([b"a", b"b", b"c", None]), min_size=1, max_size
 
 @pytest.mark.parametrize("ordered", ["key", "partition", "none"])
 @given(of=lanes, in_flight_max=st.integers(1, 8), data=st.data())
-def test_every_call_goes_on_once_in_its_order(
+def test_every_result_is_released_once_in_the_promised_order(
     ordered: Order, of: list[bytes | None], in_flight_max: int, data: st.DataObject
 ) -> None:
     calls: OpenCalls[int] = OpenCalls(ordered, in_flight_max)
     for number, lane in enumerate(of):
         calls.add(number, lane, number)
-    flying: list[int] = []
-    gone: list[int] = []
+    in_flight: list[int] = []
+    emitted: list[int] = []
     finished: set[int] = set()
     while len(calls):
-        flying += [number for number, _ in calls.begin()]
-        assert 0 < len(flying) <= in_flight_max
-        number = flying.pop(data.draw(st.integers(0, len(flying) - 1)))
+        in_flight += [number for number, _ in calls.begin()]
+        assert 0 < len(in_flight) <= in_flight_max
+        number = in_flight.pop(data.draw(st.integers(0, len(in_flight) - 1)))
         finished.add(number)
         calls.done(number, number * 10)
         ready = calls.ready()
         assert all(value == item * 10 for item, value in ready)
-        gone += [item for item, _ in ready]
-        # Nothing waits that could go on.
+        emitted += [item for item, _ in ready]
+        # No result waits longer than the order demands.
         if ordered == "none":
-            assert set(gone) == finished
+            assert set(emitted) == finished
         if ordered == "partition":
             assert calls.oldest is None or calls.oldest not in finished
-        assert calls.oldest == min({*range(len(of))}.difference(gone), default=None)
-    assert sorted(gone) == list(range(len(of)))
+        assert calls.oldest == min({*range(len(of))}.difference(emitted), default=None)
+    assert sorted(emitted) == list(range(len(of)))
     if ordered == "partition":
-        assert gone == sorted(gone)
+        assert emitted == sorted(emitted)
     if ordered == "key":
         by_lane: defaultdict[bytes | None, list[int]] = defaultdict(list)
-        for number in gone:
+        for number in emitted:
             by_lane[of[number]].append(number)
         assert all(numbers == sorted(numbers) for lane, numbers in by_lane.items() if lane)
 
 
-def test_who_has_no_key_waits_for_nobody() -> None:
+def test_a_record_without_a_key_waits_for_no_other() -> None:
     calls: OpenCalls[str] = OpenCalls("key", 10)
     for number, lane in enumerate([b"a", b"a", None, b"b"]):
         calls.add(number, lane, str(number))

@@ -1,4 +1,4 @@
-"""What processors forward, through a repartition topic, with stops between the steps of commits."""
+"""Output of processors through a repartition topic, with crashes between steps of commits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Entry = tuple[int, str, int]
 
 
 class Ledger(Processor[str, int, str, str]):
-    """To the account of each digit of the total so far: an entry with a number of its own."""
+    """Forward an entry with a unique id to the account of each digit of the running total."""
 
     total = kv_store(str, int)
 
@@ -42,7 +42,7 @@ def ledger_app() -> App:
 
 
 def entries(given_input: list[Entry], *, seed: int, crashes: int) -> dict[str, Counter[str]]:
-    """Per digit the entries that its account holds at the end."""
+    """Return the final entries of each digit's account."""
     cluster = Cluster(ledger_app().topology(), {"amounts": 2}, Random(seed))
     for partition, key, value in given_input:
         payload = serde_for(int).dumps(value)
@@ -63,9 +63,7 @@ def entries(given_input: list[Entry], *, seed: int, crashes: int) -> dict[str, C
     ),
     st.integers(0, 10_000),
 )
-def test_crashes_neither_lose_nor_double_nor_change_an_entry(
-    given_input: list[Entry], seed: int
-) -> None:
+def test_crashes_never_lose_double_or_change_an_entry(given_input: list[Entry], seed: int) -> None:
     found = entries(given_input, seed=seed, crashes=10)
     assert found == entries(given_input, seed=seed + 1, crashes=0)
     totals: defaultdict[tuple[int, str], int] = defaultdict(int)

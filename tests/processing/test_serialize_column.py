@@ -15,11 +15,11 @@ class Point:
 
 
 class Longer(Point):
-    """Another class than the declared one, and an instance of it."""
+    """A subclass of the declared class."""
 
 
 class Shouting(StrSerde):
-    """Reads and writes otherwise than the class it is derived from."""
+    """A subclass that reads and writes differently."""
 
     def dumps(self, obj: str) -> bytes:
         return super().dumps(obj.upper())
@@ -40,7 +40,9 @@ COLUMNS = [
 
 
 @pytest.mark.parametrize(("declared", "column"), COLUMNS)
-def test_a_column_is_each_of_its_entries(declared: object, column: list[object]) -> None:
+def test_a_column_is_serialized_like_its_single_entries(
+    declared: object, column: list[object]
+) -> None:
     serde = serde_for(declared)
     for part in (column, [entry for entry in column if entry is not None]):
         data = [None if entry is None else serde.dumps(entry) for entry in part]
@@ -53,20 +55,20 @@ def test_a_column_is_each_of_its_entries(declared: object, column: list[object])
     ("declared", "wrong"),
     [(str, 1), (str, "\ud800"), (int, True), (int, 2**63), (float, "1"), (Point, {"x": 1})],
 )
-def test_what_a_serde_refuses_is_refused_in_a_column(declared: object, wrong: object) -> None:
+def test_a_column_refuses_what_the_serde_refuses(declared: object, wrong: object) -> None:
     serde = serde_for(declared)
     with pytest.raises(SerdeError):
         serde.dumps(wrong)
-    with pytest.raises(Exception):  # noqa: B017 - which, the caller finds out one by one
+    with pytest.raises(Exception):  # noqa: B017 - the caller finds the entry one by one
         serialize_column(serde, [wrong])
 
 
 @pytest.mark.parametrize(("serde", "wrong"), [(StrSerde(), b"\xff"), (JsonSerde(Point), b"{}")])
-def test_what_can_not_be_read_is_refused_in_a_column(serde: object, wrong: bytes) -> None:
-    with pytest.raises(Exception):  # noqa: B017 - the same
+def test_an_unreadable_entry_fails_the_column(serde: object, wrong: bytes) -> None:
+    with pytest.raises(Exception):  # noqa: B017 - the caller finds the entry one by one
         deserialize_column(serde, [wrong])  # type: ignore[arg-type]
 
 
-def test_a_serde_of_the_users_is_called_as_it_is() -> None:
+def test_a_user_s_serde_is_called_for_each_entry() -> None:
     assert serialize_column(Shouting(), ["a"]) == [b"A"]
     assert deserialize_column(Shouting(), [b"A", None]) == ["a", None]

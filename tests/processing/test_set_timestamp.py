@@ -32,23 +32,21 @@ def at_of(reading: Reading) -> Any:
     return reading.at
 
 
-def counted(stream: Stream[str, Reading], out: Topic[Windowed[str], int]) -> None:
+def count_by_minute(stream: Stream[str, Reading], out: Topic[Windowed[str], int]) -> None:
     windowed = stream.group_by_key().windowed(tumbling("1m")).emit(Emit.CLOSE)
     windowed.count(name="per-minute").changes().to(out)
 
 
 @given(st.lists(st.integers(0, 300), max_size=12), st.data())
-def test_windows_go_by_the_new_time_whatever_the_old_one_was(
-    seconds: list[int], data: st.DataObject
-) -> None:
+def test_windows_use_the_new_timestamps(seconds: list[int], data: st.DataObject) -> None:
     app, readings, out = app_of()
-    counted(app.stream(readings).set_timestamp(at_of), out)
+    count_by_minute(app.stream(readings).set_timestamp(at_of), out)
     open_: dict[int, int] = {}
     wanted: list[tuple[int, int]] = []
     latest = 0
     with app.test() as t:
         for at in seconds:
-            # The old time is far off, and goes back and forth.
+            # The old times are far off and out of order.
             old = NOON + timedelta(days=data.draw(st.integers(-9, 9)))
             reading = Reading("s", NOON + timedelta(seconds=at))
             t.input(readings).send(reading, key="s", at=old)
@@ -64,7 +62,7 @@ def test_windows_go_by_the_new_time_whatever_the_old_one_was(
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
-def test_the_new_time_goes_through_repartition_topics(partitions: int) -> None:
+def test_new_timestamps_pass_through_repartition_topics(partitions: int) -> None:
     app, readings, out = app_of()
     stream = app.stream(readings).set_timestamp(at_of, name="event-time")
     windowed = stream.group_by(lambda _, r: r.sensor, name="by").windowed(tumbling("1m"))
@@ -77,7 +75,7 @@ def test_the_new_time_goes_through_repartition_topics(partitions: int) -> None:
         assert [(r.key.start, r.value) for r in t.output(out).records][:1] == [(NOON, 3)]
 
 
-def test_records_keep_everything_else() -> None:
+def test_set_timestamp_keeps_key_value_and_order() -> None:
     app = App("kept")
     first = app.topic("first", key=str, value=int)
     second = app.topic("second", key=str, value=int)
@@ -99,16 +97,16 @@ def test_records_keep_everything_else() -> None:
         (datetime(2025, 1, 1), "time zone"),  # noqa: DTZ001 - that is what is refused
     ],
 )
-def test_a_time_that_is_none_is_an_error_of_the_record(at: Any, words: str) -> None:
+def test_an_invalid_time_is_the_record_s_error(at: Any, words: str) -> None:
     app, readings, _ = app_of()
     app.stream(readings).set_timestamp(lambda _: at)
     with app.test() as t, pytest.raises(ProcessingError, match=words):
         t.input(readings).send(Reading("s", NOON), key="s")
 
 
-def test_a_record_without_a_time_may_be_left_out() -> None:
+def test_a_record_without_a_time_is_skipped_by_policy() -> None:
     app, readings, out = app_of(on_error=on_error.skip())
-    counted(app.stream(readings).set_timestamp(at_of), out)
+    count_by_minute(app.stream(readings).set_timestamp(at_of), out)
     with app.test() as t:
         for at in (NOON, None, NOON + timedelta(minutes=1)):
             t.input(readings).send(Reading("s", at), key="s", at=NOON + timedelta(days=9))
@@ -118,36 +116,36 @@ def test_a_record_without_a_time_may_be_left_out() -> None:
 def held_back(
     app: App, readings: Topic[str, Reading], out: Topic[Windowed[str], int]
 ) -> tuple[list[int], str]:
-    """What comes of a topic with records in partition 1 of 4 only, and what is told at the end."""
+    """Return the output of records in one of four partitions, and the reported hold-ups."""
     with app.test(start=NOON, partitions=4) as t:
         for at in range(0, 100, 7):
             reading = Reading("s", NOON + timedelta(seconds=at))
             t.input(readings).send(reading, key="s", partition=1)
             t.advance("7s")
         t.advance("5m")
-        told = [held.describe() for task in t._tasks.values() for held in task.holdups]
-        return t.output(out).values, "\n".join(told)
+        text = [held.describe() for task in t._tasks.values() for held in task.holdups]
+        return t.output(out).values, "\n".join(text)
 
 
 @pytest.mark.parametrize("idle", [False, True])
-def test_partitions_without_records_have_no_time_which_is_told(idle: bool) -> None:
+def test_partitions_without_records_are_reported_as_holding_back(idle: bool) -> None:
     app, readings, out = app_of()
     retimed = app.stream(readings).set_timestamp(at_of, name="event-time")
     windowed = retimed.group_by(lambda _, r: r.sensor, name="by").windowed(tumbling("1m"))
     if idle:
         windowed = windowed.idle_after("30s")
     windowed.emit(Emit.CLOSE).count(name="per-minute").changes().to(out)
-    rows, told = held_back(app, readings, out)
+    rows, text = held_back(app, readings, out)
     if idle:
-        assert (rows, told) == ([9, 6], "")
+        assert (rows, text) == ([9, 6], "")
     else:
         assert rows == []
-        assert "event-time-0 (no record yet), event-time-2" in told
-        assert "a partition of readings without records has no event time" in told
-        assert "declare timestamp= on the topic instead of set_timestamp, or .idle_after" in told
+        assert "event-time-0 (no record yet), event-time-2" in text
+        assert "a partition of readings without records has no event time" in text
+        assert "declare timestamp= on the topic instead of set_timestamp, or .idle_after" in text
 
 
-def test_with_timestamp_on_the_topic_they_are_brought_on() -> None:
+def test_timestamp_on_the_topic_lets_empty_partitions_advance() -> None:
     app = App("retimed")
     readings = app.topic("readings", key=str, value=Reading, timestamp=at_of)
     out = app.topic("out", key=Windowed[str], value=int)
@@ -157,15 +155,15 @@ def test_with_timestamp_on_the_topic_they_are_brought_on() -> None:
     assert held_back(app, readings, out) == ([9, 6], "")
 
 
-def test_one_of_several_merged_topics_without_records_is_told() -> None:
+def test_a_merged_topic_without_records_is_reported() -> None:
     app, readings, out = app_of()
     other = app.topic("other", key=str, value=Reading)
     merged = app.stream(readings).merge(app.stream(other))
     retimed = merged.set_timestamp(at_of, name="event-time")
     windowed = retimed.group_by(lambda _, r: r.sensor, name="by").windowed(tumbling("1m"))
     windowed.emit(Emit.CLOSE).count(name="per-minute").changes().to(out)
-    rows, told = held_back(app, readings, out)
+    rows, text = held_back(app, readings, out)
     assert rows == []
-    assert "event-time/other-1 (no record yet) holds back 'by-repartition-sink'" in told
-    assert "a partition of other, readings without records has no event time" in told
-    assert "or set_timestamp before the merge and .idle_after" in told
+    assert "event-time/other-1 (no record yet) holds back 'by-repartition-sink'" in text
+    assert "a partition of other, readings without records has no event time" in text
+    assert "or set_timestamp before the merge and .idle_after" in text

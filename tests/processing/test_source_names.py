@@ -1,4 +1,4 @@
-"""Sources that come by several feeds are told apart, and each keeps its own time."""
+"""Sources that come by several feeds have distinct names, and each keeps its own time."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from streamlog.processing.set_timestamp import SetTimestampSource
 from streamlog.windows.emit import Source
 
 
-class Heard(TimeSource):
-    """What is read of a repartition topic."""
+class RepartitionSource(TimeSource):
+    """A time source that reads a repartition topic."""
 
     def __init__(self, name: str, *sources: Source) -> None:
         super().__init__((name, 0))
@@ -19,18 +19,18 @@ class Heard(TimeSource):
         return [(source, 5, 0) for source in self._sources]
 
 
-FIRST = Heard("first", ("words", 0), ("words", 1))
-LAST = Heard("last", ("words", 1), ("others", 0))
+FIRST = RepartitionSource("first", ("words", 0), ("words", 1))
+LAST = RepartitionSource("last", ("words", 1), ("others", 0))
 
 
-def test_by_the_first_feed_a_source_keeps_its_name() -> None:
+def test_a_source_keeps_its_plain_name_in_its_first_feed() -> None:
     assert source_names([FIRST, LAST]) == {
         FIRST: {("words", 0): ("words", 0), ("words", 1): ("words", 1)},
         LAST: {("words", 1): ("words by last", 1), ("others", 0): ("others", 0)},
     }
 
 
-def test_new_timestamps_of_one_way_say_nothing_of_the_other() -> None:
+def test_new_timestamps_advance_only_the_feed_that_they_come_by() -> None:
     feed = SetTimestampSource("retimed", 0, [FIRST, LAST])
     feed.stream.advance(feed.source_behind(FIRST, ("words", 1)), 50)
     times = {source: time_ms for source, time_ms, _ in feed.source_times()}

@@ -16,8 +16,8 @@ from streamlog.records.murmur2 import partitions_of_keys
 Build = Callable[[Stream[str, str]], Stream[Any, Any]]
 
 
-def through(build: Build, records: list[tuple[str | None, str | None]]) -> list[tuple[Any, Any]]:
-    """What comes out if all the records arrive at once."""
+def outputs_of(build: Build, records: list[tuple[str | None, str | None]]) -> list[tuple[Any, Any]]:
+    """Return the output if all records arrive at once."""
     app = App("stateless")
     words = app.topic("words", key=str, value=str)
     out = app.topic("out", key=str, value=str)
@@ -31,7 +31,7 @@ def through(build: Build, records: list[tuple[str | None, str | None]]) -> list[
     outbox = task.process({("words", 0): raw}, 0, ends={("words", 0): len(raw)})
     assert outbox.offsets == {("words", 0): len(raw)}
     for sink in outbox.sinks:
-        # Timestamp and headers stay those of the record behind it.
+        # Timestamp and headers stay those of the input record.
         assert sink.headers == (("h", b"%d" % sink.timestamp_ms),)
     return [(decoded(s.key), decoded(s.value)) for s in outbox.sinks]
 
@@ -68,25 +68,27 @@ def decoded(data: bytes | None) -> str | None:
         ),
     ],
 )
-def test_batches_mean_what_single_records_mean(build: Build, wanted: list[tuple[str, str]]) -> None:
+def test_a_batch_gives_the_results_of_single_records(
+    build: Build, wanted: list[tuple[str, str]]
+) -> None:
     records: list[tuple[str | None, str | None]] = [("a", "xy"), ("b", "z"), ("a", "")]
-    assert through(build, records) == wanted
+    assert outputs_of(build, records) == wanted
 
 
-def test_rows_that_repeat_as_often_as_there_were_records_stay_apart() -> None:
+def test_flat_mapped_rows_keep_their_own_record() -> None:
     # Two records in, two out, but both of the first one.
     records: list[tuple[str | None, str | None]] = [("a", "xy"), ("b", "")]
-    found = through(lambda s: s.flat_map_values(list).filter(lambda _k, _v: True), records)
+    found = outputs_of(lambda s: s.flat_map_values(list).filter(lambda _k, _v: True), records)
     assert found == [("a", "x"), ("a", "y")]
 
 
-def test_missing_keys_and_values_pass() -> None:
-    assert through(lambda s: s, [(None, "v"), ("k", None)]) == [(None, "v"), ("k", None)]
+def test_null_keys_and_values_pass_through() -> None:
+    assert outputs_of(lambda s: s, [(None, "v"), ("k", None)]) == [(None, "v"), ("k", None)]
 
 
 def test_peek_sees_records_with_coordinates() -> None:
     seen: list[Record[str, str]] = []
-    through(lambda s: s.peek(seen.append), [("a", "x"), ("b", "y")])
+    outputs_of(lambda s: s.peek(seen.append), [("a", "x"), ("b", "y")])
     assert [(r.key, r.value, r.topic, r.partition, r.offset) for r in seen] == [
         ("a", "x", "words", 0, 0), ("b", "y", "words", 0, 1)
     ]  # fmt: skip
@@ -109,23 +111,23 @@ def stop(_: str) -> str:
         (lambda s: s.rekey(lambda _, v: v[1], name="n"), "IndexError"),
     ],
 )
-def test_a_function_that_fails_names_node_and_record(build: Build, text: str) -> None:
+def test_a_failing_function_names_node_and_record(build: Build, text: str) -> None:
     with pytest.raises(ProcessingError) as error:
-        through(build, [("a", "xx"), ("b", "y"), ("c", "zz")])
+        outputs_of(build, [("a", "xx"), ("b", "y"), ("c", "zz")])
     assert "'n' failed at offset 1 of words-0" in str(error.value)
     assert text in str(error.value)
     assert (error.value.node, error.value.offset) == ("n", 1)
 
 
-def test_a_value_of_the_wrong_type_is_found_where_it_is_written() -> None:
+def test_a_value_of_the_wrong_type_fails_at_the_sink() -> None:
     def odd(value: str) -> Any:
         return 5 if value == "y" else value
 
     with pytest.raises(ProcessingError, match="failed at offset 1 of words-0: str expected"):
-        through(lambda s: s.map_values(odd), [("a", "x"), ("b", "y")])
+        outputs_of(lambda s: s.map_values(odd), [("a", "x"), ("b", "y")])
 
 
-def test_what_has_no_key_goes_by_time_and_value_whoever_sends_it() -> None:
+def test_keyless_records_are_partitioned_by_time_and_value() -> None:
     batch = SinkBatch("t", None, [1, 1, 2, 2], [b"k", None, None, None], [b"v", b"v", b"v", None])
     routes = [record.route for record in batch.records()]
     assert routes[0] == b"k"
@@ -139,7 +141,7 @@ def test_what_has_no_key_goes_by_time_and_value_whoever_sends_it() -> None:
     st.lists(st.tuples(st.sampled_from("ab"), st.none() | st.integers(0, 5)), max_size=30),
     st.booleans(),
 )
-def test_a_filtered_table_tells_only_what_is_seen_through_the_filter(
+def test_a_filtered_table_emits_only_visible_changes(
     changes: list[tuple[str, int | None]],
     is_mapped: bool,
 ) -> None:

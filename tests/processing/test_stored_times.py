@@ -1,7 +1,7 @@
-"""Stored stream times: a far record poisons every operator's, and a reset leaves nothing of it.
+"""Stored stream times: a far-future record poisons every operator's time, and a reset repairs it.
 
-The tests know no field names. A record of the year 2099 comes in the middle of a history; then no
-number of that size may be left in the progress, but for those that identify rows.
+The tests know no field names. A record of the year 2099 comes in the middle of a history; after the
+reset, no number of that size may be left in the progress, except those that identify rows.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from tests.oracle.test_left_out import dumped as value_of
 OPERATORS = {**ALONE, **WITHOUT_KEYS, **TWO}
 NOW_MS = 100
 NUMBERS = {"last", "sequence", "position", "number", "next"}
-"""Fields that identify rows. They may begin at a time, and never go back."""
+"""Fields that identify rows. They may start at a time, and never decrease."""
 
 
 def numbers(data: Any, name: str = "") -> Iterator[tuple[str, int]]:
-    """All numbers of a progress, with the names of their fields."""
+    """Yield all numbers of a progress with their field names."""
     if isinstance(data, dict):
         for key, value in data.items():
             yield from numbers(value, key)
@@ -52,10 +52,10 @@ def late_records(t: Any) -> int:
 
 
 def restart_from_changelogs(t: Any) -> None:
-    """Start again from what the changelogs hold; tasks without state, from a time set back, too."""
+    """Restart from the changelogs; tasks without state restart from lowered times."""
     t._commit = lambda _task: None
     for task, times in t._times.items():
-        t._times[task] = {place: min(time_ms, NOW_MS) for place, time_ms in times.items()}
+        t._times[task] = {tp: min(time_ms, NOW_MS) for tp, time_ms in times.items()}
     t.restart()
     del t._commit
 
@@ -66,7 +66,7 @@ def changelogs(t: Any) -> list[str]:
 
 
 def without_unread_marks(t: Any, progress: TaskProgress) -> TaskProgress:
-    """Behind what lies unread in a repartition topic: marks of the tasks upstream."""
+    """Skip the unread upstream marks at the end of repartition topics."""
     for (topic, partition), position in dict(progress.offsets).items():
         tail = t.topic(topic).partitions[partition][position:]
         if topic.endswith("-repartition") and tail:
@@ -77,14 +77,14 @@ def without_unread_marks(t: Any, progress: TaskProgress) -> TaskProgress:
     return progress
 
 
-def stored(t: Any, changelog: str) -> TaskProgress:
+def stored_progress(t: Any, changelog: str) -> TaskProgress:
     found = [r.value for _, r in t.topic(changelog).arrivals if r.key == PROGRESS_KEY]
     return TaskProgress.decode(found[-1])
 
 
 @pytest.mark.parametrize("is_behind", [False, True], ids=["direct", "repartitioned"])
 @pytest.mark.parametrize("name", OPERATORS)
-def test_a_reset_leaves_no_time_of_a_far_record(name: str, is_behind: bool) -> None:
+def test_a_reset_removes_every_trace_of_a_far_future_record(name: str, is_behind: bool) -> None:
     operator: Operator = OPERATORS[name]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
@@ -95,7 +95,7 @@ def test_a_reset_leaves_no_time_of_a_far_record(name: str, is_behind: bool) -> N
             t.restart()
             assert changelogs(t)
             for changelog in changelogs(t):
-                before = stored(t, changelog)
+                before = stored_progress(t, changelog)
                 assert latest_times(before, after_ms=NOW_MS), before
                 after = lower_stream_times(before, NOW_MS)
                 assert latest_times(after, after_ms=NOW_MS) == []
@@ -104,7 +104,7 @@ def test_a_reset_leaves_no_time_of_a_far_record(name: str, is_behind: bool) -> N
                 assert after.offsets == before.offsets
                 assert lower_stream_times(after, NOW_MS) == after
                 after = without_unread_marks(t, after)
-                # It loads, and later records count again: time goes on from the reset.
+                # The progress loads, and later records count: time advances from the reset.
                 t.topic(changelog).append(
                     after.encode(), key=PROGRESS_KEY, timestamp_ms=0, partition=0
                 )
@@ -115,18 +115,18 @@ def test_a_reset_leaves_no_time_of_a_far_record(name: str, is_behind: bool) -> N
             assert late_records(t) == late
             t.restart()
             for changelog in changelogs(t):
-                assert latest_times(stored(t, changelog), after_ms=NOW_MS + 900) == []
+                assert latest_times(stored_progress(t, changelog), after_ms=NOW_MS + 900) == []
 
 
-def test_a_progress_keeps_which_log_it_is_of() -> None:
-    place, other = ("app-n-repartition", 0), ("t", 0)
-    logs = {place: SourceLog(b"1" * 16, 7, 2), other: SourceLog(b"2" * 16, 3)}
-    progress = TaskProgress(offsets={place: 5, other: 9}, logs=logs)
+def test_a_reset_keeps_the_identity_of_source_logs() -> None:
+    tp, other = ("app-n-repartition", 0), ("t", 0)
+    logs = {tp: SourceLog(b"1" * 16, 7, 2), other: SourceLog(b"2" * 16, 3)}
+    progress = TaskProgress(offsets={tp: 5, other: 9}, logs=logs)
     assert lower_stream_times(progress, NOW_MS) == progress
-    moved = skip_time_marks(progress, place, 8)
-    assert moved.offsets == {place: 8, other: 9}
-    # The leader epoch belongs to offset 5, and would make offset 8 look like that of a cut log.
+    moved = skip_time_marks(progress, tp, 8)
+    assert moved.offsets == {tp: 8, other: 9}
+    # The leader epoch belongs to offset 5, and would make offset 8 look like a truncated log.
     assert moved.logs == {
-        place: logs[place]._replace(leader_epoch=SourceLog().leader_epoch),
+        tp: logs[tp]._replace(leader_epoch=SourceLog().leader_epoch),
         other: logs[other],
     }

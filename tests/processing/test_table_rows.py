@@ -1,4 +1,4 @@
-"""Rows of a task for others: what is committed and what is not, one by one and in pages."""
+"""Queries of a task's rows: committed and uncommitted, one by one and in pages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamlog.processing.task import Task, TaskId
 from streamlog.records.batch import LogRecord
 from streamlog.tables.stores.memory_store import MemoryStore
 
-PLACE = ("words", 0)
+TP = ("words", 0)
 
 
 def counting() -> tuple[Task, Any]:
@@ -32,7 +32,7 @@ def feed(task: Task, first: int, *keys: str) -> None:
         LogRecord(first + at, 0, key.encode(), f"v{first + at}".encode())
         for at, key in enumerate(keys)
     ]
-    task.process({PLACE: records}, 0, ends={PLACE: first + len(keys)})
+    task.process({TP: records}, 0, ends={TP: first + len(keys)})
 
 
 def commit(task: Task, next_offset: int) -> None:
@@ -40,7 +40,7 @@ def commit(task: Task, next_offset: int) -> None:
 
 
 @pytest.mark.parametrize(("table", "old", "new"), [("latest", "v0", "v2"), ("counts", 1, 2)])
-def test_others_see_what_is_committed_and_the_driver_what_is_there(
+def test_queries_see_committed_rows_and_the_driver_sees_all(
     table: str, old: object, new: object
 ) -> None:
     task, tables = counting()
@@ -58,18 +58,18 @@ def test_others_see_what_is_committed_and_the_driver_what_is_there(
     assert task.committed_positions == {}
     commit(task, 10)
     assert row(committed=True) == old
-    assert task.committed_positions == {PLACE: 2}
+    assert task.committed_positions == {TP: 2}
     feed(task, 2, "a")
     assert (row(committed=True), row(committed=False)) == (old, new)
     changes = task.checkpoint()
     assert row(committed=True) == old
-    assert task.committed_positions == {PLACE: 2}
+    assert task.committed_positions == {TP: 2}
     task.committed(changes, next_offset=20)
     assert row(committed=True) == new
-    assert task.committed_positions == {PLACE: 3}
+    assert task.committed_positions == {TP: 3}
 
 
-def test_a_task_answers_for_its_own_tables_only() -> None:
+def test_a_task_refuses_queries_for_unknown_tables() -> None:
     task, _ = counting()
     for wrong in ("lost", "words-source"):
         with pytest.raises(TopologyError, match=f"has no table '{wrong}'"):

@@ -1,4 +1,4 @@
-"""The task's own rules: what it takes over from a checkpoint, and what it refuses."""
+"""What a task restores from a checkpoint, and what it refuses."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def task_of(app: App, store: MemoryStore) -> Task:
     return Task(sub, TaskId(0, 0), partitions=dict.fromkeys(sub.inputs, 1), store=store)
 
 
-def worked(topic: str) -> MemoryStore:
-    """A store after one record and a commit."""
+def store_after_a_record(topic: str) -> MemoryStore:
+    """Return the store after one record and a commit."""
     store = MemoryStore()
     task = task_of(counting(topic), store)
     task.process({(topic, 0): [LogRecord(0, 5, b"k", b"v")]}, 0, ends={(topic, 0): 1})
@@ -33,10 +33,10 @@ def worked(topic: str) -> MemoryStore:
     return store
 
 
-def test_a_task_goes_on_where_its_state_stands() -> None:
-    assert task_of(counting("words"), worked("words")).positions == {("words", 0): 1}
+def test_a_task_continues_at_the_offset_of_its_state() -> None:
+    assert task_of(counting("words"), store_after_a_record("words")).positions == {("words", 0): 1}
 
 
 def test_the_state_of_another_topology_is_refused() -> None:
     with pytest.raises(TopologyError, match=r"has read words.*new id"):
-        task_of(counting("letters"), worked("words"))
+        task_of(counting("letters"), store_after_a_record("words"))

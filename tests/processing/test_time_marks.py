@@ -1,4 +1,4 @@
-"""Time marks take effect where they stand: however the log is cut, and whatever is restarted."""
+"""Time marks take effect at their offset, whatever the batches and restarts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from streamlog.records.control_batches import MarkTold, TimeMark
 from streamlog.tables.stores.memory_store import MemoryStore
 from streamlog.topology import Subtopology, Topology
 
-PLACE = ("words", 0)
+TP = ("words", 0)
 GRACE_MS = 3
 
 entries = st.lists(
@@ -44,8 +44,8 @@ entries = st.lists(
 )
 
 
-class Waits(Processor[str, str, str, str]):
-    """Says what comes and when its timers fire, in order."""
+class TimerLog(Processor[str, str, str, str]):
+    """A processor that forwards its records and the firing of its timers, in order."""
 
     def process(self, record: Record[str, str]) -> None:
         self.ctx.timers.set(record.key, record.timestamp + timedelta(milliseconds=7), "")
@@ -56,15 +56,15 @@ class Waits(Processor[str, str, str, str]):
 
 
 def topology(*, more: bool = False) -> Topology:
-    """Windows and timers; `more`: rows of all other kinds that event time lets go, too."""
+    """Build windows and timers; with `more`, all other rows that depend on event time."""
     app = App("marks")
     words = app.topic("words", key=str, value=str)
     out = app.topic("out", key=Windowed[str], value=int)
-    told = app.topic("told", key=str, value=str)
+    timer_log = app.topic("timer-log", key=str, value=str)
     stream = app.stream(words)
     windows = stream.group_by_key().windowed(tumbling("10ms", grace=f"{GRACE_MS}ms"))
     windows.count(name="counts").changes().to(out)
-    stream.process(Waits, name="waits").to(told)
+    stream.process(TimerLog, name="waits").to(timer_log)
     if more:
         by_key = stream.group_by_key()
         early = Emit.early("4ms")
@@ -83,7 +83,7 @@ def topology(*, more: bool = False) -> Topology:
 
 (SUB,) = topology().subtopologies
 (ALL,) = topology(more=True).subtopologies
-TOPICS = ("out", "told", "some-rows", "early-rows", "visits-rows", "final-rows")
+TOPICS = ("out", "timer-log", "some-rows", "early-rows", "visits-rows", "final-rows")
 
 
 def log_of(history: list[tuple[str, int]]) -> list[RawRecord | TimeMark]:
@@ -108,19 +108,19 @@ def task_on(store: MemoryStore, sub: Subtopology = SUB) -> Task:
     return Task(sub, TaskId(0, 0), partitions={"words": 1}, store=store)
 
 
-def given_to(task: Task, piece: list[RawRecord | TimeMark], end: int) -> list[SinkRecord]:
+def outputs_after(task: Task, piece: list[RawRecord | TimeMark], end: int) -> list[SinkRecord]:
     records = [each for each in piece if isinstance(each, RawRecord)]
     marks = [each for each in piece if isinstance(each, TimeMark)]
-    outbox = task.process({PLACE: records}, 0, ends={PLACE: end}, marks={PLACE: marks})
+    outbox = task.process({TP: records}, 0, ends={TP: end}, marks={TP: marks})
     return list(outbox.sinks)
 
 
 def all_at_once(log: list[RawRecord | TimeMark], sub: Subtopology = SUB) -> list[SinkRecord]:
-    return given_to(task_on(MemoryStore(), sub), log, len(log))
+    return outputs_after(task_on(MemoryStore(), sub), log, len(log))
 
 
 @given(entries, st.integers(0, 10_000))
-def test_what_comes_of_a_log_does_not_depend_on_how_it_comes(
+def test_output_does_not_depend_on_batches_and_restarts(
     history: list[tuple[str, int]], seed: int
 ) -> None:
     log, rng = log_of(history), Random(seed)
@@ -128,17 +128,17 @@ def test_what_comes_of_a_log_does_not_depend_on_how_it_comes(
     task, at, found, written = task_on(store, ALL), 0, [], 0
     while at < len(log):
         until = min(at + rng.randint(1, 5), len(log))
-        found += given_to(task, log[at:until], rng.choice([until, len(log)]))
+        found += outputs_after(task, log[at:until], rng.choice([until, len(log)]))
         at = until
         if rng.random() < 0.3:
             changes = task.checkpoint()
             written += len(changes)
             task.committed(changes, next_offset=written)
             task = task_on(store, ALL)
-            position = task.positions.get(PLACE, 0)
+            position = task.positions.get(TP, 0)
             assert position == at
-            found += given_to(task, log[rng.randint(0, at) : at], at)
-    found += given_to(task, [], len(log))
+            found += outputs_after(task, log[rng.randint(0, at) : at], at)
+    found += outputs_after(task, [], len(log))
 
     def rows(sinks: list[SinkRecord], topic: str) -> list[tuple[bytes | None, bytes | None, int]]:
         return [(each.key, each.value, each.timestamp_ms) for each in sinks if each.topic == topic]
@@ -149,10 +149,10 @@ def test_what_comes_of_a_log_does_not_depend_on_how_it_comes(
 
 
 @given(entries)
-def test_a_window_is_closed_by_a_mark_as_by_a_record_of_that_time(
+def test_a_time_mark_closes_windows_like_a_record(
     history: list[tuple[str, int]],
 ) -> None:
-    """The model: marks raise stream time; a window takes what comes before it is closed."""
+    """The model: marks advance stream time; a window takes records until it closes."""
     now_ms, counts, closed = -1, {}, []
     for kind, ms in history:
         if kind == "mark":
@@ -174,31 +174,31 @@ def test_a_window_is_closed_by_a_mark_as_by_a_record_of_that_time(
     ] == closed
 
 
-def test_a_task_says_how_long_a_quiet_would_matter() -> None:
+def test_a_task_reports_the_time_until_its_next_due_row() -> None:
     task = task_on(MemoryStore())
     assert task.waits_quiet == {}
-    given_to(task, [RawRecord(0, 21, b"k", b"v")], 2)
-    assert task.waits_quiet == {}  # There is more to read.
-    given_to(task, [RawRecord(1, 24, b"k", b"v")], 2)
-    # The timer of the first record is due at 28, then that of the second, then the window at 33.
-    assert task.waits_quiet == {PLACE: 4}
-    given_to(task, [TimeMark(2, 4)], 3)
-    assert task.waits_quiet == {PLACE: 3}
-    given_to(task, [TimeMark(3, 3)], 4)
-    assert task.waits_quiet == {PLACE: 2}
-    assert [each.topic for each in given_to(task, [TimeMark(4, 2)], 5)] == ["out"]
+    outputs_after(task, [RawRecord(0, 21, b"k", b"v")], 2)
+    assert task.waits_quiet == {}  # There are more records to read.
+    outputs_after(task, [RawRecord(1, 24, b"k", b"v")], 2)
+    # First the timer of the first record is due (28), then the second's, then the window (33).
+    assert task.waits_quiet == {TP: 4}
+    outputs_after(task, [TimeMark(2, 4)], 3)
+    assert task.waits_quiet == {TP: 3}
+    outputs_after(task, [TimeMark(3, 3)], 4)
+    assert task.waits_quiet == {TP: 2}
+    assert [each.topic for each in outputs_after(task, [TimeMark(4, 2)], 5)] == ["out"]
     assert task.waits_quiet == {}
 
 
 class Quiet(NamedTuple):
-    """An app whose input goes quiet."""
+    """An app with an input that becomes quiet."""
 
     app: App
     words: Topic[str, str]
     out: Topic[Windowed[str], int]
 
 
-def out_of(declare: Callable[[Stream[str, str]], Stream[Windowed[str], int]]) -> Quiet:
+def quiet_app(declare: Callable[[Stream[str, str]], Stream[Windowed[str], int]]) -> Quiet:
     app = App("quiet")
     words = app.topic("words", key=str, value=str)
     out = app.topic("out", key=Windowed[str], value=int)
@@ -223,13 +223,13 @@ def early_sessions(words: Stream[str, str]) -> Stream[Windowed[str], int]:
 
 @pytest.mark.parametrize("regrouped", [False, True])
 @pytest.mark.parametrize("declare", [counted, early, early_sessions])
-def test_what_is_due_in_event_time_goes_on_though_nothing_comes(
+def test_due_rows_are_emitted_in_a_quiet_stream(
     declare: Callable[[Stream[str, str]], Stream[Windowed[str], int]], regrouped: bool
 ) -> None:
     def behind(words: Stream[str, str]) -> Stream[Windowed[str], int]:
         return declare(words.rekey(lambda key, _: key, name="again") if regrouped else words)
 
-    made = out_of(behind)
+    made = quiet_app(behind)
     with made.app.test() as t:
         t.input(made.words).send("", key="a", at=0)
         t.advance("9s")
@@ -239,7 +239,7 @@ def test_what_is_due_in_event_time_goes_on_though_nothing_comes(
 
 
 def test_an_empty_partition_of_a_topic_at_rest_holds_back_no_window() -> None:
-    """The first program of the cookbook: four partitions, and all records in one of them."""
+    """The cookbook's first program: four partitions, and all records in one of them."""
     app = App("first")
     words = app.topic("words", key=str, value=str)
     out = app.topic("out", key=Windowed[str], value=int)
@@ -252,7 +252,7 @@ def test_an_empty_partition_of_a_topic_at_rest_holds_back_no_window() -> None:
         assert not t.output(out).records
         t.advance("1s")
         assert [record.value for record in t.output(out).records] == [2]
-        # What comes to a partition that was passed over is late by the time it was brought to.
+        # A record in a skipped partition is late by the time that the partition was advanced to.
         t.input(words).send("a", at=20_000, partition=0)
         t.input(words).send("a", at=300_000, partition=0)
         t.advance("1h")

@@ -1,4 +1,4 @@
-"""Timers and punctuations against models as simple as can be, over random steps and restarts."""
+"""Timers and punctuations against simple models, over random steps and restarts."""
 
 from __future__ import annotations
 
@@ -58,26 +58,26 @@ operations = st.lists(
 
 
 @given(operations, st.integers(2, 8))
-def test_timers_fire_once_in_the_order_of_time_key_and_tag(
+def test_timers_fire_once_in_order_of_time_key_and_tag(
     steps: list[tuple[str, bytes, int, str]], in_memory: int
 ) -> None:
     store = StoreTransaction(MemoryStore())
     named = NamedStore(store, StoreSpec("timers"))
-    # Another clock's in the same store, and other stores beside it.
+    # A timer of the other clock in this store, and entries of neighbouring stores.
     KeyTimers(named, b"w").set(b"a", 1, "other")
     store.put(StoreSpec("timer").prefix + b"etwhatever", b"")
     store.put(StoreSpec("timerz").prefix + b"et", b"")
     timers = KeyTimers(named, b"e")
     model: dict[tuple[bytes, str], int] = {}
     with few_in_memory(in_memory):
-        for what, key, at_ms, tag in steps:
-            if what == "set":
+        for operation, key, at_ms, tag in steps:
+            if operation == "set":
                 timers.set(key, at_ms, tag)
                 model[key, tag] = at_ms
-            elif what == "cancel":
+            elif operation == "cancel":
                 timers.cancel(key, tag)
                 model.pop((key, tag), None)
-            elif what == "restart":
+            elif operation == "restart":
                 timers = KeyTimers(named, b"e")
             else:
                 fired = []
@@ -86,7 +86,7 @@ def test_timers_fire_once_in_the_order_of_time_key_and_tag(
                     timers.cancel(alarm.key, alarm.tag)
                 due = sorted((at, key, tag) for (key, tag), at in model.items() if at <= at_ms)
                 assert fired == due
-                model = {place: at for place, at in model.items() if at > at_ms}
+                model = {entry: at for entry, at in model.items() if at > at_ms}
             assert timers.first_ms <= min(model.values(), default=FAR_MS)
     left = len(list(named.range(b"e", b"f")))
     assert left == 2 * len(model)
@@ -98,7 +98,7 @@ def test_timers_fire_once_in_the_order_of_time_key_and_tag(
     st.integers(1, 50),
     st.integers(0, 10_000),
 )
-def test_a_clock_that_goes_in_steps_fires_what_one_that_jumps_does(
+def test_punctuations_do_not_depend_on_the_steps_of_the_clock(
     steps: list[int], one_ms: int, other_ms: int, seed: int
 ) -> None:
     def fired(times: list[int], restarts: Random | None) -> list[tuple[int, str, int]]:
@@ -133,7 +133,7 @@ def test_a_clock_that_goes_in_steps_fires_what_one_that_jumps_does(
 
 
 @given(st.lists(st.integers(0, 90), max_size=30), st.integers(1, 40), st.integers(0, 10_000))
-def test_on_the_wall_what_was_missed_is_made_up_for_once(
+def test_missed_wall_clock_punctuations_fire_once(
     delays: list[int], every_ms: int, seed: int
 ) -> None:
     rng = Random(seed)
@@ -157,7 +157,7 @@ def test_on_the_wall_what_was_missed_is_made_up_for_once(
             alarms.start(now_ms)
 
 
-def test_a_wall_clock_that_was_set_back_between_two_runs_delays_by_an_interval_at_most() -> None:
+def test_a_clock_set_back_delays_a_punctuation_by_one_interval() -> None:
     punctuations = [Punctuation("tick", 10, "wall")]
     alarms = DueTimers(TimeSource(("n/wall", 0)), punctuations, None)
     alarms.start(100_000)
@@ -170,7 +170,7 @@ def test_a_wall_clock_that_was_set_back_between_two_runs_delays_by_an_interval_a
     assert again.last > alarms.last
 
 
-def test_another_interval_counts_from_its_own_multiples() -> None:
+def test_a_changed_interval_fires_at_its_own_multiples() -> None:
     alarms = DueTimers(TimeSource(("n/event", 0)), [Punctuation("tick", 10, "event")], None)
     alarms.start(5)
     other = DueTimers(TimeSource(("n/event", 0)), [Punctuation("tick", 7, "event")], None)
@@ -179,7 +179,7 @@ def test_another_interval_counts_from_its_own_multiples() -> None:
     assert [alarm.at_ms for alarm in iter(lambda: other.due(22, each=True), None)] == [7, 14, 21]
 
 
-def test_a_jump_over_all_too_many_intervals_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_punctuations_after_a_long_jump_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timers_module, "PUNCTUATIONS_MAX", 3)
     alarms = DueTimers(TimeSource(("n/event", 0)), [Punctuation("tick", 10, "event")], None)
     alarms.start(0)
@@ -187,7 +187,7 @@ def test_a_jump_over_all_too_many_intervals_is_bounded(monkeypatch: pytest.Monke
     assert fired == [9_970, 9_980, 9_990, 10_000]
 
 
-class Said(NamedTuple):
+class Output(NamedTuple):
     """A row of the model's output: key, text, timestamp."""
 
     key: str
@@ -196,7 +196,7 @@ class Said(NamedTuple):
 
 
 class Debounce(Processor[str, int, str, str]):
-    """Tells of keys that have been quiet; its timers set and cancel others."""
+    """A processor that reports quiet keys; its timers set and cancel other timers."""
 
     last = kv_store(str, int)
 
@@ -227,10 +227,10 @@ Events = list[tuple[int, str, int, int]]
 
 
 class Model:
-    """The same as `Debounce`, with a list for everything."""
+    """A model of `Debounce` that scans all timers each time."""
 
     def __init__(self) -> None:
-        self.said: list[Said] = []
+        self.outputs: list[Output] = []
         self.last: dict[str, int] = {}
         self.timers: dict[tuple[str, str], int] = {}
         self.now_ms = -1
@@ -247,7 +247,7 @@ class Model:
             self.now_ms = max(self.now_ms, at_ms)
             if is_report:
                 self.report_ms += 15
-                self.said.append(Said("all", f"report {sum(self.last.values())}", at_ms))
+                self.outputs.append(Output("all", f"report {sum(self.last.values())}", at_ms))
                 continue
             self.fire(key, tag, at_ms)
         self.now_ms = max(self.now_ms, time_ms)
@@ -255,7 +255,9 @@ class Model:
     def fire(self, key: str, tag: str, at_ms: int) -> None:
         del self.timers[key, tag]
         stream_time_ms = max(self.now_ms, at_ms)
-        self.said.append(Said(key, f"timer {tag} {self.last.get(key)} {stream_time_ms}", at_ms))
+        self.outputs.append(
+            Output(key, f"timer {tag} {self.last.get(key)} {stream_time_ms}", at_ms)
+        )
         if tag == "":
             self.timers[key, "again"] = at_ms + 4
             self.timers["other", "at once"] = at_ms
@@ -269,7 +271,7 @@ class Model:
         ):
             self.fire(key, due[0][1], due[0][0])
         self.last[key] = value
-        self.said.append(Said(key, f"record {value} {max(self.now_ms, 0)}", at_ms))
+        self.outputs.append(Output(key, f"record {value} {max(self.now_ms, 0)}", at_ms))
         self.timers[key, ""] = at_ms + value
         if value % 3 == 0:
             self.timers[key, "past"] = max(at_ms - 5, 0)
@@ -277,8 +279,8 @@ class Model:
             self.timers.pop((key, "again"), None)
 
 
-def modelled(events: Events, topics: int) -> list[Said]:
-    """All of it in the order (running maximum, topic, offset)."""
+def modelled(events: Events, topics: int) -> list[Output]:
+    """Run the model over the events in the order (running maximum, topic, offset)."""
     maxima = [-1] * topics
     ordered = []
     for number, (topic, key, value, at_ms) in enumerate(events):
@@ -289,7 +291,7 @@ def modelled(events: Events, topics: int) -> list[Said]:
         known[topic] = time_ms
         model.process(key, value, at_ms, min(known), time_ms)
     model.move(min(known))
-    return model.said
+    return model.outputs
 
 
 class OneByOne(Random):
@@ -310,9 +312,9 @@ def cluster_of(
     return cluster
 
 
-def said(cluster: Cluster, topic: str) -> list[Said]:
+def outputs(cluster: Cluster, topic: str) -> list[Output]:
     return [
-        Said((r.key or b"").decode(), (r.value or b"").decode(), r.timestamp_ms)
+        Output((r.key or b"").decode(), (r.value or b"").decode(), r.timestamp_ms)
         for (name, _), log in sorted(cluster.logs.items())
         if name == topic
         for r in log
@@ -350,30 +352,30 @@ def repartitioned_app(_topics: int) -> App:
 
 @pytest.mark.parametrize("app_of", [direct_app, repartitioned_app])
 @given(events=events_of(1), seed=st.integers(0, 10_000))
-def test_what_is_said_is_the_models_whatever_the_batches_and_restarts(
+def test_timer_output_equals_the_model_over_batches_and_restarts(
     app_of: Callable[[int], App], events: Events, seed: int
 ) -> None:
     cluster = cluster_of(app_of(1), {"in-0": 1, "out": 1}, events, seed)
     cluster.run(crashes=0)
-    assert said(cluster, "out") == modelled(events, 1)
+    assert outputs(cluster, "out") == modelled(events, 1)
 
 
 @given(events=events_of(2), seed=st.integers(0, 10_000))
-def test_of_two_inputs_the_slower_one_tells_the_time(events: Events, seed: int) -> None:
+def test_the_slower_of_two_inputs_sets_the_time(events: Events, seed: int) -> None:
     cluster = cluster_of(direct_app(2), {"in-0": 1, "in-1": 1, "out": 1}, events, seed)
     cluster.run(crashes=0)
-    assert said(cluster, "out") == modelled(events, 2)
+    assert outputs(cluster, "out") == modelled(events, 2)
 
 
 @given(events=events_of(1), seed=st.integers(0, 10_000))
-def test_crashes_repeat_what_was_said_and_change_nothing(events: Events, seed: int) -> None:
+def test_crashes_repeat_output_but_never_change_it(events: Events, seed: int) -> None:
     cluster = cluster_of(repartitioned_app(1), {"in-0": 1, "out": 1}, events, seed)
     cluster.run(crashes=10)
-    assert {*said(cluster, "out")} == {*modelled(events, 1)}
+    assert {*outputs(cluster, "out")} == {*modelled(events, 1)}
 
 
 @given(events=events_of(2), seed=st.integers(0, 10_000))
-def test_what_timers_forward_is_taken_in_once_downstream(events: Events, seed: int) -> None:
+def test_records_from_timers_count_once_downstream(events: Events, seed: int) -> None:
     app = App("down")
     inputs = [app.topic(f"in-{number}", key=str, value=int) for number in range(2)]
     (
@@ -392,21 +394,21 @@ def test_what_timers_forward_is_taken_in_once_downstream(events: Events, seed: i
 
 
 @given(events=events_of(3), seed=st.integers(0, 10_000))
-def test_behind_a_topic_the_slowest_source_tells_the_time(events: Events, seed: int) -> None:
-    def heard(*, batches: bool) -> list[Said]:
+def test_behind_a_repartition_the_slowest_source_sets_the_time(events: Events, seed: int) -> None:
+    def outputs_with(*, batches: bool) -> list[Output]:
         counts = {"in-0": 3, "out": 1}
         cluster = cluster_of(repartitioned_app(1), counts, events, seed, batches=batches)
         cluster.run(crashes=0)
-        return said(cluster, "out")
+        return outputs(cluster, "out")
 
     times = [[at for topic, _, _, at in events if topic == number] for number in range(3)]
-    found = heard(batches=True)
-    assert found == heard(batches=False)
-    # The last time to which all three have come; by then everything due has fired.
+    found = outputs_with(batches=True)
+    assert found == outputs_with(batches=False)
+    # The time that all three sources have reached; everything due by then has fired.
     end_ms = min(max(each, default=-1) for each in times)
     reports = [row for row in found if row.text.startswith("report")]
     assert all(row.at_ms <= end_ms for row in reports)
-    # A timer fires beyond that only where a record of its key comes from a source that is ahead.
+    # A timer fires later only if a record of its key comes from a source that is ahead.
     limits_ms = {key: end_ms for _, key, _, _ in events}
     for source, key, _, _ in events:
         limits_ms[key] = max(limits_ms[key], *times[source])
@@ -415,7 +417,7 @@ def test_behind_a_topic_the_slowest_source_tells_the_time(events: Events, seed: 
 
 
 class Echo(Processor[str, str, str, str]):
-    """Says when it hears what, and a moment later."""
+    """Forwards each record with its stream time, and an echo 2 ms later."""
 
     def process(self, record: Record[str, str]) -> None:
         self.ctx.forward(record.key, f"{record.value} at {when_ms(self.ctx.stream_time)}")
@@ -427,7 +429,7 @@ class Echo(Processor[str, str, str, str]):
 
 @pytest.mark.parametrize("topics", [1, 2])
 @given(data=st.data(), seed=st.integers(0, 10_000))
-def test_a_processor_behind_another_one_hears_the_same_at_the_same_time(
+def test_a_chained_processor_is_independent_of_batches(
     topics: int, data: st.DataObject, seed: int
 ) -> None:
     class Plain(Debounce):
@@ -438,25 +440,25 @@ def test_a_processor_behind_another_one_hears_the_same_at_the_same_time(
 
     events = data.draw(events_of(topics))
 
-    def heard(*, batches: bool) -> list[Said]:
+    def outputs_with(*, batches: bool) -> list[Output]:
         app = App("behind")
         inputs = [app.topic(f"in-{number}", key=str, value=int) for number in range(topics)]
         out = app.topic("out", key=str, value=str)
         first = app.stream(*inputs).process(Plain, name="first")
-        # Straight behind it, without a topic in between, as keys stay where they are.
+        # Directly behind it, without a repartition topic, because keys do not change.
         first._at = replace(first._at, rekeyed=None)
         first.process(Echo, name="second").to(out)
         counts = {f"in-{number}": 1 for number in range(topics)}
         cluster = cluster_of(app, {**counts, "out": 1}, events, seed, batches=batches)
         assert len(cluster.tasks) == 1
         cluster.run(crashes=0)
-        return said(cluster, "out")
+        return outputs(cluster, "out")
 
-    assert heard(batches=True) == heard(batches=False)
+    assert outputs_with(batches=True) == outputs_with(batches=False)
 
 
 class Quiet(Debounce):
-    """The same without a view of stream time, of which other sources are a part."""
+    """`Debounce` without stream time in its output, which depends on other sources."""
 
     def process(self, record: Record[str, int]) -> None:
         super().process(record)
@@ -471,10 +473,10 @@ class Quiet(Debounce):
 @pytest.mark.parametrize("cluster_kind", [Cluster, AtomicCluster])
 @settings(max_examples=settings().max_examples // 4, phases=(Phase.explicit, Phase.generate))
 @given(events=events_of(3, count=12), seed=st.integers(0, 10_000), data=st.data())
-def test_timers_and_records_of_a_key_keep_their_order_however_the_sources_are_fed(
+def test_timers_and_records_of_a_key_keep_their_order(
     cluster_kind: type[Cluster], events: Events, seed: int, data: st.DataObject
 ) -> None:
-    """Each key has a source of its own; live, the sources are read in any interleaving."""
+    """Each key has its own source; live, the sources interleave in any order."""
     app = App("fed")
     numbers = app.topic("in-0", key=str, value=int)
     out = app.topic("out", key=str, value=str)
@@ -486,7 +488,7 @@ def test_timers_and_records_of_a_key_keep_their_order_however_the_sources_are_fe
     counts = {"in-0": 3, "out": 1, "counts": 1}
     events = [(n, "abc"[n], value, at_ms) for n, _, value, at_ms in events]
 
-    def heard(fed: Events, *, at_once: bool) -> tuple[dict[str, list[Said]], int]:
+    def outputs_with(fed: Events, *, at_once: bool) -> tuple[dict[str, list[Output]], int]:
         cluster = cluster_kind(app.topology(), counts, Random(seed))
         for number, key, value, at_ms in fed:
             payload = serde_for(int).dumps(value)
@@ -494,15 +496,15 @@ def test_timers_and_records_of_a_key_keep_their_order_however_the_sources_are_fe
             if not at_once:
                 cluster.run(crashes=0)
         cluster.run(crashes=0)
-        found = said(cluster, "out")
+        found = outputs(cluster, "out")
         late = cluster.drops["final", "late"]
         rows = [row for row in found if row.key != "all"]
         assert len(cluster.logs["counts", 0]) + late == len(rows)
         return {key: [row for row in rows if row.key == key] for key in "abc"}, late
 
-    history, late = heard(events, at_once=True)
+    history, late = outputs_with(events, at_once=True)
     order = data.draw(st.permutations([number for number, *_ in events]))
     left = {n: iter([event for event in events if event[0] == n]) for n in range(3)}
-    live, late_live = heard([next(left[n]) for n in order], at_once=False)
+    live, late_live = outputs_with([next(left[n]) for n in order], at_once=False)
     assert live == history
     assert late_live <= late

@@ -1,7 +1,7 @@
-"""Every type in every column of `agg`: it comes back from its bytes as it was, or is refused.
+"""Every type in every column of `agg`: it round-trips through its bytes, or it is refused.
 
-What is right is said by loops over plain Python numbers, fractions and decimals, which know
-nothing of states, windows or bytes.
+The expected values come from loops over plain Python numbers, fractions and decimals, without
+states, windows or bytes.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ TYPES: dict[str, tuple[Any, list[Any]]] = {
 
 
 def columns(kind: Any) -> dict[str, tuple[Aggregator[Any, Any], Any]]:
-    """Columns over the field `x` of this type, by `o`, and what their results are declared as."""
+    """Return columns over field `x` of this type, ordered by `o`, with their result types."""
     one, several = kind, list[kind]
     return {
         "count": (agg.count(), int),
@@ -143,17 +143,17 @@ def columns(kind: Any) -> dict[str, tuple[Aggregator[Any, Any], Any]]:
     }
 
 
-def a_class(kind: Any, **fields: Any) -> Any:
-    """One with these fields that JSON knows."""
+def class_with(kind: Any, **fields: Any) -> Any:
+    """Make a class with these fields that can be written as JSON."""
     if kind is Model:
         return type("It", (BaseModel,), {"__annotations__": fields, "__module__": __name__})
     return make_dataclass("It", list(fields.items()))
 
 
 def outcome(kind: Any, values: list[Any], column: Any, into: Any, restart: bool) -> Any:
-    """What comes out, or where it failed."""
-    value = a_class(kind, x=kind, o=int)
-    row = a_class(kind if into not in (int, float, Decimal, list[int]) else None, r=into)
+    """Return the output and the table's rows, or the offset of the failure."""
+    value = class_with(kind, x=kind, o=int)
+    row = class_with(kind if into not in (int, float, Decimal, list[int]) else None, r=into)
     app = App("t")
     topic = app.topic("in", key=str, value=value, partitions=1)
     out = app.topic("out", key=str, value=row, partitions=1)
@@ -174,10 +174,10 @@ def outcome(kind: Any, values: list[Any], column: Any, into: Any, restart: bool)
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_a_type_is_kept_by_a_column_or_refused_with_its_name(name: str) -> None:
+def test_a_column_keeps_a_type_or_refuses_it_by_name(name: str) -> None:
     kind, values = TYPES[name]
-    worked = set()
-    for what, (column, into) in columns(kind).items():
+    worked_columns = set()
+    for column_name, (column, into) in columns(kind).items():
         try:
             steady = outcome(kind, values, column, into, restart=False)
         except TopologyError as error:
@@ -187,14 +187,22 @@ def test_a_type_is_kept_by_a_column_or_refused_with_its_name(name: str) -> None:
         if refused:
             assert refused.startswith("column 'r' of 'it'")
             continue
-        assert outcome(kind, values, column, into, restart=True) == steady, what
+        assert outcome(kind, values, column, into, restart=True) == steady, column_name
         if isinstance(steady, tuple):
-            worked.add(what)
+            worked_columns.add(column_name)
         else:
-            # What a function gives is not known before it is called.
-            assert "function" in what, what
-            assert steady >= 0, f"{what}: without coordinates"
-    assert {"count", "first", "last", "first by", "collect", "top by", "top by functions"} <= worked
+            # The type of a function's result is unknown before the call.
+            assert "function" in column_name, column_name
+            assert steady >= 0, f"{column_name}: without coordinates"
+    assert {
+        "count",
+        "first",
+        "last",
+        "first by",
+        "collect",
+        "top by",
+        "top by functions",
+    } <= worked_columns
 
 
 whole = st.integers() | st.integers(-(2**70), 2**70) | st.sampled_from([2**63, -(2**63) - 1, 2**64])
@@ -212,7 +220,7 @@ WINDOWS: dict[str, Callable[[Any], Any]] = {
 
 
 def fold(kind: type, values: Sequence[Any]) -> dict[str, Any]:
-    """The right row, by definition."""
+    """Compute the expected row by definition."""
     is_nan = any(value != value for value in values)  # noqa: PLR0124
     found: dict[str, Any] = {"first": values[0], "last": values[-1], "every": [*values]}
     if kind is float:
@@ -229,7 +237,7 @@ def fold(kind: type, values: Sequence[Any]) -> dict[str, Any]:
 
 
 def table_of(kind: Any, windows: str, values: Sequence[Any], restart: bool) -> dict[str, Any]:
-    """The row that the table has."""
+    """Return the table's row."""
     row = make_dataclass(
         "Row",
         [(name, kind) for name in ("total", "least", "most", "first", "last")]
@@ -270,12 +278,12 @@ def table_of(kind: Any, windows: str, values: Sequence[Any], restart: bool) -> d
 @example(case=(int, [-(2**63), -1, 2**64]), windows="closed")
 @example(case=(float, [1.0, math.nan, 0.0]), windows="session")
 @example(case=(Decimal, [LONG, Decimal("0.001")]), windows="no windows")
-def test_numbers_are_what_plain_python_says_with_and_without_restarts(
+def test_aggregated_numbers_equal_plain_python_across_restarts(
     case: tuple[Any, list[Any]], windows: str
 ) -> None:
     kind, values = case
     steady = table_of(kind, windows, values, restart=False)
-    # NaN equals nothing, and -0.0 equals 0.0: compare what they are shown as.
+    # NaN equals nothing, and -0.0 equals 0.0: compare their representations.
     assert repr(table_of(kind, windows, values, restart=True)) == repr(steady)
     wanted = fold(kind, values)
     if kind is Decimal:
@@ -293,7 +301,7 @@ def test_numbers_are_what_plain_python_says_with_and_without_restarts(
 
 
 @given(st.lists(whole, min_size=1, max_size=8))
-def test_a_sum_of_the_user_s_grows_beyond_64_bits(values: list[int]) -> None:
+def test_a_user_s_sum_can_exceed_64_bits(values: list[int]) -> None:
     app = App("t")
     texts = app.topic("in", key=str, value=str, partitions=1)
 
@@ -325,7 +333,7 @@ def newest(_: Reading, then: Reading) -> Reading:
     return then
 
 
-PLACES: dict[str, Callable[[Any], Any]] = {
+OPERATORS: dict[str, Callable[[Any], Any]] = {
     "repartition": lambda s: s.group_by(lambda k, v: k, name="by").count(name="it"),
     "reduce": lambda s: s.group_by_key().reduce(newest, name="it"),
     "closed": lambda s: s.group_by_key().windowed(tumbling("1h")).reduce(newest, name="it"),
@@ -344,15 +352,13 @@ PLACES: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("place", PLACES)
-def test_what_json_does_not_have_is_the_record_s_failure_wherever_it_is_written(
-    place: str, bad: float
-) -> None:
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_a_number_that_json_lacks_fails_its_record(operator: str, bad: float) -> None:
     def run(policy: Any) -> tuple[Any, dict[tuple[str, str], int]]:
         app = App("t", on_error=policy)
         topic = app.topic("in", key=str, value=float, partitions=1)
-        found = PLACES[place](app.stream(topic).map_values(reading))
-        keeps = isinstance(found, Table) and place != "suppressed"
+        found = OPERATORS[operator](app.stream(topic).map_values(reading))
+        keeps = isinstance(found, Table) and operator != "suppressed"
         with app.test() as t:
             for celsius in (1.5, bad):
                 t.input(topic).send(celsius, key="k", at=0)
@@ -363,6 +369,6 @@ def test_what_json_does_not_have_is_the_record_s_failure_wherever_it_is_written(
 
     rows, drops = run(on_error.skip(log=False))
     assert {reason for _, reason in drops} == {"error"}
-    assert rows in ([], [2] if place == "repartition" else [Reading(2.5)])
+    assert rows in ([], [2] if operator == "repartition" else [Reading(2.5)])
     with pytest.raises(ProcessingError, match=r"offset 1 of in-0: .*`\$.celsius` is "):
         run(on_error.FAIL)

@@ -1,4 +1,4 @@
-"""Avro: the bytes that the specification and registries say, and schemas that change."""
+"""Avro: bytes as in the specification and registries, and schema evolution."""
 
 from __future__ import annotations
 
@@ -55,21 +55,21 @@ NEWER = record(("shop", "string"), also=[{"name": "amount", "type": "long", "def
         (Model, Model(shop="ulm", amount=3)),
     ],
 )
-def test_values_are_of_their_type(into: Any, value: Any) -> None:
+def test_avro_values_have_their_declared_type(into: Any, value: Any) -> None:
     serde = AvroSerde(SALE, into)
     assert serde.loads(serde.dumps(value)) == value
     with pytest.raises(SerdeError, match="expected, got str"):
         serde.dumps("ulm")
 
 
-def test_the_bytes_are_those_of_the_specification() -> None:
+def test_single_object_encoding_follows_the_specification() -> None:
     # Fingerprint of "null": 0x63DD24E7CC258F8A, little-endian.
     nothing: Any = AvroSerde({"type": "null"}, dict)
     assert form_of(nothing) == {"avro": ["c3018a8f25cce724dd63"]}
     assert AvroSerde(SALE, Sale).dumps(Sale("ulm", 3))[10:] == b"\x06ulm\x06"
 
 
-def test_the_bytes_are_those_of_a_registry() -> None:
+def test_registered_schemas_use_the_registry_s_wire_format() -> None:
     serde = AvroSerde.registered({258: SALE, 7: OLDER}, Sale)
     assert serde.dumps(Sale("ulm", 3)) == b"\x00\x00\x00\x01\x02\x06ulm\x06"
     assert serde.loads(b"\x00\x00\x00\x00\x07\x06ulm\x06\x02x") == Sale("ulm", 3)
@@ -77,7 +77,7 @@ def test_the_bytes_are_those_of_a_registry() -> None:
         AvroSerde.registered({}, Sale)
 
 
-def test_what_an_older_schema_has_written_is_read_if_it_is_given() -> None:
+def test_records_of_an_older_schema_are_read_if_it_is_given() -> None:
     written = AvroSerde(OLDER, dict).dumps({"shop": "ulm", "amount": 3, "gone": "x"})
     assert AvroSerde(SALE, Sale, older=[OLDER]).loads(written) == Sale("ulm", 3)
     with pytest.raises(SerdeError, match="a schema that is not known here: pass it in `older`"):
@@ -108,7 +108,7 @@ class Typed:
     day: date
 
 
-def test_logical_types_come_back_as_they_were() -> None:
+def test_logical_types_round_trip() -> None:
     kinds = {
         "id": {"type": "string", "logicalType": "uuid"},
         "at": {"type": "long", "logicalType": "timestamp-micros"},
@@ -121,7 +121,7 @@ def test_logical_types_come_back_as_they_were() -> None:
     assert serde.loads(serde.dumps(value)) == value
 
 
-def test_schemas_may_be_text() -> None:
+def test_a_schema_may_be_json_text() -> None:
     stamp = {"type": "long", "logicalType": "timestamp-millis"}
     schema = json.dumps(record(("shop", "string"), ("at", stamp)))
     at = datetime(2025, 1, 1, 12, tzinfo=UTC)
@@ -130,13 +130,13 @@ def test_schemas_may_be_text() -> None:
 
 
 @pytest.mark.parametrize("schema", [{"type": "recordd"}, "{", "[1]", {}])
-def test_what_is_no_schema_is_refused(schema: Any) -> None:
+def test_an_invalid_schema_is_refused(schema: Any) -> None:
     with pytest.raises(SerdeError, match="no Avro schema"):
         AvroSerde(schema, dict)
 
 
 @pytest.mark.parametrize(
-    ("schema", "said"),
+    ("schema", "message"),
     [
         ("Sale", "'Sale' is a name, not an Avro schema: give the schema itself"),
         ("schemas/sale.avsc", r"Path\('NAME.avsc'\).read_text\(\)"),
@@ -147,13 +147,13 @@ def test_what_is_no_schema_is_refused(schema: Any) -> None:
         (Path("sale.avsc"), "or JSON text, not .*Path"),
     ],
 )
-def test_a_refused_schema_is_told_with_the_remedy(schema: Any, said: str) -> None:
-    with pytest.raises(SerdeError, match=said):
+def test_a_refused_schema_is_reported_with_the_remedy(schema: Any, message: str) -> None:
+    with pytest.raises(SerdeError, match=message):
         AvroSerde(schema, dict)
 
 
 @pytest.mark.parametrize("as_text", [False, True])
-def test_a_schema_may_be_a_union_as_data_and_as_text(as_text: bool) -> None:
+def test_a_schema_may_be_a_union(as_text: bool) -> None:
     union: Any = ["null", record(("shop", "string"))]
     serde: AvroSerde[Any] = AvroSerde(json.dumps(union) if as_text else union, dict)
     assert serde.loads(serde.dumps({"shop": "ulm"})) == {"shop": "ulm"}
@@ -165,25 +165,25 @@ def test_a_schema_may_be_the_name_of_a_primitive_type(schema: str) -> None:
     assert serde.loads(serde.dumps("ulm")) == "ulm"
 
 
-def test_bytes_that_are_left_over_are_refused() -> None:
+def test_trailing_bytes_are_refused() -> None:
     serde = AvroSerde(SALE, Sale)
     with pytest.raises(SerdeError, match="1 bytes are left over"):
         serde.loads(serde.dumps(Sale("ulm", 3)) + b"x")
 
 
-def test_without_the_extra_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_reported_with_its_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fastavro", None)
     with pytest.raises(ConfigError, match=r"pip install 'streamlog\[avro\]'"):
         AvroSerde(SALE, Sale)
 
 
-def test_topics_may_be_avro() -> None:
+def test_a_topic_can_have_avro_values() -> None:
     app = App("avro")
     sales = app.topic("sales", key=str, value=Sale, value_serde=AvroSerde(SALE, Sale))
     largest = (
         app.stream(sales)
         .group_by_key()
-        .reduce(lambda one, other: max(one, other, key=lambda s: s.amount), name="largest")
+        .reduce(lambda first_sale, second_sale: max(first_sale, second_sale, key=lambda s: s.amount), name="largest")
     )
     with app.test() as t:
         for amount in (3, 5, 4):

@@ -54,10 +54,10 @@ class Colour(enum.Enum):
 
 
 class Socket:
-    """Nothing that JSON knows."""
+    """A class that can't be written as JSON."""
 
 
-NAIVE = datetime(2025, 1, 1)  # noqa: DTZ001 - refused for just that
+NAIVE = datetime(2025, 1, 1)  # noqa: DTZ001 - refused because it is naive
 UserId = NewType("UserId", int)
 
 
@@ -118,14 +118,14 @@ def test_a_type_finds_its_serde(declared: Any, serde: type) -> None:
         ),
     ],
 )
-def test_values_as_bytes(declared: Any, value: object, data: bytes) -> None:
+def test_values_are_written_in_their_documented_format(declared: Any, value: object, data: bytes) -> None:
     serde = serde_for(declared)
     assert serde.dumps(value) == data
     assert serde.loads(data) == value
 
 
 @pytest.mark.parametrize(
-    ("declared", "value", "said"),
+    ("declared", "value", "message"),
     [
         (Sale, {"shop": "ulm"}, "^Sale expected, got dict$"),
         (str, b"x", "str expected, got bytes"),
@@ -149,13 +149,13 @@ def test_values_as_bytes(declared: Any, value: object, data: bytes) -> None:
         (list, [Socket()], "list can't be written as JSON"),
     ],
 )
-def test_values_of_another_type_are_refused(declared: Any, value: object, said: str) -> None:
-    with pytest.raises(SerdeError, match=said):
+def test_values_of_another_type_are_refused(declared: Any, value: object, message: str) -> None:
+    with pytest.raises(SerdeError, match=message):
         serde_for(declared).dumps(value)
 
 
 @pytest.mark.parametrize(
-    ("declared", "data", "said"),
+    ("declared", "data", "message"),
     [
         (Sale, b'{"shop":"ulm","amount":"3"}', r"not Sale: Expected `float`.*at `\$.amount`; the"),
         (Sale, b'{"shop":"ulm"}', "missing required field `amount`"),
@@ -173,8 +173,8 @@ def test_values_of_another_type_are_refused(declared: Any, value: object, said: 
         (Annotated[int, msgspec.Meta(gt=3)], b"2", ">= 4"),
     ],
 )
-def test_bytes_that_are_something_else_are_refused(declared: Any, data: bytes, said: str) -> None:
-    with pytest.raises(SerdeError, match=said):
+def test_bytes_of_another_type_are_refused(declared: Any, data: bytes, message: str) -> None:
+    with pytest.raises(SerdeError, match=message):
         serde_for(declared).loads(data)
 
 
@@ -188,12 +188,12 @@ def test_an_error_shows_the_beginning_of_the_data_only() -> None:
     assert len(str(caught.value)) < 250
 
 
-def test_fields_a_newer_program_has_added_are_skipped() -> None:
+def test_fields_added_by_a_newer_program_are_skipped() -> None:
     assert serde_for(Sale).loads(b'{"shop":"ulm","vat":7,"amount":2}') == Sale("ulm", 2.0)
 
 
 @pytest.mark.parametrize(
-    ("declared", "said"),
+    ("declared", "message"),
     [
         (Socket, "Socket is not a type of JSON.*value_serde= of your own"),
         (list[Socket], "Socket is not a type of JSON"),
@@ -204,14 +204,14 @@ def test_fields_a_newer_program_has_added_are_skipped() -> None:
         (set[int] | list[int], "more than one array-like"),
     ],
 )
-def test_types_that_bytes_cannot_give_back_are_refused_when_declared(
-    declared: Any, said: str
+def test_types_that_can_not_round_trip_are_refused_when_declared(
+    declared: Any, message: str
 ) -> None:
-    with pytest.raises(SerdeError, match=said):
+    with pytest.raises(SerdeError, match=message):
         serde_for(declared)
 
 
-def test_a_field_whose_type_cannot_be_found_says_where_to_import_it() -> None:
+def test_an_unresolved_field_type_is_reported_with_the_remedy() -> None:
     namespace: dict[str, Any] = {}
     source = "from dataclasses import dataclass\n@dataclass\nclass Order:\n    at: 'Decimal'\n"
     exec(source, namespace)  # noqa: S102 - a class whose annotation does not resolve
@@ -219,7 +219,7 @@ def test_a_field_whose_type_cannot_be_found_says_where_to_import_it() -> None:
         serde_for(namespace["Order"])
 
 
-def test_windowed_keys_nest_and_can_be_made_from_bytes() -> None:
+def test_windowed_keys_can_be_nested_and_made_from_bytes() -> None:
     inner = Windowed(7, moment(0), moment(10))
     serde = serde_for(Windowed[Windowed[int]])
     data = serde.dumps(Windowed(inner, moment(0), moment(100)))

@@ -1,4 +1,4 @@
-"""What `JsonSerde` and its siblings say of JSON that begins with a byte order mark."""
+"""Errors of `JsonSerde` and its siblings for JSON with a byte order mark."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ TEXT = '{"shop": "ulm"}'
     ],
 )
 def test_a_byte_order_mark_is_named(declared: Any, data: bytes, encoding: str) -> None:
-    said = rf"begins with a byte order mark \({encoding}\), which JSON must not have"
-    with pytest.raises(SerdeError, match=said):
+    message = rf"begins with a byte order mark \({encoding}\), which JSON must not have"
+    with pytest.raises(SerdeError, match=message):
         serde_for(declared).loads(data)
 
 
@@ -45,6 +45,6 @@ def test_a_byte_order_mark_in_front_of_a_plain_value_is_named() -> None:
         from_json(serde_for(int), codecs.BOM_UTF8 + b"7")
 
 
-def test_json_without_the_mark_is_told_of_as_before() -> None:
+def test_malformed_json_without_the_mark_is_reported_as_malformed() -> None:
     with pytest.raises(SerdeError, match="malformed"):
         serde_for(Sale).loads(b"{shop")

@@ -1,4 +1,4 @@
-"""Types that read what was written before they were what they are."""
+"""Types that read the bytes of their older versions."""
 
 from __future__ import annotations
 
@@ -80,20 +80,20 @@ V1, V2, V3 = TotalV1(150), TotalV2(1.5, 2), TotalV3(1.5, "EUR", 2)
         (TotalV5, V3, {"amount": 1.5}),
     ],
 )
-def test_older_bytes_are_read_by_as_many_migrations_as_it_takes(
+def test_older_bytes_are_read_through_a_chain_of_migrations(
     new: Any, old: object, wanted: object
 ) -> None:
     assert serde_for(new).loads(serde_for(type(old)).dumps(old)) == wanted
     assert is_readable(form_of(serde_for(new)), form_of(serde_for(type(old))))
 
 
-def test_what_is_written_is_the_new_type() -> None:
+def test_values_are_written_in_the_new_type() -> None:
     assert serde_for(TotalV2).dumps(V2) == b'{"euros":1.5,"sales":2}'
     with pytest.raises(SerdeError, match="not TotalV3"):
         serde_for(TotalV3).loads(b'{"total":1}')
 
 
-def test_state_that_was_not_written_again_is_still_of_the_first_type() -> None:
+def test_state_readability_follows_chains_of_migrations() -> None:
     @dataclass
     class Later:
         amount: int
@@ -105,7 +105,7 @@ def test_state_that_was_not_written_again_is_still_of_the_first_type() -> None:
         return Later(int(old.euros))
 
     later, second = form_of(serde_for(Later)), form_of(serde_for(TotalV2))
-    # TotalV2 reads TotalV1 as well, and so does whoever migrates from it.
+    # TotalV2 reads TotalV1, and so does a type that migrates from TotalV2.
     assert is_readable(later, second)
     own = {key: part for key, part in dict(second).items() if key != "migrates"}  # type: ignore[call-overload]
     assert not is_readable({**dict(later), "migrates": [own]}, second)  # type: ignore[call-overload]
@@ -131,27 +131,27 @@ def task_of(app: App, store: MemoryStore) -> Task:
     return Task(sub, TaskId(0, 0), partitions=dict.fromkeys(sub.inputs, 1), store=store)
 
 
-def worked(task: Task, store: MemoryStore, offset: int) -> None:
+def process_one(task: Task, store: MemoryStore, offset: int) -> None:
     record = LogRecord(offset, 5, b"k", (7).to_bytes(8))
     task.process({("sales", 0): [record]}, 0, ends={("sales", 0): offset + 1})
     apply_records(store, task.checkpoint(), next_offset=3 * offset + 3)
 
 
-def test_a_program_goes_on_with_the_state_of_the_one_before() -> None:
+def test_a_new_program_reads_the_old_program_s_state() -> None:
     before, after = app_of(TotalV1), app_of(TotalV2)
     assert not difference(Blueprint.of(before.topology()), Blueprint.of(after.topology())).losses
-    # Back again would lose it.
-    back = difference(Blueprint.of(after.topology()), Blueprint.of(before.topology())).losses
-    assert "migration" in str(back[0])
+    # The way back would lose the state.
+    backward_losses = difference(Blueprint.of(after.topology()), Blueprint.of(before.topology())).losses
+    assert "migration" in str(backward_losses[0])
     store = MemoryStore()
-    worked(task_of(before, store), store, 0)
+    process_one(task_of(before, store), store, 0)
     task = task_of(after, store)
     assert dict(task.table("totals")) == {"k": TotalV2(0.07)}
-    worked(task, store, 1)
+    process_one(task, store, 1)
     assert dict(task_of(after, store).table("totals")) == {"k": TotalV2(7.07)}
 
 
-def test_a_migration_that_fails_says_so() -> None:
+def test_a_failing_migration_is_named_in_the_error() -> None:
     @dataclass
     class Strict:
         euros: int
@@ -186,7 +186,7 @@ class Versioned:
     cents: int
 
 
-def test_migrations_that_can_not_work_are_refused() -> None:
+def test_ambiguous_late_or_untyped_migrations_are_refused() -> None:
     def to_optional(old: TotalV1) -> Optional:
         return Optional(old.cents)
 

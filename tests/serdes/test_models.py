@@ -1,4 +1,4 @@
-"""Models of pydantic: what they say of themselves holds, and they are types as all others."""
+"""Pydantic models as types of values, states and rows."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def sale(amount: int) -> Sale:
     return Sale(shop="ulm", amountCents=amount)
 
 
-def test_aliases_and_validators_hold() -> None:
+def test_aliases_and_validators_of_a_model_apply() -> None:
     serde = serde_for(Sale)
     assert isinstance(serde, ModelSerde)
     assert serde.dumps(sale(3)) == b'{"shop":"ulm","amountCents":3,"note":null}'
@@ -75,7 +75,7 @@ def test_aliases_and_validators_hold() -> None:
         (Sale | None, sale(1)),
     ],
 )
-def test_models_may_be_parts_of_types(declared: Any, value: object) -> None:
+def test_models_can_be_parts_of_other_types(declared: Any, value: object) -> None:
     serde = serde_for(declared)
     assert isinstance(serde, ModelSerde)
     assert serde.loads(serde.dumps(value)) == value
@@ -90,12 +90,12 @@ def test_a_value_of_another_type_is_refused() -> None:
         serde_for(Sale).dumps(wrong)
 
 
-def test_a_model_inside_of_another_class_is_refused_with_what_to_do() -> None:
+def test_a_model_inside_another_class_is_refused_with_the_remedy() -> None:
     with pytest.raises(SerdeError, match=r"Sale is a model of pydantic.*make Till one, too"):
         serde_for(Till)
 
 
-def test_rows_of_older_models_are_judged_as_those_of_other_types() -> None:
+def test_readability_of_older_models_follows_their_fields() -> None:
     plain, more, needy = (form_of(serde_for(each)) for each in (Sale, More, Needy))
     assert is_readable(more, plain)
     assert is_readable(plain, more)
@@ -103,13 +103,13 @@ def test_rows_of_older_models_are_judged_as_those_of_other_types() -> None:
     assert isinstance(serde_for(int | bool), JsonSerde)
 
 
-def test_models_are_keys_values_states_and_rows() -> None:
+def test_models_can_be_values_states_and_rows() -> None:
     app = App("models")
     sales = app.topic("sales", key=str, value=Sale)
     grouped = app.stream(sales).group_by(lambda _, s: s.shop, name="by-shop")
 
-    def larger(one: Sale, other: Sale) -> Sale:
-        return one if one.amount > other.amount else other
+    def larger(first: Sale, second: Sale) -> Sale:
+        return first if first.amount > second.amount else second
 
     largest = grouped.reduce(larger, name="largest")
     takings = grouped.agg(Takings, name="takings", total=agg.sum("amount"), sales=agg.count())

@@ -34,13 +34,13 @@ class Transfer:
 
 
 @given(st.lists(st.builds(Transfer, integers, parts=st.dictionaries(integers, st.sets(integers)))))
-def test_a_typed_state_comes_back_as_it_was(transfers: list[Transfer]) -> None:
+def test_a_typed_state_round_trips(transfers: list[Transfer]) -> None:
     serde = TypedPackedSerde[Any](list[Transfer])
     assert serde.loads(serde.dumps(transfers)) == transfers
 
 
 @given(st.lists(integers))
-def test_states_within_64_bits_are_written_as_before(numbers: list[int]) -> None:
+def test_states_within_64_bits_are_plain_messagepack(numbers: list[int]) -> None:
     data = TypedPackedSerde[Any](list[int]).dumps(numbers)
     if not any(map(is_wide, numbers)):
         assert data == msgspec.msgpack.encode(numbers)
@@ -48,7 +48,7 @@ def test_states_within_64_bits_are_written_as_before(numbers: list[int]) -> None
 
 
 @given(integers)
-def test_a_whole_number_is_a_state_of_any_size(number: int) -> None:
+def test_a_whole_number_state_may_have_any_size(number: int) -> None:
     serde = WideIntSerde()
     data = serde.dumps(number)
     assert serde.loads(data) == number
@@ -59,12 +59,12 @@ def test_a_whole_number_is_a_state_of_any_size(number: int) -> None:
             IntSerde().dumps(number)
 
 
-def test_a_bool_is_no_whole_number() -> None:
+def test_a_bool_is_refused_as_a_whole_number() -> None:
     with pytest.raises(SerdeError):
         WideIntSerde().dumps(True)
 
 
 @pytest.mark.parametrize("data", [b"\xc1", b"\xc1\xc1", b"\xc1\x01", b"\xc1\x91\xc7\x01\x07\x00"])
-def test_other_bytes_are_refused(data: bytes) -> None:
+def test_invalid_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(SerdeError):
         TypedPackedSerde[Any](list[str]).loads(data)

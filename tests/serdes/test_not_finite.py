@@ -1,4 +1,4 @@
-"""NaN and infinities, which JSON does not have: refused with the field's name, never null."""
+"""NaN and infinities, which JSON lacks: refused with the field's path, never null."""
 
 from __future__ import annotations
 
@@ -65,20 +65,20 @@ NOT_FINITE = [math.nan, -math.nan, math.inf, -math.inf]
         (list[Model], lambda x: [Model(celsius=1), Model(celsius=x)], "$[1].celsius"),
     ],
 )
-def test_they_are_refused_with_the_path_of_the_field(
+def test_numbers_that_are_not_finite_are_refused_with_their_path(
     declared: Any, make: Any, path: str, bad: float
 ) -> None:
     serde = serde_for(declared)
     with pytest.raises(SerdeError) as refused:
         serde.dumps(make(bad))
     assert f"`{path}` is {bad}" in str(refused.value)
-    # Columns of many values are written by a shorter way.
+    # Columns of many values take a faster path.
     with pytest.raises(SerdeError) as refused:
         serialize_column(serde, [make(1.0), None, make(bad)])
     assert f"`{path}` is {bad}" in str(refused.value)
 
 
-def test_a_model_that_writes_them_as_text_keeps_them() -> None:
+def test_a_model_that_writes_infinity_as_text_keeps_it() -> None:
     serde = serde_for(Texts)
     assert serde.loads(serde.dumps(Texts(celsius=math.inf))) == Texts(celsius=math.inf)
 
@@ -106,12 +106,12 @@ def test_a_column_is_written_whole_or_refused(column: list[Reading | None]) -> N
         numbers | st.none() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)
     )
 )
-def test_for_people_they_are_text(value: Any) -> None:
-    def told(part: Any) -> Any:
+def test_displayed_json_shows_numbers_that_are_not_finite_as_text(value: Any) -> None:
+    def as_text(part: Any) -> Any:
         if isinstance(part, float) and not math.isfinite(part):
             return str(part)
         if isinstance(part, list):
-            return [told(each) for each in part]
-        return {k: told(each) for k, each in part.items()} if isinstance(part, dict) else part
+            return [as_text(each) for each in part]
+        return {k: as_text(each) for k, each in part.items()} if isinstance(part, dict) else part
 
-    assert json.loads(display_json(value, enc_hook=repr)) == told(value)
+    assert json.loads(display_json(value, enc_hook=repr)) == as_text(value)

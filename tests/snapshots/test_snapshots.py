@@ -1,4 +1,4 @@
-"""A snapshot holds all that tasks know: rows, progress, positions; and what is damaged is told."""
+"""Snapshots hold all state of tasks: rows, progress and positions; damage is reported."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def visits(app_id: str = "visits-app", *, gap: str = "5s", named: str = "visits"
     return app.topology()
 
 
-def a_cluster(topology: Topology, records: int = 200) -> Cluster:
+def filled_cluster(topology: Topology, records: int = 200) -> Cluster:
     cluster = Cluster(topology, dict(COUNTS), Random(1))
     rng = Random(2)
     for n in range(records):
@@ -58,15 +58,15 @@ def a_cluster(topology: Topology, records: int = 200) -> Cluster:
     return cluster
 
 
-def taken(cluster: Cluster, place: SnapshotStore, **settings: int) -> Snapshot:
+def capture_all(cluster: Cluster, snapshot_store: SnapshotStore, **settings: int) -> Snapshot:
     entries = [
-        capture(task, cluster.stores[task_id], place, **settings)
+        capture(task, cluster.stores[task_id], snapshot_store, **settings)
         for task_id, task in cluster.tasks.items()
     ]
-    # As they come from other machines.
+    # Encoded and decoded, as between machines.
     entries = [TaskEntry.decode(entry.encode()) for entry in entries]
     return finish_snapshot(
-        place,
+        snapshot_store,
         entries,
         topology=cluster.topology,
         partitions=cluster.counts,
@@ -78,17 +78,17 @@ def taken(cluster: Cluster, place: SnapshotStore, **settings: int) -> Snapshot:
 
 @pytest.fixture
 def snapshot(tmp_path: Path) -> Snapshot:
-    return taken(a_cluster(visits()), SnapshotStore(str(tmp_path / "snapshots")) / "job-1")
+    return capture_all(filled_cluster(visits()), SnapshotStore(str(tmp_path / "snapshots")) / "job-1")
 
 
-@pytest.mark.parametrize("where", ["", "file://", "memory://"])
+@pytest.mark.parametrize("url_prefix", ["", "file://", "memory://"])
 @pytest.mark.parametrize("file_bytes", [1 << 20, 200])
-def test_what_was_captured_is_read_back(tmp_path: Path, where: str, file_bytes: int) -> None:
-    cluster = a_cluster(visits())
-    place = SnapshotStore(f"{where}{tmp_path}/snapshots") / "job-1"
-    taken(cluster, place, file_bytes=file_bytes)
+def test_a_snapshot_round_trips(tmp_path: Path, url_prefix: str, file_bytes: int) -> None:
+    cluster = filled_cluster(visits())
+    snapshot_store = SnapshotStore(f"{url_prefix}{tmp_path}/snapshots") / "job-1"
+    capture_all(cluster, snapshot_store, file_bytes=file_bytes)
 
-    snapshot = Snapshot.open(f"{where}{tmp_path}/snapshots/job-1")
+    snapshot = Snapshot.open(f"{url_prefix}{tmp_path}/snapshots/job-1")
 
     snapshot.verify()
     assert snapshot.id == "job-1"
@@ -108,26 +108,26 @@ def test_what_was_captured_is_read_back(tmp_path: Path, where: str, file_bytes: 
         assert snapshot.progress(entry) == task.progress
     assert snapshot.manifest.rows > 0
     snapshot.remove()
-    assert SnapshotStore(f"{where}{tmp_path}/snapshots").names() == []
+    assert SnapshotStore(f"{url_prefix}{tmp_path}/snapshots").names() == []
 
 
-def test_a_job_that_did_not_end_leaves_no_snapshot(tmp_path: Path) -> None:
-    cluster = a_cluster(visits())
-    place = SnapshotStore(str(tmp_path)) / "job-1"
+def test_an_unfinished_job_leaves_no_snapshot(tmp_path: Path) -> None:
+    cluster = filled_cluster(visits())
+    snapshot_store = SnapshotStore(str(tmp_path)) / "job-1"
     for task_id, task in cluster.tasks.items():
-        capture(task, cluster.stores[task_id], place)
+        capture(task, cluster.stores[task_id], snapshot_store)
     with pytest.raises(CorruptData, match="there is no snapshot"):
-        Snapshot.open(place.url)
+        Snapshot.open(snapshot_store.url)
 
 
-def test_attempts_at_the_same_task_harm_each_other_nothing(tmp_path: Path) -> None:
-    cluster = a_cluster(visits())
-    place = SnapshotStore(str(tmp_path)) / "job-1"
-    first = [capture(t, cluster.stores[at], place, attempt="1") for at, t in cluster.tasks.items()]
+def test_attempts_of_one_task_do_not_disturb_each_other(tmp_path: Path) -> None:
+    cluster = filled_cluster(visits())
+    snapshot_store = SnapshotStore(str(tmp_path)) / "job-1"
+    first = [capture(t, cluster.stores[at], snapshot_store, attempt="1") for at, t in cluster.tasks.items()]
     for at, task in cluster.tasks.items():
-        capture(task, cluster.stores[at], place, attempt="2")
+        capture(task, cluster.stores[at], snapshot_store, attempt="2")
     finish_snapshot(
-        place,
+        snapshot_store,
         first,
         topology=cluster.topology,
         partitions=cluster.counts,
@@ -136,14 +136,14 @@ def test_attempts_at_the_same_task_harm_each_other_nothing(tmp_path: Path) -> No
     ).verify()
 
 
-def test_every_task_is_there_once(tmp_path: Path) -> None:
-    cluster = a_cluster(visits())
-    place = SnapshotStore(str(tmp_path)) / "job-1"
-    entries = [capture(t, cluster.stores[at], place) for at, t in cluster.tasks.items()]
+def test_a_snapshot_needs_every_task_exactly_once(tmp_path: Path) -> None:
+    cluster = filled_cluster(visits())
+    snapshot_store = SnapshotStore(str(tmp_path)) / "job-1"
+    entries = [capture(t, cluster.stores[at], snapshot_store) for at, t in cluster.tasks.items()]
     for wrong in (entries[1:], [*entries, entries[0]]):
         with pytest.raises(CorruptData, match=f"task {entries[0].task}"):
             finish_snapshot(
-                place,
+                snapshot_store,
                 wrong,
                 topology=cluster.topology,
                 partitions=cluster.counts,
@@ -152,14 +152,14 @@ def test_every_task_is_there_once(tmp_path: Path) -> None:
             )
 
 
-@pytest.mark.parametrize("harm", ["cut short", "changed", "removed"])
-def test_a_damaged_file_is_told_by_name(snapshot: Snapshot, harm: str) -> None:
+@pytest.mark.parametrize("damage", ["cut short", "changed", "removed"])
+def test_a_damaged_file_is_named(snapshot: Snapshot, damage: str) -> None:
     part = snapshot.manifest.files[0]
     path = Path(snapshot.url, part.name)
     data = path.read_bytes()
-    if harm == "cut short":
+    if damage == "cut short":
         path.write_bytes(data[:-1])
-    elif harm == "changed":
+    elif damage == "changed":
         path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
     else:
         path.unlink()
@@ -177,14 +177,14 @@ def test_a_newer_format_is_refused(snapshot: Snapshot) -> None:
         Snapshot.open(snapshot.url)
 
 
-def test_the_same_program_may_go_on_under_another_id(snapshot: Snapshot) -> None:
+def test_an_equal_program_may_use_a_snapshot_under_another_app_id(snapshot: Snapshot) -> None:
     snapshot.manifest.check(visits(), COUNTS)
     other = visits("other")
     assert fingerprint_of(other) == snapshot.manifest.fingerprint
     snapshot.manifest.check(other, {**COUNTS, "other-letters-repartition": 3})
 
 
-def test_another_program_is_refused_with_what_differs(snapshot: Snapshot) -> None:
+def test_another_program_is_refused_with_its_differences(snapshot: Snapshot) -> None:
     with pytest.raises(TopologyError, match="was made by another program"):
         snapshot.manifest.check(visits(gap="6s"), COUNTS)
     with pytest.raises(TopologyError, match="calls"):
@@ -192,7 +192,7 @@ def test_another_program_is_refused_with_what_differs(snapshot: Snapshot) -> Non
 
 
 @pytest.mark.parametrize("app_id", ["visits-app", "other"])
-def test_other_partition_counts_are_refused(snapshot: Snapshot, app_id: str) -> None:
+def test_changed_partition_counts_are_refused(snapshot: Snapshot, app_id: str) -> None:
     with pytest.raises(TopologyError, match="'words' has 4 partitions"):
         snapshot.manifest.check(visits(app_id), {**COUNTS, "words": 4})
     topic = f"{app_id}-letters-repartition"
@@ -200,12 +200,12 @@ def test_other_partition_counts_are_refused(snapshot: Snapshot, app_id: str) -> 
         snapshot.manifest.check(visits(app_id), {**COUNTS, topic: 2})
 
 
-def test_a_place_that_needs_a_library_says_so() -> None:
+def test_a_store_url_without_its_library_is_refused() -> None:
     with pytest.raises(ConfigError, match="can't be kept at nosuch://"):
         SnapshotStore("nosuch://bucket/x")
 
 
-def test_snapshots_lie_beside_the_log_or_the_state() -> None:
+def test_snapshots_are_stored_next_to_the_log_or_the_state() -> None:
     assert (
         default_snapshot_store("embedded:./.streamlog/log", "elsewhere") == "./.streamlog/snapshots"
     )
@@ -216,7 +216,7 @@ def test_snapshots_lie_beside_the_log_or_the_state() -> None:
     assert default_snapshot_store("embedded:log", "") == "./snapshots"
 
 
-def test_sorted_files_hold_what_was_written(tmp_path: Path) -> None:
+def test_sorted_files_round_trip(tmp_path: Path) -> None:
     rows = [(b"%05d" % n, os.urandom(n % 50)) for n in range(1_000)]
     path = str(tmp_path / "rows.sst")
     assert write_sorted(rows[0], iter(rows[1:]), path, file_bytes=1 << 20) == len(rows)
@@ -224,5 +224,5 @@ def test_sorted_files_hold_what_was_written(tmp_path: Path) -> None:
     assert Path(path).exists()
 
 
-def test_a_manifest_is_the_same_after_reading(snapshot: Snapshot) -> None:
+def test_a_manifest_round_trips(snapshot: Snapshot) -> None:
     assert Manifest.decode(snapshot.manifest.encode()) == snapshot.manifest

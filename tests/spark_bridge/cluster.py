@@ -1,4 +1,4 @@
-"""A standalone cluster of Spark on this machine: a master and workers, processes of their own."""
+"""A standalone Spark cluster on this machine: processes of a master and its workers."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ SETTINGS = {
 
 @contextmanager
 def cluster(directory: Path, workers: int = 2) -> Iterator[str]:
-    """The URL of its master; each worker has one core, and is a host of its own to Spark."""
+    """Yield the master's URL; each worker has one core and its own host address."""
     with ExitStack() as stack:
         service = ("master.Master", "--host", LOOPBACK, "--port", "0", "--webui-port", "0")
         log = stack.enter_context(_process(directory / "master", *service))
-        url = _told(log, r"Starting Spark master at (spark://\S+)")
+        url = _wait_for_line(log, r"Starting Spark master at (spark://\S+)")
         for number in range(workers):
             home = directory / f"worker-{number}"
             host = f"127.0.0.{number + 2}"
             service = ("worker.Worker", "--host", host, "--webui-port", "0", "--cores", "1")
             more = ("--memory", "1g", "--work-dir", str(home), url)
             log = stack.enter_context(_process(home, *service, *more))
-            _told(log, r"(Successfully registered with master)")
+            _wait_for_line(log, r"(Successfully registered with master)")
         yield url
 
 
 @contextmanager
 def _process(home: Path, service: str, *arguments: str) -> Iterator[Path]:
-    """What it says is in the file."""
+    """Run a process and yield the file with its output."""
     home.mkdir(parents=True)
     log = home / "log"
     spark_home = Path(pyspark.__file__).parent
@@ -69,8 +69,8 @@ def _process(home: Path, service: str, *arguments: str) -> Iterator[Path]:
             process.wait()
 
 
-def _told(log: Path, pattern: str) -> str:
-    """What a process says when it has started."""
+def _wait_for_line(log: Path, pattern: str) -> str:
+    """Wait until the log matches; return the pattern's group."""
     deadline, pause = monotonic() + PATIENCE_S, Event()
     while (found := re.search(pattern, log.read_text())) is None:
         assert monotonic() < deadline, log.read_text()

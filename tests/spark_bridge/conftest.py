@@ -1,4 +1,4 @@
-"""One session for all tests of Spark: it takes as long to start as they do to run."""
+"""One Spark session for all tests, because a session starts slowly."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 FIRST_COMPILER = "-XX:TieredStopAtLevel=1"
 CONF = {"spark.driver.extraJavaOptions": FIRST_COMPILER, "spark.sql.shuffle.partitions": "2"}
-"""Only the first compiler: it starts sooner, and nothing here runs for long."""
+"""Only the first JIT compiler, which starts faster; no test here runs long."""
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    # A task that fails is tried once more.
+    # A task that fails is retried once.
     spark = session("tests", "local[2,2]", CONF)
     yield spark
     spark.stop()

@@ -1,4 +1,4 @@
-"""An app whose topics are read through Spark with the types that it declares."""
+"""An app whose topics Spark reads with the app's declared types."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streamlog import App
 
 
 class Kind(Enum):
-    """Of a sale."""
+    """The kind of a sale."""
 
     SHOP = "shop"
     WEB = "web"
@@ -19,7 +19,7 @@ class Kind(Enum):
 
 @dataclass
 class Item:
-    """A part of a sale."""
+    """An item of a sale."""
 
     name: str
     price: float | None = None
@@ -27,7 +27,7 @@ class Item:
 
 @dataclass
 class Sale:
-    """With most of what a type can have."""
+    """A type with most kinds of fields."""
 
     at: datetime
     day: date
@@ -41,7 +41,7 @@ class Sale:
 
 @dataclass
 class Tree:
-    """A type without one shape."""
+    """A type that is no single column type."""
 
     what: int | str
 
@@ -54,7 +54,7 @@ trees = app.topic("trees", key=str, value=Tree, partitions=1)
 
 
 def by_length(key: bytes, count: int) -> int:
-    """A partitioner of the app's own."""
+    """A custom partitioner."""
     return len(key) % count
 
 

@@ -1,4 +1,4 @@
-"""Stages whose process is killed: each task's first attempt, at random, at a random moment."""
+"""Stages with killed processes: some first attempts of tasks, at random moments."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pyspark import TaskContext
 from spark_bridge.stage_function import StageFunction, StageWork
 
 KILLED_SHARE = 0.4
-"""Of first attempts."""
+"""The share of first attempts that are killed."""
 LATEST_S = 0.15
-"""A task of a small program takes about so long."""
+"""About the run time of a small program's task."""
 
 
 class KilledStage(StageFunction):
-    """A stage that dies now and then."""
+    """A stage whose process is killed at random."""
 
     def __init__(self, work: StageWork, deaths: Path) -> None:
         super().__init__(work)
@@ -39,7 +39,7 @@ class KilledStage(StageFunction):
         timer.start()
         try:
             yield from super().__call__(batches)
-            # Its rows may have been read by then, and its report been written, or not.
+            # By then, its rows may have been read and its report written, or not.
             timer.join()
         finally:
             timer.cancel()

@@ -1,4 +1,4 @@
-"""Spark's history of a log, for comparisons with workers that were fed while they ran."""
+"""Spark's history of a log, for comparisons with workers whose inputs grew."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STATE_BYTES = 64 * 1024 * 1024
 
 
 def history_in(spark: SparkSession) -> HistoryRun:
-    """Runs a history in this session; one at a time."""
+    """Return a function that runs histories in this session, one at a time."""
     running = Lock()
 
     def run(url: str, program: Program, directory: Path) -> list[FinishedTask]:
@@ -47,5 +47,5 @@ def history_in(spark: SparkSession) -> HistoryRun:
 
 
 def spark_history() -> HistoryRun:
-    """In a session of its own."""
+    """Return a function that runs histories in a new session."""
     return history_in(session("equality", "local[2,2]", CONF))

@@ -1,8 +1,8 @@
-"""Random apps all of whose windows are folded as columns, and random histories for them.
+"""Random apps whose windows are all lowered to columns, and random histories for them.
 
-Many at a time: each is a pipeline of one app, with partitions, windows and records of its own, so
-that one job of Spark runs them all. Records come late, at equal times, without values; partitions
-and whole topics are empty; windows overlap, begin at an offset, and stay after they have closed.
+Each app has many pipelines, each with its own partitions, windows and records, so that one Spark
+job runs them all. Records come late, at equal times, or without values; partitions and whole topics
+are empty; windows overlap, start at an offset, and are retained after they close.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SPAN_MS = 3_000
 
 @dataclass
 class Totals:
-    """What is folded of the numbers in a window."""
+    """Aggregates of the numbers in a window."""
 
     count: int
     total: int
@@ -30,13 +30,13 @@ class Totals:
 
 
 def program(app: App, seed: int, pipelines: int) -> Program:
-    """So many pipelines in one app."""
+    """Build an app of this many pipelines."""
     rng = Random(seed)
-    made = Program(app)
+    program_ = Program(app)
     for number in range(pipelines):
         partitions = rng.randint(1, 3)
         source = app.topic(f"in-{number}", key=str, value=int, partitions=partitions)
-        made.inputs[source.name] = partitions
+        program_.inputs[source.name] = partitions
         grouped = app.stream(source).group_by(lambda _, v: KEYS[(v or 3) % 7], name=f"by-{number}")
         windowed = grouped.windowed(windows_of(rng))
         name, to = f"windows-{number}", f"out-{number}"
@@ -67,13 +67,13 @@ def program(app: App, seed: int, pipelines: int) -> Program:
                 again.reduce(
                     lambda a, b: (a * 31 + b) % 1_000_003, name=f"last-{number}-rows"
                 ).changes().to(last)
-                made.outputs.append(last)  # type: ignore[arg-type]
-        made.outputs.append(app.topics[to])  # type: ignore[arg-type]
-    return made
+                program_.outputs.append(last)  # type: ignore[arg-type]
+        program_.outputs.append(app.topics[to])  # type: ignore[arg-type]
+    return program_
 
 
 def windows_of(rng: Random) -> Windows:
-    """Some windows that are lowered."""
+    """Return random windows that are lowered."""
     size_ms = rng.choice([50, 100, 333])
     grace_ms = rng.choice([0, 0, 40, 150])
     kept_ms = size_ms + grace_ms + rng.choice([0, 0, 300])
@@ -84,11 +84,11 @@ def windows_of(rng: Random) -> Windows:
     return tumbling(f"{size_ms}ms", grace=grace, retention=kept, offset=offset)
 
 
-def history(made: Program, seed: int, records: int = 120) -> list[Fed]:
-    """Records for all of its topics."""
+def history(program_: Program, seed: int, records: int = 120) -> list[Fed]:
+    """Return random records for all input topics."""
     rng = Random(seed)
     fed: list[Fed] = []
-    for topic, partitions in made.inputs.items():
+    for topic, partitions in program_.inputs.items():
         used = rng.choices(range(partitions), k=partitions)
         pace_ms = {partition: rng.choice([5, 20, 40]) for partition in range(partitions)}
         times_ms = dict.fromkeys(range(partitions), BEGIN_MS)

@@ -1,6 +1,6 @@
-"""The driver of a cluster: reads a log without a broker and runs histories, whoever is killed.
+"""The driver of a cluster: reads a log without a broker and runs histories despite failures.
 
-`python -m tests.spark_bridge.on_cluster MASTER DIRECTORY`: what it has found, as JSON, last.
+`python -m tests.spark_bridge.on_cluster MASTER DIRECTORY` prints its results as JSON, last.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CONF = {
 
 
 def shop(directory: Path, change: Callable[[int], int]) -> App:
-    """Sums by shop, through a repartition, of what a function makes of the orders."""
+    """Build sums by shop, through a repartition, of orders that a function changes."""
     app = App("shop", log=f"embedded:{directory / 'log'}", state_dir=str(directory / "state"))
     orders = app.topic("orders", key=str, value=int, partitions=2)
     totals = app.topic("totals", key=str, value=int, partitions=2)
@@ -48,10 +48,10 @@ def unchanged(value: int) -> int:
     return value
 
 
-def killing(marker: Path) -> Callable[[int], int]:
-    """A function that kills the executor whose task it is in: its JVM, and so all of it."""
+def kill_once_with(marker: Path) -> Callable[[int], int]:
+    """Return a function that kills the JVM of its task's executor, once."""
 
-    def kills_once(value: int) -> int:
+    def kill_once(value: int) -> int:
         if value == 1_500 and not marker.exists():
             marker.touch()
             daemon = os.getppid()
@@ -60,13 +60,13 @@ def killing(marker: Path) -> Callable[[int], int]:
             Event().wait(WAIT_S)
         return value
 
-    return kills_once
+    return kill_once
 
 
-def lagging(directory: Path) -> Callable[[int], int]:
-    """A function that does not go on before a second attempt at its task has come as far."""
+def lag_once_with(directory: Path) -> Callable[[int], int]:
+    """Return a function that blocks until a second attempt at its task catches up."""
 
-    def lags_once(value: int) -> int:
+    def lag_once(value: int) -> int:
         if value == 1_500:
             try:
                 (directory / "lags").touch(exist_ok=False)
@@ -78,14 +78,14 @@ def lagging(directory: Path) -> Callable[[int], int]:
                 if (directory / "overtaken").exists():
                     return value
                 pause.wait(0.1)
-            raise RuntimeError("nobody has tried this task again")
+            raise RuntimeError("Spark did not start this task a second time")
         return value
 
-    return lags_once
+    return lag_once
 
 
 def content(job: BackfillJob, snapshot: Snapshot) -> dict[str, Any]:
-    """What counts of a history, and does not name its attempts."""
+    """Return the results of a history without the names of attempts."""
     staged = snapshot.manifest.staged
     return {
         "rows": job.rows["totals"],
@@ -99,7 +99,7 @@ def main(master: str, directory: Path) -> dict[str, object]:
     frame = spark.read.format("streamlog").option("path", str(directory / "log"))
     rows = frame.option("subscribe", "orders").option("minPartitions", "4").load()
     found: dict[str, object] = {"read": rows.count()}
-    changes = {"killed": killing(directory / "killed"), "lagging": lagging(directory)}
+    changes = {"killed": kill_once_with(directory / "killed"), "lagging": lag_once_with(directory)}
     for name, change in {"calm": unchanged, **changes}.items():
         job = shop(directory, change).backfill(
             engine="spark",

@@ -1,6 +1,6 @@
-"""Batches that can't be read: they end a read, or are left out, from files and from brokers.
+"""Damaged batches: they end a read or are skipped, in reads of files and from brokers.
 
-What is readable is told by a reader that was written from the specification.
+A reader that was written from the specification decides which batches are readable.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 SEEDS = range(3)
 UNTIMED = {"columns": "offset,value"}
-"""Some times of these batches are none of Spark's."""
+"""Without timestamps: some of them are out of Spark's range."""
 
 
 @pytest.fixture(scope="module", params=SEEDS)
@@ -61,11 +61,11 @@ def address(request: pytest.FixtureRequest, log: tuple[int, Path]) -> Iterator[d
 
 
 def read(address: dict[str, str], **options: str) -> list[tuple[int, bytes | None]]:
-    place = log_source(parse_options({**address, "subscribe": "lines", **options}))
+    source = log_source(parse_options({**address, "subscribe": "lines", **options}))
     return [
         row
-        for wanted in place.plan()
-        for batch in place.read(wanted, None)
+        for wanted in source.plan()
+        for batch in source.read(wanted, None)
         for row in zip(
             batch.column("offset").to_pylist(), batch.column("value").to_pylist(), strict=True
         )
@@ -73,22 +73,22 @@ def read(address: dict[str, str], **options: str) -> list[tuple[int, bytes | Non
 
 
 @pytest.mark.parametrize("headers", ["false", "true"])
-def test_what_is_readable_is_read(
+def test_readable_batches_are_read_and_damaged_ones_skipped(
     address: dict[str, str],
     log: tuple[int, Path],
     headers: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING)
-    readable, passed = readable_of(batches(log[0]))
+    readable, skipped = readable_of(batches(log[0]))
     rows = read(address, ignoreCorruptBatches="true", includeHeaders=headers, **UNTIMED)
     assert [value for _, value in rows] == [record.value for record in readable]
     assert caplog.text.count("the read skips it because ignoreCorruptBatches is true") == len(
-        passed
+        skipped
     )
 
 
-def test_the_first_that_is_not_readable_ends_the_read(
+def test_the_first_damaged_batch_ends_the_read_by_default(
     address: dict[str, str], log: tuple[int, Path]
 ) -> None:
     offset = 0
@@ -107,7 +107,7 @@ def test_the_first_that_is_not_readable_ends_the_read(
     assert "seek" not in str(caught.value)
 
 
-def test_a_time_that_is_none_of_sparks_is_told_with_its_record(
+def test_a_time_that_spark_lacks_is_reported_with_its_record(
     address: dict[str, str], log: tuple[int, Path]
 ) -> None:
     readable, _ = readable_of(batches(log[0]))
@@ -120,10 +120,10 @@ def test_a_time_that_is_none_of_sparks_is_told_with_its_record(
 
 
 @pytest.mark.parametrize("at", [HEADER_BYTES + 3, 21, 22])
-def test_bytes_that_the_disk_has_changed_are_left_out(
+def test_a_batch_with_flipped_bits_is_skipped(
     log: tuple[int, Path], tmp_path: Path, at: int
 ) -> None:
-    """Also if they make a batch look like a marker, which has no records."""
+    """Also if the flipped bit makes a batch look like a transaction marker."""
     path = tmp_path / "log"
     shutil.copytree(log[1], path)
     (segment,) = (each for each in path.glob("p-*/*.log") if each.stat().st_size)
@@ -131,7 +131,7 @@ def test_bytes_that_the_disk_has_changed_are_left_out(
     before = read(address, ignoreCorruptBatches="true", **UNTIMED)
     data = bytearray(segment.read_bytes())
     first = int.from_bytes(data[23:27]) + 1
-    data[at] ^= 0x20 if at == 22 else 1  # A control batch, for 22.
+    data[at] ^= 0x20 if at == 22 else 1  # At 22, sets the control bit.
     segment.write_bytes(data)
     options = UNTIMED
     if at == 22:
@@ -166,7 +166,7 @@ def run_in_spark(
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("policy", [on_error.skip(), on_error.dlq()], ids=["skip", "dlq"])
-def test_a_history_in_spark_passes_what_one_in_this_process_passes(
+def test_a_spark_history_skips_what_a_local_history_skips(
     spark: SparkSession, tmp_path: Path, policy: ErrorPolicy
 ) -> None:
     url = f"embedded:{tmp_path / 'log'}"
@@ -182,11 +182,11 @@ def test_a_history_in_spark_passes_what_one_in_this_process_passes(
 
 
 def staged(task: FinishedTask, path: Path) -> dict[str, list[tuple[object, ...]]]:
-    """What a task has written, by topic; letters of batches and of records in any order."""
-    place = SnapshotStore(str(path / "snapshots" / "one"))
+    """Return a task's rows by topic, with dead letters sorted: their order is free."""
+    source = SnapshotStore(str(path / "snapshots" / "one"))
     rows: dict[str, list[tuple[object, ...]]] = {}
     for part in task.staged:
-        with place.checked(part) as file:
+        with source.checked(part) as file:
             records = [each for batch in read_segment(file) for each in batch.records()]
         found = [(r.timestamp_ms, r.key, r.value, r.headers) for r in records]
         rows[part.topic] = sorted(found, key=repr) if part.topic == "lines-dlq" else found

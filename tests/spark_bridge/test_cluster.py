@@ -1,4 +1,4 @@
-"""On a standalone cluster: what it gives here it gives there, whoever is killed or overtaken."""
+"""Histories on a standalone cluster equal local ones, despite killed and slow executors."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ pytestmark = [
 ]
 
 
-def test_a_cluster_gives_what_this_process_gives(tmp_path: Path) -> None:
-    """It needs no broker, only the files; an executor is killed, and a task tried twice at once."""
+def test_a_cluster_gives_the_results_of_this_process(tmp_path: Path) -> None:
+    """Without a broker, on files alone; one executor is killed, and one task runs twice."""
     asyncio.run(Shop(tmp_path).fill())
     job = shop(tmp_path, unchanged).backfill(until=END, outputs="stage")
     expected = content(job, job.run())

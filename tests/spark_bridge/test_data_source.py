@@ -1,4 +1,4 @@
-"""The Spark source against a real log: the columns, the rows, and what fails how."""
+"""The Spark source against a real log: columns, rows, and failures."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SPARK_KAFKA_COLUMNS = [
 ]
 
 
-def written(partition: int, number: int) -> tuple[int, bytes | None, bytes | None, Any]:
+def expected_record(partition: int, number: int) -> tuple[int, bytes | None, bytes | None, Any]:
     key = None if number % 7 == 0 else b"key-%d" % number
     value = None if number % 11 == 0 else b"value-%d-%d" % (partition, number)
     headers = (("trace", b"\x00\xff"), ("empty", None)) if number % 5 == 0 else ()
@@ -45,7 +45,7 @@ async def write(url: str) -> None:
         await log.admin().create_topics([NewTopic("rows", PARTITIONS), NewTopic("empty", 1)])
         async with log.producer(compression="zstd") as producer:
             for partition in range(PARTITIONS):
-                records = [written(partition, number) for number in range(PER_PARTITION)]
+                records = [expected_record(partition, number) for number in range(PER_PARTITION)]
                 await producer.send_batch("rows", partition, records)
             await producer.flush()
 
@@ -66,14 +66,14 @@ def expected() -> set[tuple[Any, ...]]:
     rows = set()
     for partition in range(PARTITIONS):
         for number in range(PER_PARTITION):
-            timestamp_ms, key, value, _ = written(partition, number)
+            timestamp_ms, key, value, _ = expected_record(partition, number)
             at = datetime.fromtimestamp(timestamp_ms / 1_000, UTC)
             rows.add((key, value, "rows", partition, number, at, 0))
     return rows
 
 
 def rows_of(frame: DataFrame) -> list[tuple[Any, ...]]:
-    """Rows with bytes for bytearrays and aware timestamps."""
+    """Return rows with bytes instead of bytearrays, and with aware timestamps."""
     return [
         (
             None if row.key is None else bytes(row.key),
@@ -88,13 +88,13 @@ def rows_of(frame: DataFrame) -> list[tuple[Any, ...]]:
     ]
 
 
-def test_columns_are_those_of_sparks_kafka_source(spark: SparkSession, directory: Path) -> None:
+def test_columns_equal_those_of_spark_s_kafka_source(spark: SparkSession, directory: Path) -> None:
     assert load(spark, directory).dtypes == SPARK_KAFKA_COLUMNS
     with_headers = load(spark, directory, includeHeaders="true").dtypes
     assert with_headers[-1] == ("headers", "array<struct<key:string,value:binary>>")
 
 
-def test_every_row_once_and_a_task_per_partition(spark: SparkSession, directory: Path) -> None:
+def test_every_row_is_read_once_with_a_task_per_partition(spark: SparkSession, directory: Path) -> None:
     frame = load(spark, directory)
     rows = rows_of(frame)
     assert len(rows) == PARTITIONS * PER_PARTITION
@@ -102,14 +102,14 @@ def test_every_row_once_and_a_task_per_partition(spark: SparkSession, directory:
     assert frame.rdd.getNumPartitions() == PARTITIONS
 
 
-def test_rows_stand_in_offset_order(spark: SparkSession, directory: Path) -> None:
+def test_rows_are_in_offset_order(spark: SparkSession, directory: Path) -> None:
     offsets: dict[int, list[int]] = {}
     for row in load(spark, directory).select("partition", "offset").collect():
         offsets.setdefault(row.partition, []).append(row.offset)
     assert all(seen == sorted(seen) for seen in offsets.values())
 
 
-def test_headers_are_null_when_there_are_none(spark: SparkSession, directory: Path) -> None:
+def test_headers_are_null_for_records_without_headers(spark: SparkSession, directory: Path) -> None:
     frame = load(spark, directory, includeHeaders="true")
     for row in frame.where("partition = 0").collect():
         if row.offset % 5 == 0:
@@ -119,7 +119,7 @@ def test_headers_are_null_when_there_are_none(spark: SparkSession, directory: Pa
             assert row.headers is None
 
 
-def test_from_a_running_broker_the_rows_are_the_same(spark: SparkSession, directory: Path) -> None:
+def test_a_running_broker_gives_the_rows_of_its_files(spark: SparkSession, directory: Path) -> None:
     async def read() -> list[tuple[Any, ...]]:
         async with Log.open(f"embedded:{directory}") as log:
             assert log.address is not None
@@ -160,13 +160,13 @@ def test_an_unknown_topic_is_named(spark: SparkSession, directory: Path) -> None
         reader.option("subscribe", "nowhere").load()
 
 
-def test_a_schema_of_ones_own_is_refused(spark: SparkSession, directory: Path) -> None:
+def test_a_user_s_schema_is_refused(spark: SparkSession, directory: Path) -> None:
     reader = spark.read.format("streamlog").schema("key binary").option("path", str(directory))
     with pytest.raises(Exception, match="fixed columns"):
         reader.option("subscribe", "rows").load().count()
 
 
-def test_parts_of_partitions_are_tasks_of_their_own(spark: SparkSession, directory: Path) -> None:
+def test_large_partitions_are_split_into_tasks(spark: SparkSession, directory: Path) -> None:
     frame = load(spark, directory, maxRecordsPerPartition="200", columns="value,partition,offset")
     assert frame.columns == ["value", "partition", "offset"]
     assert frame.rdd.getNumPartitions() == PARTITIONS * 3
@@ -174,7 +174,7 @@ def test_parts_of_partitions_are_tasks_of_their_own(spark: SparkSession, directo
     assert sorted(found) == [(p, n) for p in range(PARTITIONS) for n in range(PER_PARTITION)]
 
 
-def test_a_time_is_a_place_to_start(spark: SparkSession, directory: Path) -> None:
+def test_a_read_can_start_at_a_timestamp(spark: SparkSession, directory: Path) -> None:
     frame = load(
         spark,
         directory,
@@ -184,7 +184,7 @@ def test_a_time_is_a_place_to_start(spark: SparkSession, directory: Path) -> Non
     assert frame.count() == 50 + 50 + 400
 
 
-def test_filters_leave_out_what_need_not_be_read(spark: SparkSession, directory: Path) -> None:
+def test_filters_on_partition_and_offset_are_pushed_down(spark: SparkSession, directory: Path) -> None:
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
         frame = load(spark, directory, filterPushdown="true", columns="partition,offset")
@@ -196,7 +196,7 @@ def test_filters_leave_out_what_need_not_be_read(spark: SparkSession, directory:
 
 
 async def transact(url: str) -> None:
-    """Odd numbers are aborted, and the last transaction is never decided."""
+    """Write transactions of 0 to 4, of which odd ones abort, and some JSON values."""
     async with Log.open(url) as log:
         await log.admin().create_topics([NewTopic("decided", 1), NewTopic("json", 1)])
         for number in range(5):
@@ -219,15 +219,15 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_what_was_aborted_is_not_seen_unless_asked_for(spark: SparkSession, decided: Path) -> None:
+def test_aborted_records_are_read_only_if_requested(spark: SparkSession, decided: Path) -> None:
     reader = spark.read.format("streamlog").option("path", str(decided))
     seen = reader.option("subscribe", "decided").load().select("value").collect()
     assert [bytes(row.value) for row in seen] == [b"0", b"2", b"4"]
-    all_of_it = reader.option("isolationLevel", "read_uncommitted").load()
-    assert all_of_it.count() == 5
+    uncommitted = reader.option("isolationLevel", "read_uncommitted").load()
+    assert uncommitted.count() == 5
 
 
-def test_values_are_typed_columns_by_a_schema(spark: SparkSession, decided: Path) -> None:
+def test_a_value_schema_makes_typed_columns(spark: SparkSession, decided: Path) -> None:
     reader = spark.read.format("streamlog").option("path", str(decided))
     reader = reader.option("subscribe", "json").option("valueSchema", "price long, name string")
     good = reader.option("endingOffsets", '{"json": {"0": 3}}').load()
@@ -254,7 +254,7 @@ def test_a_damaged_batch_is_named(spark: SparkSession, tmp_path: Path) -> None:
         load(spark, path).collect()
 
 
-def test_offsets_that_were_deleted_fail_or_are_passed_over(
+def test_deleted_offsets_fail_the_read_or_are_skipped(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     path = tmp_path / "log"
@@ -265,7 +265,7 @@ def test_offsets_that_were_deleted_fail_or_are_passed_over(
             await log.admin().delete_records({TopicPartition("rows", 0): 100})
 
     asyncio.run(delete())
-    asked = {"startingOffsets": '{"rows": {"0": 0, "1": 0, "2": 0}}'}
+    read_options = {"startingOffsets": '{"rows": {"0": 0, "1": 0, "2": 0}}'}
     with pytest.raises(Exception, match=r"offset 0 of rows-0 is outside the log.*failOnDataLoss"):
-        load(spark, path, **asked)
-    assert load(spark, path, failOnDataLoss="false", **asked).count() == 1_400
+        load(spark, path, **read_options)
+    assert load(spark, path, failOnDataLoss="false", **read_options).count() == 1_400

@@ -1,4 +1,4 @@
-"""The golden cases as a history in Spark: what the driver writes, in its order."""
+"""The golden cases as a history in Spark, compared with the driver in its order."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 CASES = golden_cases()
 if os.environ.get("STREAMLOG_PROFILE") != "thorough":
-    CASES = CASES[::6]  # Each is a stage or more, and each stage a job of Spark.
+    CASES = CASES[::6]  # Each case has one or more stages, and each stage is a Spark job.
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 @pytest.mark.skipif(not CASES, reason="STREAMLOG_GOLDEN names no file of cases")
-def test_a_history_of_the_golden_cases_gives_their_rows(
+def test_a_spark_history_of_the_golden_cases_equals_the_driver(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     warnings.simplefilter("ignore", UserWarning)

@@ -1,4 +1,4 @@
-"""Which Java is taken, and what is said when there is none."""
+"""The choice of a Java, and the error if there is none."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def fake_java(home: Path, version: str) -> Path:
     return home
 
 
-def test_java_home_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_home_takes_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "own", "21.0.1")))
     assert java.find_java_home() == tmp_path / "own"
 
 
-def test_a_java_that_is_too_old_is_passed_over(
+def test_a_java_that_is_too_old_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", "1.8.0_292")))
@@ -33,7 +33,7 @@ def test_a_java_that_is_too_old_is_passed_over(
     assert java.find_java_home() == tmp_path / "new"
 
 
-def test_without_any_java_the_three_ways_to_get_one_are_told(
+def test_a_missing_java_is_reported_with_ways_to_get_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", "11.0.2")))
@@ -43,19 +43,19 @@ def test_without_any_java_the_three_ways_to_get_one_are_told(
         java.find_java_home()
 
 
-def test_the_shim_drops_one_argument_and_keeps_the_others_as_they_are(
+def test_the_shim_drops_one_argument_and_keeps_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     home = java._shim(fake_java(tmp_path / "wheel", "25.0.3") / "bin" / "java")
-    asked = ["-Dx=a b", "--add-modules=jdk.incubator.vector", "-cp", "*"]
-    answer = subprocess.run(
-        [home / "bin" / "java", *asked], capture_output=True, text=True, check=True
+    arguments = ["-Dx=a b", "--add-modules=jdk.incubator.vector", "-cp", "*"]
+    result = subprocess.run(
+        [home / "bin" / "java", *arguments], capture_output=True, text=True, check=True
     )
-    assert answer.stdout == "-Dx=a b -cp *\n"
+    assert result.stdout == "-Dx=a b -cp *\n"
 
 
-def test_the_wheels_java_starts_with_the_argument_that_it_cannot_take(
+def test_the_wheel_s_java_starts_despite_the_unsupported_argument(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

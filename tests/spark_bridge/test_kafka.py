@@ -1,4 +1,4 @@
-"""Spark on Apache Kafka: frames and streaming queries, written in transactions, read back.
+"""Spark on Apache Kafka: frames and streaming queries, written in transactions and read back.
 
 Needs a broker: STREAMLOG_KAFKA=HOST:PORT (`make conformance-kafka`).
 """
@@ -37,8 +37,8 @@ COLUMNS = ("cast(id % 100 as string) key", "cast(id as string) value")
 
 
 @pytest.fixture(autouse=True)
-def emptied() -> None:
-    """Topics without records."""
+def emptied_topics() -> None:
+    """Create empty topics."""
 
     async def make() -> None:
         async with emptied_kafka(KAFKA, {"in": 2, "out": PARTITIONS}):
@@ -49,7 +49,7 @@ def emptied() -> None:
 
 @pytest.fixture
 def staging(tmp_path: Path) -> Iterator[Path]:
-    """Where segments wait; nothing is left there."""
+    """Yield the staging directory; check that it ends empty."""
     yield tmp_path / "staging"
     assert not any(path.is_file() for path in (tmp_path / "staging").rglob("*"))
 
@@ -61,12 +61,12 @@ def write(frame: DataFrame, staging: Path, **options: str) -> None:
 
 
 def committed(count: int) -> list[tuple[int, bytes, int]]:
-    """Partition, key and value of the committed records of `out`, once there are so many.
+    """Return partition, key and value of the `count` committed records of `out`.
 
-    Behind them comes one more, so that what would come again is seen.
+    A last record per partition is written after them, so that repeated records are found.
     """
 
-    async def story(log: Log) -> list[tuple[int, bytes, int]]:
+    async def scenario(log: Log) -> list[tuple[int, bytes, int]]:
         async with log.producer() as producer:
             for number in range(PARTITIONS):
                 await producer.send("out", b"-1", key=b"last", partition=number)
@@ -77,12 +77,12 @@ def committed(count: int) -> list[tuple[int, bytes, int]]:
         assert len(rows) == count
         return rows
 
-    return attached(URL, story)
+    return attached(URL, scenario)
 
 
-def test_a_job_counts_once_however_often_it_is_run(spark: SparkSession, staging: Path) -> None:
+def test_a_repeated_job_writes_its_rows_once(spark: SparkSession, staging: Path) -> None:
     frame = spark.range(0, ROWS, 1, 4).selectExpr(*COLUMNS)
-    # The second time it has other tasks, and other segments.
+    # The second run has other tasks and other segments.
     for again in (frame, frame.repartition(3)):
         write(again, staging, jobId="nightly-7", **{"kafka.compression.type": "zstd"})
     rows = committed(ROWS)
@@ -92,14 +92,14 @@ def test_a_job_counts_once_however_often_it_is_run(spark: SparkSession, staging:
         assert {*partitions_of_keys(keys, PARTITIONS)} == {number}
 
 
-def test_of_a_job_that_fails_nothing_counts(spark: SparkSession, staging: Path) -> None:
+def test_a_failed_job_commits_nothing(spark: SparkSession, staging: Path) -> None:
     failing = "if(id = 99, raise_error('boom'), cast(id as string)) value"
     with pytest.raises(Exception, match="boom"):
         write(spark.range(0, 100, 1, 2).selectExpr(failing), staging)
     assert committed(0) == []
 
 
-async def appended(log: Log, first: int, count: int) -> None:
+async def append(log: Log, first: int, count: int) -> None:
     async with log.producer() as producer:
         for number in range(first, first + count):
             await producer.send("in", b"%d" % number, partition=number % 2)
@@ -115,17 +115,17 @@ def run(spark: SparkSession, checkpoint: Path, staging: Path) -> None:
     writer.start().awaitTermination()
 
 
-def test_a_query_goes_on_after_a_restart_without_loss_or_repeat(
+def test_a_restarted_query_neither_loses_nor_repeats_records(
     spark: SparkSession, tmp_path: Path, staging: Path
 ) -> None:
     checkpoint = tmp_path / "checkpoint"
-    attached(URL, lambda log: appended(log, 0, 100))
+    attached(URL, lambda log: append(log, 0, 100))
     run(spark, checkpoint, staging)
-    # Killed after the batch was published and before Spark has noted it: it comes again.
+    # As if killed between the batch's publication and Spark's commit: the batch is repeated.
     last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     last.unlink()
     (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
-    attached(URL, lambda log: appended(log, 100, 30))
+    attached(URL, lambda log: append(log, 100, 30))
     run(spark, checkpoint, staging)
     assert sorted(value for _, _, value in committed(130)) == [*range(130)]
 
@@ -135,9 +135,9 @@ def test_a_query_goes_on_after_a_restart_without_loss_or_repeat(
     assert attached(URL, positions) == {TopicPartition("in", n): 65 for n in range(2)}
 
 
-def test_what_is_in_the_topics_is_read_and_what_was_aborted_is_not(spark: SparkSession) -> None:
-    async def story(log: Log) -> None:
-        await appended(log, 0, 40)
+def test_committed_records_are_read_and_aborted_ones_are_not(spark: SparkSession) -> None:
+    async def scenario(log: Log) -> None:
+        await append(log, 0, 40)
         async with log.producer(transactional_id="aborts") as producer:
             aborted = producer.transaction()
             await aborted.__aenter__()
@@ -147,7 +147,7 @@ def test_what_is_in_the_topics_is_read_and_what_was_aborted_is_not(spark: SparkS
             await aborted.__aexit__(KeyError, KeyError(), None)
         await log.admin().create_topics([NewTopic("other", 1)])
 
-    attached(URL, story)
+    attached(URL, scenario)
     reader = spark.read.format("streamlog").option("kafka.bootstrap.servers", KAFKA)
     rows = reader.option("subscribe", "in,other").load()
     assert sorted(int(row.value) for row in rows.collect()) == [*range(40)]

@@ -1,7 +1,7 @@
-"""Executors and drivers of Spark are killed around publications and hand-overs: rows count once.
+"""Killed executors and drivers of Spark around publications and hand-overs: rows count once.
 
-A share of the cuts of `tests.worker.test_killed_hand_over`, run by Spark: processes of tasks are
-killed at random all the time, and for some the driver as well, whose JVM and log go with it.
+Some cases of `tests.worker.test_killed_hand_over`, run by Spark: processes of tasks are killed at
+random, and in some cases the driver as well, with its JVM and its log.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ EXECUTORS = range(10)
 DRIVERS = range(4)
 
 
-def gone_on(
+def check_hand_over(
     spark: SparkSession, case: Case, outputs: Literal["stage", "publish"], step: str
 ) -> None:
-    """The job, the hand-over that is killed once, and a worker: all rows are there, and once."""
+    """Run the job, a hand-over that is killed once, and a worker; check each row once."""
     snapshot = job_of(case.program, case.until_ms, outputs, spark).run()
     snapshot.verify()
     killed(hand_over_and_die, case.seed, str(case.directory), snapshot.url, step)
@@ -53,16 +53,16 @@ def gone_on(
 
 
 @pytest.mark.parametrize("seed", EXECUTORS)
-def test_executors_are_killed(spark: SparkSession, tmp_path: Path, deaths: Path, seed: int) -> None:
+def test_killed_executors_neither_lose_nor_repeat_rows(spark: SparkSession, tmp_path: Path, deaths: Path, seed: int) -> None:
     rng = Random(f"executors {seed}")
     outputs: Literal["stage", "publish"] = rng.choice(["stage", "publish"])
-    gone_on(spark, Case(seed, tmp_path), outputs, rng.choice(STEPS))
+    check_hand_over(spark, Case(seed, tmp_path), outputs, rng.choice(STEPS))
 
 
 @pytest.mark.parametrize("seed", DRIVERS)
-def test_drivers_are_killed(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+def test_killed_drivers_neither_lose_nor_repeat_rows(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     case = Case(seed, tmp_path)
     moment = MOMENTS["publish"][seed]
     attempt = Attempt(seed, str(tmp_path), case.until_ms, "publish", moment, is_spark=True)
     killed(backfill_and_die, attempt)
-    gone_on(spark, case, "publish", Random(seed).choice(STEPS))
+    check_hand_over(spark, case, "publish", Random(seed).choice(STEPS))

@@ -1,4 +1,4 @@
-"""Spark's histories of logs whose workers were fed while they ran, compared class by class."""
+"""Spark's histories of logs of live workers, compared by equality class."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 SEEDS = range(40) if os.environ.get("STREAMLOG_PROFILE") == "thorough" else (12, 28, 36)
-"""`python -m tests.equality --live --spark --runs 200` runs more."""
+"""`python -m tests.equality --live --spark --runs 200` runs more seeds."""
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +29,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_workers_that_are_fed_write_what_both_histories_have(
+def test_live_workers_equal_local_and_spark_histories(
     spark: SparkSession, address: str, tmp_path: Path, seed: int
 ) -> None:
-    compared = compare_live(seed, address, tmp_path, others={"spark": history_in(spark)})
-    assert compared
+    comparisons = compare_live(seed, address, tmp_path, others={"spark": history_in(spark)})
+    assert comparisons

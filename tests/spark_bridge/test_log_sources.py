@@ -1,7 +1,7 @@
-"""What a read gives of partitions that are not one record after the other, from files and brokers.
+"""Reads of partitions with gaps, markers and deleted records, from files and brokers.
 
-Other sources have hung where a partition ends in a marker, told gaps as lost data, or shown what
-was aborted: a table of these. No Spark is needed to see it.
+Other Spark sources have hung at a partition that ends with a marker, reported gaps as lost data, or
+shown aborted records: a table of these cases. The tests need no Spark.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ async def fill(url: str) -> None:
 
 
 def compact(path: Path) -> None:
-    """A topic of which most records are gone, in between as well."""
+    """Write and compact a topic, so that most of its records are removed."""
     directory = LogDirectory.open(str(path), config=COMPACTED)
     try:
         log = directory.log("compacted", 0)
@@ -80,7 +80,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=["path", "broker"])
 def address(request: pytest.FixtureRequest, directory: Path) -> Iterator[dict[str, str]]:
-    """The options that say where the log is."""
+    """Yield the options with the log's address."""
     if request.param == "path":
         yield {"path": str(directory)}
         return
@@ -89,11 +89,11 @@ def address(request: pytest.FixtureRequest, directory: Path) -> Iterator[dict[st
 
 
 def offsets(address: dict[str, str], topic: str, **options: str) -> list[int]:
-    place = log_source(parse_options({**address, "subscribe": topic, **options}))
+    source = log_source(parse_options({**address, "subscribe": topic, **options}))
     return [
         offset
-        for wanted in place.plan()
-        for batch in place.read(wanted, None)
+        for range_ in source.plan()
+        for batch in source.read(range_, None)
         for offset in batch.column("offset").to_pylist()
     ]
 
@@ -120,26 +120,26 @@ def offsets(address: dict[str, str], topic: str, **options: str) -> list[int]:
         ("empty", {}, []),
     ],
 )
-def test_records_are_those_that_count(
+def test_a_read_gives_the_visible_records(
     address: dict[str, str], topic: str, options: dict[str, str], expected: list[int]
 ) -> None:
     assert offsets(address, topic, **options) == expected
 
 
-def test_what_was_deleted_and_is_asked_for_is_an_error(address: dict[str, str]) -> None:
+def test_a_start_at_a_deleted_offset_is_an_error(address: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=r"offset 1 of cut-0 is outside.*4 up to 10"):
         offsets(address, "cut", startingOffsets='{"cut": {"0": 1}}')
 
 
-def test_gaps_of_compaction_are_no_lost_data(address: dict[str, str]) -> None:
+def test_gaps_of_compaction_are_not_data_loss(address: dict[str, str]) -> None:
     found = offsets(address, "compacted")
     assert KEYS < len(found) < 2 * KEYED
     assert found == sorted({*found})
     assert found[-1] == 2 * KEYED - 1
     middle = found[0] + 1
     assert middle not in found
-    asked = f'{{"compacted": {{"0": {middle}}}}}'
-    assert offsets(address, "compacted", startingOffsets=asked) == found[1:]
+    starting = f'{{"compacted": {{"0": {middle}}}}}'
+    assert offsets(address, "compacted", startingOffsets=starting) == found[1:]
 
 
 async def add(url: str, topic: str, value: bytes) -> None:
@@ -148,14 +148,14 @@ async def add(url: str, topic: str, value: bytes) -> None:
 
 
 @pytest.mark.parametrize("is_closed", [True, False])
-def test_a_damaged_end_does_not_look_like_no_more_records(
+def test_a_damaged_end_of_a_log_is_reported(
     directory: Path, tmp_path: Path, *, is_closed: bool
 ) -> None:
     path = tmp_path / "log"
     shutil.copytree(directory, path)
     asyncio.run(add(f"embedded:{path}", "plain", b"one more"))
     if not is_closed:
-        (path / "clean_shutdown").unlink()  # As if its broker had been killed.
+        (path / "clean_shutdown").unlink()  # As after a kill of its broker.
     (segment,) = (each for each in path.glob("p-*/*.log") if b"one more" in each.read_bytes())
     data = bytearray(segment.read_bytes())
     data[-1] ^= 1

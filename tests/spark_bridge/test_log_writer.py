@@ -1,4 +1,4 @@
-"""Rows that are written to topics whose producers use another partitioner than ours."""
+"""Writes to topics whose producers use another partitioner than the default."""
 
 from __future__ import annotations
 
@@ -78,15 +78,15 @@ def options(address: dict[str, str], **given: str) -> WriteOptions:
     return parse_write_options({**address, **given})
 
 
-def test_what_the_options_do_not_say_is_compared_with_the_topics_keys(
+def test_the_default_partitioner_is_checked_against_the_topic_s_keys(
     address: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     for topic in ("murmur2", "empty", "by-hand"):
         assert partitioner_of(options(address), topic, COUNT) == "murmur2"
     assert partitioner_of(options(address), "single", 1) == "murmur2"
     for topic in ("crc32", "fnv1a"):
-        told = rf"of \d+ keys in topic '{topic}' are not where murmur2 .* partitioner='{topic}'"
-        with pytest.raises(ConfigError, match=told):
+        message = rf"of \d+ keys in topic '{topic}' are not where murmur2 .* partitioner='{topic}'"
+        with pytest.raises(ConfigError, match=message):
             partitioner_of(options(address), topic, COUNT)
         assert partitioner_of(options(address, partitioner=topic), topic, COUNT) == topic
     assert caplog.messages == []
@@ -96,7 +96,7 @@ def test_what_the_options_do_not_say_is_compared_with_the_topics_keys(
     assert words in caplog.text
 
 
-def test_what_an_app_declares_holds(directory: Path) -> None:
+def test_an_app_s_declared_partitioner_is_used(directory: Path) -> None:
     declared = options({"path": str(directory)}, app=APP)
     assert partitioner_of(declared, "crc32", COUNT) == "crc32"
     assert partitioner_of(declared, "lengths", COUNT) is by_length
@@ -105,19 +105,19 @@ def test_what_an_app_declares_holds(directory: Path) -> None:
         partitioner_of(declared, "fnv1a", COUNT)
 
 
-def test_options_that_mean_nothing_are_refused() -> None:
-    for given, told in (
+def test_invalid_partitioner_options_are_refused() -> None:
+    for given, message in (
         ({"partitioner": "crc"}, "option 'partitioner' is murmur2 or crc32 or fnv1a, not 'crc'"),
         ({"partitioner": "crc32", "app": APP}, "give either 'partitioner' or 'app'"),
         ({"kafka.partitioner.class": "x"}, "'kafka.partitioner.class' has no meaning here"),
     ):
-        with pytest.raises(ConfigError, match=told):
+        with pytest.raises(ConfigError, match=message):
             options({"path": "/data"}, **given)
 
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_a_table_finds_rows_that_spark_has_written(spark: SparkSession, directory: Path) -> None:
+def test_a_table_finds_rows_written_by_spark(spark: SparkSession, directory: Path) -> None:
     frame = spark.range(0, 200, 1, 2).selectExpr("concat('s', id) key", "cast(id as string) value")
 
     def write(**given: str) -> None:
@@ -130,11 +130,11 @@ def test_a_table_finds_rows_that_spark_has_written(spark: SparkSession, director
     write(app=APP)
     found = {r.key: at for at in range(COUNT) for r in committed(directory, "crc32", at)}
     assert len(found) == 240
-    assert asyncio.run(joined(directory)) == {f"s{at}": str(at) for at in range(200)}
+    assert asyncio.run(join_all(directory)) == {f"s{at}": str(at) for at in range(200)}
 
 
-async def joined(directory: Path) -> dict[str, str]:
-    """Every row that was written, as a join with the table finds it by its key."""
+async def join_all(directory: Path) -> dict[str, str]:
+    """Join each key with the table; return the rows that the join finds."""
     app = App("joined", log=f"embedded:{directory}", state_dir=f"{directory}-state")
     users = app.topic("crc32", key=str, value=str, partitioner="crc32")
     asks = app.topic("asks", key=str, value=str, partitioner="crc32", partitions=COUNT)

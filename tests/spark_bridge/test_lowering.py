@@ -1,4 +1,4 @@
-"""Windows that are folded as columns: the same rows, the same state and progress as the task's."""
+"""Windows lowered to columns: rows, state and progress equal those of tasks."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ PIPELINES = 10 if IS_THOROUGH else 2
 def run_lowered(
     spark: SparkSession, url: str, plan: Plan, directory: Path
 ) -> tuple[list[FinishedTask], SparkRun]:
-    place = SnapshotStore(str(directory / "snapshots" / "one"))
-    place.remove()
+    snapshot_store = SnapshotStore(str(directory / "snapshots" / "one"))
+    snapshot_store.remove()
     with LogReader(url) as reader:
         plan = with_ends(plan, reader)
     memory_bytes = 64 * 1024 * 1024
@@ -52,7 +52,7 @@ def run_lowered(
         spark,
         url=url,
         security=None,
-        snapshots=place,
+        snapshots=snapshot_store,
         now_ms=NOW_MS,
         state_memory_bytes=memory_bytes,
     )
@@ -64,29 +64,29 @@ def plan_of(program: Program, span: TimeSpan) -> Plan:
     return plan_history(program.app.topology(), counts, span=span, engine="spark", outputs="stage")
 
 
-def left_by(task: FinishedTask, directory: Path, *, has_places: bool) -> object:
-    """All that a task leaves, without what tells its files from those of other attempts.
+def results_of(task: FinishedTask, directory: Path, *, has_positions: bool) -> object:
+    """Return all results of a task without the names of its attempt.
 
-    `has_places`: with its places in its inputs. Behind a stage that is lowered they count fewer
-    time marks, as those windows are closed in larger steps.
+    `has_positions`: with its positions in its inputs. Behind a lowered stage, they count fewer time
+    marks, because its windows close in larger steps.
     """
-    place = SnapshotStore(str(directory / "snapshots" / "one"))
+    snapshot_store = SnapshotStore(str(directory / "snapshots" / "one"))
     entry = task.entry
     state = []
     for file in entry.files:
-        with place.checked(file) as path:
+        with snapshot_store.checked(file) as path:
             state += [*read_sorted(str(path))]
     progress = None
     if entry.progress is not None:
-        progress = TaskProgress.decode(place.read(entry.progress.name))
+        progress = TaskProgress.decode(snapshot_store.read(entry.progress.name))
     taken = (entry.subtopology, entry.partition, entry.times, task.drops)
     staged = [(each.topic, each.partition, each.records, each.crc) for each in task.staged]
-    places = (entry.offsets, progress) if has_places else None
-    return taken, state, places, staged
+    positions = (entry.offsets, progress) if has_positions else None
+    return taken, state, positions, staged
 
 
 def snapshot_of(plan: Plan, tasks: list[FinishedTask], directory: Path) -> Snapshot:
-    """As a job makes it."""
+    """Make a snapshot as a job does."""
     return finish_snapshot(
         SnapshotStore(str(directory / "snapshots" / "one")),
         [task.entry for task in tasks],
@@ -105,7 +105,7 @@ def is_behind_windows(stage: Stage) -> bool:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_spark_folds_is_what_tasks_fold(
+def test_lowered_stages_equal_stages_of_tasks(
     spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:
     warnings.simplefilter("ignore", UserWarning)
@@ -123,21 +123,21 @@ def test_what_spark_folds_is_what_tasks_fold(
         assert [s.lowering for s in run.plan.stages] == [s.lowering for s in plan.stages]
         local = run_history(url, program, tmp_path / "local", span)
         behind = {stage.number for stage in plan.stages if is_behind_windows(stage)}
-        for theirs, ours in zip(tasks, local, strict=True):
-            has_places = theirs.entry.subtopology not in behind
-            found = left_by(theirs, tmp_path, has_places=has_places)
-            wanted = left_by(ours, tmp_path / "local", has_places=has_places)
+        for spark_task, local_task in zip(tasks, local, strict=True):
+            has_positions = spark_task.entry.subtopology not in behind
+            found = results_of(spark_task, tmp_path, has_positions=has_positions)
+            wanted = results_of(local_task, tmp_path / "local", has_positions=has_positions)
             assert found == wanted, f"seed {seed}, {span}"
         if span == TimeSpan():
             assert rows_of(tasks, program, tmp_path) == expected, f"seed {seed}"
-    # And workers go on from there, with windows open.
+    # Workers continue from the cut, with open windows.
     app.hand_over(snapshot_of(run.plan, tasks, tmp_path))
     assert asyncio.run(run_worker(program, url, expected)) == expected, (
         f"seed {seed}, cut at {until_ms}"
     )
 
 
-def test_sums_beyond_64_bits_are_left_to_the_tasks(
+def test_sums_beyond_64_bits_fall_back_to_tasks(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = f"embedded:{tmp_path / 'log'}"

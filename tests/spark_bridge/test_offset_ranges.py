@@ -1,6 +1,6 @@
-"""Queries and reads whose log is cut, or whose topic is made again: told, or read as it is now.
+"""Queries and reads of truncated logs and recreated topics: reported, or read as they are now.
 
-From files and from brokers. No Spark is needed to see what the source plans and gives.
+From files and from brokers. The tests of the source's plans and rows need no Spark.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 def address(
     request: pytest.FixtureRequest, broker: BrokerProcess, tmp_path: Path
 ) -> dict[str, str]:
-    """The options that say where the log is."""
+    """Return the options with the log's address."""
     if request.param == "path":
         return {"path": str(tmp_path / "data")}
     return {"kafka.bootstrap.servers": broker.address}
 
 
-def do(broker: BrokerProcess, work: Callable[[Log], Any]) -> None:
+def run_on(broker: BrokerProcess, work: Callable[[Log], Any]) -> None:
     async def main() -> None:
         async with Log.open(f"kafka://{broker.address}") as log:
             await work(log)
@@ -61,11 +61,11 @@ def write(broker: BrokerProcess, numbers: range) -> None:
             for number in numbers:
                 await producer.send("in", b"%d" % number, partition=1)
 
-    do(broker, work)
+    run_on(broker, work)
 
 
 def recreate(broker: BrokerProcess) -> None:
-    do(broker, lambda log: log.admin().delete_topics(["in"]))
+    run_on(broker, lambda log: log.admin().delete_topics(["in"]))
 
 
 def segments(broker: BrokerProcess) -> dict[Path, int]:
@@ -74,7 +74,7 @@ def segments(broker: BrokerProcess) -> dict[Path, int]:
 
 
 def cut(broker: BrokerProcess, marks: dict[Path, int]) -> None:
-    """A power cut that takes what was written since."""
+    """Simulate a power cut that loses everything written since the marks."""
     broker.kill()
     for path, size in marks.items():
         with path.open("r+b") as file:
@@ -83,7 +83,7 @@ def cut(broker: BrokerProcess, marks: dict[Path, int]) -> None:
 
 
 class Query:
-    """A streaming query: what Spark asks of the source, with a checkpoint as JSON."""
+    """A streaming query: Spark's calls of the source, with a checkpoint as JSON."""
 
     def __init__(self, address: dict[str, str]) -> None:
         self.address = address
@@ -96,7 +96,7 @@ class Query:
         return LogStreamReader(parse_options(given, streaming=True), None)
 
     def run(self, most: int | None = None, **options: str) -> None:
-        """Batches until there is nothing new, by a query that was started again."""
+        """Run batches of a restarted query until no new records come."""
         reader = self.reader(**options)
         self.checkpoint = self.checkpoint or json.dumps(reader.initialOffset())
         while self.batch(reader, most):
@@ -122,7 +122,7 @@ class Query:
 
 
 @pytest.mark.parametrize("new", [NEW[:10], NEW], ids=["fewer", "more"])
-def test_a_log_that_was_cut_is_told_or_read_on_where_it_differs(
+def test_a_truncated_log_is_reported_or_read_from_the_divergence(
     broker: BrokerProcess,
     address: dict[str, str],
     new: range,
@@ -150,7 +150,7 @@ def test_a_log_that_was_cut_is_told_or_read_on_where_it_differs(
     assert query.rows == [*range(100), *new, *range(5_000, 5_010)]
 
 
-def test_a_batch_that_was_planned_in_a_log_that_was_cut_is_not_read_in_another(
+def test_a_batch_planned_before_a_truncation_is_not_read_after_it(
     broker: BrokerProcess, address: dict[str, str]
 ) -> None:
     query = Query(address)
@@ -169,7 +169,7 @@ def test_a_batch_that_was_planned_in_a_log_that_was_cut_is_not_read_in_another(
     assert query.rows == [*KEPT, *NEW]
 
 
-def test_a_task_reads_no_other_log_than_the_one_of_its_plan(
+def test_a_task_reads_only_the_log_of_its_plan(
     broker: BrokerProcess, address: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     write(broker, KEPT)
@@ -196,7 +196,7 @@ def test_a_task_reads_no_other_log_than_the_one_of_its_plan(
 
 
 @pytest.mark.parametrize("cuts", [1, 3])
-def test_a_checkpoint_of_an_earlier_build_is_read_on(
+def test_a_checkpoint_of_an_earlier_build_is_continued(
     broker: BrokerProcess, address: dict[str, str], cuts: int
 ) -> None:
     query = Query(address)
@@ -206,7 +206,7 @@ def test_a_checkpoint_of_an_earlier_build_is_read_on(
     del earlier["in"]["epochs"]
     query.checkpoint = json.dumps(earlier)
     for _ in range(cuts):
-        broker.kill_and_restart()  # Nothing is lost.
+        broker.kill_and_restart()  # Loses nothing.
         write(broker, range(1))
     query.run()
     assert query.rows == [*KEPT, *([0] * cuts)]

@@ -1,9 +1,9 @@
-"""Options of the Spark source: what is taken, what is refused, and by which words."""
+"""Options of the Spark source: accepted and refused values, and messages."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import connection_options
 from hypothesis import strategies as st
 
 from spark_bridge.offset_ranges import OffsetRange, parse_options, resolve, split
@@ -17,33 +17,33 @@ def ranges(
     options: dict[str, str], *, partitions: int = 2, first: int = 3, end: int = 9
 ) -> list[OffsetRange]:
     parsed = parse_options({**GOOD, **options})
-    there = {"sales": partitions, "salaries": 1, "other": 1}
+    topics = {"sales": partitions, "salaries": 1, "other": 1}
 
     def offset_of_time(_topic: str, _number: int, time_ms: int) -> int | None:
-        """Every offset is ten ms after the one before."""
+        """Map offset n to the time 10 * n ms."""
         return -(-time_ms // 10) if time_ms < end * 10 else None
 
-    return resolve(parsed, there, lambda _topic, _partition: (first, end), offset_of_time)
+    return resolve(parsed, topics, lambda _topic, _partition: (first, end), offset_of_time)
 
 
-def test_everything_is_read_by_default() -> None:
+def test_all_records_are_read_by_default() -> None:
     assert ranges({}) == [OffsetRange("sales", 0, 3, 9), OffsetRange("sales", 1, 3, 9)]
 
 
-def test_option_names_are_case_insensitive_as_spark_hands_them_over() -> None:
+def test_option_names_are_case_insensitive() -> None:
     assert parse_options({**GOOD, "includeheaders": "TRUE"}).include_headers
 
 
-def test_offsets_by_partition_with_earliest_and_latest() -> None:
-    asked = {"startingOffsets": '{"sales": {"0": -2, "1": 5}}'}
-    asked["endingOffsets"] = '{"sales": {"0": 4, "1": -1}}'
-    assert ranges(asked) == [OffsetRange("sales", 0, 3, 4), OffsetRange("sales", 1, 5, 9)]
+def test_offsets_can_be_given_by_partition() -> None:
+    read_options = {"startingOffsets": '{"sales": {"0": -2, "1": 5}}'}
+    read_options["endingOffsets"] = '{"sales": {"0": 4, "1": -1}}'
+    assert ranges(read_options) == [OffsetRange("sales", 0, 3, 4), OffsetRange("sales", 1, 5, 9)]
 
 
-def test_a_partition_without_records_from_the_start_on_is_left_out_whatever_its_end() -> None:
-    asked = {"startingTimestamp": "90", "startingOffsetsByTimestampStrategy": "latest"}
-    assert ranges({**asked, "endingTimestamp": "50"}) == []
-    assert ranges({**asked, "endingOffsets": '{"sales": {"0": 4, "1": 5}}'}) == []
+def test_a_partition_without_records_after_the_start_is_left_out() -> None:
+    read_options = {"startingTimestamp": "90", "startingOffsetsByTimestampStrategy": "latest"}
+    assert ranges({**read_options, "endingTimestamp": "50"}) == []
+    assert ranges({**read_options, "endingOffsets": '{"sales": {"0": 4, "1": 5}}'}) == []
 
 
 def test_an_empty_range_is_left_out() -> None:
@@ -92,7 +92,7 @@ def test_a_wrong_option_is_named(options: dict[str, str], words: str) -> None:
         ranges(options)
 
 
-def test_topics_by_pattern_and_partitions_by_name() -> None:
+def test_topics_can_match_a_pattern_and_partitions_be_assigned() -> None:
     by_pattern = parse_options({"path": "/data", "subscribePattern": "sal.*"})
     found = resolve(by_pattern, {"sales": 1, "salaries": 1, "x": 1}, lambda _t, _p: (0, 2))
     assert [each.topic for each in found] == ["salaries", "sales"]
@@ -103,9 +103,9 @@ def test_topics_by_pattern_and_partitions_by_name() -> None:
         resolve(assigned, {"sales": 3}, lambda _t, _p: (0, 2))
 
 
-def test_times_come_before_offsets() -> None:
-    asked = {"startingTimestamp": "41", "endingTimestamp": "70", "startingOffsets": "earliest"}
-    assert ranges(asked, partitions=1) == [OffsetRange("sales", 0, 5, 7)]
+def test_timestamps_take_precedence_over_offsets() -> None:
+    read_options = {"startingTimestamp": "41", "endingTimestamp": "70", "startingOffsets": "earliest"}
+    assert ranges(read_options, partitions=1) == [OffsetRange("sales", 0, 5, 7)]
     late = {"startingTimestamp": "100", "startingOffsetsByTimestampStrategy": "latest"}
     assert ranges(late) == []
     by_partition = {
@@ -115,22 +115,22 @@ def test_times_come_before_offsets() -> None:
     assert ranges(by_partition) == [OffsetRange("sales", 0, 5, 7), OffsetRange("sales", 1, 3, 9)]
 
 
-def test_what_was_deleted_is_passed_over_if_that_is_wanted() -> None:
-    asked = {"startingOffsets": '{"sales": {"0": 1}}', "failOnDataLoss": "false"}
-    assert ranges(asked, partitions=1) == [OffsetRange("sales", 0, 3, 9)]
+def test_deleted_offsets_are_skipped_without_fail_on_data_loss() -> None:
+    read_options = {"startingOffsets": '{"sales": {"0": 1}}', "failOnDataLoss": "false"}
+    assert ranges(read_options, partitions=1) == [OffsetRange("sales", 0, 3, 9)]
 
 
-def test_columns_stand_in_the_order_of_spark() -> None:
+def test_columns_are_in_spark_s_order() -> None:
     assert parse_options({**GOOD, "columns": "offset, key"}).columns == ("key", "offset")
     assert parse_options(GOOD).columns == COLUMNS
 
 
-def test_connection_settings_go_on_without_their_prefix() -> None:
-    given = {"kafka.bootstrap.servers": "x:1", "subscribe": "s", "kafka.security.protocol": "SSL"}
-    assert parse_options(given).client == {"security.protocol": "SSL"}
+def test_connection_settings_lose_their_prefix() -> None:
+    connection_options = {"kafka.bootstrap.servers": "x:1", "subscribe": "s", "kafka.security.protocol": "SSL"}
+    assert parse_options(connection_options).client == {"security.protocol": "SSL"}
 
 
-def test_streams_begin_at_the_end_and_may_be_bounded() -> None:
+def test_streaming_queries_start_at_the_end_and_can_be_limited() -> None:
     options = parse_options({**GOOD, "maxOffsetsPerTrigger": "7"}, streaming=True)
     assert options.starting.word == "latest"
     assert options.offsets_per_trigger_max == 7
@@ -142,8 +142,8 @@ def test_streams_begin_at_the_end_and_may_be_bounded() -> None:
 RANGES = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 1_000)), max_size=6)
 
 
-@given(RANGES, st.none() | st.integers(1, 40), st.none() | st.integers(1, 300))
-def test_parts_are_the_whole_and_in_order(
+@connection_options(RANGES, st.none() | st.integers(1, 40), st.none() | st.integers(1, 300))
+def test_split_ranges_cover_everything_in_order(
     sizes: list[tuple[int, int]], min_partitions: int | None, records_max: int | None
 ) -> None:
     whole = [OffsetRange("t", n, start, start + size) for n, (start, size) in enumerate(sizes)]
@@ -155,7 +155,7 @@ def test_parts_are_the_whole_and_in_order(
         assert all(each.end - each.start <= records_max for each in parts)
 
 
-def test_the_larger_ranges_are_divided() -> None:
+def test_larger_ranges_are_split_first() -> None:
     whole = [OffsetRange("t", 0, 0, 900), OffsetRange("t", 1, 0, 100)]
     parts = split(whole, min_partitions=10, records_max=None)
     assert [each.partition for each in parts] == [0] * 9 + [1]

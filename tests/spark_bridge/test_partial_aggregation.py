@@ -1,4 +1,4 @@
-"""What goes to stages that are lowered: pieces of windows, and what ends in the task's hands."""
+"""Input of lowered stages: partial windows, and records that fall back to tasks."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def rows(numbers: WholeNumbers = SUM, value: type = float) -> FoldableRows:
     )
 
 
-def sent(values: list[bytes | None], *, time_ms: int = 5, turn_ms: int = 5) -> SinkBatch:
+def sink_batch(values: list[bytes | None], *, time_ms: int = 5, turn_ms: int = 5) -> SinkBatch:
     count = len(values)
     stamps = Stamps(OWN, [turn_ms] * count, [time_ms] * count, range(count), [0] * count)
     return SinkBatch("by", None, [time_ms] * count, [b"k"] * count, values, stamps=stamps)
 
 
 def left(found: FoldableRows) -> tuple[list[dict[str, Any]], SourceEnd]:
-    """The rows of all pieces, and how far the source has come."""
+    """Return the rows of all pieces, and the end of the source."""
     found.finish([OWN, identity(("other", 0))])
     pieces: list[dict[str, Any]] = []
     *folded, ends = found.drain()
@@ -47,20 +47,20 @@ def left(found: FoldableRows) -> tuple[list[dict[str, Any]], SourceEnd]:
     return pieces, SourceEnd(*msgspec.msgpack.decode(ends["value"][0].as_py()))
 
 
-def test_records_are_put_into_windows_and_folded() -> None:
+def test_records_are_aggregated_into_windows() -> None:
     found = rows(COUNT)
-    found.write(sent([b"1", None, b"2"]))
+    found.write(sink_batch([b"1", None, b"2"]))
     pieces, end = left(found)
     assert pieces == [{"window": 1, "key": b"k", "timestamp": 5, "count": 2}]
     assert (end.records, end.position, end.nulls, end.late) == (3, 2, 1, 0)
 
 
-def test_a_mark_between_records_moves_the_time_of_those_behind_it() -> None:
+def test_a_mark_advances_the_time_of_later_records() -> None:
     found = rows(COUNT)
     header = (MARK, pack_mark(ProvenanceMark(9, 9, 0), OWN))
-    found.write(sent([b"1"]))
+    found.write(sink_batch([b"1"]))
     found.write(SinkBatch("by", 0, [9], [None], [None], [(header,)]))
-    found.write(sent([b"1"]))
+    found.write(sink_batch([b"1"]))
     pieces, end = left(found)
     assert [row["count"] for row in pieces] == [1]
     assert (end.time_ms, end.late) == (9, 1)
@@ -69,19 +69,19 @@ def test_a_mark_between_records_moves_the_time_of_those_behind_it() -> None:
 @pytest.mark.parametrize(
     ("batch", "why"),
     [
-        (sent([serde_for(float).dumps(1.5)]), "no whole number"),
-        (sent([b"no number"]), "can't be read"),
-        (sent([b"1"], time_ms=-1, turn_ms=-1), "before 1970"),
-        (sent([b"1"], turn_ms=6), "not in the order"),
+        (sink_batch([serde_for(float).dumps(1.5)]), "no whole number"),
+        (sink_batch([b"no number"]), "can't be read"),
+        (sink_batch([b"1"], time_ms=-1, turn_ms=-1), "before 1970"),
+        (sink_batch([b"1"], turn_ms=6), "not in the order"),
     ],
 )
-def test_what_is_not_as_planned_is_left_to_the_task(batch: SinkBatch, why: str) -> None:
+def test_unsupported_records_fall_back_to_the_task(batch: SinkBatch, why: str) -> None:
     with pytest.raises(NotLowered, match=why):
         rows().write(batch)
 
 
-def test_numbers_beyond_64_bits_are_left_to_the_task() -> None:
+def test_numbers_beyond_64_bits_fall_back_to_the_task() -> None:
     numbers = WholeNumbers((Aggregator("sum"),), (lambda value: value << 2,), is_row=False)
     found = rows(numbers, int)
     with pytest.raises(NotLowered, match="64 bits"):
-        found.write(sent([serde_for(int).dumps(1 << 62)]))
+        found.write(sink_batch([serde_for(int).dumps(1 << 62)]))

@@ -1,4 +1,4 @@
-"""How far tasks are in Spark comes to the bars of the driver: each record once."""
+"""Progress of Spark tasks in the driver's bars: each record counts once."""
 
 from __future__ import annotations
 
@@ -20,53 +20,53 @@ if TYPE_CHECKING:
 __all__ = ["shop"]
 
 
-def test_of_two_attempts_the_one_that_is_ahead_is_told(tmp_path: Path) -> None:
-    place, clock, heard = SnapshotStore(str(tmp_path)), ManualClock(), list[Read]()
-    watch = ProgressWatch(place, heard.append)
+def test_progress_reports_the_attempt_that_is_ahead(tmp_path: Path) -> None:
+    snapshot_store, clock, reported = SnapshotStore(str(tmp_path)), ManualClock(), list[Read]()
+    watch = ProgressWatch(snapshot_store, reported.append)
     watch.look()
-    first = ProgressWriter(place, "0_1-7", clock=clock)
+    first = ProgressWriter(snapshot_store, "0_1-7", clock=clock)
     first(Read(("orders", 1), 30, 100, is_staged=False))
     watch.look()
-    assert heard == []
+    assert reported == []
     clock.advance(EVERY_MS)
     first(Read(("orders", 1), 10, 100, is_staged=False))
     watch.look()
-    second = ProgressWriter(place, "0_1-8", clock=clock)
+    second = ProgressWriter(snapshot_store, "0_1-8", clock=clock)
     second(Read(("orders", 1), 25, 100, is_staged=False))
     second.write()
     watch.look()
-    assert heard == [Read(("orders", 1), 40, 100, is_staged=False)]
+    assert reported == [Read(("orders", 1), 40, 100, is_staged=False)]
     second(Read(("orders", 1), 75, 100, is_staged=False))
     second.write()
     watch.look()
-    assert heard[1:] == [Read(("orders", 1), 60, 100, is_staged=False)]
+    assert reported[1:] == [Read(("orders", 1), 60, 100, is_staged=False)]
 
 
-def test_what_is_run_again_is_told_once(tmp_path: Path) -> None:
-    heard, told = list[Read](), Counter[TaskPlace]()
+def test_repeated_stages_report_each_record_once(tmp_path: Path) -> None:
+    reported, counts_by_task = list[Read](), Counter[TaskPlace]()
     for number, records in enumerate((40, 30, 100)):
-        place = SnapshotStore(str(tmp_path / str(number)))
-        teller = ProgressWriter(place, f"0_1-{number}")
-        teller(Read(("orders", 1), records, 100, is_staged=False))
-        teller.write()
-        ProgressWatch(place, heard.append, told).look()
-    assert [read.records for read in heard] == [40, 60]
+        snapshot_store = SnapshotStore(str(tmp_path / str(number)))
+        writer = ProgressWriter(snapshot_store, f"0_1-{number}")
+        writer(Read(("orders", 1), records, 100, is_staged=False))
+        writer.write()
+        ProgressWatch(snapshot_store, reported.append, counts_by_task).look()
+    assert [read.records for read in reported] == [40, 60]
 
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_bars_show_what_tasks_of_spark_have_read(
+def test_progress_bars_count_records_read_by_spark_tasks(
     spark: SparkSession, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: Counter[str] = Counter()
+    counts_by_task: Counter[str] = Counter()
 
     def read(_bars: object, found: Read) -> None:
-        told[f"{found.place[0]}-{found.place[1]}"] += found.records
+        counts_by_task[f"{found.place[0]}-{found.place[1]}"] += found.records
 
     monkeypatch.setattr("streamlog.history.job.Bars.read", read)
     shop.app.stream(shop.orders).to(shop.totals)
     job = shop.app.backfill(engine="spark", spark=spark, until=END, progress=True)
     snapshot = job.run()
-    assert {"orders-0", "orders-1"} == {*told}
-    assert told.total() == 2_000
+    assert {"orders-0", "orders-1"} == {*counts_by_task}
+    assert counts_by_task.total() == 2_000
     assert "progress" not in snapshot.place.names()

@@ -1,4 +1,4 @@
-"""What fails in Spark is one message that names topic, partition, offset and node: no traces."""
+"""Failures in Spark: one message with topic, partition, offset and node, without traces."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 async def fill(url: str) -> None:
-    """Two partitions of 200 numbers; of the first one 50 were deleted."""
+    """Write two partitions of 200 numbers, and delete the first 50 of partition 0."""
     async with Log.open(url) as log:
         await log.admin().create_topics([NewTopic("rows", 2)])
         async with log.producer() as producer:
@@ -65,25 +65,25 @@ def read(spark: SparkSession, directory: Path, **options: str) -> DataFrame:
         ({"startingOfsets": "latest"}, ("no option 'startingofsets'", "startingOffsets")),
     ],
 )
-def test_a_read_that_fails_says_why_in_a_line(
+def test_a_failed_read_has_a_one_line_reason(
     spark: SparkSession, directory: Path, options: dict[str, str], words: tuple[str, ...]
 ) -> None:
     with pytest.raises(PySparkException) as raised:
         read(spark, directory, **options).collect()
-    told = str(raised.value)
-    assert all(word in told for word in words), told
-    assert "Traceback" not in told
-    assert "\tat " not in told
-    assert len([line for line in told.splitlines() if "SQLSTATE" not in line]) <= 2
+    output = str(raised.value)
+    assert all(word in output for word in words), output
+    assert "Traceback" not in output
+    assert "\tat " not in output
+    assert len([line for line in output.splitlines() if "SQLSTATE" not in line]) <= 2
 
 
-def test_without_fail_on_data_loss_the_rest_is_read(spark: SparkSession, directory: Path) -> None:
-    asked = {"startingOffsets": '{"rows": {"0": 0, "1": 0}}', "failOnDataLoss": "false"}
-    asked["endingOffsets"] = '{"rows": {"0": 999, "1": 999}}'
-    assert read(spark, directory, **asked).count() == 350
+def test_without_fail_on_data_loss_the_remaining_records_are_read(spark: SparkSession, directory: Path) -> None:
+    read_options = {"startingOffsets": '{"rows": {"0": 0, "1": 0}}', "failOnDataLoss": "false"}
+    read_options["endingOffsets"] = '{"rows": {"0": 999, "1": 999}}'
+    assert read(spark, directory, **read_options).count() == 350
 
 
-def test_a_write_that_fails_says_why_in_a_line(spark: SparkSession, directory: Path) -> None:
+def test_a_failed_write_has_a_one_line_reason(spark: SparkSession, directory: Path) -> None:
     frame = spark.range(3).selectExpr("cast(id as string) value", "cast(7 as int) partition")
     writer = frame.write.format("streamlog").mode("append").option("path", str(directory))
     with pytest.raises(PySparkException, match="a row is for rows-7") as raised:
@@ -104,15 +104,15 @@ async def _no_topics(url: str) -> None:
         pass
 
 
-def test_a_history_whose_records_were_deleted_says_which(spark: SparkSession, shop: Shop) -> None:
+def test_a_history_of_deleted_records_names_them(spark: SparkSession, shop: Shop) -> None:
     shop.app.stream(shop.orders).to(shop.totals)
     job = shop.app.backfill(engine="spark", spark=spark, until=END)
     assert "orders-0" in job.explain()
 
     async def delete() -> None:
         async with Log.open(shop.url) as log:
-            places = {TopicPartition("orders", number): 100 for number in range(2)}
-            await log.admin().delete_records(places)
+            deleted_before = {TopicPartition("orders", number): 100 for number in range(2)}
+            await log.admin().delete_records(deleted_before)
 
     asyncio.run(delete())
     with pytest.raises(StreamlogError, match=r"orders-\d: offset 0 .* deleted") as raised:
@@ -120,13 +120,13 @@ def test_a_history_whose_records_were_deleted_says_which(spark: SparkSession, sh
     assert len(str(raised.value).splitlines()) == 1
 
 
-def test_of_all_that_spark_says_the_line_that_tells_most_is_told() -> None:
-    told = (
+def test_the_most_useful_line_of_spark_s_error_is_chosen() -> None:
+    output = (
         "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
         "  File \"x.py\", line 1, in <module>\nModuleNotFoundError: No module named 'shop'\n"
         "\tat org.apache.spark.Foo(Foo.scala:7)"
     )
-    assert first_line(told) == "ModuleNotFoundError: No module named 'shop'"
+    assert first_line(output) == "ModuleNotFoundError: No module named 'shop'"
     assert first_line("\n[TASK_LOST] an executor is gone\n\tat org.X") == (
         "[TASK_LOST] an executor is gone"
     )
@@ -142,16 +142,16 @@ app.stream(orders).map_values(lambda v: 1 // (v - 77), name="inverse").to(totals
 """
 
 
-def test_a_backfill_that_fails_by_command_is_one_message(shop: Shop) -> None:
+def test_a_failed_backfill_command_prints_one_error(shop: Shop) -> None:
     (shop.directory / "shop.py").write_text(BROKEN)
-    code, told = streamlog(
+    code, output = streamlog(
         "-A", "shop", "backfill", "--master", "local[2]", "--until", END, cwd=shop.directory
     )
-    assert code == ProcessingError.exit_code, told
-    errors = [line for line in told.splitlines() if line.startswith("error:")]
+    assert code == ProcessingError.exit_code, output
+    errors = [line for line in output.splitlines() if line.startswith("error:")]
     assert len(errors) == 1
     assert re.search(r"'inverse' failed at offset \d+ of orders-\d: ZeroDivisionError", errors[0])
-    assert "\tat " not in told
-    assert "Traceback" not in told
-    # Spark's own lines are one for each event.
-    assert len(told.splitlines()) < 40, told
+    assert "\tat " not in output
+    assert "Traceback" not in output
+    # Spark's own log has one line per event.
+    assert len(output.splitlines()) < 40, output

@@ -1,4 +1,4 @@
-"""Histories in Spark: the rows of the test driver, whatever happens to Spark's tasks."""
+"""Histories in Spark equal the test driver, despite failures of Spark's tasks."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def run_in_spark(
     with LogReader(url) as reader:
         plan = plan_history(program.app.topology(), counts, span=span, outputs="stage")
         plan = with_ends(plan, reader)
-    place = SnapshotStore(str(directory / "snapshots" / "one"))
-    place.remove()
+    snapshot_store = SnapshotStore(str(directory / "snapshots" / "one"))
+    snapshot_store.remove()
     return SparkRun(
         plan,
         spark,
         url=url,
         security=None,
-        snapshots=place,
+        snapshots=snapshot_store,
         now_ms=NOW_MS,
         state_memory_bytes=64 * 1024 * 1024,
     ).run()
@@ -62,7 +62,7 @@ def run_in_spark(
 
 @pytest.fixture
 def deaths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stages' processes are killed at random; who has died is in here."""
+    """Kill processes of stages at random; the directory has a file per killed process."""
     deaths = tmp_path / "deaths"
     deaths.mkdir()
     monkeypatch.setattr("spark_bridge.spark_run.StageFunction", partial(KilledStage, deaths=deaths))
@@ -70,16 +70,16 @@ def deaths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def positions(task: FinishedTask, program: Program) -> list[tuple[object, ...]]:
-    """Where the log goes on. What is between two stages has marks, as many as an engine needs."""
+    """Return positions in inputs; those between stages depend on an engine's time marks."""
     return sorted(each for each in task.entry.offsets if each[0][0] in program.inputs)
 
 
 def waiting(tasks: list[FinishedTask], directory: Path) -> Counter[tuple[object, ...]]:
-    """Records between two stages that the cut has left to the workers."""
-    place = SnapshotStore(str(directory / "snapshots" / "one"))
+    """Return the records between two stages that the cut leaves to the workers."""
+    snapshot_store = SnapshotStore(str(directory / "snapshots" / "one"))
     found: Counter[tuple[object, ...]] = Counter()
     for part in (part for task in tasks for part in task.pending):
-        with place.checked(part) as path:
+        with snapshot_store.checked(part) as path:
             records = [r for batch in read_segment(path) for r in batch.records()]
         kept = [r for r in records if r.headers[-1][0] != MARK]
         found.update((part.topic, part.partition, r.key, r.value, r.timestamp_ms) for r in kept)
@@ -87,7 +87,7 @@ def waiting(tasks: list[FinishedTask], directory: Path) -> Counter[tuple[object,
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_spark_writes_what_the_driver_writes_whoever_is_killed(
+def test_a_spark_history_equals_the_driver_despite_killed_tasks(
     spark: SparkSession, tmp_path: Path, deaths: Path, seed: int
 ) -> None:
     warnings.simplefilter("ignore", UserWarning)
@@ -96,23 +96,23 @@ def test_spark_writes_what_the_driver_writes_whoever_is_killed(
     fed = history(seed, program)
     asyncio.run(fill(url, program, fed))
     found = rows_of(run_in_spark(spark, url, program, tmp_path, TimeSpan()), program, tmp_path)
-    told = f"seed {seed}, {len([*deaths.iterdir()])} tasks killed: {program.told}"
-    assert found == driven(build(seed, "driver"), fed), told
+    context = f"seed {seed}, {len([*deaths.iterdir()])} tasks killed: {program.told}"
+    assert found == driven(build(seed, "driver"), fed), context
     span = TimeSpan(until_ms=1_000_000 + Random(seed).randrange(SPAN_MS))
     cut = run_in_spark(spark, url, program, tmp_path, span)
     found = rows_of(cut, program, tmp_path)
     local = run_history(url, program, tmp_path / "local", span)
-    assert found == rows_of(local, program, tmp_path / "local"), f"cut, {told}"
+    assert found == rows_of(local, program, tmp_path / "local"), f"cut, {context}"
     assert [positions(task, program) for task in cut] == [
         positions(task, program) for task in local
-    ], f"cut, {told}"
-    assert [task.entry.times for task in cut] == [task.entry.times for task in local], told
-    assert waiting(cut, tmp_path) == waiting(local, tmp_path / "local"), told
+    ], f"cut, {context}"
+    assert [task.entry.times for task in cut] == [task.entry.times for task in local], context
+    assert waiting(cut, tmp_path) == waiting(local, tmp_path / "local"), context
     assert [task.entry.rows for task in cut] == [task.entry.rows for task in local]
 
 
 class Shop:
-    """A shop whose function does something to its process, or to itself."""
+    """A shop app over 2,000 orders."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -138,16 +138,16 @@ def shop(tmp_path: Path) -> Shop:
     return shop
 
 
-def test_a_task_that_is_killed_changes_nothing(spark: SparkSession, shop: Shop) -> None:
+def test_a_killed_task_changes_no_result(spark: SparkSession, shop: Shop) -> None:
     marker = str(shop.directory / "killed")
 
-    def dies_once(value: int) -> int:
+    def die_once(value: int) -> int:
         if value == 1_500 and not os.path.exists(marker):  # noqa: PTH110 - in Spark's process
-            with open(marker, "w"):  # noqa: PTH123 - the same
+            with open(marker, "w"):  # noqa: PTH123 - in Spark's process
                 os.kill(os.getpid(), 9)
         return value
 
-    counted = shop.app.stream(shop.orders).map_values(dies_once, name="dies")
+    counted = shop.app.stream(shop.orders).map_values(die_once, name="dies")
     totals = counted.group_by(lambda k, _: k, name="by-shop").reduce(lambda a, b: a + b, name="sum")
     totals.changes().to(shop.totals)
     job = shop.app.backfill(engine="spark", spark=spark, until=END, outputs="stage")
@@ -163,7 +163,7 @@ def test_a_task_that_is_killed_changes_nothing(spark: SparkSession, shop: Shop) 
     assert len(attempts) == sum("_" in name for name in snapshot.place.names())
 
 
-def test_what_fails_is_told_by_its_record_and_not_in_java(spark: SparkSession, shop: Shop) -> None:
+def test_a_failure_names_its_record_without_java_traces(spark: SparkSession, shop: Shop) -> None:
     shop.app.stream(shop.orders).map_values(lambda v: 1 // (v - 77), name="inverse").to(shop.totals)
     job = shop.app.backfill(engine="spark", spark=spark, until=END)
     with pytest.raises(ProcessingError, match=r"'inverse' failed") as raised:
@@ -174,10 +174,10 @@ def test_what_fails_is_told_by_its_record_and_not_in_java(spark: SparkSession, s
     assert raised.value.__suppress_context__
 
 
-def test_a_damaged_batch_is_told_by_its_place(spark: SparkSession, shop: Shop) -> None:
+def test_a_damaged_batch_is_reported_with_its_offset(spark: SparkSession, shop: Shop) -> None:
     shop.app.stream(shop.orders).to(shop.totals)
     job = shop.app.backfill(engine="spark", spark=spark, until=END)
-    # Before that the broker would find it when it opens the log.
+    # Damaged after `explain`: the broker would find the damage when it opens the log.
     assert "orders-0" in job.explain()
     for segment in shop.directory.glob("log/p-*/*.log"):
         data = bytearray(segment.read_bytes())

@@ -21,7 +21,7 @@ class Sale:
     items: list[int]
 
 
-def test_topologies_come_back_with_their_functions_and_types() -> None:
+def test_pickled_topologies_keep_functions_and_types() -> None:
     for topology in [app.topology(), *(_program(seed) for seed in range(5))]:
         again = load_pickle(dump_pickle(topology))
         assert again.describe() == topology.describe()
@@ -33,7 +33,7 @@ def _program(seed: int) -> object:
 
 
 @pytest.mark.parametrize("kind", [Sale, list[Sale], dict[str, int], str, int, float, bytes])
-def test_types_are_written_as_before(kind: type) -> None:
+def test_pickled_serdes_write_equal_bytes(kind: type) -> None:
     sale = Sale("a", datetime.fromisoformat("2024-01-01T00:00:00+00:00"), [1, 2])
     values = {Sale: sale, str: "x", int: 1, float: 1.5, bytes: b"b"}
     value = values.get(kind, [sale] if kind == list[Sale] else {"a": 1})

@@ -1,4 +1,4 @@
-"""What a task writes: whole batches of its rows, by partition, in their order."""
+"""Output of a task: whole batches of its rows, by partition, in order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PARTITIONS = 3
 BEGIN = datetime(1969, 12, 31, tzinfo=UTC)
 
 
-def staged(folder: Path, *batches: pa.RecordBatch) -> dict[tuple[str, int], list[LogRecord]]:
+def stage(folder: Path, *batches: pa.RecordBatch) -> dict[tuple[str, int], list[LogRecord]]:
     writer = TaskWriter(folder, {"out": PARTITIONS, "more": 1}, "out", Compression.LZ4, NOW_MS)
     for batch in batches:
         writer.write(batch)
@@ -38,7 +38,7 @@ def rows(**columns: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
 
-def test_rows_of_all_kinds_are_records(tmp_path: Path) -> None:
+def test_rows_with_any_columns_become_records(tmp_path: Path) -> None:
     count = 1_000
     keys = [None if at % 7 == 0 else b"key-%d" % (at % 50) for at in range(count)]
     values = [None if at % 11 == 0 else f"é{at}" for at in range(count)]
@@ -58,14 +58,14 @@ def test_rows_of_all_kinds_are_records(tmp_path: Path) -> None:
         ],
         names=["key", "value", "timestamp", "partition", "headers"],
     )
-    found = staged(tmp_path, batch.slice(0, 300), batch.slice(300))
+    found = stage(tmp_path, batch.slice(0, 300), batch.slice(300))
     begin_ms = int(BEGIN.timestamp() * 1_000)
     wanted: dict[int, list[object]] = {number: [] for number in range(PARTITIONS)}
     for at in range(count):
-        turn = 1 if at < 300 else 2
+        batch_number = 1 if at < 300 else 2
         key, number, value = keys[at], numbers[at], values[at]
         if number is None:
-            number = turn if key is None else partitions_of_keys([key], PARTITIONS)[0]
+            number = batch_number if key is None else partitions_of_keys([key], PARTITIONS)[0]
         time_ms = NOW_MS if times[at] is None else begin_ms + at * 777 // 1_000
         pairs = () if headers[at] is None else (("n", b"%d" % at),)
         wanted[number].append((time_ms, key, None if value is None else value.encode(), pairs))
@@ -75,7 +75,7 @@ def test_rows_of_all_kinds_are_records(tmp_path: Path) -> None:
     } == wanted
 
 
-def test_batches_end_in_time_and_large_rows_have_their_own(tmp_path: Path) -> None:
+def test_batches_are_bounded_and_large_rows_have_their_own(tmp_path: Path) -> None:
     sizes = [BATCH_BYTES * 2, 10, BATCH_BYTES // 2, BATCH_BYTES // 2, 10, BATCH_BYTES]
     values = [bytes(size) for size in sizes]
     writer = TaskWriter(tmp_path, {"out": 1}, "out", Compression.NONE, NOW_MS)
@@ -90,29 +90,29 @@ def test_batches_end_in_time_and_large_rows_have_their_own(tmp_path: Path) -> No
     ]
 
 
-def test_rows_go_to_the_topics_that_they_name(tmp_path: Path) -> None:
+def test_rows_go_to_their_named_topics(tmp_path: Path) -> None:
     batch = rows(value=["a", "b", "c"], topic=["more", None, "more"], key=[None, "k", None])
-    found = staged(tmp_path, batch, batch.slice(0, 0))
+    found = stage(tmp_path, batch, batch.slice(0, 0))
     assert [record.value for record in found["more", 0]] == [b"a", b"c"]
-    others = [record.value for place, each in found.items() if place[0] == "out" for record in each]
+    others = [record.value for tp, each in found.items() if tp[0] == "out" for record in each]
     assert others == [b"b"]
 
 
-def test_a_partition_that_the_topic_has_not_is_told(tmp_path: Path) -> None:
+def test_a_partition_out_of_range_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="out-3, but the topic has partitions 0 to 2"):
-        staged(tmp_path, rows(value=["a", "b"], partition=[0, 3]))
+        stage(tmp_path, rows(value=["a", "b"], partition=[0, 3]))
 
 
 @pytest.mark.parametrize(
     "partitioner", ["murmur2", "crc32", "fnv1a", lambda key, _count: len(key) % 2]
 )
-def test_keys_go_where_the_partitioner_of_the_topic_puts_them(
+def test_keys_are_partitioned_by_the_topic_s_partitioner(
     tmp_path: Path, partitioner: Partitioner
 ) -> None:
-    asked: list[tuple[str, int]] = []
+    lookups: list[tuple[str, int]] = []
 
     def partitioner_of(topic: str, count: int) -> Partitioner:
-        asked.append((topic, count))
+        lookups.append((topic, count))
         return partitioner
 
     writer = TaskWriter(
@@ -121,7 +121,7 @@ def test_keys_go_where_the_partitioner_of_the_topic_puts_them(
     keys = [None if at % 7 == 0 else b"k" * (at % 5) + b"%d" % at for at in range(300)]
     numbers = [1 if at % 3 == 0 else None for at in range(300)]
     writer.write(rows(value=[b"no key"] * 3))
-    assert asked == []
+    assert lookups == []
     writer.write(rows(key=pa.array(keys[:100], pa.binary()), value=[b""] * 100))
     writer.write(
         rows(
@@ -130,7 +130,7 @@ def test_keys_go_where_the_partitioner_of_the_topic_puts_them(
             partition=pa.array(numbers[100:], pa.int32()),
         )
     )
-    assert asked == [("out", PARTITIONS)]
+    assert lookups == [("out", PARTITIONS)]
     found = {
         record.key: each.partition
         for each in writer.finish()
@@ -143,7 +143,7 @@ def test_keys_go_where_the_partitioner_of_the_topic_puts_them(
             assert found[key] == (1 if fixed else partition_by(partitioner, key, PARTITIONS))
 
 
-def test_a_partition_that_there_is_none_of_is_told_with_the_key(tmp_path: Path) -> None:
+def test_a_partitioner_s_result_out_of_range_is_reported_with_the_key(tmp_path: Path) -> None:
     writer = TaskWriter(
         tmp_path, {"out": 2}, "out", Compression.NONE, NOW_MS, lambda *_: lambda key, _: len(key)
     )

@@ -1,4 +1,4 @@
-"""Streaming queries from log to log, restarted, repeated and bounded."""
+"""Streaming queries from log to log: restarted, repeated, and limited."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run(
     return query
 
 
-def written(directory: Path) -> list[int]:
+def written_numbers(directory: Path) -> list[int]:
     return sorted(int(record.value or b"") for record in committed(directory, "out", 0))
 
 
@@ -60,7 +60,7 @@ async def positions(url: str) -> dict[TopicPartition, int]:
         return await log.admin().group_offsets("spark-streamlog-in")
 
 
-def test_a_query_goes_on_after_a_restart_without_loss_or_repeat(
+def test_a_restarted_query_neither_loses_nor_repeats_records(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     directory, checkpoint = tmp_path / "log", tmp_path / "checkpoint"
@@ -69,22 +69,22 @@ def test_a_query_goes_on_after_a_restart_without_loss_or_repeat(
     query = run(spark, directory, checkpoint, maxOffsetsPerTrigger="60")
     sizes = [progress["numInputRows"] for progress in query.recentProgress]
     assert [size for size in sizes if size] == [60, 40]
-    assert written(directory) == [*range(100)]
+    assert written_numbers(directory) == [*range(100)]
     asyncio.run(append(url, 100, 30))
     run(spark, directory, checkpoint)
-    assert written(directory) == [*range(130)]
-    # Killed after the batch was published and before Spark has noted it: it comes again.
+    assert written_numbers(directory) == [*range(130)]
+    # As if killed between the batch's publication and Spark's commit: the batch is repeated.
     last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     last.unlink()
     (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
     asyncio.run(append(url, 130, 10))
     run(spark, directory, checkpoint)
-    assert written(directory) == [*range(140)]
+    assert written_numbers(directory) == [*range(140)]
     assert asyncio.run(positions(url)) == {TopicPartition("in", n): 70 for n in range(2)}
     group = ("groups", "describe", "spark-streamlog-in", "--log", url)
-    code, told = streamlog(*group, cwd=tmp_path)
-    assert code == 0, told
-    assert all(row(told, "in", number, "70", "70", "0") for number in "01"), told
+    code, output = streamlog(*group, cwd=tmp_path)
+    assert code == 0, output
+    assert all(row(output, "in", number, "70", "70", "0") for number in "01"), output
 
 
 async def recreate(url: str, first: int, count: int) -> None:
@@ -95,7 +95,7 @@ async def recreate(url: str, first: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [20, 150], ids=["fewer", "more"])
-def test_a_topic_that_was_created_again_is_told_or_read_from_its_beginning(
+def test_a_recreated_topic_is_reported_or_read_from_its_start(
     spark: SparkSession, tmp_path: Path, count: int
 ) -> None:
     directory, checkpoint = tmp_path / "log", tmp_path / "checkpoint"
@@ -106,16 +106,16 @@ def test_a_topic_that_was_created_again_is_told_or_read_from_its_beginning(
     for _ in range(2):
         with pytest.raises(Exception, match="in-0: the topic was deleted and created again"):
             run(spark, directory, checkpoint)
-    assert written(directory) == [*range(100)]
+    assert written_numbers(directory) == [*range(100)]
     new = [*range(1_000, 1_000 + count)]
     run(spark, directory, checkpoint, failOnDataLoss="false", maxOffsetsPerTrigger="40")
-    assert written(directory) == [*range(100), *new]
+    assert written_numbers(directory) == [*range(100), *new]
     asyncio.run(append(url, 1_000 + count, 30))
     run(spark, directory, checkpoint)
-    assert written(directory) == [*range(100), *new, *range(1_000 + count, 1_030 + count)]
+    assert written_numbers(directory) == [*range(100), *new, *range(1_000 + count, 1_030 + count)]
 
 
-def test_a_backup_that_was_put_back_and_has_grown_is_told_or_read_from_where_it_differs(
+def test_a_restored_backup_is_reported_or_read_from_the_divergence(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     directory, out, checkpoint = tmp_path / "log", tmp_path / "out", tmp_path / "checkpoint"
@@ -126,14 +126,14 @@ def test_a_backup_that_was_put_back_and_has_grown_is_told_or_read_from_where_it_
     run(spark, directory, checkpoint, out)
     shutil.rmtree(directory)
     shutil.copytree(tmp_path / "backup", directory)
-    # Each start begins a leader epoch. With as many starts as before, the epochs would be equal.
+    # Each start begins a leader epoch. With equally many starts, the epochs would be equal.
     asyncio.run(append(f"embedded:{directory}", 0, 0))
     asyncio.run(append(f"embedded:{directory}", 1_000, 70))
     with pytest.raises(Exception, match=r"in-0: the log was truncated: from offset 30 on it holds"):
         run(spark, directory, checkpoint, out)
-    assert written(out) == [*range(100)]
+    assert written_numbers(out) == [*range(100)]
     run(spark, directory, checkpoint, out, failOnDataLoss="false")
-    assert written(out) == [*range(100), *range(1_000, 1_070)]
+    assert written_numbers(out) == [*range(100), *range(1_000, 1_070)]
 
 
 def test_an_option_of_batch_queries_is_refused(spark: SparkSession, tmp_path: Path) -> None:

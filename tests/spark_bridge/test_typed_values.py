@@ -1,4 +1,4 @@
-"""Values as columns of the type that an app declares for their topic."""
+"""Values as columns of the type that an app declares for the topic."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AT = datetime(2026, 11, 22, 5, tzinfo=UTC)
 SALE = Sale(AT, date(2026, 11, 22), Kind.WEB, 2, [Item("pen", 1.5), Item("ink")], {"a": 1})
 
 
-def test_a_declared_type_is_columns_of_spark() -> None:
+def test_a_declared_type_becomes_spark_columns() -> None:
     assert declared_columns(APP, ["sales"]) == (
         "struct<`at`: timestamp, `day`: date, `kind`: string, `level`: bigint, "
         "`items`: array<struct<`name`: string, `price`: double>>, "
@@ -32,7 +32,7 @@ def test_a_declared_type_is_columns_of_spark() -> None:
     assert declared_columns(f"{APP}:app", ["numbers"]) == "bigint"
 
 
-def test_what_has_no_columns_is_named() -> None:
+def test_a_type_without_columns_is_named() -> None:
     with pytest.raises(ConfigError, match=r"trees\.what has a type that Spark lacks"):
         declared_columns(APP, ["trees"])
     with pytest.raises(ConfigError, match=r"different types.*names: string; numbers: bigint"):
@@ -43,7 +43,7 @@ def test_what_has_no_columns_is_named() -> None:
         declared_columns("nobody", ["sales"])
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_a_value_that_does_not_fit_its_type_is_refused() -> None:
     with pytest.raises(SerdeError):
         declared_decoder(APP, "sales")(b'{"at": 7}')
 

@@ -1,4 +1,4 @@
-"""Windows of whole columns are those of single records."""
+"""Windows of whole columns against those of single records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def definitions(draw: st.DrawFn) -> Windows:
 
 
 @given(windows=definitions(), times=st.lists(st.tuples(TIMES_MS, TIMES_MS), min_size=1))
-def test_windows_are_those_of_single_records(
+def test_windows_of_columns_equal_those_of_single_records(
     windows: Windows, times: list[tuple[int, int]]
 ) -> None:
     grid = WindowGrid(windows)

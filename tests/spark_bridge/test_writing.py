@@ -1,4 +1,4 @@
-"""Frames written to a log: all of a job counts, once, or nothing of it."""
+"""Frames written to a log: a job's rows count all, once, or not at all."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def committed(directory: Path, topic: str, number: int) -> list[LogRecord]:
             for batch in stored.read(topic, number, first, view.end_offset)
             if not batch.is_control
             and not any(
-                gone.producer_id == batch.producer_id
-                and gone.first_offset <= batch.base_offset <= gone.last_offset
-                for gone in view.aborted
+                aborted_transaction.producer_id == batch.producer_id
+                and aborted_transaction.first_offset <= batch.base_offset <= aborted_transaction.last_offset
+                for aborted_transaction in view.aborted
             )
             for record in batch.records()
         ]
@@ -64,7 +64,7 @@ def write(frame: DataFrame, directory: Path, **options: str) -> None:
     writer.options(**{"topic": "out", **options}).save()
 
 
-def test_rows_are_records_in_the_partitions_of_their_keys(
+def test_rows_become_records_in_the_partitions_of_their_keys(
     spark: SparkSession, directory: Path
 ) -> None:
     frame = spark.range(0, ROWS, 1, 4).selectExpr(*COLUMNS)
@@ -77,7 +77,7 @@ def test_rows_are_records_in_the_partitions_of_their_keys(
     assert list((directory / "_staging").iterdir()) == []
 
 
-def test_a_job_that_is_repeated_changes_nothing(spark: SparkSession, directory: Path) -> None:
+def test_a_repeated_job_changes_nothing(spark: SparkSession, directory: Path) -> None:
     frame = spark.range(0, 50, 1, 2).selectExpr(
         "cast(null as binary) key",
         "encode(cast(id as string), 'utf-8') value",
@@ -99,7 +99,7 @@ def test_a_job_that_is_repeated_changes_nothing(spark: SparkSession, directory: 
         assert all(value % 2 == 1 and value % 3 == number for value in values)
 
 
-def test_of_a_job_that_fails_nothing_counts(spark: SparkSession, directory: Path) -> None:
+def test_a_failed_job_commits_nothing(spark: SparkSession, directory: Path) -> None:
     failing = "if(id = 99, raise_error('boom'), cast(id as string)) value"
     with pytest.raises(Exception, match="boom"):
         write(spark.range(0, 100, 1, 2).selectExpr(failing), directory)
@@ -118,7 +118,7 @@ def test_of_a_job_that_fails_nothing_counts(spark: SparkSession, directory: Path
         ("cast(id as string) value, 'nowhere' topic", {}, "rows name the topic 'nowhere'"),
     ],
 )
-def test_what_is_wrong_is_named(
+def test_an_invalid_column_topic_or_option_is_named(
     spark: SparkSession, directory: Path, columns: str, options: dict[str, str], words: str
 ) -> None:
     with pytest.raises(Exception, match=words):
@@ -143,27 +143,27 @@ async def three() -> AsyncIterator[str]:
 
 @contextmanager
 def served(brokers: AbstractAsyncContextManager[str]) -> Iterator[str]:
-    """On a loop of their own: Spark finds its sources in the thread that registered them."""
+    """Run brokers on a loop in another thread: Spark needs the thread of its sources."""
     address: Future[str] = Future()
     loop = asyncio.new_event_loop()
-    over = asyncio.Event()
+    stop = asyncio.Event()
 
     async def serve() -> None:
         async with brokers as servers:
             address.set_result(servers)
-            await over.wait()
+            await stop.wait()
 
     thread = Thread(target=loop.run_until_complete, args=(serve(),))
     thread.start()
     try:
         yield address.result(timeout=60)
     finally:
-        loop.call_soon_threadsafe(over.set)
+        loop.call_soon_threadsafe(stop.set)
         thread.join()
         loop.close()
 
 
-def test_rows_go_to_a_running_broker(spark: SparkSession, directory: Path) -> None:
+def test_rows_can_be_written_to_a_running_broker(spark: SparkSession, directory: Path) -> None:
     with served(one(directory)) as servers:
         frame = spark.range(0, ROWS, 1, 2).selectExpr(*COLUMNS)
         writer = frame.write.format("streamlog").mode("append").option("topic", "out")
@@ -174,7 +174,7 @@ def test_rows_go_to_a_running_broker(spark: SparkSession, directory: Path) -> No
     assert not any((directory / "_staging").rglob("*/*"))
 
 
-def test_several_brokers_get_a_job_in_one_transaction_and_once(
+def test_several_brokers_get_a_job_once_in_one_transaction(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     staging = tmp_path / "staging"

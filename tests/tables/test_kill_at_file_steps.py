@@ -1,8 +1,8 @@
-"""State under kill -9 at single steps of its files: slices of a commit, snapshots, take-overs.
+"""State under kill -9 at file operations: slices of a commit, snapshots, take-overs.
 
-Run as a program this file is a task in small that counts inputs, commits to a changelog file and
-to its store, and kills itself at the nth of those steps. Whoever comes after it begins with the
-files that it finds and replays the changelog.
+Run as a program, this file is a small task that counts inputs, commits to a changelog file and
+to its store, and kills itself at the nth of those steps. The next process starts with the files
+that it finds and replays the changelog.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ STEPS: tuple[tuple[Any, str], ...] = (
     (os, "rename"),
     (shutil, "copyfile"),
 )
-"""A slice of what waits, the files of a snapshot, its name, and files that are taken over."""
+"""Writes of a slice, a snapshot's files and name, and files that are taken over."""
 
 
-def deadly(number: int) -> None:
-    """End the process behind the nth step."""
+def kill_at(number: int) -> None:
+    """End the process after the nth step."""
     left = [number]
 
-    def followed(function: Callable[..., Any]) -> Callable[..., Any]:
+    def count_steps(function: Callable[..., Any]) -> Callable[..., Any]:
         def step(*arguments: Any, **named: Any) -> Any:
             result = function(*arguments, **named)
             left[0] -= 1
@@ -55,20 +55,20 @@ def deadly(number: int) -> None:
 
     write = RocksStore.write
 
-    def flushed(store: RocksStore, changes: Any) -> None:
+    def write_and_flush(store: RocksStore, changes: Any) -> None:
         write(store, changes)
-        # As it does whenever a buffer is full: here, after each slice.
+        # RocksDB flushes when a buffer is full; here, after each slice.
         store._database.flush()
 
-    RocksStore.write = flushed  # type: ignore[method-assign, assignment]
+    RocksStore.write = write_and_flush  # type: ignore[method-assign, assignment]
     for owner, name in STEPS:
-        setattr(owner, name, followed(getattr(owner, name)))
+        setattr(owner, name, count_steps(getattr(owner, name)))
 
 
 def work(log: Path, path: str, number: int) -> None:
     store_transaction.REPLAY_RECORDS_MAX = 60
     store_transaction.WRITE_KEYS_MAX = 7  # type: ignore[attr-defined]
-    deadly(number)
+    kill_at(number)
     rng, records = Random(number), records_of(log)
     directory = TaskDirectory(path)
     store = directory.open(RocksBudget())
@@ -96,7 +96,7 @@ def work(log: Path, path: str, number: int) -> None:
 
 
 def assert_restored(log: Path, path: Path) -> int:
-    """What is there is what the changelog has; returns how many inputs that are."""
+    """Check that the state equals the changelog; return the number of counted inputs."""
     records = records_of(log)
     store = TaskDirectory(str(path)).open(RocksBudget())
     restoration = Restoration(store, start_offset=0, end_offset=len(records))
@@ -113,7 +113,7 @@ def assert_restored(log: Path, path: Path) -> int:
 
 
 @pytest.mark.parametrize("turn", range(2))
-def test_a_kill_at_any_step_of_the_files_loses_and_doubles_nothing(
+def test_a_kill_at_any_file_operation_loses_and_doubles_nothing(
     tmp_path: Path, turn: int
 ) -> None:
     log, path = tmp_path / "changelog", tmp_path / "0_3"

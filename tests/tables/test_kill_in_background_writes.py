@@ -1,9 +1,9 @@
-"""State under kill -9 while RocksDB itself writes: flushes, compactions, files that are taken in.
+"""State under kill -9 while RocksDB itself writes: flushes, compactions, ingested files.
 
-A process commits as a task does, with buffers so small that the threads of RocksDB are at work all
-the time, and begins anew with a snapshot's files now and then. It is killed at any moment, or just
-after a file has come or gone. Whoever opens the state next, through `TaskDirectory` as a worker
-does, has what the changelog says.
+A process commits as a task does, with buffers so small that the threads of RocksDB work all the
+time, and replaces the store with new files now and then. It is killed at any moment, or just after
+a file was added or removed. The next process that opens the state, through `TaskDirectory` as a
+worker does, has the changelog's state.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ IS_THOROUGH = os.environ.get("STREAMLOG_PROFILE") == "thorough"
 SEEDS, KILLS = (20, 20) if IS_THOROUGH else (2, 6)
 KEYS = 1_500
 BUFFER_BYTES = 64 * 1024
-"""RocksDB takes no less."""
+"""The smallest buffer that RocksDB accepts."""
 INPUT = ("input", 0)
 COUNTS = b"\x06counts"
 PATIENCE_S = 60
@@ -56,8 +56,8 @@ context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(["tests.tables.test_kill_in_background_writes"])
 
 
-def eager(options: Options) -> Options:
-    """Settings with which every few commits something is flushed, and soon merged."""
+def eager_options(options: Options) -> Options:
+    """Set options so that RocksDB flushes every few commits and compacts soon."""
     options.set_write_buffer_size(BUFFER_BYTES)
     options.set_target_file_size_base(2 * BUFFER_BYTES)
     options.set_max_bytes_for_level_base(4 * BUFFER_BYTES)
@@ -67,9 +67,9 @@ def eager(options: Options) -> Options:
 
 
 def work(log: Path, path: Path, seed: int, ready: Connection) -> None:
-    """Commit until killed."""
+    """Commit until the process is killed."""
     made = rocksdb_store._options
-    rocksdb_store._options = lambda *a, **k: eager(made(*a, **k))
+    rocksdb_store._options = lambda *a, **k: eager_options(made(*a, **k))
     store_transaction.REPLAY_RECORDS_MAX = 400
     store_transaction.WRITE_KEYS_MAX = 50  # type: ignore[attr-defined]
     rng, records = Random(seed), records_of(log)
@@ -78,15 +78,15 @@ def work(log: Path, path: Path, seed: int, ready: Connection) -> None:
     front = DeferredStore(store)
     if rng.random() < 0.2:
         store.begin_filling()
-        progress = replayed(store, records).progress()
+        progress = replay(store, records).progress()
         store.end_filling()
     else:
-        progress = replayed(front, records).progress()
+        progress = replay(front, records).progress()
     directory.remove_old()
     offset, end = (progress.offsets[INPUT] if progress else 0), len(records)
     ready.send("up")
     if offset and rng.random() < 0.4:
-        end = begin_anew(log, path, store, end, rng)
+        end = hand_over(log, path, store, end, rng)
     transaction = StoreTransaction(front, cache_bytes=50_000)
     counts = NamedStore(transaction, StoreSpec("counts"))
     with log.open("ab") as file:
@@ -106,11 +106,11 @@ def work(log: Path, path: Path, seed: int, ready: Connection) -> None:
                 directory.snapshot(store, commit)
 
 
-def begin_anew(log: Path, path: Path, store: RocksStore, end: int, rng: Random) -> int:
-    """A hand-over: the changelog begins again, and the store takes in files of the same rows."""
+def hand_over(log: Path, path: Path, store: RocksStore, end: int, rng: Random) -> int:
+    """Hand over: start the changelog again and replace the store with files of the new rows."""
     rows = {key: value for key, value in store.range() if key.startswith(COUNTS)}
     values = [*rows.values()]
-    rng.shuffle(values)  # The same sum, and yet another state.
+    rng.shuffle(values)  # Another state with an equal sum.
     rows = dict(zip(rows, values, strict=True))
     progress = store.get(PROGRESS_KEY)
     assert progress is not None
@@ -122,12 +122,12 @@ def begin_anew(log: Path, path: Path, store: RocksStore, end: int, rng: Random) 
         files.append(f"{path}.{len(files)}.sst")
         write_sorted(first, pairs, files[-1], file_bytes=BUFFER_BYTES)
     store.replace(files, [store_offset(end + len(batch) - 1)])
-    replayed(store, records_of(log))
+    replay(store, records_of(log))
     return end + len(batch)
 
 
-def replayed(store: KeyValueStore, records: list[Change]) -> Restoration:
-    """The store brought up to the changelog, as `Follower` does."""
+def replay(store: KeyValueStore, records: list[Change]) -> Restoration:
+    """Bring the store up to the end of the changelog, as `ChangelogReader` does."""
     restoration = Restoration(store, start_offset=0, end_offset=len(records))
     assert not restoration.rebuilt
     while not restoration.done:
@@ -144,24 +144,24 @@ def replayed(store: KeyValueStore, records: list[Change]) -> Restoration:
 
 
 def state_of(records: list[Change]) -> dict[bytes, bytes]:
-    """What a changelog comes to."""
+    """Return the state that a changelog holds."""
     bases = [at for at, (key, _) in enumerate(records) if key == BASE_KEY]
     newest = dict(records[bases[-1] + 1 :] if bases else records)
     return {key: value for key, value in newest.items() if value is not None}
 
 
 def kill(log: Path, path: Path, rng: Random) -> None:
-    """Have somebody commit, and end it: at any moment, or when RocksDB's files change."""
-    here, there = context.Pipe(duplex=False)
-    process = context.Process(target=work, args=(log, path, rng.getrandbits(32), there))
+    """Run a committing process, and kill it at any moment or when RocksDB's files change."""
+    parent_end, child_end = context.Pipe(duplex=False)
+    process = context.Process(target=work, args=(log, path, rng.getrandbits(32), child_end))
     process.start()
-    there.close()
-    assert here.poll(PATIENCE_S)
-    assert here.recv() == "up"
+    child_end.close()
+    assert parent_end.poll(PATIENCE_S)
+    assert parent_end.recv() == "up"
     if rng.random() < 0.4:
         sleep(rng.uniform(0, 0.15))
     else:
-        changes = changed(path)
+        changes = file_changes(path)
         for _ in range(rng.randrange(1, 12)):
             next(changes)
         sleep(rng.choice([0, rng.uniform(0, 0.004)]))
@@ -172,8 +172,8 @@ def kill(log: Path, path: Path, rng: Random) -> None:
     process.close()
 
 
-def changed(path: Path) -> Iterator[None]:
-    """Whenever a file of RocksDB's comes or goes."""
+def file_changes(path: Path) -> Iterator[None]:
+    """Yield whenever RocksDB adds or removes a file."""
     deadline, before = monotonic() + PATIENCE_S, files(path)
     while monotonic() < deadline:
         if (now := files(path)) != before:
@@ -183,17 +183,17 @@ def changed(path: Path) -> Iterator[None]:
 
 
 def files(path: Path) -> set[str]:
-    """The files of the newest store."""
+    """Return the files of the newest store."""
     newest = max(int(each.name) for each in path.iterdir() if each.name.isdecimal())
     return {each.name for each in (path / f"{newest}").iterdir() if each.suffix == ".sst"}
 
 
 def assert_restored(log: Path, path: Path) -> int:
-    """The state is what the changelog says; returns how many files were left unfinished."""
+    """Check that the state equals the changelog; return the number of unfinished files."""
     before, records = files(path), records_of(log)
     store = TaskDirectory(str(path)).open(RocksBudget())
     left = before - files(path)
-    progress = replayed(store, records).progress()
+    progress = replay(store, records).progress()
     found = {key: value for key, value in store.range() if key != OFFSET_KEY}
     assert found == state_of(records)
     total = sum(int(v.split(b" ")[0]) for k, v in found.items() if k.startswith(COUNTS))
@@ -212,6 +212,6 @@ def test_a_kill_while_rocksdb_writes_loses_and_doubles_nothing(tmp_path: Path, s
         left += assert_restored(log, path)
         for file in tmp_path.glob("*.sst"):
             file.unlink()
-    # Something was cut off in the middle; a few kills may miss it.
+    # Some kill interrupted a write; a few kills may miss one.
     assert left or not IS_THOROUGH
     shutil.rmtree(tmp_path)

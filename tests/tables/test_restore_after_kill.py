@@ -1,8 +1,8 @@
 """State on disk and its changelog under kill -9, at any moment.
 
-Run as a program this file is a task in small: it counts inputs and commits to a changelog
-file and to RocksDB until it is killed. A batch in the file is whole or torn, as on a real
-log after its recovery: `records_of` cuts the torn one off.
+Run as a program, this file is a small task: it counts inputs and commits to a changelog
+file and to RocksDB until it is killed. The last batch in the file may be torn; `records_of`
+truncates it, as the recovery of a real log does.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def encoded(records: Collection[Change]) -> bytes:
 
 
 def records_of(path: Path) -> list[Change]:
-    """Every record of the whole batches; what is torn is cut off the file."""
+    """Return all records of whole batches, and truncate a torn batch."""
     data = path.read_bytes() if path.exists() else b""
     records: list[Change] = []
     at = 0
@@ -59,7 +59,7 @@ def records_of(path: Path) -> list[Change]:
             at += max(value_bytes, 0)
             records.append((key, value))
     if at < len(data):
-        # Not written anew: whoever is killed in the middle of that would lose all of it.
+        # Truncated in place: a kill in the middle of a rewrite would lose the whole file.
         os.truncate(path, at)
     return records
 
@@ -67,7 +67,7 @@ def records_of(path: Path) -> list[Change]:
 def write_until_killed(log: Path, path: str, seed: int, *, is_filling: bool) -> None:
     rng = random.Random(seed)
     records = records_of(log)
-    # Buffers this small reach the disk every few commits: the kill finds all kinds of states.
+    # Buffers this small are flushed every few commits, so that kills find various states.
     store = RocksStore.open(path, write_buffer_bytes=64 * 1024)
     restoration = Restoration(store, start_offset=0, end_offset=len(records))
     restoration.apply(records[restoration.position :], next_offset=len(records))
@@ -79,7 +79,7 @@ def write_until_killed(log: Path, path: str, seed: int, *, is_filling: bool) -> 
     seen = NamedStore(transaction, StoreSpec("seen"))
     if is_filling:
         for number in range(5_000):
-            counts.get(b"%d" % number)  # There are no quick reads from now on.
+            counts.get(b"%d" % number)  # Bulk filling makes reads slow.
         store.begin_filling()
     with log.open("ab") as file:
         while True:
@@ -99,17 +99,17 @@ def write_until_killed(log: Path, path: str, seed: int, *, is_filling: bool) -> 
             sys.stdout.flush()
 
 
-@pytest.mark.parametrize(("seed", "how"), [*((n, "plain") for n in range(4)), (4, "filling")])
+@pytest.mark.parametrize(("seed", "mode"), [*((n, "plain") for n in range(4)), (4, "filling")])
 def test_a_kill_at_any_moment_is_repaired_by_the_changelog(
-    seed: int, how: str, tmp_path: Path
+    seed: int, mode: str, tmp_path: Path
 ) -> None:
-    """Write, kill -9, restore, compare; then go on from there, three times over."""
+    """Write, kill -9, restore and compare; three times, each from the state before."""
     rng = random.Random(seed)
     log, path = tmp_path / "changelog", tmp_path / "0_3"
     for _ in range(3):
         commits = rng.randrange(1, 60)
         writer = subprocess.Popen(
-            [sys.executable, __file__, str(log), str(path), str(rng.randrange(1 << 30)), how],
+            [sys.executable, __file__, str(log), str(path), str(rng.randrange(1 << 30)), mode],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""What a picture of a topology shows."""
+"""Pictures of topologies: boxes, arrows, and marks of differences."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from streamlog.blueprints.picture import GONE, Picture, picture_of
 from streamlog.topology import Topology
 
 
-def shouted(value: str) -> str:
+def shout(value: str) -> str:
     return value.upper()
 
 
@@ -17,7 +17,7 @@ def topology(*, window: str = "1m", named: str = "per-user") -> Topology:
     orders = app.topic("orders", key=str, value=str)
     users = app.table(app.topic("users", key=str, value=str))
     late = app.topic("late", key=str, value=Late[str])
-    stream = app.stream(orders).map_values(shouted).rekey(lambda _, v: v, name="by-user")
+    stream = app.stream(orders).map_values(shout).rekey(lambda _, v: v, name="by-user")
     joined = stream.join(users, lambda order, user: order + user, name="with-user")
     joined.group_by_key().windowed(tumbling(window)).late(late).count(name=named)
     return app.topology()
@@ -27,7 +27,7 @@ def lines(picture: Picture, box: str) -> tuple[str, ...]:
     return next(each.lines for each in picture.boxes if each.id == box)
 
 
-def test_topics_nodes_and_state() -> None:
+def test_a_picture_shows_topics_nodes_and_state() -> None:
     picture = picture_of(topology())
     shapes = {box.id: box.shape for box in picture.boxes}
     assert shapes["topic/orders"] == "topic"
@@ -45,7 +45,7 @@ def test_topics_nodes_and_state() -> None:
     assert ("MapValues", "shouted") in {box.lines for box in picture.boxes}
 
 
-def test_arrows_of_records_and_of_look_ups() -> None:
+def test_arrows_of_look_ups_are_dashed() -> None:
     arrows = {(arrow.start, arrow.end): arrow.dashed for arrow in picture_of(topology()).arrows}
     assert arrows["users", "with-user"] is True
     assert arrows["with-user", "per-user"] is False
@@ -53,7 +53,7 @@ def test_arrows_of_records_and_of_look_ups() -> None:
     assert ("per-user", "topic/late") in arrows
 
 
-def test_what_differs_from_a_version_before_is_marked() -> None:
+def test_differences_from_an_older_version_are_marked() -> None:
     before = Blueprint.of(topology())
     marks = {box.id: box.mark for box in picture_of(topology(window="2m"), before).boxes}
     assert {name for name, mark in marks.items() if mark} == {"per-user"}

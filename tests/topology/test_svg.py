@@ -1,4 +1,4 @@
-"""Pictures as SVG: whole documents, everything inside, nothing on top of another."""
+"""Pictures as SVG: whole documents with all boxes, and without overlaps."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ PICTURE = Picture(
 Rect = tuple[float, float, float, float]
 
 
-def drawn(picture: Picture) -> ET.Element:
-    return ET.fromstring(svg(picture))  # noqa: S314 - our own
+def draw_svg(picture: Picture) -> ET.Element:
+    return ET.fromstring(svg(picture))  # noqa: S314 - generated here
 
 
 def boxes(root: ET.Element) -> list[Rect]:
@@ -39,12 +39,12 @@ def rect(element: ET.Element) -> Rect:
     return x, y, x + width, y + height
 
 
-def overlap(one: Rect, other: Rect) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+def overlap(first: Rect, second: Rect) -> bool:
+    return first[0] < second[2] and second[0] < first[2] and first[1] < second[3] and second[1] < first[3]
 
 
-def test_it_is_a_document_with_everything_inside() -> None:
-    root = drawn(PICTURE)
+def test_an_svg_holds_all_boxes_without_overlaps() -> None:
+    root = draw_svg(PICTURE)
     texts = [text.text or "" for text in root.iter(f"{SVG}text")]
     assert {"in", "a", "Map", "<f>", "sub-topology 0 & its state"} <= {*texts}
     assert max(map(len, texts)) < 60
@@ -52,16 +52,16 @@ def test_it_is_a_document_with_everything_inside() -> None:
     all_rects = boxes(root)
     assert len(all_rects) == len(PICTURE.boxes)
     assert all(x1 > 0 and y1 > 0 and x2 < width and y2 < height for x1, y1, x2, y2 in all_rects)
-    assert not any(overlap(one, other) for one, other in combinations(all_rects, 2))
+    assert not any(overlap(first, second) for first, second in combinations(all_rects, 2))
     assert len(list(root.iter(f"{SVG}path"))) == len(PICTURE.arrows) + 1
 
 
-def test_a_group_is_around_its_boxes_only() -> None:
-    root = drawn(PICTURE)
+def test_groups_do_not_overlap() -> None:
+    root = draw_svg(PICTURE)
     groups = [rect(e) for e in root.iter(f"{SVG}rect") if e.attrib.get("class") == "group"]
     assert len(groups) == len(PICTURE.groups)
     assert not overlap(*groups)
 
 
-def test_an_empty_app_has_a_picture_too() -> None:
-    assert drawn(Picture("p", {}, (), ())).tag == f"{SVG}svg"
+def test_an_empty_picture_is_a_valid_svg() -> None:
+    assert draw_svg(Picture("p", {}, (), ())).tag == f"{SVG}svg"

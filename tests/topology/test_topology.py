@@ -46,11 +46,11 @@ topology clicks
     Sink sink-8 to topic per-minute after counts"""
 
 
-def test_the_graph_is_cut_at_repartition_topics_and_told_as_text() -> None:
+def test_a_topology_is_cut_at_repartition_topics_and_described() -> None:
     assert clicks_app().topology().describe() == TEXT
 
 
-def test_a_repartition_topic_takes_the_count_of_what_it_is_joined_with() -> None:
+def test_a_repartition_topic_takes_the_partition_count_of_its_join() -> None:
     topology = clicks_app().topology()
     counts = topology.partition_counts({"clicks": 4, "users": 2, "named": 1})
     assert counts["clicks-user-repartition"] == 2
@@ -58,7 +58,7 @@ def test_a_repartition_topic_takes_the_count_of_what_it_is_joined_with() -> None
     assert [sub.tasks(counts) for sub in topology.subtopologies] == [4, 2]
 
 
-def test_a_repartition_topic_alone_has_the_count_given_or_that_of_its_upstream() -> None:
+def test_a_repartition_topic_s_count_is_declared_or_its_upstream_s() -> None:
     app = App("counted")
     words = app.topic("words", key=str, value=str)
     app.stream(words).group_by(lambda _, v: v, name="a").count(name="as")
@@ -80,20 +80,20 @@ def merged_app(**narrow: int) -> App:
 
 
 @pytest.mark.parametrize("narrow", [{"partitions": 1}, {}])
-def test_counts_are_the_same_while_another_worker_creates_the_topics(
+def test_partition_counts_are_stable_while_topics_are_created(
     narrow: dict[str, int],
 ) -> None:
     topology = merged_app(**narrow).topology()
     known = {"few": 2, "many": 3, "all": 1}
     counts = topology.partition_counts(known)
     assert counts["merged-by-value-repartition"] == 3
-    made = [name for name in counts if name.endswith("-repartition")]
-    assert len(made) == 2
-    for name in made:
+    repartition_topics = [name for name in counts if name.endswith("-repartition")]
+    assert len(repartition_topics) == 2
+    for name in repartition_topics:
         assert topology.partition_counts({**known, name: counts[name]}) == counts
 
 
-def test_what_is_new_beside_state_has_as_many_partitions_as_that() -> None:
+def test_a_new_repartition_topic_takes_the_count_of_existing_state() -> None:
     known = {"few": 2, "many": 3, "all": 1, "merged-narrow-repartition": 1}
     topology = merged_app().topology()
     (changelog,) = (each.changelog_topic for each in topology.subtopologies if each.changelog_topic)
@@ -101,7 +101,7 @@ def test_what_is_new_beside_state_has_as_many_partitions_as_that() -> None:
     assert counts["merged-by-value-repartition"] == 1
 
 
-def test_topics_of_a_join_must_have_as_many_partitions() -> None:
+def test_joined_topics_must_have_equal_partition_counts() -> None:
     app = App("joined")
     orders = app.topic("orders", key=str, value=str)
     users = app.topic("users", key=str, value=str)
@@ -112,7 +112,7 @@ def test_topics_of_a_join_must_have_as_many_partitions() -> None:
         assert part in str(error.value)
 
 
-def test_a_topic_that_is_missing_is_named() -> None:
+def test_a_missing_topic_is_named() -> None:
     with pytest.raises(TopologyError, match="'users'"):
         clicks_app().topology().partition_counts({"clicks": 4})
 
@@ -141,31 +141,31 @@ def test_sources_and_idle_times_are_known_across_repartitions() -> None:
     assert marks == {"chain-a-repartition": (10_000, 60_000), "chain-b-repartition": (60_000,)}
 
 
-def the_only(app: App) -> Subtopology:
+def only_subtopology(app: App) -> Subtopology:
     (sub,) = app.topology().subtopologies
     return sub
 
 
-def test_paths_that_meet_make_records_go_one_by_one() -> None:
+def test_merging_paths_process_records_one_by_one() -> None:
     app = App("paths")
     words = app.topic("words", key=str, value=int)
     out = app.topic("out", key=str, value=int)
     stream = app.stream(words)
     stream.filter(lambda _, v: v > 0).to(out)
-    assert not the_only(app).record_at_a_time
+    assert not only_subtopology(app).record_at_a_time
     stream.filter(lambda _, v: v < 0).to(out)
-    assert the_only(app).record_at_a_time
+    assert only_subtopology(app).record_at_a_time
 
 
-def test_a_stream_joined_with_its_own_table_goes_one_by_one() -> None:
+def test_a_join_with_a_stream_s_own_table_processes_records_one_by_one() -> None:
     app = App("self")
     words = app.topic("words", key=str, value=int)
     stream = app.stream(words)
     stream.join(stream.group_by_key().count(name="seen"), lambda v, n: v + n)
-    assert the_only(app).record_at_a_time
+    assert only_subtopology(app).record_at_a_time
 
 
-def test_names_are_unique_and_fit_for_topics() -> None:
+def test_node_names_are_unique_and_valid_in_topic_names() -> None:
     app = App("names")
     words = app.topic("words", key=str, value=int)
     app.stream(words).group_by_key().count(name="seen")
@@ -177,7 +177,7 @@ def test_names_are_unique_and_fit_for_topics() -> None:
         App("")
 
 
-def test_event_time_without_grace_or_late_is_warned_of_once() -> None:
+def test_event_time_without_grace_or_late_warns_once() -> None:
     app = App("warned")
     clicks = app.topic("clicks", key=str, value=Click, timestamp=lambda c: c.at)
     late = app.topic("late", key=str, value=Late[Click])
@@ -190,13 +190,13 @@ def test_event_time_without_grace_or_late_is_warned_of_once() -> None:
     app.topology()
 
 
-def test_emission_decides_whether_results_are_a_source_of_their_own() -> None:
+def test_a_window_emitted_on_close_feeds_under_its_own_name() -> None:
     app = clicks_app()
     (node,) = [n for n in app.topology().nodes if isinstance(n, WindowedAggregate)]
     assert node.feeds == (node.name,)
 
 
-def test_paths_that_part_and_meet_again_and_again_are_looked_at_once() -> None:
+def test_branching_and_merging_paths_are_visited_once() -> None:
     app = App("paths")
     stream = app.stream(app.topic("words", key=str, value=str))
     for _ in range(40):

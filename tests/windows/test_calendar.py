@@ -1,4 +1,4 @@
-"""Days, weeks and months of time zones, against a walk through all of local time."""
+"""Days, weeks and months of time zones, against a walk through local time."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ def unit_of(day: date, unit: CalendarUnit) -> date:
     return day.replace(day=1) if unit == "month" else day
 
 
-def walked(unit: CalendarUnit, tz: str, first_ms: int, last_ms: int) -> list[tuple[int, date]]:
-    """Every minute at which a new unit is seen for the first time."""
+def first_minutes(unit: CalendarUnit, tz: str, first_ms: int, last_ms: int) -> list[tuple[int, date]]:
+    """Return the first minute of each unit, with the unit's date."""
     zone = ZoneInfo(tz)
     found: list[tuple[int, date]] = []
     for at_ms in range(first_ms, last_ms, MINUTE_MS):
         local = (EPOCH + timedelta(milliseconds=at_ms)).astimezone(zone).date()
-        begun = unit_of(local, unit)
-        if not found or begun > found[-1][1]:
-            found.append((at_ms, begun))
+        unit_start = unit_of(local, unit)
+        if not found or unit_start > found[-1][1]:
+            found.append((at_ms, unit_start))
     return found
 
 
 @pytest.mark.parametrize("tz", ZONES)
-def test_windows_begin_where_a_walk_sees_a_new_date(tz: str) -> None:
+def test_windows_start_at_the_first_minute_of_a_date(tz: str) -> None:
     zone, transitions = ZoneInfo(tz), []
     hours = range(iso("1990-01-01T00:00:00Z"), iso("2013-01-01T00:00:00Z"), 24 * 60 * MINUTE_MS)
     offsets = [(EPOCH + timedelta(milliseconds=at)).astimezone(zone).utcoffset() for at in hours]
@@ -70,7 +70,7 @@ def test_windows_begin_where_a_walk_sees_a_new_date(tz: str) -> None:
             transitions.append(at)
     found = spans("day", tz)
     for at in [*transitions[-6:], iso("2011-12-30T00:00:00Z")]:
-        seen = walked("day", tz, at - 2 * 1_440 * MINUTE_MS, at + 3 * 1_440 * MINUTE_MS)
+        seen = first_minutes("day", tz, at - 2 * 1_440 * MINUTE_MS, at + 3 * 1_440 * MINUTE_MS)
         for (start_ms, _), (end_ms, _) in pairwise(seen[1:]):
             for within in (start_ms, (start_ms + end_ms) // 2, end_ms - 1):
                 assert found.window_of(within) == (start_ms, end_ms)
@@ -81,7 +81,7 @@ def test_windows_begin_where_a_walk_sees_a_new_date(tz: str) -> None:
     st.sampled_from(["day", "week", "month"]),
     st.integers(0, iso("2037-12-01T00:00:00Z")),
 )
-def test_windows_lie_side_by_side_and_are_asked_in_any_order(
+def test_calendar_windows_are_contiguous_in_any_order_of_queries(
     tz: str, unit: CalendarUnit, timestamp_ms: int
 ) -> None:
     found, again = spans(unit, tz), spans(unit, tz)
@@ -104,10 +104,10 @@ def test_windows_lie_side_by_side_and_are_asked_in_any_order(
         ("day", "Asia/Kathmandu", "2025-01-01T00:00:00Z", "2024-12-31T18:15Z", "2025-01-01T18:15Z"),
         # No midnight: the day begins at one o'clock.
         ("day", "America/Sao_Paulo", "2018-11-04T12:00Z", "2018-11-04T03:00Z", "2018-11-05T02:00Z"),
-        # There was no 30 December: the 31st follows on the 29th.
+        # 30 December was skipped: the 31st follows the 29th.
         ("day", "Pacific/Apia", "2011-12-30T09:59Z", "2011-12-29T10:00Z", "2011-12-30T10:00Z"),
         ("day", "Pacific/Apia", "2011-12-30T10:00Z", "2011-12-30T10:00Z", "2011-12-31T10:00Z"),
-        # Put back from 00:01 to 23:01: the day has begun, and is 25 hours long.
+        # Set back from 00:01 to 23:01: the day has started, and is 25 hours long.
         ("day", "America/St_Johns", "2006-10-29T03:15Z", "2006-10-29T02:30Z", "2006-10-30T03:30Z"),
         ("week", "Europe/Berlin", "2025-04-01T00:00Z", "2025-03-30T22:00Z", "2025-04-06T22:00Z"),
         ("week", "Europe/Berlin", "2025-03-30T12:00Z", "2025-03-23T23:00Z", "2025-03-30T22:00Z"),
@@ -128,25 +128,25 @@ def test_windows_lie_side_by_side_and_are_asked_in_any_order(
         ),
     ],
 )
-def test_windows_by_example(unit: CalendarUnit, tz: str, at: str, start: str, end: str) -> None:
+def test_calendar_windows_by_example(unit: CalendarUnit, tz: str, at: str, start: str, end: str) -> None:
     assert spans(unit, tz).window_of(iso(at)) == (iso(start), iso(end))
 
 
 @given(st.sampled_from(ZONES), st.sampled_from(["day", "week", "month"]), st.integers(0, 20_000))
-def test_none_is_longer_than_is_said(tz: str, unit: CalendarUnit, day: int) -> None:
+def test_no_calendar_window_exceeds_its_declared_size(tz: str, unit: CalendarUnit, day: int) -> None:
     windows = calendar(unit, tz=tz)
     start_ms, end_ms = CalendarSpans(windows).window_of(day * 86_400_000)
     assert end_ms - start_ms <= windows.size_ms
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_windows_are_right_beyond_the_cache_of_borders() -> None:
     found = spans("day", "Europe/Berlin")
     days = [day * 86_400_000 for day in range(BORDERS_MAX + 10)]
     first = [found.window_of(at) for at in days]
     assert [found.window_of(at) for at in reversed(days)] == first[::-1]
 
 
-def test_outside_of_the_calendar_there_are_no_windows() -> None:
+def test_times_outside_the_calendar_have_no_window() -> None:
     found = spans("month", "Asia/Tokyo")
     with pytest.raises(UsageError, match="-1 ms"):
         found.window_of(-1)

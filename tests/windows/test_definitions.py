@@ -1,4 +1,4 @@
-"""Window definitions: what is accepted, and what each refusal says."""
+"""Window definitions: accepted values, and messages of refused ones."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def test_durations_become_milliseconds() -> None:
     )
 
 
-def test_rows_are_kept_for_size_and_grace_unless_told_otherwise() -> None:
+def test_retention_defaults_to_size_and_grace() -> None:
     assert tumbling("10s", grace="3s").retention_ms == 13_000
     assert tumbling("10s").grace_ms == 0
 
 
 @pytest.mark.parametrize(
-    ("size", "settings", "said"),
+    ("size", "settings", "message"),
     [
         ("0s", {}, "longer than 0 ms"),
         (timedelta(milliseconds=-1), {}, "can't be negative"),
@@ -41,8 +41,8 @@ def test_rows_are_kept_for_size_and_grace_unless_told_otherwise() -> None:
         ("10s", {"offset": "10s"}, "shorter than its size of 10000 ms: 10000 ms"),
     ],
 )
-def test_refused_definitions(size: Any, settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_an_invalid_tumbling_window_is_refused(size: Any, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         tumbling(size, **settings)
 
 
@@ -55,7 +55,7 @@ def test_refused_definitions(size: Any, settings: dict[str, Any], said: str) -> 
         ("10s", {"offset": "9999ms"}),
     ],
 )
-def test_definitions_at_the_border(size: str, settings: dict[str, Any]) -> None:
+def test_limits_of_tumbling_windows_are_accepted(size: str, settings: dict[str, Any]) -> None:
     assert tumbling(size, **settings).size_ms > 0
 
 
@@ -69,12 +69,12 @@ def test_definitions_at_the_border(size: str, settings: dict[str, Any]) -> None:
         {"size_ms": 1 << 63, "retention_ms": 1 << 64},
     ],
 )
-def test_no_way_around_the_checks(fields: dict[str, int]) -> None:
+def test_the_constructor_checks_its_fields(fields: dict[str, int]) -> None:
     with pytest.raises(ConfigError):
         Tumbling(**fields)
 
 
-def test_hopping_windows_have_a_step() -> None:
+def test_a_hopping_window_has_a_step() -> None:
     windows = hopping("1h", "10m", grace="5m")
     assert windows == Hopping(
         size_ms=3_600_000, grace_ms=300_000, step_ms=600_000, retention_ms=3_900_000
@@ -82,7 +82,7 @@ def test_hopping_windows_have_a_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "step", "settings", "said"),
+    ("size", "step", "settings", "message"),
     [
         ("123ms", "0ms", {}, "longer than 0 ms and no longer than its size of 123 ms"),
         ("123ms", "124ms", {}, "records between two windows would be in none: 124 ms"),
@@ -92,17 +92,17 @@ def test_hopping_windows_have_a_step() -> None:
         ("10ms", "5ms", {"retention": "9ms"}, "shorter than the window's size"),
     ],
 )
-def test_refused_hopping_windows(size: str, step: Any, settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_an_invalid_hopping_window_is_refused(size: str, step: Any, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         hopping(size, step, **settings)
 
 
 @pytest.mark.parametrize("step", ["4ms", "122ms", "123ms"])
-def test_hopping_windows_at_the_border(step: str) -> None:
+def test_limits_of_the_step_are_accepted(step: str) -> None:
     assert hopping("123ms", step).retention_ms == 123
 
 
-def test_calendar_windows_have_a_unit_and_a_time_zone() -> None:
+def test_a_calendar_window_has_a_unit_and_a_time_zone() -> None:
     assert calendar("month", tz="Europe/Berlin", grace="1h") == Calendar(
         size_ms=31 * 86_400_000 + 10_800_000,
         grace_ms=3_600_000,
@@ -113,7 +113,7 @@ def test_calendar_windows_have_a_unit_and_a_time_zone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("unit", "settings", "said"),
+    ("unit", "settings", "message"),
     [
         ("year", {"tz": "UTC"}, "'day', 'week' or 'month', not 'year'"),
         ("day", {"tz": "Berlin"}, "'Berlin' is not a time zone"),
@@ -123,6 +123,6 @@ def test_calendar_windows_have_a_unit_and_a_time_zone() -> None:
         ("week", {"tz": "UTC", "retention": "7d"}, "shorter than the window's size"),
     ],
 )
-def test_refused_calendar_windows(unit: Any, settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_an_invalid_calendar_window_is_refused(unit: Any, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         calendar(unit, **settings)

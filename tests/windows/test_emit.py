@@ -1,4 +1,4 @@
-"""Stream time over several sources: what closes a window, and what never goes back."""
+"""Stream time over several sources: when windows close, and that time never decreases."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ B: Source = ("sales", 1)
 C: Source = ("returns", 0)
 
 
-def test_emission_has_three_kinds_and_an_early_one() -> None:
+def test_emission_kinds_have_names_and_properties() -> None:
     kinds = [
         Emit.UPDATE,
         Emit.CLOSE,
@@ -47,29 +47,29 @@ def test_emission_has_three_kinds_and_an_early_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("every", "clock", "said"),
+    ("every", "clock", "message"),
     [
         ("0s", "event", "longer than 0 ms"),
         (5, "event", "has no unit"),
         ("1s", "moon", "'event' or 'wall', not 'moon'"),
     ],
 )
-def test_refused_intervals(every: Any, clock: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_an_invalid_early_interval_is_refused(every: Any, clock: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         Emit.early(every, clock=clock)
 
 
 @given(st.lists(st.integers(-1, 100)), st.integers(1, 30))
 def test_intervals_of_stream_time_are_aligned_to_the_epoch(moves: list[int], every: int) -> None:
-    cadence, now_ms, begun = Cadence(Emit.early(f"{every}ms")), -1, -1
+    cadence, now_ms, interval = Cadence(Emit.early(f"{every}ms")), -1, -1
     for move in moves:
         now_ms = max(now_ms, move)
-        is_over = begun >= 0 and now_ms // every > begun
-        begun = max(begun, now_ms // every)
-        assert cadence.is_due(now_ms) is is_over
+        is_due = interval >= 0 and now_ms // every > interval
+        interval = max(interval, now_ms // every)
+        assert cadence.is_due(now_ms) is is_due
 
 
-def test_intervals_of_the_clock_follow_on_the_last_one() -> None:
+def test_a_wall_clock_interval_starts_at_the_last_emission() -> None:
     cadence = Cadence(Emit.early("10s", clock="wall"))
     times = (3_000, 12_999, 13_000, 22_999, 29_000, 38_999, 39_000)
     assert [cadence.is_due(at) for at in times] == [False, False, True, False, True, False, True]
@@ -92,7 +92,7 @@ def test_a_window_closes_when_time_reaches_its_end_and_grace(
     assert (end_ms <= closed_until(time_ms, grace_ms)) is late
 
 
-def test_with_one_source_it_is_the_largest_timestamp() -> None:
+def test_stream_time_of_one_source_is_its_largest_timestamp() -> None:
     time = StreamTime([A])
     assert (time.now_ms, time.time_of(A)) == (UNKNOWN_MS, UNKNOWN_MS)
     for timestamp_ms, expected_ms in [(5, 5), (3, 5), (9, 9)]:
@@ -100,7 +100,7 @@ def test_with_one_source_it_is_the_largest_timestamp() -> None:
         assert (time.now_ms, time.time_of(A)) == (expected_ms, expected_ms)
 
 
-def test_the_slowest_source_holds_windows_open_and_each_is_judged_by_its_own_time() -> None:
+def test_the_slowest_source_holds_windows_open() -> None:
     time = StreamTime([A, B])
     time.advance(A, 100)
     assert time.now_ms == UNKNOWN_MS
@@ -110,7 +110,7 @@ def test_the_slowest_source_holds_windows_open_and_each_is_judged_by_its_own_tim
     assert is_late(60, time.time_of(A), 0)
 
 
-def test_an_idle_source_is_not_waited_for_and_comes_back_late() -> None:
+def test_an_idle_source_does_not_hold_time_back() -> None:
     time = StreamTime([A, B])
     time.advance(A, 100)
     time.set_idle(B)
@@ -122,7 +122,7 @@ def test_an_idle_source_is_not_waited_for_and_comes_back_late() -> None:
     assert time.now_ms == 100, "it is waited for again"
 
 
-def test_if_all_are_idle_the_largest_time_counts() -> None:
+def test_if_all_sources_are_idle_the_largest_time_counts() -> None:
     time = StreamTime([A, B, C])
     time.advance(A, 5)
     time.advance(B, 50)
@@ -133,7 +133,7 @@ def test_if_all_are_idle_the_largest_time_counts() -> None:
     assert time.now_ms == 50
 
 
-def test_a_stranger_is_a_mistake_of_the_caller() -> None:
+def test_an_unknown_source_raises_a_key_error() -> None:
     time = StreamTime([A])
     with pytest.raises(KeyError):
         time.advance(B, 1)
@@ -147,7 +147,7 @@ events = st.lists(
 
 
 @given(events)
-def test_it_is_the_minimum_over_live_sources_and_never_falls(
+def test_stream_time_is_the_minimum_of_live_sources_and_never_falls(
     steps: list[tuple[Source, int | None]],
 ) -> None:
     time, seen, idle, before_ms = StreamTime([A, B, C]), dict.fromkeys([A, B, C], -1), set(), -1
@@ -159,15 +159,15 @@ def test_it_is_the_minimum_over_live_sources_and_never_falls(
             time.advance(source, timestamp_ms)
             seen[source] = max(seen[source], timestamp_ms)
             idle.discard(source)
-        live = [seen[one] for one in seen if one not in idle]
+        live = [seen[source_] for source_ in seen if source_ not in idle]
         expected_ms = max(before_ms, min(live) if live else max(seen.values()))
         assert time.now_ms == expected_ms
-        assert all(time.time_of(one) == max(seen[one], expected_ms) for one in seen)
+        assert all(time.time_of(source_) == max(seen[source_], expected_ms) for source_ in seen)
         before_ms = expected_ms
 
 
 @given(events, events)
-def test_it_goes_on_after_a_restart_as_if_there_had_been_none(
+def test_restored_stream_time_equals_uninterrupted_stream_time(
     before: list[tuple[Source, int | None]], after: list[tuple[Source, int | None]]
 ) -> None:
     def run(time: StreamTime, steps: list[tuple[Source, int | None]]) -> None:
@@ -177,16 +177,16 @@ def test_it_goes_on_after_a_restart_as_if_there_had_been_none(
             else:
                 time.advance(source, timestamp_ms)
 
-    through = StreamTime([A, B, C])
-    run(through, before)
+    uninterrupted = StreamTime([A, B, C])
+    run(uninterrupted, before)
     restarted = StreamTime([A, B, C])
-    restarted.load(msgspec.json.decode(msgspec.json.encode(through.to_data())))
-    run(through, after)
+    restarted.load(msgspec.json.decode(msgspec.json.encode(uninterrupted.to_data())))
+    run(uninterrupted, after)
     run(restarted, after)
-    assert restarted.to_data() == through.to_data()
+    assert restarted.to_data() == uninterrupted.to_data()
 
 
-def test_a_grown_topic_waits_for_its_new_partition_but_time_stays() -> None:
+def test_a_new_partition_holds_time_back_without_lowering_it() -> None:
     old = StreamTime([A, C])
     old.advance(A, 30)
     old.advance(C, 40)
@@ -211,7 +211,7 @@ def test_damaged_state_is_refused(data: dict[str, object]) -> None:
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50), st.booleans()), max_size=8),
     st.lists(st.integers(0, 60), min_size=1, max_size=5),
 )
-def test_an_outlook_foretells_how_time_goes_on(
+def test_an_outlook_predicts_stream_time(
     before: list[tuple[int, int, bool]], times: list[int]
 ) -> None:
     stream = StreamTime([("topic", number) for number in range(3)])

@@ -28,7 +28,7 @@ def test_every_timestamp_is_in_its_window(
 
 
 @given(st.integers(1, 40), st.data())
-def test_windows_lie_side_by_side(size_ms: int, data: st.DataObject) -> None:
+def test_tumbling_windows_are_contiguous(size_ms: int, data: st.DataObject) -> None:
     offset_ms = data.draw(st.integers(0, size_ms - 1))
     borders = [0, *range(offset_ms or size_ms, 4 * size_ms, size_ms)]
     for start_ms, end_ms in pairwise(borders):
@@ -54,7 +54,7 @@ def test_windows_by_example(
     assert window_of(timestamp_ms, size_ms, offset_ms) == window
 
 
-def test_before_1970_there_are_no_windows() -> None:
+def test_times_before_1970_have_no_window() -> None:
     with pytest.raises(UsageError, match="-1 ms is before 1970"):
         window_of(-1, 10)
     with pytest.raises(UsageError, match="-1 ms is before 1970"):
@@ -62,7 +62,7 @@ def test_before_1970_there_are_no_windows() -> None:
 
 
 @given(st.integers(0, 300), st.integers(1, 40), st.data())
-def test_hopping_windows_are_all_that_hold_the_timestamp(
+def test_hopping_windows_are_all_windows_that_hold_the_timestamp(
     timestamp_ms: int, size_ms: int, data: st.DataObject
 ) -> None:
     step_ms = data.draw(st.integers(1, size_ms))
@@ -72,12 +72,12 @@ def test_hopping_windows_are_all_that_hold_the_timestamp(
 
 
 @given(timestamps, sizes)
-def test_hopping_by_their_whole_size_is_tumbling(timestamp_ms: int, size_ms: int) -> None:
+def test_hopping_by_the_whole_size_is_tumbling(timestamp_ms: int, size_ms: int) -> None:
     assert windows_of(timestamp_ms, size_ms, size_ms) == [window_of(timestamp_ms, size_ms)]
 
 
 @given(st.integers(0, 200), st.integers(1, 40), st.data())
-def test_the_first_open_window_is_the_first_that_ends_later(
+def test_the_first_open_window_is_the_first_that_ends_after_the_closed_time(
     closed_ms: int, size_ms: int, data: st.DataObject
 ) -> None:
     step_ms = data.draw(st.integers(1, size_ms))
@@ -87,7 +87,7 @@ def test_the_first_open_window_is_the_first_that_ends_later(
     assert hops.end_of(step_ms * 3) == step_ms * 3 + size_ms
 
 
-def test_a_window_that_is_cut_off_at_the_epoch_ends_at_its_border() -> None:
+def test_a_window_cut_off_at_the_epoch_keeps_its_end() -> None:
     days = Assigner(tumbling("1d", offset="6h"))
     assert days.end_of(0) == 6 * 3_600_000
     assert days.of(6 * 3_600_000) == [(6 * 3_600_000, 30 * 3_600_000)]

@@ -1,8 +1,10 @@
-"""What was in the log before a doubt is taken in the order of time, after a rest or a restart, too.
+"""Records that were in the log before an end-of-input question are taken in time order.
 
-The runs are those of `test_merged`: tasks take turns at random and start again at random, here with
-inputs that are at rest before more comes. Doubts are settled as a worker settles them, by
-`EndQuestion`, from what the lists hold and what was committed.
+This holds after a quiet phase and after a restart, too.
+
+The runs are those of `test_merged_input`: tasks take turns at random and restart at random; here,
+the inputs are quiet between phases. Questions are settled as a worker settles them, by
+`EndQuestion`, from the ends of the logs and the committed offsets.
 """
 
 from __future__ import annotations
@@ -50,8 +52,8 @@ Event = tuple[str, int, str, int]
 """Topic, partition, key, and its time in steps of `APART_MS`."""
 
 
-class DoubtingCluster(AtomicCluster):
-    """Its tasks doubt, and are told what is known."""
+class AskingCluster(AtomicCluster):
+    """A cluster whose tasks ask about ends of input and get confirmations."""
 
     def __init__(self, topology: Topology, partitions: dict[str, int], rng: Random) -> None:
         self.questions: dict[tuple[TaskId, object], EndQuestion] = {}
@@ -64,32 +66,32 @@ class DoubtingCluster(AtomicCluster):
         sub, store = self.subs[task_id], self.stores.get(task_id)
         task = Task(sub, task_id, partitions=self.counts, store=store, asks_about_ends=True)
         task.start_at(plain.positions, self.times.get(task_id))
-        self.ends[task_id] = {place: len(self.logs[place]) for place in task.inputs}
+        self.ends[task_id] = {tp: len(self.logs[tp]) for tp in task.inputs}
         return task
 
     def step(self, task_id: TaskId, *, crash: bool) -> bool:
         task = self.tasks[task_id]
         records, ends = {}, self.ends[task_id]
-        for place in task.inputs:
-            log, fed = self.logs[place], self.fed[task_id, *place]
-            # A fetch knows the end of what it brings, and nothing new of what it does not.
+        for tp in task.inputs:
+            log, fed = self.logs[tp], self.fed[task_id, *tp]
+            # A fetch learns the end only of partitions from which it returns records.
             more = log[fed : fed + self.rng.randint(0, 7)]
             if more:
-                ends[place] = len(log)
-                records[place] = more
-                self.fed[task_id, *place] = fed + len(more)
+                ends[tp] = len(log)
+                records[tp] = more
+                self.fed[task_id, *tp] = fed + len(more)
         settled = self.settled(task_id)
         self.now_ms += 10_000
         outbox = task.process(records, self.now_ms, ends=ends, confirmed=settled)
-        for doubt in task.end_questions:
-            self.ask(task_id, doubt)
+        for question in task.end_questions:
+            self.ask(task_id, question)
         if crash:
             self.tasks[task_id] = self.start(task_id)
             return True
         for sink in outbox.sinks:
             self.append(sink.topic, sink.partition, sink)
-        for place, offset in task.positions.items():
-            self.committed[task_id, *place] = offset
+        for tp, offset in task.positions.items():
+            self.committed[task_id, *tp] = offset
         self.commit(task, write=True)
         self.times[task_id] = task.stream_times
         if self.restarts_left and self.rng.random() < 0.15:
@@ -97,15 +99,18 @@ class DoubtingCluster(AtomicCluster):
             self.tasks[task_id] = self.start(task_id)
         return bool(records) or bool(outbox.sinks) or bool(task.end_questions) or bool(settled)
 
-    def ask(self, task_id: TaskId, doubt: EndOfInputQuestion) -> None:
-        if (task_id, doubt.about) not in self.questions:
+    def ask(self, task_id: TaskId, question: EndOfInputQuestion) -> None:
+        if (task_id, question.about) not in self.questions:
             levels = levels_above(
-                self.topology, self.counts, TopicPartition(*doubt.topic_partition), doubt.source
+                self.topology,
+                self.counts,
+                TopicPartition(*question.topic_partition),
+                question.source,
             )
-            self.questions[task_id, doubt.about] = EndQuestion(doubt, levels)
+            self.questions[task_id, question.about] = EndQuestion(question, levels)
 
     def settled(self, task_id: TaskId) -> list[EndOfInputQuestion]:
-        """Each question gets on by a step, or not: whoever asks may be slow."""
+        """Advance each question by a step, or not at all: the asking worker may be slow."""
         found: list[EndOfInputQuestion] = []
         for about, each in [*self.questions.items()]:
             if about[0] != task_id or self.rng.random() < 0.3:
@@ -126,7 +131,7 @@ def same_key(key: str, _: str) -> str:
 
 
 def appended(app: App, *, ways: int) -> None:
-    """Texts of what comes from `a` directly and from `b` through so many repartitions."""
+    """Concatenate records of `a`, read directly, and of `b`, through `ways` repartitions."""
     a = app.topic("a", key=str, value=str)
     b = app.topic("b", key=str, value=str)
     texts = app.topic("texts", key=str, value=str)
@@ -137,8 +142,8 @@ def appended(app: App, *, ways: int) -> None:
     both.reduce(lambda one, two: f"{one},{two}", name="text").changes().to(texts)
 
 
-def far_only(app: App) -> None:
-    """Texts of two topics that come through the same two repartitions."""
+def only_through_repartitions(app: App) -> None:
+    """Concatenate records of two topics that pass the same two repartitions."""
     a = app.topic("a", key=str, value=str)
     b = app.topic("b", key=str, value=str)
     texts = app.topic("texts", key=str, value=str)
@@ -151,21 +156,21 @@ BUILDS: dict[str, Callable[[App], None]] = {
     "both directly": lambda app: appended(app, ways=0),
     "one repartition": lambda app: appended(app, ways=1),
     "two repartitions": lambda app: appended(app, ways=2),
-    "all through repartitions": far_only,
+    "all through repartitions": only_through_repartitions,
 }
 
 
 def key_in(key: str, partition: int) -> str:
-    """A key of this partition: what is read directly meets what comes by its key."""
+    """Return a key of this partition, so that direct and repartitioned records meet."""
     names = (f"{key}{number}" for number in count())
     return next(n for n in names if partition_of_key(n.encode(), PARTITIONS) == partition)
 
 
 def texts_of(build: str, phases: list[list[Event]], *, seed: int) -> dict[str, str]:
-    """The last text of each key, by a cluster that is at rest between the phases."""
+    """Return the last text of each key, from a cluster that is quiet between the phases."""
     app = App("doubting")
     BUILDS[build](app)
-    cluster = DoubtingCluster(
+    cluster = AskingCluster(
         app.topology(), {"a": PARTITIONS, "b": PARTITIONS, "texts": 1}, Random(seed)
     )
     number = 0
@@ -183,22 +188,22 @@ def texts_of(build: str, phases: list[list[Event]], *, seed: int) -> dict[str, s
 
 
 def assert_in_order(found: dict[str, str], phases: list[list[Event]]) -> None:
-    """Each phase is sorted by time; what is not beyond the phases before comes first, in any order.
+    """Check that each phase is sorted by time, after records older than earlier phases' times.
 
-    Stream time has gone there, so it is as late before as behind others of these.
+    Those older records may come in any order: stream time has already passed them.
     """
     times: defaultdict[tuple[str, int], int] = defaultdict(lambda: -1)
     names = {key: text.split(",") for key, text in found.items()}
     number = 0
     for phase in phases:
         reached = max(times.values(), default=-1)
-        turns: defaultdict[str, list[tuple[int, str, int, int, str]]] = defaultdict(list)
+        expected: defaultdict[str, list[tuple[int, str, int, int, str]]] = defaultdict(list)
         for topic, partition, key, at in phase:
             number += 1
             times[topic, partition] = max(times[topic, partition], at)
             turn = (times[topic, partition], topic, partition, number)
-            turns[key_in(key, partition)].append((*turn, f"{topic}{partition}{number}"))
-        for key, some in turns.items():
+            expected[key_in(key, partition)].append((*turn, f"{topic}{partition}{number}"))
+        for key, some in expected.items():
             early = sorted(turn[-1] for turn in some if turn[0] <= reached)
             later = [turn[-1] for turn in sorted(some) if turn[0] > reached]
             rest = names[key]
@@ -209,10 +214,10 @@ def assert_in_order(found: dict[str, str], phases: list[list[Event]]) -> None:
 
 
 def phase_of(number: int) -> st.SearchStrategy[list[Event]]:
-    """Times of phases overlap. Topics have none in common: which is first, the topology says."""
-    place = (st.sampled_from("ab"), st.integers(0, PARTITIONS - 1), st.sampled_from("xy"))
+    """Times of phases overlap. No time occurs in both topics: the topology decides a tie."""
+    tp = (st.sampled_from("ab"), st.integers(0, PARTITIONS - 1), st.sampled_from("xy"))
     times = st.integers(15 * number, 15 * number + 20)
-    event = st.tuples(*place, times)
+    event = st.tuples(*tp, times)
     return st.lists(event.map(lambda e: (*e[:3], 2 * e[3] + (e[0] == "b"))), max_size=20)
 
 
@@ -222,13 +227,13 @@ phases = st.tuples(phase_of(0), phase_of(1), phase_of(2)).map(list)
 @pytest.mark.parametrize("build", BUILDS)
 @given(phases=phases, seed=st.integers(0, 10_000))
 @settings(max_examples=25, deadline=None)
-def test_what_lay_in_the_log_is_taken_in_the_order_of_time(
+def test_records_that_lay_in_the_log_are_taken_in_time_order(
     build: str, phases: list[list[Event]], seed: int
 ) -> None:
     assert_in_order(texts_of(build, phases, seed=seed), phases)
 
 
-# ---------------------------------------------------------------- by itself
+# ---------------------------------------------------------------- a queue by itself
 
 
 NAMES = ("x", "y")
@@ -236,7 +241,7 @@ SPECS = [TopicSpec(name, serde_for(str), serde_for(int)) for name in NAMES]
 
 
 def queue(end_check: CaughtUpCheck, *ends: int) -> tuple[RecordQueue, list[Input]]:
-    """Two inputs that are read to these ends."""
+    """Return a queue of two inputs that are read to these ends."""
     inputs = [Input(spec, 0, rank) for rank, spec in enumerate(SPECS)]
     for entry, end in zip(inputs, ends, strict=True):
         entry.end_check = end_check
@@ -259,30 +264,30 @@ def offsets_of(found: RecordQueue) -> list[tuple[str, int]]:
     return taken
 
 
-def test_without_doubts_an_input_at_its_end_holds_nobody_back() -> None:
+def test_an_input_at_its_end_holds_back_no_other_if_the_check_is_off() -> None:
     found, (_, y) = queue(CaughtUpCheck(is_on=False), 5, 5)
     arrive(y, 5, 10, 10 + 10 * SKEW_MS)
     assert offsets_of(found) == [("y", 5), ("y", 6)]
     assert found.end_questions() == []
 
 
-def test_an_end_that_was_not_heard_of_is_doubted_until_it_is_confirmed() -> None:
+def test_an_unconfirmed_end_of_input_holds_records_back() -> None:
     end_check = CaughtUpCheck(is_on=True)
     found, (x, y) = queue(end_check, 5, 5)
     arrive(y, 5, 10, 20)
     assert offsets_of(found) == []
-    (doubt,) = found.end_questions()
-    assert doubt.about == (("x", 0), None)
-    assert doubt.describe() == "x-0 has more"
-    # More comes after the question was put: it is not covered by the answer.
+    (question,) = found.end_questions()
+    assert question.about == (("x", 0), None)
+    assert question.describe() == "x-0 has more"
+    # Records that arrive after the question are not covered by the answer.
     arrive(y, 7, 20 + 2 * SKEW_MS)
     arrive(x, 5, 15)
-    x.confirm(doubt)
+    x.confirm(question)
     assert offsets_of(found) == [("y", 5), ("x", 5), ("y", 6)]
     assert [each.about for each in found.end_questions()] == [(("x", 0), None)]
 
 
-def test_live_streams_ask_nothing_while_they_are_near_each_other() -> None:
+def test_live_streams_ask_nothing_within_the_allowed_skew() -> None:
     end_check = CaughtUpCheck(is_on=True)
     found, (x, y) = queue(end_check, 0, 0)
     arrive(x, 0, 1_000)
@@ -291,28 +296,28 @@ def test_live_streams_ask_nothing_while_they_are_near_each_other() -> None:
     assert len(found.end_questions()) == 1
     arrive(x, 1, 1_001)
     assert offsets_of(found) == [("x", 1), ("y", 1)]
-    # Not heard of for a while, it is doubted at once.
+    # The last answer is too old: a new question comes at once.
     arrive(y, 2, 1_002 + SKEW_MS)
     end_check.now_ms += SKEW_MS + 1
     assert offsets_of(found) == []
     assert len(found.end_questions()) == 1
 
 
-def test_a_backlog_is_freed_as_far_as_it_was_known_to_lie_in_the_log() -> None:
+def test_a_confirmation_releases_the_backlog_up_to_the_known_end() -> None:
     end_check = CaughtUpCheck(is_on=True)
     found, (x, y) = queue(end_check, 0, 0)
     arrive(y, 0, 5)
-    y.learn_end(3, now_ms=0, took=False)  # The fetch has told of two more.
-    (doubt,) = found.end_questions()
+    y.learn_end(3, now_ms=0, took=False)  # The fetch reported two more.
+    (question,) = found.end_questions()
     end_check.now_ms += 10 * SKEW_MS
-    x.confirm(doubt)
+    x.confirm(question)
     step_ms = 3 * SKEW_MS
     arrive(y, 1, step_ms, 2 * step_ms, 3 * step_ms)
     assert offsets_of(found) == [("y", 0), ("y", 1), ("y", 2)]
     assert len(found.end_questions()) == 1
 
 
-def test_a_source_that_is_merged_is_doubted_for_records_and_for_time() -> None:
+def test_an_idle_source_of_a_merged_input_is_asked_about() -> None:
     end_check = CaughtUpCheck(is_on=True)
     entry, _ = merged()
     entry.end_check = end_check
@@ -320,27 +325,27 @@ def test_a_source_that_is_merged_is_doubted_for_records_and_for_time() -> None:
     end_check.now_ms += 2 * SKEW_MS
     found = RecordQueue([entry], record_at_a_time=False, end_check=end_check)
     assert found.end_questions() == []
-    # One goes on by records, one by a mark.
+    # One source advances by records, one by a mark.
     far_ms = 10 * SKEW_MS
     entry.arrive([value_of(0, 0, far_ms)._replace(offset=3)])
     assert taken(entry) == []
-    doubts = found.end_questions()
-    assert [doubt.source for doubt in doubts] == [("a", 1), ("b", 0)]
-    assert doubts[0].describe() == "more of a-1 comes through r-0"
-    entry.confirm(doubts[0])
-    assert [doubt.source for doubt in found.end_questions()] == [("b", 0)]
-    entry.confirm(doubts[1])
+    questions = found.end_questions()
+    assert [question.source for question in questions] == [("a", 1), ("b", 0)]
+    assert questions[0].describe() == "more of a-1 comes through r-0"
+    entry.confirm(questions[0])
+    assert [question.source for question in found.end_questions()] == [("b", 0)]
+    entry.confirm(questions[1])
     assert taken(entry) == [0]
     entry.arrive([mark_of(1, 2 * far_ms, 0)._replace(offset=4)])
     end_check.now_ms += 2 * SKEW_MS
     assert entry.turn_ms < 2 * far_ms
-    assert [doubt.source for doubt in found.end_questions()] == [("a", 0), ("b", 0)]
-    # Who is busy is waited for, not asked for.
+    assert [question.source for question in found.end_questions()] == [("a", 0), ("b", 0)]
+    # The task waits for a busy source and does not ask about it.
     entry.arrive([mark_of(2, far_ms, BUSY_MS)._replace(offset=5)])
     assert found.end_questions() == []
 
 
-def test_sources_are_doubted_at_the_very_time_of_another_input_whatever_their_rank() -> None:
+def test_a_source_of_any_rank_is_asked_about_at_a_tie_in_time() -> None:
     end_check = CaughtUpCheck(is_on=True)
     entry, _ = merged()
     other = Input(SPECS[1], 0, 1)
@@ -351,14 +356,14 @@ def test_sources_are_doubted_at_the_very_time_of_another_input_whatever_their_ra
     other.start_at(0)
     arrive(other, 0, 10)
     assert offsets_of(found) == []
-    doubts = found.end_questions()
-    assert [doubt.source for doubt in doubts] == [("a", 0), ("a", 1), ("b", 0)]
-    for doubt in doubts:
-        entry.confirm(doubt)
+    questions = found.end_questions()
+    assert [question.source for question in questions] == [("a", 0), ("a", 1), ("b", 0)]
+    for question in questions:
+        entry.confirm(question)
     assert offsets_of(found) == [("y", 0)]
 
 
-def test_what_was_confirmed_is_let_pass_at_its_very_time() -> None:
+def test_a_confirmed_end_releases_records_at_exactly_its_time() -> None:
     end = InputEnd()
     assert end.bound((7, 0), 0) == (7, 0)
     end.confirm(EndOfInputQuestion(("x", 0), None, 7, {}, 0))

@@ -1,7 +1,7 @@
-"""Behind a repartition, records come in the order of time, whatever order they were sent in.
+"""Behind a repartition, records come in time order, in whatever order they were sent.
 
-Runs of `Cluster`, with nothing sent before it is committed as under exactly-once, take turns at
-random and start tasks again at random. All of them have to write the same sequences.
+Runs of `Cluster`, which sends nothing before its commit (as under exactly-once), interleave tasks
+and restart them at random. Every run must write identical sequences.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ from tests.processing.test_exactness import Cluster, Input
 
 PARTITIONS = 3
 Sequences = dict[tuple[str, bytes | None], list[tuple[bytes | None, int]]]
-"""Per topic and key: values and timestamps. All of a key come from one task."""
+"""Values and timestamps by topic and key. All records of a key come from one task."""
 
 
 class AtomicCluster(Cluster):
-    """A commit is all or nothing: outputs, changelog, offsets and stream times."""
+    """A commit of outputs, changelog, offsets and stream times is all or nothing."""
 
     def __init__(self, topology: Topology, partitions: dict[str, int], rng: Random) -> None:
         self.now_ms = 0
-        """Time on the wall: a while goes by before each step."""
-        # Each one makes a task tell its marks again: with as many as there are steps it never ends.
+        """Wall-clock time; it advances before each step."""
+        # A restarted task sends its marks again: a restart in every step would never end.
         self.restarts_left = 40
         super().__init__(topology, partitions, rng)
 
     def step(self, task_id: TaskId, *, crash: bool) -> bool:
         task = self.tasks[task_id]
         records, ends = {}, {}
-        for place in task.inputs:
-            log, fed = self.logs[place], self.fed[task_id, *place]
-            ends[place] = len(log)
+        for tp in task.inputs:
+            log, fed = self.logs[tp], self.fed[task_id, *tp]
+            ends[tp] = len(log)
             more = log[fed : fed + self.rng.randint(0, 7)]
             if more:
-                records[place] = more
-                self.fed[task_id, *place] = fed + len(more)
+                records[tp] = more
+                self.fed[task_id, *tp] = fed + len(more)
         self.now_ms += 10_000
         outbox = task.process(records, self.now_ms, ends=ends)
         if crash:
@@ -79,7 +79,7 @@ class AtomicCluster(Cluster):
 
 
 def two_hops() -> Topology:
-    """Order-sensitive on both levels: every word appends, every change of it appends again."""
+    """Order-sensitive on both levels: words are concatenated, and so are the changes."""
     app = App("hops")
     words = app.topic("words", key=str, value=str)
     once = app.topic("once", key=str, value=str)
@@ -122,7 +122,7 @@ def run(inputs: Input, *, seed: int, crashes: int) -> tuple[Sequences, AtomicClu
 
 
 def oracle(inputs: Input) -> dict[str, str]:
-    """The last text of every letter: a sort by (running maximum, partition, offset)."""
+    """Return the last text of every letter by a sort: (running maximum, partition, offset)."""
     times = [-1] * PARTITIONS
     ordered = []
     for number, (partition, key, timestamp_ms, value) in enumerate(inputs):
@@ -146,7 +146,9 @@ events = st.lists(
 
 
 @given(events, st.integers(0, 10_000), st.sampled_from([0, 8]))
-def test_all_runs_write_the_same_sequences(inputs: Input, seed: int, crashes: int) -> None:
+def test_output_is_deterministic_across_interleavings_and_crashes(
+    inputs: Input, seed: int, crashes: int
+) -> None:
     first, cluster = run(inputs, seed=0, crashes=0)
     other, _ = run(inputs, seed=seed, crashes=crashes)
     assert other == first
@@ -209,7 +211,7 @@ def test_a_record_waits_for_every_source_that_may_send_an_earlier_one() -> None:
     assert taken(entry) == []
     assert (entry.position, len(entry)) == (0, 0)
     entry.arrive(log[2:3])
-    assert taken(entry) == [1000]  # Source 2 has come to 10, and nobody else is below 5.
+    assert taken(entry) == [1000]  # Source 2 is at 10, and no other source is below 5.
     assert entry.position == 0
     entry.arrive(log[3:4])
     assert taken(entry) == [0]  # At equal times the rank decides, and 0 is the lowest.
@@ -218,17 +220,17 @@ def test_a_record_waits_for_every_source_that_may_send_an_earlier_one() -> None:
     assert not entry.at_end
     entry.arrive(log[4:])
     entry.learn_end(6, now_ms=0, took=False)
-    assert not entry.at_end  # Sources 0 and 1 have not said so.
+    assert not entry.at_end  # Sources 0 and 1 have sent no mark about it.
 
 
 def left_out_mark(rank: int, turn_ms: int, time_ms: int, quiet_ms: int) -> LogRecord:
-    """Of a source whose records up to the turn were left out upstream since the time."""
+    """Return the mark of a source whose records from the time to the turn were filtered."""
     data = pack_mark(ProvenanceMark(turn_ms, time_ms, quiet_ms), identity(SOURCES[rank]))
     return LogRecord(0, max(time_ms, 0), None, None, ((MARK, data),))
 
 
 def late_turn(rank: int, position: int, turn_ms: int, time_ms: int) -> LogRecord:
-    """A record with a merge key beyond its time: a later record was left out upstream."""
+    """Return a record with a merge key beyond its time: a later record was filtered."""
     data = pack_record(turn_ms, time_ms, position, 0) + identity(SOURCES[rank])
     value = serde_for(int).dumps(1000 * rank + position)
     return LogRecord(0, time_ms, b"k", value, ((PROVENANCE, data),))
@@ -236,7 +238,7 @@ def late_turn(rank: int, position: int, turn_ms: int, time_ms: int) -> LogRecord
 
 @pytest.mark.parametrize("idle_after_ms", [None, 1_000])
 def test_time_does_not_pass_a_record_that_waits(idle_after_ms: int | None) -> None:
-    """Not even if a mark after the record says that its source has been quiet for long."""
+    """Not even if a mark after the record reports that its source has been quiet long."""
     entry, _ = merged(idle_after_ms=idle_after_ms)
     log = log_of(
         mark_of(1, 100, BUSY_MS),
@@ -258,8 +260,8 @@ def test_time_does_not_pass_a_record_that_waits(idle_after_ms: int | None) -> No
 
 
 @pytest.mark.parametrize("ending", [BUSY_MS, 0])
-def test_time_at_a_record_is_the_same_wherever_arrivals_are_cut(ending: int) -> None:
-    """Record filtered upstream advances the turn of a source, but not its time (decision 012)."""
+def test_the_time_at_a_record_does_not_depend_on_the_fetches(ending: int) -> None:
+    """A record filtered upstream advances a source's turn, not its time (decision 012)."""
     log = log_of(
         value_of(0, 0, 5),
         value_of(1, 0, 6),
@@ -282,7 +284,7 @@ def test_time_at_a_record_is_the_same_wherever_arrivals_are_cut(ending: int) -> 
 
 
 def times_at(log: list[LogRecord], arrivals: list[list[LogRecord]]) -> list[tuple[int, int]]:
-    """Every value with the time that a node without `idle_after` has there."""
+    """Return every value with the time of a node without `idle_after` at that point."""
     entry, _ = merged()
     found: list[tuple[int, int]] = []
     reached_ms = -1
@@ -297,7 +299,7 @@ def times_at(log: list[LogRecord], arrivals: list[list[LogRecord]]) -> list[tupl
     return found
 
 
-def test_a_source_at_its_end_is_not_waited_for_and_its_stream_time_stays() -> None:
+def test_a_source_at_its_end_does_not_block_and_keeps_its_time() -> None:
     entry, _ = merged()
     entry.arrive(log_of(value_of(0, 0, 50), mark_of(1, 7, 0), mark_of(2, -1, 0)))
     assert taken(entry) == [0]
@@ -305,11 +307,11 @@ def test_a_source_at_its_end_is_not_waited_for_and_its_stream_time_stays() -> No
     entry.arrive([r._replace(offset=3) for r in [mark_of(0, 60, 0)]])
     entry.learn_end(4, now_ms=0, took=True)
     assert entry.at_end
-    # Its turn goes on; stream time stays with the source that has never had a record.
+    # Its turn advances; stream time stays with the source that never had a record.
     assert (entry.turn_ms, entry.time_ms) == (60, -1)
 
 
-def test_a_restart_reads_again_what_was_not_taken_and_forgets_no_mark() -> None:
+def test_a_restart_rereads_untaken_records_and_keeps_marks() -> None:
     log = log_of(
         mark_of(0, -1, 0),
         mark_of(1, 3, 0),
@@ -335,7 +337,7 @@ def test_a_restart_reads_again_what_was_not_taken_and_forgets_no_mark() -> None:
     assert [(d.reason, d.count) for d in collector.take().drops] == [("duplicate", 1)]
 
 
-def test_a_source_that_was_at_its_end_is_so_again_after_a_restart_without_a_mark() -> None:
+def test_a_source_stays_at_its_end_after_a_restart_without_a_new_mark() -> None:
     log = log_of(
         mark_of(2, 9, BUSY_MS),
         mark_of(0, 10, 0),
@@ -351,7 +353,7 @@ def test_a_source_that_was_at_its_end_is_so_again_after_a_restart_without_a_mark
     again.start_at(3)
     again.arrive(log[3:4])
     assert taken(again) == []
-    # That nothing more was there was said before the records, which wait for another one.
+    # The marks of the end came before the records, which wait for another source.
     again.arrive(log[4:])
     again.arrive([mark_of(2, 20, 0)._replace(offset=5)])
     assert taken(again) == [0, 1000]
@@ -360,7 +362,7 @@ def test_a_source_that_was_at_its_end_is_so_again_after_a_restart_without_a_mark
 
 
 @pytest.mark.parametrize("buffer_bytes", [4_000, 40_000])
-def test_a_buffer_over_its_bound_is_released_in_order_and_counted(buffer_bytes: int) -> None:
+def test_an_overfull_buffer_releases_records_in_order_and_counts_them(buffer_bytes: int) -> None:
     entry, collector = merged(buffer_bytes=buffer_bytes)
     entry.arrive(log_of(*(value_of(0, at, at) for at in range(500))))
     early = taken(entry)
@@ -369,13 +371,13 @@ def test_a_buffer_over_its_bound_is_released_in_order_and_counted(buffer_bytes: 
     assert drop.node == "r, waiting for a-1"
     assert (drop.reason, drop.count) == ("out of order", len(early))
     assert (500 - len(early)) * 400 <= buffer_bytes
-    # What comes too late for its place is still processed.
+    # A record that comes too late for its position in the order is still processed.
     late = value_of(1, 0, 3)._replace(offset=500)
     entry.arrive([late, *(mark_of(r, 600, 0)._replace(offset=501 + r) for r in range(3))])
     assert taken(entry) == [1000, *range(len(early), 500)]
 
 
-def test_what_waits_is_told_with_who_is_behind_and_who_is_ahead() -> None:
+def test_a_long_wait_is_described_with_the_sources_behind_and_ahead() -> None:
     entry, _ = merged(buffer_bytes=40_000)
     assert entry.wait is None
     far_ms = 4_000_000_000_000
@@ -392,10 +394,10 @@ def test_what_waits_is_told_with_who_is_behind_and_who_is_ahead() -> None:
     assert wait.is_much
     assert (wait.behind, wait.ahead) == (("a", 1), ("a", 0))
     assert wait.apart_ms == far_ms + 59 - 1_000
-    told = wait.describe()
-    assert "wait in r-0 for a-1 (at 1970-01-01T00:00:01+00:00)" in told
-    assert "most of it from a-0 (at 2096-10-02T" in told
-    # All have come to their ends: nothing is waited for.
+    text_of_wait = wait.describe()
+    assert "wait in r-0 for a-1 (at 1970-01-01T00:00:01+00:00)" in text_of_wait
+    assert "most of it from a-0 (at 2096-10-02T" in text_of_wait
+    # All sources are at their ends: no wait is left.
     entry.arrive([mark_of(rank, 1_000, 0)._replace(offset=62 + rank) for rank in range(3)])
     assert len(taken(entry)) == 61
     assert entry.wait is None

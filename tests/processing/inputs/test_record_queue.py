@@ -22,7 +22,7 @@ def raw(offset: int, timestamp_ms: int, value: bytes | None = None) -> LogRecord
     return LogRecord(offset, timestamp_ms, b"k", value or offset.to_bytes(8, "big"))
 
 
-def drained(queue: RecordQueue) -> list[tuple[str, int]]:
+def take_all(queue: RecordQueue) -> list[tuple[str, int]]:
     taken = []
     while (run := queue.next_run()) is not None:
         entry, batch = run
@@ -37,7 +37,7 @@ partitions = st.lists(st.lists(st.integers(0, 40), max_size=15), min_size=1, max
 
 
 @given(partitions, st.integers(0, 10_000))
-def test_whatever_arrives_first_the_order_is_that_of_a_sort(
+def test_records_are_taken_in_sorted_order_however_they_arrive(
     timestamps: list[list[int]], seed: int
 ) -> None:
     rng = Random(seed)
@@ -46,13 +46,13 @@ def test_whatever_arrives_first_the_order_is_that_of_a_sort(
     for entry, times in zip(inputs, timestamps, strict=True):
         entry.learn_end(len(times), now_ms=0, took=False)
     waiting = [[raw(n, ms) for n, ms in enumerate(times)] for times in timestamps]
-    taken = drained(queue)
+    taken = take_all(queue)
     while any(waiting):
         rank = rng.choice([rank for rank, records in enumerate(waiting) if records])
         count = rng.randint(1, 4)
         inputs[rank].arrive(waiting[rank][:count])
         del waiting[rank][:count]
-        taken += drained(queue)
+        taken += take_all(queue)
     order = sorted(
         (max(times[: at + 1]), rank, at)
         for rank, times in enumerate(timestamps)
@@ -61,31 +61,31 @@ def test_whatever_arrives_first_the_order_is_that_of_a_sort(
     assert taken == [(f"t{rank}", at) for _, rank, at in order]
 
 
-def test_an_input_that_is_behind_is_waited_for_and_one_at_its_end_is_not() -> None:
+def test_the_queue_waits_for_an_input_behind_but_not_one_at_its_end() -> None:
     fast, slow = Input(spec("fast"), 0, 0), Input(spec("slow"), 0, 1)
     queue = RecordQueue([fast, slow], record_at_a_time=False)
     fast.arrive([raw(0, 5), raw(1, 50)])
-    assert drained(queue) == []  # Nothing is known of the end of the other one.
+    assert take_all(queue) == []  # The end of the slow input is unknown.
     slow.learn_end(2, now_ms=0, took=False)
-    assert drained(queue) == []
+    assert take_all(queue) == []
     slow.arrive([raw(0, 10)])
-    assert drained(queue) == [("fast", 0), ("slow", 0)]
-    slow.start_at(2)  # Its last record was none of ours.
-    assert drained(queue) == [("fast", 1)]
+    assert take_all(queue) == [("fast", 0), ("slow", 0)]
+    slow.start_at(2)  # Its last record was not for this task.
+    assert take_all(queue) == [("fast", 1)]
 
 
-def test_records_before_the_position_have_been_processed() -> None:
+def test_records_before_the_position_are_skipped() -> None:
     entry = Input(spec("t"), 0, 0)
     entry.start_at(2)
     assert entry.position == 2
     entry.arrive([raw(1, 5), raw(2, 6)])
-    assert drained(RecordQueue([entry], record_at_a_time=False)) == [("t", 2)]
+    assert take_all(RecordQueue([entry], record_at_a_time=False)) == [("t", 2)]
     entry.arrive([raw(2, 6)])
     assert len(entry) == 0
     assert entry.position == 3
 
 
-def test_quiet_is_counted_from_when_the_end_was_reached() -> None:
+def test_quiet_time_starts_when_the_end_is_reached() -> None:
     entry = Input(spec("t"), 0, 0)
     entry.learn_end(0, now_ms=100, took=False)
     entry.learn_end(0, now_ms=130, took=False)
@@ -93,7 +93,7 @@ def test_quiet_is_counted_from_when_the_end_was_reached() -> None:
     entry.arrive([raw(0, 5)])
     entry.learn_end(1, now_ms=140, took=False)
     assert entry.quiet_ms == 0
-    drained(RecordQueue([entry], record_at_a_time=False))
+    take_all(RecordQueue([entry], record_at_a_time=False))
     entry.learn_end(1, now_ms=150, took=True)
     entry.learn_end(1, now_ms=190, took=False)
     assert entry.quiet_ms == 40
@@ -109,7 +109,7 @@ def test_quiet_is_counted_from_when_the_end_was_reached() -> None:
         ({"timestamp": lambda _: -1}, raw(7, 5), "the timestamp is -1 ms"),
     ],
 )
-def test_what_can_not_be_read_is_named(
+def test_an_unreadable_record_is_named_with_its_offset(
     settings: dict[str, object], record: LogRecord, text: str
 ) -> None:
     entry = Input(spec("t", **settings), 3, 0)
@@ -128,7 +128,7 @@ def test_a_deletion_keeps_its_own_timestamp() -> None:
     assert list(batch.timestamps) == [5, 99]
 
 
-def test_many_records_are_read_and_taken_piece_by_piece() -> None:
+def test_many_records_are_taken_in_bounded_batches() -> None:
     entry = Input(spec("t"), 0, 0)
     count = 2 * RUN_RECORDS_MAX + 7
     entry.arrive([raw(at, at) for at in range(count)])
@@ -145,7 +145,7 @@ def test_many_records_are_read_and_taken_piece_by_piece() -> None:
     assert (entry.position, len(entry), entry.is_at_end()) == (count, 0, True)
 
 
-def test_what_can_not_be_read_is_told_when_it_is_its_turn() -> None:
+def test_an_unreadable_record_fails_only_at_its_turn() -> None:
     entry = Input(spec("t"), 0, 0)
     entry.arrive([*(raw(at, at) for at in range(RUN_RECORDS_MAX)), raw(RUN_RECORDS_MAX, 9, b"?")])
     queue = RecordQueue([entry], record_at_a_time=False)
@@ -157,7 +157,7 @@ def test_what_can_not_be_read_is_told_when_it_is_its_turn() -> None:
 
 
 @pytest.mark.parametrize("keys", [[b"a", None, b"c"], [b"a", "\u00e4".encode(), b"c"]])
-def test_keys_are_read_when_they_are_asked_for(keys: list[bytes | None]) -> None:
+def test_keys_are_decoded_on_demand(keys: list[bytes | None]) -> None:
     entry = Input(spec("t"), 0, 0)
     entry.arrive([raw(at, at)._replace(key=key) for at, key in enumerate(keys)])
     _, batch = RecordQueue([entry], record_at_a_time=False).next_run() or (None, None)
@@ -173,7 +173,7 @@ def test_keys_are_read_when_they_are_asked_for(keys: list[bytes | None]) -> None
     assert list(batch.where([False, True, False]).keys) == texts[1:2]
 
 
-def test_a_key_that_is_no_text_is_refused_though_nobody_asks_for_it() -> None:
+def test_an_invalid_text_key_is_refused_even_if_unused() -> None:
     entry = Input(spec("t"), 0, 0)
     entry.arrive([raw(0, 0), raw(1, 1)._replace(key=b"\xff")])
     with pytest.raises(ProcessingError, match="at offset 1 of t-0: key"):

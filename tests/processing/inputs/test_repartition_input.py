@@ -26,7 +26,7 @@ TOPIC = "hops-by-value-repartition"
 
 
 def tasks() -> tuple[Task, Task]:
-    """Before and behind the repartition topic; two partitions upstream, two in between."""
+    """Return the tasks before and behind a repartition topic, with two partitions each."""
     app = App("hops")
     words = app.topic("words", key=str, value=str)
     app.stream(words).flat_map_values(str.split).group_by(lambda _, v: v, name="by-value").count(
@@ -39,7 +39,7 @@ def tasks() -> tuple[Task, Task]:
     return upstream, behind_it
 
 
-def sent(task: Task, *texts: str, first: int = 0) -> list[SinkRecord]:
+def send(task: Task, *texts: str, first: int = 0) -> list[SinkRecord]:
     records = [
         LogRecord(at, 100 - at, b"k", text.encode(), (("h", b"x"),))
         for at, text in enumerate(texts, first)
@@ -48,15 +48,15 @@ def sent(task: Task, *texts: str, first: int = 0) -> list[SinkRecord]:
     return task.process({("words", 1): records}, 0, ends={("words", 1): end}).sinks
 
 
-def arrived(sinks: list[SinkRecord], first: int = 0) -> list[LogRecord]:
+def as_records(sinks: list[SinkRecord], first: int = 0) -> list[LogRecord]:
     return [
         LogRecord(first + n, s.timestamp_ms, s.key, s.value, s.headers) for n, s in enumerate(sinks)
     ]
 
 
-def test_records_carry_source_position_index_and_time_behind_their_own_headers() -> None:
+def test_provenance_follows_a_record_s_own_headers() -> None:
     upstream, _ = tasks()
-    sinks = sent(upstream, "a b", "", "c")
+    sinks = send(upstream, "a b", "", "c")
     found = []
     for sink in sinks[:3]:
         (own, (name, data)) = sink.headers
@@ -68,23 +68,23 @@ def test_records_carry_source_position_index_and_time_behind_their_own_headers()
     assert found == [(100, 100, 0, 0), (100, 100, 0, 1), (100, 100, 2, 0)]
 
 
-def test_every_partition_is_told_how_far_a_source_has_come_if_that_is_news() -> None:
+def test_a_source_s_progress_is_marked_in_every_partition_once() -> None:
     upstream, _ = tasks()
-    marks = [s for s in sent(upstream, "a") if s.key is None]
+    marks = [s for s in send(upstream, "a") if s.key is None]
     assert [s.partition for s in marks] == [0, 1]
     (name, data) = marks[0].headers[-1]
     assert name == MARK
     assert data is not None
     assert unpack_mark(data) == (ProvenanceMark(100, 100, 0), identity(("words", 1)))
-    assert [s for s in sent(upstream, "b", first=1) if s.key is None] == []
+    assert [s for s in send(upstream, "b", first=1) if s.key is None] == []
 
 
-def test_repetitions_are_dropped_also_after_a_restart_of_both() -> None:
+def test_repetitions_are_dropped_after_both_tasks_restart() -> None:
     upstream, behind = tasks()
-    first = arrived(sent(upstream, "a b", "c"))
+    first = as_records(send(upstream, "a b", "c"))
     behind.process({(TOPIC, 0): first}, 0, ends={})
     again, _ = tasks()
-    repeated = arrived(sent(again, "a b", "c", "d"), first=len(first))
+    repeated = as_records(send(again, "a b", "c", "d"), first=len(first))
     outbox = behind.process({(TOPIC, 0): repeated}, 0, ends={})
     assert [(d.node, d.reason, d.count) for d in outbox.drops] == [(TOPIC, "duplicate", 3)]
     assert dict(behind.table("counts")) == {"a": 1, "b": 1, "c": 1, "d": 1}
@@ -99,7 +99,7 @@ def test_repetitions_are_dropped_also_after_a_restart_of_both() -> None:
         (((PROVENANCE, bytes(RECORD_BYTES) + identity(("elsewhere", 0))),), "('elsewhere', 0)"),
     ],
 )
-def test_what_others_wrote_is_refused(
+def test_records_without_valid_provenance_are_refused(
     headers: tuple[tuple[str, bytes | None], ...], text: str
 ) -> None:
     _, behind = tasks()
@@ -110,7 +110,7 @@ def test_what_others_wrote_is_refused(
 
 
 @given(st.text(max_size=20), st.integers(0, 2**31 - 1), st.integers(-1, 2**62), st.integers(0, 9))
-def test_sources_and_marks_survive_as_bytes(
+def test_sources_and_marks_round_trip_through_bytes(
     name: str, partition: int, time_ms: int, quiet_ms: int
 ) -> None:
     source = identity((name, partition))
@@ -120,6 +120,6 @@ def test_sources_and_marks_survive_as_bytes(
 
 
 @given(st.binary(max_size=23))
-def test_a_mark_that_is_cut_off_is_corrupt(data: bytes) -> None:
+def test_a_truncated_mark_is_corrupt(data: bytes) -> None:
     with pytest.raises(CorruptData):
         unpack_mark(data)

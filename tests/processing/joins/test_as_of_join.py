@@ -1,4 +1,4 @@
-"""Versioned tables and joins as of a time: rules one by one, and histories against nested loops."""
+"""Versioned tables and as-of joins: rules one by one, and random input against nested loops."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def text(click: str, user: str | None) -> str:
 
 
 class Enriched:
-    """Clicks with what held of their users, and the changes of the users."""
+    """Clicks with the users' rows as of their time, and the changes of the users."""
 
     def __init__(self, grace: str | None = None, history: str = f"{HISTORY_MS}ms") -> None:
         self.app = App("enriched")
@@ -39,7 +39,7 @@ class Enriched:
         self.table.changes().to(self.changes)
 
 
-def test_a_row_takes_effect_at_its_timestamp_whenever_it_arrives() -> None:
+def test_a_row_takes_effect_at_its_timestamp_even_if_it_arrives_late() -> None:
     made = Enriched()
     with made.app.test() as t:
         t.input(made.users).send("Ann", key="a", at=10)
@@ -55,7 +55,7 @@ def test_a_row_takes_effect_at_its_timestamp_whenever_it_arrives() -> None:
         assert dict(t.table(made.table)) == {"a": "Cat"}
 
 
-def test_a_deletion_holds_from_its_time_too_and_an_older_row_does_not_undo_it() -> None:
+def test_a_deletion_takes_effect_at_its_timestamp() -> None:
     made = Enriched()
     with made.app.test() as t:
         t.input(made.users).send("Ann", key="a", at=10)
@@ -69,7 +69,7 @@ def test_a_deletion_holds_from_its_time_too_and_an_older_row_does_not_undo_it() 
         assert t.output(made.changes).values == ["Ann", None, "Cat"]
 
 
-def test_what_is_older_than_the_history_is_late() -> None:
+def test_a_row_older_than_the_history_is_late() -> None:
     made = Enriched()
     with made.app.test() as t:
         t.input(made.users).send("Ann", key="a", at=100)
@@ -82,7 +82,7 @@ def test_what_is_older_than_the_history_is_late() -> None:
         assert t.drops["users", "null key"] == 1
 
 
-def test_with_grace_a_record_waits_for_rows_that_come_late() -> None:
+def test_with_grace_a_record_waits_for_late_rows() -> None:
     made = Enriched(grace="5ms")
     with made.app.test() as t:
         t.input(made.users).send("Ann", key="a", at=10)
@@ -99,7 +99,7 @@ def test_with_grace_a_record_waits_for_rows_that_come_late() -> None:
         assert [when_ms(r.timestamp) for r in t.output(made.out).records] == [11, 16, 12, 11]
 
 
-def test_a_join_as_of_a_time_sees_rows_through_views() -> None:
+def test_an_as_of_join_sees_rows_through_views() -> None:
     app = App("views")
     clicks, users = (app.topic(name, key=str, value=str) for name in ("clicks", "users"))
     out = app.topic("out", key=str, value=str)
@@ -113,7 +113,7 @@ def test_a_join_as_of_a_time_sees_rows_through_views() -> None:
         assert t.output(out).values == ["1-ANN"]
 
 
-def test_what_can_not_be_looked_up_is_refused() -> None:
+def test_an_impossible_as_of_join_is_refused() -> None:
     app = App("refused")
     clicks, users = (app.topic(name, key=str, value=str) for name in ("clicks", "users"))
     plain, stream = app.table(users, name="plain"), app.stream(clicks)
@@ -148,7 +148,7 @@ def oracle(inputs: Input, partition: int, grace_ms: int) -> Counter[Any]:
     def join(key: str, at: int, number: int, table_ms: int) -> None:
         held = [(own_at, user) for own, own_at, user in users if own == key and own_at <= at]
         name = max(held)[1] if held else None
-        if at < table_ms - HISTORY_MS:  # Too far back: only what holds still is known.
+        if at < table_ms - HISTORY_MS:  # Beyond the history: only the current row is known.
             newest = max(
                 ((own_at, user) for own, own_at, user in users if own == key), default=None
             )
@@ -185,7 +185,7 @@ histories = st.lists(
 
 
 @given(histories, st.sampled_from([0, GRACE_MS]), st.integers(0, 10_000))
-def test_rows_are_those_of_nested_loops(inputs: Input, grace_ms: int, seed: int) -> None:
+def test_an_as_of_join_matches_a_nested_loop_join(inputs: Input, grace_ms: int, seed: int) -> None:
     inputs = [*inputs, *(("clicks", partition, "end", 1_000) for partition in (0, 1))]
     wanted = oracle(inputs, 0, grace_ms) + oracle(inputs, 1, grace_ms)
     wanted = Counter({row: count for row, count in wanted.items() if row[0] != "end"})

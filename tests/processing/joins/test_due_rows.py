@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from streamlog.processing.joins import join_buffer
 from streamlog.processing.joins.join_buffer import DueRow, DueRows, due_row_key
 from streamlog.tables.stores.memory_store import MemoryStore
-from tests.tables.stores.timed import Place, Step, keys, perform, values
+from tests.tables.stores.timed import TaskStore, Step, keys, perform, values
 
 operations = st.lists(
     st.tuples(st.just("add"), st.integers(0, 60), st.integers(0, 1), keys, values)
@@ -20,13 +20,13 @@ operations = st.lists(
 )
 
 
-class Checked:
-    """Rows that are due, and what should be there."""
+class CheckedRows:
+    """`DueRows` and a model of its contents."""
 
     def __init__(self, bytes_max: int) -> None:
-        self.place = Place(MemoryStore())
+        self.task_store = TaskStore(MemoryStore())
         self.bytes_max = bytes_max
-        self.rows = DueRows(self.place.named(), bytes_max=bytes_max)
+        self.rows = DueRows(self.task_store.named(), bytes_max=bytes_max)
         self.there: dict[int, DueRow] = {}
         self.number = 0
 
@@ -40,9 +40,9 @@ class Checked:
     def discard(self, number: int) -> None:
         row = self.there.pop(number, None)
         if row is not None:
-            place = due_row_key(row.due_ms, row.rank, row.key, row.number)
-            self.rows.discard(place)
-            self.rows.discard(place)
+            task_store = due_row_key(row.due_ms, row.rank, row.key, row.number)
+            self.rows.discard(task_store)
+            self.rows.discard(task_store)
 
     def take(self, before_ms: int) -> None:
         wanted = sorted(row for row in self.there.values() if row.due_ms < before_ms)
@@ -55,44 +55,44 @@ class Checked:
 
     def commit(self) -> None:
         self.rows.flush()
-        self.place.commit()
+        self.task_store.commit()
 
     def restart(self) -> None:
         self.rows.flush()
-        self.place.restart()
-        self.rows = DueRows(self.place.named(), bytes_max=self.bytes_max)
+        self.task_store.restart()
+        self.rows = DueRows(self.task_store.named(), bytes_max=self.bytes_max)
         self.rows.load()
 
 
 @given(operations, st.sampled_from([0, 1 << 30]))
-def test_rows_leave_when_they_are_due_and_in_order(steps: list[Step], bytes_max: int) -> None:
+def test_rows_are_taken_in_order_once_they_are_due(steps: list[Step], bytes_max: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(join_buffer, "PAGE_ROWS", 3)
         patch.setattr(join_buffer, "STALE_KEYS_MAX", 2)
-        checked = Checked(bytes_max)
+        checked = CheckedRows(bytes_max)
         perform(checked, steps)
         checked.take(61)
         checked.commit()
-        assert list(checked.place.named().range()) == []
-        checked.place.assert_neighbours_are_there()
+        assert list(checked.task_store.named().range()) == []
+        checked.task_store.assert_neighbours_kept()
 
 
-def test_what_leaves_before_a_commit_is_never_written() -> None:
-    place = Place(MemoryStore())
-    rows = DueRows(place.named())
+def test_a_row_that_is_discarded_before_a_commit_is_never_written() -> None:
+    task_store = TaskStore(MemoryStore())
+    rows = DueRows(task_store.named())
     at = due_row_key(5, 0, b"k", 0)
     rows.add(at, b"v", ())
     rows.discard(at)
     rows.flush()
-    assert list(place.named().range()) == []
+    assert list(task_store.named().range()) == []
 
 
-def test_rows_move_to_where_they_are_due_now() -> None:
-    place = Place(MemoryStore())
-    rows = DueRows(place.named())
+def test_rewritten_rows_come_at_their_new_due_time() -> None:
+    task_store = TaskStore(MemoryStore())
+    rows = DueRows(task_store.named())
     rows.add(due_row_key(5, 1, b"k", 7), b"v", ())
     rows.flush()
-    rows = DueRows(place.named())
+    rows = DueRows(task_store.named())
     rows.rewrite(lambda row: due_row_key(row.due_ms + 10, row.rank, row.key, row.number))
     rows.load()
     assert list(rows.due(15)) == []

@@ -1,4 +1,4 @@
-"""Tables joined by foreign keys: against a model, over partitions, restarts and late outcomes."""
+"""Foreign-key joins of tables against a model, over partitions, restarts and late outcomes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CHANGES = st.lists(
 )
 
 
-def pointed(value: str) -> str | None:
+def foreign_key(value: str) -> str | None:
     return value.partition("|")[2] or None
 
 
@@ -55,13 +55,13 @@ def made(app: App, *, is_left: bool, partitions: int = 1) -> tuple[dict[str, Top
     }
     orders, users = (app.table(topic) for topic in topics.values())
     join = orders.left_join_on if is_left else orders.join_on
-    return topics, join(users, pointed, pair, name="join")  # type: ignore[operator] # one of two
+    return topics, join(users, foreign_key, pair, name="join")  # type: ignore[operator] # one of two
 
 
 def modelled(tables: dict[str, dict[str, str]], *, is_left: bool) -> dict[str, str]:
     found = {}
     for key, order in tables["orders"].items():
-        user = tables["users"].get(pointed(order) or "")
+        user = tables["users"].get(foreign_key(order) or "")
         if user is not None or is_left:
             found[key] = pair(order, user)
     return found
@@ -71,36 +71,36 @@ def modelled(tables: dict[str, dict[str, str]], *, is_left: bool) -> dict[str, s
 @pytest.mark.parametrize("partitions", [1, 3])
 @settings(max_examples=40, deadline=None)
 @given(changes=CHANGES)
-def test_every_row_comes_with_what_it_points_to(
+def test_every_row_is_joined_with_the_row_of_its_foreign_key(
     is_left: bool, partitions: int, changes: list[tuple[str, str, str | None, int, bool]]
 ) -> None:
     app = App("t")
     topics, table = made(app, is_left=is_left, partitions=partitions)
-    there: dict[str, dict[str, str]] = {"orders": {}, "users": {}}
+    model_rows: dict[str, dict[str, str]] = {"orders": {}, "users": {}}
     seen: dict[str, str] = {}
-    told: list[tuple[str, str | None]] = []
-    table.changes().peek(lambda r: told.append((r.key, r.value)))
+    emitted: list[tuple[str, str | None]] = []
+    table.changes().peek(lambda r: emitted.append((r.key, r.value)))
     with app.test() as t:
         for name, key, value, at, restarts in changes:
             t.input(topics[name]).send(value, key=key, at=at)  # type: ignore[arg-type] # a deletion
             if value is None:
-                there[name].pop(key, None)
+                model_rows[name].pop(key, None)
             else:
-                there[name][key] = value
+                model_rows[name][key] = value
             if restarts:
                 t.restart()
-            wanted = modelled(there, is_left=is_left)
+            wanted = modelled(model_rows, is_left=is_left)
             assert t.table(table) == wanted
-            for changed, row in told:
+            for changed, row in emitted:
                 if row is None:
-                    del seen[changed]  # There was one.
+                    del seen[changed]  # The row existed.
                 else:
                     seen[changed] = row
-            told.clear()
+            emitted.clear()
             assert seen == wanted
 
 
-def test_a_result_has_the_larger_timestamp_of_both_rows() -> None:
+def test_a_result_has_the_larger_of_both_rows_timestamps() -> None:
     app = App("t")
     topics, table = made(app, is_left=False)
     seen: list[tuple[str | None, int]] = []
@@ -114,7 +114,7 @@ def test_a_result_has_the_larger_timestamp_of_both_rows() -> None:
     assert seen == [("x|1 ann", 5), ("x|1 bob", 9), ("y|1 bob", 9), (None, 7)]
 
 
-def test_rows_can_be_asked_for_and_joined_on() -> None:
+def test_joined_rows_can_be_fetched_and_joined_again() -> None:
     app = App("t")
     topics, table = made(app, is_left=True, partitions=2)
     out = app.topic("out", key=str, value=str)
@@ -132,14 +132,14 @@ def test_a_table_may_point_to_itself() -> None:
     app = App("t")
     people = app.topic("people", key=str, value=str)
     table = app.table(people)
-    bosses: Table[str, str] = table.left_join_on(table, pointed, pair, name="bosses")  # type: ignore[arg-type]
+    bosses: Table[str, str] = table.left_join_on(table, foreign_key, pair, name="bosses")  # type: ignore[arg-type]
     with app.test() as t:
         for key, value in (("1", "ann|"), ("2", "bob|1"), ("1", "eve|2"), ("2", None)):
             t.input(people).send(value, key=key)  # type: ignore[arg-type] # a deletion
         assert t.table(bosses) == {"1": "eve|2 None"}
 
 
-def test_a_row_on_which_a_function_fails_is_not_there() -> None:
+def test_a_row_on_which_a_function_fails_is_left_out() -> None:
     app = App("t")
     topics = [app.topic(name, key=str, value=int) for name in ("left", "right")]
     left, right = (app.table(topic) for topic in topics)
@@ -166,7 +166,7 @@ def test_windowed_tables_are_refused() -> None:
         windows.count(name="n").join_on(app.table(topic), str, max, name="join")
 
 
-def test_versions_of_rows_that_are_gone_are_forgotten_in_time() -> None:
+def test_versions_of_deleted_rows_are_forgotten_in_time() -> None:
     app = App("t")
     topics, table = made(app, is_left=True)
     with app.test() as t:
@@ -188,7 +188,7 @@ def test_versions_of_rows_that_are_gone_are_forgotten_in_time() -> None:
         assert t.table(table) == {"b": "x|1 ann"}
 
 
-def test_an_outcome_of_an_older_version_is_left_out() -> None:
+def test_an_outcome_of_an_older_version_is_ignored() -> None:
     node = ForeignKeyRows(
         name="join", store=StoreSpec("join"), gone=StoreSpec("join/gone"), key=serde_for(str),
         value=serde_for(str),
@@ -203,7 +203,7 @@ def test_an_outcome_of_an_older_version_is_left_out() -> None:
     assert step.lookup(b"a") is None
 
 
-def test_messages_come_back() -> None:
+def test_references_and_outcomes_round_trip() -> None:
     references, outcomes = ReferenceSerde(serde_for(int)), OutcomeSerde(serde_for(int))
     for reference in (Reference(b"k", 1, 5), Reference(b"", 2, None)):
         assert references.loads(references.dumps(reference)) == reference
@@ -217,7 +217,7 @@ def test_messages_come_back() -> None:
     assert form_of(outcomes) == {"outcome": form_of(serde_for(int))}
 
 
-def test_a_row_that_is_garbage_is_told() -> None:
+def test_an_unreadable_row_is_reported() -> None:
     node = ForeignKeyRows(
         name="join", store=StoreSpec("join"), gone=StoreSpec("join/gone"), key=serde_for(str),
         value=serde_for(str),

@@ -1,4 +1,4 @@
-"""Streams that look into global tables, in the test driver and in simulations."""
+"""Streams that look up rows of global tables, in the test driver and in simulations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streamlog.errors import TopologyError, UsageError
 
 
 class Enriched:
-    """Clicks with the name of who is in their value."""
+    """Clicks with the name of the user in their value."""
 
     def __init__(self, *, required: bool = False, **options: Any) -> None:
         self.app = App("enriched", **options)
@@ -21,14 +21,14 @@ class Enriched:
         self.out = self.app.topic("out", key=str, value=str)
         self.table: GlobalTable[int, str] = self.app.global_table(self.users)
         lookup: Any = self.app.stream(self.clicks).lookup
-        lookup(self.table, self.who, lambda v, u: f"{v}-{u}", required=required).to(self.out)
+        lookup(self.table, self.user_id, lambda v, u: f"{v}-{u}", required=required).to(self.out)
 
     @staticmethod
-    def who(_: str, value: str) -> int | None:
+    def user_id(_: str, value: str) -> int | None:
         return int(value) if value.isdecimal() else None
 
 
-def test_a_record_finds_the_row_that_it_points_to_whatever_its_own_key_is() -> None:
+def test_a_lookup_finds_the_row_of_the_lookup_key() -> None:
     made = Enriched()
     with made.app.test() as t:
         for number in range(6):
@@ -58,7 +58,7 @@ def test_a_left_lookup_joins_a_record_without_a_lookup_key_and_an_inner_one_coun
             assert drops == {"null value": 1, **keyless}
 
 
-def test_a_row_that_can_not_be_read_is_the_record_s_trouble() -> None:
+def test_an_unreadable_row_is_an_error_of_the_record_that_looks_it_up() -> None:
     class Picky:
         def dumps(self, obj: str) -> bytes:
             return obj.encode()
@@ -90,36 +90,36 @@ def test_a_row_that_can_not_be_read_is_the_record_s_trouble() -> None:
             t.input(clicks).send("1", key="a")
 
 
-def test_the_rows_can_be_asked_for_where_the_app_runs() -> None:
+def test_global_rows_can_be_fetched_while_the_app_runs() -> None:
     made = Enriched()
 
-    async def asked() -> tuple[str | None, str | None, list[tuple[int, str]]]:
+    async def fetched() -> tuple[str | None, str | None, list[tuple[int, str]]]:
         found = await made.table.fetch(2), await made.table.fetch(9)
         return *found, [row async for row in made.table.scan()]
 
     with made.app.test() as t:
         for number in (2, 1):
             t.input(made.users).send(f"u{number}", key=number)
-        assert asyncio.run(asked()) == ("u2", None, [(1, "u1"), (2, "u2")])
+        assert asyncio.run(fetched()) == ("u2", None, [(1, "u1"), (2, "u2")])
     with pytest.raises(UsageError, match="the app does not run"):
-        asyncio.run(asked())
+        asyncio.run(fetched())
 
 
-def test_what_can_not_be_looked_into_is_refused() -> None:
+def test_an_impossible_lookup_is_refused() -> None:
     made, other = Enriched(), App("other")
     with pytest.raises(TopologyError, match="taken by another global table"):
         made.app.global_table(made.users)
     clicks = other.stream(other.topic("clicks", key=str, value=str))
     with pytest.raises(TopologyError, match="belongs to app 'enriched'"):
-        clicks.lookup(made.table, made.who, lambda v, u: f"{v}-{u}")
+        clicks.lookup(made.table, made.user_id, lambda v, u: f"{v}-{u}")
 
     def strict(value: str, name: str) -> str:
         return value + name
 
     stream: Any = made.app.stream(made.clicks)
-    stream.lookup(made.table, made.who, strict, required=True)
+    stream.lookup(made.table, made.user_id, strict, required=True)
     with pytest.raises(TopologyError, match="None"):
-        stream.lookup(made.table, made.who, strict)
+        stream.lookup(made.table, made.user_id, strict)
 
 
 def test_a_global_table_belongs_to_no_sub_topology() -> None:

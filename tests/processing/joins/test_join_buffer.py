@@ -9,7 +9,7 @@ from streamlog.processing.joins.join_buffer import JoinBuffer
 from streamlog.serdes import serde_for
 from streamlog.tables.stores.memory_store import MemoryStore
 from streamlog.windows.emit import FAR_MS
-from tests.tables.stores.timed import Place, Step, keys, perform
+from tests.tables.stores.timed import TaskStore, Step, keys, perform
 
 KEEP_MS = 20
 NUMBERS = serde_for(int)
@@ -24,18 +24,18 @@ operations = st.lists(
 )
 
 
-class Checked:
-    """A buffer, and every record that it has taken."""
+class CheckedBuffer:
+    """A buffer and every record that was added to it."""
 
     def __init__(self, bytes_max: int) -> None:
-        self.place = Place(MemoryStore())
+        self.task_store = TaskStore(MemoryStore())
         self.bytes_max = bytes_max
         self.buffer = self.made(KEEP_MS)
         self.taken: list[tuple[bytes, int, int]] = []
         self.now_ms = 0
 
     def made(self, keep_ms: int) -> JoinBuffer:
-        store, bytes_max = self.place.named(), self.bytes_max
+        store, bytes_max = self.task_store.named(), self.bytes_max
         return JoinBuffer(store, NUMBERS, keep_ms=keep_ms, bytes_max=bytes_max)
 
     def add(self, key: bytes, timestamp_ms: int) -> None:
@@ -59,23 +59,23 @@ class Checked:
 
     def commit(self) -> None:
         self.buffer.flush()
-        self.place.commit()
+        self.task_store.commit()
 
     def restart(self, keep_ms: int) -> None:
-        """Maybe with another window."""
+        """Restart, maybe with another window."""
         self.buffer.flush()
-        self.place.restart()
+        self.task_store.restart()
         before = self.buffer.bucket_ms
         self.buffer = self.made(keep_ms)
         self.buffer.load(before)
 
 
 @given(operations, st.sampled_from([0, 1 << 30]))
-def test_what_is_kept_is_found_by_key_and_time(steps: list[Step], bytes_max: int) -> None:
-    checked = Checked(bytes_max)
+def test_buffered_records_are_found_by_key_and_time(steps: list[Step], bytes_max: int) -> None:
+    checked = CheckedBuffer(bytes_max)
     perform(checked, steps)
     checked.expire(1_000)
     checked.commit()
-    assert list(checked.place.named().range()) == []
+    assert list(checked.task_store.named().range()) == []
     assert checked.buffer.over_ms == FAR_MS
-    checked.place.assert_neighbours_are_there()
+    checked.task_store.assert_neighbours_kept()

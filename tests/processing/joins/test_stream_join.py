@@ -46,18 +46,20 @@ class Pairs:
         self.right = self.app.topic("right", key=str, value=str)
         self.out = self.app.topic("out", key=str, value=str)
         self.how = how
-        one, other = self.app.stream(self.left), self.app.stream(self.right)
-        self.joined(one, other, window, "pairs", fn).to(self.out)
+        left_stream, right_stream = self.app.stream(self.left), self.app.stream(self.right)
+        self.joined(left_stream, right_stream, window, "pairs", fn).to(self.out)
 
     def joined(
-        self, one: Any, other: Any, window: JoinWindow, name: str, fn: Any = text
+        self, left_stream: Any, right_stream: Any, window: JoinWindow, name: str, fn: Any = text
     ) -> Stream[str, str]:
         method = {"inner": "join", "left": "left_join", "outer": "outer_join"}[self.how]
-        pairs: Stream[str, str] = getattr(one, method)(other, fn, within=window, name=name)
+        pairs: Stream[str, str] = getattr(left_stream, method)(
+            right_stream, fn, within=window, name=name
+        )
         return pairs
 
-    def played(self, records: Records) -> list[str]:
-        """Values that come out of records (topic, key, value, timestamp)."""
+    def outputs_of(self, records: Records) -> list[str]:
+        """Return the output values for these records."""
         topics = {"left": self.left, "right": self.right}
         with self.app.test() as t:
             for topic, key, value, at in records:
@@ -65,18 +67,18 @@ class Pairs:
             return t.output(self.out).values
 
 
-def test_a_record_goes_on_alone_once_and_only_after_its_window() -> None:
-    def played(records: Records) -> list[str]:
-        return Pairs("left", JoinWindow.of("10ms", grace="5ms")).played(records)
+def test_an_unmatched_record_is_emitted_once_after_its_window() -> None:
+    def outputs_of(records: Records) -> list[str]:
+        return Pairs("left", JoinWindow.of("10ms", grace="5ms")).outputs_of(records)
 
     records: Records = [("left", "a", "1", 100), ("left", "b", "2", 101), ("right", "b", "x", 105)]
-    assert played([*records, ("left", "c", "3", 115)]) == ["2-x"]
-    assert played([*records, ("left", "c", "3", 116)]) == ["2-x", "1-None"]
+    assert outputs_of([*records, ("left", "c", "3", 115)]) == ["2-x"]
+    assert outputs_of([*records, ("left", "c", "3", 116)]) == ["2-x", "1-None"]
     late: Records = [("right", "a", "y", 106), ("right", "a", "z", 130)]
-    assert played([*records, ("left", "c", "3", 116), *late]) == ["2-x", "1-None", "1-y"]
+    assert outputs_of([*records, ("left", "c", "3", 116), *late]) == ["2-x", "1-None", "1-y"]
 
 
-def test_state_outlives_a_restart() -> None:
+def test_buffered_records_survive_a_restart() -> None:
     pairs = Pairs("outer", JoinWindow.of("10ms"))
     left, right, out = pairs.left, pairs.right, pairs.out
     with pairs.app.test() as t:
@@ -91,12 +93,12 @@ def test_state_outlives_a_restart() -> None:
         assert [when_ms(r.timestamp) for r in t.output(out).records] == [102, 101]
 
 
-def test_records_without_key_go_on_alone_if_they_may_and_without_value_never() -> None:
+def test_a_null_key_is_unmatched_and_a_null_value_is_dropped() -> None:
     records: Records = [
         ("left", None, "1", 100), ("right", None, "x", 100), ("left", "a", None, 100)
     ]  # fmt: skip
-    assert Pairs("outer").played(records) == ["1-None", "None-x"]
-    assert Pairs("left").played(records) == ["1-None"]
+    assert Pairs("outer").outputs_of(records) == ["1-None", "None-x"]
+    assert Pairs("left").outputs_of(records) == ["1-None"]
     pairs = Pairs("inner")
     with pairs.app.test() as t:
         t.input(pairs.left).send("1", at=1)
@@ -104,7 +106,7 @@ def test_records_without_key_go_on_alone_if_they_may_and_without_value_never() -
         assert t.drops == {("pairs", "null key"): 1, ("pairs", "null value"): 1}
 
 
-def test_a_pair_that_fails_is_left_out_by_the_policy_alone() -> None:
+def test_the_error_policy_decides_on_a_pair_that_fails() -> None:
     def refuse(left: str, right: str | None) -> str:
         assert right != "bad"
         return text(left, right)
@@ -112,12 +114,12 @@ def test_a_pair_that_fails_is_left_out_by_the_policy_alone() -> None:
     records: Records = [
         ("right", "a", "bad", 1), ("right", "a", "good", 1), ("left", "a", "1", 2)
     ]  # fmt: skip
-    assert Pairs("left", fn=refuse, policy=on_error.skip()).played(records) == ["1-good"]
+    assert Pairs("left", fn=refuse, policy=on_error.skip()).outputs_of(records) == ["1-good"]
     with pytest.raises(ProcessingError, match="'pairs' failed at offset 0 of left-0"):
-        Pairs("left", fn=refuse).played(records)
+        Pairs("left", fn=refuse).outputs_of(records)
 
 
-def test_headers_of_the_one_who_goes_on_alone_are_its_own() -> None:
+def test_an_unmatched_record_keeps_its_own_headers() -> None:
     topology = Pairs("left", JoinWindow.of("5ms")).app.topology()
     cluster = Cluster(topology, dict.fromkeys(("left", "right", "out"), 1), Random(0))
     for at, headers in ((1, (("from", b"here"),)), (100, ())):
@@ -141,7 +143,7 @@ def test_a_stream_can_be_joined_with_itself() -> None:
 
 
 def ordered(inputs: Input, partition: int) -> list[tuple[int, int, int, str, int, str]]:
-    """The records of a partition number: stream time, rank, number, key, timestamp, value."""
+    """Return a partition's records: stream time, rank, number, key, timestamp, value."""
     entries: list[tuple[int, int, int, str, int, str]] = []
     for rank, topic in enumerate(("left", "right")):
         time_ms = -1
@@ -153,7 +155,7 @@ def ordered(inputs: Input, partition: int) -> list[tuple[int, int, int, str, int
 
 
 def oracle(inputs: Input, partitions: int, how: How, window: JoinWindow) -> Counter[Any]:
-    """Rows by nested loops: key, value, timestamp."""
+    """Compute rows by nested loops: key, value, timestamp."""
     outer = {"inner": (), "left": (0,), "outer": (0, 1)}[how]
     rows: Counter[Any] = Counter()
     for partition in range(partitions):
@@ -185,7 +187,7 @@ def oracle(inputs: Input, partitions: int, how: How, window: JoinWindow) -> Coun
     return rows
 
 
-def clustered(app: App, inputs: Input, partitions: int, *, seed: int, crashes: int) -> Cluster:
+def run_cluster(app: App, inputs: Input, partitions: int, *, seed: int, crashes: int) -> Cluster:
     names = ("left", "right", "out", "counts")
     cluster = Cluster(app.topology(), dict.fromkeys(names, partitions), Random(seed))
     numbers: Counter[tuple[str, int]] = Counter()
@@ -223,20 +225,20 @@ hows = st.sampled_from(["inner", "left", "outer"])
 
 
 @given(histories, hows, windows, st.integers(0, 10_000))
-def test_rows_are_those_of_nested_loops(
+def test_a_stream_join_matches_a_nested_loop_join(
     inputs: Input, how: How, window: JoinWindow, seed: int
 ) -> None:
     inputs = [*inputs, *((topic, p, "end", FAR_MS) for topic in ("left", "right") for p in (0, 1))]
     wanted = oracle(inputs, 2, how, window)
     app = Pairs(how, window).app
-    assert out_rows(clustered(app, inputs, 2, seed=seed, crashes=0)) == wanted
+    assert out_rows(run_cluster(app, inputs, 2, seed=seed, crashes=0)) == wanted
     # Sinks may repeat a row after a crash (no transactions), but never with another value.
-    repeated = out_rows(clustered(Pairs(how, window).app, inputs, 2, seed=seed, crashes=8))
+    repeated = out_rows(run_cluster(Pairs(how, window).app, inputs, 2, seed=seed, crashes=8))
     assert Counter(set(repeated)) == Counter(set(wanted))
 
 
 def counted_app(how: How, size: Tumbling) -> App:
-    """Pairs behind a repartition, counted per window: what is counted has to come exactly once."""
+    """Count pairs per window behind a repartition: each pair must come exactly once."""
     made = Pairs(how)
     counts = made.app.topic("counts", key=Windowed[str], value=int)
     ones = made.app.stream(made.left).rekey(lambda key, _: key, name="ones")
@@ -248,15 +250,13 @@ def counted_app(how: How, size: Tumbling) -> App:
 
 
 @given(histories, hows, st.integers(0, 10_000))
-def test_what_is_made_of_pairs_downstream_is_exact_whatever_crashes(
-    inputs: Input, how: How, seed: int
-) -> None:
+def test_counts_of_pairs_are_exact_across_crashes(inputs: Input, how: How, seed: int) -> None:
     ends = [(topic, p, "end", FAR_MS) for topic in ("left", "right") for p in (0, 1)]
     inputs = [*inputs, *ends, *((t, p, "end", FAR_MS * 3) for t, p, _, _ in ends)]
     found = []
     for crashes in (0, 12):
         app = counted_app(how, tumbling("10ms", grace="500ms"))
-        cluster = clustered(app, inputs, 2, seed=seed, crashes=crashes)
+        cluster = run_cluster(app, inputs, 2, seed=seed, crashes=crashes)
         rows: Counter[Any] = Counter()
         for (topic, _), log in cluster.logs.items():
             for record in log if topic == "counts" else ():
@@ -268,7 +268,7 @@ def test_what_is_made_of_pairs_downstream_is_exact_whatever_crashes(
     assert found[0] == found[1]
 
 
-def test_a_window_may_be_another_one_after_a_restart() -> None:
+def test_the_window_can_change_at_a_restart() -> None:
     def cluster_after(first: JoinWindow, second: JoinWindow) -> Counter[Any]:
         cluster = Cluster(
             Pairs("left", first).app.topology(),

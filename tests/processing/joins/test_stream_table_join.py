@@ -10,7 +10,7 @@ from streamlog.records.batch import LogRecord
 from streamlog.tables.stores.memory_store import MemoryStore
 
 
-def test_only_the_stream_triggers_and_sees_the_row_of_the_moment() -> None:
+def test_only_stream_records_trigger_and_see_the_current_row() -> None:
     app = App("joins")
     clicks = app.topic("clicks", key=str, value=str)
     users = app.topic("users", key=str, value=str)
@@ -41,7 +41,7 @@ def test_only_the_stream_triggers_and_sees_the_row_of_the_moment() -> None:
         }  # fmt: skip
 
 
-def test_a_changed_key_goes_through_a_topic_written_as_the_table_is() -> None:
+def test_a_changed_key_is_repartitioned_like_the_table() -> None:
     app = App("rekeyed")
     clicks = app.topic("clicks", key=str, value=str, partitions=3)
     users = app.topic("users", key=int, value=str, partitions=2)
@@ -58,32 +58,32 @@ def test_a_changed_key_goes_through_a_topic_written_as_the_table_is() -> None:
         assert sorted(t.output(out).values) == [f"{n}-u{n}" for n in range(8)]
 
 
-def test_an_aggregation_can_be_joined_with_and_rows_seen_through_views() -> None:
+def test_a_stream_can_be_joined_with_a_view_of_an_aggregation() -> None:
     app = App("counts")
     words = app.topic("words", key=str, value=str)
-    asked = app.topic("asked", key=str, value=str)
+    click_records = app.topic("asked", key=str, value=str)
     out = app.topic("out", key=str, value=str)
     counts = app.stream(words).group_by_key().count(name="counts")
     often = counts.filter(lambda _, n: n > 1).map_values(lambda n: n * 10)
-    app.stream(asked).left_join(often, lambda a, n: f"{a}{n}", name="answers").to(out)
+    app.stream(click_records).left_join(often, lambda a, n: f"{a}{n}", name="answers").to(out)
     with app.test() as t:
         for question in ("p", "q", "r"):
-            t.input(asked).send(question, key="a")
+            t.input(click_records).send(question, key="a")
             t.input(words).send("w", key="a")
-        t.input(asked).send("s", key="a")
+        t.input(click_records).send("s", key="a")
         assert t.output(out).values == ["pNone", "qNone", "r20", "s30"]
 
 
-def test_keys_that_would_not_meet_are_refused() -> None:
+def test_a_join_of_keys_of_different_types_is_refused() -> None:
     app = App("apart")
     words = app.topic("words", key=str, value=str)
-    asked = app.topic("asked", key=str, value=str)
+    click_records = app.topic("asked", key=str, value=str)
     counts = app.stream(words).group_by(lambda _, w: w, name="by-word").count(name="counts")
     with pytest.raises(TopologyError, match="annotate a function that makes keys"):
-        app.stream(asked).join(counts, lambda a, n: f"{a}{n}", name="answers")
+        app.stream(click_records).join(counts, lambda a, n: f"{a}{n}", name="answers")
 
 
-def test_a_joiner_that_fails_names_its_record() -> None:
+def test_a_failing_joiner_names_its_record() -> None:
     app = App("fails")
     words = app.topic("words", key=str, value=str)
     table = app.table(app.topic("users", key=str, value=str))
@@ -98,7 +98,7 @@ def test_a_joiner_that_fails_names_its_record() -> None:
 
 
 class Picky:
-    """A serde of the user's that refuses one value, when it is read."""
+    """A user's serde that fails to read one value."""
 
     def dumps(self, obj: str) -> bytes:
         return obj.encode()
@@ -110,22 +110,22 @@ class Picky:
 
 
 def joined(rows: dict[str, str], keys: list[str | None]) -> list[bytes | None]:
-    """What one batch of records with these keys gives."""
+    """Return the output of one batch of records with these keys."""
     app = App("batch")
     users = app.table(app.topic("users", key=str, value=str))
     clicks = app.stream(app.topic("clicks", key=str, value=str))
     out = app.topic("out", key=str, value=str)
     clicks.left_join(users, lambda click, user: f"{click}-{user}").to(out)
     task = started(app)
-    told = [LogRecord(at, at, *map(str.encode, row)) for at, row in enumerate(rows.items())]
-    ends = {("users", 0): len(told), ("clicks", 0): len(keys)}
-    task.process({("users", 0): told}, 0, ends=ends)
+    user_records = [LogRecord(at, at, *map(str.encode, row)) for at, row in enumerate(rows.items())]
+    ends = {("users", 0): len(user_records), ("clicks", 0): len(keys)}
+    task.process({("users", 0): user_records}, 0, ends=ends)
     task.committed(task.checkpoint(), next_offset=1)
-    asked = [
+    click_records = [
         LogRecord(at, 100 + at, None if key is None else key.encode(), b"%d" % at)
         for at, key in enumerate(keys)
     ]
-    return [sink.value for sink in task.process({("clicks", 0): asked}, 0, ends=ends).sinks]
+    return [sink.value for sink in task.process({("clicks", 0): click_records}, 0, ends=ends).sinks]
 
 
 def started(app: App) -> Task:
@@ -144,7 +144,7 @@ def test_each_record_of_a_batch_finds_its_own_row() -> None:
     ]  # fmt: skip
 
 
-def test_a_row_that_can_not_be_read_names_the_record_that_asked() -> None:
+def test_an_unreadable_row_names_the_record_that_looked_it_up() -> None:
     app = App("picky")
     users = app.table(app.topic("users", key=str, value=str))
     clicks = app.stream(app.topic("clicks", key=str, value=str))
@@ -152,12 +152,12 @@ def test_a_row_that_can_not_be_read_names_the_record_that_asked() -> None:
     task = started(app)
     users_step = task._steps["users"]
     assert isinstance(users_step, TableStep)
-    told = [
+    user_records = [
         LogRecord(at, at, key, value)
         for at, (key, value) in enumerate([(b"a", b"x"), (b"b", b"bad")])
     ]
     ends = {("users", 0): 2, ("clicks", 0): 2}
-    task.process({("users", 0): told}, 0, ends=ends)
+    task.process({("users", 0): user_records}, 0, ends=ends)
     users_step._value = Picky()
     with pytest.raises(ProcessingError, match="offset 1 of clicks-0: no good"):
         task.process(

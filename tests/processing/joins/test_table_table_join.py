@@ -1,4 +1,4 @@
-"""Tables joined with tables: against a model, across restarts, and their rows from outside."""
+"""Joins of tables against a model, across restarts, and fetches of their rows."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ def pair(left: str | None, right: str | None) -> str:
 
 
 def modelled(kind: str, changes: list[tuple[str, str, str | None, int, bool]]) -> Rows:
-    """All results, by the definition: a row before and a row after each change."""
-    there: dict[str, dict[str, tuple[str, int]]] = {"left": {}, "right": {}}
+    """Compute all results by definition: the row before and the row after each change."""
+    rows_of: dict[str, dict[str, tuple[str, int]]] = {"left": {}, "right": {}}
 
     def row(key: str) -> str | None:
-        left, right = (there[side].get(key, (None,))[0] for side in ("left", "right"))
+        left, right = (rows_of[side].get(key, (None,))[0] for side in ("left", "right"))
         wanted = {"inner": left and right, "left": left, "outer": left or right}[kind]
         return pair(left, right) if wanted else None
 
     rows: Rows = []
     for side, key, value, at, _ in changes:
-        if value is None and key not in there[side]:
-            continue  # No change of the table.
+        if value is None and key not in rows_of[side]:
+            continue  # The table does not change.
         before = row(key)
         if value is None:
-            there[side].pop(key, None)
+            rows_of[side].pop(key, None)
         else:
-            there[side][key] = value, at
-        other = there["right" if side == "left" else "left"].get(key, ("", at))
+            rows_of[side][key] = value, at
+        other = rows_of["right" if side == "left" else "left"].get(key, ("", at))
         if before is not None or row(key) is not None:
             rows.append((key, row(key), max(at, other[1])))
     return rows
@@ -57,7 +57,7 @@ def modelled(kind: str, changes: list[tuple[str, str, str | None, int, bool]]) -
 @pytest.mark.parametrize("kind", ["inner", "left", "outer"])
 @settings(max_examples=60, deadline=None)
 @given(changes=CHANGES)
-def test_every_change_gives_the_row_of_both_sides(
+def test_every_change_emits_the_joined_row(
     kind: str, changes: list[tuple[str, str, str | None, int, bool]]
 ) -> None:
     app = App("t")
@@ -80,18 +80,18 @@ def test_every_change_gives_the_row_of_both_sides(
         assert t.table(table) == {key: row for key, row in last.items() if key not in gone}
 
 
-def three(app: App) -> tuple[Any, Any, Table[str, str]]:
+def joined_tables(app: App) -> tuple[Any, Any, Table[str, str]]:
     users = app.topic("users", key=str, value=str, partitions=2)
     towns = app.topic("towns", key=str, value=str, partitions=2)
     return users, towns, app.table(users).left_join(app.table(towns), pair, name="join")
 
 
-def test_rows_can_be_asked_for_and_scanned() -> None:
+def test_joined_rows_can_be_fetched_and_scanned() -> None:
     app = App("t")
-    users, towns, table = three(app)
+    users, towns, table = joined_tables(app)
     shouting = table.map_values(str.upper).filter(lambda key, _: key != "c")
 
-    async def asked() -> list[Any]:
+    async def fetched_rows() -> list[Any]:
         rows = [row async for row in shouting.scan()]
         return [await table.fetch("a"), await table.fetch("b"), await shouting.fetch("c"), rows]
 
@@ -100,12 +100,12 @@ def test_rows_can_be_asked_for_and_scanned() -> None:
             t.input(users).send("u", key=key)
         for key in "ab":
             t.input(towns).send("t", key=key)
-        assert asyncio.run(asked()) == ["u-t", None, None, [("a", "U-T")]]
+        assert asyncio.run(fetched_rows()) == ["u-t", None, None, [("a", "U-T")]]
 
 
 def test_a_stream_can_be_joined_with_joined_tables() -> None:
     app = App("t")
-    users, towns, table = three(app)
+    users, towns, table = joined_tables(app)
     words = app.topic("words", key=str, value=str, partitions=2)
     out = app.topic("out", key=str, value=str)
     app.stream(words).left_join(table, pair).to(out)
@@ -119,7 +119,7 @@ def test_a_stream_can_be_joined_with_joined_tables() -> None:
         assert t.output(out).values == ["w-u-None", "w-u-t", "w-None"]
 
 
-def test_a_row_on_which_the_joiner_fails_is_not_there() -> None:
+def test_a_row_on_which_the_joiner_fails_is_left_out() -> None:
     app = App("t")
     topics = [app.topic(name, key=str, value=int) for name in ("left", "right")]
     out = app.topic("out", key=str, value=int)
@@ -140,7 +140,7 @@ def windows(app: App, name: str) -> tuple[Any, Table[Windowed[str], int]]:
     return topic, windowed.emit(Emit.UPDATE).count(name=f"{name}-count")
 
 
-def test_rows_of_windows_meet_and_expire_with_them() -> None:
+def test_windowed_rows_are_joined_and_expire_with_their_windows() -> None:
     app = App("t")
     (one, left), (two, right) = windows(app, "one"), windows(app, "two")
 
@@ -167,7 +167,7 @@ def test_rows_of_windows_meet_and_expire_with_them() -> None:
         assert {(k.key, row) for k, row in t.table(table).items()} == {("b", "1 1")}
 
 
-def test_what_can_not_meet_is_refused() -> None:
+def test_a_join_of_incompatible_keys_is_refused() -> None:
     app = App("t")
     _, windowed = windows(app, "one")
     plain = app.table(app.topic("users", key=str, value=int))
@@ -183,7 +183,7 @@ def test_what_can_not_meet_is_refused() -> None:
         windowed.changes().to_table(name="again")
 
 
-def test_tables_with_other_numbers_of_partitions_are_refused_at_the_start() -> None:
+def test_tables_with_unequal_partition_counts_are_refused_at_the_start() -> None:
     app = App("t")
     left = app.table(app.topic("left", key=str, value=int, partitions=2))
     left.join(app.table(app.topic("right", key=str, value=int)), max, name="join")
@@ -191,9 +191,9 @@ def test_tables_with_other_numbers_of_partitions_are_refused_at_the_start() -> N
         pass
 
 
-def test_the_rows_of_a_join_can_not_be_put() -> None:
+def test_rows_of_a_join_can_not_be_put() -> None:
     app = App("t")
-    _, _, table = three(app)
+    _, _, table = joined_tables(app)
 
     async def put() -> None:
         await table.put("a", "x")
@@ -231,10 +231,10 @@ def test_a_stream_becomes_a_table_of_its_latest_values() -> None:
     ),
     st.sampled_from(["join", "left_join", "outer_join"]),
 )
-def test_a_row_that_mixes_two_versions_of_a_table_is_never_the_last(
+def test_the_last_row_never_mixes_two_versions_of_a_table(
     changes: list[tuple[str, str, int | None]], kind: str
 ) -> None:
-    """A table is joined along two paths: straight, and through a join with another table."""
+    """A table is joined along two paths: directly, and through a join with another table."""
     app = App("paths")
     inputs = {name: app.topic(name, key=str, value=int, compact=True) for name in "tu"}
     out = app.topic("out", key=str, value=str)
@@ -261,8 +261,8 @@ def test_a_row_that_mixes_two_versions_of_a_table_is_never_the_last(
             assert found.get(key) == joined(left, inner_row)
 
 
-def test_a_row_is_looked_up_as_it_was_handed_on_last() -> None:
-    """Between the two paths of a change nobody finds a mixture."""
+def test_a_lookup_sees_no_mixture_of_two_versions() -> None:
+    """No lookup between the two paths of a change finds a mixture of old and new."""
     app = App("paths")
     topic = app.topic("t", key=str, value=int, compact=True)
     seen = app.topic("seen", key=str, value=str)

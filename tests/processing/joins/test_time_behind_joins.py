@@ -1,4 +1,4 @@
-"""Time behind a join of streams: records that find no partner move it, too."""
+"""Time behind a join of streams: unmatched records advance it, too."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Alarm(Processor[str, str, str, str]):
         self.ctx.forward(key, "due")
 
 
-def test_records_without_a_partner_move_the_time_behind_a_join() -> None:
+def test_unmatched_records_advance_the_time_behind_a_join() -> None:
     app = App("joined")
     left = app.topic("left", key=str, value=str)
     right = app.topic("right", key=str, value=str)
@@ -39,7 +39,7 @@ def test_records_without_a_partner_move_the_time_behind_a_join() -> None:
 
 
 def counted(stream: Stream[str, int], name: str, emit: Emit) -> Stream[str, int]:
-    """Counts by key and second, with the key alone."""
+    """Count by key and second, and emit the plain key."""
 
     def unwindowed(windowed: Windowed[str], count: int) -> tuple[str, int]:
         return windowed.key, count
@@ -49,9 +49,7 @@ def counted(stream: Stream[str, int], name: str, emit: Emit) -> Stream[str, int]
 
 
 @pytest.mark.parametrize("is_retimed", [False, True])
-def test_what_comes_through_two_joins_of_the_same_streams_is_counted_behind_both(
-    *, is_retimed: bool
-) -> None:
+def test_pairs_of_two_joins_of_the_same_streams_are_counted(*, is_retimed: bool) -> None:
     app = App("joined")
     left = app.topic("left", key=str, value=int)
     right = app.topic("right", key=str, value=int)
@@ -69,13 +67,13 @@ def test_what_comes_through_two_joins_of_the_same_streams_is_counted_behind_both
         for second in (0, 2, 20):
             for topic in (left, right):
                 t.input(topic).send(second, key="k", at=START + timedelta(seconds=second))
-        # Each record has met its partner in both joins, and one of the other time in one: at 2 s.
-        # With new times, that of 0 s on the left is late; nothing follows from the left side's
-        # records after it, so no later window closes.
+        # Each record meets its partner in both joins; in the wide join, the records of 0 s and
+        # 2 s meet as well, at 2 s. With new times, the left record of 0 s is late, and no later
+        # window closes, because no records follow on the left.
         assert t.output(out).values == ([2] if is_retimed else [2, 4])
 
 
-def test_time_goes_on_behind_updates_of_windows_whose_time_is_set_anew() -> None:
+def test_time_advances_behind_window_updates_with_new_timestamps() -> None:
     app = App("retimed")
     numbers = app.topic("numbers", key=str, value=int)
     out = app.topic("out", key=str, value=int)
@@ -86,5 +84,5 @@ def test_time_goes_on_behind_updates_of_windows_whose_time_is_set_anew() -> None
         for number in range(3):
             t.input(numbers).send(number, key="k", at=START + timedelta(milliseconds=number))
         assert t.output(out).values == [1, 1]
-        t.advance("10s")  # A mark of the input is one of its own time, too.
+        t.advance("10s")  # A mark of the input advances the new time, too.
         assert t.output(out).values == [1, 1, 1]

@@ -18,7 +18,7 @@ steps = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9), st.boolean
 
 
 @given(steps)
-def test_each_record_gives_the_running_result_also_across_restarts(
+def test_each_record_emits_the_running_result_across_restarts(
     events: list[tuple[str, int, bool]],
 ) -> None:
     app = App("running")
@@ -38,7 +38,7 @@ def test_each_record_gives_the_running_result_also_across_restarts(
         assert t.table(table) == largest
 
 
-def test_a_result_has_the_largest_timestamp_and_is_not_changed_by_later_records() -> None:
+def test_an_emitted_result_has_the_largest_timestamp_and_never_changes() -> None:
     app = App("lists")
     words = app.topic("words", key=str, value=int)
     out = app.topic("out", key=str, value=list[int])
@@ -56,7 +56,7 @@ def test_a_result_has_the_largest_timestamp_and_is_not_changed_by_later_records(
         assert found == [([1], 10), ([1, 2], 10), ([1, 2, 3], 20)]
 
 
-def test_the_cache_of_rows_is_bounded_and_what_left_it_comes_back() -> None:
+def test_the_row_cache_is_bounded_and_evicted_rows_are_read_back() -> None:
     counting = Aggregation(int, lambda n, _: n + 1, lambda n: n, serde_for(int))
     node = Aggregate(name="n", store=StoreSpec("n"), key=serde_for(str), aggregation=counting)
     step: Any = AggregateStep(node, MemoryStore(), Collector())

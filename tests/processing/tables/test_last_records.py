@@ -1,4 +1,4 @@
-"""The record of a row that can't be stored: a commit never fails without coordinates."""
+"""Rows that can't be stored: the error of the commit names a record."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def fail(t: TestDriver, topic: Topic[str, int]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_state_that_can_not_be_stored_is_told_with_its_record(kind: str) -> None:
+def test_a_state_that_can_not_be_stored_is_reported_with_its_record(kind: str) -> None:
     app = App("t")
     topic = app.topic("in", key=str, value=int, partitions=1)
     KINDS[kind](app.stream(topic))
@@ -56,7 +56,7 @@ def test_a_state_that_can_not_be_stored_is_told_with_its_record(kind: str) -> No
     assert (error.node, error.topic, error.partition, error.offset) == ("it", "in", 0, 2)
 
 
-def test_the_newest_batches_are_remembered() -> None:
+def test_only_the_newest_batches_are_remembered() -> None:
     last = LastRecords("it")
     feed = TimeSource(("in", 0))
     for number in range(NOTED_BATCHES_MAX + 1):

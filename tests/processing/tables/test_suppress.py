@@ -1,4 +1,4 @@
-"""Changes of tables held back: which of them go on, when, and across restarts."""
+"""Suppressed changes of tables: which are emitted, when, and across restarts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from streamlog.records.control_batches import TimeMark
 from streamlog.tables.stores.memory_store import MemoryStore
 from streamlog.topology import Topology
 
-RECORDS = st.lists(
+CHANGES = st.lists(
     st.tuples(st.sampled_from("ab"), st.integers(0, 9), st.integers(0, 60), st.booleans()),
     max_size=30,
 )
@@ -32,8 +32,8 @@ def joined(a: str, b: str) -> str:
 
 
 @settings(max_examples=50, deadline=None)
-@given(records=RECORDS)
-def test_final_rows_are_those_of_emission_on_close(
+@given(records=CHANGES)
+def test_suppressed_final_rows_equal_emission_on_close(
     records: list[tuple[str, int, int, bool]],
 ) -> None:
     app = App("t")
@@ -68,13 +68,13 @@ def test_final_rows_wait_for_all_sources() -> None:
         t.input(other).send(0, key="b", at=2)
         t.input(topic).send(0, key="c", at=11)
         t.input(topic).send(0, key="c", at=30)
-        assert seen == []  # The other topic has only come to 2.
+        assert seen == []  # The topic "other" is only at 2.
         t.input(other).send(0, key="c", at=31)
         t.input(topic).send(0, key="c", at=32)
         assert seen[:2] == ["a", "b"]
 
 
-def test_sessions_that_grew_are_not_seen_before_they_are_final() -> None:
+def test_a_grown_session_is_not_emitted_before_it_is_final() -> None:
     app = App("t")
     topic = app.topic("in", key=str, value=int)
     sessions = app.stream(topic).group_by_key().windowed(session("10ms")).emit(Emit.UPDATE)
@@ -95,7 +95,7 @@ def table(app: App) -> tuple[Topic[str, int], Any]:
     return topic, app.table(topic)
 
 
-def test_a_row_goes_on_some_time_after_its_first_change() -> None:
+def test_a_row_is_emitted_a_set_time_after_its_first_change() -> None:
     app = App("t")
     topic, rows = table(app)
     seen: list[Any] = []
@@ -107,7 +107,7 @@ def test_a_row_goes_on_some_time_after_its_first_change() -> None:
         t.restart()
         assert seen == []
         t.input(topic).send(None, key="a", at=10)  # type: ignore[arg-type] # a deletion
-        assert seen == [("b", 2, 7)]  # The other one has come and gone.
+        assert seen == [("b", 2, 7)]  # Row "a" was inserted and deleted.
         t.input(topic).send(5, key="c", at=3)
         t.input(topic).send(5, key="d", at=19)
         assert seen[1:] == [("c", 5, 3)]
@@ -118,7 +118,7 @@ def test_a_row_goes_on_some_time_after_its_first_change() -> None:
         assert seen[2:] == [("c", None, 19), ("d", 5, 29)]
 
 
-def test_the_oldest_row_goes_on_when_there_is_no_more_room() -> None:
+def test_a_full_buffer_emits_its_oldest_row() -> None:
     app = App("t")
     topic, rows = table(app)
     seen: list[Any] = []
@@ -130,7 +130,7 @@ def test_the_oldest_row_goes_on_when_there_is_no_more_room() -> None:
     assert seen == [("b", 2), ("a", 1)]
 
 
-def test_who_is_joined_with_it_sees_what_has_gone_on() -> None:
+def test_a_join_with_a_suppressed_table_sees_emitted_rows() -> None:
     app = App("t")
     topic, rows = table(app)
     words = app.topic("words", key=str, value=str)
@@ -145,7 +145,7 @@ def test_who_is_joined_with_it_sees_what_has_gone_on() -> None:
     assert seen == ["w None", "w 1"]
 
 
-def test_its_rows_can_not_be_asked_for() -> None:
+def test_rows_of_a_suppressed_table_can_not_be_fetched() -> None:
     app = App("t")
     topic, rows = table(app)
     later = rows.suppress(within="10ms", name="later")
@@ -158,7 +158,7 @@ def test_its_rows_can_not_be_asked_for() -> None:
             t.table(later)
 
 
-def test_what_makes_no_sense_is_refused() -> None:
+def test_an_impossible_suppress_is_refused() -> None:
     app = App("t")
     _, rows = table(app)
     with pytest.raises(TopologyError, match="needs windows, and 'in' has none"):
@@ -171,7 +171,7 @@ def test_what_makes_no_sense_is_refused() -> None:
         rows.suppress(until="closed", max_records=1, name="s")
 
 
-def test_a_value_that_can_not_be_stored_is_told() -> None:
+def test_a_value_that_can_not_be_stored_is_reported() -> None:
     app = App("t")
     topic, rows = table(app)
     rows.map_values(lambda v: object()).suppress(within="1s", name="later")
@@ -183,7 +183,7 @@ def test_a_value_that_can_not_be_stored_is_told() -> None:
             t.restart()
 
 
-def test_a_value_that_can_not_be_stored_is_left_out_where_the_policy_says_so() -> None:
+def test_the_skip_policy_leaves_out_a_value_that_can_not_be_stored() -> None:
     app = App("t", on_error=on_error.skip())
     topic, rows = table(app)
     out = app.topic("out", key=str, value=float)
@@ -198,7 +198,7 @@ def test_a_value_that_can_not_be_stored_is_left_out_where_the_policy_says_so() -
         assert t.drops == {("later", "error"): 1}
 
 
-def test_a_windowed_key_comes_back() -> None:
+def test_a_windowed_key_survives_a_restart() -> None:
     app = App("t")
     topic = app.topic("in", key=str, value=int)
     windows = app.stream(topic).group_by_key().windowed(tumbling("10ms")).emit(Emit.UPDATE)
@@ -214,7 +214,7 @@ def test_a_windowed_key_comes_back() -> None:
 
 # ---------------------------------------------------------------- records that change nothing
 
-PLACE = ("in", 0)
+TP = ("in", 0)
 HISTORY = st.lists(
     st.one_of(
         st.tuples(st.sampled_from(["a", "b", "left out"]), st.integers(0, 60)),
@@ -225,7 +225,7 @@ HISTORY = st.lists(
 
 
 def filtered() -> Topology:
-    """Some records make no change of the table behind which rows are held back."""
+    """Some records are filtered out before the table whose rows are suppressed."""
     app = App("t")
     topic = app.topic("in", key=str, value=str)
     kept = app.stream(topic).filter(lambda key, _: key != "left out")
@@ -249,13 +249,13 @@ def log_of(history: list[tuple[str, int]]) -> list[RawRecord | TimeMark]:
     ]
 
 
-def given_to(
+def final_rows_after(
     task: Task, piece: list[RawRecord | TimeMark], end: int, now_ms: int = 0
 ) -> list[tuple[str, int, int]]:
-    """The final rows that come of it: key, end of the window, and how many records."""
+    """Return the emitted final rows: key, end of the window, and count."""
     records = [each for each in piece if isinstance(each, RawRecord)]
     marks = [each for each in piece if isinstance(each, TimeMark)]
-    outbox = task.process({PLACE: records}, now_ms, ends={PLACE: end}, marks={PLACE: marks})
+    outbox = task.process({TP: records}, now_ms, ends={TP: end}, marks={TP: marks})
     return [
         (key[:-8].decode(), int.from_bytes(key[-8:]) + 10, int.from_bytes(value))
         for each in outbox.sinks
@@ -264,7 +264,7 @@ def given_to(
 
 
 def final_rows(history: list[tuple[str, int]]) -> list[tuple[str, int, int]]:
-    """The model: time is that of the records that count, and goes on with marks from there."""
+    """The model: counted records set the time, and marks advance it from there."""
     found: list[tuple[str, int, int]] = []
     counts: dict[tuple[int, str], int] = {}
     source_ms = time_ms = -1
@@ -287,42 +287,42 @@ def final_rows(history: list[tuple[str, int]]) -> list[tuple[str, int, int]]:
 @example([("a", 12), ("left out", 30)], 0)
 @example([("a", 12), ("left out", 30), ("a", 28), ("left out", 60)], 1)
 @example([("a", 12), ("left out", 30), ("mark", 1), ("b", 29), ("left out", 60)], 2)
-def test_final_rows_follow_from_the_log_alone(history: list[tuple[str, int]], seed: int) -> None:
-    """However it is cut, when its end is seen, how long nothing comes, and what is restarted."""
+def test_final_rows_depend_on_the_log_alone(history: list[tuple[str, int]], seed: int) -> None:
+    """Not on batch cuts, on when an end is seen, on pauses, or on restarts."""
     log, rng = log_of(history), Random(seed)
     store = MemoryStore()
     task, at, found, written, now_ms = task_on(store), 0, [], 0, 0
     while at < len(log):
         until = min(at + rng.randint(0, 5), len(log))
         now_ms += rng.choice([0, 1, 10_000])
-        found += given_to(task, log[at:until], rng.choice([until, len(log)]), now_ms)
+        found += final_rows_after(task, log[at:until], rng.choice([until, len(log)]), now_ms)
         at = until
         if rng.random() < 0.3:
             now_ms += 10_000
-            found += given_to(task, [], until, now_ms)
+            found += final_rows_after(task, [], until, now_ms)
         if rng.random() < 0.3:
             changes = task.checkpoint()
             written += len(changes)
             task.committed(changes, next_offset=written)
             task = task_on(store)
-    found += given_to(task, [], len(log), now_ms + 10_000)
+    found += final_rows_after(task, [], len(log), now_ms + 10_000)
     assert found == final_rows(history)
 
 
-def test_marks_are_asked_for_until_the_first_row_is_final() -> None:
+def test_a_task_asks_for_time_marks_until_the_first_row_is_final() -> None:
     task = task_on(MemoryStore())
-    assert given_to(task, [RawRecord(0, 12, b"a", b"v")], 1) == []
-    assert task.waits_quiet == {PLACE: 6}  # The first window ends at 15, and is closed at 18.
-    # The source has come to 30, but not with a change: here it is still 12.
-    assert given_to(task, [RawRecord(1, 30, b"left out", b"v")], 2, 10_000) == []
-    assert task.waits_quiet == {PLACE: 6}
-    assert given_to(task, [TimeMark(2, 6)], 3) == [("a", 15, 1)]
-    assert task.waits_quiet == {PLACE: 5}
-    assert given_to(task, [TimeMark(3, 5)], 4) == [("a", 20, 1)]
+    assert final_rows_after(task, [RawRecord(0, 12, b"a", b"v")], 1) == []
+    assert task.waits_quiet == {TP: 6}  # The first window ends at 15, and is closed at 18.
+    # The source is at 30, but without a change of the table: here, it is still 12.
+    assert final_rows_after(task, [RawRecord(1, 30, b"left out", b"v")], 2, 10_000) == []
+    assert task.waits_quiet == {TP: 6}
+    assert final_rows_after(task, [TimeMark(2, 6)], 3) == [("a", 15, 1)]
+    assert task.waits_quiet == {TP: 5}
+    assert final_rows_after(task, [TimeMark(3, 5)], 4) == [("a", 20, 1)]
     assert task.waits_quiet == {}
 
 
-def test_all_sources_have_to_be_marked() -> None:
+def test_final_rows_need_time_marks_of_all_sources() -> None:
     app = App("t")
     topics = [app.topic(name, key=str, value=int) for name in ("in", "other")]
     merged = app.stream(topics[0]).merge(app.stream(topics[1]))
@@ -354,7 +354,7 @@ def test_all_sources_have_to_be_marked() -> None:
     assert [(each.key or b"")[:2] for each in marked.sinks] == [b"k3", b"k4"]
 
 
-def test_final_rows_go_on_by_marks_where_records_have_another_time() -> None:
+def test_marks_close_windows_of_records_with_new_timestamps() -> None:
     app = App("t")
     topic = app.topic("in", key=str, value=int)
     stream = app.stream(topic).set_timestamp(lambda value: value, name="later")
@@ -370,9 +370,11 @@ def test_final_rows_go_on_by_marks_where_records_have_another_time() -> None:
         assert seen == ["a"]
 
 
-def test_final_rows_do_not_wait_for_what_is_idle() -> None:
+def test_final_rows_do_not_wait_for_an_idle_source() -> None:
     app = App("t")
-    topic = app.topic("in", key=str, value=int, compact=True)  # Where time is not marked.
+    topic = app.topic(
+        "in", key=str, value=int, compact=True
+    )  # A compacted topic has no time marks.
     kept = app.stream(topic).repartition(name="there").filter(lambda key, _: key != "left out")
     windows = kept.group_by_key().windowed(tumbling("10ms")).emit(Emit.UPDATE).idle_after("20s")
     seen: list[str] = []
@@ -388,7 +390,7 @@ def test_final_rows_do_not_wait_for_what_is_idle() -> None:
 
 
 def sessions() -> Topology:
-    """Final rows of sessions, which may have grown backwards, go through a repartition topic."""
+    """Send final rows of sessions, which can grow backwards, to a repartition topic."""
     app = App("t")
     topic = app.topic("in", key=str, value=str)
     windows = app.stream(topic).group_by_key().windowed(session("10ms", grace="20ms"))
@@ -401,28 +403,28 @@ def sessions() -> Topology:
 SESSIONS = next(sub for sub in sessions().subtopologies if "in" in sub.topics)
 
 
-@given(RECORDS, st.integers(0, 10_000))
+@given(CHANGES, st.integers(0, 10_000))
 @example([("a", 0, 40, False), ("b", 0, 60, False), ("a", 0, 33, False), ("c", 0, 200, False)], 0)
-def test_the_time_of_final_rows_follows_from_the_log_alone(
+def test_the_merge_key_of_final_rows_depends_on_the_log_alone(
     records: list[tuple[str, int, int, bool]], seed: int
 ) -> None:
     log = [RawRecord(at, ms, key.encode(), b"v") for at, (key, _, ms, _) in enumerate(records)]
     log.append(RawRecord(len(log), FAR_MS, b"tick", b"v"))
 
-    def places(cuts: Random | None) -> list[tuple[int, ...]]:
+    def merge_keys(cuts: Random | None) -> list[tuple[int, ...]]:
         counts = {"in": 1, "t-there-repartition": 1}
         task = Task(SESSIONS, TaskId(0, 0), partitions=counts, store=MemoryStore())
         at, found = 0, []
         while at < len(log):
             until = len(log) if cuts is None else min(at + cuts.randint(1, 3), len(log))
-            outbox = task.process({PLACE: log[at:until]}, 0, ends={PLACE: until})
+            outbox = task.process({TP: log[at:until]}, 0, ends={TP: until})
             headers = [dict(each.headers) for each in outbox.sinks]
             stamps = [each[PROVENANCE] or b"" for each in headers if PROVENANCE in each]
             found += [unpack_record(stamp) for stamp in stamps]
             at = until
         return found
 
-    assert places(Random(seed)) == places(None)
+    assert merge_keys(Random(seed)) == merge_keys(None)
 
 
 # ---------------------------------------------------------------- several sources
@@ -436,7 +438,7 @@ TURNS = st.lists(
 
 
 def both_ways(*, regrouped: bool) -> tuple[App, dict[str, Topic[str, str]]]:
-    """Rows on close, and updates held back till then, of two topics that become one stream."""
+    """Merge two topics; emit rows on close, and updates that are suppressed until then."""
     app = App("t")
     topics = {name: app.topic(name, key=str, value=str) for name in ("in", "other")}
     streams = app.stream(topics["in"]).merge(app.stream(topics["other"]))
@@ -454,7 +456,7 @@ def both_ways(*, regrouped: bool) -> tuple[App, dict[str, Topic[str, str]]]:
 @settings(max_examples=50, deadline=None)
 @given(turns=TURNS)
 @example([("in", "a", 3, False), ("other", "a", 25, False), ("in", "a", 5, False)])
-def test_no_window_goes_on_before_all_streams_of_a_merge_have_passed_it(
+def test_a_window_is_emitted_once_all_merged_streams_passed_it(
     regrouped: bool, turns: list[tuple[str, str, int, bool]]
 ) -> None:
     app, topics = both_ways(regrouped=regrouped)
@@ -474,7 +476,7 @@ def test_no_window_goes_on_before_all_streams_of_a_merge_have_passed_it(
 
 @pytest.mark.parametrize("regrouped", [False, True])
 @pytest.mark.parametrize("restarts", [False, True])
-def test_rows_are_final_where_time_goes_on_without_records(regrouped: bool, restarts: bool) -> None:
+def test_rows_become_final_by_time_marks_without_records(regrouped: bool, restarts: bool) -> None:
     app, topics = both_ways(regrouped=regrouped)
     with app.test() as t:
         t.input(topics["in"]).send("", key="a", at=3)

@@ -1,4 +1,4 @@
-"""Tables grouped by another key: each row counts where it is now."""
+"""Tables grouped by another key: each row counts in its current group."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_row_leaves_one_group_and_enters_another() -> None:
         assert t.table(count) == {"E": 0, "W": 1}
 
 
-def test_a_group_is_gone_when_the_subtractor_says_so() -> None:
+def test_a_group_is_deleted_when_the_subtractor_returns_none() -> None:
     app = App("t")
     topic, out = users(app), app.topic("out", key=str, value=str)
 
@@ -48,7 +48,7 @@ def test_a_group_is_gone_when_the_subtractor_says_so() -> None:
     def without(names: str, name: str) -> str:
         left = names.split(",")
         left.remove(name)
-        return ",".join(left) or None  # type: ignore[return-value] # which says that it is gone
+        return ",".join(left) or None  # type: ignore[return-value] # None deletes the group
 
     grouped = app.table(topic).group_by(lambda user, region: (region, user), name="by-region")
     names = grouped.reduce(joined, without, name="names")
@@ -102,7 +102,7 @@ def test_a_row_on_which_the_grouping_fails_is_in_no_group() -> None:
         assert t.drops["by-region-groups", "error"] == 2
 
 
-def test_a_grouping_that_gives_no_pair_is_told() -> None:
+def test_a_grouping_that_returns_no_pair_is_reported() -> None:
     app = App("t")
     topic = users(app)
     app.table(topic).group_by(lambda user, _: user, name="g").count(name="n")  # type: ignore[arg-type, return-value]
@@ -110,7 +110,7 @@ def test_a_grouping_that_gives_no_pair_is_told() -> None:
         t.input(topic).send("E", key="ann")
 
 
-def test_groups_of_many_partitions_agree_with_a_count_of_the_last_values() -> None:
+def test_groups_over_partitions_equal_a_count_of_the_last_values() -> None:
     rng = random.Random(7)
     app = App("t")
     topic = users(app, partitions=3)
@@ -128,7 +128,7 @@ def test_groups_of_many_partitions_agree_with_a_count_of_the_last_values() -> No
     assert found == {region: [*last.values()].count(region) for region in {*last.values()}}
 
 
-def test_a_table_of_which_no_rows_are_kept_is_refused() -> None:
+def test_grouping_a_table_without_kept_rows_is_refused() -> None:
     app = App("t")
     table = app.table(users(app))
     unkept = replace(table.side, place=table.changes().map_values(str)._place)
@@ -136,7 +136,7 @@ def test_a_table_of_which_no_rows_are_kept_is_refused() -> None:
         group_table(unkept, lambda k, v: (v, k), "g", None)
 
 
-def test_windows_whose_changes_do_not_say_what_they_replace_are_refused() -> None:
+def test_windows_without_old_values_in_their_changes_are_refused() -> None:
     app = App("t")
     topic = app.topic("in", key=str, value=int)
     windows = app.stream(topic).group_by_key().windowed(session("1m")).emit(Emit.early("5s"))

@@ -1,4 +1,4 @@
-"""Aggregations without windows: rows that are over, and changes that wait for a commit."""
+"""Aggregations without windows: rows that expire, and changes that wait for a commit."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ Events = list[tuple[str, int]]
 
 
 def counts_of(events: Events) -> list[tuple[str, int | None, int]]:
-    """Key, count or deletion, and when: by looking at every row before every record."""
+    """Compute (key, count or None for a deletion, second) by a look at every row each time."""
     rows: dict[str, tuple[int, int]] = {}
     found: list[tuple[str, int | None, int]] = []
     now = -1
     for key, second in events:
         now = max(now, second)
-        over = sorted((newest + TTL_S, other) for other, (_, newest) in rows.items())
-        for over_at, other in over:
-            if over_at <= now:
+        expired = sorted((newest + TTL_S, other) for other, (_, newest) in rows.items())
+        for expired_at, other in expired:
+            if expired_at <= now:
                 del rows[other]
-                found.append((other, None, over_at))
+                found.append((other, None, expired_at))
         count, newest = rows.get(key, (0, -1))
         if key not in rows and second + TTL_S <= now:
             continue
@@ -41,7 +41,7 @@ def counts_of(events: Events) -> list[tuple[str, int | None, int]]:
     st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 60)), max_size=40),
     st.sets(st.integers(0, 40)),
 )
-def test_rows_are_over_a_time_after_their_newest_record(events: Events, restarts: set[int]) -> None:
+def test_rows_expire_a_ttl_after_their_newest_record(events: Events, restarts: set[int]) -> None:
     app = App("seen")
     clicks = app.topic("clicks", key=str, value=int)
     out = app.topic("out", key=str, value=int)
@@ -57,14 +57,14 @@ def test_rows_are_over_a_time_after_their_newest_record(events: Events, restarts
             for each in t.output(out).records
         ]
         wanted = counts_of(events)
-        # What is over at the same time goes in any order.
+        # Rows that expire at equal times go in any order.
         assert Counter(found) == Counter(wanted)
         assert [each for each in found if each[1]] == [each for each in wanted if each[1]]
         last = {key: count for key, count, _ in wanted}
         assert t.table(table) == {key: count for key, count in last.items() if count}
 
 
-def test_rows_go_on_being_over_in_a_quiet_stream() -> None:
+def test_rows_expire_in_a_quiet_stream() -> None:
     app = App("seen")
     clicks = app.topic("clicks", key=str, value=int)
     out = app.topic("out", key=str, value=int)
@@ -83,7 +83,7 @@ def test_rows_go_on_being_over_in_a_quiet_stream() -> None:
         t.advance("2m")
         assert t.table(sums) == {}
         assert t.output(out).values == [3, 7, 2, None, None]
-        # Who has counted the rows hears that they are gone.
+        # The downstream count of the rows gets their deletions.
         assert t.table(parities) == {"0": 0, "1": 0}
 
 
@@ -91,7 +91,7 @@ SALES = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 9)), min_size=
 
 
 @given(st.lists(st.tuples(SALES, st.booleans()), max_size=10))
-def test_at_commits_the_newest_of_each_row_goes_on(
+def test_a_commit_emits_the_newest_value_of_each_row(
     rounds: list[tuple[list[tuple[str, int]], bool]],
 ) -> None:
     app = App("sums")
@@ -111,7 +111,7 @@ def test_at_commits_the_newest_of_each_row_goes_on(
                     amount.to_bytes(8, "big"), key=key.encode(), timestamp_ms=t.now_ms
                 )
                 totals[key] += amount
-            t.settle()  # Where the driver comes to rest is where it commits.
+            t.settle()  # The driver commits when it settles.
             order = dict.fromkeys(key for key, _ in reversed(sold))
             wanted += [(key, 2 * totals[key]) for key in reversed(order)]
             if restarts:
@@ -123,7 +123,7 @@ def test_at_commits_the_newest_of_each_row_goes_on(
         assert found == Counter(total % 2 for total in totals.values())
 
 
-def test_what_makes_no_sense_is_refused() -> None:
+def test_an_impossible_ttl_or_emission_is_refused() -> None:
     app = App("shop")
     grouped = app.stream(app.topic("sales", key=str, value=int)).group_by_key()
     with pytest.raises(TopologyError, match="longer than 0"):

@@ -1,4 +1,4 @@
-"""Windows of so many records, against a walk through the records of each key."""
+"""Count windows against a walk through the records of each key."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def row(key: str, held: list[tuple[int, int]]) -> Row:
     return key, min(times), max(times), [value for _, value in held]
 
 
-def walked(
+def expected_rows(
     given_events: list[Event], n: int, step: int, timeout: int | None, emit: Emit
 ) -> list[Row]:
     stream = -1
@@ -82,7 +82,7 @@ histories = st.lists(
     emit=st.sampled_from([Emit.CLOSE, Emit.UPDATE]),
     restarts=st.integers(1, 6),
 )
-def test_windows_hold_what_a_walk_finds(
+def test_count_windows_match_a_walk_through_the_records(
     *,
     given_events: list[Event],
     n: int,
@@ -99,11 +99,11 @@ def test_windows_hold_what_a_walk_finds(
             t.input(words).send(value, key=key, at=at)
             if number % restarts == 0 and restarts < 6:
                 t.restart()
-        assert rows_of(t.output(out).records) == walked(given_events, n, step, timeout, emit)
+        assert rows_of(t.output(out).records) == expected_rows(given_events, n, step, timeout, emit)
 
 
 @given(histories, st.integers(1, 4), st.none() | st.integers(1, 30))
-def test_in_one_batch_it_is_the_same(
+def test_one_batch_gives_the_rows_of_single_records(
     given_events: list[Event], n: int, timeout: int | None
 ) -> None:
     limit = None if timeout is None else f"{timeout}ms"
@@ -113,7 +113,9 @@ def test_in_one_batch_it_is_the_same(
             data = serde_for(int).dumps(value)
             t.topic("words").append(data, key=key.encode(), timestamp_ms=at)
         t.settle()
-        assert rows_of(t.output(out).records) == walked(given_events, n, n, timeout, Emit.CLOSE)
+        assert rows_of(t.output(out).records) == expected_rows(
+            given_events, n, n, timeout, Emit.CLOSE
+        )
 
 
 def test_a_record_that_fails_is_in_no_window() -> None:
@@ -132,7 +134,7 @@ def test_a_record_that_fails_is_in_no_window() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ({"n": 0}, "n of a count window is a number of records from 1"),
         ({"n": True}, "not True"),
@@ -143,27 +145,29 @@ def test_a_record_that_fails_is_in_no_window() -> None:
         ({"n": 3, "timeout": 5}, "has no unit"),
     ],
 )
-def test_refused_definitions(arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_an_invalid_count_window_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         count_window(**arguments)
 
 
 @pytest.mark.parametrize(
-    ("ask", "said"),
+    ("configure", "message"),
     [
         (lambda w: w.late(print), "none is late"),
         (lambda w: w.emit(Emit.COMMIT), "at commits or early"),
         (lambda w: w.emit(Emit.early("1s")), "at commits or early"),
     ],
 )
-def test_what_makes_no_sense_is_refused(ask: Any, said: str) -> None:
+def test_late_and_early_emission_are_refused_for_count_windows(
+    configure: Any, message: str
+) -> None:
     app = App("refused")
     words = app.topic("words", key=str, value=int)
     windowed = app.stream(words).group_by_key().windowed(count_window(3))
-    with pytest.raises(TopologyError, match=said):
-        ask(windowed).count(name="n")
+    with pytest.raises(TopologyError, match=message):
+        configure(windowed).count(name="n")
 
 
-def test_a_topology_tells_of_them() -> None:
+def test_a_topology_describes_count_windows() -> None:
     app, _, _ = counted_app(count_window(5, step=2, timeout="1m"))
     assert "windows of 5 records every 2, up to 60000 ms, emit CLOSE" in app.topology().describe()

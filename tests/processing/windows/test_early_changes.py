@@ -1,4 +1,4 @@
-"""Sessions and sliding windows that emit early: at intervals what has changed, then final rows."""
+"""Early emission of sessions and sliding windows: changes at intervals, then final rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamlog.durations import when_ms
 
 EVERY = 20
 WAIT = {"session": 25, "sliding": 15}
-"""How far stream time passes the end of a window before it closes."""
+"""How far stream time passes the end of a window before the window closes, in ms."""
 WINDOWS = {"session": session("10ms", grace="15ms"), "sliding": sliding("10ms", grace="15ms")}
 Records = list[tuple[str, int, str]]
 """Key, time, value."""
@@ -27,7 +27,7 @@ records = st.lists(
 def run(
     given_: Records, kind: str, emit: Emit, *, restart_every: int = 0
 ) -> list[tuple[list[tuple[Key, str | None]], dict[Key, str]]]:
-    """After each record: what came out, and what the table shows."""
+    """Return the output and the table's rows after each record."""
     app = App("early")
     words = app.topic("words", key=str, value=str)
     out = app.topic("out", key=Windowed[str], value=str)
@@ -41,22 +41,20 @@ def run(
             rows = []
             while t.output(out).records:
                 row = t.output(out).pop()
-                rows.append((place(row.key), row.value))
-            found.append((rows, {place(at): value for at, value in t.table(table).items()}))
+                rows.append((window_of(row.key), row.value))
+            found.append((rows, {window_of(at): value for at, value in t.table(table).items()}))
             if restart_every and number % restart_every == 0:
                 t.restart()
     return found
 
 
-def place(key: Windowed[str]) -> Key:
+def window_of(key: Windowed[str]) -> Key:
     return key.key, when_ms(key.start), when_ms(key.end)
 
 
 @pytest.mark.parametrize("kind", WINDOWS)
 @given(records)
-def test_at_the_end_of_an_interval_readers_have_seen_all_there_is(
-    kind: str, given_: Records
-) -> None:
+def test_each_interval_ends_with_the_whole_table_emitted(kind: str, given_: Records) -> None:
     seen: dict[Key, str] = {}
     done: set[Key] = set()
     before: dict[Key, str] = {}
@@ -66,7 +64,7 @@ def test_at_the_end_of_an_interval_readers_have_seen_all_there_is(
         for key, value in rows:
             assert key not in done, "nothing comes after the final row"
             if value is None:
-                del seen[key]  # Of one that was seen.
+                del seen[key]  # The row was emitted before.
             else:
                 seen[key] = value
         time = max(time, at)
@@ -79,7 +77,7 @@ def test_at_the_end_of_an_interval_readers_have_seen_all_there_is(
 
 @pytest.mark.parametrize("kind", WINDOWS)
 @given(records, st.integers(1, 5))
-def test_in_the_end_there_is_what_final_rows_alone_say_whoever_restarts(
+def test_early_rows_end_as_the_final_rows_across_restarts(
     kind: str, given_: Records, restart_every: int
 ) -> None:
     given_ = [*given_, ("end", 1_000, "")]
@@ -91,7 +89,7 @@ def test_in_the_end_there_is_what_final_rows_alone_say_whoever_restarts(
     assert {k: v for k, v in seen.items() if v is not None and k[0] != "end"} == final
 
 
-def test_a_session_that_was_seen_and_is_replaced_is_deleted_at_the_next_interval() -> None:
+def test_an_emitted_session_that_grew_is_deleted_at_the_next_interval() -> None:
     given_ = [("a", 0, "x"), ("b", 21, "y"), ("a", 8, "z"), ("a", 16, "w"), ("b", 30, "v")]
     rows = [rows for rows, _ in run([*given_, ("b", 41, "u")], "session", Emit.early("20ms"))]
     assert rows == [
@@ -100,7 +98,7 @@ def test_a_session_that_was_seen_and_is_replaced_is_deleted_at_the_next_interval
         [],
         [],
         [],
-        # What waits goes on in the order in which it was changed; [0, 8] was never seen.
+        # Rows are emitted in the order of their changes; [0, 8] was never emitted.
         [
             (("a", 0, 0), None),
             (("a", 0, 16), "xzw"),
@@ -112,7 +110,7 @@ def test_a_session_that_was_seen_and_is_replaced_is_deleted_at_the_next_interval
     assert all(a[0] != b[0] for a, b in pairwise(rows[-1]))
 
 
-def test_intervals_of_the_clock_on_the_wall() -> None:
+def test_wall_clock_intervals_emit_changed_rows_once() -> None:
     app = App("wall")
     words = app.topic("words", key=str, value=str)
     out = app.topic("out", key=Windowed[str], value=int)

@@ -1,4 +1,4 @@
-"""Rows emitted at commits are those of every update, without what was replaced before one."""
+"""Rows emitted at commits are the last of the updates since the commit before."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ def sums(emit: Emit) -> Task:
     return task
 
 
-def fed(task: Task, records: list[LogRecord]) -> Emitted:
+def feed(task: Task, records: list[LogRecord]) -> Emitted:
     end = records[-1].offset + 1 if records else 0
     outbox = task.process({("words", 0): records} if records else {}, 0, ends={("words", 0): end})
     return [(each.key, each.value, each.timestamp_ms) for each in outbox.sinks]
 
 
-def committed(task: Task) -> Emitted:
+def commit(task: Task) -> Emitted:
     emitted = [(each.key, each.value, each.timestamp_ms) for each in task.emit().sinks]
-    task.committed(task.checkpoint(), next_offset=1)
+    task.commit(task.checkpoint(), next_offset=1)
     return emitted
 
 
@@ -62,7 +62,7 @@ def committed(task: Task) -> Emitted:
     st.integers(0, 2**32),
 )
 @example([("a", 1, 1), ("b", 1, 1), ("a", 2, 5), ("a", 50, 1)], 0)
-def test_a_row_comes_once_a_commit_with_the_value_of_its_last_update(
+def test_a_commit_emits_each_row_once_with_its_last_value(
     inputs: list[tuple[str, int, int]], seed: int
 ) -> None:
     dumps, rng = serde_for(int).dumps, Random(seed)
@@ -75,33 +75,33 @@ def test_a_row_comes_once_a_commit_with_the_value_of_its_last_update(
         wanted: dict[bytes | None, Any] = {}
         for _ in range(rng.randint(1, 3)):
             some, at = records[at : at + 4], at + 4
-            for row in fed(each_update, some):
+            for row in feed(each_update, some):
                 wanted.pop(row[0], None)
                 wanted[row[0]] = row
-            assert fed(at_commits, some) == []
-        assert committed(at_commits) == list(wanted.values())
-        committed(each_update)
+            assert feed(at_commits, some) == []
+        assert commit(at_commits) == list(wanted.values())
+        commit(each_update)
 
 
-def test_a_checkpoint_does_not_pass_over_rows_that_wait() -> None:
+def test_a_checkpoint_before_waiting_rows_are_emitted_is_refused() -> None:
     task = sums(Emit.COMMIT)
     assert not task.has_waiting
-    fed(task, [LogRecord(0, 1, b"a", serde_for(int).dumps(1))])
+    feed(task, [LogRecord(0, 1, b"a", serde_for(int).dumps(1))])
     assert task.has_waiting
     with pytest.raises(UsageError, match="emit"):
         task.checkpoint()
-    assert len(committed(task)) == 1
+    assert len(commit(task)) == 1
     assert not task.has_waiting
 
 
-def test_looking_at_the_table_takes_nothing_from_the_next_commit() -> None:
+def test_reading_the_table_takes_nothing_from_the_next_commit() -> None:
     task = sums(Emit.COMMIT)
-    fed(task, [LogRecord(0, 1, b"a", serde_for(int).dumps(1))])
+    feed(task, [LogRecord(0, 1, b"a", serde_for(int).dumps(1))])
     assert [value for _, value in task.table("sums")] == [1]
-    assert len(committed(task)) == 1
+    assert len(commit(task)) == 1
 
 
-def test_in_the_test_driver_every_call_is_a_commit_interval() -> None:
+def test_the_test_driver_commits_after_every_call() -> None:
     app = App("sums")
     words = app.topic("words", key=str, value=int)
     out = app.topic("out", key=Windowed[str], value=int)
@@ -117,7 +117,7 @@ def test_in_the_test_driver_every_call_is_a_commit_interval() -> None:
 
 
 def newest_app(emit: Emit = Emit.COMMIT) -> App:
-    """Sums by commit, and behind a repartition the newest of each."""
+    """Emit sums at commits, and behind a repartition the newest of each row."""
     app = App("newest")
     words = app.topic("words", key=str, value=int)
     final = app.topic("final", key=Windowed[str], value=int)
@@ -144,25 +144,25 @@ def newest_app(emit: Emit = Emit.COMMIT) -> App:
 
 @settings(deadline=None)
 @given(events, st.integers(1, 3), st.integers(0, 2**32), st.integers(0, 4))
-def test_the_newest_of_each_row_is_the_final_one_whatever_is_stopped(
+def test_the_last_emitted_row_is_the_final_one_across_crashes(
     inputs: Input, partitions: int, seed: int, crashes: int
 ) -> None:
     inputs = [(at % partitions, *rest) for at, *rest in inputs]  # type: ignore[misc]
-    every = closed(inputs, partitions)
-    check_newest(every, partitions, seed, crashes, Emit.COMMIT)
+    inputs_ = closed(inputs, partitions)
+    check_newest(inputs_, partitions, seed, crashes, Emit.COMMIT)
 
 
-def check_newest(every: Input, partitions: int, seed: int, crashes: int, emit: Emit) -> None:
-    """Of each row, the one written last is the final one, and so it is behind a repartition."""
-    cluster = run(every, partitions=partitions, seed=seed, crashes=crashes, app=newest_app(emit))
-    small, _, _ = oracle(every, partitions)
+def check_newest(inputs_: Input, partitions: int, seed: int, crashes: int, emit: Emit) -> None:
+    """Check that the last written row is the final one, also behind a repartition."""
+    cluster = run(inputs_, partitions=partitions, seed=seed, crashes=crashes, app=newest_app(emit))
+    small, _, _ = oracle(inputs_, partitions)
     wanted = {(key, start): value for key, start, value, _ in small}
     newest = {}
     for (name, _), log in cluster.logs.items():
         for record in log if name == "final" else ():
             key = starts_of(tumbling("1ms")).loads(record.key or b"")
             if key.key == "end":
-                continue  # Its window is open.
+                continue  # The window is still open.
             newest[key.key, when_ms(key.start)] = serde_for(int).loads(record.value or b"")
     assert newest == wanted
     behind = {key: value for key, _, value, _ in rows_of(cluster, "bigger", distinct=True)}

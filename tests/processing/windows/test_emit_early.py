@@ -29,8 +29,8 @@ def early_app(windows: Windows, emit: Emit) -> tuple[App, Topic[str, int], Any]:
     out = app.topic("out", key=Windowed[str], value=list[int])
     stream = app.stream(words).group_by_key().windowed(windows).emit(emit)
 
-    def add(held: list[int], value: int) -> list[int]:
-        return [*held, value]
+    def add(values: list[int], value: int) -> list[int]:
+        return [*values, value]
 
     stream.aggregate(list, add, name="lists").changes().to(out)
     return app, words, out
@@ -40,8 +40,8 @@ def rows_of(records: Any) -> list[Row]:
     return [(r.key.key, when_ms(r.key.start), r.value) for r in records]
 
 
-def walked(given_events: list[Event], every: int) -> list[Row]:
-    """Before each record: what closes, in order; then, behind an interval, what has changed."""
+def expected_rows(given_events: list[Event], every: int) -> list[Row]:
+    """Compute, before each record, closed rows in order, and changes after an interval's end."""
     stream, interval = -1, -1
     inside: dict[tuple[int, int, str], list[int]] = defaultdict(list)
     changed: dict[tuple[int, int, str], None] = {}
@@ -76,7 +76,7 @@ histories = st.lists(
 
 
 @given(histories, st.integers(1, 30), st.integers(1, 7), st.booleans())
-def test_rows_come_at_the_ends_of_intervals_whatever_is_restarted(
+def test_early_rows_come_at_interval_ends_across_restarts(
     given_events: list[Event], every: int, restarts: int, spilled: bool
 ) -> None:
     windows = hopping(f"{SIZE}ms", f"{STEP}ms", grace=f"{GRACE}ms")
@@ -88,11 +88,11 @@ def test_rows_come_at_the_ends_of_intervals_whatever_is_restarted(
             t.input(words).send(value, key=key, at=at)
             if number % restarts == 0 and restarts < 7:
                 t.restart()
-        assert rows_of(t.output(out).records) == walked(given_events, every)
+        assert rows_of(t.output(out).records) == expected_rows(given_events, every)
 
 
 @given(histories, st.integers(1, 30))
-def test_in_one_batch_it_is_the_same(given_events: list[Event], every: int) -> None:
+def test_one_batch_gives_the_rows_of_single_records(given_events: list[Event], every: int) -> None:
     windows = hopping(f"{SIZE}ms", f"{STEP}ms", grace=f"{GRACE}ms")
     app, _, out = early_app(windows, Emit.early(f"{every}ms"))
     with app.test() as t:
@@ -100,12 +100,12 @@ def test_in_one_batch_it_is_the_same(given_events: list[Event], every: int) -> N
             data = serde_for(int).dumps(value)
             t.topic("words").append(data, key=key.encode(), timestamp_ms=at)
         t.settle()
-        assert rows_of(t.output(out).records) == walked(given_events, every)
+        assert rows_of(t.output(out).records) == expected_rows(given_events, every)
 
 
 @settings(deadline=None)
 @given(events, st.integers(1, 3), st.integers(0, 2**32), st.integers(0, 4), st.integers(1, 40))
-def test_the_last_of_each_row_is_the_final_one_whatever_is_stopped(
+def test_the_last_early_row_is_the_final_one_across_crashes(
     inputs: Input, partitions: int, seed: int, crashes: int, every: int
 ) -> None:
     inputs = [(at % partitions, *rest) for at, *rest in inputs]  # type: ignore[misc]
@@ -113,7 +113,7 @@ def test_the_last_of_each_row_is_the_final_one_whatever_is_stopped(
     check_newest(closed(inputs, partitions), partitions, seed, crashes, emit)
 
 
-def test_by_the_clock_on_the_wall_an_interval_begins_when_the_last_one_is_over() -> None:
+def test_a_wall_clock_interval_starts_at_the_end_of_the_last_one() -> None:
     app, words, out = early_app(tumbling("1h"), Emit.early("10s", clock="wall"))
     with app.test() as t:
         t.input(words).send(1, key="a", at=1)
@@ -134,7 +134,7 @@ def test_by_the_clock_on_the_wall_an_interval_begins_when_the_last_one_is_over()
         assert rows_of(t.output(out).records)[4:] == [("a", 0, [1, 3, 4]), ("b", 0, [2])]
 
 
-def test_early_rows_are_a_source_of_their_own_before_the_final_ones() -> None:
+def test_early_rows_are_a_separate_feed_before_the_final_rows() -> None:
     app, _, _ = early_app(tumbling("1h"), Emit.early("10s"))
     text = app.topology().describe()
     assert "windows of 3600000 ms, grace 0 ms, emit early every 10000 ms (event)" in text
@@ -143,6 +143,6 @@ def test_early_rows_are_a_source_of_their_own_before_the_final_ones() -> None:
     assert [spec.name for spec in node.specs] == ["lists", "lists/@early"]
 
 
-def test_what_emits_is_one_of_these() -> None:
+def test_an_unknown_emission_is_refused() -> None:
     with pytest.raises(TopologyError, match=r"Emit\.early"):
         early_app(tumbling("1h"), "early")  # type: ignore[arg-type]

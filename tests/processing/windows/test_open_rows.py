@@ -1,4 +1,4 @@
-"""OpenRows against a dictionary: what is due, in which order, and what is left in the store."""
+"""OpenRows against a dictionary: due rows, their order, and the rows in the store."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ operations = st.lists(
 )
 
 
-class Checked:
-    """The rows, and what they should be."""
+class CheckedRows:
+    """`OpenRows` and a model of its contents."""
 
     def __init__(self, kept_ms: int) -> None:
         self.kept_ms = kept_ms
         self.store = MemoryStore()
         self.rows = self._new()
-        self.there: dict[tuple[int, int, bytes], int] = {}
+        self.model: dict[tuple[int, int, bytes], int] = {}
         self.closed_ms = -1
 
     def _new(self) -> OpenRows:
@@ -51,26 +51,26 @@ class Checked:
             window = OpenWindow(start_ms, end_ms, Row(state, end_ms, raw))
         window.row.state = state
         self.rows.put(window)
-        self.there[end_ms, start_ms, raw] = state
+        self.model[end_ms, start_ms, raw] = state
 
     def remove(self, raw: bytes, span: tuple[int, int]) -> None:
         start_ms, end_ms = span[0], sum(span)
         if end_ms <= self.closed_ms:
             return
         window = self.rows.load(start_ms, end_ms, raw)
-        expected = self.there.pop((end_ms, start_ms, raw), None)
+        expected = self.model.pop((end_ms, start_ms, raw), None)
         assert (None if window is None else window.row.state) == expected
         if window is not None:
             self.rows.remove(window)
 
     def close(self, limit_ms: int) -> None:
         limit_ms = max(limit_ms, self.closed_ms)
-        due = sorted(key for key in self.there if self.closed_ms < key[0] <= limit_ms)
+        due = sorted(key for key in self.model if self.closed_ms < key[0] <= limit_ms)
         closed = self.rows.close(limit_ms) if limit_ms >= self.rows.due_ms else []
         found = [(w.end_ms, w.start_ms, w.row.raw, w.row.state) for w in closed]
-        assert found == [(*key, self.there[key]) for key in due]
+        assert found == [(*key, self.model[key]) for key in due]
         self.closed_ms = limit_ms
-        self.there = {k: v for k, v in self.there.items() if k[0] > limit_ms - self.kept_ms}
+        self.model = {k: v for k, v in self.model.items() if k[0] > limit_ms - self.kept_ms}
 
     def flush(self) -> None:
         self.rows.flush()
@@ -79,9 +79,9 @@ class Checked:
             split_window_key(key[len(PREFIX) :]): row_format.loads(data).state
             for key, data in self.store.range(PREFIX, prefix_end(PREFIX))
         }
-        assert {k: v for k, v in stored.items() if k in self.there} == self.there
-        # What is over and not in the way is removed when something is due.
-        assert all(k[0] <= self.closed_ms for k in stored.keys() - self.there.keys())
+        assert {k: v for k, v in stored.items() if k in self.model} == self.model
+        # Expired rows are removed when the next row is due.
+        assert all(k[0] <= self.closed_ms for k in stored.keys() - self.model.keys())
 
     def restart(self) -> None:
         self.flush()
@@ -90,16 +90,16 @@ class Checked:
 
 
 @given(operations, st.sampled_from([0, 7]))
-def test_rows_are_there_until_they_are_over_and_close_in_order(
+def test_rows_stay_until_they_expire_and_close_in_order(
     steps: list[tuple[Any, ...]], kept_ms: int
 ) -> None:
-    checked = Checked(kept_ms)
+    checked = CheckedRows(kept_ms)
     for name, *arguments in [*steps, ("restart",), ("close", 90)]:
         getattr(checked, name)(*arguments)
 
 
-def test_what_is_replaced_between_two_flushes_is_never_written() -> None:
-    checked = Checked(0)
+def test_a_row_replaced_between_two_flushes_is_never_written() -> None:
+    checked = CheckedRows(0)
     for end_ms in range(50):
         checked.put(b"a", (0, end_ms), 1)
         if end_ms:

@@ -60,7 +60,7 @@ def rows(t: Any, out: Out) -> list[Row]:
 
 
 def expected(given_: Records, *, final: bool, limit: int | None) -> tuple[list[Row], Records]:
-    """By definition: results, and late records."""
+    """Compute the results and late records by definition."""
     alive: list[tuple[int, int, str, str]] = []
     results: list[Row] = []
     late: Records = []
@@ -95,14 +95,14 @@ def expected(given_: Records, *, final: bool, limit: int | None) -> tuple[list[R
             if not final:
                 results.append(Row(key, start, end, state + value, end))
         if final:
-            over = sorted((e[1], e[0], e[2], e[3]) for e in alive if e[1] < is_open)
-            results += [Row(key, start, end, value, end) for end, start, key, value in over]
+            closed = sorted((e[1], e[0], e[2], e[3]) for e in alive if e[1] < is_open)
+            results += [Row(key, start, end, value, end) for end, start, key, value in closed]
             alive = [each for each in alive if each[1] >= is_open]
     return results, late
 
 
 @given(records, st.booleans(), st.sampled_from([None, 25]), st.integers(1, 7))
-def test_results_are_those_of_a_search_through_all_records(
+def test_sessions_match_a_search_through_all_records(
     given_: Records, final: bool, limit: int | None, restart_every: int
 ) -> None:
     seen: list[Any] = []
@@ -133,7 +133,7 @@ def test_every_record_that_is_not_late_is_in_one_final_row(given_: Records) -> N
         assert counted + len(seen) == len(given_)
 
 
-def test_a_session_that_is_replaced_is_deleted_first() -> None:
+def test_a_replaced_session_is_deleted_first() -> None:
     app, words, out = app_of(Emit.UPDATE)
     with app.test() as t:
         for at in (0, 0, 18, 9, 5):
@@ -150,7 +150,7 @@ def test_a_session_that_is_replaced_is_deleted_first() -> None:
         ]
 
 
-def test_final_rows_come_in_the_order_of_end_start_and_key() -> None:
+def test_final_rows_come_in_order_of_end_start_and_key() -> None:
     app, words, out = app_of(Emit.CLOSE)
     with app.test() as t:
         for key, at in (("b", 8), ("c", 3), ("a", 8), ("c", 8), ("d", 2)):
@@ -163,7 +163,7 @@ def test_final_rows_come_in_the_order_of_end_start_and_key() -> None:
         ]  # fmt: skip
 
 
-def test_the_table_shows_sessions_until_they_are_over() -> None:
+def test_the_table_shows_sessions_until_they_close() -> None:
     app = App("kept")
     words = app.topic("words", key=str, value=str)
     counts = app.stream(words).group_by_key().windowed(session("10ms")).count(name="counts")
@@ -201,7 +201,7 @@ def test_built_in_columns_and_reductions_are_merged() -> None:
         assert t.output(visits).records[-1].value == Visit(3, 9, 5.0)
 
 
-def test_late_records_go_to_a_topic_with_how_late_they_were() -> None:
+def test_late_records_go_to_a_topic_with_their_lateness() -> None:
     app = App("late")
     words = app.topic("words", key=str, value=str)
     late = app.topic("late", key=str, value=Late[str])
@@ -223,7 +223,7 @@ def failing(state: list[str], value: str) -> list[str]:
     return state
 
 
-def test_a_record_that_is_left_out_has_changed_nothing() -> None:
+def test_a_skipped_record_changes_nothing() -> None:
     app = App("failing")
     words = app.topic("words", key=str, value=str)
     out = app.topic("out", key=Windowed[str], value=list[str])
@@ -242,7 +242,7 @@ def test_a_record_that_is_left_out_has_changed_nothing() -> None:
         assert t.drops["s", "error"] == 1
 
 
-def test_without_a_policy_a_failure_names_the_record() -> None:
+def test_a_failure_without_an_error_policy_names_the_record() -> None:
     app, words, _ = app_of(Emit.UPDATE, on_error=None)
     with app.test() as t, pytest.raises(ProcessingError, match="offset 0 of words-0"):
         t.input(words).send("v", key="a", at=253_402_300_799_998)
@@ -255,7 +255,9 @@ def test_without_a_policy_a_failure_names_the_record() -> None:
         (lambda w: w.emit(Emit.COMMIT).count(name="s"), "can't emit with Emit.COMMIT"),
     ],
 )
-def test_what_sessions_can_not_do_is_refused(make: Callable[[Any], object], message: str) -> None:
+def test_sessions_without_merge_or_at_commits_are_refused(
+    make: Callable[[Any], object], message: str
+) -> None:
     app = App("refused")
     words = app.topic("words", key=str, value=str)
     with pytest.raises(TopologyError, match=message):
@@ -266,7 +268,7 @@ def by_key(key: Windowed[str], count: int) -> tuple[str, int]:
     return key.key, count
 
 
-def test_sessions_are_taken_out_of_the_groups_that_they_were_in() -> None:
+def test_a_replaced_session_leaves_its_group() -> None:
     app = App("regrouped")
     words = app.topic("words", key=str, value=str)
     out = app.topic("out", key=str, value=int)

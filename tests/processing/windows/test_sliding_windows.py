@@ -43,14 +43,14 @@ def rows(t: Any, out: Out) -> list[tuple[str, Span, str, int]]:
 
 
 def windows_of(times: list[int]) -> set[Span]:
-    """All that these records make, by the definition."""
+    """Return all windows of these records, by definition."""
     ending = {(max(t - SIZE, 0), max(t, SIZE)) for t in times}
     behind = {(t + 1, t + 1 + SIZE) for t in times}
     return ending | {(s, e) for s, e in behind if any(s <= t <= e for t in times)}
 
 
 def expected(given_: Records, *, final: bool) -> tuple[list[Any], Records]:
-    """All windows anew after each record: results, and late records."""
+    """Recompute all windows after each record: results and late records."""
     kept: Records = []
     results: list[Any] = []
     late: Records = []
@@ -86,7 +86,7 @@ def expected(given_: Records, *, final: bool) -> tuple[list[Any], Records]:
 
 
 @given(records, st.booleans(), st.integers(1, 7))
-def test_results_are_those_of_the_definition(
+def test_sliding_windows_match_their_definition(
     given_: Records, final: bool, restart_every: int
 ) -> None:
     seen: list[Any] = []
@@ -101,7 +101,7 @@ def test_results_are_those_of_the_definition(
         assert [(r.key, when_ms(r.timestamp), r.value) for r in seen] == late
 
 
-def test_both_ends_are_in_a_window() -> None:
+def test_a_sliding_window_includes_both_its_ends() -> None:
     app, words, out = app_of(Emit.CLOSE)
     with app.test() as t:
         for at, value in ((10, "a"), (20, "b"), (21, "c"), (100, "d")):
@@ -114,7 +114,7 @@ def test_both_ends_are_in_a_window() -> None:
         ]
 
 
-def test_rows_stay_as_long_as_they_are_kept() -> None:
+def test_rows_stay_for_the_retention_time() -> None:
     app = App("kept")
     words = app.topic("words", key=str, value=str)
     windows = sliding("10ms", retention="30ms")
@@ -130,7 +130,7 @@ def test_rows_stay_as_long_as_they_are_kept() -> None:
         assert starts == [41, 52]
 
 
-def test_a_record_is_late_if_no_window_is_open_to_it() -> None:
+def test_a_record_is_late_if_all_its_windows_are_closed() -> None:
     app = App("late")
     words = app.topic("words", key=str, value=str)
     late = app.topic("late", key=str, value=Late[str])
@@ -145,7 +145,7 @@ def test_a_record_is_late_if_no_window_is_open_to_it() -> None:
         assert when_ms(record.value.window_end) == 10
 
 
-def test_values_that_windows_share_are_not_changed_by_one_of_them() -> None:
+def test_windows_do_not_share_mutable_values() -> None:
     app = App("shared")
     words = app.topic("words", key=str, value=list[int])
     out = app.topic("out", key=Windowed[str], value=list[int])
@@ -163,7 +163,7 @@ def test_values_that_windows_share_are_not_changed_by_one_of_them() -> None:
         assert last == {10: [0], 15: [0, 1], 21: [1, 2], 18: [0, 1, 2], 26: [2]}
 
 
-def test_a_record_that_is_left_out_has_changed_nothing() -> None:
+def test_a_skipped_record_changes_nothing() -> None:
     app = App("failing")
     words = app.topic("words", key=str, value=str)
     out = app.topic("out", key=Windowed[str], value=list[str])
@@ -185,7 +185,7 @@ def test_a_record_that_is_left_out_has_changed_nothing() -> None:
         assert t.drops["s", "error"] == 1
 
 
-def test_windows_that_change_are_taken_out_of_the_groups_that_they_were_in() -> None:
+def test_a_changed_window_replaces_its_value_in_its_group() -> None:
     app = App("regrouped")
     words = app.topic("words", key=str, value=str)
     totals = app.topic("totals", key=str, value=int)

@@ -24,7 +24,7 @@ Spans = Callable[[int], list[tuple[int, int]]]
 
 
 def hops(size: int, step: int) -> Spans:
-    """All windows that hold a time, found by looking at every one."""
+    """Find all windows that hold a time by a look at every window."""
 
     def spans(at: int) -> list[tuple[int, int]]:
         return [(s, s + size) for s in range(0, at + 1, step) if at < s + size]
@@ -33,7 +33,7 @@ def hops(size: int, step: int) -> Spans:
 
 
 def berlin(at: int) -> list[tuple[int, int]]:
-    """Days in Berlin around the change of clocks in October 2025, in hours from its epoch."""
+    """Return the day in Berlin that holds a time, around the clock change of October 2025."""
     hours = [-2, 22, 47, 71, 95]  # 26 October has 25 hours.
     base = when_ms("2025-10-25T00:00:00Z")
     borders = [base + hour * HOUR_MS for hour in hours]
@@ -43,7 +43,7 @@ def berlin(at: int) -> list[tuple[int, int]]:
 def oracle(
     given_events: list[Event], spans: Spans, grace: int, emit: Emit
 ) -> tuple[list[Row], list[tuple[str, int, int]]]:
-    """What comes out, in order; and each late record with the end of the window it was late for."""
+    """Compute the rows in order, and late records with the ends of their windows."""
     stream = -1
     inside: dict[tuple[int, int, str], list[tuple[int, int]]] = {}
     rows: list[Row] = []
@@ -119,7 +119,7 @@ emits = st.sampled_from([Emit.CLOSE, Emit.UPDATE])
 
 
 @given(histories, st.integers(1, 20), st.data(), emits, st.booleans())
-def test_hopping_windows_hold_what_a_look_at_every_window_finds(
+def test_hopping_windows_match_a_look_at_every_window(
     given_events: list[Event], size: int, data: st.DataObject, emit: Emit, together: bool
 ) -> None:
     step = data.draw(st.integers(1, size))
@@ -129,7 +129,7 @@ def test_hopping_windows_hold_what_a_look_at_every_window_finds(
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 94), st.integers(0, 9))), emits)
-def test_days_are_as_long_as_the_calendar_says(given_events: list[Event], emit: Emit) -> None:
+def test_calendar_days_follow_changes_of_the_clock(given_events: list[Event], emit: Emit) -> None:
     base = when_ms("2025-10-25T00:00:00Z")
     shifted = [(key, base + hour * HOUR_MS + 1, value) for key, hour, value in given_events]
     windows = calendar("day", tz="Europe/Berlin", grace="3h")
@@ -137,7 +137,7 @@ def test_days_are_as_long_as_the_calendar_says(given_events: list[Event], emit: 
 
 
 def overlapping_app() -> App:
-    """Hopping sums; then the sums of what came at the same hour, behind a repartition."""
+    """Build hopping sums and, behind a repartition, sums of those per 30 ms."""
     app = App("sums")
     words = app.topic("words", key=str, value=int)
     final = app.topic("final", key=Windowed[str], value=int)
@@ -167,7 +167,7 @@ def final_rows(inputs: Input, partitions: int) -> tuple[Counter[Any], Counter[An
     inside: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
     for partition, key, at, value in inputs:
         if value < 0:
-            continue  # Filtered: it moves no time.
+            continue  # Filtered: it does not advance time.
         times[partition] = max(times[partition], at)
         for start, end in hops(12, 5)(at):
             if end + 3 > times[partition]:

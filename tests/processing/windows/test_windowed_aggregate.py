@@ -25,7 +25,7 @@ Out = Topic[Windowed[str], Any]
 
 
 def app_of(**settings: Any) -> tuple[App, Topic[str, int], Out]:
-    """A windowed sum straight on a topic."""
+    """Build a windowed sum directly on a topic."""
     app = App("windows")
     words = app.topic("words", key=str, value=int)
     out: Out = app.topic("out", key=Windowed[str], value=int)
@@ -41,7 +41,7 @@ def rows(records: list[Record[Windowed[str], Any]]) -> list[tuple[str, int, Any,
     return [(r.key.key, when_ms(r.key.start), r.value, when_ms(r.timestamp)) for r in records]
 
 
-def test_rows_come_once_in_the_order_of_end_and_key_with_the_largest_timestamp() -> None:
+def test_final_rows_come_once_in_order_of_end_and_key() -> None:
     app, words, out = app_of(grace="20ms")
     with app.test() as t:
         for key, at in (("b", 3), ("a", 12), ("a", 7), ("b", 5), ("a", 1), ("c", 11)):
@@ -58,7 +58,7 @@ def test_rows_come_once_in_the_order_of_end_and_key_with_the_largest_timestamp()
         assert t.drops["sums", "late"] == 1
 
 
-def test_every_change_comes_with_emit_update() -> None:
+def test_emit_update_emits_every_change() -> None:
     app, words, out = app_of(emit=Emit.UPDATE)
     with app.test() as t:
         for at in (1, 5, 3, 12, 4, 13):
@@ -69,7 +69,7 @@ def test_every_change_comes_with_emit_update() -> None:
         assert t.drops["sums", "late"] == 1
 
 
-def test_late_records_go_to_a_topic_with_how_late_they_were() -> None:
+def test_late_records_go_to_a_topic_with_their_lateness() -> None:
     app = App("late")
     words = app.topic("words", key=str, value=int)
     late = app.topic("late", key=str, value=Late[int])
@@ -97,7 +97,7 @@ def test_late_records_go_to_a_function_with_their_coordinates() -> None:
     assert t.drops == {}
 
 
-def test_the_table_shows_open_windows_and_closed_ones_as_long_as_they_are_kept() -> None:
+def test_the_table_shows_windows_until_their_retention_ends() -> None:
     app = App("kept")
     words = app.topic("words", key=str, value=int)
     windows = tumbling("10ms", retention="30ms")
@@ -143,7 +143,7 @@ CHANGED = st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 29)), max
 
 
 @given(st.lists(CHANGED, max_size=6), st.sampled_from([Emit.UPDATE, Emit.CLOSE, Emit.COMMIT]))
-def test_what_is_written_down_is_complete_however_many_rows_have_changed(
+def test_the_table_is_complete_however_many_rows_change(
     turns: list[list[tuple[str, int]]], emit: Emit
 ) -> None:
     app = App("turns")
@@ -160,7 +160,7 @@ def test_what_is_written_down_is_complete_however_many_rows_have_changed(
             assert rows == expected
 
 
-def test_results_of_one_window_can_be_windowed_again_in_the_same_task() -> None:
+def test_window_results_can_be_windowed_again_in_one_task() -> None:
     app = App("chain")
     words = app.topic("words", key=str, value=int)
     out = app.topic("out", key=Windowed[Windowed[str]], value=int)
@@ -175,7 +175,7 @@ def test_results_of_one_window_can_be_windowed_again_in_the_same_task() -> None:
         assert t.drops == {}
 
 
-def test_a_function_that_fails_names_its_record() -> None:
+def test_a_failing_function_names_its_record() -> None:
     app = App("fails")
     words = app.topic("words", key=str, value=int)
     windowed = app.stream(words).group_by_key().windowed(tumbling("10ms"))
@@ -186,7 +186,7 @@ def test_a_function_that_fails_names_its_record() -> None:
             t.input(words).send(0, key="a", at=2)
 
 
-def test_a_state_that_can_not_be_written_is_named() -> None:
+def test_a_state_that_can_not_be_stored_names_its_record() -> None:
     app = App("fails")
     words = app.topic("words", key=str, value=int)
     windowed = app.stream(words).group_by_key().windowed(tumbling("10ms"))

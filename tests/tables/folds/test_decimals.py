@@ -14,7 +14,7 @@ decimals = st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**60
 
 
 @given(st.lists(decimals | st.integers()), st.integers(1, 30))
-def test_a_sum_is_exact_whatever_the_context(numbers: list[Decimal | int], digits: int) -> None:
+def test_a_sum_is_exact_in_any_decimal_context(numbers: list[Decimal | int], digits: int) -> None:
     with decimal.localcontext(decimal.Context(prec=digits)):
         total: Decimal | int = Decimal(0)
         for number in numbers:
@@ -28,12 +28,12 @@ def test_a_mean_has_28_digits(total: Decimal, count: int) -> None:
     assert abs(Fraction(quotient(total, count)) - wanted) <= abs(wanted) / 10**27
 
 
-def test_numbers_that_are_far_apart_have_no_sum() -> None:
+def test_a_sum_of_too_many_digits_is_refused() -> None:
     with pytest.raises(ValueError, match=f"more than {DIGITS_MAX} digits"):
         exact_sum(Decimal("1E+999999"), Decimal(1))
 
 
-def test_what_is_no_number_has_no_sum() -> None:
+def test_a_sum_that_is_no_number_is_refused() -> None:
     assert exact_sum(Decimal("Infinity"), 1) == Decimal("Infinity")
     with pytest.raises(ValueError, match="no sum"):
         exact_sum(Decimal("Infinity"), Decimal("-Infinity"))

@@ -17,7 +17,7 @@ from streamlog.tables.folds.folding import (
     Row,
     write_down,
     write_down_dirty,
-    written,
+    rows_to_bytes,
 )
 
 
@@ -26,18 +26,18 @@ def rows(count: int) -> list[Row]:
 
 
 @pytest.mark.parametrize("count", [0, 1, 32, 100])
-def test_rows_are_written_as_their_time_and_state(count: int) -> None:
-    found = written(rows(count), lambda state: b"%d" % state[0])
+def test_rows_are_serialized_as_time_and_state(count: int) -> None:
+    found = rows_to_bytes(rows(count), lambda state: b"%d" % state[0])
     assert found == [struct.pack(">q", at - 1) + b"%d" % at for at in range(count)]
 
 
-def test_what_a_serde_gives_has_to_be_bytes() -> None:
+def test_a_serde_must_return_bytes() -> None:
     with pytest.raises(TypeError):
-        written(rows(1), lambda _: "text")  # type: ignore[arg-type, return-value]
+        rows_to_bytes(rows(1), lambda _: "text")  # type: ignore[arg-type, return-value]
 
 
 @pytest.mark.parametrize("count", [0, 1, 32, 100])
-def test_rows_are_written_down_as_changes(count: int) -> None:
+def test_rows_are_written_as_changes(count: int) -> None:
     some = rows(count)
     for _ in range(2):
         for row in some:
@@ -45,27 +45,27 @@ def test_rows_are_written_down_as_changes(count: int) -> None:
         keys, values = [b"before"], list[bytes | None]([None])
         write_down(some, b"p/", lambda state: b"%d" % state[0], keys, values)
         assert keys == [b"before", *(b"p/k%d" % at for at in range(count))]
-        assert values == [None, *written(some, lambda state: b"%d" % state[0])]
+        assert values == [None, *rows_to_bytes(some, lambda state: b"%d" % state[0])]
         assert not any(row.dirty for row in some)
 
 
 @pytest.mark.parametrize("count", [0, 1, 33, 6_000])
-def test_dirty_rows_of_a_dictionary_are_written_down_in_its_order(count: int) -> None:
+def test_dirty_rows_are_written_in_dictionary_order(count: int) -> None:
     some = {row.raw: row for row in rows(count)}
     for _ in range(2):
         for raw in list(some)[1::7]:
-            some[raw] = some.pop(raw)  # Leaves holes behind.
+            some[raw] = some.pop(raw)  # Leaves holes in the dictionary's entries.
         dirty = [row for at, row in enumerate(some.values()) if at % 3]
         for row in dirty:
             row.dirty = True
         keys, values = [b"before"], list[bytes | None]([None])
         write_down_dirty(some, b"p/", lambda state: b"%d" % state[0], keys, values)
         assert keys == [b"before", *(b"p/" + row.raw for row in dirty)]
-        assert values == [None, *written(dirty, lambda state: b"%d" % state[0])]
+        assert values == [None, *rows_to_bytes(dirty, lambda state: b"%d" % state[0])]
         assert not any(row.dirty for row in some.values())
 
 
-def test_rows_behind_one_that_can_not_be_written_down_stay_dirty() -> None:
+def test_rows_after_one_that_fails_stay_dirty() -> None:
     some = {row.raw: row for row in rows(5)}
     for row in some.values():
         row.dirty = True
@@ -102,7 +102,7 @@ NUMBERS = (
         NUMBERS | st.booleans() | st.floats(allow_nan=False) | st.none() | st.text(), max_size=20
     )
 )
-def test_a_few_whole_numbers_are_written_as_messagepack_has_them(state: list[object]) -> None:
+def test_packed_states_equal_messagepack(state: list[object]) -> None:
     pack = msgspec.msgpack.Encoder().encode
     try:
         expected = struct.pack(">q", 7) + pack(state)
@@ -140,7 +140,7 @@ TAKEN = LARGE | st.booleans() | st.floats(allow_nan=False)
 
 
 class Into(NamedTuple):
-    """What columns come to, of whatever number there are."""
+    """The results of any number of columns."""
 
     results: tuple[object, ...]
 
@@ -153,9 +153,7 @@ class Into(NamedTuple):
     st.lists(st.sampled_from(["count", "sum", "min", "max", "mean"]), min_size=1, max_size=6),
     st.lists(LARGE, min_size=1, max_size=8) | st.lists(TAKEN, min_size=1, max_size=8),
 )
-def test_a_row_that_is_folded_into_is_as_its_states_would_be(
-    kinds: list[str], values: list[object]
-) -> None:
+def test_a_folded_row_equals_its_column_states(kinds: list[str], values: list[object]) -> None:
     columns = Columns(
         [Column(kind, None if kind == "count" else lambda value: value) for kind in kinds],
         Into.of,
@@ -177,7 +175,7 @@ def test_a_row_that_is_folded_into_is_as_its_states_would_be(
 
 
 def folded(columns: Columns, initial: Callable[[], list[object]], values: list[object]) -> Row:
-    """A row of a window that has taken in the values; its first state is what `initial` gives."""
+    """Fold the values into a window's row, which starts with the state from `initial`."""
 
     def opened(start_ms: int, end_ms: int) -> Window:
         window = fold.windows[end_ms] = Window(start_ms, end_ms, is_whole=True)
@@ -197,7 +195,7 @@ def folded(columns: Columns, initial: Callable[[], list[object]], values: list[o
     return fold.windows[1_000].rows[b"k"]
 
 
-def test_a_state_that_is_set_is_the_state() -> None:
+def test_an_assigned_state_replaces_the_row_s_state() -> None:
     columns = Columns([Column("count", None), Column("sum", abs)], tuple, None)
     row = folded(columns, columns.initial, [2, 3])
     assert row.state == [2, 5]

@@ -1,4 +1,4 @@
-"""Copies of plain values against what JSON and MessagePack give back."""
+"""Copies of plain values against round trips through JSON and MessagePack."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-def test_what_is_copied_is_what_would_be_read_again(value: object) -> None:
+def test_a_copy_equals_a_serialization_round_trip(value: object) -> None:
     found = copied(value)
     if found is OTHER:
         return
@@ -29,7 +29,7 @@ def test_what_is_copied_is_what_would_be_read_again(value: object) -> None:
 
 
 @given(VALUES)
-def test_nothing_in_a_copy_changes_with_the_original(value: object) -> None:
+def test_a_copy_shares_nothing_with_the_original(value: object) -> None:
     found = copied(value)
     before = repr(found)
     _spoil(value)
@@ -73,11 +73,11 @@ def _in_itself() -> list[Any]:
         _in_itself(),
     ],
 )
-def test_what_may_not_come_back_as_it_is_is_left_to_others(value: object) -> None:
+def test_values_that_may_not_round_trip_are_not_copied(value: object) -> None:
     assert copied(value) is OTHER
 
 
-def test_numbers_of_64_bits_are_plain() -> None:
+def test_64_bit_numbers_are_copied() -> None:
     assert copied([2**63 - 1, -(2**63), 1.5, -0.0]) == [2**63 - 1, -(2**63), 1.5, -0.0]
 
 

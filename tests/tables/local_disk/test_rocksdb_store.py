@@ -1,4 +1,4 @@
-"""RocksStore: its directory, its lock, how it is filled, and its complaints."""
+"""RocksStore: its directory, its lock, bulk filling, and its errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from streamlog.tables.local_disk.rocksdb_store import RocksBudget, RocksStore
 ROOT = Path(__file__).parents[3]
 
 
-def test_what_is_closed_is_there_when_opened_again(tmp_path: Path) -> None:
+def test_written_rows_are_found_after_closing_and_reopening(tmp_path: Path) -> None:
     path = str(tmp_path / "deep" / "0_3")
     store = RocksStore.open(path)
     store.write([(b"a", b"1"), (b"b", b"2"), (b"a", None)])
@@ -32,7 +32,7 @@ def test_what_is_closed_is_there_when_opened_again(tmp_path: Path) -> None:
     again.close()
 
 
-def test_what_is_persisted_is_there_after_a_kill(tmp_path: Path) -> None:
+def test_persisted_rows_survive_a_kill(tmp_path: Path) -> None:
     program = (
         "import os, sys, time; from streamlog.tables.local_disk.rocksdb_store import RocksStore\n"
         "store = RocksStore.open(sys.argv[1])\n"
@@ -50,7 +50,7 @@ def test_what_is_persisted_is_there_after_a_kill(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_directory_in_use_is_refused_here_and_from_another_process(tmp_path: Path) -> None:
+def test_a_directory_in_use_is_refused_in_any_process(tmp_path: Path) -> None:
     path = str(tmp_path / "0_3")
     store = RocksStore.open(path)
     with pytest.raises(LogDirectoryLocked, match="0_3 is in use by another worker or task: stop"):
@@ -66,7 +66,7 @@ def test_a_directory_in_use_is_refused_here_and_from_another_process(tmp_path: P
     RocksStore.open(path).close()
 
 
-def test_a_store_that_is_filled_is_an_ordinary_one_afterwards(tmp_path: Path) -> None:
+def test_a_bulk_filled_store_works_as_usual_afterwards(tmp_path: Path) -> None:
     path = str(tmp_path / "0_3")
     store = RocksStore.open(path, write_buffer_bytes=64 * 1024)
     store.write([(b"%04d" % number, b"old") for number in range(100)])
@@ -91,8 +91,8 @@ def test_a_store_that_is_filled_is_an_ordinary_one_afterwards(tmp_path: Path) ->
     assert read_everything(path) == expected
 
 
-def test_an_old_directory_is_read_through_the_shared_cache_and_filters(tmp_path: Path) -> None:
-    """rocksdict takes what it has written down of the options, unless it is told otherwise."""
+def test_an_old_directory_uses_the_shared_cache_and_filters(tmp_path: Path) -> None:
+    """rocksdict uses the options stored in the directory, unless they are overridden."""
     path = tmp_path / "0_3"
     RocksStore.open(str(path)).close()
     budget = RocksBudget()
@@ -112,10 +112,10 @@ def test_closing_ends_open_scans_and_releases_the_directory(tmp_path: Path) -> N
     path = str(tmp_path / "0_3")
     store = RocksStore.open(path)
     store.write([(b"a", b"1"), (b"b", b"2")])
-    begun, untouched = store.range(), store.range()
-    next(begun)
+    started_scan, fresh_scan = store.range(), store.range()
+    next(started_scan)
     store.close()
-    assert list(begun) == list(untouched) == []
+    assert list(started_scan) == list(fresh_scan) == []
     RocksStore.open(path).close()
 
 
@@ -146,7 +146,7 @@ def flip(file: Path) -> None:
         lambda path: flip(table(path)),
     ],
 )
-def test_damaged_state_is_told_how_to_be_rebuilt(
+def test_damaged_state_is_reported_with_its_remedy(
     damage: Callable[[Path], object], tmp_path: Path
 ) -> None:
     path = tmp_path / "0_3"
@@ -160,8 +160,8 @@ def test_damaged_state_is_told_how_to_be_rebuilt(
     assert read_everything(str(path)) == []
 
 
-def test_a_scan_that_meets_damage_says_so(tmp_path: Path) -> None:
-    """It does not end there as if there were no more."""
+def test_a_scan_over_damage_fails(tmp_path: Path) -> None:
+    """It does not end there as if the store had no more rows."""
     path = tmp_path / "0_3"
     store = RocksStore.open(str(path))
     store.write([(b"%05d" % number, b"%d" % number) for number in range(20_000)])
@@ -193,7 +193,7 @@ def read_everything(path: str) -> list[tuple[bytes, bytes]]:
         store.close()
 
 
-def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(LogDirectoryError, match="can't be created"):
         RocksStore.open(str(tmp_path / "file" / "0_3"))
@@ -201,7 +201,7 @@ def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
         RocksStore.open(str(tmp_path / "file"))
 
 
-def test_every_complaint_is_an_error_of_ours(tmp_path: Path) -> None:
+def test_every_use_of_a_closed_store_raises_a_streamlog_error(tmp_path: Path) -> None:
     store = RocksStore.open(str(tmp_path / "0_3"))
     store.close()
     uses: list[Callable[[], object]] = [
@@ -217,14 +217,14 @@ def test_every_complaint_is_an_error_of_ours(tmp_path: Path) -> None:
             use()
 
 
-def test_a_scan_keeps_the_memory_of_its_bound(tmp_path: Path) -> None:
-    """RocksDB reads the bound where the caller's bytes lay; these are gone at once."""
+def test_a_scan_keeps_the_memory_of_its_bound_alive(tmp_path: Path) -> None:
+    """RocksDB reads the bound from the caller's memory, which Python reuses at once."""
     store = RocksStore.open(str(tmp_path / "store"))
     store.write([(b"p%04d" % number, b"value") for number in range(600)])
     for low in range(0, 300, 10):
         found, taken = 0, []
         for key, _ in store.range(b"p%04d" % low, b"p%04d" % (low + 300)):
             found += 1
-            taken.append(b"a" + key[1:])  # Memory of the bound's size, used again.
+            taken.append(b"a" + key[1:])  # Reuses memory of the bound's size.
         assert found == 300
     store.close()

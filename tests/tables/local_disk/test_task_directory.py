@@ -1,4 +1,4 @@
-"""Directories of a task: every owner its own, with the newest state that nobody has open."""
+"""Directories of a task: each owner has its own, with the newest state that is not in use."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def write(store: RocksStore, first: int, end: int) -> None:
 
 
 def assert_reaches(store: RocksStore, end: int) -> None:
-    """It reflects all that was written before `end`."""
+    """Check that the store has everything written before `end`."""
     assert changelog_offset(store) == end
     for number in (0, end // 2, end - 1):
         assert store.get(b"%06d" % number) == b"%d" % number
@@ -50,7 +50,7 @@ def snapshots(path: Path) -> list[str]:
     return sorted(each.name for each in (path / SNAPSHOTS).iterdir())
 
 
-def test_every_owner_has_a_directory_of_its_own_and_the_state_of_the_last(tmp_path: Path) -> None:
+def test_every_owner_has_its_own_directory_with_the_last_state(tmp_path: Path) -> None:
     path = tmp_path / "0_1"
     for epoch in range(1, 5):
         directory, store = opened(path)
@@ -62,7 +62,7 @@ def test_every_owner_has_a_directory_of_its_own_and_the_state_of_the_last(tmp_pa
         store.close()
 
 
-def test_files_are_taken_over_as_links(tmp_path: Path) -> None:
+def test_files_are_inherited_as_hard_links(tmp_path: Path) -> None:
     _, store = opened(tmp_path)
     write(store, 0, 100)
     store.close()
@@ -72,7 +72,9 @@ def test_files_are_taken_over_as_links(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_file_system_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_copied_on_a_file_system_without_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def link(_: str, __: str) -> None:
         raise PermissionError(1, "Operation not permitted")
 
@@ -87,7 +89,7 @@ def test_a_file_system_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyP
     store.close()
 
 
-def test_an_owner_that_is_still_there_keeps_its_directory(tmp_path: Path) -> None:
+def test_a_running_owner_keeps_its_directory(tmp_path: Path) -> None:
     first, old = opened(tmp_path)
     write(old, 0, 100)
     first.snapshot(old, 0)
@@ -100,7 +102,7 @@ def test_an_owner_that_is_still_there_keeps_its_directory(tmp_path: Path) -> Non
     second.remove_old()
     assert epochs(tmp_path) == [1, 2]
     write(store, 100, 150)
-    # Neither sees what the other does.
+    # The two stores are independent.
     assert_reaches(old, 200)
     write(old, 200, 250)
     old.close()
@@ -110,8 +112,8 @@ def test_an_owner_that_is_still_there_keeps_its_directory(tmp_path: Path) -> Non
     store.close()
 
 
-def test_nobody_waits_for_a_standby(tmp_path: Path) -> None:
-    """It has the newest directory for as long as it likes; an owner's state is the next one."""
+def test_an_owner_does_not_wait_for_a_standby(tmp_path: Path) -> None:
+    """A standby keeps the newest directory open; the owner uses the next newest."""
     directory, owned = opened(tmp_path)
     write(owned, 0, 100)
     standby = TaskDirectory(str(tmp_path)).open(BUDGET, skip_locked=True, is_standby=True)
@@ -124,7 +126,7 @@ def test_nobody_waits_for_a_standby(tmp_path: Path) -> None:
     directory.remove_old()
     assert epochs(tmp_path) == [2, 3]
     store.close()
-    # When it is closed it is as good as any other, and what begins with it is no standby.
+    # A closed standby's state can be used, and its new owner is not a standby.
     write(standby, 0, 200)
     standby.close()
     shutil.rmtree(tmp_path / "3")
@@ -135,13 +137,13 @@ def test_nobody_waits_for_a_standby(tmp_path: Path) -> None:
     store.close()
 
 
-def test_what_was_killed_is_taken_over_as_far_as_it_had_come(tmp_path: Path) -> None:
+def test_the_state_of_a_killed_owner_is_taken_over_up_to_its_checkpoint(tmp_path: Path) -> None:
     program = (
         "import sys\n"
         "from tests.tables.local_disk.test_task_directory import *\n"
         "directory, store = opened(Path(sys.argv[1]))\n"
         "write(store, 0, 5_000)\n"
-        "store.checkpoint(sys.argv[1] + '/elsewhere')\n"  # As RocksDB does from time to time.
+        "store.checkpoint(sys.argv[1] + '/elsewhere')\n"  # Flushes, as RocksDB does from time to time.
         "write(store, 5_000, 5_010)\n"
         "print('written', flush=True)\n"
         "sys.stdin.read()\n"
@@ -168,7 +170,7 @@ def test_what_was_killed_is_taken_over_as_far_as_it_had_come(tmp_path: Path) -> 
     store.close()
 
 
-def test_snapshots_are_few_and_the_newest(tmp_path: Path) -> None:
+def test_only_the_newest_snapshots_are_kept(tmp_path: Path) -> None:
     directory, store = opened(tmp_path)
     for end in range(100, 600, 100):
         write(store, end - 100, end)
@@ -204,7 +206,7 @@ def test_snapshots_are_due_by_bytes_and_by_time(
 
 
 def closed_with_snapshots(path: Path) -> None:
-    """Snapshots at 100 and 200, and a store at 300."""
+    """Make snapshots at 100 and 200, and a store at 300."""
     directory, store = opened(path)
     for end in (100, 200, 300):
         write(store, end - 100, end)
@@ -213,12 +215,12 @@ def closed_with_snapshots(path: Path) -> None:
     store.close()
 
 
-def test_what_is_damaged_is_told_and_the_next_older_one_taken(
+def test_damaged_state_is_reported_and_older_state_is_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     closed_with_snapshots(tmp_path)
-    for place, end in (("1", 200), (f"{SNAPSHOTS}/1-2", 100), (f"{SNAPSHOTS}/1-1", 0)):
-        next((tmp_path / place).glob("MANIFEST-*")).write_bytes(b"garbage" * 10)
+    for name, end in (("1", 200), (f"{SNAPSHOTS}/1-2", 100), (f"{SNAPSHOTS}/1-1", 0)):
+        next((tmp_path / name).glob("MANIFEST-*")).write_bytes(b"garbage" * 10)
         caplog.clear()
         directory, store = opened(tmp_path)
         assert "can't be used, trying older state" in caplog.text
@@ -227,7 +229,7 @@ def test_what_is_damaged_is_told_and_the_next_older_one_taken(
         else:
             assert not list(store.range())
         store.close()
-        # The damaged ones are still there, as the one that was made is not kept.
+        # The damaged directories are still there: remove the new one only.
         directory.sources()
         epoch = epochs(tmp_path)[-1]
         for file in (tmp_path / str(epoch)).iterdir():
@@ -235,21 +237,21 @@ def test_what_is_damaged_is_told_and_the_next_older_one_taken(
         (tmp_path / str(epoch)).rmdir()
 
 
-def test_a_snapshot_that_has_lost_a_file(tmp_path: Path) -> None:
+def test_damage_in_a_shared_file_makes_all_snapshots_unusable(tmp_path: Path) -> None:
     closed_with_snapshots(tmp_path)
     for table in (tmp_path / "1").glob("*.sst"):
         table.unlink()
     for table in (tmp_path / SNAPSHOTS / "1-2").glob("*.sst"):
         os.truncate(table, 10)
     _, store = opened(tmp_path)
-    assert not list(store.range())  # The snapshots have the same file.
+    assert not list(store.range())  # Both snapshots share the damaged file.
     store.close()
 
 
-def test_damage_found_while_reading_leaves_the_rest_to_the_changelog(
+def test_damage_found_while_reading_discards_all_local_state(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """All that is older may share the file."""
+    """Older snapshots may share the damaged file."""
     directory, store = opened(tmp_path)
     write(store, 0, 2_000)
     directory.snapshot(store, 0)
@@ -270,7 +272,7 @@ def test_damage_found_while_reading_leaves_the_rest_to_the_changelog(
     store.close()
 
 
-def test_what_a_kill_has_left_half_done_is_passed_over(tmp_path: Path) -> None:
+def test_half_made_directories_of_a_kill_are_ignored(tmp_path: Path) -> None:
     directory, store = opened(tmp_path)
     write(store, 0, 100)
     store.close()
@@ -286,7 +288,7 @@ def test_what_a_kill_has_left_half_done_is_passed_over(tmp_path: Path) -> None:
     store.close()
 
 
-def test_state_that_nobody_has_is_removed_after_a_while(tmp_path: Path) -> None:
+def test_abandoned_state_is_removed_after_a_delay(tmp_path: Path) -> None:
     abandoned = AbandonedTasks(str(tmp_path), delay_ms=1_000)
     assert abandoned.remove(0) == []
     stores = {}
@@ -300,7 +302,7 @@ def test_state_that_nobody_has_is_removed_after_a_while(tmp_path: Path) -> None:
     assert sorted(each.name for each in tmp_path.iterdir()) == ["0_0", "no task"]
     stores["0_0"].close()
     assert abandoned.remove(7_000) == []
-    # Whoever has had it in between begins the time anew.
+    # An owner in between restarts the delay.
     _, store = opened(tmp_path / "0_0")
     assert abandoned.remove(7_500) == []
     store.close()
@@ -310,7 +312,7 @@ def test_state_that_nobody_has_is_removed_after_a_while(tmp_path: Path) -> None:
     assert AbandonedTasks(str(tmp_path / "nowhere"), delay_ms=0).remove(0) == []
 
 
-def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(LogDirectoryError, match="can't be created"):
         opened(tmp_path / "file" / "0_1")

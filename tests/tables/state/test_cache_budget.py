@@ -1,4 +1,4 @@
-"""CacheBudget: equal shares that never come to more than the whole."""
+"""CacheBudget: equal shares that never exceed the total."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streamlog.tables.stores.memory_store import MemoryStore
 
 
 class Member:
-    """Remembers its bound."""
+    """A member that records its bound."""
 
     bound_bytes = 0
 
@@ -25,7 +25,7 @@ class Member:
     most=st.integers(1, 300),
     joins=st.lists(st.booleans(), max_size=30),
 )
-def test_shares_are_equal_and_within_the_whole(total: int, most: int, joins: list[bool]) -> None:
+def test_shares_are_equal_and_within_the_total(total: int, most: int, joins: list[bool]) -> None:
     budget = CacheBudget(total, each_bytes_max=most)
     members: list[Member] = []
     for is_join in joins:
@@ -42,7 +42,7 @@ def test_shares_are_equal_and_within_the_whole(total: int, most: int, joins: lis
             assert members[0].bound_bytes == min(most, total // len(members))
 
 
-def test_who_is_forgotten_gives_its_share_back() -> None:
+def test_a_collected_member_returns_its_share() -> None:
     budget = CacheBudget(100)
     kept, lost = Member(), Member()
     budget.join(kept)
@@ -55,8 +55,8 @@ def test_who_is_forgotten_gives_its_share_back() -> None:
     assert (kept.bound_bytes, third.bound_bytes) == (50, 50)
 
 
-class Counting(MemoryStore):
-    """Counts what is read from it."""
+class CountingStore(MemoryStore):
+    """A store that counts its reads."""
 
     reads = 0
 
@@ -65,11 +65,11 @@ class Counting(MemoryStore):
         return super().get(key)
 
 
-def test_caches_of_transactions_shrink_as_others_come() -> None:
+def test_a_cache_shrinks_when_another_joins_and_grows_when_it_leaves() -> None:
     keys = [b"%03d" % number for number in range(100)]
-    # Two generations of a hundred entries each, for one alone.
+    # Enough for two generations of 100 entries each in one cache.
     budget = CacheBudget(2 * 100 * (ENTRY_BYTES + 3 + 3))
-    store = Counting()
+    store = CountingStore()
     store.write([(key, key) for key in keys])
     first = StoreTransaction(store, budget=budget)
     for _ in range(3):

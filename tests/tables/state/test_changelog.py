@@ -1,4 +1,4 @@
-"""Checkpoints, progress, and the way back from a changelog in any pieces."""
+"""Checkpoints, progress, and restores from a changelog in any slices."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ logs = st.builds(
 
 @st.composite
 def some_progress(draw: st.DrawFn) -> TaskProgress:
-    places = st.tuples(st.text(max_size=5), st.integers(0, 99))
-    offsets = draw(st.dictionaries(places, st.integers(0, 1 << 62), max_size=4))
-    found = {place: log for place in offsets if (log := draw(logs)) != SourceLog()}
+    inputs = st.tuples(st.text(max_size=5), st.integers(0, 99))
+    offsets = draw(st.dictionaries(inputs, st.integers(0, 1 << 62), max_size=4))
+    found = {input_: log for input_ in offsets if (log := draw(logs)) != SourceLog()}
     sections = draw(st.dictionaries(st.text(max_size=5), plain, max_size=3))
     return TaskProgress(offsets=offsets, logs=found, sections=sections)
 
@@ -53,7 +53,7 @@ checkpoints = st.lists(
 
 
 @given(some_progress())
-def test_progress_comes_back(progress: TaskProgress) -> None:
+def test_progress_round_trips(progress: TaskProgress) -> None:
     assert TaskProgress.decode(progress.encode()) == progress
 
 
@@ -70,7 +70,7 @@ def test_equal_progress_gives_equal_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (b"", "not readable"),
         (b"\x80\x04", "not readable"),
@@ -79,13 +79,13 @@ def test_equal_progress_gives_equal_bytes() -> None:
         (b'{"version":3,"offsets":[],"sections":{}}', "format 3.*a newer version has written it"),
     ],
 )
-def test_progress_that_cannot_be_trusted_is_refused(data: bytes, said: str) -> None:
-    with pytest.raises(CorruptData, match=said):
+def test_progress_that_cannot_be_trusted_is_refused(data: bytes, message: str) -> None:
+    with pytest.raises(CorruptData, match=message):
         TaskProgress.decode(data)
 
 
 def log_of(batches: list[list[Change]]) -> list[Change]:
-    """The changelog after these commits; its offsets are its indexes."""
+    """Return the changelog after these commits; its offsets are its indexes."""
     log: list[Change] = []
     for number, changes in enumerate(batches):
         ordered = Changes.of(sorted(dict(changes).items()))
@@ -103,12 +103,12 @@ def state_of(store: MemoryStore) -> dict[bytes, bytes]:
 
 
 @given(checkpoints, st.data())
-def test_any_pieces_and_any_starting_point_give_the_same_state(
+def test_restore_gives_the_state_from_any_start_in_any_slices(
     batches: list[list[Change]], data: st.DataObject
 ) -> None:
     log = log_of(batches)
     store = MemoryStore()
-    # What a crash leaves: the store at an older offset, with some of the later changes in it.
+    # A crash leaves the store at an older offset, with some of the later changes.
     reflected = data.draw(st.integers(0, len(log)))
     apply_records(store, log[:reflected], next_offset=reflected)
     store.write(log[reflected : data.draw(st.integers(reflected, len(log)))])
@@ -156,7 +156,7 @@ def test_a_new_store_starts_where_the_log_starts() -> None:
 
 
 @pytest.mark.parametrize(("start", "end"), [(8, 20), (0, 6)])
-def test_a_store_the_log_cannot_continue_is_built_anew(start: int, end: int) -> None:
+def test_a_store_outside_the_log_s_offsets_is_rebuilt(start: int, end: int) -> None:
     store = MemoryStore()
     stale = Changes([b"\x01sold"], [b"1"])
     apply_records(store, checkpoint(stale, TaskProgress(offsets={("t", 0): 3})), next_offset=7)
@@ -167,14 +167,14 @@ def test_a_store_the_log_cannot_continue_is_built_anew(start: int, end: int) -> 
     assert state_of(store) == {b"\x01snew": b"2"}
 
 
-def test_a_log_that_goes_backwards_is_refused() -> None:
+def test_a_restore_refuses_decreasing_offsets() -> None:
     restoration = Restoration(MemoryStore(), start_offset=0, end_offset=9)
     restoration.apply([], next_offset=5)
     with pytest.raises(CorruptData, match="from offset 5 to 3"):
         restoration.apply([], next_offset=3)
 
 
-def test_a_damaged_offset_says_how_to_go_on() -> None:
+def test_a_damaged_offset_is_reported_with_its_remedy() -> None:
     store = MemoryStore()
     store.put(OFFSET_KEY, b"x")
     with pytest.raises(CorruptData, match="delete the state directory"):

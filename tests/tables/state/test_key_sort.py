@@ -1,4 +1,4 @@
-"""Keys in order, with what belongs to them, against Python's own sorting."""
+"""Sorted keys with their values, against Python's own sort."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def test_rows_of_windows_come_in_order(windows: int) -> None:
     assert in_order(keys, [b"v"] * len(keys)) == (sorted(keys), [b"v"] * len(keys))
 
 
-def test_keys_that_end_in_nothing_but_zeros_come_by_their_lengths() -> None:
+def test_keys_of_zero_bytes_are_ordered_by_length() -> None:
     keys = [bytes(size) for size in range(2_000, 0, -1)]
     assert in_order(keys, [None] * len(keys))[0] == keys[::-1]
 
 
-def test_keys_have_to_be_bytes() -> None:
+def test_keys_must_be_bytes() -> None:
     with pytest.raises(TypeError):
         in_order([b"a", "b"], [None, None])  # type: ignore[list-item]

@@ -1,4 +1,4 @@
-"""StoreTransaction against an oracle of two dictionaries: what is committed, what is pending."""
+"""StoreTransaction against two dictionaries: committed and pending rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ values = st.binary(max_size=4)
 
 
 class Model(RuleBasedStateMachine):
-    """Any order of writes, reads, commits under way and rollbacks."""
+    """Any order of writes, reads, open commits and rollbacks."""
 
     cache_bytes = 0
 
@@ -113,7 +113,7 @@ class Model(RuleBasedStateMachine):
         assert dict(self.store.range(b"\x01")) == self.stored
 
     @invariant()
-    def what_is_pending_is_accounted_for(self) -> None:
+    def pending_changes_count_towards_the_size(self) -> None:
         changes = self.transaction.changes()
         expected = sum(ENTRY_BYTES + len(key) + len(value or b"") for key, value in changes)
         assert self.transaction.size_bytes == expected
@@ -122,7 +122,7 @@ class Model(RuleBasedStateMachine):
 
 
 class CachedModel(Model):
-    """With a cache that holds a handful of entries, so that it turns over all the time."""
+    """With a cache of about eight entries, which evicts all the time."""
 
     cache_bytes = 8 * (ENTRY_BYTES + 3)
 
@@ -156,7 +156,7 @@ def test_a_key_in_use_is_read_from_the_store_once() -> None:
     assert store.reads == 2
 
 
-def test_the_cache_keeps_what_is_used_and_stays_within_its_bound() -> None:
+def test_the_cache_keeps_keys_in_use_within_its_bound() -> None:
     store = CountedStore()
     for number in range(10_000):
         store.put(number.to_bytes(4), bytes(100))
@@ -170,7 +170,7 @@ def test_the_cache_keeps_what_is_used_and_stays_within_its_bound() -> None:
     assert (len(cache._young) + len(cache._old)) * (ENTRY_BYTES + 104) <= 100_000
 
 
-def test_what_is_only_written_drives_nothing_out_of_the_cache() -> None:
+def test_writes_do_not_evict_read_keys_from_the_cache() -> None:
     store = CountedStore()
     store.put(b"read", b"1")
     transaction = StoreTransaction(store, cache_bytes=2_000)
@@ -189,7 +189,7 @@ def test_a_value_larger_than_the_cache_is_never_stale() -> None:
         assert transaction.get(b"k") == value
 
 
-def test_what_is_written_while_a_commit_is_under_way_stays_pending() -> None:
+def test_writes_during_a_commit_stay_pending() -> None:
     transaction = StoreTransaction(MemoryStore())
     transaction.write([(b"a", b"1"), (b"b", b"1"), (b"c", b"1")])
     sent = checkpoint(transaction.changes(), TaskProgress())
@@ -201,7 +201,7 @@ def test_what_is_written_while_a_commit_is_under_way_stays_pending() -> None:
     assert [transaction.get(key) for key in (b"a", b"b", b"c")] == [b"1", b"1", b"1"]
 
 
-def test_a_scan_can_be_written_through() -> None:
+def test_a_scan_allows_writes_during_iteration() -> None:
     transaction = StoreTransaction(MemoryStore())
     transaction.write([(b"a", b"1"), (b"b", b"1"), (b"c", b"1")])
     transaction.commit(checkpoint(transaction.changes(), TaskProgress()), next_offset=4)

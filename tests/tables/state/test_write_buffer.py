@@ -1,4 +1,4 @@
-"""Columns of what waits, against a dictionary."""
+"""WriteBuffer against a dictionary."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streamlog.tables.state.write_buffer import WriteBuffer
 
 OBJECTS = [b"k%d" % at for at in range(60)]
 KEYS = st.sampled_from(OBJECTS) | st.sampled_from(OBJECTS).map(lambda key: bytes(bytearray(key)))
-"""The very same objects, and others like them."""
+"""Identical objects, and equal copies of them."""
 VALUES = st.binary(max_size=2) | st.none()
 COMMITS = st.lists(
     st.lists(st.tuples(KEYS, VALUES), max_size=80)
@@ -23,40 +23,40 @@ COMMITS = st.lists(
 )
 
 
-def put(waiting: WriteBuffer, changes: list[tuple[bytes, bytes | None]]) -> None:
-    waiting.put_all([key for key, _ in changes], [value for _, value in changes], 0, len(changes))
+def put(buffer: WriteBuffer, changes: list[tuple[bytes, bytes | None]]) -> None:
+    buffer.put_all([key for key, _ in changes], [value for _, value in changes], 0, len(changes))
 
 
 @given(COMMITS, st.integers(0, 5))
-def test_the_last_value_of_each_key_is_there(
+def test_the_buffer_holds_the_last_value_of_each_key(
     commits: list[list[tuple[bytes, bytes | None]]], cleared: int
 ) -> None:
-    waiting = WriteBuffer()
+    buffer = WriteBuffer()
     expected: dict[bytes, bytes | None] = {}
     for number, changes in enumerate(commits):
         if number == cleared:
-            waiting.clear()
+            buffer.clear()
             expected.clear()
         before = len(expected)
-        put(waiting, changes)
+        put(buffer, changes)
         expected.update(changes)
-        assert len(waiting) == len(expected)
-        assert waiting.keys_from(before) == list(expected)[before:]
-        assert waiting.columns() == (list(expected), list(expected.values()))
-        assert waiting.in_order() == (sorted(expected), [expected[key] for key in sorted(expected)])
+        assert len(buffer) == len(expected)
+        assert buffer.keys_from(before) == list(expected)[before:]
+        assert buffer.columns() == (list(expected), list(expected.values()))
+        assert buffer.in_order() == (sorted(expected), [expected[key] for key in sorted(expected)])
         for key in OBJECTS:
-            assert waiting.get(key, b"absent") == expected.get(key, b"absent")
+            assert buffer.get(key, b"absent") == expected.get(key, b"absent")
             if key in expected:
-                assert waiting[key] == expected[key]
+                assert buffer[key] == expected[key]
             else:
                 with pytest.raises(KeyError):
-                    _ = waiting[key]
+                    _ = buffer[key]
 
 
 @pytest.mark.parametrize("count", [1, 33, 6_000, 70_000])
 @pytest.mark.parametrize("is_shuffled", [False, True])
-def test_many_wait_in_whatever_order_they_come(count: int, is_shuffled: bool) -> None:
-    waiting = WriteBuffer()
+def test_many_keys_are_buffered_in_any_order(count: int, is_shuffled: bool) -> None:
+    buffer = WriteBuffer()
     expected: dict[bytes, bytes | None] = {}
     keys = [b"%d" % at for at in range(count)]
     for number in range(4):
@@ -64,46 +64,46 @@ def test_many_wait_in_whatever_order_they_come(count: int, is_shuffled: bool) ->
         if is_shuffled:
             random.Random(number).shuffle(some)
         changes: list[tuple[bytes, bytes | None]] = [(key, b"%d" % number) for key in some]
-        put(waiting, changes)
+        put(buffer, changes)
         expected.update(changes)
-    assert waiting.columns() == (list(expected), list(expected.values()))
+    assert buffer.columns() == (list(expected), list(expected.values()))
 
 
-def test_a_part_is_put_and_nothing_else() -> None:
-    waiting = WriteBuffer()
+def test_a_slice_of_columns_is_put() -> None:
+    buffer = WriteBuffer()
     keys, values = [b"a", b"b", b"c", b"d"], list[bytes | None]([b"1", None, b"3", b"4"])
-    waiting.put_all(keys, values, 1, 3)
-    assert waiting.columns() == ([b"b", b"c"], [None, b"3"])
+    buffer.put_all(keys, values, 1, 3)
+    assert buffer.columns() == ([b"b", b"c"], [None, b"3"])
     for start, stop in ((-1, 2), (0, 5)):
         with pytest.raises(IndexError, match=f"no entries {start} to {stop} of 4 and 4"):
-            waiting.put_all(keys, values, start, stop)
+            buffer.put_all(keys, values, start, stop)
     with pytest.raises(IndexError):
-        waiting.put_all(keys, values[:3], 0, 4)
+        buffer.put_all(keys, values[:3], 0, 4)
 
 
 @given(st.dictionaries(st.sampled_from(OBJECTS), VALUES), KEYS, KEYS, KEYS)
-def test_removed_keys_of_a_span_are_forgotten(
-    there: dict[bytes, bytes | None], low: bytes, high: bytes, later: bytes
+def test_deleted_keys_of_a_range_can_be_dropped(
+    initial: dict[bytes, bytes | None], low: bytes, high: bytes, later: bytes
 ) -> None:
-    waiting = WriteBuffer()
-    put(waiting, [*there.items()])
-    assert waiting.removed() == [key for key, value in there.items() if value is None]
-    waiting.drop_removed([(low, high), (later, later + b"\x00")])
+    buffer = WriteBuffer()
+    put(buffer, [*initial.items()])
+    assert buffer.removed() == [key for key, value in initial.items() if value is None]
+    buffer.drop_removed([(low, high), (later, later + b"\x00")])
     expected = {
         key: value
-        for key, value in there.items()
+        for key, value in initial.items()
         if value is not None or not (low <= key < high or key == later)
     }
-    assert waiting.columns() == (list(expected), list(expected.values()))
-    put(waiting, [(later, b"new")])
-    assert dict(zip(*waiting.columns(), strict=True)) == {**expected, later: b"new"}
+    assert buffer.columns() == (list(expected), list(expected.values()))
+    put(buffer, [(later, b"new")])
+    assert dict(zip(*buffer.columns(), strict=True)) == {**expected, later: b"new"}
 
 
-def test_what_was_copied_does_not_change() -> None:
-    waiting = WriteBuffer()
-    put(waiting, [(b"a", b"1"), (b"b", b"2")])
-    copied = waiting.columns()
-    put(waiting, [(b"a", b"3"), (b"c", b"4")])
-    waiting.clear()
-    assert copied == ([b"a", b"b"], [b"1", b"2"])
-    assert waiting.columns() == ([], [])
+def test_copied_columns_do_not_change() -> None:
+    buffer = WriteBuffer()
+    put(buffer, [(b"a", b"1"), (b"b", b"2")])
+    copied_columns = buffer.columns()
+    put(buffer, [(b"a", b"3"), (b"c", b"4")])
+    buffer.clear()
+    assert copied_columns == ([b"a", b"b"], [b"1", b"2"])
+    assert buffer.columns() == ([], [])

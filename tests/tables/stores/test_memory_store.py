@@ -1,11 +1,11 @@
-"""MemoryStore: what the port's suite does not ask, its cost."""
+"""MemoryStore: its cost, which the port's suite does not cover."""
 
 from __future__ import annotations
 
 from streamlog.tables.stores.memory_store import MemoryStore
 
 
-def test_windows_that_come_and_go_leave_nothing_behind() -> None:
+def test_expired_windows_leave_nothing_in_memory() -> None:
     store = MemoryStore()
     for number in range(20_000):
         store.put(number.to_bytes(4), b"open")

@@ -1,4 +1,4 @@
-"""Bytes of keys are in the order of the keys, and come back as the keys."""
+"""Serialized keys are in the order of the keys, and round-trip."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ KINDS: dict[type, st.SearchStrategy[Any]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-def test_the_order_of_bytes_is_that_of_keys(kind: type, data: st.DataObject) -> None:
+def test_serialized_keys_keep_the_order_of_the_keys(kind: type, data: st.DataObject) -> None:
     serde, is_ordered = ordered_serde(kind)
-    one, other = data.draw(KINDS[kind]), data.draw(KINDS[kind])
+    first, second = data.draw(KINDS[kind]), data.draw(KINDS[kind])
     assert is_ordered
-    assert serde.loads(serde.dumps(one)) == one
-    assert (serde.dumps(one) < serde.dumps(other)) == (one < other)
-    assert (serde.dumps(one) == serde.dumps(other)) == (one == other)
+    assert serde.loads(serde.dumps(first)) == first
+    assert (serde.dumps(first) < serde.dumps(second)) == (first < second)
+    assert (serde.dumps(first) == serde.dumps(second)) == (first == second)
 
 
 @pytest.mark.parametrize(
@@ -43,18 +43,18 @@ def test_the_order_of_bytes_is_that_of_keys(kind: type, data: st.DataObject) -> 
         (datetime, 5),
     ],
 )
-def test_what_has_no_place_in_the_order_is_refused(kind: type, key: object) -> None:
+def test_a_key_without_an_order_is_refused(kind: type, key: object) -> None:
     with pytest.raises(SerdeError):
         ordered_serde(kind)[0].dumps(key)
 
 
 @pytest.mark.parametrize("kind", [int, float, datetime])
-def test_bytes_of_something_else_are_refused(kind: type) -> None:
+def test_bytes_of_the_wrong_size_are_refused(kind: type) -> None:
     with pytest.raises(SerdeError, match="8 bytes"):
         ordered_serde(kind)[0].loads(b"123")
 
 
-def test_other_types_have_no_order() -> None:
+def test_composite_types_have_no_order() -> None:
     serde, is_ordered = ordered_serde(tuple[int, str])
     assert not is_ordered
     assert serde.loads(serde.dumps((1, "a"))) == (1, "a")

@@ -1,4 +1,4 @@
-"""Scans: read as far as somebody reads, and as things were when they were asked for."""
+"""Scans: lazy, and consistent with the store as of their start."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ operations = st.lists(
 )
 
 
-class Numbers(dict[bytes, bytes]):
-    """Has a value for whatever is asked for."""
+class Echo(dict[bytes, bytes]):
+    """A mapping that returns each key as its value."""
 
     def __missing__(self, key: bytes) -> bytes:
         return key
 
 
-def test_no_more_is_looked_at_than_is_read() -> None:
+def test_a_scan_reads_lazily() -> None:
     endless = (b"%d" % number for number in count())
-    scan = Scans[bytes]().begin(endless, Numbers())
+    scan = Scans[bytes]().begin(endless, Echo())
     assert [next(scan), next(scan)] == [(b"0", b"0"), (b"1", b"1")]
 
 
-def test_a_scan_that_nobody_holds_costs_changes_nothing() -> None:
+def test_an_unreferenced_scan_is_not_read_further() -> None:
     scans = Scans[bytes]()
     read: list[bytes] = []
 
@@ -51,7 +51,7 @@ def test_a_scan_that_nobody_holds_costs_changes_nothing() -> None:
             read.append(key)
             yield key
 
-    next(scans.begin(keys(), Numbers()))
+    next(scans.begin(keys(), Echo()))
     assert scans.are_open
     scans.settle()
     assert read == KEYS[:1]
@@ -59,32 +59,32 @@ def test_a_scan_that_nobody_holds_costs_changes_nothing() -> None:
 
 
 @given(operations)
-def test_scans_show_a_store_as_it_was_whatever_becomes_of_it(todo: list[tuple[str, int]]) -> None:
+def test_a_scan_shows_the_store_as_of_its_start(todo: list[tuple[str, int]]) -> None:
     deferred = DeferredStore(MemoryStore())
     store = StoreTransaction(deferred)
     model: dict[bytes, bytes] = {}
-    begun: list[tuple[Iterator[tuple[bytes, bytes]], Iterator[tuple[bytes, bytes]]]] = []
-    for step, (what, row) in enumerate(todo):
+    open_scans: list[tuple[Iterator[tuple[bytes, bytes]], Iterator[tuple[bytes, bytes]]]] = []
+    for step, (action, row) in enumerate(todo):
         key, value = KEYS[row], b"%d" % step
-        if what == "write":
+        if action == "write":
             store.write([(each, value) for each in KEYS[row:]])
             model |= dict.fromkeys(KEYS[row:], value)
-        elif what == "delete":
+        elif action == "delete":
             store.delete(key)
             model.pop(key, None)
-        elif what == "delete range":
+        elif action == "delete range":
             store.delete_range(key)
-            model = {each: there for each, there in model.items() if each < key}
-        elif what == "scan":
+            model = {each: old_value for each, old_value in model.items() if each < key}
+        elif action == "scan":
             found = iter(sorted(pair for pair in model.items() if pair[0] >= key))
-            begun.append((store.range(key), found))
-        elif what == "read" and begun:
-            scan, expected = begun[row % len(begun)]
+            open_scans.append((store.range(key), found))
+        elif action == "read" and open_scans:
+            scan, expected = open_scans[row % len(open_scans)]
             assert next(scan, None) == next(expected, None)
-        elif what == "commit":
+        elif action == "commit":
             store.commit(checkpoint(store.changes(), TaskProgress()), next_offset=step)
-        elif what == "flush":
+        elif action == "flush":
             deferred.flush()
-    for scan, expected in begun:
+    for scan, expected in open_scans:
         assert list(scan) == list(expected)
     assert dict(store.range(b"\x02")) == model

@@ -1,4 +1,4 @@
-"""SessionStore against a dictionary: sessions by key, end and start, until they are over."""
+"""SessionStore against a dictionary: sessions by key, end and start, until they expire."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from streamlog.tables.stores.store import TIME_MS_MIN
 from streamlog.tables.stores.timed_stores import SessionStore
 from streamlog.tables.stores.ttl_queue import BUCKETS
-from tests.tables.stores.timed import LIFE_MS, Place, Step, keys, perform, place_of, times, values
+from tests.tables.stores.timed import LIFE_MS, TaskStore, Step, keys, perform, open_task_store, times, values
 
 spans = st.tuples(times, st.integers(0, 60)).map(lambda span: (span[0], span[0] + span[1]))
 operations = st.lists(
@@ -22,20 +22,20 @@ operations = st.lists(
 )
 
 
-class Checked:
-    """A session store and what it should say."""
+class CheckedStore:
+    """A session store and a model of its contents."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self.store = SessionStore(place.named(), retention_ms=LIFE_MS)
+    def __init__(self, task_store: TaskStore) -> None:
+        self.task_store = task_store
+        self.store = SessionStore(task_store.named(), retention_ms=LIFE_MS)
         self.rows: dict[tuple[bytes, int, int], bytes] = {}
         self.bound_ms = TIME_MS_MIN
 
     def put(self, key: bytes, span: tuple[int, int], value: bytes) -> None:
         start_ms, end_ms = span
-        is_over = end_ms <= self.bound_ms
-        assert self.store.put(key, start_ms, end_ms, value) is not is_over
-        if not is_over:
+        is_expired = end_ms <= self.bound_ms
+        assert self.store.put(key, start_ms, end_ms, value) is not is_expired
+        if not is_expired:
             self.rows[key, end_ms, start_ms] = value
         assert self.store.get(key, start_ms, end_ms) == self.rows.get((key, end_ms, start_ms))
 
@@ -59,11 +59,11 @@ class Checked:
         assert list(self.store.find(key, earliest_end_ms, latest_start_ms)) == expected
 
     def commit(self) -> None:
-        self.place.commit()
+        self.task_store.commit()
 
     def restart(self) -> None:
-        self.place.restart()
-        self.store = SessionStore(self.place.named(), retention_ms=LIFE_MS)
+        self.task_store.restart()
+        self.store = SessionStore(self.task_store.named(), retention_ms=LIFE_MS)
         if self.bound_ms > TIME_MS_MIN:
             self.store.advance(self.bound_ms + LIFE_MS)
 
@@ -73,32 +73,32 @@ class Checked:
         ]
 
 
-def check(place: Place, steps: list[Step]) -> None:
-    checked = Checked(place)
+def check(task_store: TaskStore, steps: list[Step]) -> None:
+    checked = CheckedStore(task_store)
     perform(checked, steps)
     checked.everything()
 
 
 @given(steps=operations)
-def test_it_says_what_a_dictionary_says(steps: list[Step]) -> None:
-    with place_of("memory") as place:
-        check(place, steps)
+def test_a_session_store_equals_a_dictionary(steps: list[Step]) -> None:
+    with open_task_store("memory") as task_store:
+        check(task_store, steps)
 
 
 @settings(max_examples=10)
 @given(steps=operations)
-def test_on_disk(steps: list[Step], tmp_path_factory: pytest.TempPathFactory) -> None:
-    with place_of("rocksdb", tmp_path_factory.mktemp("sessions")) as place:
-        check(place, [step for step in steps if step[0] != "restart"])
+def test_a_session_store_on_disk_equals_a_dictionary(steps: list[Step], tmp_path_factory: pytest.TempPathFactory) -> None:
+    with open_task_store("rocksdb", tmp_path_factory.mktemp("sessions")) as task_store:
+        check(task_store, [step for step in steps if step[0] != "restart"])
 
 
-def test_what_is_over_is_removed_with_its_hints() -> None:
-    with place_of("memory") as place:
-        store = SessionStore(place.named(), retention_ms=8_000)
+def test_expired_sessions_are_removed_with_their_hints() -> None:
+    with open_task_store("memory") as task_store:
+        store = SessionStore(task_store.named(), retention_ms=8_000)
         for at in range(0, 100_000, 100):
             store.advance(at)
             store.put(b"k%d" % (at % 7), at - 50, at, b"v")
         bucket_ms = 8_000 // BUCKETS
-        assert len(list(place.named().range())) <= (8_000 + 2 * bucket_ms) // 100 + 7 * 11
+        assert len(list(task_store.named().range())) <= (8_000 + 2 * bucket_ms) // 100 + 7 * 11
         store.advance(10**9)
-        assert not list(place.named().range())
+        assert not list(task_store.named().range())

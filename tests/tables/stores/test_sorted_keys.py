@@ -1,4 +1,4 @@
-"""SortedKeys against a sorted set, and that it stays cheap when it grows."""
+"""SortedKeys against a sorted set, and its cost at large sizes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_it_is_a_sorted_set(steps: list[tuple[str, int]]) -> None:
+def test_sorted_keys_equal_a_sorted_set(steps: list[tuple[str, int]]) -> None:
     # Tiny blocks, so that they split, empty and are rebuilt within a few steps.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory_store, "BLOCK_KEYS_MAX", 4)
@@ -40,7 +40,7 @@ def test_it_is_a_sorted_set(steps: list[tuple[str, int]]) -> None:
         assert list(keys.range(b"", None)) == []
 
 
-def test_scans_between_writes_do_not_sort_everything_again() -> None:
+def test_scans_between_writes_do_not_resort_all_keys() -> None:
     drawn = random.Random(7).sample(range(1 << 32), 60_000)
     keys = SortedKeys()
     for number in drawn:

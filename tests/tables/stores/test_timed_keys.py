@@ -1,4 +1,4 @@
-"""Keys with times: the order of their bytes is that of key and time."""
+"""Keys with times: their bytes are ordered by key and time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pairs = st.tuples(keys | st.binary(max_size=4), times)
 
 
 @given(first=pairs, second=pairs)
-def test_the_order_of_bytes_is_that_of_key_and_time(
+def test_timed_keys_are_ordered_by_key_and_time(
     first: tuple[bytes, int], second: tuple[bytes, int]
 ) -> None:
     written = [escape_key(key) + time_bytes(at) for key, at in (first, second)]
@@ -31,14 +31,14 @@ def test_the_order_of_bytes_is_that_of_key_and_time(
 
 
 @given(key=keys | st.binary(max_size=6), at=times, rest=st.binary(max_size=3))
-def test_what_was_written_is_read(key: bytes, at: int, rest: bytes) -> None:
+def test_timed_keys_round_trip(key: bytes, at: int, rest: bytes) -> None:
     data = escape_key(key) + time_bytes(at) + rest
     found, end = unescape_key(data)
     assert (found, time_at(data, end), data[end + 8 :]) == (key, at, rest)
 
 
 @given(first=times, second=times, third=times, fourth=times)
-def test_spans_are_in_the_order_of_both_times(
+def test_spans_are_ordered_by_start_and_end(
     first: int, second: int, third: int, fourth: int
 ) -> None:
     one, other = span_bytes(first, second), span_bytes(third, fourth)
@@ -47,6 +47,6 @@ def test_spans_are_in_the_order_of_both_times(
     assert one == time_bytes(first) + time_bytes(second)
 
 
-def test_a_time_beyond_all_times_is_the_first_or_the_last() -> None:
+def test_a_time_out_of_range_is_clamped() -> None:
     assert time_bytes(TIME_MS_MAX + 5) == time_bytes(TIME_MS_MAX)
     assert time_bytes(TIME_MS_MIN - 5) == time_bytes(TIME_MS_MIN)

@@ -1,4 +1,4 @@
-"""VersionedStore against the list of all records that it took: what held when."""
+"""VersionedStore against a list of all its records: the value of a key as of a time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from streamlog.tables.stores.store import TIME_MS_MIN
 from streamlog.tables.stores.timed_stores import VersionedRecord, VersionedStore
-from tests.tables.stores.timed import LIFE_MS, Place, Step, keys, perform, place_of, times, values
+from tests.tables.stores.timed import LIFE_MS, TaskStore, Step, keys, perform, open_task_store, times, values
 
 few_keys = st.sampled_from([b"", b"\x00", b"a"])
 operations = st.lists(
@@ -22,18 +22,18 @@ operations = st.lists(
 )
 
 
-class Checked:
-    """A versioned store, and every record that it has taken."""
+class CheckedStore:
+    """A versioned store and every record that was put into it."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self.store = VersionedStore(place.named(), history_retention_ms=LIFE_MS)
+    def __init__(self, task_store: TaskStore) -> None:
+        self.task_store = task_store
+        self.store = VersionedStore(task_store.named(), history_retention_ms=LIFE_MS)
         self.taken: dict[bytes, dict[int, bytes | None]] = {}
         self.stream_time_ms = TIME_MS_MIN
 
     @property
     def least_ms(self) -> int:
-        """The earliest time of which something is known."""
+        """The earliest time of the kept history."""
         return max(self.stream_time_ms - LIFE_MS, TIME_MS_MIN)
 
     def put(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
@@ -65,16 +65,16 @@ class Checked:
         assert list(self.store.history(key, from_ms, to_ms)) == expected
 
     def commit(self) -> None:
-        self.place.commit()
+        self.task_store.commit()
 
     def restart(self) -> None:
-        self.place.restart()
-        self.store = VersionedStore(self.place.named(), history_retention_ms=LIFE_MS)
+        self.task_store.restart()
+        self.store = VersionedStore(self.task_store.named(), history_retention_ms=LIFE_MS)
         if self.stream_time_ms > TIME_MS_MIN:
             self.store.advance(self.stream_time_ms)
 
     def records(self, key: bytes) -> list[VersionedRecord]:
-        """Every value that the key ever had, the newest first."""
+        """Return every value that the key ever had, newest first."""
         taken, valid_to_ms = self.taken.get(key, {}), None
         found = []
         for at in sorted(taken, reverse=True):
@@ -99,28 +99,28 @@ class Checked:
             self.history(key, -1_000, 1_000)
 
 
-def check(place: Place, steps: list[Step]) -> None:
-    checked = Checked(place)
+def check(task_store: TaskStore, steps: list[Step]) -> None:
+    checked = CheckedStore(task_store)
     perform(checked, steps)
     checked.everything()
 
 
 @given(steps=operations)
-def test_it_says_what_held_when(steps: list[Step]) -> None:
-    with place_of("memory") as place:
-        check(place, steps)
+def test_a_versioned_store_equals_a_list_of_records(steps: list[Step]) -> None:
+    with open_task_store("memory") as task_store:
+        check(task_store, steps)
 
 
 @settings(max_examples=10)
 @given(steps=operations)
-def test_on_disk(steps: list[Step], tmp_path_factory: pytest.TempPathFactory) -> None:
-    with place_of("rocksdb", tmp_path_factory.mktemp("versions")) as place:
-        check(place, [step for step in steps if step[0] != "restart"])
+def test_a_versioned_store_on_disk_equals_a_list_of_records(steps: list[Step], tmp_path_factory: pytest.TempPathFactory) -> None:
+    with open_task_store("rocksdb", tmp_path_factory.mktemp("versions")) as task_store:
+        check(task_store, [step for step in steps if step[0] != "restart"])
 
 
 def test_a_late_record_takes_effect_at_its_own_time() -> None:
-    with place_of("memory") as place:
-        store = VersionedStore(place.named(), history_retention_ms=1_000)
+    with open_task_store("memory") as task_store:
+        store = VersionedStore(task_store.named(), history_retention_ms=1_000)
         store.put(b"UA", b"United", 100)
         store.put(b"UA", b"United Airlines", 300)
         store.put(b"UA", None, 200)
@@ -130,17 +130,17 @@ def test_a_late_record_takes_effect_at_its_own_time() -> None:
         assert store.get(b"UA", 99) is None
 
 
-def test_what_is_over_is_removed_and_the_newest_value_stays() -> None:
-    with place_of("memory") as place:
-        store = VersionedStore(place.named(), history_retention_ms=8_000)
+def test_expired_versions_are_removed_except_the_newest() -> None:
+    with open_task_store("memory") as task_store:
+        store = VersionedStore(task_store.named(), history_retention_ms=8_000)
         for at in range(0, 100_000, 100):
             store.advance(at)
             store.put(b"k", b"%d" % at, at)
             store.put(b"gone", None if at >= 50_000 else b"v", at)
         assert store.get(b"k", 92_000) == VersionedRecord(b"92000", 92_000, 92_100)
-        assert len(list(place.named().range())) < 2 * (100 + 12)
+        assert len(list(task_store.named().range())) < 2 * (100 + 12)
         store.advance(10**9)
         assert store.get(b"k") == VersionedRecord(b"99900", 99_900, None)
         assert store.get(b"k", 99_900) is not None
         assert store.get(b"k", 99_899) is None
-        assert len(list(place.named().range())) == 1
+        assert len(list(task_store.named().range())) == 1

@@ -1,4 +1,4 @@
-"""WindowStore against a dictionary: windows by key and start, those that are over left out."""
+"""WindowStore against a dictionary: windows by key and start, without expired ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from streamlog.tables.stores.store import TIME_MS_MAX, TIME_MS_MIN
 from streamlog.tables.stores.timed_stores import WindowStore
 from streamlog.tables.stores.ttl_queue import BUCKETS, HINTS
-from tests.tables.stores.timed import LIFE_MS, Place, Step, keys, perform, place_of, times, values
+from tests.tables.stores.timed import LIFE_MS, TaskStore, Step, keys, perform, open_task_store, times, values
 
 operations = st.lists(
     st.tuples(st.just("put"), keys, times, st.none() | values)
@@ -23,19 +23,19 @@ operations = st.lists(
 )
 
 
-class Checked:
-    """A window store and what it should say."""
+class CheckedStore:
+    """A window store and a model of its contents."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self.store = WindowStore(place.named(), retention_ms=LIFE_MS)
+    def __init__(self, task_store: TaskStore) -> None:
+        self.task_store = task_store
+        self.store = WindowStore(task_store.named(), retention_ms=LIFE_MS)
         self.rows: dict[tuple[bytes, int], bytes] = {}
         self.bound_ms = TIME_MS_MIN
 
     def put(self, key: bytes, start_ms: int, value: bytes | None) -> None:
-        is_over = start_ms <= self.bound_ms
-        assert self.store.put(key, start_ms, value) is not is_over
-        if not is_over:
+        is_expired = start_ms <= self.bound_ms
+        assert self.store.put(key, start_ms, value) is not is_expired
+        if not is_expired:
             self.rows.pop((key, start_ms), None)
             if value is not None:
                 self.rows[key, start_ms] = value
@@ -65,12 +65,12 @@ class Checked:
         assert list(found) == expected
 
     def commit(self) -> None:
-        self.place.commit()
+        self.task_store.commit()
 
     def restart(self) -> None:
-        """Buckets may have another size after it; retention is what was declared."""
-        self.place.restart()
-        self.store = WindowStore(self.place.named(), retention_ms=LIFE_MS)
+        """Restart with the declared retention; the bucket size may change."""
+        self.task_store.restart()
+        self.store = WindowStore(self.task_store.named(), retention_ms=LIFE_MS)
         if self.bound_ms > TIME_MS_MIN:
             self.store.advance(self.bound_ms + LIFE_MS)
 
@@ -78,35 +78,35 @@ class Checked:
         self.fetch_range(None, None, TIME_MS_MIN, TIME_MS_MAX)
 
 
-def check(place: Place, steps: list[Step]) -> None:
-    checked = Checked(place)
+def check(task_store: TaskStore, steps: list[Step]) -> None:
+    checked = CheckedStore(task_store)
     perform(checked, steps)
     checked.everything()
 
 
 @given(steps=operations)
-def test_it_says_what_a_dictionary_says(steps: list[Step]) -> None:
-    with place_of("memory") as place:
-        check(place, steps)
+def test_a_window_store_equals_a_dictionary(steps: list[Step]) -> None:
+    with open_task_store("memory") as task_store:
+        check(task_store, steps)
 
 
 @settings(max_examples=10)
 @given(steps=operations)
-def test_on_disk(steps: list[Step], tmp_path_factory: pytest.TempPathFactory) -> None:
-    with place_of("rocksdb", tmp_path_factory.mktemp("windows")) as place:
-        check(place, [step for step in steps if step[0] != "restart"])
+def test_a_window_store_on_disk_equals_a_dictionary(steps: list[Step], tmp_path_factory: pytest.TempPathFactory) -> None:
+    with open_task_store("rocksdb", tmp_path_factory.mktemp("windows")) as task_store:
+        check(task_store, [step for step in steps if step[0] != "restart"])
 
 
-def test_what_is_over_is_removed_with_its_hints() -> None:
-    with place_of("memory") as place:
-        store = WindowStore(place.named(), retention_ms=8_000)
+def test_expired_windows_are_removed_with_their_hints() -> None:
+    with open_task_store("memory") as task_store:
+        store = WindowStore(task_store.named(), retention_ms=8_000)
         bucket_ms = 8_000 // BUCKETS
         for at in range(0, 100_000, 100):
             store.advance(at)
             store.put(b"k%d" % (at % 7), at, b"v")
             if at % 5_000 == 0:
-                place.commit()
-        kept = [row for row, _ in place.named().range()]
+                task_store.commit()
+        kept = [row for row, _ in task_store.named().range()]
         rows, hints = (
             [row for row in kept if not row.startswith(HINTS)],
             [row for row in kept if row.startswith(HINTS)],
@@ -114,17 +114,17 @@ def test_what_is_over_is_removed_with_its_hints() -> None:
         assert 80 <= len(rows) <= (8_000 + 2 * bucket_ms) // 100
         assert len(hints) <= 7 * (BUCKETS + 3)
         store.advance(10**9)
-        assert not list(place.named().range())
+        assert not list(task_store.named().range())
 
 
-def test_buckets_of_another_size_are_found(tmp_path: Path) -> None:
-    """The retention was changed between two versions of an app."""
-    with place_of("rocksdb", tmp_path) as place:
-        store = WindowStore(place.named(), retention_ms=80_000)
+def test_windows_in_buckets_of_an_older_size_are_found(tmp_path: Path) -> None:
+    """The retention changes between two versions of an app."""
+    with open_task_store("rocksdb", tmp_path) as task_store:
+        store = WindowStore(task_store.named(), retention_ms=80_000)
         for at in range(0, 80_000, 1_000):
             store.put(b"k", at, b"v")
-        store = WindowStore(place.named(), retention_ms=7_000)
+        store = WindowStore(task_store.named(), retention_ms=7_000)
         store.advance(80_000)
         assert [start for start, _ in store.fetch(b"k")] == list(range(74_000, 80_000, 1_000))
         store.advance(200_000)
-        assert not list(place.named().range())
+        assert not list(task_store.named().range())

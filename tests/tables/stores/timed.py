@@ -1,4 +1,4 @@
-"""What the tests of the stores with times share: where they live, and commits and restarts."""
+"""Shared by tests of stores with times: keys, steps, and a store with commits and restarts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streamlog.tables.state.store_transaction import StoreTransaction
 from streamlog.tables.stores.memory_store import MemoryStore
 from streamlog.tables.stores.store import Change, KeyValueStore, NamedStore, StoreSpec
 
-# Keys that are the beginning of others, with zero bytes and those that escape them.
+# Keys that are prefixes of others, with zero bytes and their escape bytes.
 keys = st.sampled_from([b"", b"\x00", b"\x00\x01", b"\x00\xff", b"a", b"a\x00", b"a\x00b", b"ab"])
 values = st.binary(max_size=3)
 times = st.integers(-50, 250)
@@ -24,7 +24,7 @@ NEIGHBOUR = (b"\x05other", b"not ours")
 
 
 Step: TypeAlias = tuple[object, ...]
-"""The name of a method, and what it is given."""
+"""The name of a method and its arguments."""
 
 
 def perform(checked: object, steps: Iterable[Step]) -> None:
@@ -32,8 +32,8 @@ def perform(checked: object, steps: Iterable[Step]) -> None:
         getattr(checked, str(name))(*arguments)
 
 
-class Place:
-    """A task's store that is committed, and restored from nothing but its changelog."""
+class TaskStore:
+    """A task's store that commits, and that is restored from its changelog alone."""
 
     def __init__(self, store: KeyValueStore) -> None:
         self._store = store
@@ -50,22 +50,22 @@ class Place:
         self._transaction.commit(records, next_offset=len(self._changelog))
 
     def restart(self) -> None:
-        """On another machine, from the compacted changelog."""
+        """Restore the state from the compacted changelog, as on another machine."""
         self.commit()
         self._store = MemoryStore()
         self._store.write([NEIGHBOUR, *dict(self._changelog).items()])
         self._transaction = StoreTransaction(self._store)
 
-    def assert_neighbours_are_there(self) -> None:
+    def assert_neighbours_kept(self) -> None:
         assert self._transaction.get(NEIGHBOUR[0]) == NEIGHBOUR[1]
 
 
 @contextmanager
-def place_of(kind: str, path: Path | None = None) -> Iterator[Place]:
+def open_task_store(kind: str, path: Path | None = None) -> Iterator[TaskStore]:
     store = RocksStore.open(f"{path}/state") if kind == "rocksdb" else MemoryStore()
     try:
-        place = Place(store)
-        yield place
-        place.assert_neighbours_are_there()
+        task_store = TaskStore(store)
+        yield task_store
+        task_store.assert_neighbours_kept()
     finally:
         store.close()
