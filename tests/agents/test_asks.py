@@ -73,7 +73,12 @@ def test_the_first_yielded_value_or_none_is_the_answer() -> None:
                 yield record.value + "!"
                 yield "more"
 
-    records = [ask_record(0, b"a"), RawRecord(1, 0, None, b"b"), ask_record(2, b"silent"), ask_record(3, b"c")]
+    records = [
+        ask_record(0, b"a"),
+        RawRecord(1, 0, None, b"b"),
+        ask_record(2, b"silent"),
+        ask_record(3, b"c"),
+    ]
     assert sorted(answers_of(fn, records)) == [(b"0", b"a!"), (b"2", None), (b"3", b"c!")]
 
 

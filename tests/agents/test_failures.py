@@ -19,7 +19,9 @@ def check(value: int) -> int:
     return value
 
 
-def app_with(policy: ErrorPolicy | None, concurrency: int = 1) -> tuple[App, Topic[str, int], list[int]]:
+def app_with(
+    policy: ErrorPolicy | None, concurrency: int = 1
+) -> tuple[App, Topic[str, int], list[int]]:
     app = App("app", on_error=on_error.skip())
     source = app.topic("in", key=str, value=int)
     seen: list[int] = []

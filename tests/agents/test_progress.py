@@ -34,9 +34,7 @@ def test_progress_is_exact_for_any_order_of_completion(of: list[int], data: st.D
 
 
 @given(offsets, st.data())
-def test_a_restart_repeats_only_unfinished_records(
-    of: list[int], data: st.DataObject
-) -> None:
+def test_a_restart_repeats_only_unfinished_records(of: list[int], data: st.DataObject) -> None:
     progress = AgentProgress(0)
     done: set[int] = set()
     for _ in range(3):

@@ -77,7 +77,9 @@ def test_equal_code_gives_equal_clocks_of_the_app_s_group() -> None:
 
 def test_topics_that_meet_in_a_node_are_partners() -> None:
     app = App("shop")
-    first, second_topic, third_topic = (app.topic(name, key=str, value=str) for name in ("one", "two", "three"))
+    first, second_topic, third_topic = (
+        app.topic(name, key=str, value=str) for name in ("one", "two", "three")
+    )
     merged = app.stream(first).merge(app.stream(second_topic))
     merged.group_by(lambda _, v: v, name="by").windowed(tumbling("1m")).count(name="c")
     app.stream(third_topic).group_by_key().count(name="d")

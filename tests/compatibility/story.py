@@ -1,9 +1,9 @@
-"""A log and a state directory with most of what can be in one, and what must be found there later.
+"""A log and a state directory with most of their features, and their later expected contents.
 
 `python -m tests.compatibility.story ARCHIVE` runs the first half of the story with the streamlog
-that is imported, and keeps the directories as an archive. The archives in `samples/` were made by
-earlier commits; `test_samples.py` opens them with this one and runs the second half. Make a new
-sample before a change of a format, and with each release.
+that is imported, and archives the directories. The archives in `samples/` were made by earlier
+commits; `test_samples.py` opens them with this commit and runs the second half. Make a new sample
+before a change of a format, and with each release.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from tests.worker.processes import STREAMLOG, read_whole, running, still
 
 APP = "shop"
 ORDERS = 150
-"""In each half."""
+"""The number of orders in each half."""
 PAUSE_MS = 600_000
-"""Between the halves, so that no record of the second is late by one of the first."""
+"""Between the halves, so that no record of the second is late after the first."""
 WORKER = (*STREAMLOG, "-A", "tests.worker.shop", "worker")
 LEDGER = ["opened", "a", "b", "c"]
-"""What a reader of committed records finds: in between, a transaction was aborted."""
+"""The committed records; an aborted transaction lies between them."""
 LATEST = {f"k{at}": f"v{180 + at}" for at in range(20)}
 COMMITTED = 2
 OUTPUTS = ("settled", "totals")
 
 
 class Abandoned(Exception):
-    """Leaves a transaction, so that it is aborted."""
+    """Raised to abort a transaction."""
 
 
 def half(number: int) -> list[shop.Fed]:
-    """The records of the first (0) or second (1) half."""
+    """Return the records of the first (0) or second (1) half."""
     records = shop.history(APP, ORDERS, seed=number)
     if not number:
         return records
     found: list[shop.Fed] = []
     for topic, partition, key, value, at_ms in records:
         if topic.endswith("customers"):
-            continue  # They have not moved.
+            continue  # Customers do not change.
         fields: dict[str, Any] = decode(value)
         fields |= {"order": f"2-{fields['order']}", "at_ms": fields["at_ms"] + PAUSE_MS}
         own_key = f"2-{key}" if topic.endswith("payments") else key
@@ -71,8 +71,8 @@ async def feed(log: Log, records: list[shop.Fed]) -> None:
         await producer.flush()
 
 
-async def tell_first_half(log: Log) -> None:
-    """Write what the second half and the checks rest on."""
+async def write_first_half(log: Log) -> None:
+    """Write the first half, with the records that the checks expect."""
     inputs = [f"{APP}-{name}" for name in ("orders", "payments", "customers")]
     marks = await still(log)
     topics = [NewTopic(name, shop.PARTITIONS, configs=marks) for name in inputs]
@@ -101,7 +101,7 @@ async def tell_first_half(log: Log) -> None:
 
 
 async def rows_of(log: Log) -> dict[str, list[list[Any]]]:
-    """Everything in the output topics: partition, key, value and time of each record."""
+    """Return all records of the output topics: partition, key, value and time of each."""
     return {
         name: sorted(
             [partition, repr(r.key), repr(r.value), r.timestamp_ms]
@@ -112,7 +112,7 @@ async def rows_of(log: Log) -> dict[str, list[list[Any]]]:
 
 
 def work(directory: Path, settled: int) -> None:
-    """Run a worker on the log and state in this directory until there are so many settled rows."""
+    """Run a worker on the log and state in a directory until this many rows are settled."""
     settings = {"LOG": f"embedded:{directory / 'log'}", "APP": APP, "STATE": "state"}
 
     async def settle() -> None:
@@ -124,7 +124,7 @@ def work(directory: Path, settled: int) -> None:
         worker.line("rebalance: this worker has")
         asyncio.run(settle())
         if worker.stop():
-            raise RuntimeError(f"the worker has failed:\n{worker.output}")
+            raise RuntimeError(f"the worker failed:\n{worker.output}")
 
 
 def main() -> int:
@@ -135,7 +135,7 @@ def main() -> int:
 
         async def write() -> None:
             async with Log.open(url) as log:
-                await tell_first_half(log)
+                await write_first_half(log)
 
         async def read() -> dict[str, list[list[Any]]]:
             async with Log.open(url) as log:

@@ -1,7 +1,7 @@
 """Logs and state directories of earlier commits are opened by this one, and work continues on them.
 
-The second half of the story runs on what an earlier commit has left of the first. What is in the
-output topics then is what the test driver of this commit writes for both halves together.
+The second half of the story runs on the first half of an earlier commit. Then the output topics
+hold what the test driver of this commit writes for both halves together.
 """
 
 from __future__ import annotations
@@ -54,25 +54,25 @@ async def last_values(log: Log, topic: str) -> dict[str, str]:
     consumer = log.consumer(isolation_level="read_committed", auto_offset_reset="earliest")
     found: dict[str, str] = {}
     async with consumer, asyncio.timeout(60):
-        place = TopicPartition(topic, 0)
-        consumer.assign([place])
-        end = (await consumer.end_offsets([place]))[place]
-        while (await consumer.position(place)) < end:
-            for record in (await consumer.poll(timeout_ms=200)).get(place, ()):
+        tp = TopicPartition(topic, 0)
+        consumer.assign([tp])
+        end = (await consumer.end_offsets([tp]))[tp]
+        while (await consumer.position(tp)) < end:
+            for record in (await consumer.poll(timeout_ms=200)).get(tp, ()):
                 key = str(record.offset) if record.key is None else record.key.decode()
                 found[key] = (record.value or b"").decode()
     return found
 
 
-def test_records_offsets_and_settings_are_found(directory: Path) -> None:
+def test_records_offsets_and_settings_of_a_sample_are_found(directory: Path) -> None:
     async def check() -> None:
         async with Log.open(f"embedded:{directory / 'log'}") as log:
             assert await story.rows_of(log) == json.loads((directory / "rows.json").read_text())
             assert [*(await last_values(log, "ledger")).values()] == story.LEDGER
             assert await last_values(log, "latest") == story.LATEST
             async with log.consumer(group_id="readers") as consumer:
-                place = TopicPartition("ledger", 0)
-                assert await consumer.committed([place]) == {place: story.COMMITTED}
+                tp = TopicPartition("ledger", 0)
+                assert await consumer.committed([tp]) == {tp: story.COMMITTED}
             settings = await log.admin().describe_configs("latest")
             assert settings["cleanup.policy"].value == "compact"
 

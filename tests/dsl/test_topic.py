@@ -35,7 +35,7 @@ def test_send_takes_timestamp_headers_and_partition() -> None:
             t.input(words).send("x", partition=3)
 
 
-def test_a_record_is_decoded_with_its_event_time_or_named_in_the_error() -> None:
+def test_a_record_is_decoded_with_its_event_time() -> None:
     app = App("a")
     beats = app.topic("beats", key=str, value=Beat, timestamp=lambda b: b.at)
     read = beats.decoded(LogRecord(3, 7, b"k", b'{"at": 1000}', (("h", None),)), 2)

@@ -1,6 +1,6 @@
 """`python -m tests.equality --runs 500`: as many random programs, each run in three ways.
 
-With `--live` three workers are fed while they run, and what they write is compared with histories.
+With `--live`, inputs grow while three workers run, and their output is compared with histories.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Run: TypeAlias = Callable[..., Counter[str] | None]
 
 
 @contextmanager
-def _broker(given: str, directory: Path) -> Iterator[str]:
-    if given:
-        yield given
+def _broker(address_: str, directory: Path) -> Iterator[str]:
+    if address_:
+        yield address_
         return
     with BrokerProcess(directory / "log", flush="os") as broker:
         yield broker.address
@@ -46,55 +46,57 @@ def _run_of(arguments: argparse.Namespace) -> Run:
 
 
 def main() -> int:
-    """The seeds that failed are printed; the exit code says whether there are any."""
+    """Print the seeds that failed; return 1 if there are any."""
     parser = argparse.ArgumentParser(prog="python -m tests.equality", description=__doc__)
-    parser.add_argument("--runs", type=int, default=500, help="how many programs")
-    parser.add_argument("--seed", type=int, default=0, help="of the first one")
-    parser.add_argument("--parallel", type=int, default=2, help="so many at a time")
+    parser.add_argument("--runs", type=int, default=500, help="number of programs")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first program")
+    parser.add_argument("--parallel", type=int, default=2, help="number of programs at a time")
     parser.add_argument(
-        "--patience", type=int, default=1, help="so many times longer, on a machine that is busy"
+        "--patience", type=int, default=1, help="factor of time-outs, for a busy machine"
     )
     parser.add_argument(
-        "--live", action="store_true", help="fed while they run, compared with their histories"
+        "--live",
+        action="store_true",
+        help="feed workers while they run, and compare them with histories",
     )
     parser.add_argument(
-        "--tasks", action="store_true", help="with --live: the tasks alone, in this process"
+        "--tasks", action="store_true", help="with --live: only tasks, in this process"
     )
     parser.add_argument(
         "--spark", action="store_true", help="with --live: Spark's histories of the logs as well"
     )
-    parser.add_argument("--log", default="", help="HOST:PORT of brokers, instead of one of its own")
+    parser.add_argument("--log", default="", help="HOST:PORT of brokers, instead of a new one")
     arguments = parser.parse_args()
     seeds = range(arguments.seed, arguments.seed + arguments.runs)
     run = _run_of(arguments)
     began = monotonic()
     failed: list[int] = []
-    promised: Counter[str] = Counter()
-    """How many outputs of live runs were compared by each class."""
+    counts_by_class: Counter[str] = Counter()
+    """The number of live outputs compared by each equality class."""
     with (
         tempfile.TemporaryDirectory(prefix="streamlog-equality-") as directory,
         _broker(arguments.log, Path(directory)) as address,
         ThreadPoolExecutor(arguments.parallel) as pool,
     ):
-        waiting = {
+        runs = {
             pool.submit(
                 run, seed, address, Path(directory) / str(seed), patience=arguments.patience
             ): seed
             for seed in seeds
         }
-        for done, future in enumerate(as_completed(waiting), 1):
+        for done, future in enumerate(as_completed(runs), 1):
             try:
-                promised.update(future.result() or {})
+                counts_by_class.update(future.result() or {})
             except Unequal as error:
-                failed.append(waiting[future])
+                failed.append(runs[future])
                 print(f"\n{error}\n", flush=True)
-            if done % 10 == 0 or done == len(waiting):
+            if done % 10 == 0 or done == len(runs):
                 print(
-                    f"{done} of {len(waiting)}, {len(failed)} failed, {monotonic() - began:.0f} s",
+                    f"{done} of {len(runs)}, {len(failed)} failed, {monotonic() - began:.0f} s",
                     flush=True,
                 )
-    if promised:
-        counts = ", ".join(f"{count} {kind}" for kind, count in sorted(promised.items()))
+    if counts_by_class:
+        counts = ", ".join(f"{count} {kind}" for kind, count in sorted(counts_by_class.items()))
         print(f"outputs by class: {counts}")
     if failed:
         print(f"failed: seeds {', '.join(map(str, sorted(failed)))}")

@@ -1,8 +1,8 @@
-"""Feeding: an app's tasks are given records as a log gets them, in this process.
+"""Feeding: an app's tasks get records as a log does, in this process.
 
-What a live run adds to an app, without its processes: a task is given what has come so far, in
-pieces of any size, and any other task may come first. Partitions fall quiet, and time marks say so.
-A hundred programs take as long as one with workers. Everything random comes from one number.
+It is a live run without processes: a task takes the records that came so far, in batches of any
+size, and tasks run in any order. Partitions become quiet, and time marks report it. A hundred
+programs take as long as one with workers. All randomness comes from one seed.
 """
 
 from __future__ import annotations
@@ -24,47 +24,47 @@ from tests.equality.programs import LONG_MS, Fed, Program
 from tests.equality.runs import text, whole
 
 STEPS = 0.6
-"""How often a task works, of all chances; else a record is appended, or a mark."""
+"""The probability that a task runs; otherwise, a record or a mark is appended."""
 MARKS = 0.04
 QUIET_MS = 60_000
 ROUNDS_MAX = 10_000
 Row: TypeAlias = tuple[Any, ...]
 """Key, value, timestamp and headers."""
 Sequences: TypeAlias = dict[int, list[Row]]
-"""By partition, in the order of offsets."""
+"""Rows by partition, in offset order."""
 
 
 @dataclass(frozen=True, slots=True)
-class Passing:
-    """A time mark for a partition."""
+class Quiet:
+    """A time mark for a quiet partition."""
 
     topic: str
     partition: int
     elapsed_ms: int
 
 
-def with_marks(rng: Random, fed: list[Fed], program: Program) -> list[Fed | Passing]:
-    """Now and then a partition is quiet for some time."""
-    places = [(each.topic, each.partition) for each in quiet_everywhere(program)]
-    found: list[Fed | Passing] = []
+def with_marks(rng: Random, fed: list[Fed], program: Program) -> list[Fed | Quiet]:
+    """Insert time marks for partitions that are quiet at random."""
+    tps = [(each.topic, each.partition) for each in quiet_everywhere(program)]
+    found: list[Fed | Quiet] = []
     for each in fed:
         found.append(each)
-        if places and rng.random() < MARKS:
-            found.append(Passing(*rng.choice(places), rng.choice([20, 100, 500])))
+        if tps and rng.random() < MARKS:
+            found.append(Quiet(*rng.choice(tps), rng.choice([20, 100, 500])))
     return found
 
 
-def quiet_everywhere(program: Program) -> list[Fed | Passing]:
-    """A mark for each partition, but those of tables, whose topics take none."""
+def quiet_everywhere(program: Program) -> list[Fed | Quiet]:
+    """Return a time mark for each partition, except those of tables, which take none."""
     counts = {name: n for name, n in program.inputs.items() if name not in program.tables}
-    return [Passing(name, n, QUIET_MS) for name, count in counts.items() for n in range(count)]
+    return [Quiet(name, n, QUIET_MS) for name, count in counts.items() for n in range(count)]
 
 
 class Feeding:
-    """One run."""
+    """One run of an app's tasks."""
 
     def __init__(self, topology: Topology, partitions: Mapping[str, int]) -> None:
-        """`partitions` are those of the declared topics."""
+        """Create the tasks; `partitions` are the counts of the declared topics."""
         self._internal = [name for name, spec in topology.topics.items() if spec.internal]
         self._counts = topology.partition_counts(partitions)
         self.topics = {
@@ -88,10 +88,10 @@ class Feeding:
                 task.start_at({(topic, partition): 0})
                 yield number, topic, partition
 
-    def append(self, each: Fed | Passing) -> None:
-        """It is in the log now."""
+    def append(self, each: Fed | Quiet) -> None:
+        """Append a record or a time mark to the log."""
         topic = self.topics[each.topic]
-        if isinstance(each, Passing):
+        if isinstance(each, Quiet):
             topic.mark(each.partition, each.elapsed_ms)
             return
         topic.append(
@@ -101,13 +101,13 @@ class Feeding:
             partition=each.partition,
         )
 
-    def run(self, rng: Random, *parts: list[Fed] | list[Fed | Passing]) -> None:
-        """Append all of it while tasks work; each part once they have done with the one before."""
+    def run(self, rng: Random, *parts: list[Fed] | list[Fed | Quiet]) -> None:
+        """Append the parts while tasks run; each part once the last one is processed."""
         for fed in parts:
             self._feed(rng, fed)
             self._rest()
 
-    def _feed(self, rng: Random, fed: list[Fed] | list[Fed | Passing]) -> None:
+    def _feed(self, rng: Random, fed: list[Fed] | list[Fed | Quiet]) -> None:
         left = iter(fed)
         tasks = [*self._tasks]
         each = next(left, None)
@@ -118,14 +118,14 @@ class Feeding:
                 self.append(each)
                 each = next(left, None)
 
-    def history(self, *parts: list[Fed] | list[Fed | Passing]) -> None:
-        """All of it is there before the first task begins."""
+    def history(self, *parts: list[Fed] | list[Fed | Quiet]) -> None:
+        """Append all parts before the first task runs."""
         for each in chain(*parts):
             self.append(each)
         self._rest()
 
     def _rest(self) -> None:
-        """Those upstream first."""
+        """Run all tasks, upstream ones first, until no records are left."""
         for _ in range(ROUNDS_MAX):
             moved = [self._work(task, None) for task in self._tasks]
             if not any(moved):
@@ -133,7 +133,7 @@ class Feeding:
         raise AssertionError("the app does not come to rest")
 
     def is_provided(self, flow: Flow) -> bool:
-        """Whether what a flow's promise depends on is so, in this run."""
+        """Whether this run meets the conditions of a flow's equality."""
         return all(self._is_so(each) for each in flow.provided)
 
     def _is_so(self, each: Provided) -> bool:
@@ -147,7 +147,7 @@ class Feeding:
         return all(turn_ms - at_ms <= each.late_ms for at_ms, turn_ms, _ in stamps)
 
     def _stamps(self) -> Iterator[tuple[int, int, int]]:
-        """Of what came through repartition topics: time, and turn and time of its source."""
+        """Yield time, source turn and source time of all records in repartition topics."""
         for records in (part for name in self._internal for part in self.topics[name].partitions):
             for record in records:
                 name, found = record.headers[-1]
@@ -159,28 +159,28 @@ class Feeding:
                     yield (record.timestamp_ms, *unpack_record(data)[:2])
 
     def rows(self, topic: str) -> Sequences:
-        """What a topic holds, by partition."""
+        """Return a topic's rows by partition."""
         return {
             partition: [(r.key, r.value, r.timestamp_ms, tuple(r.headers)) for r in records]
             for partition, records in enumerate(self.topics[topic].partitions)
         }
 
     def _work(self, number: TaskId, records_max: int | None) -> bool:
-        """Give a task what is new; whether anything was."""
+        """Feed a task its new records; return whether it did anything."""
         task = self._tasks[number]
         records, marks, ends = {}, {}, {}
-        for place in task.inputs:
-            topic, partition = self.topics[place[0]], place[1]
-            taken, end = self._taken[number, *place], topic.end(partition)
-            ends[place] = end
+        for tp in task.inputs:
+            topic, partition = self.topics[tp[0]], tp[1]
+            taken, end = self._taken[number, *tp], topic.end(partition)
+            ends[tp] = end
             if taken == end:
                 continue
-            found, passed = topic.since(partition, taken)
+            found, time_marks = topic.since(partition, taken)
             if records_max is not None and found[records_max:]:
                 end = found[records_max].offset
-            records[place] = [each for each in found if each.offset < end]
-            marks[place] = [each for each in passed if each.offset < end]
-            self._taken[number, *place] = end
+            records[tp] = [each for each in found if each.offset < end]
+            marks[tp] = [each for each in time_marks if each.offset < end]
+            self._taken[number, *tp] = end
         outbox = task.process(records, 0, ends=ends, marks=marks)
         for sink in outbox.sinks:
             partition = sink.partition

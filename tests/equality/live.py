@@ -1,9 +1,9 @@
-"""Live: three workers that are fed while they run write what the log's history has, class by class.
+"""Live: three workers whose inputs grow write the output of the log's history, by equality class.
 
 A feeder sends records one by one, with jitter and pauses that are long enough for time marks, to
-partitions some of which are quiet or empty. Then the history of the same log is run, and every
-output compared by the class that `explain` names for it: the same sequences, the same sequence for
-every key, the same records, or the same last values.
+partitions of which some are quiet or empty. Then a history of the log runs, and every output is
+compared by the equality class that `explain` names for it: equal sequences, equal sequences per
+key, equal records, or equal last values.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from tests.equality.programs import LIVE, LONG_MS, SPAN_MS, Fed, Program, build,
 from tests.equality.runs import Fleet, Unequal, text, whole
 
 MARK_QUIET_MS = 200
-"""A partition that has been quiet for so long may be marked."""
+"""The quiet time of a partition before a time mark, in ms."""
 SESSION_MS = 10_000
 BEHIND_MS = (0, 0, 300, 1_500)
-"""So far the records of a partition may come behind those of others."""
+"""Delays of a partition's records behind those of others, in ms."""
 LAST_MS = 1_000_000 + 10 * SPAN_MS
-"""When everything else is over."""
+"""A time after all other records, in ms."""
 TRIES = 4
-"""Orders in which tasks are fed with one program's history."""
+"""The number of orders in which tasks process one program's records."""
 PATIENCE_S = 60
-"""Workers have done all that the log makes them do after this."""
+"""The time in which workers must process the whole log, in s."""
 HistoryRun: TypeAlias = Callable[[str, Program, Path], list[FinishedTask]]
-"""Runs the history of a log (its URL) in a directory: rows are in the snapshot there."""
+"""Runs the history of a log (by its URL) in a directory; the snapshot there has the rows."""
 NO_OTHERS: Mapping[str, HistoryRun] = MappingProxyType({})
 
 
@@ -62,29 +62,29 @@ def compare_live(
     others: Mapping[str, HistoryRun] = NO_OTHERS,
     patience: int = 1,
 ) -> Counter[str]:
-    """Feed the program of this number while three workers run it, and compare with its history.
+    """Feed a program while three workers run it, and compare them with its history.
 
     Args:
         seed: of the program.
         address: of the broker.
         directory: for state, logs and snapshots.
-        others: engines whose histories of the same log are compared as well, by their names.
-        patience: so many times longer are sessions and deadlines.
+        others: engines by name, whose histories of the log are compared as well.
+        patience: the factor of session time-outs and deadlines.
 
-    Returns how many outputs were compared by each class. Those of which it depends on more than
-    the topology, and was not so in this run, are counted apart.
+    Returns the number of outputs compared by each class. Outputs whose conditions did not hold in
+    this run are counted separately.
 
     Raises:
-        Unequal: an output differs in what its class promises.
+        Unequal: an output violates its equality class.
     """
     program, url, rng = build(seed, LIVE), f"kafka://{address}", Random(seed)
-    fed = [live_order(rng, program, history(seed, program)), *last_orders(rng, program)]
+    fed = [arrival_order(rng, program, history(seed, program)), *closing_records(rng, program)]
     flows = flows_of(program)
-    given = Feeding(program.app.topology(), counts_of(program))
-    given.history(*fed)
-    promised = {topic: flow for topic, flow in flows.items() if given.is_provided(flow)}
+    reference = Feeding(program.app.topology(), counts_of(program))
+    reference.history(*fed)
+    promised = {topic: flow for topic, flow in flows.items() if reference.is_provided(flow)}
     asyncio.run(_create(url, program))
-    # No worker is killed here; one that a busy machine starves is not to be given up.
+    # No worker is killed here; long sessions keep workers that a busy machine starves.
     settings = {"session_ms": str(SESSION_MS * patience), "commit_interval": "50ms"}
     fleet = Fleet(seed, LIVE, url, directory / LIVE, **settings)
     engines = {"local": local_history, **others}
@@ -94,7 +94,7 @@ def compare_live(
         for part in fed:
             asyncio.run(_feed(url, rng, part))
         deadline = monotonic() + PATIENCE_S * patience
-        # What time marks let go comes late, and what a history has is that of its moment.
+        # Rows that time marks release come late, and a history ends at its own moment.
         while wrong := _wrong(engines, url, program, promised, directory):
             fleet.check()
             if monotonic() > deadline:
@@ -105,8 +105,8 @@ def compare_live(
     finally:
         fleet.close()
     if wrong:
-        lines = [f"seed {seed}, live: {', '.join(program.told)}", *wrong]
-        lines += [program.app.topology().describe(), *fleet.story]
+        lines = [f"seed {seed}, live: {', '.join(program.operators)}", *wrong]
+        lines += [program.app.topology().describe(), *fleet.events]
         lines.append(f"again: python -m tests.equality --live --seed {seed} --runs 1")
         raise Unequal("\n".join(lines))
     shutil.rmtree(directory, ignore_errors=True)
@@ -116,32 +116,32 @@ def compare_live(
 
 
 def compare_fed(seed: int, _address: str, _directory: Path, *, patience: int = 1) -> Counter[str]:
-    """The same with the tasks alone, in this process: a hundred programs in the time of one.
+    """Compare tasks in this process, without workers: a hundred programs in the time of one.
 
-    Tasks work in any order, and what comes to a repartition topic comes to it as late as may be,
-    so records meet in orders that workers would seldom see.
+    Tasks run in any order, and records may reach a repartition topic arbitrarily late, so that
+    records meet in orders that are rare with workers.
     """
     program, found = build(seed, LIVE), Counter[str]()
     topology, counts, flows = program.app.topology(), counts_of(program), flows_of(program)
     for number in range(TRIES * patience):
         rng = Random(f"{seed} {number}")
-        fed = with_marks(rng, live_order(rng, program, history(seed, program)), program)
-        # In a log marks come for as long as somebody waits for them.
-        last = [*last_orders(rng, program), *[quiet_everywhere(program)] * 2]
-        given, live = Feeding(topology, counts), Feeding(topology, counts)
-        given.history(fed, *last)
+        fed = with_marks(rng, arrival_order(rng, program, history(seed, program)), program)
+        # A log writes time marks as long as a task waits for them.
+        last = [*closing_records(rng, program), *[quiet_everywhere(program)] * 2]
+        reference, live = Feeding(topology, counts), Feeding(topology, counts)
+        reference.history(fed, *last)
         live.run(rng, fed, *last)
         for topic, flow in flows.items():
-            found[_compared_by(flow, is_provided=given.is_provided(flow))] += 1
-            difference = difference_of(flow.equality, given.rows(topic), live.rows(topic))
-            if difference and given.is_provided(flow):
-                told = f"seed {seed}, try {number}: {', '.join(program.told)}"
-                raise Unequal("\n".join([told, f"{topic}, {flow.equality}: {difference}"]))
+            found[_compared_by(flow, is_provided=reference.is_provided(flow))] += 1
+            difference = difference_of(flow.equality, reference.rows(topic), live.rows(topic))
+            if difference and reference.is_provided(flow):
+                head = f"seed {seed}, try {number}: {', '.join(program.operators)}"
+                raise Unequal("\n".join([head, f"{topic}, {flow.equality}: {difference}"]))
     return found
 
 
 def _compared_by(flow: Flow, *, is_provided: bool) -> str:
-    return flow.equality if is_provided else f"{flow.equality}, but not so here"
+    return flow.equality if is_provided else f"{flow.equality}, condition not met"
 
 
 def _wrong(
@@ -151,7 +151,7 @@ def _wrong(
     promised: Mapping[str, Flow],
     directory: Path,
 ) -> list[str]:
-    """What differs in an output, by the first engine whose history shows it."""
+    """Return the differences of outputs from the first engine's history that differs."""
     found = asyncio.run(_read(url, program))
     for engine, run in engines.items():
         rows = _rows_of(run, url, program, directory / engine)
@@ -166,7 +166,7 @@ def _wrong(
 
 
 def difference_of(equality: FedEquality, expected: Sequences, found: Sequences) -> str:
-    """What of the promise is not kept; "" if it is."""
+    """Return the violation of an equality class as text; "" if there is none."""
     if equality == "A":
         return ""
     for partition in sorted({*expected, *found}):
@@ -187,50 +187,50 @@ def _promised(equality: FedEquality, rows: list[Row]) -> object:
         by_key[row[0]].append(row)
     if equality == "T":
         return {key: found[-1][1] for key, found in by_key.items()}
-    # Records without a key lie in any partition: they have no order among them.
+    # Records without a key are in any partition: they have no order.
     keyless = Counter(by_key.pop(None, []))
     return dict(by_key), keyless
 
 
 def local_history(url: str, program: Program, directory: Path) -> list[FinishedTask]:
-    """The tasks of a history in this process."""
+    """Run a history in this process, and return its tasks."""
     with LogReader(url) as reader:
         plan = plan_history(
             program.app.topology(), counts_of(program), span=TimeSpan(), outputs="stage"
         )
-        surroundings = RunDeps(
+        deps = RunDeps(
             reader=reader,
             directory=directory / "history",
             place=place_in(directory),
             now_ms=0,
             open_store=lambda _path: MemoryStore(),
         )
-        return LocalRun(with_ends(plan, reader), surroundings).run()
+        return LocalRun(with_ends(plan, reader), deps).run()
 
 
 def place_in(directory: Path) -> SnapshotStore:
-    """Where a history leaves its rows."""
+    """Return the snapshot store of a history in this directory."""
     return SnapshotStore(str(directory / "snapshots" / "one"))
 
 
 def counts_of(program: Program) -> dict[str, int]:
-    """The partitions of the declared topics."""
+    """Return the partition counts of the declared topics."""
     return {name: spec.partitions or 1 for name, spec in program.app.topics.items()}
 
 
 def flows_of(program: Program) -> dict[str, Flow]:
-    """What is promised of each output."""
+    """Return the flow of each output, with its equality class."""
     fed = plan_history(program.app.topology(), counts_of(program), span=TimeSpan()).fed
     return {topic.name: fed[topic.name] for topic in program.outputs}
 
 
 def _rows_of(run: HistoryRun, url: str, program: Program, directory: Path) -> dict[str, Sequences]:
-    place = place_in(directory)
-    place.remove()
+    snapshot_store = place_in(directory)
+    snapshot_store.remove()
     tasks = run(url, program, directory)
     found: dict[str, Sequences] = {topic.name: defaultdict(list) for topic in program.outputs}
     for part in (each for task in tasks for each in task.staged if each.topic in found):
-        with place.checked(part) as path:
+        with snapshot_store.checked(part) as path:
             for batch in read_segment(path):
                 rows = found[part.topic][part.partition]
                 rows += [
@@ -239,8 +239,8 @@ def _rows_of(run: HistoryRun, url: str, program: Program, directory: Path) -> di
     return found
 
 
-def live_order(rng: Random, program: Program, fed: list[Fed]) -> list[Fed]:
-    """As it comes: about in the order of time in each partition, and some partitions are behind."""
+def arrival_order(rng: Random, program: Program, fed: list[Fed]) -> list[Fed]:
+    """Return records in arrival order: about by time in partitions, some of which lag."""
     disorder_ms = rng.choice([0, 30, 300])
     placed = [_placed(each, program) for each in fed]
     sent = sorted(
@@ -251,19 +251,21 @@ def live_order(rng: Random, program: Program, fed: list[Fed]) -> list[Fed]:
     come_ms: dict[tuple[str, int], int] = defaultdict(int)
     arrivals: list[tuple[int, Fed]] = []
     for sent_ms, each in sent:
-        place = each.topic, each.partition
-        come_ms[place] = max(come_ms[place], sent_ms + rng.randint(0, behind_ms[place]))
-        arrivals.append((come_ms[place], each))
+        snapshot_store = each.topic, each.partition
+        come_ms[snapshot_store] = max(
+            come_ms[snapshot_store], sent_ms + rng.randint(0, behind_ms[snapshot_store])
+        )
+        arrivals.append((come_ms[snapshot_store], each))
     return [each for _, each in sorted(arrivals, key=itemgetter(0))]
 
 
-def last_orders(rng: Random, program: Program) -> list[list[Fed]]:
-    """What comes when all else has been taken, much later, so that windows close."""
-    places = [(name, n) for name, count in program.inputs.items() for n in range(count)]
+def closing_records(rng: Random, program: Program) -> list[list[Fed]]:
+    """Return much later records, which close all windows, in batches."""
+    tps = [(name, n) for name, count in program.inputs.items() for n in range(count)]
     return [
         [
             Fed(topic, partition, _key_of(partition, program.inputs[topic]), 2, LAST_MS + at_ms)
-            for topic, partition in rng.sample(places, len(places))
+            for topic, partition in rng.sample(tps, len(tps))
         ]
         for at_ms in (0, SPAN_MS, 10 * LONG_MS)
     ]

@@ -1,6 +1,6 @@
-"""A worker of a random program, in a process of its own that may be killed at any time.
+"""A worker of a random program, in its own process, which may be killed at any time.
 
-The server that forks it has all modules loaded, so a worker is there in some 20 ms.
+The fork server has all modules loaded, so a worker starts in about 20 ms.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from streamlog.worker.worker import Worker
 from tests.equality import programs
 
 SESSION_TIMEOUT_MS = 1_500
-"""A worker that is killed or paused is given up after this."""
+"""A killed or paused worker leaves the group after this time."""
 CALM_MS = 3_600_000
-"""Time stands still while nothing comes, also on Kafka, whose topics take no `mark.quiet.ms`."""
+"""No quiet partition advances, also on Kafka, whose topics have no `mark.quiet.ms`."""
 
 
 class _Death:
-    """Ends the process, by SIGKILL, where a commit has come to the nth step of this name."""
+    """Kills the process by SIGKILL at the nth step of this name in its commits."""
 
     def __init__(self, die_at: str) -> None:
         self._step, _, number = die_at.partition(":")
@@ -39,7 +39,7 @@ class _Death:
 
 
 def work(seed: int, run: str, log: str, directory: str, settings: dict[str, str]) -> None:
-    """Run the program of this number until SIGTERM, as `streamlog worker` would."""
+    """Run the program of this seed until SIGTERM, as `streamlog worker` does."""
     output = (Path(directory) / f"{os.getpid()}.log").open("w")
     os.dup2(output.fileno(), sys.stdout.fileno())
     os.dup2(output.fileno(), sys.stderr.fileno())

@@ -1,8 +1,8 @@
-"""Random apps and random histories for them, both from one number.
+"""Random apps and random histories for them, both from one seed.
 
-Every operator that the DSL has may come up, also order-sensitive ones, behind repartitions, in
-any combination that is allowed. A program is the same wherever it is built, so that a worker
-process needs no more than the number.
+Every operator of the DSL can occur, including order-sensitive ones behind repartitions, in any
+allowed combination. A seed gives an equal program in each process, so that a worker process needs
+only the seed.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ from streamlog.topology import Topology
 MODULUS = 1_000_003
 KEYS = ("ab", "ac", "b", "cd", "e", "fg")
 LIVE = "live"
-"""Runs whose name begins so are fed while they run. Rows that depend on the order in which records
-of several sources arrive are promised to no one there, so most of their folds are counts, and most
-of their state is behind keys that are kept."""
+"""Prefix of the names of live runs, whose inputs grow. Rows that depend on the arrival order of
+several sources have no equality there, so most folds are counts, and most state is behind kept
+keys."""
 SPAN_MS = 2_000
-"""Histories are about this long."""
+"""The approximate length of histories, in ms."""
 UNPROMISED = 0.1
-"""So often a live program may have an output of which nothing is promised."""
+"""The probability of an output without an equality class in a live program."""
 WRITTEN_MAX = 3
-"""Outputs of a live program of which something is."""
+"""The maximum number of outputs with an equality class in a live program."""
 LONG_MS = 100 * SPAN_MS
-"""No record of a history comes as late."""
+"""Longer than any record of a history is late, in ms."""
 
 pace_ms = 0.0
-"""How long a worker takes for each record of an input."""
+"""The time that a worker takes for each input record, in ms."""
 
 Numbers = Stream[str, int]
 
@@ -72,21 +72,21 @@ class Fed:
 
 @dataclass(slots=True)
 class Program:
-    """An app, where it reads and where it writes."""
+    """An app with its inputs and outputs."""
 
     app: App
     inputs: dict[str, int] = field(default_factory=dict)
-    """Topics of the history with their partitions."""
+    """Partition counts by topic of the history."""
     tables: set[str] = field(default_factory=set)
     outputs: list[Topic[str, int]] = field(default_factory=list)
     tracks_time: bool = False
-    """Whether timers wait for stream time, which an empty partition would hold back for ever."""
-    told: list[str] = field(default_factory=list)
-    """The operators, for who reads of a failure."""
+    """Whether timers wait for stream time, which an empty partition would hold back forever."""
+    operators: list[str] = field(default_factory=list)
+    """Descriptions of the operators, for messages of failures."""
 
 
 class Trail(Processor[str, int, str, int]):
-    """Forwards a number that depends on all values of the key before, and their order."""
+    """Forwards a number that depends on all previous values of the key and their order."""
 
     seen = kv_store(str, int)
 
@@ -100,15 +100,15 @@ class Trail(Processor[str, int, str, int]):
 
 
 class Bells(Processor[str, int, str, int]):
-    """Forwards what timers find: what each key was given, and when.
+    """Forwards numbers from timers that depend on the key's values and on firing times.
 
-    Timers are set, moved, taken back, and set by those that fire, also for times that have come.
+    Timers are set, moved, cancelled, and set again on firing, also for past times.
     """
 
     seen = kv_store(str, int)
 
     def process(self, record: Record[str, int]) -> None:
-        trail = folded(self.seen.get(record.key) or 7, record.value)
+        trail = ordered_fold(self.seen.get(record.key) or 7, record.value)
         self.seen.put(record.key, trail)
         due = record.timestamp + timedelta(milliseconds=trail % 130 - 20)
         if trail % 7 == 0:
@@ -117,7 +117,7 @@ class Bells(Processor[str, int, str, int]):
             self.ctx.timers.set(record.key, due, ("", "again")[trail % 2])
 
     def on_timer(self, key: str, at: datetime, tag: str) -> None:
-        trail = folded(self.seen.get(key) or 1, self.heard_ms(at))
+        trail = ordered_fold(self.seen.get(key) or 1, self.known_ms(at))
         if trail % 6 == 0:
             self.seen.delete(key)
         else:
@@ -126,34 +126,34 @@ class Bells(Processor[str, int, str, int]):
             self.ctx.timers.set(key, at + timedelta(milliseconds=trail % 60), tag)
         self.ctx.forward(key, trail)
 
-    def heard_ms(self, at: datetime) -> int:
-        """A time that a firing knows: its own."""
+    def known_ms(self, at: datetime) -> int:
+        """Return the time that a firing uses: its own."""
         return _ms(at)
 
 
 class Alarms(Bells):
-    """Forwards what timers find, and how late they are by stream time."""
+    """Like `Bells`, but the numbers depend on stream time."""
 
-    def heard_ms(self, at: datetime) -> int:
-        """That of all sources."""
+    def known_ms(self, at: datetime) -> int:
+        """Return the stream time over all sources."""
         return _ms(self.ctx.stream_time)
 
 
 class Rounds(Processor[str, int, str, int]):
-    """Forwards what there is of all keys at every multiple of two intervals of stream time."""
+    """Forwards the state of all keys at every multiple of two intervals of stream time."""
 
     sums = kv_store(str, int, ttl="900ms")
 
     def process(self, record: Record[str, int]) -> None:
-        total = folded(self.sums.get(record.key) or 3, record.value)
+        total = ordered_fold(self.sums.get(record.key) or 3, record.value)
         self.sums.put(record.key, total)
         if total % 9 == 0:
-            self.ctx.forward(record.key, folded(total, _ms(self.ctx.stream_time)))
+            self.ctx.forward(record.key, ordered_fold(total, _ms(self.ctx.stream_time)))
 
     @punctuate(every="140ms")
     def report(self, now: datetime) -> None:
         for key, total in self.sums.range():
-            self.ctx.forward(key, folded(total, _ms(now)))
+            self.ctx.forward(key, ordered_fold(total, _ms(now)))
 
     @punctuate(every="350ms")
     def forget(self, now: datetime) -> None:
@@ -167,22 +167,22 @@ def _ms(at: datetime) -> int:
     return round(at.timestamp() * 1_000)
 
 
-def folded(a: int, b: int) -> int:
-    """Depends on the order."""
+def ordered_fold(a: int, b: int) -> int:
+    """A fold that depends on the order of its values."""
     return (a * 31 + b) % MODULUS
 
 
 def pace(_record: object) -> None:
-    """Takes its time, so that there is something to interrupt."""
+    """Sleep for `pace_ms`, so that failures can interrupt the work."""
     if pace_ms:
         sleep(pace_ms / 1000)
 
 
 def build(seed: int, run: str, **settings: Any) -> Program:
-    """The program of this number; `run` keeps what it writes apart from other runs'.
+    """Build the program of this seed; `run` is part of the names of its output topics.
 
-    Left out are what the DSL refuses (inputs that would need as many partitions), and rings of
-    sub-topologies that feed each other: there is no order to be had there.
+    Programs that the DSL refuses (inputs with unequal partition counts) and cycles of
+    sub-topologies, which have no order, are skipped.
     """
     for attempt in count():
         try:
@@ -207,18 +207,18 @@ def build(seed: int, run: str, **settings: Any) -> Program:
 def _promised(
     program: Program, topology: Topology, counts: Mapping[str, int], rng: Random
 ) -> list[int]:
-    """Which outputs a live program keeps: some of those of which something is promised."""
+    """Choose the outputs of a live program: some of those with an equality class."""
     fed = plan_history(topology, counts, span=TimeSpan()).fed
-    made = range(len(program.inputs.keys() - program.tables), len(program.outputs))
-    promised = [at for at in made if fed[program.outputs[at].name].equality != "A"]
+    own_outputs = range(len(program.inputs.keys() - program.tables), len(program.outputs))
+    promised = [at for at in own_outputs if fed[program.outputs[at].name].equality != "A"]
     chosen = sorted(rng.sample(promised, min(len(promised), WRITTEN_MAX)))
     if chosen and rng.random() < UNPROMISED:
-        chosen = sorted({*chosen, made[-1]})
+        chosen = sorted({*chosen, own_outputs[-1]})
     return chosen
 
 
 class _Maker:
-    """A program in the making."""
+    """Builds a program."""
 
     def __init__(self, seed: int, run: str, rng: Random, settings: dict[str, Any]) -> None:
         self._app = App(f"eq{seed}-{run}", **settings)
@@ -233,7 +233,7 @@ class _Maker:
         self._tables: list[Table[str, int]] = []
 
     def program(self, *, every: bool = False, written: Sequence[int] = ()) -> Program:
-        """All of it; it writes two of its streams, `every` one, or those with these numbers."""
+        """Build the program; it writes two streams, `every` stream, or those in `written`."""
         rng = self._rng
         for _ in range(rng.randint(1, 2)):
             topic = self._topic("in", rng.randint(1, 3))
@@ -284,7 +284,7 @@ class _Maker:
         return [*found, self._to_table, *(on_tables * bool(self._tables))]
 
     def _ordered(self) -> list[Callable[[], None]]:
-        """Those that depend on the order of several sources, whatever comes before them."""
+        """Return the operators that always depend on the order of several sources."""
         return [self._cogroup, self._join, self._join_as_of, self._regroup]
 
     def _topic(self, kind: str, partitions: int) -> Topic[str, int]:
@@ -299,13 +299,13 @@ class _Maker:
         return f"{kind}{self._names}"
 
     def _pick(self) -> Numbers:
-        # The latest ones more often, so that programs get deep.
+        # Prefers the latest streams, so that programs get deep.
         at = max(self._rng.randrange(len(self._streams)), self._rng.randrange(len(self._streams)))
         return self._streams[at]
 
-    def _add(self, stream: Numbers, told: str) -> None:
+    def _add(self, stream: Numbers, description: str) -> None:
         self._streams.append(stream)
-        self._program.told.append(told)
+        self._program.operators.append(description)
 
     def _filter(self) -> None:
         rest = self._rng.randint(2, 5)
@@ -370,7 +370,7 @@ class _Maker:
         self._add(self._pick().repartition(name=name, partitions=partitions), "repartition")
 
     def _keyed(self) -> Numbers:
-        """With a key of its own, through a topic of as many partitions as tables have."""
+        """Repartition a stream to the partition count of the tables."""
 
         def key_of(key: str, _: int) -> str:
             return key or "none"
@@ -394,10 +394,10 @@ class _Maker:
         self._add(self._reduced(grouped, self._name("reduce")).changes(), "group_by, reduce")
 
     def _reduced(self, grouped: Any, name: str) -> Any:
-        """One result per key, which depends on the order; in a live run it may be a count."""
+        """Reduce by an order-sensitive fold; in a live run, mostly count instead."""
         if self._is_live and self._rng.random() < 0.7:
             return grouped.count(name=name)
-        return grouped.reduce(folded, name=name)
+        return grouped.reduce(ordered_fold, name=name)
 
     def _window(self) -> None:
         rng = self._rng
@@ -421,7 +421,7 @@ class _Maker:
         self._add(stream, f"windows of {size}, step {step}, grace {grace}, {emit.name}")
 
     def _record_window(self) -> None:
-        """Windows that records make: which there are depends on all records before."""
+        """Add session or sliding windows, which depend on all previous records."""
         rng = self._rng
         windows = rng.choice(
             [
@@ -438,7 +438,7 @@ class _Maker:
 
     def _cogroup(self) -> None:
         rng = self._rng
-        cogrouped = self._keyed().group_by_key().cogroup(folded)
+        cogrouped = self._keyed().group_by_key().cogroup(ordered_fold)
         other = self._keyed().group_by_key()
         cogrouped = cogrouped.cogroup(other, lambda a, b: (a * 17 - b) % MODULUS)
         name = self._name("cogroup")
@@ -451,22 +451,22 @@ class _Maker:
         emit = rng.choice([Emit.CLOSE, Emit.UPDATE])
         windowed = cogrouped.windowed(windows).emit(emit)
         self._flat(
-            windowed.aggregate(int, merge=folded, name=name), f"cogroup {windows} {emit.name}"
+            windowed.aggregate(int, merge=ordered_fold, name=name), f"cogroup {windows} {emit.name}"
         )
 
-    def _flat(self, table: Table[Windowed[str], int], told: str) -> None:
+    def _flat(self, table: Table[Windowed[str], int], description: str) -> None:
         def unwindowed(windowed: Windowed[str], value: int | None) -> tuple[str, int]:
             span_ms = int((windowed.end - windowed.start).total_seconds() * 1_000)
             return windowed.key, span_ms if value is None else value
 
-        self._add(table.changes().map(unwindowed, name=self._name("flat")), told)
+        self._add(table.changes().map(unwindowed, name=self._name("flat")), description)
 
     def _counted(self) -> None:
         rng = self._rng
         n, step, timeout = rng.choice([(3, 3, None), (4, 2, "120ms"), (3, 3, "60ms"), (5, 1, None)])
         windows = self._pick().group_by_key().windowed(count_window(n, step=step, timeout=timeout))
         table = windows.emit(rng.choice([Emit.CLOSE, Emit.UPDATE]))
-        rows = table.reduce(folded, name=self._name("counted")).changes()
+        rows = table.reduce(ordered_fold, name=self._name("counted")).changes()
 
         def unwindowed(windowed: Windowed[str], value: int) -> tuple[str, int]:
             return windowed.key, value
@@ -478,7 +478,7 @@ class _Maker:
         self._add(self._keyed().process(Trail, name=self._name("trail")), "process")
 
     def _alarm(self) -> None:
-        """Clocks of event time: where they stand follows from the records, so what fires does."""
+        """Add timers of event time, which depend on the records alone."""
         kind = self._rng.choice([Alarms, Alarms, Rounds])
         if self._is_live and self._rng.random() < 0.8:
             kind = Bells
@@ -490,9 +490,9 @@ class _Maker:
         table = self._rng.choice(self._tables)
         name = self._name("join")
         if self._rng.random() < 0.5:
-            self._add(self._keyed().join(table, folded, name=name), "join")
+            self._add(self._keyed().join(table, ordered_fold, name=name), "join")
         else:
-            joined = self._keyed().left_join(table, lambda a, b: folded(a, b or 0), name=name)
+            joined = self._keyed().left_join(table, lambda a, b: ordered_fold(a, b or 0), name=name)
             self._add(joined, "left_join")
 
     def _join_streams(self) -> None:
@@ -505,11 +505,11 @@ class _Maker:
         window = JoinWindow(before_ms=before, after_ms=after, grace_ms=grace_ms)
         joined = getattr(self._pick(), kind)(
             self._pick(),
-            lambda a, b: folded(a or 0, b or 0),
+            lambda a, b: ordered_fold(a or 0, b or 0),
             within=window,
             name=self._name("pairs"),
         )
-        # Pairs of pairs would be more than anybody can compare.
+        # Pairs of pairs would be too many to compare.
         thinned = joined.filter(lambda _, v: v % 4 == 0)
         self._add(thinned, f"{kind} of streams, {before} to {after}, grace {window.grace_ms}")
 
@@ -519,7 +519,7 @@ class _Maker:
         grace = self._rng.choice([None, "50ms"])
         joined = self._keyed().left_join(
             table,
-            lambda a, b: folded(a, b or 0),
+            lambda a, b: ordered_fold(a, b or 0),
             as_of=True,
             grace=grace,
             name=self._name("as-of"),
@@ -527,7 +527,7 @@ class _Maker:
         self._add(joined, f"as of, grace {grace}")
 
     def _regroup(self) -> None:
-        """A table by another key: what is taken out again shows if it is not what was put in."""
+        """Group a table by another key; a wrong old value would change the result."""
         table, name = self._rng.choice(self._tables), self._name("regroup")
         rest = self._rng.randint(1, 4)
         if self._rng.random() < 0.4:
@@ -540,7 +540,7 @@ class _Maker:
         if self._is_live and self._rng.random() < 0.5:
             summed = grouped.count(name=name)
         else:
-            summed = grouped.reduce(folded, lambda a, b: (a * 17 - b) % MODULUS, name=name)
+            summed = grouped.reduce(ordered_fold, lambda a, b: (a * 17 - b) % MODULUS, name=name)
         self._tables += [summed] if self._rng.random() < 0.3 else []
         self._add(summed.changes(), "group_by of a table")
 
@@ -550,12 +550,12 @@ class _Maker:
         self._add(table.changes(), "to_table")
 
     def _join_tables(self) -> None:
-        """Of two tables, or of one with a view of itself."""
+        """Join two tables, or a table with a view of itself."""
         left, right = self._rng.choice(self._tables), self._rng.choice(self._tables)
         kind = self._rng.choice(["join", "left_join", "outer_join"])
         right = right.map_values(lambda v: v + 1)
         table = getattr(left, kind)(
-            right, lambda a, b: folded(a or 0, b or 0), name=self._name("pair")
+            right, lambda a, b: ordered_fold(a or 0, b or 0), name=self._name("pair")
         )
         self._tables.append(table)
         self._add(table.changes().filter(lambda _, v: v is not None), f"{kind} of tables")
@@ -570,11 +570,11 @@ class _Maker:
         left, right = self._rng.choice(self._tables), self._rng.choice(self._tables)
         rest, name = self._rng.randint(2, 6), self._name("pointing")
         if self._rng.random() < 0.5:
-            table = left.join_on(right, lambda v: KEYS[v % rest], folded, name=name)
+            table = left.join_on(right, lambda v: KEYS[v % rest], ordered_fold, name=name)
         else:
 
             def fn(a: int, b: int | None) -> int:
-                return folded(a, b or 0)
+                return ordered_fold(a, b or 0)
 
             table = left.left_join_on(
                 right, lambda v: KEYS[v % rest] if v % 5 else None, fn, name=name
@@ -589,7 +589,7 @@ class _Maker:
 
 
 def history(seed: int, program: Program) -> list[Fed]:
-    """What the inputs hold: out of order, late, with deletions, and records without a key."""
+    """Return the inputs: out of order, late, with deletions and keyless records."""
     rng = Random(seed * 7 + 1)
     fed: list[Fed] = []
     for topic, partitions in program.inputs.items():

@@ -1,9 +1,9 @@
-"""The equality contract: the driver, one worker and three that are killed write the same.
+"""The equality contract: the driver, one worker, and three killed workers write equal records.
 
-What is compared are the records of every output topic (partition, key, value, timestamp,
-headers) as multisets, read committed. Workers are processes on a broker process; in the third
-run they are killed (SIGKILL), paused for longer than their session, stopped and joined by others at
-random. Everything random comes from the seed, except what the machine adds.
+The committed records of every output topic (partition, key, value, timestamp, headers) are compared
+as multisets. Workers are processes on a broker process; in the third run, they are killed
+(SIGKILL), paused for longer than their session, stopped, and joined by others at random. All
+randomness comes from the seed, except the machine's own.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from tests.worker.processes import still
 
 Rows = Counter[tuple[object, ...]]
 Results = dict[int, Rows]
-"""Per output of the program: its records and how often each is there."""
+"""By output of the program: its records with their counts."""
 
 DEADLINE_S = 120
 WORKERS_MAX = 4
 PAUSE_S = 1.5 * member.SESSION_TIMEOUT_MS / 1000
 text, whole = serde_for(str), serde_for(int)
 
-_LOOKING = Lock()
-"""Who starts a process looks whether others have ended, and of two threads that look at the same
-one at once one is told 255, whatever it was."""
+_EXIT_CODE_LOCK = Lock()
+"""Starting a process polls the others' exit codes; of two threads that poll one process at a time,
+one gets 255 instead of the real code."""
 context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(["tests.equality.member"])
 
 
 class Unequal(AssertionError):
-    """A run wrote something else than the driver."""
+    """A run wrote other records than the driver."""
 
 
 class Fleet:
@@ -61,69 +61,69 @@ class Fleet:
         self._processes: list[BaseProcess] = []
         self._paused: set[BaseProcess] = set()
         self._started = 0
-        self.story: list[str] = []
+        self.events: list[str] = []
         self.patience = 1
 
     def __len__(self) -> int:
         return len(self._processes)
 
     def start(self, **settings: str) -> BaseProcess:
-        """One more worker. A few state directories are used in turn: some find state of theirs."""
+        """Start a worker. Few state directories are used in turn, so that some have state."""
         directory = self._directory / f"state-{self._started % WORKERS_MAX}"
         directory.mkdir(parents=True, exist_ok=True)
         self._started += 1
         arguments = (*self._arguments, str(directory), {**self._settings, **settings})
         process = context.Process(target=member.work, args=arguments)
-        with _LOOKING:
+        with _EXIT_CODE_LOCK:
             process.start()
         self._processes.append(process)
-        self._tell("start", process)
+        self._note("start", process)
         return process
 
     def end(self, at: int, number: signal.Signals) -> None:
-        """SIGTERM or SIGKILL, and wait for its end."""
+        """Send SIGTERM or SIGKILL, and wait for the worker's end."""
         self.check()
         process = self._processes.pop(at)
-        self._tell(number.name, process)
+        self._note(number.name, process)
         self._resume(process)
         os.kill(process.pid or 0, number)
         code = _exit_code(process, DEADLINE_S)
         if code is None:
             process.kill()
             raise Unequal(f"a worker did not stop: {self._output(process)}")
-        # One that has not come to its handlers yet ends by the signal itself.
+        # A worker without its handlers installed yet ends by the signal itself.
         if number is signal.SIGTERM and code not in {0, -signal.SIGTERM}:
             raise Unequal(f"a worker ended with {code}: {self._output(process)}")
 
     def pause(self, at: int) -> None:
-        """SIGSTOP; it goes on before it is told anything else, or by `resume`."""
+        """Send SIGSTOP; `resume` or `end` continues the worker."""
         process = self._processes[at]
-        self._tell("SIGSTOP", process)
+        self._note("SIGSTOP", process)
         os.kill(process.pid or 0, signal.SIGSTOP)
         self._paused.add(process)
 
     def resume(self) -> None:
-        """SIGCONT to all."""
+        """Send SIGCONT to all paused workers."""
         for process in [*self._paused]:
-            self._tell("SIGCONT", process)
+            self._note("SIGCONT", process)
             self._resume(process)
 
     def until_killed(self, process: BaseProcess) -> None:
-        """Wait until it has ended itself."""
+        """Wait until the worker has killed itself."""
         code = _exit_code(process, DEADLINE_S)
         if code != -signal.SIGKILL:
             raise Unequal(f"a worker ended with {code}: {self._output(process)}")
         self._processes.remove(process)
 
     def check(self) -> None:
-        """Raise `Unequal` with its output if a worker has ended by itself."""
+        """Raise `Unequal` with a worker's output if the worker has ended by itself."""
         for process in self._processes:
             code = _exit_code(process)
             if code is not None:
                 raise Unequal(f"a worker ended with {code}: {self._output(process)}")
 
     def close(self) -> None:
-        """Nothing is left behind."""
+        """Kill all workers."""
         for process in self._processes:
             process.kill()
             _exit_code(process, DEADLINE_S)
@@ -133,8 +133,8 @@ class Fleet:
             self._paused.remove(process)
             os.kill(process.pid or 0, signal.SIGCONT)
 
-    def _tell(self, what: str, process: BaseProcess) -> None:
-        self.story.append(f"{monotonic() % 1000:.2f} {what} {process.pid}")
+    def _note(self, event: str, process: BaseProcess) -> None:
+        self.events.append(f"{monotonic() % 1000:.2f} {event} {process.pid}")
 
     def _output(self, process: BaseProcess) -> str:
         files = self._directory.glob(f"*/{process.pid}.log")
@@ -142,62 +142,62 @@ class Fleet:
 
 
 def _exit_code(process: BaseProcess, timeout_s: float = 0) -> int | None:
-    """None if it has not ended by then."""
+    """Return the exit code, or None if the process has not ended in time."""
     wait([process.sentinel], timeout_s)
-    with _LOOKING:
+    with _EXIT_CODE_LOCK:
         return process.exitcode
 
 
 def compare(seed: int, address: str, directory: Path, *, patience: int = 1) -> None:
-    """All three ways of running the program of this number.
+    """Compare the three runs of the program of this seed.
 
     Args:
         seed: of the program.
         address: of the broker.
         directory: for state and logs.
-        patience: so many times longer are sessions, pauses and deadlines: on a busy machine a
-            worker is given up again and again before it has done anything.
+        patience: the factor of sessions, pauses and deadlines: on a busy machine, a worker may
+            lose its session again and again before it makes progress.
 
     Raises:
-        Unequal: they differ; the message says how, with what to do to see it again.
+        Unequal: the runs differ; the message has the differences and the command to repeat them.
     """
     driver = build(seed, "driver")
     fed = history(seed, driver)
     expected = driven(driver, fed)
     log = f"kafka://{address}"
     asyncio.run(_fill(log, driver, fed))
-    for run, play in (("one", _calm), ("three", _chaos)):
+    for run, scenario in (("one", _run_undisturbed), ("three", _run_with_failures)):
         program = build(seed, run)
         settings = {"session_ms": str(member.SESSION_TIMEOUT_MS * patience)}
         settings["pace_ms"] = "0" if run == "one" else "3"
         fleet = Fleet(seed, run, log, directory / run, **settings)
         fleet.patience = patience
         try:
-            play(fleet, Random(seed), lambda p=program: _holds(log, p, expected))  # type: ignore[misc]
+            scenario(fleet, Random(seed), lambda p=program: _is_complete(log, p, expected))  # type: ignore[misc]
             while len(fleet):
                 fleet.end(0, signal.SIGTERM)
             found = asyncio.run(_read(Log.open(log), program))
         finally:
             fleet.close()
         if found != expected:
-            lines = [f"seed {seed}, run {run!r}: {', '.join(driver.told)}"]
+            lines = [f"seed {seed}, run {run!r}: {', '.join(driver.operators)}"]
             lines += [*_difference(expected, found), "", driver.app.topology().describe(), ""]
-            lines += [*fleet.story, f"again: python -m tests.equality --seed {seed} --runs 1"]
+            lines += [*fleet.events, f"again: python -m tests.equality --seed {seed} --runs 1"]
             raise Unequal("\n".join(lines))
     shutil.rmtree(directory, ignore_errors=True)
 
 
 def compare_killed_in_commits(seed: int, log: str, directory: Path, number: int) -> None:
-    """A worker is killed at every step of its commits, one after the other; then it goes on.
+    """Kill a worker at each step of its commits in turn; then let it finish.
 
     Args:
         seed: of the program.
-        log: of the broker; an embedded one dies with each worker.
+        log: of the broker; an embedded broker dies with each worker.
         directory: for state and logs.
-        number: of the commit in which each one is killed.
+        number: of the commit in which each worker is killed.
 
     Raises:
-        Unequal: what is there in the end is not what the driver writes.
+        Unequal: the final output is not the driver's.
     """
     run = f"steps{number}"
     driver = build(seed, "driver")
@@ -214,19 +214,19 @@ def compare_killed_in_commits(seed: int, log: str, directory: Path, number: int)
             fleet.until_killed(fleet.start(die_at=f"{step}:{number}"))
             killed.append(step)
         fleet.start()
-        _until(fleet, lambda: _holds(log, program, expected))
+        _until(fleet, lambda: _is_complete(log, program, expected))
         fleet.end(0, signal.SIGTERM)
         found = asyncio.run(_read(Log.open(log), program))
     finally:
         fleet.close()
     if found != expected:
-        lines = [f"seed {seed}, killed at {killed}: {', '.join(driver.told)}"]
+        lines = [f"seed {seed}, killed at {killed}: {', '.join(driver.operators)}"]
         lines += [*_difference(expected, found), "", driver.app.topology().describe()]
-        raise Unequal("\n".join([*lines, *fleet.story]))
+        raise Unequal("\n".join([*lines, *fleet.events]))
 
 
 def driven(program: Program, fed: list[Fed]) -> Results:
-    """What the driver writes. It is given everything before it starts, as the workers are."""
+    """Return the driver's output. It gets all records before it starts, as workers do."""
     test = program.app.test()
     for each in fed:
         test.topic(each.topic).append(
@@ -245,12 +245,12 @@ def driven(program: Program, fed: list[Fed]) -> Results:
         }
 
 
-def _calm(fleet: Fleet, _rng: Random, done: Callable[[], bool]) -> None:
+def _run_undisturbed(fleet: Fleet, _rng: Random, done: Callable[[], bool]) -> None:
     fleet.start()
     _until(fleet, done)
 
 
-def _chaos(fleet: Fleet, rng: Random, done: Callable[[], bool]) -> None:
+def _run_with_failures(fleet: Fleet, rng: Random, done: Callable[[], bool]) -> None:
     for _ in range(3):
         fleet.start()
     for _ in range(rng.randint(2, 5)):
@@ -276,14 +276,14 @@ def _chaos(fleet: Fleet, rng: Random, done: Callable[[], bool]) -> None:
 
 
 def _until(fleet: Fleet, done: Callable[[], bool]) -> None:
-    """Wait until there is as much as the driver wrote. Is it too little, the caller compares."""
+    """Wait until the output is as large as the driver's, or until the deadline."""
     deadline = monotonic() + DEADLINE_S * fleet.patience
     while not done() and monotonic() < deadline:
         fleet.check()
         sleep(0.1)
 
 
-def _holds(log: str, program: Program, expected: Results) -> bool:
+def _is_complete(log: str, program: Program, expected: Results) -> bool:
     attached = Log.attach(log, timeout_ms=DEADLINE_S * 1000)
     found = asyncio.run(_read(attached, program))
     return all(found[at].total() >= rows.total() for at, rows in expected.items())
@@ -292,7 +292,7 @@ def _holds(log: str, program: Program, expected: Results) -> bool:
 async def _fill(url: str, program: Program, fed: list[Fed]) -> None:
     async with Log.open(url) as log:
         admin = log.admin()
-        # The driver's time stands still when all is read, so that of the workers has to.
+        # The driver's time stops after the last record, so the workers' must stop, too.
         configs = await still(log)
         topics = [
             NewTopic(name, partitions, configs=configs)

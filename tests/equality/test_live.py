@@ -1,4 +1,4 @@
-"""A few of the programs that `make equality-live` feeds while they run."""
+"""Some of the programs of `make equality-live`, whose inputs grow while they run."""
 
 from __future__ import annotations
 
@@ -24,28 +24,30 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_workers_that_are_fed_while_they_run_keep_what_explain_promises(
+def test_live_workers_keep_the_equality_that_explain_names(
     address: str, tmp_path: Path, seed: int
 ) -> None:
     compare_live(seed, address, tmp_path)
 
 
 @pytest.mark.parametrize("first", range(0, FED, 10))
-def test_tasks_that_are_fed_in_any_order_keep_it_too(tmp_path: Path, first: int) -> None:
+def test_tasks_in_any_order_keep_the_equality_that_explain_names(
+    tmp_path: Path, first: int
+) -> None:
     for seed in range(first, first + 10):
         compare_fed(seed, "", tmp_path)
 
 
-def test_each_class_is_compared_as_it_says() -> None:
+def test_each_equality_class_is_compared_by_its_rule() -> None:
     a1, a2, b1 = ("a", 1, 10, ()), ("a", 2, 11, ()), ("b", 1, 12, ())
     rows = [a1, b1, a2]
-    for equality, same, other in (
+    for equality, equal_rows, unequal_rows in (
         ("S", [a1, b1, a2], [b1, a1, a2]),
         ("K", [b1, a1, a2], [a2, b1, a1]),
         ("M", [a2, b1, a1], [a2, b1, a1, a1]),
         ("T", [b1, a2], [a2, b1, a1]),
         ("A", [], None),
     ):
-        assert not difference_of(equality, {0: rows}, {0: same})  # type: ignore[arg-type]
-        if other is not None:
-            assert difference_of(equality, {0: rows}, {0: other})  # type: ignore[arg-type]
+        assert not difference_of(equality, {0: rows}, {0: equal_rows})  # type: ignore[arg-type]
+        if unequal_rows is not None:
+            assert difference_of(equality, {0: rows}, {0: unequal_rows})  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 """A case's topology as an app: a method for each operation of the vocabulary.
 
-What the cases say is neutral; here is what it is called in streamlog. A word that is not of the
-vocabulary raises `Unsupported`.
+The cases are neutral; the adapter translates their words to streamlog. An unknown word raises
+`Unsupported`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.golden.functions import (
 
 ANYTHING = serde_for(Any)
 NEW_KEY = {"map", "flat_map", "select_key", "group_by"}
-"""Operations behind which keys are not those of a window any more."""
+"""Operations after which keys are no longer windowed."""
 
 
 def ms(number: int) -> timedelta:
@@ -37,7 +37,7 @@ def ms(number: int) -> timedelta:
 
 
 def windows_of(spec: Spec) -> Any:
-    """The windows that a node or a query describes."""
+    """Return the windows that a node or a query describes."""
     grace = ms(spec.get("grace", 0))
     match spec["type"]:
         case "tumbling":
@@ -53,7 +53,7 @@ def windows_of(spec: Spec) -> Any:
 
 
 class Adapter:
-    """The app of a case; `topics` has its topics by the names of the case."""
+    """The app of a case; `topics` holds its topics by their names in the case."""
 
     def __init__(
         self, case: Case, app: App | None = None, *, prefix: str = "", partitions: int = 1
@@ -71,13 +71,13 @@ class Adapter:
                 raise Unsupported(f"operation {node['op']!r}")
             self._made[node["id"]] = operation(node)
         for fed in case["inputs"]:
-            # Nothing has to read it.
+            # Input topics exist even if no node reads them.
             if "topic" in fed:
                 self._topic(fed["topic"])
 
     @property
     def outputs(self) -> list[str]:
-        """Topics that are written, by the names of the case."""
+        """The written topics, by their names in the case."""
         sinks = [node["topic"] for node in self.case["topology"] if node["op"] == "sink"]
         return list(dict.fromkeys(sinks))
 
@@ -104,7 +104,7 @@ class Adapter:
         return [of] if isinstance(of, str) else of
 
     def _key_serde(self, name: str) -> Serde[Any]:
-        """Of what a node hands on: that of windows comes from the aggregation upstream."""
+        """Return the serde of a node's output keys; windowed keys have the aggregation's."""
         node = self._nodes[name]
         made, parents = self._made[name], self._parents(node)
         side = getattr(made, "side", None)
@@ -191,10 +191,10 @@ class Adapter:
         if node["by"]["fn"] not in NEEDS_KEY:
             return self._of(node).map_values(lambda v: fn(None, v))
 
-        def mapped(key: Any, value: Any) -> Any:
+        def map_row(key: Any, value: Any) -> Any:
             return key, None if value is None else fn(key, value)
 
-        stream = self._of(node).changes().map(mapped, name=f"{node['id']}-mapped")
+        stream = self._of(node).changes().map(map_row, name=f"{node['id']}-mapped")
         return stream.to_table(name=node["id"])
 
     def op_to_stream(self, node: Spec) -> Any:
@@ -246,7 +246,7 @@ class Adapter:
         return reduce(adder(node.get("by") or node["add"]), name=node["id"])
 
     def op_aggregate(self, node: Spec) -> Any:
-        init, add = beginning(node["init"]), adder(node["add"])
+        init, add = initial_value(node["init"]), adder(node["add"])
         aggregate = self._aggregated(node).aggregate
         if "sub" in node:
             return aggregate(init, add, adder(node["sub"]), name=node["id"])
@@ -264,7 +264,7 @@ class Adapter:
             windows = windows_of(self._nodes[node["window"]])
             grouped = self._emitting(node, grouped.windowed(windows))
         merge = {"merge": adder(node["merge"])} if node.get("merge") else {}
-        return grouped.aggregate(beginning(node["init"]), name=node["id"], **merge)
+        return grouped.aggregate(initial_value(node["init"]), name=node["id"], **merge)
 
     # Joins
 
@@ -309,7 +309,7 @@ class Adapter:
 
 
 def join_window(spec: Spec) -> Any:
-    """The window that a join or a query describes."""
+    """Return the window that a join or a query describes."""
     within = spec.get("difference", spec.get("within"))
     before, after = spec.get("before", within), spec.get("after", within)
     return JoinWindow.of(
@@ -320,11 +320,11 @@ def join_window(spec: Spec) -> Any:
     )
 
 
-def beginning(value: Any) -> Callable[[], Any]:
-    """A function that gives it, each time anew."""
+def initial_value(value: Any) -> Callable[[], Any]:
+    """Return a function that returns a new copy of the value each time."""
     return lambda: deepcopy(value)
 
 
 def windowed_key(key: Any) -> tuple[Any, tuple[Any, Any] | None]:
-    """The key of a row, and its window if it has one."""
+    """Return the key of a row, and its window if it has one."""
     return (key.key, (key.start, key.end)) if isinstance(key, Windowed) else (key, None)

@@ -1,4 +1,4 @@
-"""What came out against what must come out, by the weakest order that still means something."""
+"""Comparison of found and expected rows, by the weakest order that a case demands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 Case: TypeAlias = dict[str, Any]
-Place: TypeAlias = tuple[str, str, str]
+RowKey: TypeAlias = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +22,12 @@ class Row:
     value: Any
     ts: int | None
     after: int | None
-    """The input that it follows from; not known, if None."""
+    """The index of the input that caused the row; None if unknown."""
     optional: bool = False
 
     @property
-    def place(self) -> Place:
-        """Topic, key and window: rows of different places may overtake each other."""
+    def row_key(self) -> RowKey:
+        """Topic, key and window: rows with different ones have no order."""
         return self.topic, json.dumps(self.key), str(self.window)
 
     def __str__(self) -> str:
@@ -52,20 +52,20 @@ def expected_rows(case: Case) -> list[Row]:
 
 
 def difference(case: Case, found: Sequence[Row]) -> str | None:
-    """Where they differ, for who reads of it; None if they do not."""
+    """Return the first difference as text, or None if the rows are as expected."""
     expect = case["expect"]
     return differing(expect.get("min_order", expect.get("order")), expected_rows(case), found)
 
 
 def differing(order: str, wanted: Sequence[Row], found: Sequence[Row]) -> str | None:
-    """The same for any rows; `order` as cases name it."""
+    """Return the first difference of any rows as text, or None; `order` as in cases."""
     match order:
         case "exact":
             return _first_difference(wanted, found, lambda _: "", in_order)
         case "per_key":
-            return _first_difference(wanted, found, lambda row: row.place, in_order)
+            return _first_difference(wanted, found, lambda row: row.row_key, in_order)
         case "final_state":
-            return _first_difference(wanted, found, lambda row: row.place, same_end)
+            return _first_difference(wanted, found, lambda row: row.row_key, same_last_value)
         case "multiset_per_input":
             return _first_difference(wanted, found, lambda row: row.after, in_any_order)
         case _:
@@ -85,34 +85,34 @@ def _first_difference(
         parts[part_of(row)][1].append(row)
     for expected, actual in parts.values():
         if not equal(expected, actual):
-            return f"wanted [{_told(expected)}], found [{_told(actual)}]"
+            return f"wanted [{_text_of(expected)}], found [{_text_of(actual)}]"
     return None
 
 
-def _told(rows: Iterable[Row]) -> str:
+def _text_of(rows: Iterable[Row]) -> str:
     return "; ".join(f"{row}{' (optional)' * row.optional}" for row in rows)
 
 
-def same(wanted: Row, found: Row) -> bool:
-    """Whether they are the same record, as far as the wanted one says."""
+def matches(wanted: Row, found: Row) -> bool:
+    """Whether a found row matches all fields that the wanted row sets."""
     return (
-        (wanted.place, wanted.value) == (found.place, found.value)
+        (wanted.row_key, wanted.value) == (found.row_key, found.value)
         and wanted.ts in {None, found.ts}
         and (None in {wanted.after, found.after} or wanted.after == found.after)
     )
 
 
 def in_order(wanted: Sequence[Row], found: Sequence[Row]) -> bool:
-    """Whether these are the rows, one after the other; optional ones may be missing."""
-    # How many of the wanted rows may be done with after each of the found ones.
-    done = _passing_optional(wanted, {0})
+    """Whether the rows match in order; optional ones may be missing."""
+    # The possible numbers of matched wanted rows after each found row.
+    done = _skip_optional(wanted, {0})
     for row in found:
-        taken = {n + 1 for n in done if n < len(wanted) and same(wanted[n], row)}
-        done = _passing_optional(wanted, taken)
+        taken = {n + 1 for n in done if n < len(wanted) and matches(wanted[n], row)}
+        done = _skip_optional(wanted, taken)
     return len(wanted) in done
 
 
-def _passing_optional(wanted: Sequence[Row], done: set[int]) -> set[int]:
+def _skip_optional(wanted: Sequence[Row], done: set[int]) -> set[int]:
     passed = set(done)
     for n, row in enumerate(wanted):
         if n in passed and row.optional:
@@ -120,8 +120,8 @@ def _passing_optional(wanted: Sequence[Row], done: set[int]) -> set[int]:
     return passed
 
 
-def same_end(wanted: Sequence[Row], found: Sequence[Row]) -> bool:
-    """Whether the last value is the same; a null is a row that is not there."""
+def same_last_value(wanted: Sequence[Row], found: Sequence[Row]) -> bool:
+    """Whether the last values are equal; a null means that the row does not exist."""
     last = found[-1].value if found else None
     for row in reversed(wanted):
         if row.value == last:
@@ -132,10 +132,10 @@ def same_end(wanted: Sequence[Row], found: Sequence[Row]) -> bool:
 
 
 def in_any_order(wanted: Sequence[Row], found: Sequence[Row]) -> bool:
-    """Whether these are the rows; optional ones may be missing."""
+    """Whether the rows match in any order; optional ones may be missing."""
     left = list(found)
     for row in sorted(wanted, key=lambda row: row.optional):
-        at = next((n for n, other in enumerate(left) if same(row, other)), None)
+        at = next((n for n, other in enumerate(left) if matches(row, other)), None)
         if at is not None:
             del left[at]
         elif not row.optional:

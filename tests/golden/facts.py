@@ -1,6 +1,6 @@
-"""Facts without a topology: which windows a time is in, what is refused, what keys look like.
+"""Facts without a topology: windows of a time, refused definitions, and bytes of keys.
 
-They are asked of the public API: windows by what the driver writes for one record.
+The public API answers them: windows by the driver's rows for one record.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ HOUR_MS = 3_600_000
 FAR_MS = 1_000 * HOUR_MS
 
 
-class Asked(dict[str, Any]):
-    """A fact or one of its queries; a field that it does not have makes it `Unsupported`."""
+class Query(dict[str, Any]):
+    """A fact or one of its queries; reading a missing field raises `Unsupported`."""
 
     def __missing__(self, field: str) -> Any:
         raise Unsupported(f"fact {self.get('kind')!r} without the field {field!r}: {dict(self)}")
 
-    def __or__(self, other: dict[str, Any]) -> Asked:  # type: ignore[override] # a dict's own gives a plain dict
-        return Asked({**self, **other})
+    def __or__(self, other: dict[str, Any]) -> Query:  # type: ignore[override] # a dict's own gives a plain dict
+        return Query({**self, **other})
 
 
-def wrong_answers(given: Case) -> list[str]:
-    """The queries whose answer differs from the fact, as lines of the report.
+def wrong_answers(case: Case) -> list[str]:
+    """Return the queries whose answer differs from the fact, as lines of the report.
 
     Raises:
         Unsupported: the fact is of a kind, or has fields, that the runner does not know.
     """
-    fact = Asked(given)
+    fact = Query(case)
     answer = ANSWERS.get(fact["kind"])
     if answer is None:
         raise Unsupported(f"fact {fact['kind']!r}")
     found = [(query, answer(fact | query)) for query in fact["queries"]]
-    return [f"{query}: {said}" for query, said in found if said is not None]
+    return [f"{query}: {text}" for query, text in found if text is not None]
 
 
-def _windows_for(asked: Case) -> str | None:
-    kind = asked.get("type") or ("tumbling" if asked["size"] == asked["advance"] else "hopping")
-    found = _counted(asked | {"type": kind, "grace": FAR_MS}, [asked["ts"]])
-    wanted = [tuple(window) for window in asked["windows"]]
+def _windows_for(query_: Case) -> str | None:
+    kind = query_.get("type") or ("tumbling" if query_["size"] == query_["advance"] else "hopping")
+    found = _last_windows(query_ | {"type": kind, "grace": FAR_MS}, [query_["ts"]])
+    wanted = [tuple(window) for window in query_["windows"]]
     return None if found == wanted else f"windows {found}"
 
 
-def _counted(spec: Case, times: list[int]) -> list[tuple[int, int]]:
-    """The windows of the last of some records."""
+def _last_windows(spec: Case, times: list[int]) -> list[tuple[int, int]]:
+    """Return the windows of the last record."""
     app = App("windows")
     source = app.topic("in", key=str, value=str)
     late: list[Record[str, str]] = []
@@ -68,55 +68,55 @@ def _counted(spec: Case, times: list[int]) -> list[tuple[int, int]]:
     return [(when_ms(key.start), when_ms(key.end)) for key in keys]
 
 
-def _window_close(asked: Case) -> str | None:
-    """Whether a record for a window comes too late once time has come so far."""
-    kind = asked.get("type", "tumbling")
-    size = asked.get("size", asked.get("difference", 0))
-    end = asked["window"][1] if "window" in asked else asked["end"]
-    start = asked["window"][0] if "window" in asked else asked.get("start", end - size)
-    names = [name for name in ("stream_time", "streamTime", "ts") if name in asked]
-    time = asked[names[0] if names else "stream_time"]
-    spec = Asked(type=kind, size=end - start, advance=end - start, grace=0) | asked
+def _window_close(query_: Case) -> str | None:
+    """Check whether a window is closed at a stream time."""
+    kind = query_.get("type", "tumbling")
+    size = query_.get("size", query_.get("difference", 0))
+    end = query_["window"][1] if "window" in query_ else query_["end"]
+    start = query_["window"][0] if "window" in query_ else query_.get("start", end - size)
+    names = [name for name in ("stream_time", "streamTime", "ts") if name in query_]
+    time = query_[names[0] if names else "stream_time"]
+    spec = Query(type=kind, size=end - start, advance=end - start, grace=0) | query_
     before: list[int] = []
     if kind == "session":
-        before = [*range(start, end, asked["gap"] or 1), end]
-    found = _counted(spec, [*before, time, start if kind in {"tumbling", "hopping"} else end])
+        before = [*range(start, end, query_["gap"] or 1), end]
+    found = _last_windows(spec, [*before, time, start if kind in {"tumbling", "hopping"} else end])
     is_open = bool(found) if kind == "session" else (start, end) in found
-    return None if is_open is not asked["closed"] else f"open: {is_open}"
+    return None if is_open is not query_["closed"] else f"open: {is_open}"
 
 
-def _config(asked: Case) -> str | None:
-    check = CONFIGURED.get(asked["spec"])
+def _config(query_: Case) -> str | None:
+    check = CONFIGURED.get(query_["spec"])
     if check is None:
-        raise Unsupported(f"fact 'config' of {asked['spec']!r}")
+        raise Unsupported(f"fact 'config' of {query_['spec']!r}")
     try:
-        check(asked)
+        check(query_)
     except StreamlogError as error:
-        return f"refused: {error}" if asked["valid"] else None
-    return None if asked["valid"] else "accepted"
+        return f"refused: {error}" if query_["valid"] else None
+    return None if query_["valid"] else "accepted"
 
 
-def _defined(asked: Case) -> None:
-    windows_of(asked | {"type": asked["spec"]})
+def _defined(query_: Case) -> None:
+    windows_of(query_ | {"type": query_["spec"]})
 
 
-def _retained(asked: Case) -> None:
-    tumbling(ms(asked["size"]), grace=ms(asked["grace"]), retention=ms(asked["retention"]))
+def _retained(query_: Case) -> None:
+    tumbling(ms(query_["size"]), grace=ms(query_["grace"]), retention=ms(query_["retention"]))
 
 
-def _stream_table_grace(asked: Case) -> None:
+def _stream_table_grace(query_: Case) -> None:
     app = App("grace")
     stream, topic = (app.topic(name, key=str, value=str) for name in ("stream", "table"))
-    history = asked.get("history", asked.get("retention"))
+    history = query_.get("history", query_.get("retention"))
     versioned = {} if history is None else {"history": ms(history)}
     table = app.table(topic, name="t", **versioned)
     joined: Any = app.stream(stream).join
-    joined(table, lambda a, b: a + b, as_of=True, grace=ms(asked["grace"]), name="j")
+    joined(table, lambda a, b: a + b, as_of=True, grace=ms(query_["grace"]), name="j")
     app.topology()
 
 
-def _join_partitions(asked: Case) -> None:
-    counts = asked.get("partitions") or [asked["left"], asked["right"]]
+def _join_partitions(query_: Case) -> None:
+    counts = query_.get("partitions") or [query_["left"], query_["right"]]
     app = App("partitions")
     stream, topic = (
         app.topic(name, key=str, value=str, partitions=count)
@@ -139,24 +139,24 @@ CONFIGURED = {
 }
 
 
-def _windowed_key_bytes(asked: Case) -> str | None:
-    size_ms = asked["end"] - asked["start"]
-    kind = session if asked["type"] == "session" else sliding
+def _windowed_key_bytes(query_: Case) -> str | None:
+    size_ms = query_["end"] - query_["start"]
+    kind = session if query_["type"] == "session" else sliding
     app = App("bytes")
     out = app.topic("out", key=Windowed[str], value=int, windows=kind(ms(size_ms)))
     found = out.spec.key.dumps(
-        Windowed(asked["key"], moment(asked["start"]), moment(asked["end"]))
+        Windowed(query_["key"], moment(query_["start"]), moment(query_["end"]))
     ).hex()
-    return None if found == asked["hex"] else found
+    return None if found == query_["hex"] else found
 
 
-def _murmur2(asked: Case) -> str | None:
-    key = bytes.fromhex(asked["hex"]) if "hex" in asked else asked["key"].encode()
-    if "partitions" in asked:
-        found = partition_of_key(key, asked["partitions"])
-        return None if found == asked["partition"] else f"partition {found}"
-    names = [name for name in ("murmur2", "hash", "value") if name in asked]
-    wanted = asked[names[0] if names else "hash"]
+def _murmur2(query_: Case) -> str | None:
+    key = bytes.fromhex(query_["hex"]) if "hex" in query_ else query_["key"].encode()
+    if "partitions" in query_:
+        found = partition_of_key(key, query_["partitions"])
+        return None if found == query_["partition"] else f"partition {found}"
+    names = [name for name in ("murmur2", "hash", "value") if name in query_]
+    wanted = query_[names[0] if names else "hash"]
     found = murmur2(key)
     return None if (found - wanted) % 2**32 == 0 else f"hash {found}"
 

@@ -1,6 +1,6 @@
 """The functions that cases name, as Python functions.
 
-A null prints as the text `null`. `Nothing` stands where a function gives no row at all.
+A null prints as the text `null`. A mapper returns None for no row.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Pair: TypeAlias = tuple[Any, Any]
 
 
 class Unsupported(Exception):
-    """The case needs something that is not there."""
+    """The case needs an unsupported feature."""
 
 
 def text(value: object) -> str:
@@ -21,7 +21,7 @@ def text(value: object) -> str:
 
 
 def mapper(spec: Spec) -> Callable[[Any, Any], Pair | None]:
-    """Key and value to key and value; None is no row."""
+    """Return a function from key and value to key and value; None is no row."""
     found: dict[str, Callable[[Any, Any], Pair | None]] = {
         "identity": lambda k, v: (k, v),
         "swap": lambda k, v: (v, k),
@@ -31,7 +31,7 @@ def mapper(spec: Spec) -> Callable[[Any, Any], Pair | None]:
         "region_and_length": lambda k, v: (v, len(k)),
         "value_as_key_with_nulls": _with_nulls,
     }
-    return _named(found, spec)
+    return _lookup(found, spec)
 
 
 def _with_nulls(key: Any, value: Any) -> Pair | None:
@@ -39,31 +39,31 @@ def _with_nulls(key: Any, value: Any) -> Pair | None:
 
 
 def value_mapper(spec: Spec) -> Callable[[Any, Any], Any]:
-    """Key and value to a value."""
+    """Return a function from key and value to a value."""
     found: dict[str, Callable[[Any, Any], Any]] = {
         "length": lambda _, v: len(v),
         "length_plus_key": lambda k, v: len(v) + k,
         "first_digit": lambda _, v: ord(v[0]) - 48,
     }
-    return _named(found, spec)
+    return _lookup(found, spec)
 
 
 def flat_mapper(spec: Spec) -> Callable[[Any, Any], Iterable[Pair]]:
-    """Key and value to any number of records."""
+    """Return a function from key and value to any number of records."""
     found: dict[str, Callable[[Any, Any], Iterable[Pair]]] = {
         "repeat_by_key": lambda k, v: [(str(10 * k + i), v) for i in range(k)],
         "prefix_v_V": lambda k, v: [(k, f"v{v}"), (k, f"V{v}")],
         "prefix_v_k": lambda k, v: [(k, f"v{v}"), (k, f"k{k}")],
     }
-    return _named(found, spec)
+    return _lookup(found, spec)
 
 
 NEEDS_KEY = {"length_plus_key", "prefix_v_k"}
-"""Those of values that look at the key."""
+"""Value mappers that read the key."""
 
 
 def key_of(spec: Spec) -> Callable[[Any, Any], Any]:
-    """Key and value to a new key; None is no key."""
+    """Return a function from key and value to a new key; None is no key."""
     found: dict[str, Callable[[Any, Any], Any]] = {
         "lookup_value": lambda _, v: spec["map"].get(text(v)),
         "split_value": lambda _, v: _part(v, spec["sep"], spec["index"]),
@@ -92,11 +92,11 @@ def predicate(spec: Spec) -> Callable[[Any, Any], bool]:
         "key_negative": lambda k, _: k < 0,
         "always": lambda _k, _v: True,
     }
-    return _named(found, spec)
+    return _lookup(found, spec)
 
 
 def adder(spec: Spec) -> Callable[[Any, Any], Any]:
-    """State and value to a state: aggregators, reducers and mergers."""
+    """Return a function from state and value to a state: aggregator, reducer or merger."""
     found: dict[str, Callable[[Any, Any], Any]] = {
         "count": lambda state, _: state + 1,
         "concat": lambda state, v: text(state) + spec["sep"] + text(v),
@@ -110,7 +110,7 @@ def adder(spec: Spec) -> Callable[[Any, Any], Any]:
         "collect": lambda state, v: [*state, v],
         "sorted_append": lambda state, v: "".join(sorted(state + text(v))),
     }
-    return _named(found, spec)
+    return _lookup(found, spec)
 
 
 def joiner(spec: Spec) -> Callable[[Any, Any], Any]:
@@ -119,10 +119,10 @@ def joiner(spec: Spec) -> Callable[[Any, Any], Any]:
         "pair": lambda left, right: f"({text(left)},{text(right)})",
         "sum": lambda left, right: left + right,
     }
-    return _named(found, spec)
+    return _lookup(found, spec)
 
 
-def _named(found: dict[str, Callable[..., Any]], spec: Spec) -> Callable[..., Any]:
+def _lookup(found: dict[str, Callable[..., Any]], spec: Spec) -> Callable[..., Any]:
     if spec["fn"] not in found:
         raise Unsupported(f"function {spec['fn']!r}")
     return found[spec["fn"]]

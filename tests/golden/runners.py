@@ -1,8 +1,8 @@
-"""Cases on the test driver, and on a worker over a log: what comes out of them.
+"""Runs of cases on the test driver, and on a worker over a log.
 
-Both take a case's inputs one at a time, and the next one when nothing is left to do for the last.
-A worker has that much done when its group has committed what it was given, repartition topics
-included, and every transaction on the way is over.
+Both take a case's inputs one at a time, and the next one when the last is completely processed.
+For a worker, that is when its group has committed all offsets, repartition topics included, and no
+transaction is open.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tests.golden.compare import Case, Row
 from tests.worker.processes import still
 
 PATIENCE_S = 60
-"""An input that is not done with by then is an error."""
+"""An input that takes longer is an error."""
 POLL_MS = 2
 
 
 def run_on_driver(case: Case) -> list[Row]:
-    """What the test driver writes."""
+    """Return the rows that the test driver writes."""
     adapter, rows = Adapter(case), []
     with adapter.app.test() as t:
         for after, fed in enumerate(case["inputs"]):
@@ -47,7 +47,7 @@ def run_on_driver(case: Case) -> list[Row]:
 
 
 def row_of(name: str, record: Any, after: int | None) -> Row:
-    """As cases have it."""
+    """Convert a record to a row of a case."""
     key, window = windowed_key(record.key)
     span = None if window is None else (when_ms(window[0]), when_ms(window[1]))
     return Row(name, key, span, record.value, when_ms(record.timestamp), after)
@@ -61,23 +61,23 @@ class WorkerRun:
         self._log = log
         self._log_url = log_url
         self._directory = directory
-        self._adapter = self._adapted()
-        """Anew with every run: an app is one program's."""
+        self._adapter = self._make_adapter()
+        """A new one for each run, because an app belongs to one program."""
         self._rows: list[Row] = []
         self._read: dict[TopicPartition, int] = {}
-        """Behind the last record that was seen of each partition."""
+        """The offset after the last record read of each partition."""
         self._sources: list[TopicPartition] = []
         self._parts: list[TopicPartition] = []
 
-    def _adapted(self) -> Adapter:
+    def _make_adapter(self) -> Adapter:
         name = f"golden-{self._case['id']}"
         app = App(name, state_dir=str(self._directory), commit_interval="1ms", log=self._log_url)
         return Adapter(self._case, app, prefix=f"{name}-")
 
     async def rows(self) -> list[Row]:
-        """All that it writes."""
+        """Run the case and return all rows that the worker writes."""
         names = [topic.name for topic in self._adapter.topics.values()]
-        # In a case, time goes on with its records alone.
+        # In a case, only records advance time.
         configs = await still(self._log)
         await self._log.admin().create_topics([NewTopic(n, 1, configs=configs) for n in names])
         async with (
@@ -88,13 +88,13 @@ class WorkerRun:
             self._log.producer(linger_ms=0) as self._producer,
         ):
             for run in self._runs():
-                self._adapter = self._adapted()
+                self._adapter = self._make_adapter()
                 async with self._working():
                     await self._feed(consumer, run)
         return self._rows
 
     def _runs(self) -> list[list[tuple[int, Case]]]:
-        """The inputs with their numbers, from restart to restart."""
+        """Return the inputs with their numbers, split at restarts."""
         runs: list[list[tuple[int, Case]]] = [[]]
         for after, fed in enumerate(self._case["inputs"]):
             if "control" not in fed:
@@ -126,8 +126,8 @@ class WorkerRun:
         self._sources = [TopicPartition(name, 0) for name in self._adapter.app.program().sources]
         self._parts = sorted({*self._sources, *(TopicPartition(name, 0) for name in outputs)})
         consumer.assign(self._parts)
-        for place in self._parts:
-            consumer.seek(place, self._read.get(place, 0))
+        for tp in self._parts:
+            consumer.seek(tp, self._read.get(tp, 0))
         for after, fed in run:
             topic = self._adapter.topics[fed["topic"]]
             key, value = topic.encoded(fed["key"], fed["value"])
@@ -142,7 +142,7 @@ class WorkerRun:
                     pass
 
     def _is_known(self, topic: Any, key: bytes | None, value: bytes | None) -> bool:
-        """Whether the worker has this row in its global tables of the topic."""
+        """Whether the worker's global tables of the topic hold this row."""
         app = self._adapter.app
         wanted = [each for each in app.topology().global_tables if each.topic is topic.spec]
         access = app.runtime.global_tables
@@ -156,16 +156,16 @@ class WorkerRun:
         )
 
     async def _is_done(self, consumer: Consumer, after: int) -> bool:
-        """Whether nothing is left to do, and all that was written has been read here."""
+        """Whether the worker is done, and all its rows have been read."""
         await asyncio.sleep(POLL_MS / 1000)
         ends = await consumer.end_offsets(self._parts)
         await self._read_to(consumer, ends, after)
         committed = await self._log.admin().group_offsets(self._adapter.app.id)
-        for place in self._sources:
-            if committed.get(place, 0) < self._read.get(place, 0):
+        for tp in self._sources:
+            if committed.get(tp, 0) < self._read.get(tp, 0):
                 return False
-        # Markers of a transaction come after its offsets: one that is open holds the end of
-        # what is committed back.
+        # Markers of a transaction come after its offsets: an open transaction holds back the
+        # end of committed records.
         latest = await consumer.end_offsets(self._parts)
         return latest == ends == await self._uncommitted.end_offsets(self._parts)
 
@@ -173,10 +173,10 @@ class WorkerRun:
         self, consumer: Consumer, ends: dict[TopicPartition, int], after: int
     ) -> None:
         names = {topic.name: name for name, topic in self._adapter.topics.items()}
-        while any(consumer.positions().get(place, 0) < end for place, end in ends.items()):
-            for place, records in (await consumer.poll(timeout_ms=20)).items():
-                self._read[place] = records[-1].offset + 1
-                name = names.get(place.topic)
+        while any(consumer.positions().get(tp, 0) < end for tp, end in ends.items()):
+            for tp, records in (await consumer.poll(timeout_ms=20)).items():
+                self._read[tp] = records[-1].offset + 1
+                name = names.get(tp.topic)
                 if name in self._adapter.outputs:
                     self._rows += [self._decoded(name, record, after) for record in records]
 

@@ -1,6 +1,6 @@
 """Input and output facts of other stream processors, replayed on the test driver.
 
-`STREAMLOG_GOLDEN` names a file of cases: neutral topologies, inputs, and what must come out.
+`STREAMLOG_GOLDEN` names a file of cases: neutral topologies, inputs, and expected rows.
 `python -m tests.golden` runs them outside pytest, also on workers.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden.__main__ import at_once
+from tests.golden.__main__ import run_without_log
 from tests.golden.compare import Case
 
 
@@ -24,8 +24,8 @@ def cases() -> list[Case]:
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.skipif(not cases(), reason="STREAMLOG_GOLDEN names no file of cases")
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case["id"])
-def test_case(case: Case) -> None:
-    outcome = at_once(case)
-    if not outcome.is_core and outcome.what == "failed":
+def test_the_driver_passes_a_golden_case(case: Case) -> None:
+    outcome = run_without_log(case)
+    if not outcome.is_core and outcome.status == "failed":
         pytest.skip(str(outcome))
-    assert outcome.what == "passed", str(outcome)
+    assert outcome.status == "passed", str(outcome)

@@ -1,4 +1,4 @@
-"""The command on cases of our own: what passes and fails, how it is told, and workers."""
+"""The command on cases of this file: results, reports, and runs on workers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COUNT = [
 ]
 
 
-def fed(value: str | None, ts: int, topic: str = "in") -> dict[str, Any]:
+def input_of(value: str | None, ts: int, topic: str = "in") -> dict[str, Any]:
     return {"topic": topic, "key": "k", "value": value, "ts": ts}
 
 
@@ -28,15 +28,21 @@ def row(value: Any, ts: int, after: int, **more: Any) -> dict[str, Any]:
 
 
 def case(name: str, outputs: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-    """A count of windows that close, with a restart before the first one does."""
-    inputs = [fed("a", 1), fed("a", 9), fed("b", 11), {"control": "restart"}, fed("a", 12)]
+    """Return a case that counts windows on close, with a restart before the first closes."""
+    inputs = [
+        input_of("a", 1),
+        input_of("a", 9),
+        input_of("b", 11),
+        {"control": "restart"},
+        input_of("a", 12),
+    ]
     return {
         "id": name,
         "category": "ours",
         "strictness": "core",
         "emit": "on_update",
         "topology": COUNT,
-        "inputs": [*inputs, fed("b", 5), fed("a", 30)],
+        "inputs": [*inputs, input_of("b", 5), input_of("a", 30)],
         "expect": {"outputs": outputs, "order": "per_key", "min_order": "per_key"},
         **more,
     }
@@ -49,25 +55,25 @@ CLOSED = [
 ]
 
 
-def written(path: Path, *cases: dict[str, Any]) -> str:
+def write_cases(path: Path, *cases: dict[str, Any]) -> str:
     path.write_text(json.dumps({"cases": cases}))
     return str(path)
 
 
 @pytest.mark.parametrize("runner", ["driver", "worker"])
-def test_a_case_passes_on_both_runners_with_a_restart_in_it(
+def test_a_case_with_a_restart_passes_on_both_runners(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], runner: str
 ) -> None:
-    path = written(tmp_path / "cases.json", case("closed", CLOSED))
+    path = write_cases(tmp_path / "cases.json", case("closed", CLOSED))
     assert main([path, "--runner", runner]) == 0, capsys.readouterr().out
     assert "1 passed, 0 core and 0 quirk cases did not" in capsys.readouterr().out
 
 
-def test_a_core_case_that_fails_is_told_of_and_fails_the_run(
+def test_a_failed_core_case_is_reported_and_fails_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wrong = case("wrong", [row(3, 9, 4, window=[0, 10]), *CLOSED[1:]])
-    path = written(tmp_path / "cases.json", case("right", CLOSED), wrong)
+    path = write_cases(tmp_path / "cases.json", case("right", CLOSED), wrong)
     assert main([path]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("ours/wrong failed: wanted [out: 'a'@0-10 = 3 at 9 after input 4]")
@@ -75,24 +81,24 @@ def test_a_core_case_that_fails_is_told_of_and_fails_the_run(
     assert main([path, "--id", "right"]) == 0
 
 
-def test_a_quirk_that_differs_is_named_and_fails_nothing(
+def test_a_failed_quirk_case_is_named_but_does_not_fail_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = case("other", CLOSED[1:], strictness="quirk", quirks=["diamond-duplicates"])
-    assert main([written(tmp_path / "cases.json", other)]) == 0
+    assert main([write_cases(tmp_path / "cases.json", other)]) == 0
     assert "ours/other [quirk: diamond-duplicates] failed" in capsys.readouterr().out
 
 
-def test_what_is_not_known_is_missing_and_fails_the_run(
+def test_an_unknown_operation_is_missing_and_fails_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     unknown = case("unknown", CLOSED, topology=[{"id": "x", "op": "shuffle", "of": "s"}])
-    assert main([written(tmp_path / "cases.json", unknown)]) == 1
+    assert main([write_cases(tmp_path / "cases.json", unknown)]) == 1
     assert "ours/unknown missing: operation 'shuffle'" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("fact", "said"),
+    ("fact", "message"),
     [
         ({"kind": "moon_phase", "queries": []}, "fact 'moon_phase'"),
         ({"queries": []}, "without the field 'kind'"),
@@ -106,12 +112,12 @@ def test_what_is_not_known_is_missing_and_fails_the_run(
         ({"kind": "windowed_key_bytes", "queries": [{"type": "session"}]}, "the field 'end'"),
     ],
 )
-def test_a_fact_that_is_not_known_is_missing_and_the_others_are_asked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], fact: dict[str, Any], said: str
+def test_an_unknown_fact_is_missing_and_known_ones_are_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], fact: dict[str, Any], message: str
 ) -> None:
     more = {"category": "facts", "strictness": "core"}
     known = {"kind": "murmur2", "queries": [{"key": "21", "hash": -973932308}]}
-    path = written(
+    path = write_cases(
         tmp_path / "cases.json",
         {"id": "unknown", "fact": fact, **more},
         {"id": "known", "fact": known, **more},
@@ -119,11 +125,13 @@ def test_a_fact_that_is_not_known_is_missing_and_the_others_are_asked(
     assert main([path]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("facts/unknown missing: ")
-    assert said in lines[0]
+    assert message in lines[0]
     assert lines[1].split() == ["facts", "core", "1", "passed,", "1", "missing"]
 
 
-def test_a_fact_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_facts_are_checked_by_the_public_api(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     queries = [
         {"size": 10, "grace": 3, "window": [0, 10], "stream_time": 12, "closed": False},
         {"size": 10, "grace": 3, "window": [0, 10], "stream_time": 13, "closed": True},
@@ -155,7 +163,7 @@ def test_a_fact_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         {"spec": "session", "gap": -5, "grace": 0, "valid": False},
     ]
     hashed = {"kind": "murmur2", "queries": [{"key": "21", "hash": -973932308}]}
-    path = written(
+    path = write_cases(
         tmp_path / "cases.json",
         {"id": "close", "fact": fact, **more},
         {"id": "more", "fact": {"kind": "window_close", "queries": more_queries}, **more},

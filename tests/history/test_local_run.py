@@ -95,11 +95,11 @@ def test_a_history_equals_the_driver(tmp_path: Path, first: int) -> None:
         expected = driven(program, fed)
         asyncio.run(fill(url, program, fed))
         found = rows_of(run_history(url, program, tmp_path), program, tmp_path)
-        assert found == expected, f"seed {seed}: {program.told}"
+        assert found == expected, f"seed {seed}: {program.operators}"
         until_ms = 1_000_000 + Random(seed).randrange(SPAN_MS)
         cut = run_history(url, program, tmp_path, TimeSpan(until_ms=until_ms))
         for at, rows in rows_of(cut, program, tmp_path).items():
-            assert rows <= expected[at], f"seed {seed}, cut at {until_ms}: {program.told}"
+            assert rows <= expected[at], f"seed {seed}, cut at {until_ms}: {program.operators}"
 
 
 CUT_SEEDS = range(100) if os.environ.get("STREAMLOG_PROFILE") == "thorough" else (35, 44, 92)
@@ -127,8 +127,8 @@ def test_a_history_does_not_depend_on_the_pieces_of_a_shuffle(
         state = [(task.entry.rows, task.entry.times) for task in tasks]
         found.append((rows_of(tasks, program, directory), state))
     by_files, whole, single = found
-    assert whole == by_files, f"seed {seed}: {program.told}"
-    assert single == by_files, f"seed {seed}: {program.told}"
+    assert whole == by_files, f"seed {seed}: {program.operators}"
+    assert single == by_files, f"seed {seed}: {program.operators}"
 
 
 Merge = Callable[[Shuffle, int], Iterator[RecordColumns]]

@@ -57,7 +57,9 @@ def test_async_calls_keep_at_most_the_order_of_keys() -> None:
     async def call_service(value: int) -> int:
         return value
 
-    app.stream(orders).amap_values(call_service, name="asked").to(app.topic("out", key=str, value=int))
+    app.stream(orders).amap_values(call_service, name="asked").to(
+        app.topic("out", key=str, value=int)
+    )
     assert plan_of(app).equality in {"K", "T"}
 
 

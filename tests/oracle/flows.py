@@ -1,9 +1,9 @@
-"""What flows between the operators of the oracle: all events of a case, as one list per node.
+"""Events between the operators of the oracle: all events of a case, as one list per node.
 
-An event's path says why it is there: the input, then for every node on the way the node's number
-and the how-manieth of its answers this is. So the order of paths is the order in which things
-happen when each input is followed to its end before the next, and a node with several parents
-sees their events in that order.
+An event's path names its cause: the input, then for every node on the way the node's number and
+the index of the event among the node's results. So paths are ordered as if each input were
+processed to its end before the next, and a node with several parents sees their events in that
+order.
 """
 
 from __future__ import annotations
@@ -25,49 +25,49 @@ class Event:
     value: Any
     ts: int
     old: Any = None
-    """Of a table: the row before."""
+    """In a table: the row before the change."""
     stale: bool = False
-    """Of a versioned table: not the newest of its key, or no change of it."""
+    """In a versioned table: not the newest version of its key, or not a change."""
     port: int = 0
-    """Which parent of a node it comes from."""
+    """The index of the node's parent from which the event comes."""
 
-    def follows(self, number: int, nth: int, **changed: Any) -> Event:
-        """What a node makes of it."""
+    def derive(self, number: int, nth: int, **changed: Any) -> Event:
+        """Return the event that a node derives from this one."""
         return replace(self, path=(*self.path, number, nth), **changed)
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """All events behind a node."""
+    """All events that a node emits."""
 
     events: list[Event]
     windows: Spec | None = None
-    """Of a grouping that is windowed, and of what is aggregated from it."""
+    """The windows of a windowed grouping and of its aggregation."""
     history: int | None = None
-    """Of a versioned table."""
+    """The history of a versioned table, in ms."""
     is_table: bool = False
 
 
 Answers: TypeAlias = Iterable[dict[str, Any]]
 
 
-def answered(events: Iterable[Event], number: int, fn: Callable[[Event], Answers]) -> list[Event]:
-    """What a node makes of each event by itself, as changes of it."""
+def apply_each(events: Iterable[Event], number: int, fn: Callable[[Event], Answers]) -> list[Event]:
+    """Return the events that a function derives from each event, as changed fields."""
     return [
-        event.follows(number, nth, **changed)
+        event.derive(number, nth, **changed)
         for event in events
         for nth, changed in enumerate(fn(event))
     ]
 
 
-def together(flows: Iterable[Flow]) -> list[Event]:
-    """The events of all parents, each with its port, as they happen."""
+def merge_events(flows: Iterable[Flow]) -> list[Event]:
+    """Return the events of all parents in order, each with its port."""
     found = [replace(event, port=port) for port, flow in enumerate(flows) for event in flow.events]
     return sorted(found, key=lambda event: (event.path, event.port))
 
 
 def moments(events: Iterable[Event]) -> Iterator[tuple[list[Event], Event, int]]:
-    """Each event with those before it, and stream time with it."""
+    """Yield each event with the events before it and with stream time."""
     before: list[Event] = []
     for event in events:
         yield before, event, max(each.ts for each in [*before, event])
@@ -75,7 +75,7 @@ def moments(events: Iterable[Event]) -> Iterator[tuple[list[Event], Event, int]]
 
 
 def row_at(before: Iterable[Event], key: Any) -> Event | None:
-    """The newest change of a row of a table, if the row is there."""
+    """Return the newest change of a table's row, or None if the row does not exist."""
     found = None
     for event in before:
         if event.key == key and not event.stale:

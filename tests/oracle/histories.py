@@ -1,7 +1,7 @@
 """Random cases, by kind of operator: small topologies, and histories that are out of order.
 
-Times, sizes and keys are few, so that borders are hit, records collide and come late, and what
-is deleted comes again. Any case may restart anywhere.
+Times, sizes and keys are few, so that records hit borders, collide, come late, and insert deleted
+keys again. Any case may restart anywhere.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LESS = {"fn": "concat", "sep": "-"}
 
 
 def times(draw: Draw) -> st.SearchStrategy[int]:
-    """Of a history: dense or spread."""
+    """Draw the times of a history: dense or spread."""
     return st.integers(0, draw(st.sampled_from([9, 30, 80])))
 
 
@@ -35,7 +35,7 @@ def records(
     *,
     null_keys: bool = True,
 ) -> list[dict[str, Any]]:
-    """A history of some topics; the number is how often a value is null."""
+    """Draw a history of topics, given with the probability that a value is null."""
     at = times(draw)
     keys = st.sampled_from([*KEYS, *KEYS, *KEYS, None] if null_keys else KEYS)
     one = st.tuples(
@@ -106,7 +106,7 @@ def _aggregation(draw: Draw, *, merges: bool = False) -> dict[str, Any]:
 
 def windowed(kind: str, emit: str) -> st.SearchStrategy[Case]:
     @st.composite
-    def made(draw: Draw) -> Case:
+    def build_case(draw: Draw) -> Case:
         nodes = [
             *_source("in"),
             {"id": "g", "op": "group_by_key", "of": "in"},
@@ -115,7 +115,7 @@ def windowed(kind: str, emit: str) -> st.SearchStrategy[Case]:
         ]
         return case(f"{kind} {emit}", nodes, records(draw, {"in": 0}))
 
-    return made()
+    return build_case()
 
 
 @st.composite
@@ -132,7 +132,7 @@ def grouped(draw: Draw) -> Case:
 
 def cogrouped(kind: str | None) -> st.SearchStrategy[Case]:
     @st.composite
-    def made(draw: Draw) -> Case:
+    def build_case(draw: Draw) -> Case:
         adds = {"adds": [CONCAT, LESS], "init": "0"}
         agg = {"id": "agg", "op": "cogroup", "of": ["g1", "g2"], **adds}
         nodes = [
@@ -147,7 +147,7 @@ def cogrouped(kind: str | None) -> st.SearchStrategy[Case]:
             agg |= {"merge": {"fn": "append"}} if kind == "session" else {}
         return case(f"cogroup {kind}", [*nodes, agg], records(draw, {"one": 0, "two": 0}))
 
-    return made()
+    return build_case()
 
 
 @st.composite
@@ -162,7 +162,7 @@ def table(draw: Draw) -> Case:
 
 def table_grouped(*, versioned: bool) -> st.SearchStrategy[Case]:
     @st.composite
-    def made(draw: Draw) -> Case:
+    def build_case(draw: Draw) -> Case:
         by = draw(st.sampled_from(["swap", "identity", "value_as_key", "value_as_key_with_nulls"]))
         numbers = by == "identity" and draw(st.booleans())
         summing = {"op": "reduce", "add": {"fn": "sum"}, "sub": {"fn": "sub"}}
@@ -174,16 +174,16 @@ def table_grouped(*, versioned: bool) -> st.SearchStrategy[Case]:
             {"id": "agg", "of": "g", **agg},
         ]
         values = st.integers(0, 3) if numbers else None
-        # Whether rows without a key move a versioned table's time is a choice of each engine.
+        # Engines differ on whether rows without a key advance a versioned table's time.
         inputs = records(draw, {"in": 0.3}, values, null_keys=not versioned)
         return case(f"table grouped {versioned}", nodes, inputs)
 
-    return made()
+    return build_case()
 
 
 def table_joined(how: str, *, versioned: bool = False) -> st.SearchStrategy[Case]:
     @st.composite
-    def made(draw: Draw) -> Case:
+    def build_case(draw: Draw) -> Case:
         join = {"kind": "table_table", "how": how, "joiner": CONCAT}
         nodes = [
             *_table(draw, "left", versioned=versioned),
@@ -193,14 +193,14 @@ def table_joined(how: str, *, versioned: bool = False) -> st.SearchStrategy[Case
         inputs = records(draw, {"left": 0.3, "right": 0.3}, null_keys=not versioned)
         return case(f"table join {how}", nodes, inputs)
 
-    return made()
+    return build_case()
 
 
-def table_meeting(how: str) -> st.SearchStrategy[Case]:
-    """A table that comes to a join along two paths: through a filter, and through another join."""
+def table_two_paths(how: str) -> st.SearchStrategy[Case]:
+    """A table that reaches a join along two paths: through a filter, and through another join."""
 
     @st.composite
-    def made(draw: Draw) -> Case:
+    def build_case(draw: Draw) -> Case:
         join = {"op": "join", "kind": "table_table", "joiner": CONCAT}
         hows = st.sampled_from(["inner", "left", "outer"])
         nodes = [
@@ -212,12 +212,12 @@ def table_meeting(how: str) -> st.SearchStrategy[Case]:
         ]
         return case(f"meeting {how}", nodes, records(draw, {"t": 0.3, "u": 0.3}, st.integers(0, 3)))
 
-    return made()
+    return build_case()
 
 
 def foreign_joined(how: str) -> st.SearchStrategy[Case]:
     @st.composite
-    def made(draw: Draw) -> Case:
+    def build_case(draw: Draw) -> Case:
         nodes = [
             *_table(draw, "left"),
             *_table(draw, "right"),
@@ -234,14 +234,14 @@ def foreign_joined(how: str) -> st.SearchStrategy[Case]:
         values = st.sampled_from(["1|a", "2|a", "1|b", "3|c", "4"])
         return case(f"fk {how}", nodes, records(draw, {"left": 0.3, "right": 0.3}, values))
 
-    return made()
+    return build_case()
 
 
 def enriched(how: str, table: str) -> st.SearchStrategy[Case]:
-    """Stream and table: "plain", "versioned", with "grace", or "global"."""
+    """Join a stream with a table: "plain", "versioned", with "grace", or "global"."""
 
     @st.composite
-    def made(draw: Draw) -> Case:
+    def build_case(draw: Draw) -> Case:
         join: dict[str, Any] = {"kind": "stream_table", "how": how, "joiner": CONCAT}
         rows = _table(draw, "right", versioned=table in {"versioned", "grace"})
         if table == "grace":
@@ -251,18 +251,18 @@ def enriched(how: str, table: str) -> st.SearchStrategy[Case]:
             lookup = {"fn": "lookup_value", "map": {"x": "a", "y": "b"}}
             join |= {"kind": "stream_global_table", "lookup": lookup}
         node = {"id": "j", "op": "join", "of": ["left", "right"], **join}
-        # Nor does the oracle say whether records without a value move the time of those that wait.
+        # The oracle leaves open whether records without a value advance the time of waiting ones.
         nulls = 0.0 if table in {"global", "grace"} else 0.1
         has_null_keys = how == "inner" and table in {"plain", "global"}
         inputs = records(draw, {"left": nulls, "right": 0.3}, null_keys=has_null_keys)
         return case(f"stream {table} table {how}", [*_source("left"), *rows, node], inputs)
 
-    return made()
+    return build_case()
 
 
-def near(how: str) -> st.SearchStrategy[Case]:
+def stream_joined(how: str) -> st.SearchStrategy[Case]:
     @st.composite
-    def made(draw: Draw) -> Case:
+    def build_case(draw: Draw) -> Case:
         before, after = draw(st.tuples(st.integers(-3, 10), st.integers(-3, 10)))
         if before + after < 0:
             before, after = -before, -after
@@ -279,7 +279,7 @@ def near(how: str) -> st.SearchStrategy[Case]:
         inputs.append({"topic": "right", "key": "last", "value": "end", "ts": over})
         return case(f"near {how}", nodes, inputs)
 
-    return made()
+    return build_case()
 
 
 @st.composite
@@ -311,7 +311,7 @@ def suppressed(draw: Draw) -> Case:
 
 @st.composite
 def stateless(draw: Draw) -> Case:
-    """A few operators in a row."""
+    """Draw a chain of a few operators."""
     mod = {"fn": "value_mod", "n": 2}
     choices = [
         {"op": "filter", "by": mod},
@@ -366,16 +366,16 @@ KINDS: dict[str, st.SearchStrategy[Case]] = {
         f"versioned table join {how}": table_joined(how, versioned=True)
         for how in ("inner", "left", "outer")
     },
-    **{f"table meeting {how}": table_meeting(how) for how in ("inner", "left", "outer")},
+    **{f"table meeting {how}": table_two_paths(how) for how in ("inner", "left", "outer")},
     **{f"foreign key join {how}": foreign_joined(how) for how in ("inner", "left")},
     **{
         f"stream with {table} table {how}": enriched(how, table)
         for table in ("plain", "versioned", "grace", "global")
         for how in ("inner", "left")
     },
-    **{f"stream with stream {how}": near(how) for how in ("inner", "left", "outer")},
+    **{f"stream with stream {how}": stream_joined(how) for how in ("inner", "left", "outer")},
     "suppress windows": suppressed_windows(),
     "suppress": suppressed(),
     "stateless": stateless(),
 }
-"""By kind of operator."""
+"""Strategies of cases by kind of operator."""

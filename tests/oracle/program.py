@@ -1,7 +1,7 @@
-"""What a case must give, by the definitions: each operator over the whole of what it reads.
+"""The expected rows of a case, by definition: each operator over its whole input.
 
-Nothing of streamlog is used. It is slow (nested loops) and short, so that one may believe it; the
-cases of other stream processors say whether one should.
+The oracle uses nothing of streamlog. It is slow (nested loops) and short, so that a reader can
+check it; the cases of other stream processors check it, too.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from tests.golden.functions import (
     value_mapper,
 )
 from tests.oracle import joins, tables, windows
-from tests.oracle.flows import Answers, Event, Flow, Spec, answered, together
+from tests.oracle.flows import Answers, Event, Flow, Spec, apply_each, merge_events
 
 
 def run_on_oracle(case: Case) -> list[Row]:
-    """What must come out; an output that only repeats that there is no row may be left out."""
+    """Return the expected rows; deletions of absent rows are optional."""
     return Oracle(case).rows
 
 
 class Oracle:
-    """A case's topology at work."""
+    """A run of a case's topology."""
 
     def __init__(self, case: Case) -> None:
         self._case = case
         self._number = 0
         self._flows: dict[str, Flow] = {}
         self._nodes = {node["id"]: node for node in case["topology"]}
-        self._sunk: list[tuple[str, Flow]] = []
+        self._outputs: list[tuple[str, Flow]] = []
         for number, node in enumerate(case["topology"]):
             self._number = number
             operation = getattr(self, f"op_{node['op']}", None)
@@ -47,8 +47,8 @@ class Oracle:
 
     @property
     def rows(self) -> list[Row]:
-        """The rows of all outputs, as they come."""
-        found = [(topic, flow, e) for topic, flow in self._sunk for e in flow.events]
+        """The rows of all outputs, in order."""
+        found = [(topic, flow, e) for topic, flow in self._outputs for e in flow.events]
         found.sort(key=lambda each: each[2].path)
         return [_row(topic, flow, event) for topic, flow, event in found]
 
@@ -56,7 +56,7 @@ class Oracle:
         of = node.get("of", [])
         return [self._flows[each] for each in ([of] if isinstance(of, str) else of)]
 
-    def _fed(self, topic: str) -> list[Event]:
+    def _inputs_of(self, topic: str) -> list[Event]:
         return [
             Event((at, self._number), fed["key"], fed["value"], fed["ts"])
             for at, fed in enumerate(self._case["inputs"])
@@ -64,27 +64,27 @@ class Oracle:
         ]
 
     def _each(self, flow: Flow, fn: Callable[[Event], Answers]) -> Flow:
-        return Flow(answered(flow.events, self._number, fn), flow.windows)
+        return Flow(apply_each(flow.events, self._number, fn), flow.windows)
 
     def _numbered(
         self, events: Iterable[Event], windows: Spec | None = None, *, is_table: bool = False
     ) -> Flow:
-        """What a node has made of the events whose paths these have: they follow one another."""
+        """Number a node's results for each path in sequence."""
         seen: dict[tuple[int, ...], int] = {}
         found = []
         for event in events:
             seen[event.path] = seen.get(event.path, -1) + 1
-            found.append(event.follows(self._number, seen[event.path]))
+            found.append(event.derive(self._number, seen[event.path]))
         return Flow(found, windows, is_table=is_table)
 
     # Sources and sinks
 
     def op_stream(self, node: Spec) -> Flow:
-        return Flow(self._fed(node["topic"]))
+        return Flow(self._inputs_of(node["topic"]))
 
     def op_table(self, node: Spec) -> Flow:
         history = node["versioned"]["history"] if "versioned" in node else None
-        events = tables.table(node, self._fed(node["topic"]))
+        events = tables.table(node, self._inputs_of(node["topic"]))
         return Flow(list(events), history=history, is_table=True)
 
     def op_global_table(self, node: Spec) -> Flow:
@@ -92,14 +92,14 @@ class Oracle:
 
     def op_sink(self, node: Spec, flow: Flow) -> Flow:
         events = self._each(flow, lambda _: [{}]).events
-        self._sunk.append((node["topic"], Flow(events, flow.windows, is_table=flow.is_table)))
+        self._outputs.append((node["topic"], Flow(events, flow.windows, is_table=flow.is_table)))
         return Flow([])
 
     # Stateless
 
     def op_map(self, node: Spec, flow: Flow) -> Flow:
         fn = mapper(node["by"])
-        pairs = self._each(flow, lambda e: [_pair(fn(e.key, e.value))])
+        pairs = self._each(flow, lambda e: [_key_and_value(fn(e.key, e.value))])
         return Flow(pairs.events)
 
     def op_map_values(self, node: Spec, flow: Flow) -> Flow:
@@ -108,7 +108,7 @@ class Oracle:
 
     def op_flat_map(self, node: Spec, flow: Flow) -> Flow:
         fn = flat_mapper(node["by"])
-        return self._each(flow, lambda e: map(_pair, fn(e.key, e.value)))
+        return self._each(flow, lambda e: map(_key_and_value, fn(e.key, e.value)))
 
     op_flat_map_values = op_flat_map
 
@@ -125,7 +125,7 @@ class Oracle:
         return Flow(self._each(flow, lambda e: [{"key": fn(e.key, e.value)}]).events)
 
     def op_merge(self, _node: Spec, *flows: Flow) -> Flow:
-        return self._each(Flow(together(flows)), lambda _: [{"port": 0}])
+        return self._each(Flow(merge_events(flows)), lambda _: [{"port": 0}])
 
     def op_branch(self, _node: Spec, flow: Flow) -> Flow:
         return flow
@@ -133,11 +133,11 @@ class Oracle:
     def op_branch_out(self, node: Spec, flow: Flow) -> Flow:
         branches = [predicate(by) for by in self._nodes[node["of"]]["branches"]]
 
-        def taken(event: Event) -> Answers:
+        def choose_branch(event: Event) -> Answers:
             fits = [n for n, by in enumerate(branches) if by(event.key, event.value)]
             return [{}] * (fits[:1] == [node["branch"]])
 
-        return self._each(flow, taken)
+        return self._each(flow, choose_branch)
 
     def op_repartition(self, _node: Spec, flow: Flow) -> Flow:
         return self._each(flow, lambda e: [{}] * (e.key is not None))
@@ -145,29 +145,29 @@ class Oracle:
     # Tables
 
     def _table(self, flow: Flow, events: Iterable[Event]) -> Flow:
-        made = self._numbered(events, flow.windows, is_table=True)
-        return Flow(made.events, made.windows, flow.history, is_table=True)
+        derived = self._numbered(events, flow.windows, is_table=True)
+        return Flow(derived.events, derived.windows, flow.history, is_table=True)
 
     def op_table_filter(self, node: Spec, flow: Flow) -> Flow:
         keep = predicate(node["by"])
-        return self._table(flow, tables.filtered(flow.events, keep))
+        return self._table(flow, tables.filter_rows(flow.events, keep))
 
     def op_table_filter_not(self, node: Spec, flow: Flow) -> Flow:
         drop = predicate(node["by"])
-        return self._table(flow, tables.filtered(flow.events, lambda k, v: not drop(k, v)))
+        return self._table(flow, tables.filter_rows(flow.events, lambda k, v: not drop(k, v)))
 
     def op_table_map_values(self, node: Spec, flow: Flow) -> Flow:
-        return self._table(flow, tables.viewed(flow.events, value_mapper(node["by"])))
+        return self._table(flow, tables.map_rows(flow.events, value_mapper(node["by"])))
 
     def op_to_stream(self, node: Spec, flow: Flow) -> Flow:
-        made = self._each(flow, lambda _: [{}])
+        derived = self._each(flow, lambda _: [{}])
         if "by" in node:
             fn = key_of(node["by"])
             return Flow(self._each(flow, lambda e: [{"key": fn(e.key, e.value)}]).events)
-        return Flow(made.events, made.windows, is_table=True)
+        return Flow(derived.events, derived.windows, is_table=True)
 
     def op_suppress(self, node: Spec, flow: Flow) -> Flow:
-        return self._table(flow, tables.suppressed(node, flow.windows, flow.events))
+        return self._table(flow, tables.suppress(node, flow.windows, flow.events))
 
     # Aggregations
 
@@ -193,23 +193,23 @@ class Oracle:
 
     def op_cogroup(self, node: Spec, *flows: Flow) -> Flow:
         spec = self._nodes[node["window"]] if node.get("window") else None
-        return self._aggregated(node, node["adds"], Flow(together(flows), spec))
+        return self._aggregated(node, node["adds"], Flow(merge_events(flows), spec))
 
     def _aggregated(self, node: Spec, adds: list[Spec], flow: Flow) -> Flow:
         grouping = self._nodes.get(node["of"]) if isinstance(node["of"], str) else None
         if grouping is not None and flow.is_table and grouping["op"] == "group_by":
-            grouped = tables.aggregated(node, grouping["by"], flow.events)
+            grouped = tables.aggregate_groups(node, grouping["by"], flow.events)
             return self._numbered(grouped, is_table=True)
         fns, emit, spec = [adder(add) for add in adds], self._emit(node), flow.windows
-        fold = windows.starting(node, fns)
+        fold = windows.fold_of(node, fns)
         if spec is None:
-            found = windows.unwindowed(flow.events, fold)
+            found = windows.aggregate_keys(flow.events, fold)
         elif spec["type"] == "session":
             found = windows.sessions(node, spec, emit, flow.events, fns)
         elif spec["type"] == "sliding":
             found = windows.sliding(spec, emit, flow.events, fold)
         else:
-            found = windows.timed(spec, emit, flow.events, fold)
+            found = windows.fixed_windows(spec, emit, flow.events, fold)
         return self._numbered(_with_old(found), spec, is_table=True)
 
     def _emit(self, node: Spec) -> str:
@@ -239,7 +239,7 @@ def _with_old(events: Iterable[Event]) -> Iterable[Event]:
         rows[e.key] = e.value
 
 
-def _pair(pair: tuple[Any, Any] | None) -> dict[str, Any]:
+def _key_and_value(pair: tuple[Any, Any] | None) -> dict[str, Any]:
     key, value = pair or (None, None)
     return {"key": key, "value": value}
 

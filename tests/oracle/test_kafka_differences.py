@@ -1,4 +1,4 @@
-"""Each difference from Kafka Streams is owned by a heading of the documentation that exists."""
+"""Each difference from Kafka Streams refers to an existing heading of the documentation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.mark.parametrize("difference", DIFFERENCES, ids=lambda each: each.page)
-def test_a_difference_is_documented(difference: Difference) -> None:
+def test_each_difference_names_an_existing_heading(difference: Difference) -> None:
     page, _, rest = difference.page.partition(", ")
     heading = rest.partition(":")[0]
     lines = (ROOT / page).read_text().splitlines()
@@ -22,12 +22,12 @@ def test_a_difference_is_documented(difference: Difference) -> None:
 
 
 @pytest.mark.parametrize("difference", DIFFERENCES, ids=lambda each: each.page)
-def test_a_difference_is_of_operators_that_exist(difference: Difference) -> None:
+def test_each_difference_names_existing_kinds_of_operators(difference: Difference) -> None:
     for kind in difference.kinds:
         assert any(each.startswith(kind) for each in KINDS), kind
 
 
-def test_deletions_of_what_is_not_there_are_taken_out() -> None:
+def test_deletions_of_absent_rows_are_removed() -> None:
     values = [None, "a", None, None, "b", "b", None]
     rows = [Row("out", "k", None, value, at, at) for at, value in enumerate(values)]
     kept = [row.value for row in without_absent_tombstones(rows)]

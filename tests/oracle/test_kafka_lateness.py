@@ -1,12 +1,12 @@
-"""A record is never late where Kafka Streams would take it: a law, by random histories.
+"""A record is never late if Kafka Streams would take it: a law, by random histories.
 
-Kafka's windows have one stream time, the largest timestamp of a record that has reached them; ours
-have one for each source, and close at the minimum over the sources. What a filter leaves out moves
-neither. But a source whose last records were left out does not hold the others back (decision 012,
-6): as windows close without it, a record that it sends afterwards may be late although its own
-source has not passed its window. This holds that to Kafka's definition, computed by a loop over the
-records in the order in which the windows took them. Each value is a power of two, so the sum of a
-window tells which records are in it.
+Kafka's windows have one stream time, the largest timestamp of a record that has reached them;
+streamlog's have one for each source, and close at the minimum over the sources. Filtered records
+advance neither. But a source whose last records were filtered does not hold the others back
+(decision 012, 6): because windows close without it, a later record of the source may be late
+although its own source has not passed the window. The tests compare that with Kafka's definition,
+computed by a loop over the records in the order in which the windows took them. Each value is a
+power of two, so the sum of a window identifies its records.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ FILTERED = -1
 Event = tuple[int, int, bool]
 """Partition, timestamp, and whether the filter lets it pass."""
 Phases = list[list[Event]]
-"""Each is read to its end before the next one is written."""
+"""Each phase is read to its end before the next one is written."""
 AHEAD: Phases = [[(0, 100, False), (1, 100, True), (2, 100, True)], [(0, 50, True)]]
-"""What is filtered is ahead of its source: is the record at 50 late, as the others are at 100?"""
+"""The filtered record is ahead of its source: is the record at 50 late?"""
 
 
-class Taken(NamedTuple):
-    """A history and what the windows made of it."""
+class Result(NamedTuple):
+    """A history and the windows' results."""
 
     inputs: Input
     order: list[int]
-    """Values, as the windows took them."""
+    """Values in the order in which the windows took them."""
     cluster: Cluster
 
     @property
     def times(self) -> dict[int, int]:
-        """Timestamps of what passes, by value."""
+        """Timestamps of the records that pass the filter, by value."""
         return {value: time_ms for _, _, time_ms, value in self.inputs if value > 0}
 
     def rows(self) -> list[tuple[int, set[int]]]:
-        """Beginning and records of each final row."""
+        """Return start and records of each final row."""
         found = rows_of(self.cluster, "final", distinct=True)
         return [(start, parts(total)) for _, start, total, _ in found]
 
@@ -66,7 +66,7 @@ def closes_ms(time_ms: int) -> int:
 
 
 def late_in_kafka(order: list[int], times: dict[int, int]) -> set[int]:
-    """By the largest timestamp of all that came before, from wherever it came."""
+    """Return late values by the largest timestamp of all previous records."""
     late, stream_time_ms = set(), -1
     for value in order:
         stream_time_ms = max(stream_time_ms, times[value])
@@ -76,7 +76,7 @@ def late_in_kafka(order: list[int], times: dict[int, int]) -> set[int]:
 
 
 def late_in_source(inputs: Input) -> set[int]:
-    """By the largest timestamp of what came before from the same partition."""
+    """Return late values by the largest timestamp of previous records of their partition."""
     late, source_ms = set(), [-1] * PARTITIONS
     for partition, _, time_ms, value in inputs:
         if value > 0:
@@ -86,7 +86,7 @@ def late_in_source(inputs: Input) -> set[int]:
     return late
 
 
-def taken(phases: Phases, *, seed: int, merges: bool, crashes: int = 0) -> Taken:
+def run_phases(phases: Phases, *, seed: int, merges: bool, crashes: int = 0) -> Result:
     order: list[int] = []
     app = App("law")
     words: Any = app.topic("words", key=str, value=int)
@@ -113,7 +113,7 @@ def taken(phases: Phases, *, seed: int, merges: bool, crashes: int = 0) -> Taken
         cluster.run(crashes=crashes)
     cluster.feed(closed([], PARTITIONS))
     cluster.run(crashes=0)
-    return Taken(inputs, [value for value in order if value], cluster)
+    return Result(inputs, [value for value in order if value], cluster)
 
 
 events = st.tuples(st.integers(0, PARTITIONS - 1), st.integers(0, 120), st.booleans())
@@ -124,8 +124,8 @@ histories = st.lists(st.lists(events, max_size=12), max_size=4)
 @given(phases=histories, seed=st.integers(0, 10_000))
 @example(phases=AHEAD, seed=0)
 @settings(deadline=None)
-def test_no_record_is_late_that_kafka_would_take(merges: bool, phases: Phases, seed: int) -> None:
-    found = taken(phases, seed=seed, merges=merges)
+def test_no_record_that_kafka_would_take_is_late(merges: bool, phases: Phases, seed: int) -> None:
+    found = run_phases(phases, seed=seed, merges=merges)
     times = found.times
     counted = [value for _, values in found.rows() for value in values]
     assert len(counted) == len({*counted})
@@ -138,8 +138,8 @@ def test_no_record_is_late_that_kafka_would_take(merges: bool, phases: Phases, s
 @given(phases=histories, seed=st.integers(0, 10_000))
 @example(phases=AHEAD, seed=0)
 @settings(deadline=None)
-def test_a_window_has_one_final_row_whatever_crashes(phases: Phases, seed: int) -> None:
-    found = taken(phases, seed=seed, merges=True, crashes=4)
+def test_a_window_has_one_final_row_despite_crashes(phases: Phases, seed: int) -> None:
+    found = run_phases(phases, seed=seed, merges=True, crashes=4)
     starts = [start for start, _ in found.rows()]
     assert len(starts) == len({*starts})
     left_out = found.times.keys() - {value for _, values in found.rows() for value in values}
@@ -147,11 +147,11 @@ def test_a_window_has_one_final_row_whatever_crashes(phases: Phases, seed: int) 
 
 
 @pytest.mark.parametrize("merges", [True, False])
-def test_a_record_is_late_by_what_was_left_out_only_after_its_source_was_at_its_end(
+def test_filtered_records_make_others_late_only_at_a_source_s_end(
     merges: bool,
 ) -> None:
     at_once = [[event for phase in AHEAD for event in phase]]
     for phases, is_late in ((AHEAD, True), (at_once, False)):
-        found = taken(phases, seed=0, merges=merges)
+        found = run_phases(phases, seed=0, merges=merges)
         assert found.cluster.drops["small", "late"] == is_late
         assert not is_late or late_in_kafka(found.order, found.times) == {8}

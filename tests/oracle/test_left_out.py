@@ -1,9 +1,9 @@
-"""Records that are left out before an operator change nothing there: a law, by random histories.
+"""Records that are left out before an operator do not affect it: a law, by random histories.
 
-A history runs twice: as it is, and with garbage between its records. Garbage is what a source
-refuses (bytes that are no value, timestamps that are no event time), what a filter, a failing
-function or a missing key leaves out. Output and late records must be the same, for every operator
-that keeps time: one record after the other, all at once, with restarts, and behind a repartition.
+A history runs twice: as it is, and with garbage between its records. Garbage is records that a
+source refuses (unreadable values, invalid timestamps), or that a filter, a failing function or a
+missing key leaves out. Output and late records must be equal, for every operator that keeps time:
+record by record, all at once, with restarts, and behind a repartition.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, NamedTuple, TypeAlias
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings, streams_
 from hypothesis import strategies as st
 
 from streamlog import (
@@ -38,7 +38,7 @@ from streamlog.serdes import serde_for
 
 FAR_MS = when_ms("2099-01-01T00:00:00Z")
 FILTERED, FAILING = -1, -2
-"""Values that do not get through."""
+"""Values that a filter or a failing function leaves out."""
 EXAMPLES = 25
 
 dumped = serde_for(int).dumps
@@ -53,22 +53,22 @@ class Raw(NamedTuple):
     timestamp_ms: int
 
 
-class Given(NamedTuple):
-    """What an operator is tried on."""
+class Streams(NamedTuple):
+    """The streams to which an operator is applied."""
 
     app: App
     stream: Any
-    """What gets through of the first topic."""
+    """The remaining records of the first topic."""
     other: Any
-    """What gets through of the second one."""
+    """The remaining records of the second topic."""
     other_topic: Any
 
 
-Operator: TypeAlias = Callable[[Given], Any]
+Operator: TypeAlias = Callable[[Streams], Any]
 
 
 class Silence(Processor[str, int, str, str]):
-    """A timer for each key, and a store whose rows expire."""
+    """A processor with a timer for each key, and a store whose rows expire."""
 
     seen = kv_store(str, int, ttl="20ms")
 
@@ -82,55 +82,57 @@ class Silence(Processor[str, int, str, str]):
 
 
 def windowed(windows: Any, emit: Emit) -> Operator:
-    def made(given: Given) -> Any:
-        counted = given.stream.group_by_key().windowed(windows).emit(emit).count(name="n")
-        return counted.changes().map(shown)
+    def build(streams_: Streams) -> Any:
+        counted = streams_.stream.group_by_key().windowed(windows).emit(emit).count(name="n")
+        return counted.changes().map(flatten_key)
 
-    return made
+    return build
 
 
-def shown(key: Windowed[str], value: object) -> tuple[str, str]:
+def flatten_key(key: Windowed[str], value: object) -> tuple[str, str]:
     return key.key, f"{when_ms(key.start)}-{when_ms(key.end)} {value}"
 
 
-def joined(how: str, **window: Any) -> Operator:
-    def made(given: Given) -> Any:
+def join_streams(how: str, **window: Any) -> Operator:
+    def build(streams_: Streams) -> Any:
         within = JoinWindow(**window)
-        return getattr(given.stream, how)(
-            given.other, lambda a, b: f"{a}+{b}", within=within, name="j"
+        return getattr(streams_.stream, how)(
+            streams_.other, lambda a, b: f"{a}+{b}", within=within, name="j"
         )
 
-    return made
+    return build
 
 
-def as_of(given: Given) -> Any:
-    table = given.app.table(given.other_topic, history="30ms")
-    return given.stream.left_join(table, lambda a, b: f"{a}+{b}", as_of=True, grace="5ms", name="j")
+def as_of(streams_: Streams) -> Any:
+    table = streams_.app.table(streams_.other_topic, history="30ms")
+    return streams_.stream.left_join(
+        table, lambda a, b: f"{a}+{b}", as_of=True, grace="5ms", name="j"
+    )
 
 
-def suppressed(given: Given) -> Any:
-    windows = given.stream.group_by_key().windowed(tumbling("10ms", grace="3ms"))
+def suppressed(streams_: Streams) -> Any:
+    windows = streams_.stream.group_by_key().windowed(tumbling("10ms", grace="3ms"))
     final = windows.emit(Emit.UPDATE).count(name="n").suppress(until="closed", name="final")
-    return final.changes().map(shown)
+    return final.changes().map(flatten_key)
 
 
-def expiring(given: Given) -> Any:
-    counted = given.stream.group_by_key().count(name="n", ttl="15ms")
+def expiring(streams_: Streams) -> Any:
+    counted = streams_.stream.group_by_key().count(name="n", ttl="15ms")
     return counted.changes().map_values(str)
 
 
-def deduped(given: Given) -> Any:
-    return given.stream.dedupe(lambda v: v, within="10ms", name="once").map_values(str)
+def deduped(streams_: Streams) -> Any:
+    return streams_.stream.dedupe(lambda v: v, within="10ms", name="once").map_values(str)
 
 
-def behind(operator: Operator) -> Operator:
-    """The same behind a repartition."""
+def behind_repartition(operator: Operator) -> Operator:
+    """Return the operator behind a repartition."""
 
-    def made(given: Given) -> Any:
-        stream, other = (each.rekey(lambda k, _: k) for each in (given.stream, given.other))
-        return operator(given._replace(stream=stream, other=other))
+    def build(streams_: Streams) -> Any:
+        stream, other = (each.rekey(lambda k, _: k) for each in (streams_.stream, streams_.other))
+        return operator(streams_._replace(stream=stream, other=other))
 
-    return made
+    return build
 
 
 GRACE = {"grace": "3ms"}
@@ -152,20 +154,20 @@ ALONE: dict[str, Operator] = {
     "expiring": expiring,
 }
 WITHOUT_KEYS: dict[str, Operator] = {
-    "processor": lambda given: given.stream.process(Silence, name="silence"),
+    "processor": lambda streams_: streams_.stream.process(Silence, name="silence"),
     "dedupe": deduped,
 }
-"""These take records without a key, too."""
+"""Operators that take records without a key, too."""
 TWO: dict[str, Operator] = {
-    "join": joined("join", before_ms=4, after_ms=9, grace_ms=2),
-    "left join": joined("left_join", before_ms=-2, after_ms=9, grace_ms=2),
-    "outer join": joined("outer_join", before_ms=9, after_ms=-3, grace_ms=0),
+    "join": join_streams("join", before_ms=4, after_ms=9, grace_ms=2),
+    "left join": join_streams("left_join", before_ms=-2, after_ms=9, grace_ms=2),
+    "outer join": join_streams("outer_join", before_ms=9, after_ms=-3, grace_ms=0),
     "as of": as_of,
 }
 
 
 def app_of(operator: Operator) -> App:
-    """What gets through of two topics, and the operator behind that."""
+    """Build the operator behind a filter and a failing function on two topics."""
 
     def check(value: int) -> int:
         if value == FAILING:
@@ -180,13 +182,13 @@ def app_of(operator: Operator) -> App:
         app.stream(topic).filter(lambda _, v: v != FILTERED).map_values(check)
         for topic in (first, second)
     ]
-    made = operator(Given(app, *streams, second))
-    made.to(app.topic("out", key=str, value=str, partitions=1))
+    build = operator(Streams(app, *streams, second))
+    build.to(app.topic("out", key=str, value=str, partitions=1))
     return app
 
 
-def played(operator: Operator, history: list[Raw], rng: Random | None) -> tuple[list[Any], int]:
-    """The output and how many were late; cut anywhere and restarted, or one after the other."""
+def run(operator: Operator, history: list[Raw], rng: Random | None) -> tuple[list[Any], int]:
+    """Return output and late count; random cuts and restarts, or record by record (no rng)."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         app = app_of(operator)
@@ -229,7 +231,7 @@ refused = st.one_of(
     ),
 )
 unkeyed = st.builds(Raw, topics, st.none(), st.just(dumped(1)), any_time)
-unwanted = st.builds(
+filtered_out = st.builds(
     Raw, topics, st.just(b"a"), st.sampled_from([FILTERED, FAILING]).map(dumped), any_time
 )
 
@@ -239,7 +241,7 @@ def histories(
     draw: Any,
     garbage: st.SearchStrategy[Raw],
 ) -> tuple[list[Raw], list[Raw]]:
-    """A history that ends far away, and the same with garbage in it."""
+    """Draw a history with a late end, and a copy with garbage in it."""
     clean = draw(st.lists(records, max_size=16))
     clean += [Raw(topic, b"end", dumped(0), 500) for topic in ("first", "second")]
     dirty = list(clean)
@@ -250,69 +252,69 @@ def histories(
 
 def check(operator: Operator, garbage: st.SearchStrategy[Raw], *, cut: bool) -> None:
     @settings(max_examples=EXAMPLES, deadline=None)
-    @given(histories(garbage), st.integers(0, 1_000))
+    @streams_(histories(garbage), st.integers(0, 1_000))
     def holds(pair: tuple[list[Raw], list[Raw]], seed: int) -> None:
         clean, dirty = pair
-        wanted = played(operator, clean, None)
-        assert played(operator, dirty, Random(seed) if cut else None) == wanted
+        wanted = run(operator, clean, None)
+        assert run(operator, dirty, Random(seed) if cut else None) == wanted
 
     holds()
 
 
 @pytest.mark.parametrize("through", ["direct", "repartition"])
 @pytest.mark.parametrize("name", ALONE)
-def test_what_is_left_out_before_an_operator_changes_nothing_there(name: str, through: str) -> None:
-    operator = ALONE[name] if through == "direct" else behind(ALONE[name])
-    # Among keys, deletions of rows that are over come when a batch ends.
-    check(operator, st.one_of(refused, unwanted, unkeyed), cut=name != "expiring")
+def test_records_left_out_before_an_operator_do_not_affect_it(name: str, through: str) -> None:
+    operator = ALONE[name] if through == "direct" else behind_repartition(ALONE[name])
+    # Deletions of expired rows of several keys come at the end of a batch.
+    check(operator, st.one_of(refused, filtered_out, unkeyed), cut=name != "expiring")
 
 
 @pytest.mark.parametrize("name", WITHOUT_KEYS)
-def test_nor_does_it_where_records_need_no_key(name: str) -> None:
-    check(WITHOUT_KEYS[name], st.one_of(refused, unwanted), cut=True)
+def test_records_left_out_do_not_affect_keyless_operators(name: str) -> None:
+    check(WITHOUT_KEYS[name], st.one_of(refused, filtered_out), cut=True)
 
 
 @pytest.mark.parametrize("through", ["direct", "repartition"])
 @pytest.mark.parametrize("name", TWO)
-def test_nor_does_it_in_joins(name: str, through: str) -> None:
-    operator = TWO[name] if through == "direct" else behind(TWO[name])
-    left_out = refused  # Of an as-of join the table is the topic itself.
+def test_records_left_out_do_not_affect_joins(name: str, through: str) -> None:
+    operator = TWO[name] if through == "direct" else behind_repartition(TWO[name])
+    left_out = refused  # The table of an as-of join reads the topic directly.
     if name != "as of":
-        left_out |= unwanted
+        left_out |= filtered_out
     if name == "join":
-        left_out |= unkeyed  # In outer joins they go on alone.
+        left_out |= unkeyed  # Outer joins emit them unmatched.
     check(operator, left_out, cut=False)
 
 
 @pytest.mark.parametrize("name", TWO)
-def test_what_sources_refuse_does_not_change_the_order_of_two_inputs(name: str) -> None:
+def test_refused_records_do_not_change_the_order_of_two_inputs(name: str) -> None:
     @settings(max_examples=EXAMPLES, deadline=None)
-    @given(histories(refused), st.integers(0, 1_000))
+    @streams_(histories(refused), st.integers(0, 1_000))
     def holds(pair: tuple[list[Raw], list[Raw]], seed: int) -> None:
         clean, dirty = pair
         at_once = Random(seed)
         at_once.random = lambda: 1.0  # type: ignore[method-assign]
-        assert played(TWO[name], dirty, at_once) == played(TWO[name], clean, at_once)
+        assert run(TWO[name], dirty, at_once) == run(TWO[name], clean, at_once)
 
     holds()
 
 
 KEYED = {name: each for name, each in ALONE.items() if name != "suppress"}
 TABLES: dict[str, Operator] = {
-    "stream and table": lambda given: given.stream.join(
-        given.app.table(given.other_topic), lambda a, b: f"{a}+{b}", name="j"
+    "stream and table": lambda streams_: streams_.stream.join(
+        streams_.app.table(streams_.other_topic), lambda a, b: f"{a}+{b}", name="j"
     ),
-    "to_table": lambda given: given.stream.to_table(name="n").map_values(str).changes(),
+    "to_table": lambda streams_: streams_.stream.to_table(name="n").map_values(str).changes(),
 }
 
 
 @pytest.mark.parametrize("name", [*KEYED, "join", "stream and table", "to_table"])
-def test_records_that_lack_a_key_or_a_value_are_counted_where_they_are_left_out(name: str) -> None:
+def test_dropped_records_without_key_or_value_are_counted(name: str) -> None:
     app = App("law")
     topics = [app.topic(each, key=str, value=int, partitions=1) for each in ("first", "second")]
     first, second = map(app.stream, topics)
     operator = {**KEYED, **TWO, **TABLES}[name]
-    operator(Given(app, first, second, topics[1])).peek(lambda _: None)
+    operator(Streams(app, first, second, topics[1])).peek(lambda _: None)
     node = "j" if name in {"join", "stream and table"} else "n"
     with app.test() as t:
         for key, value in [(None, 1), ("a", None), (None, 2), ("a", None), ("a", None)]:
@@ -320,6 +322,6 @@ def test_records_that_lack_a_key_or_a_value_are_counted_where_they_are_left_out(
             raw = None if key is None else key.encode()
             t.topic("first").append(data, key=raw, timestamp_ms=1, partition=0)
         t.settle()
-        has_rows = name == "to_table"  # A record without a value deletes a row there.
+        has_rows = name == "to_table"  # A record without a value deletes a row of a table.
         assert t.drops[node, "null key"] == 2
         assert t.drops.get((node, "null value"), 0) == (0 if has_rows else 3)

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from tests.golden_cases.compare import Case, difference, differing
+from tests.golden_cases.runners import run_on_driver
 
-from tests.golden.compare import Case, difference, differing
-from tests.golden.runners import run_on_driver
 from tests.oracle.histories import KINDS
 from tests.oracle.program import run_on_oracle
 
 EXAMPLES = int(os.environ.get("STREAMLOG_ORACLE", "12"))
-"""Per kind."""
+"""Examples per kind of operator."""
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_driver_writes_what_the_oracle_says(kind: str) -> None:
+def test_the_driver_equals_the_oracle(kind: str) -> None:
     @settings(
         max_examples=EXAMPLES,
         deadline=None,
@@ -35,13 +35,13 @@ def test_the_driver_writes_what_the_oracle_says(kind: str) -> None:
     agrees()
 
 
-def golden() -> list[Case]:
+def golden_cases() -> list[Case]:
     path = os.environ.get("STREAMLOG_GOLDEN")
     cases = json.loads(Path(path).read_text())["cases"] if path else []
     return [case for case in cases if "fact" not in case]
 
 
-@pytest.mark.skipif(not golden(), reason="STREAMLOG_GOLDEN names no file of cases")
-@pytest.mark.parametrize("case", golden(), ids=lambda case: case["id"])
+@pytest.mark.skipif(not golden_cases(), reason="STREAMLOG_GOLDEN names no file of cases")
+@pytest.mark.parametrize("case", golden_cases(), ids=lambda case: case["id"])
 def test_the_oracle_agrees_with_other_stream_processors(case: Case) -> None:
     assert difference(case, run_on_oracle(case)) is None

@@ -1,4 +1,4 @@
-"""Every kind of operator in a simulation: workers that are killed write what the driver writes."""
+"""Every kind of operator in a simulation: killed workers write the driver's output."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from tests.golden.compare import Case
 from tests.oracle.histories import KINDS
 
 EXAMPLES = int(os.environ.get("STREAMLOG_ORACLE", "24")) // 8
-"""Per kind."""
+"""Examples per kind of operator."""
 RUNS = 2
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("kind", KINDS)
-def test_trouble_changes_nothing(kind: str) -> None:
+def test_simulated_failures_do_not_change_the_output(kind: str) -> None:
     @settings(
         max_examples=EXAMPLES,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
     @given(KINDS[kind], st.integers(0, 1_000_000), st.integers(1, 3))
-    def is_the_same(case: Case, seed: int, partitions: int) -> None:
+    def check_runs(case: Case, seed: int, partitions: int) -> None:
         adapter = Adapter(case, partitions=partitions)
         try:
             with adapter.app.simulate(seed=seed, runs=RUNS) as s:
@@ -39,4 +39,4 @@ def test_trouble_changes_nothing(kind: str) -> None:
         except RunsDiffer as error:
             pytest.fail(f"{error}\n{json.dumps(case)}")
 
-    is_the_same()
+    check_runs()

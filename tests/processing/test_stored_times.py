@@ -20,7 +20,15 @@ from streamlog.processing.task_progress import (
     skip_time_marks,
 )
 from streamlog.tables.state.changelog import PROGRESS_KEY, SourceLog, TaskProgress
-from tests.oracle.test_left_out import ALONE, FAR_MS, TWO, WITHOUT_KEYS, Operator, app_of, behind
+from tests.oracle.test_left_out import (
+    ALONE,
+    FAR_MS,
+    TWO,
+    WITHOUT_KEYS,
+    Operator,
+    app_of,
+    behind_repartition,
+)
 from tests.oracle.test_left_out import dumped as value_of
 
 OPERATORS = {**ALONE, **WITHOUT_KEYS, **TWO}
@@ -88,7 +96,7 @@ def test_a_reset_removes_every_trace_of_a_far_future_record(name: str, is_behind
     operator: Operator = OPERATORS[name]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        app = app_of(behind(operator) if is_behind else operator)
+        app = app_of(behind_repartition(operator) if is_behind else operator)
         with app.test() as t:
             for at_ms in (1, 12, FAR_MS, 13):
                 feed(t, at_ms)

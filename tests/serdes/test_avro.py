@@ -171,7 +171,9 @@ def test_trailing_bytes_are_refused() -> None:
         serde.loads(serde.dumps(Sale("ulm", 3)) + b"x")
 
 
-def test_a_missing_extra_is_reported_with_its_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_reported_with_its_install_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "fastavro", None)
     with pytest.raises(ConfigError, match=r"pip install 'streamlog\[avro\]'"):
         AvroSerde(SALE, Sale)
@@ -183,7 +185,10 @@ def test_a_topic_can_have_avro_values() -> None:
     largest = (
         app.stream(sales)
         .group_by_key()
-        .reduce(lambda first_sale, second_sale: max(first_sale, second_sale, key=lambda s: s.amount), name="largest")
+        .reduce(
+            lambda first_sale, second_sale: max(first_sale, second_sale, key=lambda s: s.amount),
+            name="largest",
+        )
     )
     with app.test() as t:
         for amount in (3, 5, 4):

@@ -118,7 +118,9 @@ def test_a_type_finds_its_serde(declared: Any, serde: type) -> None:
         ),
     ],
 )
-def test_values_are_written_in_their_documented_format(declared: Any, value: object, data: bytes) -> None:
+def test_values_are_written_in_their_documented_format(
+    declared: Any, value: object, data: bytes
+) -> None:
     serde = serde_for(declared)
     assert serde.dumps(value) == data
     assert serde.loads(data) == value

@@ -141,7 +141,9 @@ def test_a_new_program_reads_the_old_program_s_state() -> None:
     before, after = app_of(TotalV1), app_of(TotalV2)
     assert not difference(Blueprint.of(before.topology()), Blueprint.of(after.topology())).losses
     # The way back would lose the state.
-    backward_losses = difference(Blueprint.of(after.topology()), Blueprint.of(before.topology())).losses
+    backward_losses = difference(
+        Blueprint.of(after.topology()), Blueprint.of(before.topology())
+    ).losses
     assert "migration" in str(backward_losses[0])
     store = MemoryStore()
     process_one(task_of(before, store), store, 0)

@@ -78,7 +78,9 @@ def capture_all(cluster: Cluster, snapshot_store: SnapshotStore, **settings: int
 
 @pytest.fixture
 def snapshot(tmp_path: Path) -> Snapshot:
-    return capture_all(filled_cluster(visits()), SnapshotStore(str(tmp_path / "snapshots")) / "job-1")
+    return capture_all(
+        filled_cluster(visits()), SnapshotStore(str(tmp_path / "snapshots")) / "job-1"
+    )
 
 
 @pytest.mark.parametrize("url_prefix", ["", "file://", "memory://"])
@@ -123,7 +125,10 @@ def test_an_unfinished_job_leaves_no_snapshot(tmp_path: Path) -> None:
 def test_attempts_of_one_task_do_not_disturb_each_other(tmp_path: Path) -> None:
     cluster = filled_cluster(visits())
     snapshot_store = SnapshotStore(str(tmp_path)) / "job-1"
-    first = [capture(t, cluster.stores[at], snapshot_store, attempt="1") for at, t in cluster.tasks.items()]
+    first = [
+        capture(t, cluster.stores[at], snapshot_store, attempt="1")
+        for at, t in cluster.tasks.items()
+    ]
     for at, task in cluster.tasks.items():
         capture(task, cluster.stores[at], snapshot_store, attempt="2")
     finish_snapshot(

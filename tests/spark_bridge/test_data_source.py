@@ -94,7 +94,9 @@ def test_columns_equal_those_of_spark_s_kafka_source(spark: SparkSession, direct
     assert with_headers[-1] == ("headers", "array<struct<key:string,value:binary>>")
 
 
-def test_every_row_is_read_once_with_a_task_per_partition(spark: SparkSession, directory: Path) -> None:
+def test_every_row_is_read_once_with_a_task_per_partition(
+    spark: SparkSession, directory: Path
+) -> None:
     frame = load(spark, directory)
     rows = rows_of(frame)
     assert len(rows) == PARTITIONS * PER_PARTITION
@@ -184,7 +186,9 @@ def test_a_read_can_start_at_a_timestamp(spark: SparkSession, directory: Path) -
     assert frame.count() == 50 + 50 + 400
 
 
-def test_filters_on_partition_and_offset_are_pushed_down(spark: SparkSession, directory: Path) -> None:
+def test_filters_on_partition_and_offset_are_pushed_down(
+    spark: SparkSession, directory: Path
+) -> None:
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
         frame = load(spark, directory, filterPushdown="true", columns="partition,offset")
@@ -254,9 +258,7 @@ def test_a_damaged_batch_is_named(spark: SparkSession, tmp_path: Path) -> None:
         load(spark, path).collect()
 
 
-def test_deleted_offsets_fail_the_read_or_are_skipped(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_deleted_offsets_fail_the_read_or_are_skipped(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "log"
 
     async def delete() -> None:

@@ -24,9 +24,7 @@ def test_java_home_takes_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert java.find_java_home() == tmp_path / "own"
 
 
-def test_a_java_that_is_too_old_is_skipped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_java_that_is_too_old_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", "1.8.0_292")))
     new = fake_java(tmp_path / "new", "17.0.2")
     monkeypatch.setenv("PATH", f"{new / 'bin'}:/usr/bin:/bin")

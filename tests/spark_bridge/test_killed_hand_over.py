@@ -53,14 +53,18 @@ def check_hand_over(
 
 
 @pytest.mark.parametrize("seed", EXECUTORS)
-def test_killed_executors_neither_lose_nor_repeat_rows(spark: SparkSession, tmp_path: Path, deaths: Path, seed: int) -> None:
+def test_killed_executors_neither_lose_nor_repeat_rows(
+    spark: SparkSession, tmp_path: Path, deaths: Path, seed: int
+) -> None:
     rng = Random(f"executors {seed}")
     outputs: Literal["stage", "publish"] = rng.choice(["stage", "publish"])
     check_hand_over(spark, Case(seed, tmp_path), outputs, rng.choice(STEPS))
 
 
 @pytest.mark.parametrize("seed", DRIVERS)
-def test_killed_drivers_neither_lose_nor_repeat_rows(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+def test_killed_drivers_neither_lose_nor_repeat_rows(
+    spark: SparkSession, tmp_path: Path, seed: int
+) -> None:
     case = Case(seed, tmp_path)
     moment = MOMENTS["publish"][seed]
     attempt = Attempt(seed, str(tmp_path), case.until_ms, "publish", moment, is_spark=True)

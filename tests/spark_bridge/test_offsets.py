@@ -104,7 +104,11 @@ def test_topics_can_match_a_pattern_and_partitions_be_assigned() -> None:
 
 
 def test_timestamps_take_precedence_over_offsets() -> None:
-    read_options = {"startingTimestamp": "41", "endingTimestamp": "70", "startingOffsets": "earliest"}
+    read_options = {
+        "startingTimestamp": "41",
+        "endingTimestamp": "70",
+        "startingOffsets": "earliest",
+    }
     assert ranges(read_options, partitions=1) == [OffsetRange("sales", 0, 5, 7)]
     late = {"startingTimestamp": "100", "startingOffsetsByTimestampStrategy": "latest"}
     assert ranges(late) == []
@@ -126,7 +130,11 @@ def test_columns_are_in_spark_s_order() -> None:
 
 
 def test_connection_settings_lose_their_prefix() -> None:
-    connection_options = {"kafka.bootstrap.servers": "x:1", "subscribe": "s", "kafka.security.protocol": "SSL"}
+    connection_options = {
+        "kafka.bootstrap.servers": "x:1",
+        "subscribe": "s",
+        "kafka.security.protocol": "SSL",
+    }
     assert parse_options(connection_options).client == {"security.protocol": "SSL"}
 
 

@@ -77,7 +77,9 @@ def test_a_failed_read_has_a_one_line_reason(
     assert len([line for line in output.splitlines() if "SQLSTATE" not in line]) <= 2
 
 
-def test_without_fail_on_data_loss_the_remaining_records_are_read(spark: SparkSession, directory: Path) -> None:
+def test_without_fail_on_data_loss_the_remaining_records_are_read(
+    spark: SparkSession, directory: Path
+) -> None:
     read_options = {"startingOffsets": '{"rows": {"0": 0, "1": 0}}', "failOnDataLoss": "false"}
     read_options["endingOffsets"] = '{"rows": {"0": 999, "1": 999}}'
     assert read(spark, directory, **read_options).count() == 350

@@ -96,7 +96,7 @@ def test_a_spark_history_equals_the_driver_despite_killed_tasks(
     fed = history(seed, program)
     asyncio.run(fill(url, program, fed))
     found = rows_of(run_in_spark(spark, url, program, tmp_path, TimeSpan()), program, tmp_path)
-    context = f"seed {seed}, {len([*deaths.iterdir()])} tasks killed: {program.told}"
+    context = f"seed {seed}, {len([*deaths.iterdir()])} tasks killed: {program.operators}"
     assert found == driven(build(seed, "driver"), fed), context
     span = TimeSpan(until_ms=1_000_000 + Random(seed).randrange(SPAN_MS))
     cut = run_in_spark(spark, url, program, tmp_path, span)

@@ -52,7 +52,9 @@ def committed(directory: Path, topic: str, number: int) -> list[LogRecord]:
             if not batch.is_control
             and not any(
                 aborted_transaction.producer_id == batch.producer_id
-                and aborted_transaction.first_offset <= batch.base_offset <= aborted_transaction.last_offset
+                and aborted_transaction.first_offset
+                <= batch.base_offset
+                <= aborted_transaction.last_offset
                 for aborted_transaction in view.aborted
             )
             for record in batch.records()

@@ -113,9 +113,7 @@ def assert_restored(log: Path, path: Path) -> int:
 
 
 @pytest.mark.parametrize("turn", range(2))
-def test_a_kill_at_any_file_operation_loses_and_doubles_nothing(
-    tmp_path: Path, turn: int
-) -> None:
+def test_a_kill_at_any_file_operation_loses_and_doubles_nothing(tmp_path: Path, turn: int) -> None:
     log, path = tmp_path / "changelog", tmp_path / "0_3"
     total = 0
     for number in NUMBERS[turn::2]:

@@ -100,7 +100,7 @@ def write_until_killed(log: Path, path: str, seed: int, *, is_filling: bool) -> 
 
 
 @pytest.mark.parametrize(("seed", "mode"), [*((n, "plain") for n in range(4)), (4, "filling")])
-def test_a_kill_at_any_moment_is_repaired_by_the_changelog(
+def test_the_changelog_restores_the_state_after_a_kill_at_any_moment(
     seed: int, mode: str, tmp_path: Path
 ) -> None:
     """Write, kill -9, restore and compare; three times, each from the state before."""

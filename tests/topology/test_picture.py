@@ -42,7 +42,7 @@ def test_a_picture_shows_topics_nodes_and_state() -> None:
         "WindowedAggregate",
         "windows of 60000 ms, grace 0 ms, emit CLOSE",
     )
-    assert ("MapValues", "shouted") in {box.lines for box in picture.boxes}
+    assert ("MapValues", "shout") in {box.lines for box in picture.boxes}
 
 
 def test_arrows_of_look_ups_are_dashed() -> None:

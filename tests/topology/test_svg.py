@@ -40,7 +40,12 @@ def rect(element: ET.Element) -> Rect:
 
 
 def overlap(first: Rect, second: Rect) -> bool:
-    return first[0] < second[2] and second[0] < first[2] and first[1] < second[3] and second[1] < first[3]
+    return (
+        first[0] < second[2]
+        and second[0] < first[2]
+        and first[1] < second[3]
+        and second[1] < first[3]
+    )
 
 
 def test_an_svg_holds_all_boxes_without_overlaps() -> None:

@@ -1,8 +1,8 @@
-"""Programs that are wrong are refused by mypy, and by a clear error when they are put together.
+"""Mypy refuses wrong programs, and so does a clear error when their topology is built.
 
-A comment above a statement says what is found in it: `E:` by mypy, literally, and `R:` when it is
-run, as a pattern; where one is missing nothing is. One run of mypy for all files, those of
-`accepted` too.
+A comment above a statement gives its error: `E:` is mypy's, literally; `R:` is a pattern of the
+error when the statement runs. Without the comment, there is no such error. Mypy runs once for all
+files, including `accepted`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Statement:
 
 
 def statements(path: Path) -> Iterator[Statement]:
-    """Those of a module, each with what the comments above it say."""
+    """Yield a module's statements with the comments above them."""
     lines = path.read_text().splitlines()
     for node in ast.parse(path.read_text()).body:
         found = Statement(node, node.lineno, node.end_lineno or node.lineno)
@@ -49,7 +49,7 @@ def statements(path: Path) -> Iterator[Statement]:
 
 @pytest.fixture(scope="module")
 def errors() -> dict[Path, list[tuple[int, str]]]:
-    """What mypy says, by file: line and message."""
+    """Return mypy's errors by file: line and message."""
     command = [sys.executable, "-m", "mypy", "--no-error-summary", *map(str, REFUSED + ACCEPTED)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert not run.stderr, run.stderr
@@ -61,7 +61,7 @@ def errors() -> dict[Path, list[tuple[int, str]]]:
 
 
 @pytest.mark.parametrize("path", REFUSED, ids=lambda path: path.stem)
-def test_mypy_refuses(path: Path, errors: dict[Path, list[tuple[int, str]]]) -> None:
+def test_mypy_refuses_wrong_programs(path: Path, errors: dict[Path, list[tuple[int, str]]]) -> None:
     for each in statements(path):
         found = [text for line, text in errors[path] if each.first <= line <= each.last]
         wanted = each.marks.get("E")
@@ -73,25 +73,25 @@ def test_mypy_refuses(path: Path, errors: dict[Path, list[tuple[int, str]]]) -> 
 
 
 @pytest.mark.parametrize("path", ACCEPTED, ids=lambda path: path.stem)
-def test_mypy_accepts(path: Path, errors: dict[Path, list[tuple[int, str]]]) -> None:
+def test_mypy_accepts_right_programs(path: Path, errors: dict[Path, list[tuple[int, str]]]) -> None:
     assert errors[path] == []
 
 
 @pytest.mark.parametrize("path", REFUSED, ids=lambda path: path.stem)
-def test_what_is_put_together_wrong_is_refused(path: Path) -> None:
+def test_wrong_programs_are_refused_when_they_are_built(path: Path) -> None:
     space: dict[str, object] = {"__name__": path.stem}
     for each in statements(path):
         code = compile(ast.Module([each.node], []), str(path), "exec", dont_inherit=True)
         wanted = each.marks.get("R")
         if wanted is None:
-            exec(code, space)  # noqa: S102 - a file of ours, statement by statement
+            exec(code, space)  # noqa: S102 - a test's own file, statement by statement
             continue
         with pytest.raises((StreamlogError, TypeError), match=wanted):
             exec(code, space)  # noqa: S102 - as above
 
 
 @pytest.mark.parametrize("path", ACCEPTED, ids=lambda path: path.stem)
-def test_what_is_accepted_runs(path: Path) -> None:
+def test_accepted_programs_run(path: Path) -> None:
     spec = spec_from_file_location(f"accepted_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None

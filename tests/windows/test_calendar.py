@@ -48,7 +48,9 @@ def unit_of(day: date, unit: CalendarUnit) -> date:
     return day.replace(day=1) if unit == "month" else day
 
 
-def first_minutes(unit: CalendarUnit, tz: str, first_ms: int, last_ms: int) -> list[tuple[int, date]]:
+def first_minutes(
+    unit: CalendarUnit, tz: str, first_ms: int, last_ms: int
+) -> list[tuple[int, date]]:
     """Return the first minute of each unit, with the unit's date."""
     zone = ZoneInfo(tz)
     found: list[tuple[int, date]] = []
@@ -128,12 +130,16 @@ def test_calendar_windows_are_contiguous_in_any_order_of_queries(
         ),
     ],
 )
-def test_calendar_windows_by_example(unit: CalendarUnit, tz: str, at: str, start: str, end: str) -> None:
+def test_calendar_windows_by_example(
+    unit: CalendarUnit, tz: str, at: str, start: str, end: str
+) -> None:
     assert spans(unit, tz).window_of(iso(at)) == (iso(start), iso(end))
 
 
 @given(st.sampled_from(ZONES), st.sampled_from(["day", "week", "month"]), st.integers(0, 20_000))
-def test_no_calendar_window_exceeds_its_declared_size(tz: str, unit: CalendarUnit, day: int) -> None:
+def test_no_calendar_window_exceeds_its_declared_size(
+    tz: str, unit: CalendarUnit, day: int
+) -> None:
     windows = calendar(unit, tz=tz)
     start_ms, end_ms = CalendarSpans(windows).window_of(day * 86_400_000)
     assert end_ms - start_ms <= windows.size_ms

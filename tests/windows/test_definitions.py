@@ -41,7 +41,9 @@ def test_retention_defaults_to_size_and_grace() -> None:
         ("10s", {"offset": "10s"}, "shorter than its size of 10000 ms: 10000 ms"),
     ],
 )
-def test_an_invalid_tumbling_window_is_refused(size: Any, settings: dict[str, Any], message: str) -> None:
+def test_an_invalid_tumbling_window_is_refused(
+    size: Any, settings: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         tumbling(size, **settings)
 
@@ -92,7 +94,9 @@ def test_a_hopping_window_has_a_step() -> None:
         ("10ms", "5ms", {"retention": "9ms"}, "shorter than the window's size"),
     ],
 )
-def test_an_invalid_hopping_window_is_refused(size: str, step: Any, settings: dict[str, Any], message: str) -> None:
+def test_an_invalid_hopping_window_is_refused(
+    size: str, step: Any, settings: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         hopping(size, step, **settings)
 
@@ -123,6 +127,8 @@ def test_a_calendar_window_has_a_unit_and_a_time_zone() -> None:
         ("week", {"tz": "UTC", "retention": "7d"}, "shorter than the window's size"),
     ],
 )
-def test_an_invalid_calendar_window_is_refused(unit: Any, settings: dict[str, Any], message: str) -> None:
+def test_an_invalid_calendar_window_is_refused(
+    unit: Any, settings: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         calendar(unit, **settings)

@@ -77,7 +77,7 @@ def test_hopping_by_the_whole_size_is_tumbling(timestamp_ms: int, size_ms: int) 
 
 
 @given(st.integers(0, 200), st.integers(1, 40), st.data())
-def test_the_first_open_window_is_the_first_that_ends_after_the_closed_time(
+def test_the_first_open_window_ends_after_the_closed_time(
     closed_ms: int, size_ms: int, data: st.DataObject
 ) -> None:
     step_ms = data.draw(st.integers(1, size_ms))

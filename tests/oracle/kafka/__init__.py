@@ -1,1 +1,1 @@
-"""Kafka Streams itself as an oracle: random cases on its TopologyTestDriver, and on ours."""
+"""Kafka Streams as an oracle: random cases on its TopologyTestDriver and on streamlog's driver."""

@@ -1,9 +1,8 @@
-"""`python -m tests.oracle.kafka`: random histories over all operators, held against Kafka Streams.
+"""`python -m tests.oracle.kafka`: random histories over all operators, against Kafka Streams.
 
-Every kind of operator of `tests/oracle/histories` gets `--cases` cases (100). A case on which the
-two differ falls under one of the `DIFFERENCES`, each of which the documentation states, or is
-printed as unexplained; then the exit code is 1. `--seed` repeats a run, and `--kind` tries one kind
-of operator.
+Every kind of operator of `tests/oracle/histories` gets `--cases` cases (100). A case with different
+results is explained by one of the documented `DIFFERENCES`, or it is printed as unexplained; then
+the exit code is 1. `--seed` repeats a run, and `--kind` runs one kind of operator.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from tests.oracle.kafka.differences import Trial, explanation
 from tests.oracle.kafka.runner import KafkaStreams, Refused
 
 SHOWN_MAX = 3
-"""Unexplained cases of one kind that are printed whole."""
+"""The number of unexplained cases of a kind that are printed in full."""
 
 
 def cases_of(kind: str, count: int, number: int) -> list[Case]:
-    """Random cases of a kind, the same ones for the same number; none restarts."""
+    """Return random cases of a kind without restarts; `number` is the seed."""
     found: list[Case] = []
 
     @seed(number)
@@ -50,13 +49,13 @@ def cases_of(kind: str, count: int, number: int) -> list[Case]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compare, and tell."""
+    """Compare, and print the results."""
     parser = argparse.ArgumentParser(prog="python -m tests.oracle.kafka", description=__doc__)
     parser.add_argument("--cases", type=int, default=100, help="of each kind")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kind", action="append", choices=list(KINDS))
     parser.add_argument("--report", type=Path)
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     try:
         streams = KafkaStreams()
@@ -64,19 +63,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error)
         return 2
     with streams:
-        report = {kind: tried(streams, kind, asked) for kind in asked.kind or KINDS}
-    if asked.report is not None:
-        asked.report.write_text(json.dumps(report, indent=2))
+        report = {kind: run_kind(streams, kind, options) for kind in options.kind or KINDS}
+    if options.report is not None:
+        options.report.write_text(json.dumps(report, indent=2))
     cases = sum(counts["cases"] for counts in report.values())
     wrong = sum(counts["unexplained"] for counts in report.values())
     print(f"{cases} cases, {wrong} differ and are not explained")
     return 1 if wrong else 0
 
 
-def tried(streams: KafkaStreams, kind: str, asked: argparse.Namespace) -> dict[str, int]:
-    """How many cases of a kind are equal, differ as documented, or are not explained."""
+def run_kind(streams: KafkaStreams, kind: str, options: argparse.Namespace) -> dict[str, int]:
+    """Count the cases of a kind that are equal, differ as documented, or are unexplained."""
     counts = Counter({"cases": 0, "equal": 0, "unexplained": 0})
-    for case in cases_of(kind, asked.cases, asked.seed):
+    for case in cases_of(kind, options.cases, options.seed):
         counts["cases"] += 1
         try:
             trial = Trial(kind, case, run_on_driver(case), streams.rows(case), streams)
@@ -87,12 +86,12 @@ def tried(streams: KafkaStreams, kind: str, asked: argparse.Namespace) -> dict[s
         if why is None:
             counts["equal"] += 1
             continue
-        stated = explanation(trial)
-        counts["unexplained" if stated is None else stated] += 1
-        if stated is None and counts["unexplained"] <= SHOWN_MAX:
+        explained_by = explanation(trial)
+        counts["unexplained" if explained_by is None else explained_by] += 1
+        if explained_by is None and counts["unexplained"] <= SHOWN_MAX:
             print(f"  {kind}: {why}\n    {json.dumps(case)}")
-    said = (f"{name} {count}" for name, count in counts.items() if count)
-    print(f"{kind}: {'; '.join(said)}", flush=True)
+    texts = (f"{name} {count}" for name, count in counts.items() if count)
+    print(f"{kind}: {'; '.join(texts)}", flush=True)
     return dict(counts)
 
 

@@ -1,7 +1,7 @@
-"""Where streamlog means something else than Kafka Streams, and the paragraph that says so.
+"""Differences in meaning from Kafka Streams, each with the documentation that states it.
 
-Differences explain a case only if the two agree once these are taken away, out of the rows or by
-leaving out inputs: another fault in the same case is not covered by them.
+Differences explain a case only if the results agree once the differences are removed, from the rows
+or by leaving out inputs: they do not cover another fault in the case.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from tests.oracle.kafka.runner import KafkaStreams
 Rows = Sequence[Row]
 
 
-def as_they_are(rows: Rows) -> Rows:
+def unchanged_rows(rows: Rows) -> Rows:
     """No change."""
     return rows
 
 
-def as_it_is(case: Case) -> Case:
+def unchanged_case(case: Case) -> Case:
     """No change."""
     return case
 
 
 class Difference(NamedTuple):
-    """A difference that stands."""
+    """A documented difference."""
 
     page: str
-    """The page of the documentation that owns it, the heading, and what it says."""
+    """The documentation page, its heading, and the statement."""
     kinds: tuple[str, ...]
-    """How the kinds of operators begin that have it."""
-    in_rows: Callable[[Rows], Rows] = as_they_are
-    """Takes it out of the rows of both."""
-    in_case: Callable[[Case], Case] = as_it_is
-    """Changes the inputs so that it can't be seen any more."""
+    """Prefixes of the kinds of operators that have the difference."""
+    in_rows: Callable[[Rows], Rows] = unchanged_rows
+    """Removes the difference from the rows of both."""
+    in_case: Callable[[Case], Case] = unchanged_case
+    """Changes the inputs so that the difference does not show."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A case that both have run."""
+    """A case that both have run, with their rows."""
 
     kind: str
     case: Case
@@ -52,7 +52,7 @@ class Trial:
     streams: KafkaStreams
 
     def agrees(self, differences: Sequence[Difference]) -> bool:
-        """Whether both write the same once some differences are taken away."""
+        """Whether both write equal rows once some differences are removed."""
         ours, theirs, case = self.ours, self.theirs, self.case
         for each in differences:
             case = each.in_case(case)
@@ -64,7 +64,7 @@ class Trial:
 
 
 def explanation(trial: Trial) -> str | None:
-    """The stated differences that a case falls under, as few as possible."""
+    """Return the fewest documented differences that explain a case, or None."""
     own = [each for each in DIFFERENCES if trial.kind.startswith(each.kinds)]
     sets = (chosen for size in range(1, len(own) + 1) for chosen in combinations(own, size))
     found = next((chosen for chosen in sets if trial.agrees(chosen)), None)
@@ -72,102 +72,107 @@ def explanation(trial: Trial) -> str | None:
 
 
 def without_absent_tombstones(rows: Rows) -> list[Row]:
-    """Rows without deletions of what was not there."""
+    """Return the rows without deletions of absent rows."""
     present: set[object] = set()
     kept = []
     for row in rows:
         if row.value is not None:
-            present.add(row.place)
-        elif row.place not in present:
+            present.add(row.row_key)
+        elif row.row_key not in present:
             continue
         else:
-            present.discard(row.place)
+            present.discard(row.row_key)
         kept.append(row)
     return kept
 
 
 def last_of_each_input(rows: Rows) -> list[Row]:
-    """Of each place the last row that follows from an input."""
-    last = {(row.place, row.after): at for at, row in enumerate(rows)}
-    return [row for at, row in enumerate(rows) if last[row.place, row.after] == at]
+    """Return the last row of each key for each input."""
+    last = {(row.row_key, row.after): at for at, row in enumerate(rows)}
+    return [row for at, row in enumerate(rows) if last[row.row_key, row.after] == at]
 
 
 def without_repeats(rows: Rows) -> list[Row]:
-    """Rows without those that one input repeats."""
+    """Return the rows without repetitions for one input."""
     last: dict[object, Row] = {}
     kept = []
     for row in rows:
-        if last.get(row.place) != row:
+        if last.get(row.row_key) != row:
             kept.append(row)
-        last[row.place] = row
+        last[row.row_key] = row
     return kept
 
 
-def timeless(rows: Rows) -> list[Row]:
-    """Rows without their timestamps."""
+def without_timestamps(rows: Rows) -> list[Row]:
+    """Return the rows without their timestamps."""
     return [replace(row, ts=None) for row in rows]
 
 
 def without_unchanged(rows: Rows) -> list[Row]:
-    """Rows without those that leave a value as it was."""
+    """Return the rows without those that do not change the value."""
     last: dict[object, object] = {}
     kept = []
     for row in rows:
-        if row.place not in last or last[row.place] != row.value:
+        if row.row_key not in last or last[row.row_key] != row.value:
             kept.append(row)
-        last[row.place] = row.value
+        last[row.row_key] = row.value
     return kept
 
 
 def in_order(case: Case) -> Case:
-    """A case without inputs that are earlier than one before them, of whichever topic."""
+    """Return the case without inputs that are earlier than a previous input of any topic."""
     latest, kept = -1, []
-    for fed in case["inputs"]:
-        if fed["ts"] >= latest:
-            kept.append(fed)
-        latest = max(latest, fed["ts"])
+    for input_ in case["inputs"]:
+        if input_["ts"] >= latest:
+            kept.append(input_)
+        latest = max(latest, input_["ts"])
     return {**case, "inputs": kept}
 
 
-def complete(case: Case) -> Case:
-    """A case without inputs that lack a key or a value."""
-    kept = [fed for fed in case["inputs"] if None not in (fed["key"], fed["value"])]
+def without_nulls(case: Case) -> Case:
+    """Return the case without inputs that lack a key or a value."""
+    kept = [input_ for input_ in case["inputs"] if None not in (input_["key"], input_["value"])]
     return {**case, "inputs": kept}
 
 
 def without_absent_deletions(case: Case) -> Case:
-    """A case without inputs that delete what is not there."""
+    """Return the case without inputs that delete absent rows."""
     present: set[tuple[str, object]] = set()
     kept = []
-    for fed in case["inputs"]:
-        place = fed["topic"], fed["key"]
-        if fed["value"] is not None or place in present:
-            kept.append(fed)
-        (present.discard if fed["value"] is None else present.add)(place)
+    for input_ in case["inputs"]:
+        row_key = input_["topic"], input_["key"]
+        if input_["value"] is not None or row_key in present:
+            kept.append(input_)
+        (present.discard if input_["value"] is None else present.add)(row_key)
     return {**case, "inputs": kept}
 
 
 def without_deletions_of_both_sides(case: Case) -> Case:
-    """A case without the deletions of the table that comes to the last join along two paths."""
-    kept = [fed for fed in case["inputs"] if fed["topic"] != "t" or fed["value"] is not None]
+    """Return the case without deletions in the table that reaches the last join by two paths."""
+    kept = [
+        input_ for input_ in case["inputs"] if input_["topic"] != "t" or input_["value"] is not None
+    ]
     return {**case, "inputs": kept}
 
 
-def at_times_of_their_own(case: Case) -> Case:
-    """A case without inputs that have key and time of one before them."""
-    first = {(fed["topic"], fed["key"], fed["ts"]): fed for fed in reversed(case["inputs"])}
-    return {**case, "inputs": [fed for fed in case["inputs"] if fed in first.values()]}
+def with_unique_times(case: Case) -> Case:
+    """Return the case without inputs that repeat a key and time."""
+    first = {
+        (input_["topic"], input_["key"], input_["ts"]): input_
+        for input_ in reversed(case["inputs"])
+    }
+    return {**case, "inputs": [input_ for input_ in case["inputs"] if input_ in first.values()]}
 
 
 def without_self_merges(case: Case) -> Case:
-    """A case in which no stream is merged with itself."""
-    same: dict[str, str] = {}
+    """Return the case without merges of a stream with itself."""
+    replaced_by: dict[str, str] = {}
     nodes = []
     for node in case["topology"]:
         of = node.get("of", [])
-        parents = [same.get(each, each) for each in ([of] if isinstance(of, str) else of)]
+        parents = [replaced_by.get(each, each) for each in ([of] if isinstance(of, str) else of)]
         if node["op"] == "merge" and len({*parents}) == 1:
-            same[node["id"]] = parents[0]
+            replaced_by[node["id"]] = parents[0]
         else:
             renamed = parents[0] if isinstance(of, str) else parents
             nodes.append({**node, "of": renamed} if of else node)
@@ -177,16 +182,16 @@ def without_self_merges(case: Case) -> Case:
 END: Final = {"key": "the end", "value": "x", "ts": 1_000_000}
 
 
-def ended(case: Case) -> Case:
-    """A case that goes on until every grace is over."""
+def with_end_records(case: Case) -> Case:
+    """Return the case with last records after every grace."""
     ends = [{"topic": topic, **END} for topic in ("left", "right")]
     return {**case, "inputs": [*case["inputs"], *ends]}
 
 
-def untimely(rows: Rows) -> list[Row]:
-    """Rows by key, whichever input each one follows, without those of the end itself."""
+def without_causes(rows: Rows) -> list[Row]:
+    """Return the rows sorted by key, without their causes and without the end records."""
     plain = [replace(row, after=None) for row in rows if row.key != END["key"]]
-    return sorted(plain, key=lambda row: (row.place, row.ts or 0, str(row.value)))
+    return sorted(plain, key=lambda row: (row.row_key, row.ts or 0, str(row.value)))
 
 
 STREAMS: Final = ("stream with stream",)
@@ -215,12 +220,12 @@ DIFFERENCES: Final[tuple[Difference, ...]] = (
     Difference(
         "docs/joins.md, A stream and a table: a deletion is a version",
         ("versioned table",),
-        in_case=at_times_of_their_own,
+        in_case=with_unique_times,
     ),
     Difference(
         "docs/tables.md, Joins by a foreign key: the later timestamp of both rows",
         ("foreign key join",),
-        in_rows=timeless,
+        in_rows=without_timestamps,
     ),
     Difference(
         "docs/tables.md, Joins by a foreign key: no result that is as it was",
@@ -250,13 +255,13 @@ DIFFERENCES: Final[tuple[Difference, ...]] = (
     Difference(
         "docs/joins.md, Two streams: without a partner only after the grace",
         STREAMS,
-        in_rows=untimely,
-        in_case=ended,
+        in_rows=without_causes,
+        in_case=with_end_records,
     ),
     Difference(
         "docs/decisions/012-time-of-a-node.md, 012: records without a key or value move no time",
         STREAMS,
-        in_case=complete,
+        in_case=without_nulls,
     ),
     Difference(
         "docs/joins.md, Two streams: a late record meets what is still kept",

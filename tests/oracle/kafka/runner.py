@@ -1,4 +1,4 @@
-"""KafkaStreams: cases in the vocabulary of `tests/golden`, run by Kafka Streams' own test driver.
+"""KafkaStreams: cases in the vocabulary of `tests/golden`, run by Kafka Streams' test driver.
 
 One process of Java runs case after case (`CaseRunner.java`). Its libraries come from Maven.
 """
@@ -21,11 +21,11 @@ SOURCE: Final = Path(__file__).parent / "CaseRunner.java"
 
 
 class Refused(Exception):
-    """Kafka Streams has no such topology, or fails at the case; the message is its own."""
+    """Kafka Streams refuses the topology or fails on the case; the message is its own."""
 
 
 class KafkaStreams:
-    """Runs cases, one after the other.
+    """Runs cases one after another.
 
     Raises:
         Unavailable: there is no Maven, no JDK, or no network.
@@ -65,10 +65,10 @@ class KafkaStreams:
         self._folder.cleanup()
 
     def rows(self, case: Case) -> list[Row]:
-        """What Kafka Streams writes.
+        """Return the rows that Kafka Streams writes.
 
         Raises:
-            Refused: it answers with an error.
+            Refused: Kafka Streams returns an error.
         """
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from streamlog.processing.joins import join_buffer
 from streamlog.processing.joins.join_buffer import DueRow, DueRows, due_row_key
 from streamlog.tables.stores.memory_store import MemoryStore
-from tests.tables.stores.timed import TaskStore, Step, keys, perform, values
+from tests.tables.stores.timed import Step, TaskStore, keys, perform, values
 
 operations = st.lists(
     st.tuples(st.just("add"), st.integers(0, 60), st.integers(0, 1), keys, values)

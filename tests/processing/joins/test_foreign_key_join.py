@@ -128,7 +128,7 @@ def test_joined_rows_can_be_fetched_and_joined_again() -> None:
         assert t.output(out).values == ["x|1 x|1 ann"]
 
 
-def test_a_table_may_point_to_itself() -> None:
+def test_a_table_can_be_joined_with_itself() -> None:
     app = App("t")
     people = app.topic("people", key=str, value=str)
     table = app.table(people)

@@ -44,7 +44,7 @@ def test_a_lookup_finds_the_row_of_the_lookup_key() -> None:
         assert t.output(made.out).values == [*names, "6-None", "0-None", "1-new"]
 
 
-def test_a_left_lookup_joins_a_record_without_a_lookup_key_and_an_inner_one_counts_it() -> None:
+def test_only_a_left_lookup_joins_records_without_a_lookup_key() -> None:
     left, inner = Enriched(), Enriched(required=True)
     for made, wanted in ((left, ["nobody-None", "7-None", "none-None"]), (inner, [])):
         with made.app.test() as t:

@@ -9,7 +9,7 @@ from streamlog.processing.joins.join_buffer import JoinBuffer
 from streamlog.serdes import serde_for
 from streamlog.tables.stores.memory_store import MemoryStore
 from streamlog.windows.emit import FAR_MS
-from tests.tables.stores.timed import TaskStore, Step, keys, perform
+from tests.tables.stores.timed import Step, TaskStore, keys, perform
 
 KEEP_MS = 20
 NUMBERS = serde_for(int)

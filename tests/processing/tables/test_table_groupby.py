@@ -22,7 +22,7 @@ def users(app: App, *, partitions: int = 1) -> Topic[str, str]:
     return app.topic("users", key=str, value=str, partitions=partitions)
 
 
-def test_a_row_leaves_one_group_and_enters_another() -> None:
+def test_a_changed_row_moves_to_its_new_group() -> None:
     app = App("t")
     topic, out = users(app), app.topic("out", key=str, value=int)
     table = app.table(topic).group_by(lambda user, region: (region, user), name="by-region")

@@ -41,6 +41,6 @@ def test_a_sum_that_is_no_number_is_refused() -> None:
         exact_sum(Decimal("sNaN"), 1)
 
 
-def test_a_float_is_not_added() -> None:
+def test_a_float_in_an_exact_sum_is_refused() -> None:
     with pytest.raises(TypeError):
         exact_sum(Decimal(1), 0.5)  # type: ignore[arg-type]

@@ -15,9 +15,9 @@ from streamlog.tables.folds.folding import (
     Column,
     Columns,
     Row,
+    rows_to_bytes,
     write_down,
     write_down_dirty,
-    rows_to_bytes,
 )
 
 

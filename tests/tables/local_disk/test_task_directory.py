@@ -143,7 +143,7 @@ def test_the_state_of_a_killed_owner_is_taken_over_up_to_its_checkpoint(tmp_path
         "from tests.tables.local_disk.test_task_directory import *\n"
         "directory, store = opened(Path(sys.argv[1]))\n"
         "write(store, 0, 5_000)\n"
-        "store.checkpoint(sys.argv[1] + '/elsewhere')\n"  # Flushes, as RocksDB does from time to time.
+        "store.checkpoint(sys.argv[1] + '/elsewhere')\n"  # Flushes, as RocksDB may.
         "write(store, 5_000, 5_010)\n"
         "print('written', flush=True)\n"
         "sys.stdin.read()\n"

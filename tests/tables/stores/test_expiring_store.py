@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from streamlog.tables.stores.store import TIME_MS_MIN
 from streamlog.tables.stores.ttl_queue import ExpiringStore
-from tests.tables.stores.timed import LIFE_MS, TaskStore, Step, keys, perform, open_task_store, times, values
+from tests.tables.stores.timed import (
+    LIFE_MS,
+    Step,
+    TaskStore,
+    keys,
+    open_task_store,
+    perform,
+    times,
+    values,
+)
 
 operations = st.lists(
     st.tuples(st.just("put"), keys, values, times)
@@ -79,7 +88,9 @@ def test_an_expiring_store_equals_a_dictionary(steps: list[Step]) -> None:
 
 @settings(max_examples=10)
 @given(steps=operations)
-def test_an_expiring_store_on_disk_equals_a_dictionary(steps: list[Step], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_an_expiring_store_on_disk_equals_a_dictionary(
+    steps: list[Step], tmp_path_factory: pytest.TempPathFactory
+) -> None:
     with open_task_store("rocksdb", tmp_path_factory.mktemp("expiring")) as task_store:
         check(task_store, [step for step in steps if step[0] != "restart"])
 

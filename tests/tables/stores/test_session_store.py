@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 from streamlog.tables.stores.store import TIME_MS_MIN
 from streamlog.tables.stores.timed_stores import SessionStore
 from streamlog.tables.stores.ttl_queue import BUCKETS
-from tests.tables.stores.timed import LIFE_MS, TaskStore, Step, keys, perform, open_task_store, times, values
+from tests.tables.stores.timed import (
+    LIFE_MS,
+    Step,
+    TaskStore,
+    keys,
+    open_task_store,
+    perform,
+    times,
+    values,
+)
 
 spans = st.tuples(times, st.integers(0, 60)).map(lambda span: (span[0], span[0] + span[1]))
 operations = st.lists(
@@ -87,7 +96,9 @@ def test_a_session_store_equals_a_dictionary(steps: list[Step]) -> None:
 
 @settings(max_examples=10)
 @given(steps=operations)
-def test_a_session_store_on_disk_equals_a_dictionary(steps: list[Step], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_session_store_on_disk_equals_a_dictionary(
+    steps: list[Step], tmp_path_factory: pytest.TempPathFactory
+) -> None:
     with open_task_store("rocksdb", tmp_path_factory.mktemp("sessions")) as task_store:
         check(task_store, [step for step in steps if step[0] != "restart"])
 

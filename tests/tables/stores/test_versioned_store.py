@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from streamlog.tables.stores.store import TIME_MS_MIN
 from streamlog.tables.stores.timed_stores import VersionedRecord, VersionedStore
-from tests.tables.stores.timed import LIFE_MS, TaskStore, Step, keys, perform, open_task_store, times, values
+from tests.tables.stores.timed import (
+    LIFE_MS,
+    Step,
+    TaskStore,
+    keys,
+    open_task_store,
+    perform,
+    times,
+    values,
+)
 
 few_keys = st.sampled_from([b"", b"\x00", b"a"])
 operations = st.lists(
@@ -113,7 +122,9 @@ def test_a_versioned_store_equals_a_list_of_records(steps: list[Step]) -> None:
 
 @settings(max_examples=10)
 @given(steps=operations)
-def test_a_versioned_store_on_disk_equals_a_list_of_records(steps: list[Step], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_versioned_store_on_disk_equals_a_list_of_records(
+    steps: list[Step], tmp_path_factory: pytest.TempPathFactory
+) -> None:
     with open_task_store("rocksdb", tmp_path_factory.mktemp("versions")) as task_store:
         check(task_store, [step for step in steps if step[0] != "restart"])
 

@@ -1,4 +1,4 @@
-"""What docs/streams.md shows."""
+"""The example of docs/streams.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams of one app: branches, twins, a table that is joined with, and several topics."""
+"""Streams of one app: branches, duplicates, a join with a table, and several topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/serdes.md shows."""
+"""The report of docs/serdes.md."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ hourly = app.topic("hourly", key=Windowed[str], value=int, windows=tumbling("1h"
 lines = app.topic("lines", key=str, value=str)
 
 
-def told(key: Windowed[str], count: int) -> tuple[str, str]:
+def report_line(key: Windowed[str], count: int) -> tuple[str, str]:
     return key.key, f"{count} from {key.start:%H:%M} to {key.end:%H:%M}"
 
 
-app.stream(hourly).map(told).to(lines)
+app.stream(hourly).map(report_line).to(lines)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Windows, columns, late records, and their test."""
+"""Windows, columns and late records, with their test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/serdes.md shows."""
+"""The migration of docs/serdes.md."""
 
 from __future__ import annotations
 

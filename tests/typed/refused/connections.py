@@ -1,4 +1,4 @@
-"""Streams, tables and topics whose keys or values do not fit each other."""
+"""Streams, tables and topics with incompatible keys or values."""
 
 from __future__ import annotations
 

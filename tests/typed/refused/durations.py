@@ -1,4 +1,4 @@
-"""Durations and times as bare numbers, of which nobody knows the unit."""
+"""Durations and times as plain numbers, without a unit."""
 
 from __future__ import annotations
 

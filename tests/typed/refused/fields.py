@@ -1,4 +1,4 @@
-"""Fields that a value does not have, and columns over what they can't be over."""
+"""Missing fields of values, and columns over values of the wrong type."""
 
 from __future__ import annotations
 

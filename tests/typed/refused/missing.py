@@ -1,4 +1,4 @@
-"""Rows and fields that may not be there, and code that does not think of it."""
+"""Rows and fields that may be None, and code that does not handle it."""
 
 from __future__ import annotations
 

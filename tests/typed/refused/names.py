@@ -1,4 +1,4 @@
-"""Operators with state, whose names are the identity of it, without a name."""
+"""Operators with state, but without the name that identifies it."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class Case:
         for at, rows in (expected or self.expected).items():
             missing, more = rows - found[at], found[at] - rows
             assert not missing + more, (
-                f"seed {self.seed}, cut at {self.until_ms}, output {at}, {self.program.told}: "
+                f"seed {self.seed}, cut at {self.until_ms}, output {at}, {self.program.operators}: "
                 f"{missing.total()} missing {list(missing)[:3]}, "
                 f"{more.total()} too many {list(more)[:3]}"
             )
