@@ -110,7 +110,7 @@ def test_a_stream_can_be_iterated_in_several_forms_in_turn() -> None:
     Bench(fn).play(scenario)
     assert seen[:4] == ["0", "1", ("k", "2"), ("k", "3")]
     assert seen[4:] == [
-        Record("k", str(at), moment(at), (), "words", 0, at)  # with its coordinates
+        Record("k", str(at), moment(at), (), "words", 0, at)  # with its topic, partition and offset
         for at in (4, 5)
     ]
 

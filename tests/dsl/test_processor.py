@@ -330,12 +330,12 @@ def test_a_range_with_bounds_needs_ordered_keys() -> None:
 
 class Waits(Steps):
     async def process(self, record: Record[str, int]) -> None:  # type: ignore[override]
-        """Can't."""
+        """Refused, because it is async."""
 
 
 class Opens(Steps):
     async def init(self) -> None:  # type: ignore[override]
-        """Can't."""
+        """Refused, because it is async."""
 
 
 class Yields(Steps):

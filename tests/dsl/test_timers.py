@@ -314,12 +314,12 @@ def test_random_numbers_in_a_timer_are_reproducible() -> None:
 def test_invalid_timer_and_punctuate_methods_are_refused() -> None:
     class Waits(Timed):
         async def on_timer(self, key: str, at: datetime, tag: str) -> None:  # type: ignore[override]
-            """Can't."""
+            """Refused, because it is async."""
 
     class Ticks(Timed):
         @punctuate(every="1s")  # type: ignore[arg-type]
         async def tick(self, now: datetime) -> None:
-            """Can't."""
+            """Refused, because it is async."""
 
     with pytest.raises(TopologyError, match=r"Waits.on_timer is `async def`"):
         app_of(Waits)

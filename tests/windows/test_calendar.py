@@ -27,7 +27,7 @@ ZONES = (
     "Australia/Lord_Howe",  # half an hour
     "Antarctica/Casey",  # three hours
     "Africa/Casablanca",
-    "Pacific/Apia",  # a date that never was
+    "Pacific/Apia",  # skipped a whole date
     "Pacific/Kwajalein",
 )
 MINUTE_MS = 60_000
