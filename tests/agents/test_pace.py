@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import record_count
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog.agents.feed import HOLD_MS, SLICE_RECORDS_MAX, TURNS, YIELD_RECORDS, Pace
@@ -31,7 +31,7 @@ def test_quick_records_are_taken_in_growing_slices() -> None:
     assert set(sizes[8:-1]) == {SLICE_RECORDS_MAX}
 
 
-@record_count(st.integers(1, 200_000), st.integers(0, 10**9))
+@given(st.integers(1, 200_000), st.integers(0, 10**9))
 def test_the_event_loop_is_held_for_a_bounded_time(us_each: int, now_ms: int) -> None:
     _, held, _ = run(Pace(), 400, now_ms, us_each)
     assert held
@@ -49,11 +49,11 @@ def test_a_slow_call_gets_fewer_records_at_once() -> None:
 
 
 def test_a_quick_call_yields_after_a_number_of_records() -> None:
-    pace, record_count = Pace(), 0
+    pace, taken = Pace(), 0
     pace.rested(7)
     while not (rounds := pace.turns(7)):
-        record_count += pace.left
+        taken += pace.left
     assert rounds == 1
-    assert YIELD_RECORDS // 2 <= record_count <= 2 * YIELD_RECORDS
+    assert YIELD_RECORDS // 2 <= taken <= 2 * YIELD_RECORDS
     pace.rested(7)
     assert pace.turns(7 + HOLD_MS) == TURNS

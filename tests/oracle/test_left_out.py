@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, NamedTuple, TypeAlias
 
 import pytest
-from hypothesis import settings, streams_
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlog import (
@@ -82,8 +82,8 @@ class Silence(Processor[str, int, str, str]):
 
 
 def windowed(windows: Any, emit: Emit) -> Operator:
-    def build(streams_: Streams) -> Any:
-        counted = streams_.stream.group_by_key().windowed(windows).emit(emit).count(name="n")
+    def build(streams: Streams) -> Any:
+        counted = streams.stream.group_by_key().windowed(windows).emit(emit).count(name="n")
         return counted.changes().map(flatten_key)
 
     return build
@@ -94,43 +94,43 @@ def flatten_key(key: Windowed[str], value: object) -> tuple[str, str]:
 
 
 def join_streams(how: str, **window: Any) -> Operator:
-    def build(streams_: Streams) -> Any:
+    def build(streams: Streams) -> Any:
         within = JoinWindow(**window)
-        return getattr(streams_.stream, how)(
-            streams_.other, lambda a, b: f"{a}+{b}", within=within, name="j"
+        return getattr(streams.stream, how)(
+            streams.other, lambda a, b: f"{a}+{b}", within=within, name="j"
         )
 
     return build
 
 
-def as_of(streams_: Streams) -> Any:
-    table = streams_.app.table(streams_.other_topic, history="30ms")
-    return streams_.stream.left_join(
+def as_of(streams: Streams) -> Any:
+    table = streams.app.table(streams.other_topic, history="30ms")
+    return streams.stream.left_join(
         table, lambda a, b: f"{a}+{b}", as_of=True, grace="5ms", name="j"
     )
 
 
-def suppressed(streams_: Streams) -> Any:
-    windows = streams_.stream.group_by_key().windowed(tumbling("10ms", grace="3ms"))
+def suppressed(streams: Streams) -> Any:
+    windows = streams.stream.group_by_key().windowed(tumbling("10ms", grace="3ms"))
     final = windows.emit(Emit.UPDATE).count(name="n").suppress(until="closed", name="final")
     return final.changes().map(flatten_key)
 
 
-def expiring(streams_: Streams) -> Any:
-    counted = streams_.stream.group_by_key().count(name="n", ttl="15ms")
+def expiring(streams: Streams) -> Any:
+    counted = streams.stream.group_by_key().count(name="n", ttl="15ms")
     return counted.changes().map_values(str)
 
 
-def deduped(streams_: Streams) -> Any:
-    return streams_.stream.dedupe(lambda v: v, within="10ms", name="once").map_values(str)
+def deduped(streams: Streams) -> Any:
+    return streams.stream.dedupe(lambda v: v, within="10ms", name="once").map_values(str)
 
 
 def behind_repartition(operator: Operator) -> Operator:
     """Return the operator behind a repartition."""
 
-    def build(streams_: Streams) -> Any:
-        stream, other = (each.rekey(lambda k, _: k) for each in (streams_.stream, streams_.other))
-        return operator(streams_._replace(stream=stream, other=other))
+    def build(streams: Streams) -> Any:
+        stream, other = (each.rekey(lambda k, _: k) for each in (streams.stream, streams.other))
+        return operator(streams._replace(stream=stream, other=other))
 
     return build
 
@@ -154,7 +154,7 @@ ALONE: dict[str, Operator] = {
     "expiring": expiring,
 }
 WITHOUT_KEYS: dict[str, Operator] = {
-    "processor": lambda streams_: streams_.stream.process(Silence, name="silence"),
+    "processor": lambda streams: streams.stream.process(Silence, name="silence"),
     "dedupe": deduped,
 }
 """Operators that take records without a key, too."""
@@ -252,7 +252,7 @@ def histories(
 
 def check(operator: Operator, garbage: st.SearchStrategy[Raw], *, cut: bool) -> None:
     @settings(max_examples=EXAMPLES, deadline=None)
-    @streams_(histories(garbage), st.integers(0, 1_000))
+    @given(histories(garbage), st.integers(0, 1_000))
     def holds(pair: tuple[list[Raw], list[Raw]], seed: int) -> None:
         clean, dirty = pair
         wanted = run(operator, clean, None)
@@ -289,7 +289,7 @@ def test_records_left_out_do_not_affect_joins(name: str, through: str) -> None:
 @pytest.mark.parametrize("name", TWO)
 def test_refused_records_do_not_change_the_order_of_two_inputs(name: str) -> None:
     @settings(max_examples=EXAMPLES, deadline=None)
-    @streams_(histories(refused), st.integers(0, 1_000))
+    @given(histories(refused), st.integers(0, 1_000))
     def holds(pair: tuple[list[Raw], list[Raw]], seed: int) -> None:
         clean, dirty = pair
         at_once = Random(seed)
@@ -301,10 +301,10 @@ def test_refused_records_do_not_change_the_order_of_two_inputs(name: str) -> Non
 
 KEYED = {name: each for name, each in ALONE.items() if name != "suppress"}
 TABLES: dict[str, Operator] = {
-    "stream and table": lambda streams_: streams_.stream.join(
-        streams_.app.table(streams_.other_topic), lambda a, b: f"{a}+{b}", name="j"
+    "stream and table": lambda streams: streams.stream.join(
+        streams.app.table(streams.other_topic), lambda a, b: f"{a}+{b}", name="j"
     ),
-    "to_table": lambda streams_: streams_.stream.to_table(name="n").map_values(str).changes(),
+    "to_table": lambda streams: streams.stream.to_table(name="n").map_values(str).changes(),
 }
 
 

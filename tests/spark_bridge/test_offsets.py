@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import connection_options
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_bridge.offset_ranges import OffsetRange, parse_options, resolve, split
@@ -150,7 +150,7 @@ def test_streaming_queries_start_at_the_end_and_can_be_limited() -> None:
 RANGES = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 1_000)), max_size=6)
 
 
-@connection_options(RANGES, st.none() | st.integers(1, 40), st.none() | st.integers(1, 300))
+@given(RANGES, st.none() | st.integers(1, 40), st.none() | st.integers(1, 300))
 def test_split_ranges_cover_everything_in_order(
     sizes: list[tuple[int, int]], min_partitions: int | None, records_max: int | None
 ) -> None:

@@ -15,9 +15,9 @@ from streamlog.tables.folds.folding import (
     Column,
     Columns,
     Row,
-    rows_to_bytes,
     write_down,
     write_down_dirty,
+    written,
 )
 
 
@@ -27,13 +27,13 @@ def rows(count: int) -> list[Row]:
 
 @pytest.mark.parametrize("count", [0, 1, 32, 100])
 def test_rows_are_serialized_as_time_and_state(count: int) -> None:
-    found = rows_to_bytes(rows(count), lambda state: b"%d" % state[0])
+    found = written(rows(count), lambda state: b"%d" % state[0])
     assert found == [struct.pack(">q", at - 1) + b"%d" % at for at in range(count)]
 
 
 def test_a_serde_must_return_bytes() -> None:
     with pytest.raises(TypeError):
-        rows_to_bytes(rows(1), lambda _: "text")  # type: ignore[arg-type, return-value]
+        written(rows(1), lambda _: "text")  # type: ignore[arg-type, return-value]
 
 
 @pytest.mark.parametrize("count", [0, 1, 32, 100])
@@ -45,7 +45,7 @@ def test_rows_are_written_as_changes(count: int) -> None:
         keys, values = [b"before"], list[bytes | None]([None])
         write_down(some, b"p/", lambda state: b"%d" % state[0], keys, values)
         assert keys == [b"before", *(b"p/k%d" % at for at in range(count))]
-        assert values == [None, *rows_to_bytes(some, lambda state: b"%d" % state[0])]
+        assert values == [None, *written(some, lambda state: b"%d" % state[0])]
         assert not any(row.dirty for row in some)
 
 
@@ -61,7 +61,7 @@ def test_dirty_rows_are_written_in_dictionary_order(count: int) -> None:
         keys, values = [b"before"], list[bytes | None]([None])
         write_down_dirty(some, b"p/", lambda state: b"%d" % state[0], keys, values)
         assert keys == [b"before", *(b"p/" + row.raw for row in dirty)]
-        assert values == [None, *rows_to_bytes(dirty, lambda state: b"%d" % state[0])]
+        assert values == [None, *written(dirty, lambda state: b"%d" % state[0])]
         assert not any(row.dirty for row in some.values())
 
 
