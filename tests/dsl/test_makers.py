@@ -50,7 +50,7 @@ def of_unresolved(number: Decimal) -> int:
     return int(number)
 
 
-def caller_line() -> int:
+def line() -> int:
     """Return the line number of the caller."""
     return sys._getframe(1).f_lineno
 
@@ -60,15 +60,11 @@ def caller_line() -> int:
 )
 def test_a_lambda_with_an_unstorable_result_is_named(case: str) -> None:
     lambdas: dict[str, tuple[Callable[[Click], Any], str, int]] = {
-        "Visit(3)": (lambda _: Visit(3), "returns a Visit", caller_line()),
-        "visit_of(v)": (lambda v: visit_of(v), "returns a Visit", caller_line()),  # noqa: PLW0108
-        "(v.user, (v, 1))": (
-            lambda v: (v.user, (v, 1)),
-            "returns a Click inside of",
-            caller_line(),
-        ),
-        "[v]": (lambda v: [v], "returns a Click inside of list", caller_line()),
-        "Model(n=1)": (lambda _: Model(n=1), "returns a Model", caller_line()),
+        "Visit(3)": (lambda _: Visit(3), "returns a Visit", line()),
+        "visit_of(v)": (lambda v: visit_of(v), "returns a Visit", line()),  # noqa: PLW0108
+        "(v.user, (v, 1))": (lambda v: (v.user, (v, 1)), "returns a Click inside of", line()),
+        "[v]": (lambda v: [v], "returns a Click inside of list", line()),
+        "Model(n=1)": (lambda _: Model(n=1), "returns a Model", line()),
     }
     fn, message, number = lambdas[case]
     app = App("t")
@@ -84,7 +80,7 @@ def test_the_error_names_the_lambda_before_the_failing_operator() -> None:
     windows = app.stream(clicks).group_by_key().windowed(tumbling("1h"))
     sessions = windows.agg(Visit, name="sessions", clicks=agg.count())
     named = sessions.changes().map(lambda w, v: (w.key, (v, w.start)), name="named")
-    number = caller_line() - 1
+    number = line() - 1
     with pytest.raises(TopologyError, match=f"test_makers.py:{number} returns a Visit inside"):
         named.left_join(users, lambda pair, user: f"{pair} {user}", name="joined")
 
@@ -122,7 +118,7 @@ def test_an_unstorable_value_found_at_run_time_names_its_function() -> None:
     app = App("t")
     clicks = app.topic("clicks", key=str, value=Click, partitions=1)
     stream = app.stream(clicks).map_values(lambda v: vars(v) and Color.RED)
-    number = caller_line() - 1
+    number = line() - 1
     stream.group_by_key().agg(Counted, name="it", n=agg.count())
     stream.to_table(name="rows")
     with pytest.raises(ProcessingError, match=f"a Color .* the lambda at test_makers.py:{number}"):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from tests.golden_cases.compare import Case, difference, differing
-from tests.golden_cases.runners import run_on_driver
+from tests.golden.compare import Case, difference, differing
+from tests.golden.runners import run_on_driver
 
 from tests.oracle.histories import KINDS
 from tests.oracle.program import run_on_oracle
