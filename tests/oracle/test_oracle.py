@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+
 from tests.golden.compare import Case, difference, differing
 from tests.golden.runners import run_on_driver
-
 from tests.oracle.histories import KINDS
 from tests.oracle.program import run_on_oracle
 
