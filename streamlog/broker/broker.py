@@ -47,7 +47,7 @@ from streamlog.broker.coordinator.transaction.transaction_runtime import (
     TransactionRuntime,
 )
 from streamlog.broker.deadline_timer import DeadlineTimer
-from streamlog.broker.log_maintenance import IdleMarks, LogMaintenance
+from streamlog.broker.log_maintenance import LogMaintenance
 from streamlog.broker.quorum.metadata.cluster_metadata import ClusterTopics
 from streamlog.broker.replication.group_flush import GroupFlush
 from streamlog.broker.replication.partition import Partitions
@@ -57,6 +57,7 @@ from streamlog.broker.security.users import Users
 from streamlog.broker.storage.disk.offload import Threads, os_thread
 from streamlog.broker.storage.disk.os_files import OsFiles, shares_now
 from streamlog.broker.storage.log_directory import LogDirectory
+from streamlog.broker.time_marks import TimeMarks
 from streamlog.clock import Clock, SystemClock
 from streamlog.errors import ConnectionLost, UsageError
 from streamlog.protocol.api_table import APIS
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
 ADVERTISED = frozenset(api.request for api in APIS.values())
 """The requests that clients may send."""
 T = TypeVar("T")
+STOPPED = "the broker was stopped"
 INCARNATION_BITS = 62
 """Random bits of the number that identifies this run of the broker."""
 
@@ -98,13 +100,13 @@ class Broker:
         self._member, metadata = member, member.metadata
         self._timer = alarm = DeadlineTimer(clock, self.tick)
         self._flush = GroupFlush(directory, threads)
-        self._idle_marks = IdleMarks(clock=clock, alarm=alarm)
+        self._time_marks = TimeMarks(clock=clock, alarm=alarm)
         self._fetches = FetchRequests(
             lambda: self._partitions,
             slots=self._session_slots,
             clock=clock,
             alarm=alarm,
-            want_mark=self._idle_marks.want,
+            want_mark=self._time_marks.want,
         )
         self._partitions = Partitions(
             directory,
@@ -384,7 +386,7 @@ class Broker:
             return
         self._closed = True
         self._timer.close()
-        gone = ConnectionLost("the broker was stopped")
+        gone = ConnectionLost(STOPPED)
         self._fetches.stop(gone)
         self._replica_fetches.stop(gone)
         self._deletions.stop(gone)
@@ -413,7 +415,8 @@ class Broker:
 
     def begin(self, request: Message, context: RequestContext) -> Answer:
         """Begin to handle a request. Raises what `handle` raises."""
-        self._check_open()
+        if self._closed:
+            raise ConnectionLost(STOPPED)
         handler = self._handlers.get(type(request))
         if handler is None:
             raise UsageError(f"a broker does not answer {type(request).__name__}")
@@ -431,7 +434,8 @@ class Broker:
         Raises:
             ConnectionLost: the broker was stopped.
         """
-        self._check_open()
+        if self._closed:
+            raise ConnectionLost(STOPPED)
         run.cut(self._authorization.count_allowed(run, context))
         return self._produce.begin_run(run, context) if run.requests else None
 
@@ -445,7 +449,8 @@ class Broker:
         Raises:
             ConnectionLost: the broker was stopped.
         """
-        self._check_open()
+        if self._closed:
+            raise ConnectionLost(STOPPED)
         if not self._authorization.allows_repeat(alike.pattern.request, context):
             return None
         answer = self._fetches.begin_repeat(alike, context)
@@ -458,10 +463,6 @@ class Broker:
     ) -> bool:
         """Return whether the principal may make every part of a request."""
         return self._authorization.allows_repeat(request, context)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ConnectionLost("the broker was stopped")
 
     @property
     def checks(self) -> RecordChecks:
@@ -476,7 +477,7 @@ class Broker:
             self._replica_fetches.tick(self._clock.now_ms())
             self._coordinator.tick()
             self._transactions.tick()
-            self._idle_marks.tick(self._clock.now_ms())
+            self._time_marks.tick(self._clock.now_ms())
             self._member.tick()
             self._flush.on_tick(self._clock.now_ms())
             self._maintenance.tick()
@@ -551,7 +552,7 @@ class Broker:
             self._coordinator.next_deadline_ms(),
             self._transactions.next_deadline_ms(),
             self._flush.next_deadline_ms(),
-            self._idle_marks.next_deadline_ms(),
+            self._time_marks.next_deadline_ms(),
             self._member.next_deadline_ms(),
         )
         due_ms = self._maintenance.next_deadline_ms()

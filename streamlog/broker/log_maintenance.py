@@ -1,10 +1,8 @@
-"""Log maintenance between requests: retention, compaction, checkpoints and time marks.
+"""Log maintenance between requests: retention, compaction and checkpoints.
 
 Each task works in slices that the broker's deadline timer drives. One offload thread opens, syncs
 and removes files. Checkpoints record up to where logs are on disk and where they begin; the latter
-also makes DeleteRecords permanent. `IdleMarks` appends a time mark where a reader waits at the end
-of an idle partition; a log that refuses the mark, for example because its disk is full, is tried
-again after the next idle period.
+also makes DeleteRecords permanent. Not done here: time marks (`time_marks`).
 """
 
 from __future__ import annotations
@@ -14,69 +12,18 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from streamlog import repeated
-from streamlog.broker.replication.time_marks import TimeMarks
 from streamlog.broker.storage.compaction.cleaner import Cleaner
 from streamlog.broker.storage.disk.offload import Offload, OffloadedJob, Threads
 from streamlog.broker.storage.retention import OnCheckpoint, Retention
-from streamlog.errors import StreamlogError, UnknownTopicOrPartition
-from streamlog.records.control_batches import TOLD_MAX, MarkTold
+from streamlog.errors import StreamlogError
 
 if TYPE_CHECKING:
-    from streamlog.broker.deadline_timer import DeadlineTimer
-    from streamlog.broker.replication.partition import Partition, Partitions
+    from streamlog.broker.replication.partition import Partitions
     from streamlog.broker.storage.log_directory import LogDirectory
     from streamlog.clock import Clock
 
 
 _log = repeated.logger(__name__)
-
-
-class IdleMarks:
-    """Writes time marks to idle partitions of a broker."""
-
-    def __init__(self, *, clock: Clock, alarm: DeadlineTimer) -> None:
-        self._clock = clock
-        self._timer = alarm
-        self._marks: TimeMarks[tuple[Partition, int]] = TimeMarks()
-        """The marks that are due, by partition and the time of its last append as far as known."""
-        self._clock_times: dict[tuple[Partition, int], dict[str, int]] = {}
-        """The event times that a mark will carry, by clock, for each of those."""
-
-    def want(self, partition: Partition, after_ms: int, reached: MarkTold | None = None) -> None:
-        """Request a mark for a reader at the end, once the partition is idle for `after_ms`."""
-        now_ms = self._clock.now_ms()
-        quiet_ms = partition.quiet_ms(now_ms)
-        if quiet_ms is None:
-            return
-        appended_ms = now_ms - quiet_ms
-        due_ms = appended_ms + max(after_ms, partition.log.config.mark_quiet_ms)
-        self._marks.want((partition, appended_ms), due_ms)
-        if reached is not None:
-            clocks = self._clock_times.setdefault((partition, appended_ms), {})
-            if reached.clock in clocks or len(clocks) < TOLD_MAX:
-                clocks[reached.clock] = reached.time_ms
-        self._timer.by(due_ms)
-
-    def tick(self, now_ms: int) -> None:
-        """Write the marks that are due in partitions that have stayed idle."""
-        for partition, appended_ms in self._marks.take(now_ms):
-            told = self._clock_times.pop((partition, appended_ms), {})
-            if (
-                partition.quiet_ms(now_ms) != now_ms - appended_ms
-            ):  # Something was appended meanwhile.
-                continue
-            try:
-                partition.mark_time(
-                    now_ms=now_ms, reached=[MarkTold(*each) for each in told.items()]
-                )
-            except UnknownTopicOrPartition:
-                continue  # Its topic was deleted.
-            except StreamlogError as error:
-                _log.warning("%s: could not append a time mark: %s", partition.log.name, error)
-
-    def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do; None for never."""
-        return self._marks.next_ms()
 
 
 CHECKPOINT_INTERVAL_MS = 5_000

@@ -14,7 +14,8 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Literal, TypeVar
 
-from streamlog.dsl.schedule_times import Clockwork, Crontab, Service, Timer, cron_times
+from streamlog.crontab import cron_times
+from streamlog.dsl.schedules import Clockwork, Crontab, Service, Timer
 from streamlog.durations import Dur, duration_ms
 from streamlog.errors import ConfigError, TopologyError
 from streamlog.serdes.erased_types import UserFunction

@@ -48,7 +48,8 @@ from streamlog.history.task_run import FinishedTask, Read, sum_by_name
 from streamlog.nodes.stream_nodes import Source
 from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.processing.error_handling import DamagedInputs
-from streamlog.processing.inputs.record_queue import CutInput, PartitionKey, TimeSpan
+from streamlog.processing.inputs.cut_input import CutInput, TimeSpan
+from streamlog.processing.inputs.record_queue import PartitionKey
 from streamlog.record import TopicPartition
 from streamlog.records.staged_segment import StagedSegment
 from streamlog.serdes import serde_for

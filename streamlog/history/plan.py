@@ -28,7 +28,7 @@ from streamlog.history.lowering import Lower, Lowering, lowering_of
 from streamlog.nodes.process_nodes import Process
 from streamlog.nodes.stream_nodes import AsyncMapValues, Entry, Node, RepartitionSink, Source
 from streamlog.nodes.table_nodes import GlobalJoin
-from streamlog.processing.inputs.record_queue import TimeSpan
+from streamlog.processing.inputs.cut_input import TimeSpan
 from streamlog.records.epoch_chains import EpochChain
 from streamlog.snapshots.manifest import Manifest
 from streamlog.topology import Subtopology, Topology

@@ -24,14 +24,13 @@ from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.processing.async_map import AsyncMapValuesStep
 from streamlog.processing.column_batch import TimeSource
 from streamlog.processing.error_handling import NodeFailures, Pause, no_pause
+from streamlog.processing.inputs.cut_input import CutInput, TimeSpan
 from streamlog.processing.inputs.end_of_input import NO_CHECK, CaughtUpCheck, EndOfInputQuestion
 from streamlog.processing.inputs.record_queue import (
-    CutInput,
     Input,
     PartitionKey,
     RecordQueue,
     Records,
-    TimeSpan,
 )
 from streamlog.processing.inputs.repartition_input import (
     BUFFER_BYTES,

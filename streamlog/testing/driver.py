@@ -23,7 +23,7 @@ from streamlog.blueprints.clock_names import partners
 from streamlog.blueprints.topology_difference import difference
 from streamlog.dsl.agent import Agent
 from streamlog.dsl.app_runtime import AppRuntime
-from streamlog.dsl.schedule_times import Crontab, Service, Timer
+from streamlog.dsl.schedules import Crontab, Service, Timer
 from streamlog.dsl.table import Table
 from streamlog.dsl.topic import Topic
 from streamlog.durations import Dur, duration_ms, when_ms

@@ -20,7 +20,7 @@ from streamlog.agents.offsets import AgentPosition
 from streamlog.agents.rows import AgentRows
 from streamlog.agents.run import AgentRun
 from streamlog.dsl.agent import Agent
-from streamlog.dsl.schedule_times import Service
+from streamlog.dsl.schedules import Service
 from streamlog.errors import ProcessingError, RequestTimedOut, StreamlogError, UsageError
 from streamlog.processing.outbox import CallResult, Drop, SinkBatch, TaskCall
 from streamlog.processing.tables.writable_table import RowWrite

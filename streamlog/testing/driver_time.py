@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
-from streamlog.dsl.schedule_times import Crontab, Interval, Timer, cron_times
-from streamlog.dsl.schedule_times import Schedule as Times
+from streamlog.crontab import cron_times
+from streamlog.dsl.schedules import Crontab, Interval, Timer
+from streamlog.dsl.schedules import Schedule as Times
 from streamlog.processing.inputs.record_queue import PartitionKey
 from streamlog.processing.task import Task
 from streamlog.records.control_batches import MarkTold

@@ -15,7 +15,7 @@ from streamlog.blueprints.version_copy import copy_version
 from streamlog.client.producer import Producer
 from streamlog.dsl.agent import Agent
 from streamlog.dsl.app_runtime import GlobalAccess, RequestSender, TableAccess
-from streamlog.dsl.schedule_times import Crontab, Service, Timer
+from streamlog.dsl.schedules import Crontab, Service, Timer
 from streamlog.dsl.services import WebPage
 from streamlog.log import Log
 from streamlog.nodes.topic_spec import SourceLostPolicy, TopicSpec

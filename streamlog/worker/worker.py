@@ -60,7 +60,7 @@ from streamlog.worker.inputs.source_watch import LOST, Lost
 from streamlog.worker.program import Program, WorkerStart
 from streamlog.worker.savepoint.savepoint_log import SavepointWatch, obey
 from streamlog.worker.savepoint.task_savepoints import TaskSavepoints
-from streamlog.worker.schedules.cron import CronScheduler, RunLog
+from streamlog.worker.schedules.schedule_runner import RunLog, ScheduleRunner
 from streamlog.worker.standbys import TaskLags
 from streamlog.worker.state.restore import remove_abandoned
 from streamlog.worker.task_deps import TaskDeps, prepare_log, task_deps_of
@@ -397,7 +397,7 @@ class _WorkerLoop:
             program.topology, self._tasks, self._clock, figures=self._figures, copy_of=copy_of
         )
         """The rows of tasks that run or are followed on this worker."""
-        self._cron = CronScheduler(
+        self._schedules = ScheduleRunner(
             program.timers,
             program.crontabs,
             clock=deps.clock,
@@ -448,11 +448,11 @@ class _WorkerLoop:
                 on_lost=self._on_revoked if self._transactor is None else self._on_lost,
             )
             self._agents.start(self._background)
-            begin(self._cron.run(), name="schedules")
+            begin(self._schedules.run(), name="schedules")
             watches += [begin(s.serve(), name=f"task {s.name}") for s in self._program.tasks]
             while not (stop.is_set() or await self._has_reached_cut()):
                 await self._round()
-            self._cron.stop()
+            self._schedules.stop()
             # Tasks stop before the agents finish: an agent that waits for a row to be committed
             # gets its answer without that, as `is_suspended` tells it.
             self._tasks.suspend()

@@ -30,7 +30,7 @@ from streamlog.history.readers import LogReader
 from streamlog.history.staging import read_segment
 from streamlog.history.task_run import FinishedTask
 from streamlog.log import Log
-from streamlog.processing.inputs.record_queue import TimeSpan
+from streamlog.processing.inputs.cut_input import TimeSpan
 from streamlog.record import TopicPartition
 from streamlog.snapshots import SnapshotStore
 from streamlog.tables.stores.memory_store import MemoryStore

@@ -35,7 +35,7 @@ from streamlog import (
 )
 from streamlog.errors import TopologyError
 from streamlog.history.plan import plan_history
-from streamlog.processing.inputs.record_queue import TimeSpan
+from streamlog.processing.inputs.cut_input import TimeSpan
 from streamlog.topology import Topology
 
 MODULUS = 1_000_003

@@ -21,7 +21,7 @@ from streamlog.history.task_run import FinishedTask, PartitionReader
 from streamlog.log import Log
 from streamlog.nodes.policies import ErrorPolicy
 from streamlog.processing.error_handling import DamagedInputs
-from streamlog.processing.inputs.record_queue import TimeSpan
+from streamlog.processing.inputs.cut_input import TimeSpan
 from streamlog.record import TopicPartition
 from streamlog.records.batch import HEADER_BYTES, encode_batch
 from streamlog.records.compression import Compression, compress

@@ -22,7 +22,7 @@ from streamlog import (
 )
 from streamlog.history.fed import FedEquality, Flow, Provided
 from streamlog.history.plan import plan_history
-from streamlog.processing.inputs.record_queue import TimeSpan
+from streamlog.processing.inputs.cut_input import TimeSpan
 
 Numbers = Stream[str, int]
 Make = Callable[[App, Numbers], Any]

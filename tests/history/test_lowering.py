@@ -8,7 +8,7 @@ import pytest
 from streamlog import App, Emit, Stream, agg, hopping, session, tumbling
 from streamlog.history.lowering import Lower
 from streamlog.history.plan import Plan, Stage, plan_history, without_lowering
-from streamlog.processing.inputs.record_queue import TimeSpan
+from streamlog.processing.inputs.cut_input import TimeSpan
 
 
 @dataclass

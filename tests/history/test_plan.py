@@ -5,7 +5,7 @@ import pytest
 from streamlog import App, Emit, Processor, Record, tumbling
 from streamlog.errors import TopologyError
 from streamlog.history.plan import Plan, plan_history
-from streamlog.processing.inputs.record_queue import TimeSpan
+from streamlog.processing.inputs.cut_input import TimeSpan
 from streamlog.windows.emit import UNKNOWN_MS
 
 

@@ -13,7 +13,7 @@ from streamlog.history.local_run import with_ends
 from streamlog.history.plan import plan_history
 from streamlog.history.readers import LogReader
 from streamlog.history.task_run import FinishedTask
-from streamlog.processing.inputs.record_queue import TimeSpan
+from streamlog.processing.inputs.cut_input import TimeSpan
 from tests.equality.live import HistoryRun, counts_of, place_in
 from tests.equality.programs import Program
 from tests.spark_bridge.conftest import CONF

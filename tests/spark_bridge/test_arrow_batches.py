@@ -27,7 +27,7 @@ from streamlog.history.readers import LogReader
 from streamlog.history.staging import read_segment
 from streamlog.history.task_run import FinishedTask
 from streamlog.nodes.policies import ErrorPolicy
-from streamlog.processing.inputs.record_queue import TimeSpan
+from streamlog.processing.inputs.cut_input import TimeSpan
 from streamlog.records.batch import HEADER_BYTES
 from streamlog.snapshots import SnapshotStore
 from tests.history.test_damaged import app_of, batches, fill, readable_of, run_history

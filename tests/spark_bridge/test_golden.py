@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from streamlog.processing.inputs.record_queue import TimeSpan
+from streamlog.processing.inputs.cut_input import TimeSpan
 from tests.history.golden import GoldenApp, content, golden_cases
 from tests.spark_bridge.test_spark_run import run_in_spark
 

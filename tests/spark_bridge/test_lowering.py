@@ -18,7 +18,7 @@ from streamlog.history.local_run import with_ends
 from streamlog.history.plan import Plan, Stage, plan_history
 from streamlog.history.readers import LogReader
 from streamlog.history.task_run import FinishedTask
-from streamlog.processing.inputs.record_queue import TimeSpan
+from streamlog.processing.inputs.cut_input import TimeSpan
 from streamlog.snapshots import SnapshotStore
 from streamlog.snapshots.capture import finish_snapshot
 from streamlog.tables.local_disk.rocksdb_store import read_sorted

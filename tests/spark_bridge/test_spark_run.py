@@ -23,7 +23,7 @@ from streamlog.history.readers import LogReader
 from streamlog.history.staging import read_segment
 from streamlog.history.task_run import FinishedTask
 from streamlog.log import Log
-from streamlog.processing.inputs.record_queue import TimeSpan
+from streamlog.processing.inputs.cut_input import TimeSpan
 from streamlog.processing.provenance import MARK
 from streamlog.snapshots import SnapshotStore
 from tests.equality.programs import SPAN_MS, Program, build, history

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from streamlog.clock import SystemClock
 from streamlog.log import Log
-from streamlog.worker.schedules.cron import RunLog
+from streamlog.worker.schedules.schedule_runner import RunLog
 from streamlog.worker.schedules.schedule_runs import Runs
 from tests.worker.processes import STREAMLOG, attached, running
 

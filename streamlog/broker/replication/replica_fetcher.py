@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakKeyDictionary
 
 from streamlog import repeated
-from streamlog.broker.replication.replica import parse_fetched_batches
+from streamlog.broker.replication.follower_replica import parse_fetched_batches
 from streamlog.broker.replication.replica_state import Diverging, OutstandingFetch
 from streamlog.errors import ConnectionLost, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode

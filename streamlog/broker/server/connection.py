@@ -318,8 +318,8 @@ class Connection(asyncio.BufferedProtocol):
         and not throttle, see `produce_runs`. The session, the ACLs and the quota are checked for
         each of them; the first request that one of them stops takes the full way by itself.
         """
-        if not self._is_served():
-            return False
+        if self._gate is not None and not self._gate.is_served():
+            return False  # Not authenticated, or no longer: the full way refuses the request.
         run = self._patterns.peek(self._reader)
         if run is None:
             return False
@@ -346,10 +346,6 @@ class Connection(asyncio.BufferedProtocol):
             self._connections.quotas.charge_produced(client, _sizes(run), now_ms)
         self._take_answer(_Slot(run), answer)
         return True
-
-    def _is_served(self) -> bool:
-        """Return whether the client may send requests: it is authenticated, where it has to be."""
-        return self._gate is None or self._gate.is_served()
 
     def _count_fitting(self, run: ProduceRun, now_ms: int) -> int:
         """Return how many requests of a run have one client id and stay within its quota."""
@@ -383,7 +379,9 @@ class Connection(asyncio.BufferedProtocol):
         """Answer the frame as a repetition of the last Fetch; return whether that was possible."""
         pattern = self._fetch_pattern
         alike = None if pattern is None else pattern.match(frame)
-        if pattern is None or alike is None or not self._is_served():
+        if pattern is None or alike is None:
+            return False
+        if self._gate is not None and not self._gate.is_served():
             return False
         context = self._context(pattern.version, pattern.client_id)
         answer = self._broker.begin_repeat(alike, context)
@@ -466,8 +464,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def _charge_found(self, request: FetchAlike, found: FoundRecords) -> int:
         """Count the records for a Fetch that repeats another; see `_charge`."""
-        if not self._connections.has_quotas:
-            return 0
         client, now_ms = self._quota_client(request.pattern.client_id), self._quota_ms()
         quotas = self._connections.quotas
         return self._mute(quotas.charge_fetched(client, len(found.records), now_ms))
@@ -495,7 +491,10 @@ class Connection(asyncio.BufferedProtocol):
             return response
         if isinstance(request, FetchAlike):
             if isinstance(response, FoundRecords):
-                return request.written(response, self._charge_found(request, response))
+                throttle_ms = (
+                    self._charge_found(request, response) if self._connections.has_quotas else 0
+                )
+                return request.written(response, throttle_ms)
             request = request.full()
         if isinstance(request, ProduceRun) or isinstance(response, FoundRecords):
             raise TypeError(f"{type(response).__name__} is no response to {type(request).__name__}")

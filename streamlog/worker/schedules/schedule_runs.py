@@ -7,7 +7,7 @@ left alone, otherwise it is run again.
 
 Rule: pure. A record holds everything that its writer knew, and records are merged in the order of
 the log. So all readers at one offset have equal knowledge, and the records that compaction leaves
-suffice. Not done here: reading and writing (`cron`), and due times (`dsl/schedule_times`).
+suffice. Not done here: reading and writing (`schedule_runner`), and due times (`dsl/schedules`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from streamlog.dsl.schedule_times import Misfire, Schedule, missed_runs
+from streamlog.dsl.schedules import Misfire, Schedule, missed_runs
 from streamlog.errors import CorruptData
 
 FORMAT_VERSION = 1

@@ -26,7 +26,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from streamlog.errors import CorruptData
-from streamlog.processing.inputs.record_queue import TimeSpan
+from streamlog.processing.inputs.cut_input import TimeSpan
 from streamlog.record import TopicPartition
 from streamlog.records.control_batches import TimeMark
 from streamlog.records.record_columns import RecordColumns

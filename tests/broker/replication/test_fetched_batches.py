@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamlog.broker.replication.replica import parse_fetched_batches
+from streamlog.broker.replication.follower_replica import parse_fetched_batches
 from streamlog.broker.storage.compaction.cleaned_batch import filler
 from streamlog.errors import CorruptData
 from streamlog.records.batch import place_batch, split_batches

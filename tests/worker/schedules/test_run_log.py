@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from streamlog.clock import ManualClock
-from streamlog.dsl.schedule_times import Crontab, Misfire, Timer
+from streamlog.dsl.schedules import Crontab, Misfire, Timer
 from streamlog.log import Log
 from streamlog.record import TopicPartition
-from streamlog.worker.schedules import cron
-from streamlog.worker.schedules.cron import CronScheduler, RunLog
+from streamlog.worker.schedules import schedule_runner
+from streamlog.worker.schedules.schedule_runner import RunLog, ScheduleRunner
 from streamlog.worker.schedules.schedule_runs import Runs
 
 MINUTE_MS = 60_000
@@ -27,8 +27,8 @@ NOTE = "crontab note at * * * * * UTC"
 
 @pytest.fixture(autouse=True)
 def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cron, "LOOK_INTERVAL_MS", 10)
-    monkeypatch.setattr(cron, "LEAD_LOOK_MS", 10)
+    monkeypatch.setattr(schedule_runner, "LOOK_INTERVAL_MS", 10)
+    monkeypatch.setattr(schedule_runner, "LEAD_LOOK_MS", 10)
 
 
 class Story:
@@ -71,9 +71,9 @@ class Story:
     @asynccontextmanager
     async def worker(
         self, *crontabs: Crontab, timers: tuple[Timer, ...] = (), leads: bool = True
-    ) -> AsyncIterator[CronScheduler]:
+    ) -> AsyncIterator[ScheduleRunner]:
         """Run a worker until the block ends; it stops in an orderly way."""
-        scheduler = CronScheduler(
+        scheduler = ScheduleRunner(
             timers, crontabs, clock=self.clock, is_leader=lambda: leads, run_log=self.run_log
         )
         async with asyncio.TaskGroup() as tasks:
@@ -160,7 +160,7 @@ def test_a_worker_that_does_not_lead_runs_nothing(tmp_path: Path) -> None:
 async def killed_at_a_run(t: Story, misfire: Misfire) -> None:
     """Stop a leader in the middle of the run of minute 1."""
     t.hangs = True
-    scheduler = CronScheduler(
+    scheduler = ScheduleRunner(
         [], [t.crontab(misfire)], clock=t.clock, is_leader=lambda: True, run_log=t.run_log
     )
     async with asyncio.TaskGroup() as tasks:
@@ -181,10 +181,10 @@ def test_an_interrupted_run_is_repeated_when_its_owner_is_silent(
         assert known is not None
         assert known.is_open
         async with t.worker(t.crontab(misfire)):
-            t.clock.advance(cron.SILENT_MS)
+            t.clock.advance(schedule_runner.SILENT_MS)
             if misfire != "skip":
                 await t.until([1])
-            t.clock.advance(MINUTE_MS - cron.SILENT_MS)
+            t.clock.advance(MINUTE_MS - schedule_runner.SILENT_MS)
             await t.until(ran)
 
     play(tmp_path, story)
@@ -193,7 +193,7 @@ def test_an_interrupted_run_is_repeated_when_its_owner_is_silent(
 def test_a_long_run_does_not_count_as_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(cron, "RENEW_MS", 10)
+    monkeypatch.setattr(schedule_runner, "RENEW_MS", 10)
 
     async def story(t: Story) -> None:
         finish = asyncio.Event()
@@ -211,7 +211,7 @@ def test_a_long_run_does_not_count_as_interrupted(
             await started.wait()
             async with t.worker(job), t.run_log() as log:
                 for _ in range(3):
-                    t.clock.advance(cron.SILENT_MS - 1)
+                    t.clock.advance(schedule_runner.SILENT_MS - 1)
                     # The owner renews its claim, at the clock's current time.
                     while log.silent_ms(NOTE):
                         await log.read()
@@ -252,7 +252,7 @@ def test_frequent_timers_do_not_fill_the_log(tmp_path: Path) -> None:
         partition = TopicPartition("app-schedules", 0)
         async with t.log.consumer() as consumer:
             records = (await consumer.end_offsets([partition]))[partition]
-        assert 2 <= records <= 2 + 300 * 100 // cron.FREQUENT_MS
+        assert 2 <= records <= 2 + 300 * 100 // schedule_runner.FREQUENT_MS
 
     play(tmp_path, story)
 

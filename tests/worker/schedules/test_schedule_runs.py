@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.dsl.schedule_times import Interval, Misfire
+from streamlog.dsl.schedules import Interval, Misfire
 from streamlog.errors import CorruptData
 from streamlog.worker.schedules.schedule_runs import Runs
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamlog.broker.replication.replica import Follower
+from streamlog.broker.replication.follower_replica import Follower
 from streamlog.broker.replication.replica_state import (
     CORRECT,
     AdvanceHighWatermark,

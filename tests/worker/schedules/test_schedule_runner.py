@@ -10,9 +10,9 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from streamlog.clock import ManualClock, SystemClock
-from streamlog.dsl.schedule_times import Crontab, Timer
-from streamlog.worker.schedules import cron
-from streamlog.worker.schedules.cron import CronScheduler
+from streamlog.dsl.schedules import Crontab, Timer
+from streamlog.worker.schedules import schedule_runner
+from streamlog.worker.schedules.schedule_runner import ScheduleRunner
 
 BERLIN = ZoneInfo("Europe/Berlin")
 MINUTE_MS = 60_000
@@ -40,7 +40,7 @@ def test_a_timer_runs_again_after_it_failed(caplog: pytest.LogCaptureFixture) ->
                 raise ValueError("no paper")
             scheduler.stop()
 
-        scheduler = CronScheduler(
+        scheduler = ScheduleRunner(
             [Timer("print", work, 5, "every_worker")],
             [],
             clock=SystemClock(),
@@ -67,7 +67,7 @@ def test_only_the_leader_runs_what_is_for_the_leader() -> None:
             if len(ran) == 3:
                 scheduler.stop()
 
-        scheduler = CronScheduler(
+        scheduler = ScheduleRunner(
             [Timer("lead", lead, 1), Timer("every", every, 5, "every_worker")],
             [],
             clock=SystemClock(),
@@ -80,7 +80,7 @@ def test_only_the_leader_runs_what_is_for_the_leader() -> None:
 
 
 def test_a_crontab_gets_its_due_time_in_its_zone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cron, "LOOK_INTERVAL_MS", 1)
+    monkeypatch.setattr(schedule_runner, "LOOK_INTERVAL_MS", 1)
     got: list[datetime] = []
     clock = Hasty(ms(2025, 1, 1, 2, 29, 50))
 
@@ -90,7 +90,7 @@ def test_a_crontab_gets_its_due_time_in_its_zone(monkeypatch: pytest.MonkeyPatch
             scheduler.stop()
 
         job = Crontab("close_day", close_day, "30 2 * * *", "Europe/Berlin", misfire="once")
-        scheduler = CronScheduler([], [job], clock=clock, is_leader=lambda: True)
+        scheduler = ScheduleRunner([], [job], clock=clock, is_leader=lambda: True)
         await scheduler.run()
 
     asyncio.run(main())
@@ -108,7 +108,7 @@ def test_stop_waits_for_the_run_in_progress() -> None:
                 await asyncio.sleep(0)
             done.append(True)
 
-        scheduler = CronScheduler(
+        scheduler = ScheduleRunner(
             [Timer("slow", slow, 1)], [], clock=SystemClock(), is_leader=lambda: True
         )
         await scheduler.run()
@@ -120,7 +120,7 @@ def test_stop_waits_for_the_run_in_progress() -> None:
 def test_a_run_that_does_not_end_is_told_and_cut_off_after_the_stop(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(cron, "STOP_WAIT_MS", 20)
+    monkeypatch.setattr(schedule_runner, "STOP_WAIT_MS", 20)
     cut: list[str] = []
 
     async def main() -> None:
@@ -132,7 +132,7 @@ def test_a_run_that_does_not_end_is_told_and_cut_off_after_the_stop(
                 cut.append("report")
                 raise
 
-        scheduler = CronScheduler(
+        scheduler = ScheduleRunner(
             [Timer("report", report, 1), Timer("quick", nothing, 1)],
             [],
             clock=SystemClock(),

@@ -1,4 +1,4 @@
-"""Cron: runs timers and crontabs by the clock, on the group's leader or on every worker.
+"""Schedule runner: runs timers and crontabs by the clock, on the group's leader or on every worker.
 
 A schedule never runs concurrently with itself: due times during a run are missed, and `misfire`
 says what happens then. Runs on the leader are recorded in the log (`RunLog`). A new leader, even
@@ -13,8 +13,8 @@ the leader runs nothing twice:
 3. A reads its claim back: B's is earlier in the log, so A runs nothing.
 
 Timers with short intervals are not claimed; they record their progress at intervals. Runs on every
-worker are not recorded. Not done here: due times (`dsl/schedule_times`), and the records of runs
-(`schedule_runs`).
+worker are not recorded. Not done here: due times (`dsl/schedules`, `crontab`), and the
+records of runs (`schedule_runs`).
 """
 
 from __future__ import annotations
@@ -33,15 +33,14 @@ from streamlog.client.consumer import Consumer
 from streamlog.client.producer import Producer
 from streamlog.client.range_reader import RangeReader
 from streamlog.clock import Clock, SteadyWall
-from streamlog.dsl.schedule_times import (
+from streamlog.crontab import CronTimes, cron_times
+from streamlog.dsl.schedules import (
     Crontab,
-    CronTimes,
     Interval,
     Misfire,
     On,
     Schedule,
     Timer,
-    cron_times,
     missed_runs,
 )
 from streamlog.errors import TopicExists
@@ -172,7 +171,7 @@ class _Job:
     is_frequent: bool
 
 
-class CronScheduler:
+class ScheduleRunner:
     """Runs timers and crontabs until it is stopped, then waits for running ones for a limited time.
 
     A function that raises is logged with its traceback and runs again at its next time: a failed
