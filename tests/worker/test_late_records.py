@@ -63,7 +63,7 @@ class Changelog:
         state, fences = self.restored()
         if dies:
             return
-        self._write_again(fences.write_late, state, epoch)
+        self._write_again(fences.late, state, epoch)
         self.owners.append(Owner(epoch, state, epoch + 1))
 
     def commit(self, owner: Owner, key: bytes, value: bytes | None, *, dies: bool) -> None:
@@ -81,7 +81,7 @@ class Changelog:
             if fences.owner != owner.epoch:
                 self.owners.remove(owner)
                 return
-            self._write_again(fences.write_late - {key}, owner.state, owner.epoch)
+            self._write_again(fences.late - {key}, owner.state, owner.epoch)
         owner.next_offset = offset + 1
 
     def compact(self, before_offset: int) -> None:
@@ -91,17 +91,17 @@ class Changelog:
         ]
 
     def first_open(self) -> int:
-        """Return the offset of the first write_late record whose key no owner has written since."""
-        owner, write_late = -1, dict[bytes | None, int]()
+        """Return the offset of the first late record whose key no owner has written since."""
+        owner, late = -1, dict[bytes | None, int]()
         for record in self.history:
             epoch = _epoch(record)
             if record.key == OWNER_KEY:
                 owner = record.offset
             elif epoch < owner:
-                write_late.setdefault(record.key, record.offset)
+                late.setdefault(record.key, record.offset)
             else:
-                write_late.pop(record.key, None)
-        return min(write_late.values(), default=self.end_offset)
+                late.pop(record.key, None)
+        return min(late.values(), default=self.end_offset)
 
     def _write_again(self, keys: set[bytes], state: State, epoch: int) -> None:
         for key in sorted(keys):
@@ -142,7 +142,7 @@ STEPS = st.builds(
 
 @given(st.lists(STEPS, min_size=5, max_size=60))
 def test_compaction_below_the_first_unrepaired_late_record_is_harmless(steps: list[Step]) -> None:
-    """Compaction must not pass a write_late record whose key has not been written again."""
+    """Compaction must not pass a late record whose key has not been written again."""
     changelog = Changelog()
     changelog.open(dies=False)
     for kind, who, key, value, dies in steps:
@@ -168,7 +168,7 @@ class Opening:
     """Its local rows, with the owner and the late keys."""
     position: int
     epoch: int = -1
-    write_late: frozenset[bytes] = frozenset()
+    late: frozenset[bytes] = frozenset()
 
     @property
     def is_open(self) -> bool:
@@ -199,7 +199,7 @@ class Transactions(Changelog):
             read = [r for r in self.records if who.position <= r.offset <= who.epoch]
             for key, value in fences.admit(read):
                 _apply(who.store, key, value)
-            who.position, who.write_late = who.epoch + 1, frozenset(fences.write_late)
+            who.position, who.late = who.epoch + 1, frozenset(fences.late)
 
     def transact(self, changes: State, between: Callable[[], None]) -> None:
         """Let the current owner commit, while something else happens."""
@@ -208,7 +208,7 @@ class Transactions(Changelog):
             self.advance(owner)
         assert owner.rows == self.truth
         for key, value in {
-            **{key: owner.store.get(key) for key in owner.write_late},
+            **{key: owner.store.get(key) for key in owner.late},
             **changes,
         }.items():
             self.append(key, value, None)
@@ -216,7 +216,7 @@ class Transactions(Changelog):
             _apply(self.truth, key, value)
             _apply(owner.store, key, value)
         # Records that others have written in between do not concern it.
-        owner.position, owner.write_late = self.end_offset, frozenset()
+        owner.position, owner.late = self.end_offset, frozenset()
         owner.store.pop(LATE_KEY, None)
 
 
@@ -279,7 +279,7 @@ def test_a_worker_that_opens_late_changes_nothing_exactly_once(
 
 
 def write_late(changelog: Changelog) -> None:
-    """Write a write_late record, and let the owner die before it notices."""
+    """Write a late record, and let the owner die before it notices."""
     changelog.open(dies=False)
     sleeper = changelog.owners[0]
     changelog.commit(sleeper, b"a", b"right", dies=False)
@@ -289,7 +289,7 @@ def write_late(changelog: Changelog) -> None:
 
 
 def test_compacting_too_early_loses_the_value_before_a_late_record() -> None:
-    """The write_late record has replaced the owner's, and is itself invalid."""
+    """The late record has replaced the owner's, and is itself invalid."""
     changelog = Changelog()
     write_late(changelog)
     changelog.compact(changelog.end_offset)
@@ -297,7 +297,7 @@ def test_compacting_too_early_loses_the_value_before_a_late_record() -> None:
 
 
 def test_compacting_too_early_loses_the_fence_before_a_late_record() -> None:
-    """The next fence has replaced the one that came before the write_late record."""
+    """The next fence has replaced the one that came before the late record."""
     changelog = Changelog()
     write_late(changelog)
     changelog.open(dies=True)

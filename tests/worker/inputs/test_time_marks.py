@@ -114,7 +114,7 @@ def test_a_mark_advances_an_empty_partition_to_its_topics_time(tmp_path: Path) -
                         found |= consumer.time_marks()
                 assert marks.reached_times(SECOND) == {}
                 (mark,) = found[PARTITIONS[1]]
-                assert mark.logged == (MarkTold("till:record", 90_000),)
+                assert mark.told == (MarkTold("till:record", 90_000),)
 
     asyncio.run(main())
 
