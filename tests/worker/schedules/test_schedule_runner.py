@@ -1,4 +1,4 @@
-"""Schedules: due times by arithmetic, and the shell against a real clock or a still one."""
+"""The schedule runner, with a real clock or one that stands still: leaders, due times, stops."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ BERLIN = ZoneInfo("Europe/Berlin")
 MINUTE_MS = 60_000
 
 
-class Hasty(ManualClock):
-    """A second passes whenever somebody looks."""
+class FastClock(ManualClock):
+    """A clock that advances by a second with each reading."""
 
     def wall_ms(self) -> int:
         self.advance(1_000)
@@ -30,7 +30,7 @@ def ms(*when: int) -> int:
     return round(datetime(*when, tzinfo=BERLIN).timestamp() * 1000)  # type: ignore[misc, arg-type]
 
 
-def test_a_timer_runs_again_after_it_failed(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_timer_runs_again_after_a_failure(caplog: pytest.LogCaptureFixture) -> None:
     runs: list[int] = []
 
     async def main() -> None:
@@ -55,16 +55,16 @@ def test_a_timer_runs_again_after_it_failed(caplog: pytest.LogCaptureFixture) ->
     assert "no paper" in caplog.text
 
 
-def test_only_the_leader_runs_what_is_for_the_leader() -> None:
-    ran: list[str] = []
+def test_only_the_leader_runs_leader_timers() -> None:
+    calls: list[str] = []
 
     async def main() -> None:
         async def lead() -> None:
-            ran.append("leader")
+            calls.append("leader")
 
         async def every() -> None:
-            ran.append("every")
-            if len(ran) == 3:
+            calls.append("every")
+            if len(calls) == 3:
                 scheduler.stop()
 
         scheduler = ScheduleRunner(
@@ -76,17 +76,17 @@ def test_only_the_leader_runs_what_is_for_the_leader() -> None:
         await scheduler.run()
 
     asyncio.run(main())
-    assert ran == ["every"] * 3
+    assert calls == ["every"] * 3
 
 
-def test_a_crontab_gets_its_due_time_in_its_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crontab_gets_its_due_time_in_its_time_zone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule_runner, "LOOK_INTERVAL_MS", 1)
-    got: list[datetime] = []
-    clock = Hasty(ms(2025, 1, 1, 2, 29, 50))
+    due_times: list[datetime] = []
+    clock = FastClock(ms(2025, 1, 1, 2, 29, 50))
 
     async def main() -> None:
         async def close_day(due: datetime) -> None:
-            got.append(due)
+            due_times.append(due)
             scheduler.stop()
 
         job = Crontab("close_day", close_day, "30 2 * * *", "Europe/Berlin", misfire="once")
@@ -94,11 +94,11 @@ def test_a_crontab_gets_its_due_time_in_its_zone(monkeypatch: pytest.MonkeyPatch
         await scheduler.run()
 
     asyncio.run(main())
-    assert got == [datetime(2025, 1, 1, 2, 30, tzinfo=BERLIN)]
-    assert got[0].utcoffset() == timedelta(hours=1)
+    assert due_times == [datetime(2025, 1, 1, 2, 30, tzinfo=BERLIN)]
+    assert due_times[0].utcoffset() == timedelta(hours=1)
 
 
-def test_stop_waits_for_the_run_in_progress() -> None:
+def test_stopping_waits_for_the_run_in_progress() -> None:
     done: list[bool] = []
 
     async def main() -> None:
@@ -117,11 +117,11 @@ def test_stop_waits_for_the_run_in_progress() -> None:
     assert done == [True]
 
 
-def test_a_run_that_does_not_end_is_told_and_cut_off_after_the_stop(
+def test_an_endless_run_is_logged_and_cancelled_after_the_stop(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(schedule_runner, "STOP_WAIT_MS", 20)
-    cut: list[str] = []
+    cancelled: list[str] = []
 
     async def main() -> None:
         async def report() -> None:
@@ -129,7 +129,7 @@ def test_a_run_that_does_not_end_is_told_and_cut_off_after_the_stop(
             try:
                 await asyncio.get_running_loop().create_future()
             except asyncio.CancelledError:
-                cut.append("report")
+                cancelled.append("report")
                 raise
 
         scheduler = ScheduleRunner(
@@ -141,10 +141,10 @@ def test_a_run_that_does_not_end_is_told_and_cut_off_after_the_stop(
         await scheduler.run()
 
     async def nothing() -> None:
-        """Ends at once."""
+        """End at once."""
 
     asyncio.run(main())
-    assert cut == ["report"]
+    assert cancelled == ["report"]
     assert [r.getMessage() for r in caplog.records] == [
         "report is still at work 0 s after the request to stop: cancelled"
     ]
