@@ -30,13 +30,13 @@ def test_a_slow_checkpoint_blocks_no_request() -> None:
         create(broker)
         await produce(broker, batch(b"a"))
         files.reached.clear()
-        files.go_on.clear()
+        files.proceed.clear()
         node.pass_time(broker, CHECKPOINT_INTERVAL_MS)
         assert files.reached.wait(60)
         assert (await produce(broker, batch(b"b"))).base_offset == 1
         (data,) = await fetch(broker, at(0))
         assert values(data) == [b"a", b"b"]
-        files.go_on.set()
+        files.proceed.set()
 
     node.run(story)
 
@@ -50,14 +50,14 @@ def test_delete_records_is_answered_once_its_checkpoint_is_written() -> None:
         for value in (b"a", b"b", b"c"):
             await produce(broker, batch(value))
         files.reached.clear()
-        files.go_on.clear()
+        files.proceed.clear()
         answer = later(broker, REQUEST)
         assert files.reached.wait(60)
         (data,) = await fetch(broker, at(2))
         assert values(data) == [b"c"]
         assert not answer.done()
         assert starts(files) == []
-        files.go_on.set()
+        files.proceed.set()
         response = await answer
         assert isinstance(response, DeleteRecordsResponse)
         assert response.topics[0].partitions[0].low_watermark == 2
