@@ -249,9 +249,9 @@ class PlannedPartition:
             return min(max(found, first), end)
         if strict:
             raise ConfigError(
-                f"option '{source.option}': {self.topic}-{self.number} has no record from"
-                f" {time_ms} ms on; set startingOffsetsByTimestampStrategy to 'latest' to read"
-                " nothing from it"
+                f"option '{source.option}': {self.topic}-{self.number} has no record at or after "
+                f"{time_ms} ms; set startingOffsetsByTimestampStrategy to 'latest' to read nothing "
+                "from it"
             )
         return end
 
@@ -266,13 +266,14 @@ class PlannedPartition:
             return offset
         if fail:
             raise ConfigError(
-                f"offset {offset} of {self.topic}-{self.number} is outside the log, which holds "
-                f"{first} up to {end}; records may have been deleted. With failOnDataLoss=false "
-                "the read returns the records that are there"
+                f"offset {offset} of {self.topic}-{self.number} is outside the log, which begins "
+                f"at {first} and ends at {end}; records may have been deleted. With "
+                "failOnDataLoss=false the read returns the records that are there"
             )
         nearest = min(max(offset, first), end)
         _log.warning(
-            "%s-%d: offset %d is outside the log (%d up to %d): reading from %d",
+            "%s-%d: offset %d is outside the log, which begins at %d and ends at %d: reading from "
+            "%d",
             self.topic, self.number, offset, first, end, nearest,
         )  # fmt: skip
         return nearest

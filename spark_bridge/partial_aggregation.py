@@ -449,7 +449,7 @@ class FoldableRows:
 def _whole(found: list[Any]) -> Any:  # noqa: ANN401 - Arrow's, untyped
     # Exactly int: a bool, which is an int too, is not folded here.
     if not {int}.issuperset(map(type, found)):
-        raise NotLowered("a number that is folded is no whole number")
+        raise NotLowered("a number that is folded is not a whole number")
     try:
         return pa.array(found, pa.int64())
     except OverflowError as error:

@@ -232,7 +232,7 @@ class GivenOptions:
         """Return an option that is one of two words. Raises ConfigError for anything else."""
         word = (self.text(option) or default).strip().lower()
         if word not in words:
-            raise ConfigError(f"option '{option}' is {words[0]} or {words[1]}, not '{word}'")
+            raise ConfigError(f"option '{option}' must be {words[0]} or {words[1]}, not '{word}'")
         return word
 
     def number(self, option: str) -> int | None:
@@ -241,7 +241,9 @@ class GivenOptions:
         if text is None:
             return None
         if not text.strip().isdecimal() or int(text) < 1:
-            raise ConfigError(f"option '{option}' is a whole number from 1 on, not '{text}'")
+            raise ConfigError(
+                f"option '{option}' must be a whole number of 1 or more, not '{text}'"
+            )
         return int(text)
 
     def client(self) -> dict[str, str]:
@@ -271,7 +273,9 @@ def _subscription(
         try:
             re.compile(pattern)
         except re.error as error:
-            raise ConfigError(f"option 'subscribePattern' is no pattern: {error}") from error
+            raise ConfigError(
+                f"option 'subscribePattern' is not a regular expression: {error}"
+            ) from error
     text = given.text("assign")
     if text is None:
         return topics, pattern, None
@@ -288,7 +292,7 @@ def _source_kind(given: GivenOptions, end: str, *, refused: str | None) -> Sourc
     """Return the position of the first of three options, in Spark's order of precedence."""
     if (text := given.text(f"{end}Timestamp")) is not None:
         if not text.strip().isdecimal():
-            raise ConfigError(f"option '{end}Timestamp' is in ms since 1970, not '{text}'")
+            raise ConfigError(f"option '{end}Timestamp' must be in ms since 1970, not '{text}'")
         return SourceKind(f"{end}Timestamp", time_ms=int(text))
     if (text := given.text(f"{end}OffsetsByTimestamp")) is not None:
         option = f"{end}OffsetsByTimestamp"
@@ -321,7 +325,7 @@ def _isolation(given: GivenOptions) -> Isolation:
     if level == COMMITTED:
         return COMMITTED
     raise ConfigError(
-        f"option 'isolationLevel' is read_committed or read_uncommitted, not '{level}'"
+        f"option 'isolationLevel' must be read_committed or read_uncommitted, not '{level}'"
     )
 
 
@@ -438,7 +442,7 @@ def _partitioner(name: str | None) -> Partitioner | None:
             return known
     if name is None:
         return None
-    raise ConfigError(f"option 'partitioner' is {' or '.join(PARTITIONERS)}, not '{name}'")
+    raise ConfigError(f"option 'partitioner' must be {' or '.join(PARTITIONERS)}, not '{name}'")
 
 
 def check_columns(types: Mapping[str, str], topic: str | None) -> None:

@@ -94,7 +94,9 @@ def declared_columns(app: str, topics: Iterable[str]) -> str:
     found = {topic: _of_serde(declared_serde(app, topic), topic) for topic in sorted(topics)}
     if len({*found.values()}) > 1:
         types = "; ".join(f"{topic}: {columns}" for topic, columns in found.items())
-        raise ConfigError(f"the topics have values of different types, read them apart: {types}")
+        raise ConfigError(
+            f"the topics have values of different types, read them separately: {types}"
+        )
     return next(iter(found.values()), "binary")
 
 
@@ -207,7 +209,8 @@ class TypedValues:
                     f" fit {self._what}: {error}"
                 ) from error
         raise SerdeError(
-            f"values of {offsets.topic}-{offsets.partition} fit one by one, but not together"
+            f"values of {offsets.topic}-{offsets.partition} each fit {self._what}, but not as one "
+            "column"
         )
 
     def _array(self, texts: list[bytes | None]) -> Any:  # noqa: ANN401 - as above

@@ -76,7 +76,7 @@ def cron_times(spec: str, timezone: str) -> CronTimes:
         )
     if re.search(RANDOM_FIELD, spec):
         raise ConfigError(
-            f"{spec!r} is due at random (R): workers would not agree on when; write numbers"
+            f"{spec!r} has a random time (R), on which workers would not agree: write numbers"
         )
     try:
         croniter(spec, ANY_DAY).get_next()

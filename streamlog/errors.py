@@ -395,3 +395,14 @@ class ProcessingError(StreamlogError):
         self.partition = partition
         self.offset = offset
         self.node = node
+
+
+def quantity(number: int, noun: str, plural: str = "") -> str:
+    """Return a number and its noun, singular or plural, for messages: "1 record", "2 records".
+
+    Args:
+        number: how many there are.
+        noun: the noun in the singular, such as "record" or "unread record".
+        plural: its plural; without it, `noun` and an s.
+    """
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"

@@ -143,7 +143,7 @@ def test_agent_names_are_unique() -> None:
 
 def test_sending_without_a_running_app_is_refused() -> None:
     words = App("a").topic("words", key=str, value=str)
-    with pytest.raises(UsageError, match="the app does not run"):
+    with pytest.raises(UsageError, match="the app is not running"):
         asyncio.run(words.send("hello"))
 
 

@@ -384,7 +384,7 @@ class AgentRun:
                     raise call.failed(failure) from failure
         if not self.is_ending:
             raise ProcessingError(
-                f"agent {name!r} returned while its topic {self.agent.topic.name!r} goes on: "
+                f"agent {name!r} returned, but its topic {self.agent.topic.name!r} has no end: "
                 "loop over the stream with `async for` and do not leave the loop",
                 node=name,
             )

@@ -84,7 +84,7 @@ def picture_of(topology: Topology, before: Blueprint | None = None) -> Picture:
             arrows += _arrows(node)
     gone = [] if before is None else _removed_boxes(before, marks)
     if gone:
-        groups[GONE] = "gone since the version before"
+        groups[GONE] = "removed since the previous version"
     return Picture(topology.app_id, groups, (*boxes.values(), *gone), tuple(arrows))
 
 

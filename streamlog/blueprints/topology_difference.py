@@ -224,9 +224,9 @@ def difference(old: Blueprint, new: Blueprint) -> TopologyDifference:
 def unreadable(old: StoreEntry, new: StoreEntry) -> str | None:
     """Return why a store's new definition can't use the store's rows; None if it can."""
     if old.kind != new.kind:
-        return f"it was a {old.kind} and is a {new.kind} now"
+        return f"its kind was {old.kind} and is {new.kind} now"
     if old.content.keys() != new.content.keys():
-        return "it consists of other parts now"
+        return "its parts have changed"
     for path, was in old.content.items():
         now = new.content[path]
         is_serde = isinstance(was, dict) and SERDE in was
@@ -279,7 +279,7 @@ def _notes(old: Blueprint, new: Blueprint, stores: Mapping[str, str]) -> Iterato
             continue
         begun = new.stores[store].changelog in old.changelogs
         records = "records read from now on" if begun else "all records of its inputs"
-        yield f"state of {node} is new: it starts empty and takes {records}"
+        yield f"state of {node} is new: it starts empty and receives {records}"
     gone = old.topics.keys() - new.topics.keys()
     for name in sorted(gone & {topic for topics in old.changelogs.values() for topic in topics}):
         yield f"topic {name} is no longer read"

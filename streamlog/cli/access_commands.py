@@ -115,7 +115,8 @@ def acls_list(
     context: typer.Context,
     *,
     principal: Annotated[
-        str | None, typer.Option("--principal", metavar="PRINCIPAL", help="Only this one's.")
+        str | None,
+        typer.Option("--principal", metavar="PRINCIPAL", help="Only ACLs of this principal."),
     ] = None,
     topic: Topics = None,
     group: Groups = None,
@@ -195,7 +196,8 @@ def acls_remove(
     context: typer.Context,
     *,
     principal: Annotated[
-        str | None, typer.Option("--principal", metavar="PRINCIPAL", help="Only this one's.")
+        str | None,
+        typer.Option("--principal", metavar="PRINCIPAL", help="Only ACLs of this principal."),
     ] = None,
     operation: Annotated[
         list[Allowed] | None,
@@ -402,7 +404,7 @@ def add(
     iterations: Annotated[
         int,
         typer.Option(
-            "--iterations", min=ITERATIONS_MIN, help="SCRAM iterations: more make guesses slower."
+            "--iterations", min=ITERATIONS_MIN, help="SCRAM iterations: more make guessing slower."
         ),
     ] = ITERATIONS_DEFAULT,
     log: LogOption = None,

@@ -30,7 +30,14 @@ from streamlog.client.admin.cluster_descriptions import (
     silent_voters,
 )
 from streamlog.clock import SystemClock
-from streamlog.errors import LogError, NotAuthorized, StreamlogError, UnsupportedVersion, UsageError
+from streamlog.errors import (
+    LogError,
+    NotAuthorized,
+    StreamlogError,
+    UnsupportedVersion,
+    UsageError,
+    quantity,
+)
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.record import TopicPartition
 
@@ -120,7 +127,7 @@ def cluster_status(
         typer.Option(
             "--wait",
             metavar="SECONDS",
-            help="Wait until the cluster is proved healthy, at most this long; else exit with 1.",
+            help="Wait at most this long until the cluster is proved healthy; else exit with 1.",
         ),
     ] = None,
     log: LogOption = None,
@@ -222,9 +229,9 @@ def show(status: ClusterStatus) -> None:
         grid.add_row(str(number), "missing", "", *_shares(status, number))
     out().print(grid)
     say(
-        f"{len(status.partitions)} partitions, {len(status.lacking)} with replicas out of sync,"
-        f" {len(status.under_min_isr)} of them with fewer in sync than {MIN_INSYNC},"
-        f" {len(status.offline)} without a leader"
+        f"{quantity(len(status.partitions), 'partition')}, {len(status.lacking)} with replicas out "
+        f"of sync, {len(status.under_min_isr)} of them with fewer in sync than {MIN_INSYNC}, "
+        f"{len(status.offline)} without a leader"
     )
     if status.lacking:
         out().print(_partitions(status.lacking[:PARTITIONS_SHOWN]))
@@ -246,7 +253,7 @@ def _show_quorum(quorum: QuorumDescription) -> None:
         f"quorum: node {quorum.leader} leads epoch {quorum.epoch},"
         f" committed up to {quorum.high_watermark}"
     )
-    grid = Grid("node", "is", "end offset", "lag")
+    grid = Grid("node", "role", "end offset", "lag")
     for role, nodes in (("voter", quorum.voters), ("observer", quorum.observers)):
         for each in nodes:
             end = "?" if each.end_offset < 0 else str(each.end_offset)
@@ -477,7 +484,7 @@ def spread(text: str, known: Iterable[PartitionDescription]) -> dict[TopicPartit
         if not topic or each.topic == topic.removesuffix("-")
     ]
     if not found:
-        raise UsageError(f"{text!r}: no such partitions")
+        raise UsageError(f"{text!r} matches no partition")
     count = len(numbers)
     # Rotated by one for each partition, so that all brokers come first equally often.
     return {

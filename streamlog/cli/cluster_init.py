@@ -51,7 +51,11 @@ NodesOption = Annotated[
 ]
 ClusterIdOption = Annotated[
     str | None,
-    typer.Option("--cluster-id", metavar="ID", help="The same for all nodes. Default: a new one."),
+    typer.Option(
+        "--cluster-id",
+        metavar="ID",
+        help="The cluster's ID, the same for all nodes. Default: a new one.",
+    ),
 ]
 VotersOption = Annotated[
     str,
@@ -155,7 +159,7 @@ def local_nodes(
     host, port = parse_address(listen)
     if not 1 <= count <= NODES_MAX or not 0 < port <= 65_535 - count:
         raise UsageError(
-            f"--nodes {count} from port {port}: use 1 to {NODES_MAX} nodes, and ports to 65535"
+            f"--nodes {count} from port {port}: use 1 to {NODES_MAX} nodes, and ports up to 65535"
         )
     voting = VOTERS_USUAL if count >= VOTERS_USUAL else 1
     places = {number: f"{host_of(host)}:{port + number - 1}" for number in range(1, count + 1)}

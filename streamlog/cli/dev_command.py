@@ -17,7 +17,7 @@ import typer
 from streamlog.cli.broker_command import LISTEN_DEFAULT
 from streamlog.cli.cluster_init import NodeSetup, local_nodes, write_nodes
 from streamlog.cli.session import printer, serve
-from streamlog.errors import StreamlogError, UsageError
+from streamlog.errors import StreamlogError, UsageError, quantity
 from streamlog.properties import read_properties
 from streamlog.worker.process.supervisor import Launch, Supervisor
 
@@ -55,7 +55,7 @@ def dev(
         write_nodes(nodes, None)
     elif brokers not in (None, len(nodes)):
         raise UsageError(
-            f"{data} has {len(nodes)} brokers: omit --brokers, or remove the directory"
+            f"{data} has {quantity(len(nodes), 'broker')}: omit --brokers, or remove the directory"
         )
     elif listen is not None:
         raise UsageError(
@@ -124,7 +124,7 @@ async def tell_when_ready(directory: Path, nodes: list[NodeSetup]) -> None:
     while not await _are_all_there(KAFKA + addresses, len(nodes)):  # noqa: ASYNC110 - they are asked
         await asyncio.sleep(ASK_AGAIN_S)
     typer.echo(
-        f"{len(nodes)} brokers in {directory}: bootstrap.servers={addresses}\n"
+        f"{quantity(len(nodes), 'broker')} in {directory}: bootstrap.servers={addresses}\n"
         f"try: streamlog cluster status --log {KAFKA}{addresses}\n"
         "Ctrl-C here stops all brokers"
     )

@@ -24,7 +24,7 @@ from streamlog.cli.terminal import out, say, text_of
 from streamlog.cli.topics_command import partitions_of
 from streamlog.client.consumer import Consumer
 from streamlog.client.producer import Producer
-from streamlog.errors import UsageError
+from streamlog.errors import UsageError, quantity
 from streamlog.log import Log
 from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.processing import error_handling
@@ -82,7 +82,7 @@ def dlq_list(
     ] = LIST_DEFAULT,
     log: LogOption = None,
 ) -> None:
-    """List dead letters: where each came from, and the error that made it one."""
+    """List dead letters: where each came from, and its error."""
     name = _topic(context.obj, topic)
 
     async def look(opened: Log) -> list[DeadLetter]:
@@ -96,8 +96,8 @@ def dlq_list(
         grid.add_row(*map(escape, _row(letter)))
     console = out(markup=True)
     console.print(grid)
-    count = f"the first {limit}" if len(found) == limit else str(len(found))
-    console.print(f"{count} letters in {name}")
+    count = quantity(len(found), "letter")
+    console.print(f"{'the first ' if len(found) == limit else ''}{count} in {name}")
 
 
 @dlq.command("replay")
@@ -141,12 +141,13 @@ def dlq_replay(
 
     letters = with_log(session, log, replay)
     passed = [letter for letter in letters if letter.is_internal]
-    say(f"replayed {len(letters) - len(passed)} records")
+    say(f"replayed {quantity(len(letters) - len(passed), 'record')}")
     if passed:
         places = ", ".join(_position(letter) for letter in passed)
         say(
-            f"skipped {len(passed)} records that only the app may write, after a repartition or an "
-            f"aggregation: {places}. Correct the app and send their source records again"
+            f"skipped {quantity(len(passed), 'record')} that only the app may write, after a "
+            f"repartition or an aggregation: {places}. Correct the app, and send the source "
+            "records again"
         )
 
 
@@ -190,7 +191,7 @@ def dlq_drop(
         await opened.admin().delete_records(wanted)
         return sum(max(offset - begins.get(part, offset), 0) for part, offset in wanted.items())
 
-    say(f"removed {with_log(context.obj, log, drop)} offsets of {name}")
+    say(f"removed {quantity(with_log(context.obj, log, drop), 'offset')} of {name}")
 
 
 def _topic(session: Session, given: str | None) -> str:
@@ -267,9 +268,9 @@ def _check_partitions(letters: list[DeadLetter]) -> None:
     if lost:
         names = ", ".join(sorted({each.text(error_handling.TOPIC) for each in lost}))
         raise UsageError(
-            f"nothing was sent: {len(lost)} of {len(letters)} records for {names} have no partition"
-            f" (the first one is {_position(lost[0])}), so their keys decide. Name the app, which "
-            "knows how its topics are partitioned: streamlog -A MODULE dlq replay"
+            f"nothing was sent: {len(lost)} of {len(letters)} letters for {names} never had a "
+            f"partition (the first one is {_position(lost[0])}), so their keys decide. Name the "
+            "app, which knows how its topics are partitioned: streamlog -A MODULE dlq replay"
         )
 
 

@@ -17,7 +17,7 @@ from streamlog.cli.session import LogOption, ask, with_log
 from streamlog.cli.terminal import out, say
 from streamlog.client.admin.group_admin import GroupDescription
 from streamlog.client.consumer import Consumer
-from streamlog.errors import UnknownTopicOrPartition, UsageError
+from streamlog.errors import UnknownTopicOrPartition, UsageError, quantity
 from streamlog.log import Log
 from streamlog.record import TopicPartition
 
@@ -77,8 +77,8 @@ def groups_describe(context: typer.Context, name: Name, log: LogOption = None) -
 
     described, committed, ends = with_log(context.obj, log, look)
     say(
-        f"group {name}: {described.state}, {described.kind}, assignor "
-        f"{described.assignor or '-'}, {len(described.members)} members"
+        f"group {name}: {described.state}, {described.kind}, assignor {described.assignor or '-'}, "
+        f"{quantity(len(described.members), 'member')}"
     )
     grid = Grid("topic", "partition", "offset", "end", "lag", "member", "client", "host")
     readers = {part: member for member in described.members for part in member.assignment}
@@ -131,7 +131,7 @@ def groups_reset_offsets(
     ] = False,
     log: LogOption = None,
 ) -> None:
-    """Move the committed offsets of a group without members; only shows it without --execute."""
+    """Move the committed offsets of a group without members; without --execute, only show it."""
     given: dict[Target, bool] = {
         _earliest: to_earliest,
         _latest: to_latest,

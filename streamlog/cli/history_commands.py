@@ -11,7 +11,7 @@ import typer
 from streamlog.cli.session import LogOption, Session, run
 from streamlog.cli.terminal import log_warnings, say
 from streamlog.durations import duration_ms, moment
-from streamlog.errors import TopologyError, UsageError
+from streamlog.errors import TopologyError, UsageError, quantity
 from streamlog.interrupts import interruptible
 
 if TYPE_CHECKING:
@@ -148,10 +148,9 @@ def backfill(
         return
     snapshot = job.run()
     manifest = snapshot.manifest
-    say(
-        f"snapshot {snapshot.id}: {len(manifest.tasks)} tasks, {manifest.rows} rows of state, "
-        f"{sum(staged.records for staged in manifest.staged)} staged rows in {snapshot.url}"
-    )
+    tasks, rows = quantity(len(manifest.tasks), "task"), quantity(manifest.rows, "row")
+    staged = quantity(sum(each.records for each in manifest.staged), "staged row")
+    say(f"snapshot {snapshot.id}: {tasks}, {rows} of state, {staged} in {snapshot.url}")
 
 
 @interruptible()
@@ -270,8 +269,8 @@ def hand_over(
         say(f"{done.app_id} already starts from snapshot {done.snapshot}: nothing was changed")
         return
     say(
-        f"{done.app_id} starts from snapshot {done.snapshot}, with {done.rows} rows of state; "
-        f"start its workers{'' if version is None else f': worker --version {version}'}"
+        f"{done.app_id} starts from snapshot {done.snapshot}, with {quantity(done.rows, 'row')} of "
+        f"state; start its workers{'' if version is None else f': worker --version {version}'}"
     )
     for (topic, partition), offset in sorted(done.offsets.items()):
         say(f"  {topic}-{partition} from offset {offset}")
@@ -366,8 +365,8 @@ async def _promote(
             done = await promotion.promote(program, version, stage)
     say(
         f"version {done.version!r} is app {done.app_id!r} from {moment(done.cut_ms).isoformat()} "
-        f"on, with {done.rows} rows of state: stop the workers of the previous program and start "
-        "those of this one"
+        f"on, with {quantity(done.rows, 'row')} of state: stop the workers of the previous program "
+        "and start those of this one"
     )
     say(f"to undo, with the module of the previous program: promote --undo (needs {done.before})")
 

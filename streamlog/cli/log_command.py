@@ -24,7 +24,7 @@ from streamlog.broker.storage.repair.partition_repair import (
 )
 from streamlog.broker.storage.repair.raw_partition import RawBatch
 from streamlog.cli.terminal import out, say, text_of
-from streamlog.errors import CorruptData
+from streamlog.errors import CorruptData, quantity
 from streamlog.records.batch import RecordBatch
 from streamlog.records.control_batches import ABORT, COMMIT, marker_of, time_mark_of
 
@@ -138,8 +138,9 @@ def _show(report: InspectionReport) -> None:
             grid.add_row(*map(escape, cells))
         out(markup=True).print(grid)
     say(
-        f"{counts.partitions} partitions, {counts.segments} segments, {counts.batches} batches, "
-        f"{counts.records} records, {counts.size_bytes} bytes: {_verdict(report)}"
+        f"{quantity(counts.partitions, 'partition')}, {quantity(counts.segments, 'segment')}, "
+        f"{quantity(counts.batches, 'batch', 'batches')}, {quantity(counts.records, 'record')}, "
+        f"{quantity(counts.size_bytes, 'byte')}: {_verdict(report)}"
     )
 
 
@@ -151,7 +152,7 @@ def _advise(report: InspectionReport) -> None:
 def _verdict(report: InspectionReport) -> str:
     damaged = sum(finding.is_damage for finding in report.findings)
     if damaged:
-        return f"{damaged} damaged {'place' if damaged == 1 else 'places'}"
+        return quantity(damaged, "damaged part")
     if report.findings:
         return "sound; the next start cleans up what a crash has left"
     return "sound"
@@ -178,8 +179,8 @@ def _price(findings: Sequence[Finding]) -> str:
     )
     size_bytes = sum(finding.size_bytes for finding in findings)
     return (
-        f"a repair moves {size_bytes} bytes out of the log and gives up {offsets} offsets; the rest"
-        " of the log stays unchanged"
+        f"a repair moves {quantity(size_bytes, 'byte')} out of the log and gives up "
+        f"{quantity(offsets, 'offset')}; the rest of the log stays unchanged"
     )
 
 
@@ -191,7 +192,9 @@ def _dump_batches(batches: Iterator[RawBatch | Finding], *, records: bool) -> It
             path = each.path
             yield path
         if isinstance(each, Finding):
-            where = f"{each.size_bytes} bytes at {each.position}, offsets {_offsets(each)}"
+            where = (
+                f"{quantity(each.size_bytes, 'byte')} at {each.position}, offsets {_offsets(each)}"
+            )
             yield f"  {each.kind}: {where}: {each.reason}"
             continue
         yield _batch_line(each)
@@ -204,8 +207,8 @@ def _batch_line(placed: RawBatch) -> str:
     parts = [
         f"  offsets {batch.base_offset} to {batch.last_offset}",
         f"at {placed.position}",
-        f"{batch.size_bytes} bytes",
-        f"{batch.record_count} records",
+        quantity(batch.size_bytes, "byte"),
+        quantity(batch.record_count, "record"),
         f"time {batch.base_timestamp_ms} to {batch.max_timestamp_ms}",
         f"epoch {batch.leader_epoch}",
         _codec(batch),

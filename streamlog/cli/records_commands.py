@@ -37,6 +37,7 @@ from streamlog.errors import (
     StreamlogError,
     UnknownTopicOrPartition,
     UsageError,
+    quantity,
 )
 from streamlog.log import Log
 from streamlog.nodes.topic_spec import TopicSpec
@@ -232,9 +233,9 @@ class LineSender:
             while self._pending:
                 await self._settle(file)
         except StreamlogError:
-            say(f"sent {_format_count(await self._delivered())} before the error", err=True)
+            say(f"sent {quantity(await self._delivered(), 'record')} before the error", err=True)
             raise
-        say(f"sent {_format_count(self._sent)} to {self._spec.name}")
+        say(f"sent {quantity(self._sent, 'record')} to {self._spec.name}")
 
     async def _send(self, file: str, line: Line) -> None:
         try:
@@ -258,10 +259,6 @@ class LineSender:
         """Wait for the records in flight; return how many records were sent in all."""
         results = await asyncio.gather(*(each for _, each in self._pending), return_exceptions=True)
         return self._sent + sum(not isinstance(each, BaseException) for each in results)
-
-
-def _format_count(number: int) -> str:
-    return "1 record" if number == 1 else f"{number} records"
 
 
 def _spec(app: App, topic: str) -> TopicSpec:
@@ -385,7 +382,7 @@ def consume(
     """Print the records of a topic until Ctrl-C; with -A decoded, else as text."""
     session: Session = context.obj
     if from_beginning and offset is not None:
-        raise UsageError("--from-beginning is --offset earliest: give one of them")
+        raise UsageError("--from-beginning means --offset earliest: give only one of them")
     start = EARLIEST if from_beginning else offset or LATEST
     # Only to check the text, before anything is opened.
     parse_offset(start, 0, 0)
@@ -437,7 +434,7 @@ def _start(text: str, part: TopicPartition, begin: int, end: int) -> int:
     if offset > end:
         raise UsageError(f"--offset {offset} is beyond the end of {where}, which is {end}")
     if offset < begin:
-        logger.warning("%s begins at offset %d: what was before was deleted", where, begin)
+        logger.warning("%s begins at offset %d: earlier records were deleted", where, begin)
     return max(offset, begin)
 
 

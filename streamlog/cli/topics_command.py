@@ -17,7 +17,7 @@ from streamlog.cli.terminal import out, parse_name_values, say
 from streamlog.client.admin.config_admin import ALL_BROKERS, Append, Change, ConfigEntry, Subtract
 from streamlog.client.admin.topic_admin import PARTITIONS_DEFAULT, REPLICAS_DEFAULT, NewTopic
 from streamlog.client.consumer import Consumer
-from streamlog.errors import LogError, UsageError
+from streamlog.errors import LogError, UsageError, quantity
 from streamlog.log import Log
 from streamlog.record import TopicPartition
 from streamlog.records.partitioners import DEFAULT, matching_partitioners
@@ -30,14 +30,14 @@ HIDDEN: Final = "(hidden)"
 BrokerName: TypeAlias = int | Literal["all"]
 
 Topic = Annotated[
-    str | None, typer.Option("--topic", metavar="NAME", help="A topic, whose settings are meant.")
+    str | None, typer.Option("--topic", metavar="NAME", help="Settings of this topic.")
 ]
 Broker = Annotated[
     str | None,
     typer.Option(
         "--broker",
         metavar="ID|all",
-        help="A broker, or all: the settings that hold for every broker.",
+        help="Settings of this broker; all: settings that apply to every broker.",
     ),
 ]
 Pairs = Annotated[
@@ -71,7 +71,7 @@ def configs_describe(
 ) -> None:
     """Show the settings of a topic or broker, and where each was set.
 
-    Without --topic and --broker: of the broker that answers.
+    Without --topic and --broker, shows the settings of the broker that answers.
     """
     number = _broker(broker)
     session: Session = context.obj
@@ -222,7 +222,7 @@ def topics_alter(
 ) -> None:
     """Add partitions to a topic. From then on, keys may go to other partitions than before."""
     ask(context.obj, log, lambda admin: admin.create_partitions(name, partitions))
-    say(f"{name} has {partitions} partitions")
+    say(f"{name} has {quantity(partitions, 'partition')}")
 
 
 @topics.command("delete")

@@ -16,7 +16,7 @@ from rich.markup import escape
 from streamlog.cli.session import LogOption, Session, run, with_log
 from streamlog.cli.terminal import log_warnings, out
 from streamlog.durations import TIMESTAMP_MS_MAX, moment, when_ms
-from streamlog.errors import ConfigError, UsageError
+from streamlog.errors import ConfigError, UsageError, quantity
 
 if TYPE_CHECKING:
     from streamlog.app import App
@@ -76,7 +76,7 @@ async def _stream_time(app: App, topology: Topology, reset_to: str | None) -> No
         return
     tasks = sorted({each.task for each in found})
     typer.echo(
-        f"stream time of {len(tasks)} tasks ({', '.join(tasks)}) was reset to "
+        f"stream time of {quantity(len(tasks), 'task')} ({', '.join(tasks)}) was reset to "
         f"{moment(to_ms).isoformat()}: start the workers"
     )
 

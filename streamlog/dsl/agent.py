@@ -242,7 +242,7 @@ class AgentRef(Generic[K, V]):
         requests = self._runtime.requests
         if requests is None:
             raise UsageError(
-                f"the app does not run, so agent {agent.name!r} can't answer: ask from an agent, "
+                f"the app is not running, so agent {agent.name!r} can't answer: ask from an agent, "
                 "timer or crontab of a running worker, or in `with app.test()`"
             )
         topic, timeout_ms = agent.topic, duration_ms(timeout)

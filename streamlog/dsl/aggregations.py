@@ -199,7 +199,7 @@ def counted_aggregate(
         )
     if how.united:
         raise TopologyError(
-            f"{name!r} can't count the records of several streams together: merge them before"
+            f"{name!r} can't count the records of several streams together: merge them first"
         )
     return CountedAggregate(
         name=name,

@@ -135,7 +135,7 @@ class agg:  # noqa: N801 - a namespace: agg.count(), agg.sum(...)
         """
         if not PRECISION_MIN <= precision <= PRECISION_MAX:
             raise TopologyError(
-                f"the precision of agg.distinct is from {PRECISION_MIN} to {PRECISION_MAX}, "
+                f"the precision of agg.distinct must be from {PRECISION_MIN} to {PRECISION_MAX}, "
                 f"not {precision}"
             )
         return Aggregator("distinct", field, options={"precision": precision})
@@ -156,9 +156,11 @@ class agg:  # noqa: N801 - a namespace: agg.count(), agg.sum(...)
             TopologyError: `q` or `accuracy` is out of range.
         """
         if not 0 <= q <= 1:
-            raise TopologyError(f"q of agg.quantile is from 0 to 1, not {q}: 0.99, not 99")
+            raise TopologyError(f"q of agg.quantile must be from 0 to 1, such as 0.99, not {q}")
         if not 0 < accuracy < 1:
-            raise TopologyError(f"the accuracy of agg.quantile is between 0 and 1, not {accuracy}")
+            raise TopologyError(
+                f"the accuracy of agg.quantile must be between 0 and 1, not {accuracy}"
+            )
         return Aggregator("quantile", field, options={"accuracy": accuracy, "q": q})
 
 

@@ -223,16 +223,16 @@ def column_check(what: str, classes: tuple[type, ...]) -> Callable[[UserValue], 
             return
         if classes is PACKABLE:
             raise SerdeError(
-                f"{what}: a {type_name(type(found))} can't be stored without its type, and the "
-                "type of the function's result is not known: annotate it (a lambda can't be), "
-                "or name a field"
+                f"{what}: a value of type {type_name(type(found))} can't be stored, because the "
+                "function's return type is not known: annotate the function (a lambda can't be "
+                "annotated), or name a field"
             )
         names = " | ".join(
             type_name(each) for each in dict.fromkeys(classes) if each is not type(None)
         )
         raise SerdeError(
-            f"{what} takes {names}, and its function returned a {type_name(type(found))}: convert "
-            "it there, or declare the column's field with this type"
+            f"{what} takes {names}, but its function returned {type_name(type(found))}: convert it "
+            "in the function, or declare the column's field with this type"
         )
 
     return check
@@ -569,8 +569,8 @@ def _check_columns(
     for column, aggregator in columns.items():
         if not isinstance(aggregator, Aggregator):
             raise TopologyError(
-                f"column {column!r} of {name!r} must be one of agg.count(), agg.sum(...) and so "
-                f"on, not {aggregator!r}"
+                f"column {column!r} of {name!r} must be an aggregator, such as agg.count() or "
+                f"agg.sum(...), not {aggregator!r}"
             )
         if column not in hints:
             raise TopologyError(
@@ -635,7 +635,7 @@ def _check_values(what: str, column: AnyAggregator, field: Field[UserValue], fou
     if column.name == "distinct" and has_model(found):
         raise TopologyError(
             f"{what}: {_format_field(field)} is {type_name(found)}, and agg.distinct can't tell "
-            "such models apart: count a field of it, as in lambda v: v.id"
+            "such models apart: count one of their fields, as in lambda v: v.id"
         )
 
 

@@ -63,7 +63,7 @@ class GlobalTable(Generic[K, V]):
         found = self.builder.runtime.global_tables
         if found is None:
             raise UsageError(
-                f"the app does not run, so no rows of {self.name!r} can be read: read them in an "
+                f"the app is not running, so no rows of {self.name!r} can be read: read them in an "
                 "agent, timer or crontab of a running worker, or in `with app.test()`"
             )
         return found

@@ -83,8 +83,8 @@ class NumberedSerde:
         """
         if not data or data[0] >= len(self._serdes):
             raise SerdeError(
-                f"the bytes do not begin with the number of one of {len(self._serdes)} streams: "
-                f"{data[:16]!r}"
+                f"the bytes do not begin with the number of one of the {len(self._serdes)} "
+                f"streams: {data[:16]!r}"
             )
         return data[0], self._serdes[data[0]].loads(data[1:])
 
@@ -121,8 +121,8 @@ def merge_inputs(inputs: Sequence[CogroupInput], name: str) -> StreamPosition:
     check_name("a table", name)
     if len(inputs) > INPUTS_MAX:
         raise TopologyError(
-            f"aggregate {name!r} has {len(inputs)} streams, and {INPUTS_MAX} are possible: merge "
-            "some of them before"
+            f"aggregate {name!r} has {len(inputs)} streams, but can have at most {INPUTS_MAX}: "
+            "merge some of them first"
         )
     # All inputs go to one node, which stores rows by the bytes of keys: an input that is
     # repartitioned writes its keys as the first input has them.
@@ -211,7 +211,7 @@ class Grouped(Generic[K, V]):
         """
         if when not in (Emit.UPDATE, Emit.COMMIT):
             raise TopologyError(
-                f"emit takes Emit.UPDATE or Emit.COMMIT without windows, not {when.name}: use "
+                f"without windows, emit takes Emit.UPDATE or Emit.COMMIT, not {when.name}: use "
                 ".windowed(...).emit(...)"
             )
         return Grouped(self._place, when)
@@ -228,7 +228,7 @@ class Grouped(Generic[K, V]):
         """
         if self._emit != Emit.UPDATE:
             raise TopologyError(
-                "emit of a windowed aggregation follows the windows: .windowed(...).emit(...)"
+                "emit of a windowed aggregation comes after the windows: .windowed(...).emit(...)"
             )
         return WindowedStream(self._place, windowing(w))
 

@@ -211,7 +211,7 @@ def punctuate(
     if not every_ms:
         raise ConfigError("the interval of a punctuation must be longer than 0 ms")
     if clock not in {"event", "wall"}:
-        raise ConfigError(f"clock is 'event' or 'wall', not {clock!r}")
+        raise ConfigError(f"clock must be 'event' or 'wall', not {clock!r}")
 
     def declare(method: Method) -> Method:
         # A mark on the function, and no registration: a subclass inherits it, or overrides the
@@ -259,8 +259,8 @@ class _Declaration:
         if instance is None:
             return self
         raise UsageError(
-            f"{owner.__name__}.{self._name} can't be used in __init__: a store is there once its "
-            "task is, from init() on"
+            f"{owner.__name__}.{self._name} can't be used in __init__: stores can be used from "
+            "init() on"
         )
 
 
@@ -294,9 +294,9 @@ def kv_store(
     """
     ttl_ms = None if ttl is None else duration_ms(ttl)
     if ttl_ms == 0:
-        raise ConfigError("a time to live must be longer than 0 ms")
+        raise ConfigError("ttl must be longer than 0 ms, such as '1h'")
     if backend not in {"rocksdb", "memory"}:
-        raise ConfigError(f"backend is 'rocksdb' or 'memory', not {backend!r}")
+        raise ConfigError(f"backend must be 'rocksdb' or 'memory', not {backend!r}")
     declared = _Declaration(key, value, ttl_ms=ttl_ms, backend=backend, changelog=changelog)
     return cast("Store[K, V]", declared)
 
@@ -339,8 +339,8 @@ def check_processor(kind: object) -> None:
     """
     if not (isinstance(kind, type) and issubclass(kind, Processor)):
         raise TopologyError(
-            f"process takes a class derived from Processor, not {kind!r}: each task makes an "
-            "object of its own"
+            f"process takes a class derived from Processor, not {kind!r}: each task creates its "
+            "own instance"
         )
     if kind.process is Processor.process:
         raise TopologyError(f"{kind.__name__} needs a method process(self, record)")
@@ -349,8 +349,8 @@ def check_processor(kind: object) -> None:
         inspect.signature(kind).bind()
     except TypeError as error:
         raise TopologyError(
-            f"{kind.__name__} can't be made without arguments ({error}): each task makes an object "
-            "of its own; what it needs to know can be attributes of the class"
+            f"{kind.__name__} can't be created without arguments ({error}): each task creates its "
+            "own instance; make its settings attributes of the class"
         ) from error
     for name in (*_METHODS, *(each.method for each in punctuations_of(kind))):
         _check_method(kind.__name__, name, getattr(kind, name))
@@ -360,8 +360,8 @@ def _check_method(owner: str, name: str, method: object) -> None:
     if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
         raise TopologyError(
             f"{owner}.{name} is `async def`, but a processor can't wait: a task runs from commit "
-            "to commit. Write it with `def`; call what has to be awaited in "
-            "stream.amap_values(...) before or after, or in an agent (@app.agent)"
+            "to commit. Write it with `def`, and await other calls in stream.amap_values(...) "
+            "before or after it, or in an agent (@app.agent)"
         )
     if inspect.isgeneratorfunction(method):
         raise TopologyError(

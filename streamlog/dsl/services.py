@@ -63,24 +63,24 @@ class WebAndCommands:
         """
         if not _PATH.fullmatch(path):
             raise TopologyError(
-                f"the path of a page begins with / and has parameters in braces, such as "
-                f"/users/{{name}} or /days/{{day:int}}: {path!r}"
+                f"the path of a page must begin with / and have its parameters in braces, such as "
+                f"/users/{{name}} or /days/{{day:int}}, not {path!r}"
             )
         # The path begins with a slash, so its first part has index 1.
         if path.split("/")[1] in OWN_PATHS:
-            raise TopologyError(f"workers answer {path!r} themselves: take another path")
+            raise TopologyError(f"workers serve {path!r} themselves: use another path")
         if path in self.pages:
-            raise TopologyError(f"there is a page {path!r} already")
+            raise TopologyError(f"there is already a page {path!r}")
         if not inspect.iscoroutinefunction(fn):
-            raise TopologyError(f"page {path!r} must be `async def`: it shares the worker's loop")
+            raise TopologyError(f"page {path!r} must be `async def`: it runs on the worker's loop")
         # Both ways: a parameter of the path that the function lacks, and one of the function that
         # the path can't fill, would fail at the first request.
         wants, given = {*inspect.signature(fn).parameters}, {*_PARAMETER.findall(path)}
         if given - wants or wants - given - {REQUEST}:
             raise TopologyError(
-                f"the function of page {path!r} takes ({', '.join(sorted(wants))}), but has to "
-                f"take the path's parameters ({', '.join(sorted(given))}), and `request` if it "
-                "needs the request"
+                f"the function of page {path!r} takes ({', '.join(sorted(wants))}), but must take "
+                f"the path's parameters ({', '.join(sorted(given))}), and `request` if it needs "
+                "the request"
             )
         self.pages[path] = WebPage(path, fn, frozenset(wants))
 
@@ -92,10 +92,10 @@ class WebAndCommands:
         """
         if not _COMMAND.fullmatch(name):
             raise TopologyError(
-                f"a command's name is lower-case letters, digits and hyphens, not {name!r}"
+                f"a command's name must consist of lower-case letters, digits and hyphens: {name!r}"
             )
         if name in self.commands:
-            raise TopologyError(f"there is a command {name!r} already")
+            raise TopologyError(f"there is already a command {name!r}")
         self.commands[name] = Command(name, fn)
 
 
@@ -190,7 +190,7 @@ class AppServices:
         cron_times(spec, timezone)
         _check_on(on)
         if misfire not in {"skip", "once", "all"}:
-            raise ConfigError(f"misfire is 'skip', 'once' or 'all', not {misfire!r}")
+            raise ConfigError(f"misfire must be 'skip', 'once' or 'all', not {misfire!r}")
 
         def declare(fn: CronFunction) -> CronFunction:
             self._by_the_clock.crontabs.append(
@@ -212,7 +212,7 @@ class AppServices:
         name = fn.__name__
         _check_async(name, fn)
         if name in self._by_the_clock.services:
-            raise TopologyError(f"there is a task {name!r} already: give the function another name")
+            raise TopologyError(f"there is already a task {name!r}: give the function another name")
         self._by_the_clock.services[name] = Service(name, fn)
         return fn
 
@@ -265,4 +265,4 @@ def _check_async(name: str, fn: object) -> None:
 
 def _check_on(on: str) -> None:
     if on not in {"leader", "every_worker"}:
-        raise ConfigError(f"on is 'leader' or 'every_worker', not {on!r}")
+        raise ConfigError(f"on must be 'leader' or 'every_worker', not {on!r}")

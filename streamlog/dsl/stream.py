@@ -124,12 +124,14 @@ def add_async_map(
     found = name or str(getattr(fn, "__name__", "<lambda>"))
     if found == "<lambda>":
         raise TopologyError(
-            "amap_values stores the records whose calls are open under its name: pass name=, or "
-            "an `async def` function, whose name it takes"
+            "amap_values needs a name, under which it stores the records with open calls: pass "
+            "name=, or an `async def` function, whose name it takes"
         )
     check_name("amap_values", found)
     if inspect.isasyncgenfunction(fn):
-        raise TopologyError(f"{found!r} yields, but amap_values needs a function that returns")
+        raise TopologyError(
+            f"{found!r} yields, but amap_values needs a function that returns a value"
+        )
     if in_flight_max < 1:
         raise TopologyError(f"{found!r}: max_in_flight must be 1 or more, not {in_flight_max}")
     if ordered not in ORDERS:
@@ -472,7 +474,9 @@ def _join(
     if isinstance(other, Table) and options.how != "outer":
         return Stream(_join_table(position, other.side, options))
     if not isinstance(other, StreamJoins):
-        raise TopologyError(f"a stream can't be joined with {other!r}")
+        raise TopologyError(
+            f"a stream can't be joined with {other!r}, only with a stream or a table"
+        )
     return Stream(_join_stream(position, other._place, options))  # noqa: SLF001 - of its own room
 
 

@@ -97,7 +97,7 @@ def check_same_keys(position: StreamPosition, table: StreamPosition, owner: str)
         return
     raise TopologyError(
         f"the keys at {position.node!r} are written by {type(here).__name__}, and the keys of "
-        f"{owner!r} by {type(there).__name__}: equal keys would not meet. Give both topics one "
+        f"{owner!r} by {type(there).__name__}: equal keys would not match. Give both topics one "
         "key type, and annotate a function that makes keys (group_by, rekey) with the type that "
         "it returns"
     )
@@ -266,8 +266,8 @@ def check_takes_none(fn: F, *positions: int, where: str) -> F:
         if bare(hint) is None or isinstance(bare(hint), TypeVar) or may_be_none(hint):
             continue
         raise TopologyError(
-            f"{getattr(fn, '__name__', fn)!r} must take None for its {position + 1}. argument "
-            f"{names[position]!r}, because {where} also calls it without a row: annotate the "
+            f"{getattr(fn, '__name__', fn)!r} must accept None as argument {position + 1} "
+            f"({names[position]!r}), because {where} also calls it without a row: annotate the "
             f"argument as {type_name(hint)} | None, and handle None"
         )
     return fn

@@ -89,7 +89,7 @@ def suppress_within(
     """
     if within is None and max_records is None:
         raise TopologyError(
-            f'suppress {name!r} would hold changes back for ever: pass until="closed", within= '
+            f'suppress {name!r} would hold changes back forever: pass until="closed", within= '
             "or max_records="
         )
     if max_records is not None and max_records < 1:
@@ -128,7 +128,7 @@ def _closing(owner: Node) -> tuple[int, int, int | None]:
         return owner.kept_ms or 0, 0, None
     if not isinstance(owner, WindowedAggregate | RecordWindowsAggregate):
         raise TopologyError(
-            f"suppress can't tell when the windows of {owner.name!r}, a {type(owner).__name__}, "
+            f"suppress can't tell when the windows of {owner.name!r} ({type(owner).__name__}) "
             "close: suppress the windowed table before it"
         )
     windows = owner.windows
@@ -527,7 +527,7 @@ class Table(Generic[K, V]):
         found = self.side.place.builder.runtime.tables
         if found is None:
             raise UsageError(
-                f"the app does not run, so no rows of {self.name!r} can be read: read them in an "
+                f"the app is not running, so no rows of {self.name!r} can be read: read them in an "
                 "agent, timer or crontab of a running worker, in `with app.test()`, or over HTTP "
                 "(docs/web.md)"
             )
@@ -640,8 +640,8 @@ def group_table(
     if not _knows_old_values(position):
         hint = "use Emit.UPDATE or Emit.CLOSE" if side.is_windowed else "group .changes() instead"
         raise TopologyError(
-            f"the rows of {side.owner!r}, a {type(owner).__name__}, can't be grouped by another "
-            f"key, because its changes do not contain the value that they replace: {hint}"
+            f"the rows of {side.owner!r} ({type(owner).__name__}) can't be grouped by another key, "
+            f"because its changes do not contain the value that they replace: {hint}"
         )
     key, value = (return_shape(fn, position.key, position.value, of=element(at)) for at in (0, 1))
     node = f"{check_name('a grouping', name)}-groups"

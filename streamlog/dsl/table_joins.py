@@ -216,8 +216,8 @@ def table_of(position: StreamPosition, name: str, on_error: ErrorPolicy | None) 
     is_windowed = isinstance(position.key.serde, WindowedSerde)
     if is_windowed:
         raise TopologyError(
-            f"{name!r} can't be a table by windows, because its rows would never be deleted: the "
-            "stream is that of a windowed table, which is one already"
+            f"{name!r} can't be a table: its keys are windows, so its rows would never be deleted; "
+            "use the windowed table that the stream comes from"
         )
     value = Shape(given=position.value.serde)
     return TableView(StreamPosition(position.builder, name, position.key, value), name)
@@ -227,7 +227,7 @@ def _check_windows(left: TableView, right: TableView) -> None:
     if left.is_windowed != right.is_windowed:
         raise TopologyError(
             f"{left.owner!r} and {right.owner!r} can't be joined, because only one of them is "
-            "windowed: equal keys would not meet"
+            "windowed: equal keys would not match"
         )
     # The join stores rows by key and window in a layout of its own, so only the keys inside the
     # windows have to be serialized alike.

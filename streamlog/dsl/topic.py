@@ -88,7 +88,7 @@ class Topic(Generic[K, V]):
         sender = self._runtime.sender
         if sender is None:
             raise UsageError(
-                f"the app does not run, so nothing can be sent to {self.name!r}: send from an "
+                f"the app is not running, so nothing can be sent to {self.name!r}: send from an "
                 "agent, timer or crontab of a running worker, or in `with app.test()`"
             )
         raw_key, raw_value = self.encoded(key, value)

@@ -222,8 +222,7 @@ class Maker:
     def refusal(self) -> str:
         """Return why its values can't be stored."""
         return (
-            f"{self.location} returns {self.result}, which has to be stored behind it: "
-            f"{self.advice}"
+            f"{self.location} returns {self.result}, which a later operator stores: {self.advice}"
         )
 
 
@@ -255,7 +254,7 @@ def maker_of(
     location = source_location(fn)
     if unresolved:
         advice = f"{unresolved}; import it at the top of the module, outside `if TYPE_CHECKING`"
-        return Maker(location, "what its annotation does not tell", advice)
+        return Maker(location, "values whose type its annotation does not give", advice)
     returned = _lambda_result(fn, given)
     if pick is not None and returned is not None:
         returned = pick(returned)
@@ -265,7 +264,9 @@ def maker_of(
     name = type_name(found)
     return Maker(
         location,
-        f"a {name}" if found is returned else f"a {name} inside of {type_name(returned)}",
+        f"values of type {name}"
+        if found is returned
+        else f"values of type {name} inside {type_name(returned)}",
         "use a function that is annotated with what it returns, as in `def made(...) -> "
         f"{name if found is returned else '...'}` (a lambda can't be annotated)",
     )
@@ -604,8 +605,8 @@ def share_layout(key: Shape, topic: TopicSpec) -> None:
         there.layout = here.layout
     elif here.layout is not None and there.layout.form and there.layout != here.layout:
         raise TopologyError(
-            f"topic {topic.name!r} has keys of other windows already, and Kafka's windowed keys "
-            "don't say of which they are: write these to a topic of their own"
+            f"topic {topic.name!r} already has keys of other windows, and Kafka's windowed keys "
+            "don't say which windows they belong to: write these to another topic"
         )
 
 

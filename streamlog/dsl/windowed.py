@@ -206,7 +206,7 @@ class WindowedStream(Generic[K, V]):
             )
         if how.united and how.emit.is_early:
             raise TopologyError(
-                f"{name!r} can't use Emit.early, which windows of several streams do not have: "
+                f"{name!r} can't use Emit.early, which windows of several streams do not support: "
                 "use Emit.CLOSE, Emit.UPDATE or Emit.COMMIT"
             )
         return WindowedAggregate(

@@ -46,12 +46,12 @@ def writable_table(
     check_name("a table", name)
     if key is None or value is None:
         raise TopologyError(
-            f"table {name!r} needs key= and value=, the types of its rows; a table of a topic is "
-            "declared by what app.topic returned, not by a name"
+            f"table {name!r} needs key= and value=, the types of its rows; to declare the table of "
+            "a topic, pass the object that app.topic returned, not a name"
         )
     ttl_ms = None if ttl is None else duration_ms(ttl)
     if ttl_ms == 0:
-        raise TopologyError(f"table {name!r}: a time to live must be longer than 0 ms")
+        raise TopologyError(f"table {name!r}: ttl must be longer than 0 ms, such as '1h'")
     if partitions is not None and partitions < 1:
         raise TopologyError(f"table {name!r}: partitions must be 1 or more, not {partitions}")
     topic = check_name("a topic", f"{builder.app_id}-{name}-puts")
@@ -157,9 +157,9 @@ def _refuse_late(builder: AppBuilder) -> None:
 def _shared_table_error(table: str, first: str, second: str) -> TopologyError:
     return TopologyError(
         f"{first} and {second} both use table {table!r} directly, but neither would see "
-        "uncommitted rows of the other: let one of them do it, and the other use "
-        "`await table.fetch(key)` and `await table.put(key, value)`; tables=() declares that an "
-        "agent uses none directly"
+        "uncommitted rows of the other: let only one of them do so, and the other use `await "
+        "table.fetch(key)` and `await table.put(key, value)`; tables=() declares that an agent "
+        "uses none directly"
     )
 
 

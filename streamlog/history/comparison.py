@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any, TypeAlias
 
 from streamlog.dsl.topic import Topic
-from streamlog.errors import StreamlogError, UsageError
+from streamlog.errors import StreamlogError, UsageError, quantity
 from streamlog.history.readers import LogReader
 from streamlog.history.staging import read_segment
 from streamlog.record import Headers, TopicPartition
@@ -89,12 +89,12 @@ class Comparison:
     def __str__(self) -> str:
         equal = sum(each.equal for each in self.partitions)
         verdict = "equal" if self.is_equal else "DIFFERENT"
-        lines = [f"{self.topic}, history and live: {verdict}, {equal} equal rows"]
+        lines = [f"{self.topic}, history and live: {verdict}, {quantity(equal, 'equal row')}"]
         for each in self.partitions:
             lines.append(
-                f"  partition {each.partition}: {each.equal} equal, {each.only_staged} only in "
-                f"the history, {each.only_live} only live, {each.later} live rows after the last "
-                "equal one"
+                f"  partition {each.partition}: {each.equal} equal, {each.only_staged} only in the "
+                f"history, {each.only_live} only live, {quantity(each.later, 'live row')} after "
+                "the last equal one"
             )
             lines += [f"    {line}" for found in each.differences for line in found.lines]
         return "\n".join(lines)

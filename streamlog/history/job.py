@@ -369,7 +369,7 @@ class BackfillJob:
     @property
     def _tasks(self) -> list[FinishedTask]:
         if self._finished is None:
-            raise UsageError("the history has not been run")
+            raise UsageError("the history has not run yet: call run() first")
         return self._finished
 
     def _inputs_by(self, reader: LogReader, topic: Topic[Any, Any]) -> Inputs:

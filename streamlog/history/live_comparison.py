@@ -24,7 +24,7 @@ from typing import Any, Final
 from streamlog.clock import Clock
 from streamlog.dsl.topic import Topic
 from streamlog.durations import moment
-from streamlog.errors import StreamlogError, UsageError
+from streamlog.errors import StreamlogError, UsageError, quantity
 from streamlog.history.comparison import SHOWN_MAX, Fields, describe_row, fields_of
 from streamlog.history.readers import LogReader
 from streamlog.processing.provenance import MARK
@@ -89,7 +89,8 @@ class LiveComparison:
     def __str__(self) -> str:
         equal = sum(each.equal for each in self.partitions)
         verdict = "equal" if self.is_equal else "DIFFERENT"
-        lines = [f"{self.topic}, app and version {self.version!r}: {verdict}, {equal} equal rows"]
+        rows = quantity(equal, "equal row")
+        lines = [f"{self.topic}, app and version {self.version!r}: {verdict}, {rows}"]
         if self.since_ms > UNKNOWN_MS:
             lines.append(f"  rows from {moment(self.since_ms).isoformat()} on")
         for each in self.partitions:
@@ -143,8 +144,8 @@ def compared_live(
         )
     if counts.get(topic.name) != counts[name]:
         raise UsageError(
-            f"{topic.name!r} has {counts.get(topic.name, 0)} partitions and {name!r} "
-            f"{counts[name]}: their rows are in different partitions, so they can't be compared"
+            f"{topic.name!r} has {quantity(counts.get(topic.name, 0), 'partition')}, but {name!r} "
+            f"has {counts[name]}: their rows are in different partitions, so they can't be compared"
         )
     if since_ms is None:
         handed = reader.run(read_hand_overs(reader.log, beside.app_id))

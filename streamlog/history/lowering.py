@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from streamlog.errors import StreamlogError
+from streamlog.errors import StreamlogError, quantity
 from streamlog.nodes.stream_nodes import (
     Branch,
     Merge,
@@ -61,7 +61,7 @@ class Lowering:
         """Return the aggregation's node."""
         node = sub.by_name[self.node]
         if not isinstance(node, WindowedAggregate):
-            raise TypeError(f"{self.node!r} is a {type(node).__name__}, which is not lowered")
+            raise TypeError(f"{self.node!r} is of type {type(node).__name__}, which is not lowered")
         return node
 
     def numbers(self, sub: Subtopology) -> WholeNumbers:
@@ -77,7 +77,7 @@ def lowering_of(sub: Subtopology, topology: Topology) -> Lowering | str:
     if not sub.feeders:
         return "it reads the log, and the reader is Python"
     if len(sub.inputs) > 1:
-        return f"it merges {len(sub.inputs)} inputs"
+        return f"it merges {quantity(len(sub.inputs), 'input')}"
     (topic,) = sub.inputs
     below = [node for node in sub.nodes if not isinstance(node, Source)]
     found = [node for node in below if isinstance(node, WindowedAggregate)]

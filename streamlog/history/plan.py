@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from streamlog.durations import moment
-from streamlog.errors import TopologyError
+from streamlog.errors import TopologyError, quantity
 from streamlog.history.fed import FED_MEANINGS, Flow, fed_equality
 from streamlog.history.lowering import Lower, Lowering, lowering_of
 from streamlog.nodes.process_nodes import Process
@@ -362,7 +362,7 @@ def _stage_lines(at: int, stage: Stage, counts: Mapping[str, int]) -> Sequence[s
     reads = ", ".join(f"{topic} ({counts[topic]})" for topic in sub.inputs)
     writes = sorted({topic.name for node in sub.nodes for topic in node.writes})
     shuffles = {n.topic.name for n in sub.nodes if isinstance(n, RepartitionSink)}
-    lines = [f"  stage {at + 1}: sub-topology {stage.number}, {stage.tasks} tasks"]
+    lines = [f"  stage {at + 1}: sub-topology {stage.number}, {quantity(stage.tasks, 'task')}"]
     lines.append(f"    reads {reads}")
     for name in writes:
         kind = "stages, by (stream time, source, position)" if name in shuffles else "writes"
@@ -370,7 +370,7 @@ def _stage_lines(at: int, stage: Stage, counts: Mapping[str, int]) -> Sequence[s
     if sub.stores:
         lines.append(f"    state: {', '.join(store.name for store in sub.stores)}")
     lines.append(f"    run by {stage.how}; equality {stage.equality}")
-    lines += [f"      because of {reason}" for reason in stage.reasons]
+    lines += [f"      reason: {reason}" for reason in stage.reasons]
     if stage.why_not:
         lines.append(f"      not lowered: {stage.why_not}")
     return lines

@@ -106,8 +106,8 @@ class SegmentWriter:
                     os.fsync(file.fileno())
         except OSError as error:
             raise LogDirectoryError(
-                f"{self._path} can't be written: {error.strerror}; the history needs room for "
-                "the rows of its stages: choose another directory or make room"
+                f"{self._path} can't be written: {error.strerror}; the history needs space for the "
+                "rows of its stages: choose another directory or free some space"
             ) from error
         self._count += len(rows)
 

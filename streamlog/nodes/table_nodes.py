@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from streamlog.errors import quantity
 from streamlog.nodes.policies import ErrorPolicy
 from streamlog.nodes.stream_nodes import (
     Aggregate,
@@ -246,7 +247,7 @@ class SuppressWithin(Suppress):
     def detail(self) -> str:
         """Names the time and the limit."""
         within = "" if self.within_ms is None else f"for {self.within_ms} ms"
-        room = "" if self.records_max is None else f"up to {self.records_max} rows"
+        room = "" if self.records_max is None else f"up to {quantity(self.records_max, 'row')}"
         return ", ".join(filter(None, (within, room)))
 
 

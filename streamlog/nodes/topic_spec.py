@@ -30,7 +30,7 @@ def check_source_lost(
     """
     if source_lost is not None and source_lost not in SOURCE_LOST:
         raise ConfigError(
-            f"{where}source_lost is {source_lost!r}: it is one of {', '.join(SOURCE_LOST)}"
+            f"{where}source_lost must be one of {', '.join(SOURCE_LOST)}, not {source_lost!r}"
         )
     return source_lost
 

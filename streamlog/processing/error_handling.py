@@ -394,4 +394,6 @@ def _shown_bytes(obj: object) -> bytes | None:
     try:
         return display_json(obj, enc_hook=repr)
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-        return f"a {type(obj).__name__} that can't be shown: {error}".encode(errors="replace")
+        return f"a value of type {type(obj).__name__} that can't be shown: {error}".encode(
+            errors="replace"
+        )

@@ -132,7 +132,7 @@ class TaskTimers:
         timers = self._clocks.get(clock)
         if timers is None:
             _ = self._declared
-            raise UsageError(f"a timer's clock is 'event' or 'wall', not {clock!r}")
+            raise UsageError(f"a timer's clock must be 'event' or 'wall', not {clock!r}")
         if self._is_closed:
             raise UsageError("timers can't be set in close(): the last commit has been made")
         return timers

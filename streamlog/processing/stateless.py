@@ -275,7 +275,9 @@ def stateless_step(node: Node) -> Step:
         TopologyError: the node is of another kind.
     """
     if not isinstance(node, Stateless):
-        raise TopologyError(f"{node.name!r} is a {type(node).__name__}, which no task can run")
+        raise TopologyError(
+            f"{node.name!r} is of type {type(node).__name__}, which no task can run"
+        )
     return _STEPS[type(node)](node.name, node.fn)
 
 

@@ -351,7 +351,7 @@ def table_key(node: Node) -> AnySerde:
         TopologyError: the node keeps no table.
     """
     if node.table_key is None:
-        raise TopologyError(f"{node.name!r} is a {type(node).__name__} and keeps no table")
+        raise TopologyError(f"{node.name!r} ({type(node).__name__}) keeps no table")
     return node.table_key
 
 

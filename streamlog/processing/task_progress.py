@@ -78,7 +78,9 @@ def check_inheritance(sub: Subtopology, progress: TaskProgress, era: Era) -> Inh
     """
     found = progress.sections.get(ERA_SECTION, 0)
     if not isinstance(found, int):
-        raise CorruptData(f"the progress of a task of {sub.app_id!r} has the era {found!r}")
+        raise CorruptData(
+            f"the progress of a task of {sub.app_id!r} has the era {found!r}, which is not a number"
+        )
     if found > era.number:
         raise TopologyError(
             f"a newer version of app {sub.app_id!r} has discarded state that this version uses: "
@@ -110,7 +112,7 @@ def _refuse_foreign(foreign: set[str], sub: Subtopology) -> None:
             f"the state of sub-topology {sub.number} of app {sub.app_id!r} belongs to another "
             f"topology: it has read {', '.join(sorted(foreign))}, which the task no longer reads. "
             "Streams were added or removed before this sub-topology; give the app a new id, or "
-            "delete its changelog topics and its state directory to start afresh"
+            "delete its changelog topics and its state directory to start over"
         )
 
 

@@ -22,7 +22,7 @@ from typing import Generic, Self, cast
 
 import msgspec
 
-from streamlog.errors import ConfigError, SerdeError
+from streamlog.errors import ConfigError, SerdeError, quantity
 from streamlog.serdes.erased_types import JsonValue, UserObject
 from streamlog.serdes.json_values import is_model
 from streamlog.serdes.serde import T, type_name, unreadable_error
@@ -91,7 +91,7 @@ class AvroSerde(Generic[T]):
             SerdeError: one of the schemas is not an Avro schema.
         """
         if not schemas:
-            raise ConfigError("AvroSerde.registered needs a schema with its id")
+            raise ConfigError("AvroSerde.registered needs at least one schema with its id")
         library = _fastavro()
         found = {_ID.pack(REGISTERED, id_): _parse_schema(library, s) for id_, s in schemas.items()}
         serde = cls.__new__(cls)
@@ -134,7 +134,7 @@ class AvroSerde(Generic[T]):
             found = self._library.schemaless_reader(read, schema, target)
             # Avro has no length of its own: bytes that are left over show a wrong schema or damage.
             if read.tell() != len(data):
-                raise ValueError(f"{len(data) - read.tell()} bytes are left over")
+                raise ValueError(f"{quantity(len(data) - read.tell(), 'byte')} left over")
             return self._typed(found)
         except self._errors as error:
             raise unreadable_error(
@@ -198,13 +198,13 @@ def _parse_schema(library: ModuleType, schema: Schema) -> JsonValue:
         return library.parse_schema(plain)
     except library.schema.UnknownType as error:
         raise SerdeError(
-            f"{_format_schema(schema)} is no Avro schema: it names the type {error.name!r}, which "
-            "is neither one of Avro's nor defined in it: where it is used first, put its "
-            "definition in place of the name"
+            f"{_format_schema(schema)} is not an Avro schema: it names the type {error.name!r}, "
+            "which is neither one of Avro's nor defined in it: replace the first use of the name "
+            "with the definition"
         ) from error
     except (ValueError, TypeError, LookupError, library.schema.SchemaParseException) as error:
         raise SerdeError(
-            f"{_format_schema(schema)} is no Avro schema: {type(error).__name__}: {error}"
+            f"{_format_schema(schema)} is not an Avro schema: {type(error).__name__}: {error}"
         ) from error
 
 
@@ -232,7 +232,7 @@ def _plain_schema(schema: Schema) -> object:
                 f"{schema!r} is a name, not an Avro schema: give the schema itself, as a dict or "
                 "as JSON text (of a file: Path('NAME.avsc').read_text())"
             ) from error
-        raise SerdeError(f"{_format_schema(schema)} is no Avro schema: {error}") from error
+        raise SerdeError(f"{_format_schema(schema)} is not an Avro schema: {error}") from error
 
 
 def _format_schema(schema: object) -> str:

@@ -27,8 +27,8 @@ from streamlog.serdes.erased_types import ANY_TYPE, UserObject, UserValue
 from streamlog.serdes.serde import T, type_name, unreadable_json_error, wrong_type_error
 
 ADVICE = (
-    "JSON has no such number: leave the record out or replace the number before, or declare a "
-    "field that may be missing as `float | None` and write None"
+    "JSON has no such number: drop the record, replace the number, or declare the field as `float "
+    "| None` and write None"
 )
 
 _encode = msgspec.msgpack.Encoder(enc_hook=lambda _: None).encode
@@ -254,13 +254,13 @@ def _parts_of(declared: object, name: str) -> list[object]:
         found[id(info)] = info
         if isinstance(info, msgspec.inspect.CustomType) and is_model(info.cls):
             raise SerdeError(
-                f"{name} can't be read from JSON: {type_name(info.cls)} is a model of "
-                f"pydantic, and {name} around it is not: make {name} one, too"
+                f"{name} can't be read from JSON: {type_name(info.cls)} is a pydantic model, but "
+                f"{name}, which contains it, is not: make {name} a pydantic model too"
             )
         if isinstance(info, msgspec.inspect.CustomType):
             raise SerdeError(
-                f"{name} can't be read from JSON: {type_name(info.cls)} is not a type of JSON, "
-                "a dataclass, Struct or TypedDict; pass key_serde= or value_serde= of your own"
+                f"{name} can't be read from JSON: {type_name(info.cls)} is neither a JSON type nor "
+                "a dataclass, Struct or TypedDict; pass your own key_serde= or value_serde="
             )
         pending.extend(_parts(info))
     return [*found.values()]

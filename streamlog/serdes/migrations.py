@@ -51,7 +51,9 @@ def migration(fn: Callable[[O], N]) -> Callable[[O], N]:
         hints = typing.get_type_hints(fn)
         (parameter,) = inspect.signature(fn).parameters
     except (NameError, ValueError, TypeError) as error:
-        raise TopologyError(f"the migration {_name(fn)} can't be read: {error}") from error
+        raise TopologyError(
+            f"the annotations of migration {_name(fn)} can't be read: {error}"
+        ) from error
     old, new = hints.get(parameter), hints.get("return")
     if not isinstance(old, type) or not isinstance(new, type) or old is new:
         raise TopologyError(
@@ -59,11 +61,11 @@ def migration(fn: Callable[[O], N]) -> Callable[[O], N]:
             "that it returns, as in `def to_v2(old: TotalV1) -> TotalV2`"
         )
     if _ATTRIBUTE in vars(new):
-        raise TopologyError(f"{type_name(new)} has a migration already: let one follow the other")
+        raise TopologyError(f"{type_name(new)} already has a migration: chain the two")
     if _USED in vars(new):
         raise TopologyError(
-            f"the migration to {type_name(new)} comes too late: declare it before the topics, "
-            "tables and operators that use the type"
+            f"the migration to {type_name(new)} is declared too late: declare it before the "
+            "topics, tables and operators that use the type"
         )
     setattr(new, _ATTRIBUTE, (old, fn))
     return fn
@@ -111,8 +113,8 @@ class MigratingSerde(Generic[T]):
         self.declared = declared
         if not any(_is_distinguishable(form_of(new), form) for form in readable_forms(old)[:1]):
             raise TopologyError(
-                f"older data could be taken for a {type_name(declared)}: for its migration "
-                f"{_name(migrate)} it needs a field without a default that the older type lacks, "
+                f"older data could be read as {type_name(declared)}: for its migration "
+                f"{_name(migrate)}, give it a field without a default that the older type lacks, "
                 "such as `version: Literal[2]`"
             )
 

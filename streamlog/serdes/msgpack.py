@@ -173,12 +173,14 @@ class PackedSerde:
         except _UndeclaredError as error:
             maker = self._maker or "the function before"
             raise SerdeError(
-                f"a {error} has to be serialized here, but its type is not known: annotate what "
-                f"{maker} returns, as in `def to_sale(...) -> Sale` (a lambda can't be "
-                "annotated), or send it through a topic with declared types"
+                f"a value of type {error} must be stored here, but its type is not declared: "
+                f"annotate what {maker} returns, as in `def to_sale(...) -> Sale` (a lambda can't "
+                "be annotated), or send it through a topic with declared types"
             ) from None
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise SerdeError(f"a {type(obj).__name__} can't be written: {error}") from error
+            raise SerdeError(
+                f"a value of type {type(obj).__name__} can't be written: {error}"
+            ) from error
 
     def loads(self, data: bytes) -> UserValue:
         """Deserialize a value, with its exact types."""

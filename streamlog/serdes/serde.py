@@ -13,7 +13,7 @@ import re
 import typing
 from typing import Protocol, TypeVar
 
-from streamlog.errors import SerdeError
+from streamlog.errors import SerdeError, quantity
 
 T = TypeVar("T")
 """The type of the values."""
@@ -83,5 +83,7 @@ def unreadable_json_error(expected: str, data: bytes, reason: str) -> SerdeError
 
 def unreadable_error(expected: str, data: bytes, reason: str) -> SerdeError:
     """Return the error for bytes of another type, which shows the first `SHOWN_BYTES` of them."""
-    more = f" and {len(data) - SHOWN_BYTES} bytes more" if len(data) > SHOWN_BYTES else ""
+    more = (
+        f" and {quantity(len(data) - SHOWN_BYTES, 'byte')} more" if len(data) > SHOWN_BYTES else ""
+    )
     return SerdeError(f"not {expected}: {reason}; the data is {data[:SHOWN_BYTES]!r}{more}")

@@ -124,8 +124,8 @@ class StartOnly:
         """Serialize the start; a window of another definition would be read with a wrong end."""
         if self._end(start_ms) != end_ms:
             raise SerdeError(
-                f"[{start_ms} ms, {end_ms} ms) is none of the {self._described} that are declared "
-                f"here: only the start is written, and the window with this start ends at "
+                f"[{start_ms} ms, {end_ms} ms) is not one of the declared {self._described}: only "
+                f"the start is written, and the window with this start ends at "
                 f"{self._end(start_ms)} ms"
             )
         return _TIME.pack(start_ms)
@@ -193,8 +193,8 @@ class WindowedSerde(Generic[K]):
     def _known(self) -> Layout:
         if self.layout is None:
             raise SerdeError(
-                "Kafka's windowed keys don't say where the window ends, and nothing in this app "
-                "does: declare the topic with its windows, as in windows=tumbling('1h')"
+                "Kafka's windowed keys don't say where the window ends, and this app doesn't "
+                "either: declare the topic with its windows, as in windows=tumbling('1h')"
             )
         return self.layout
 

@@ -202,7 +202,7 @@ def finish_snapshot(
         wrong = sorted({*found} ^ {*wanted}) or [a for a, b in pairwise(found) if a == b]
         raise CorruptData(
             f"a snapshot of {topology.app_id!r} needs one entry per task: task "
-            f"{wrong[0][0]}_{wrong[0][1]} is missing, unknown, or has two"
+            f"{wrong[0][0]}_{wrong[0][1]} is missing, unknown, or has two entries"
         )
     manifest = Manifest(
         id=snapshots.url.rpartition("/")[2],

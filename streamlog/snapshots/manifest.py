@@ -24,7 +24,7 @@ import msgspec
 
 from streamlog.blueprints.blueprint import Blueprint
 from streamlog.blueprints.topology_difference import difference
-from streamlog.errors import CorruptData, TopologyError
+from streamlog.errors import CorruptData, TopologyError, quantity
 from streamlog.processing.provenance import BUSY_MS
 from streamlog.processing.task_progress import ERA_SECTION as ERA
 from streamlog.processing.task_progress import INPUTS_SECTION
@@ -222,7 +222,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             raise CorruptData(f"the manifest of a snapshot can't be decoded: {error}") from error
         raise CorruptData(
             f"the snapshot has format {found.format}, and this streamlog reads {FORMAT_VERSION}: "
-            "use the newer streamlog that wrote it, or make the snapshot again"
+            "use the newer streamlog that wrote it, or create the snapshot again"
         )
 
     def check(
@@ -246,8 +246,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             planned = self.partitions.get(ids.get(topic, topic), count)
             if planned != count:
                 raise TopologyError(
-                    f"topic {topic!r} has {count} partitions, but snapshot {self.id!r} was made "
-                    f"for {planned}, so keys are in other partitions now: make the snapshot again"
+                    f"topic {topic!r} has {quantity(count, 'partition')}, but snapshot {self.id!r} "
+                    f"was created for {planned}, so keys are in other partitions now: create the "
+                    "snapshot again"
                 )
         self._check_complete()
 
@@ -260,9 +261,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         found = difference(self.blueprint, msgspec.convert(mine, Blueprint))
         lines = "\n".join(f"  {line}" for line in found.lines())
         raise TopologyError(
-            f"snapshot {self.id!r} of app {self.app_id!r} was made by another program than this "
-            f"one of {topology.app_id!r}:\n{lines}\nmake it again with this program, or hand it "
-            "over with the program that made it"
+            f"snapshot {self.id!r} of app {self.app_id!r} was created by another program than this "
+            f"one of {topology.app_id!r}:\n{lines}\ncreate it again with this program, or hand it "
+            "over with the program that created it"
         )
 
     def _check_complete(self) -> None:

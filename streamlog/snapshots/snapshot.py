@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from crc32c import crc32c
 
-from streamlog.errors import ConfigError, CorruptData, LogDirectoryError
+from streamlog.errors import ConfigError, CorruptData, LogDirectoryError, quantity
 from streamlog.snapshots.manifest import MANIFEST_FILE, FilePart, Manifest, TaskEntry
 from streamlog.tables.state.changelog import TaskProgress
 
@@ -141,7 +141,7 @@ class SnapshotStore:
             if (size_bytes, crc) != (part.size_bytes, part.crc):
                 raise CorruptData(
                     f"{part.name} in {self.url} is damaged: it has {size_bytes} bytes with CRC "
-                    f"{crc:08x}, not {part.size_bytes} bytes with CRC {part.crc:08x}; make the "
+                    f"{crc:08x}, not {part.size_bytes} bytes with CRC {part.crc:08x}; create the "
                     "snapshot again"
                 )
             yield path
@@ -243,8 +243,11 @@ class Snapshot:
         return self.manifest.offsets
 
     def __repr__(self) -> str:
-        tasks, rows = len(self.manifest.tasks), self.manifest.rows
-        return f"<Snapshot {self.id} of {self.manifest.app_id}: {tasks} tasks, {rows} rows>"
+        tasks, rows = (
+            quantity(len(self.manifest.tasks), "task"),
+            quantity(self.manifest.rows, "row"),
+        )
+        return f"<Snapshot {self.id} of {self.manifest.app_id}: {tasks}, {rows}>"
 
     def entry(self, subtopology: int, partition: int) -> TaskEntry | None:
         """Return the entry of a task; None if the snapshot has no such task."""

@@ -27,7 +27,7 @@ from streamlog.dsl.schedules import Crontab, Service, Timer
 from streamlog.dsl.table import Table
 from streamlog.dsl.topic import Topic
 from streamlog.durations import Dur, duration_ms, when_ms
-from streamlog.errors import StateLost, StreamlogError, UsageError
+from streamlog.errors import StateLost, StreamlogError, UsageError, quantity
 from streamlog.processing.joins.stream_table_join import apply_view
 from streamlog.processing.outbox import CallResult, Drop, Outbox, SinkRecord, TaskCall
 from streamlog.processing.table_rows import tables_of
@@ -344,7 +344,7 @@ class TestDriver:
             there = len(self._topics[name].partitions)
             if there != counts[name]:
                 raise UsageError(
-                    f"topic {name!r} has {there} partitions in the test before, not "
+                    f"topic {name!r} had {quantity(there, 'partition')} in the previous test, not "
                     f"{counts[name]}: give both tests the same partitions="
                 )
         for task in self._tasks.values():
@@ -419,9 +419,9 @@ class TestDriver:
     def check_runs(self) -> None:
         """Raise UsageError after the end of the block, or after a failure."""
         if self._failure is not None:
-            raise UsageError(f"the app has failed and can't go on: {self._failure}")
+            raise UsageError(f"the app has failed and can't continue: {self._failure}")
         if not self._runs:
-            raise UsageError("the driver runs inside `with app.test() as t:` only")
+            raise UsageError("the driver works only inside `with app.test() as t:`")
 
     def topic(self, name: str) -> MemoryTopic:
         """Return a topic of the app.

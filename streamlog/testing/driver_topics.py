@@ -16,7 +16,7 @@ from typing import Generic, Protocol, TypeVar
 
 from streamlog.dsl.topic import Topic
 from streamlog.durations import When, when_ms
-from streamlog.errors import ProcessingError, StreamlogError, UsageError
+from streamlog.errors import ProcessingError, StreamlogError, UsageError, quantity
 from streamlog.nodes.stream_nodes import Entry, Sink
 from streamlog.nodes.table_nodes import TableTableJoin
 from streamlog.nodes.topic_spec import TopicSpec
@@ -57,7 +57,8 @@ class MemoryTopic:
             partition = self._next() if key is None else self.partition_of(key)
         if not 0 <= partition < len(self.partitions):
             raise UsageError(
-                f"there is no partition {partition}: the topic has {len(self.partitions)}"
+                f"there is no partition {partition}: the topic has "
+                f"{quantity(len(self.partitions), 'partition')}"
             )
         records = self.partitions[partition]
         # Marks have offsets too, so the offset is not the record's index.
@@ -141,7 +142,7 @@ def _check_table(rows: TableRows, prefix: bytes, store: KeyValueStore) -> None:
         try:
             list(rows.seen([(row_key, data)]))
         except StreamlogError as error:
-            text = f"a row that {rows.name!r} has stored can't be read, key {row_key!r}: {error}"
+            text = f"the row of {rows.name!r} with key {row_key!r} can't be read: {error}"
             raise ProcessingError(text, node=rows.name) from error
 
 

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Self, TypeAlias, TypeVar
 
 from streamlog.dsl.topic import Topic
-from streamlog.errors import RunsDiffer, StreamlogError, UsageError
+from streamlog.errors import RunsDiffer, StreamlogError, UsageError, quantity
 from streamlog.nodes.stream_nodes import Entry
 from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.processing.outbox import Drop
@@ -46,8 +46,8 @@ STORY_MAX = 30
 """The most lines of a run's story that an error shows."""
 
 HINT = (
-    "the result of an operator has to follow from its records alone: look for clocks, random "
-    "numbers, globals, and values that are changed in place"
+    "the result of an operator must depend only on its records: look for clocks, random numbers, "
+    "globals, and values that are changed in place"
 )
 
 WrittenRow: TypeAlias = tuple[int, bytes | None, bytes | None, int, Headers]
@@ -70,10 +70,11 @@ class SimulationReport:
 
     def __str__(self) -> str:
         rows = ", ".join(f"{count} to {topic}" for topic, count in self.rows.items()) or "none"
-        troubles = ", ".join(f"{count} {kind}s" for kind, count in sorted(self.troubles.items()))
+        troubles = ", ".join(quantity(n, kind) for kind, n in sorted(self.troubles.items()))
         return (
-            f"{len(self.seeds)} runs over {self.records} records wrote the same rows ({rows}), "
-            f"through {troubles or 'no trouble'}; seeds {self.seeds.start} to {self.seeds.stop - 1}"
+            f"{quantity(len(self.seeds), 'run')} over {quantity(self.records, 'record')} wrote the "
+            f"same rows ({rows}), through {troubles or 'no faults'}; seeds {self.seeds.start} to "
+            f"{self.seeds.stop - 1}"
         )
 
 
@@ -152,7 +153,7 @@ class Simulation:
     def check_runs(self) -> None:
         """Raise UsageError outside of the block."""
         if not self._is_open:
-            raise UsageError("records can be sent inside `with app.simulate() as s:` only")
+            raise UsageError("records can be sent only inside `with app.simulate() as s:`")
 
     def settle(self) -> None:
         """Do nothing: each run cuts the records into batches of its own."""
@@ -235,7 +236,7 @@ class Simulation:
         self, seed: int, name: str, expected: Rows, found: Rows, story: Sequence[str]
     ) -> str:
         missing, more = expected - found, found - expected
-        counts = f"{missing.total()} records are missing and {more.total()} too many"
+        counts = f"{quantity(missing.total(), 'record')} missing and {more.total()} too many"
         return "\n".join(
             [
                 f"the run of seed {seed} wrote other rows to {name!r}: {counts}",
@@ -258,7 +259,7 @@ class Simulation:
 
 
 def _again(seed: int) -> str:
-    return f"again: app.simulate(seed={seed}, runs=1)"
+    return f"to repeat it: app.simulate(seed={seed}, runs=1)"
 
 
 def _told(story: Sequence[str]) -> str:

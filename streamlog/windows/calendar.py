@@ -48,7 +48,7 @@ class Calendar(Windows):
         Windows.__post_init__(self)
         if self.unit not in get_args(CalendarUnit):
             raise ConfigError(
-                f"the unit of calendar windows is 'day', 'week' or 'month', not {self.unit!r}"
+                f"the unit of calendar windows must be 'day', 'week' or 'month', not {self.unit!r}"
             )
         zone_of(self.tz)
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from streamlog.durations import DURATION_MS_MAX, Dur, duration_ms
-from streamlog.errors import ConfigError
+from streamlog.errors import ConfigError, quantity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,9 @@ class Windows:
         for name in ("size_ms", "grace_ms", "retention_ms"):
             value = getattr(self, name)
             if not 0 <= value <= DURATION_MS_MAX:
-                raise ConfigError(f"{name} of a window must lie in 0..{DURATION_MS_MAX}: {value}")
+                raise ConfigError(
+                    f"{name} of a window must be from 0 to {DURATION_MS_MAX} ms, not {value} ms"
+                )
         if self.size_ms < self.size_ms_min:
             raise ConfigError("a window must be longer than 0 ms: give it a size such as '1m'")
         if self.retention_ms < self.size_ms + self.grace_ms:
@@ -66,8 +68,8 @@ class Tumbling(Windows):
         Windows.__post_init__(self)
         if not 0 <= self.offset_ms < self.size_ms:
             raise ConfigError(
-                f"the offset of a tumbling window must be shorter than its size of "
-                f"{self.size_ms} ms: {self.offset_ms} ms"
+                f"the offset of a tumbling window must be shorter than its size of {self.size_ms} "
+                f"ms, not {self.offset_ms} ms"
             )
 
 
@@ -82,8 +84,8 @@ class Hopping(Windows):
         if not 0 < self.step_ms <= self.size_ms:
             raise ConfigError(
                 f"the step of a hopping window must be longer than 0 ms and no longer than its "
-                f"size of {self.size_ms} ms, because records between two windows would be in none: "
-                f"{self.step_ms} ms"
+                f"size of {self.size_ms} ms, not {self.step_ms} ms: records between two windows "
+                "would be in none"
             )
 
     @property
@@ -162,18 +164,19 @@ class Counted(Windows):
         for name, value in (("n", self.records), ("step", self.step)):
             if type(value) is not int or not 0 < value <= RECORDS_MAX:
                 raise ConfigError(
-                    f"{name} of a count window is a number of records from 1 to {RECORDS_MAX}, "
-                    f"not {value!r}"
+                    f"{name} of a count window must be a number of records from 1 to "
+                    f"{RECORDS_MAX}, not {value!r}"
                 )
         if self.step > self.records:
             raise ConfigError(
-                f"the step of a count window can't be larger than its {self.records} records, "
-                f"because records between two windows would be in none: {self.step}"
+                "the step of a count window must be at most its "
+                f"{quantity(self.records, 'record')}, not {self.step}: records between two windows "
+                "would be in none"
             )
         if -(-self.records // self.step) > OVERLAPS_MAX:
             raise ConfigError(
                 f"with a step of {self.step} a record would be in more than {OVERLAPS_MAX} windows"
-                f" of {self.records} records: take a larger step"
+                f" of {self.records} records: use a larger step"
             )
 
     @property
@@ -186,7 +189,7 @@ class Counted(Windows):
         """The windows as a phrase, for the description of a topology."""
         step = "" if self.step == self.records else f" every {self.step}"
         limit = "" if self.timeout_ms is None else f", up to {self.timeout_ms} ms"
-        return f"windows of {self.records} records{step}{limit}"
+        return f"windows of {quantity(self.records, 'record')}{step}{limit}"
 
 
 def count_window(n: int, *, step: int | None = None, timeout: Dur | None = None) -> Counted:

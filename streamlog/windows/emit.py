@@ -74,7 +74,7 @@ class Emit:
         if not every_ms:
             raise ConfigError(f"Emit.early needs an interval longer than 0 ms, not {every!r}")
         if clock not in ("event", "wall"):
-            raise ConfigError(f"the clock of Emit.early is 'event' or 'wall', not {clock!r}")
+            raise ConfigError(f"the clock of Emit.early must be 'event' or 'wall', not {clock!r}")
         return Emit(f"early every {every_ms} ms ({clock})", every_ms, clock)
 
     @property

@@ -38,11 +38,12 @@ class JoinWindow:
         for name in ("before_ms", "after_ms"):
             if not -DURATION_MS_MAX <= getattr(self, name) <= DURATION_MS_MAX:
                 raise ConfigError(
-                    f"{name} of a join must lie within {DURATION_MS_MAX} ms: {getattr(self, name)}"
+                    f"{name} of a join must be from {-DURATION_MS_MAX} to {DURATION_MS_MAX} ms, "
+                    f"not {getattr(self, name)} ms"
                 )
         if not 0 <= self.grace_ms <= DURATION_MS_MAX:
             raise ConfigError(
-                f"grace_ms of a join must lie in 0..{DURATION_MS_MAX}: {self.grace_ms}"
+                f"grace_ms of a join must be from 0 to {DURATION_MS_MAX} ms, not {self.grace_ms} ms"
             )
         if self.before_ms + self.after_ms < 0:
             raise ConfigError(

@@ -33,7 +33,7 @@ def window_of(timestamp_ms: int, size_ms: int, offset_ms: int = 0) -> tuple[int,
 
 
 def _before_1970(timestamp_ms: int) -> UsageError:
-    return UsageError(f"a timestamp of {timestamp_ms} ms is before 1970, and in no window")
+    return UsageError(f"a timestamp of {timestamp_ms} ms is before 1970, so it is in no window")
 
 
 def windows_of(timestamp_ms: int, size_ms: int, step_ms: int) -> list[tuple[int, int]]:

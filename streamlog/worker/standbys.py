@@ -28,7 +28,7 @@ from math import inf
 from streamlog import repeated
 from streamlog.client.consumer import Consumer
 from streamlog.clock import Clock
-from streamlog.errors import StreamlogError
+from streamlog.errors import StreamlogError, quantity
 from streamlog.log import Log
 from streamlog.processing.task import TaskId
 from streamlog.record import TopicPartition
@@ -165,7 +165,9 @@ class Standbys:
                 await follower.reach(follower.end)
                 directory.remove_old()
                 logger.info(
-                    "standby of task %s is up to date: %d records read", task_id, follower.records
+                    "standby of task %s is up to date: %s read",
+                    task_id,
+                    quantity(follower.records, "record"),
                 )
                 # From here on it may answer queries: its rows are no longer older than its age
                 # says.

@@ -21,6 +21,7 @@ from streamlog.agents.call import await_call
 from streamlog.agents.offsets import AgentPosition as Reached
 from streamlog.client.offset_metadata import Offsets
 from streamlog.clock import SteadyWall
+from streamlog.errors import quantity
 from streamlog.processing.outbox import CallResult, Outbox, SinkBatch, TaskCall
 from streamlog.processing.table_rows import tables_of
 from streamlog.processing.tables.writable_table import RowWrite
@@ -521,7 +522,7 @@ class WorkerTasks:
                 case 0:
                     pass
                 case records:
-                    logger.debug("task %s committed %d changes", task.id, records)
+                    logger.debug("task %s committed %s", task.id, quantity(records, "change"))
         return fenced
 
     async def close(self) -> None:
@@ -706,7 +707,7 @@ class WorkerTasks:
             del self._restorers[task_id]
         self._with.figures.restored += restorer.records
         level = logging.INFO if restorer.records else logging.DEBUG
-        logger.log(level, "task %s: restored %d records", task_id, restorer.records)
+        logger.log(level, "task %s: restored %s", task_id, quantity(restorer.records, "record"))
         return state
 
     async def _stop_opening(self, task_id: TaskId) -> None:

@@ -32,7 +32,14 @@ from streamlog.client.consumer import Consumer
 from streamlog.client.offset_metadata import OffsetAndMetadata
 from streamlog.client.producer import Producer
 from streamlog.clock import Clock, SystemClock
-from streamlog.errors import ConnectionLost, DamagedBatch, LogError, ProcessingError, StreamlogError
+from streamlog.errors import (
+    ConnectionLost,
+    DamagedBatch,
+    LogError,
+    ProcessingError,
+    StreamlogError,
+    quantity,
+)
 from streamlog.log import Log
 from streamlog.processing.error_handling import DamagedInputs
 from streamlog.protocol.error_codes import ErrorCode
@@ -673,7 +680,7 @@ class _WorkerLoop:
         else:
             self._offsets.committed.update(moved)
             self._on_step("offsets sent")
-            logger.debug("committed %d offsets", len(moved))
+            logger.debug("committed %s", quantity(len(moved), "offset"))
 
     async def _on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
         """Finish, commit, and close the tasks of the revoked partitions; others continue.
@@ -685,7 +692,7 @@ class _WorkerLoop:
            must not contain them, as the next owner writes them too.
         4. The revoked tasks are closed, and the others continue.
         """
-        logger.debug("rebalance: giving up %d partitions", len(partitions))
+        logger.debug("rebalance: giving up %s", quantity(len(partitions), "partition"))
         self._tasks.suspend()
         await self._agents.revoke()
         if not await self._commit():
@@ -695,7 +702,9 @@ class _WorkerLoop:
 
     async def _on_lost(self, partitions: frozenset[TopicPartition]) -> None:
         """Close everything without a commit: other workers own the partitions already."""
-        logger.info("the group has given %d partitions to other workers", len(partitions))
+        logger.info(
+            "the group has given %s to other workers", quantity(len(partitions), "partition")
+        )
         self._tasks.suspend()
         await self._agents.revoke()
         await self._drop_all()

@@ -173,7 +173,7 @@ class Replies:
             async with asyncio.timeout(CLOSE_WAIT_MS / 1000):
                 await self._log.admin().delete_topics([self._partition.topic])
         except (StreamlogError, TimeoutError) as error:
-            logger.debug("%s is left behind: %s", self._partition.topic, error)
+            logger.debug("topic %s can't be deleted: %s", self._partition.topic, error)
 
     async def _listen(self) -> None:
         """Create the topic for replies and start reading it, at the first ask."""

@@ -83,7 +83,7 @@ def test_a_new_name_starts_new_state_and_loses_the_old() -> None:
         ("the state of per-shop", "per-shop")
     ]
     assert found.notes == (
-        "state of by-shop-10s is new: it starts empty and takes records read from now on",
+        "state of by-shop-10s is new: it starts empty and receives records read from now on",
     )
     assert "- WindowedAggregate per-shop" in found.lines()
     assert "+ WindowedAggregate by-shop-10s" in found.lines()

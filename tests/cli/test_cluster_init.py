@@ -114,7 +114,7 @@ def test_a_broker_does_not_initialize_a_directory_of_a_cluster(tmp_path: Path) -
         (("--node", "1", "--nodes", "3"), "--node ID for one node, or --nodes N"),
         (("--nodes", "3", "--rejoin"), "need --node"),
         (("--nodes", "0"), "1 to 100 nodes"),
-        (("--nodes", "3", "--listen", "a:65534"), "and ports to 65535"),
+        (("--nodes", "3", "--listen", "a:65534"), "and ports up to 65535"),
         (
             ("--node", "4", "--voters", VOTERS),
             "makes node.id=4 a controller, but controller.quorum.voters",

@@ -26,7 +26,7 @@ def address() -> Iterator[str]:
 def test_a_killed_broker_is_replaced_and_ctrl_c_stops_all(tmp_path: Path, address: str) -> None:
     command = (*STREAMLOG, "dev", "--brokers", "1", "--data", "c", "--listen", address)
     with running(*command, cwd=tmp_path) as process:
-        process.line(re.escape(f"1 brokers in c: bootstrap.servers={address}"))
+        process.line(re.escape(f"1 broker in c: bootstrap.servers={address}"))
         pid = int(process.line(r"broker 1 runs as process (\d+)")[1])
         os.kill(pid, signal.SIGKILL)
         process.line("broker 1 was killed by SIGKILL: it is replaced")

@@ -100,10 +100,10 @@ def test_dead_letters_are_listed_with_their_errors(run: Invoke) -> None:
 
 
 def test_dead_letters_are_replayed_once_to_their_source(run: Invoke, tmp_path: Path) -> None:
-    assert "replayed 1 records" in run("replay", "shop-dlq", "--limit", "1")
+    assert "replayed 1 record" in run("replay", "shop-dlq", "--limit", "1")
     output = run("replay", "shop-dlq")
     assert "replayed 2 records" in output
-    assert "skipped 1 records that only the app may write" in output
+    assert "skipped 1 record that only the app may write" in output
     assert "0:2" in output
     assert "replayed 0 records" in run("replay", "shop-dlq")
     sent = orders(tmp_path)
@@ -117,7 +117,7 @@ def test_dead_letters_are_replayed_once_to_their_source(run: Invoke, tmp_path: P
     # A record that fails again is a new dead letter.
     on_log(tmp_path, lambda log: write(log, letter(5)))
     assert "0 letters" not in run("list", "shop-dlq")
-    assert "replayed 1 records" in run("replay", "shop-dlq")
+    assert "replayed 1 record" in run("replay", "shop-dlq")
 
 
 def unplaced_letter(number: int, key: bytes | None = None) -> DeadLetterRecord:
@@ -175,8 +175,8 @@ def test_replayed_letters_stay_until_they_are_dropped(run: Invoke) -> None:
     assert "4 letters" in run("list", "shop-dlq", "--all")
     assert "removed 2 offsets" in run("drop", "shop-dlq", "--replayed")
     assert "2 letters" in run("list", "shop-dlq", "--all")
-    assert "removed 1 offsets" in run("drop", "shop-dlq", "--until", "0:3")
-    assert "removed 1 offsets" in run("drop", "shop-dlq", "--all")
+    assert "removed 1 offset " in run("drop", "shop-dlq", "--until", "0:3")
+    assert "removed 1 offset " in run("drop", "shop-dlq", "--all")
     assert "0 letters" in run("list", "shop-dlq", "--all")
     assert "replayed 0 records" in run("replay", "shop-dlq")
 

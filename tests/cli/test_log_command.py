@@ -97,12 +97,12 @@ def test_damage_is_shown_repaired_and_skipped(here: Path) -> None:
     assert "damaged" in row
     assert "7 to 7" in row
     assert "CRC" in row
-    assert "1 damaged place" in done.stdout
+    assert "1 damaged part" in done.stdout
     assert "Traceback" not in done.stderr
 
     refused = streamlog("repair", "log", cwd=here, answer="n\n")
     assert refused.returncode != 0
-    assert "gives up 1 offsets" in refused.stdout
+    assert "gives up 1 offset;" in refused.stdout
     assert streamlog("verify", "log", cwd=here).returncode == 1, "nothing was done"
 
     mended = streamlog("repair", "log", "--yes", cwd=here)
@@ -139,7 +139,7 @@ def test_a_dump_shows_batches_and_records(here: Path) -> None:
     lines = done.stdout.splitlines()
     assert lines[0].endswith(".log")
     assert "offsets 18 to 18" in lines[1]
-    assert "1 records" in lines[1]
+    assert "1 record," in lines[1]
     assert lines[2].split()[0] == "18"
     assert lines[2].endswith("k hello 18")
     assert len(lines) == 5

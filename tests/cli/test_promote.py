@@ -128,7 +128,7 @@ def test_a_version_is_compared_promoted_and_undone(tmp_path: Path) -> None:
             by_latter("compare", "totals", "--version", "v2", "--patience", "0s")
         code, printed = by_latter("promote", "v2")
         assert (code, "version 'v2' is app 'shop' from 1970-01-01T00:16:45" in printed) == (0, True)
-    assert "end the workers of the former program" in messages[0]
+    assert "stop the workers of the former program" in messages[0]
     code, printed = by_latter("compare", "totals", "--version", "v2")
     assert code == history_commands.EXIT_DIFFERENT, printed
     assert "only in the app: 'b' = 4, " in printed
@@ -137,7 +137,7 @@ def test_a_version_is_compared_promoted_and_undone(tmp_path: Path) -> None:
         asyncio.run(feed(former, 6, 2))
         code, printed = by_former("promote", "--undo")
         assert (code, "version 'before-v2' is app 'shop'" in printed) == (0, True), printed
-    assert "end the workers of the former program" in messages[0]
+    assert "stop the workers of the former program" in messages[0]
     assert by_former("promote", "--cancel") == (0, "no promotion is in progress\n")
 
 

@@ -100,7 +100,7 @@ def test_an_error_names_the_line_and_earlier_lines_stay_sent(
         (["send", "notes", "x", "--key-separator", "="], "needs --file"),
         (["send", "notes", "--file", "missing"], "can't read missing"),
         (["consume", "notes", "--offset", "soon"], "earliest, latest, N or -N"),
-        (["consume", "notes", "--offset", "1", "--from-beginning"], "give one of them"),
+        (["consume", "notes", "--offset", "1", "--from-beginning"], "give only one of them"),
         (["consume", "notes", "--offset", "9"], "beyond the end of notes-0, which is 1"),
     ],
 )

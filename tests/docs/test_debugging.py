@@ -39,7 +39,7 @@ def test_a_command_exists_with_its_options(line: str) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        "has not moved for",
+        "has made no progress for",
         "at work in",
         "the event loop has been blocked for",
         "holds back",

@@ -129,7 +129,7 @@ def test_ask_returns_the_value_that_the_agent_yields() -> None:
     with app.test() as t:
         t.advance("1m")
     assert found == [10.5, None]
-    with pytest.raises(UsageError, match="the app does not run, so agent 'half'"):
+    with pytest.raises(UsageError, match="the app is not running, so agent 'half'"):
         asyncio.run(half.ask(1))
 
 

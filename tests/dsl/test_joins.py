@@ -44,7 +44,7 @@ def test_a_join_with_a_table_refuses_within_and_outer() -> None:
 def test_a_join_of_streams_with_different_keys_is_refused() -> None:
     app, left, _ = two_streams()
     numbers = app.stream(app.topic("numbers", key=int, value=str))
-    with pytest.raises(TopologyError, match="equal keys would not meet"):
+    with pytest.raises(TopologyError, match="equal keys would not match"):
         left.join(numbers, text, within="1m", name="pairs")
     other = App("other")
     strange = other.stream(other.topic("strange", key=str, value=str))

@@ -60,11 +60,11 @@ def line() -> int:
 )
 def test_a_lambda_with_an_unstorable_result_is_named(case: str) -> None:
     lambdas: dict[str, tuple[Callable[[Click], Any], str, int]] = {
-        "Visit(3)": (lambda _: Visit(3), "returns a Visit", line()),
-        "visit_of(v)": (lambda v: visit_of(v), "returns a Visit", line()),  # noqa: PLW0108
-        "(v.user, (v, 1))": (lambda v: (v.user, (v, 1)), "returns a Click inside of", line()),
-        "[v]": (lambda v: [v], "returns a Click inside of list", line()),
-        "Model(n=1)": (lambda _: Model(n=1), "returns a Model", line()),
+        "Visit(3)": (lambda _: Visit(3), "returns values of type Visit", line()),
+        "visit_of(v)": (lambda v: visit_of(v), "returns values of type Visit", line()),  # noqa: PLW0108
+        "(v.user, (v, 1))": (lambda v: (v.user, (v, 1)), "returns values of type Click", line()),
+        "[v]": (lambda v: [v], "returns values of type Click inside list", line()),
+        "Model(n=1)": (lambda _: Model(n=1), "returns values of type Model", line()),
     }
     fn, message, number = lambdas[case]
     app = App("t")
@@ -81,7 +81,9 @@ def test_the_error_names_the_lambda_before_the_failing_operator() -> None:
     sessions = windows.agg(Visit, name="sessions", clicks=agg.count())
     named = sessions.changes().map(lambda w, v: (w.key, (v, w.start)), name="named")
     number = line() - 1
-    with pytest.raises(TopologyError, match=f"test_makers.py:{number} returns a Visit inside"):
+    with pytest.raises(
+        TopologyError, match=f"test_makers.py:{number} returns values of type Visit inside"
+    ):
         named.left_join(users, lambda pair, user: f"{pair} {user}", name="joined")
 
 
@@ -121,7 +123,9 @@ def test_an_unstorable_value_found_at_run_time_names_its_function() -> None:
     number = line() - 1
     stream.group_by_key().agg(Counted, name="it", n=agg.count())
     stream.to_table(name="rows")
-    with pytest.raises(ProcessingError, match=f"a Color .* the lambda at test_makers.py:{number}"):
+    with pytest.raises(
+        ProcessingError, match=f"of type Color .* the lambda at test_makers.py:{number}"
+    ):
         send(app, clicks)
 
 

@@ -358,7 +358,7 @@ class Idle(Processor[str, int, str, int]):
         (Waits, r"Waits.process is `async def`.*amap_values.*@app.agent"),
         (Opens, r"Opens.init is `async def`"),
         (Yields, r"Yields.process yields.*ctx.forward"),
-        (Needs, r"Needs can't be made without arguments .*limit"),
+        (Needs, r"Needs can't be created without arguments .*limit"),
         (Idle, r"Idle needs a method process"),
         (int, r"a class derived from Processor, not <class 'int'>"),
         (Steps(), r"a class derived from Processor, not <"),
@@ -427,7 +427,7 @@ def test_rows_with_a_time_to_live_expire_by_stream_time() -> None:
             t.restart()
         # When "d" comes, "a" has expired; when "a" comes again, "b" has.
         assert t.output(out).values == [0, 1, 2, 2, 2, 0, 1]
-    with pytest.raises(ConfigError, match="time to live"):
+    with pytest.raises(ConfigError, match="ttl must be longer than 0 ms"):
         kv_store(str, int, ttl="0s")
 
 

@@ -31,10 +31,10 @@ def test_pages_know_their_parameters() -> None:
 @pytest.mark.parametrize(
     ("path", "fn", "why"),
     [
-        ("hello", plain, "begins with /"),
-        ("/a b", plain, "begins with /"),
-        ("/tables/x", plain, "answer '/tables/x' themselves"),
-        ("/users/{name}", plain, "has to take the path's parameters \\(name\\)"),
+        ("hello", plain, "must begin with /"),
+        ("/a b", plain, "must begin with /"),
+        ("/tables/x", plain, "serve '/tables/x' themselves"),
+        ("/users/{name}", plain, "must take the path's parameters \\(name\\)"),
         ("/users/{other}", of_user, "takes \\(name, request\\)"),
         ("/sync", lambda: "x", "must be `async def`"),
     ],
@@ -49,10 +49,10 @@ def test_page_paths_and_command_names_are_unique() -> None:
     app.page("/x")(plain)
     app.command()(plain)
     app.command("other-name")(plain)
-    with pytest.raises(TopologyError, match="a page '/x' already"):
+    with pytest.raises(TopologyError, match="already a page '/x'"):
         app.page("/x")(plain)
-    with pytest.raises(TopologyError, match="a command 'plain' already"):
+    with pytest.raises(TopologyError, match="already a command 'plain'"):
         app.command()(plain)
-    with pytest.raises(TopologyError, match="not 'No Name'"):
+    with pytest.raises(TopologyError, match="digits and hyphens: 'No Name'"):
         app.command("No Name")(plain)
     assert [*app.commands] == ["plain", "other-name"]

@@ -259,7 +259,7 @@ def wrong_init(self: Timed) -> None:
         ("process", wrong_key, r"offset 0 of numbers-0: str expected, got int"),
         ("process", wrong_none, r"None can.t be the key of a timer"),
         ("process", wrong_time, r"time before 1970"),
-        ("process", wrong_clock, r"a timer's clock is 'event' or 'wall', not 'water'"),
+        ("process", wrong_clock, r"a timer's clock must be 'event' or 'wall', not 'water'"),
         ("close", wrong_close, r"timers can't be set in close"),
         ("init", wrong_init, r"ctx.wall_time is not known in init"),
     ],
@@ -329,7 +329,7 @@ def test_invalid_timer_and_punctuate_methods_are_refused() -> None:
         punctuate(every="0s")
     with pytest.raises(ConfigError, match="no unit"):
         punctuate(every="5")
-    with pytest.raises(ConfigError, match="clock is 'event' or 'wall'"):
+    with pytest.raises(ConfigError, match="clock must be 'event' or 'wall'"):
         punctuate(every="5s", clock="water")  # type: ignore[arg-type]
     with pytest.raises(TopologyError, match="idle_after must be longer"):
         app_of(Timed, idle_after="0s")

@@ -41,7 +41,7 @@ def test_rows_emitted_by_a_clock_are_equal_only_at_the_end(emit: Emit) -> None:
     counting(app, emit)
     plan = plan_of(app)
     assert plan.equality == "T"
-    assert "because of per-minute" in plan.explain()
+    assert "reason: per-minute" in plan.explain()
 
 
 def test_at_least_once_workers_take_rows_in_arrival_order() -> None:

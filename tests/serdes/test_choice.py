@@ -197,11 +197,11 @@ def test_fields_added_by_a_newer_program_are_skipped() -> None:
 @pytest.mark.parametrize(
     ("declared", "message"),
     [
-        (Socket, "Socket is not a type of JSON.*value_serde= of your own"),
-        (list[Socket], "Socket is not a type of JSON"),
-        (dict[str, Socket | None], "Socket is not a type of JSON"),
-        (Late[Socket], "Socket is not a type of JSON"),
-        (Windowed[Socket], "Socket is not a type of JSON"),
+        (Socket, "Socket is neither a JSON type.*your own key_serde= or value_serde="),
+        (list[Socket], "Socket is neither a JSON type"),
+        (dict[str, Socket | None], "Socket is neither a JSON type"),
+        (Late[Socket], "Socket is neither a JSON type"),
+        (Windowed[Socket], "Socket is neither a JSON type"),
         (Windowed, r"write Windowed\[str\]"),
         (set[int] | list[int], "more than one array-like"),
     ],

@@ -193,12 +193,12 @@ def test_ambiguous_late_or_untyped_migrations_are_refused() -> None:
         return Optional(old.cents)
 
     migration(to_optional)
-    with pytest.raises(TopologyError, match=r"could be taken for a Optional.*version: Literal"):
+    with pytest.raises(TopologyError, match=r"could be read as Optional.*version: Literal"):
         serde_for(Optional)
     serde_for(Used)
-    with pytest.raises(TopologyError, match="comes too late"):
+    with pytest.raises(TopologyError, match="declared too late"):
         migration(_to_used)
-    with pytest.raises(TopologyError, match="TotalV2 has a migration already"):
+    with pytest.raises(TopologyError, match="TotalV2 already has a migration"):
         migration(to_v2)
     with pytest.raises(TopologyError, match="must be annotated"):
         migration(lambda old: old)

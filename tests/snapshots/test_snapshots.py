@@ -190,7 +190,7 @@ def test_an_equal_program_may_use_a_snapshot_under_another_app_id(snapshot: Snap
 
 
 def test_another_program_is_refused_with_its_differences(snapshot: Snapshot) -> None:
-    with pytest.raises(TopologyError, match="was made by another program"):
+    with pytest.raises(TopologyError, match="was created by another program"):
         snapshot.manifest.check(visits(gap="6s"), COUNTS)
     with pytest.raises(TopologyError, match="calls"):
         snapshot.manifest.check(visits(named="calls"), COUNTS)

@@ -107,7 +107,10 @@ def test_an_app_s_declared_partitioner_is_used(directory: Path) -> None:
 
 def test_invalid_partitioner_options_are_refused() -> None:
     for given, message in (
-        ({"partitioner": "crc"}, "option 'partitioner' is murmur2 or crc32 or fnv1a, not 'crc'"),
+        (
+            {"partitioner": "crc"},
+            "option 'partitioner' must be murmur2 or crc32 or fnv1a, not 'crc'",
+        ),
         ({"partitioner": "crc32", "app": APP}, "give either 'partitioner' or 'app'"),
         ({"kafka.partitioner.class": "x"}, "'kafka.partitioner.class' has no meaning here"),
     ):

@@ -69,7 +69,7 @@ def test_a_mark_advances_the_time_of_later_records() -> None:
 @pytest.mark.parametrize(
     ("batch", "why"),
     [
-        (sink_batch([serde_for(float).dumps(1.5)]), "no whole number"),
+        (sink_batch([serde_for(float).dumps(1.5)]), "not a whole number"),
         (sink_batch([b"no number"]), "can't be read"),
         (sink_batch([b"1"], time_ms=-1, turn_ms=-1), "before 1970"),
         (sink_batch([b"1"], turn_ms=6), "not in the order"),

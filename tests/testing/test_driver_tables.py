@@ -103,7 +103,7 @@ def test_putting_none_deletes_and_computed_tables_refuse_puts() -> None:
                 asyncio.run(wrong.put("a", "y"))  # type: ignore[arg-type]
         with pytest.raises(SerdeError, match="the key for table 'latest': str expected, got int"):
             asyncio.run(table.fetch(3))  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="the app does not run"):
+    with pytest.raises(UsageError, match="the app is not running"):
         asyncio.run(table.fetch("a"))
 
 

@@ -57,7 +57,7 @@ def test_a_task_must_be_async_with_a_unique_name() -> None:
     async def work() -> None:
         """Do nothing."""
 
-    with pytest.raises(TopologyError, match="there is a task 'work' already"):
+    with pytest.raises(TopologyError, match="there is already a task 'work'"):
         app.task(work)
     with pytest.raises(TopologyError, match="must be `async def`"):
         app.task(lambda: None)  # type: ignore[type-var, arg-type, return-value]

@@ -114,10 +114,10 @@ def test_a_function_that_counts_its_calls_is_found_with_a_seed() -> None:
         simulate_records(app, source, seed=3)
     lines = str(caught.value).splitlines()
     assert lines[0] == (
-        "the run of seed 3 wrote other rows to 'out': 60 records are missing and 60 too many"
+        "the run of seed 3 wrote other rows to 'out': 60 records missing and 60 too many"
     )
     assert re.fullmatch(r"  missing:  partition \d: '[a-f]' = \d+ at 1970-01-01 .*", lines[1])
-    assert "again: app.simulate(seed=3, runs=1)" in lines
+    assert "to repeat it: app.simulate(seed=3, runs=1)" in lines
     assert "the faults of this run:" in lines
 
 
@@ -142,7 +142,7 @@ def test_a_failing_function_is_reported_with_the_seed() -> None:
     app.stream(source).map_values(first_sixty).to(out)
     with pytest.raises(ProcessingError) as caught:
         simulate_records(app, source, seed=9)
-    assert "again: app.simulate(seed=9, runs=1)" in caught.value.__notes__[0]
+    assert "to repeat it: app.simulate(seed=9, runs=1)" in caught.value.__notes__[0]
 
 
 def test_misuse_of_a_simulation_is_explained() -> None:

@@ -49,8 +49,8 @@ def test_a_failed_record_becomes_a_dead_letter_and_can_be_sent_again(tmp_path: P
         expected += [10, 30, 60]
         raw = [n.to_bytes(8) for n in (1, 2)] + [b"?", (13).to_bytes(8), (3).to_bytes(8)]
         assert attached(url, lambda log: through(log, *raw)) == expected
-        worker.line("price: 1 records dropped: dead letter; the last one: offset 3 of orders-0")
-        worker.line("orders: 1 records dropped: dead letter")
+        worker.line("price: 1 record dropped: dead letter; the last one: offset 3 of orders-0")
+        worker.line("orders: 1 record dropped: dead letter")
         assert worker.stop() == 0
     code, output = streamlog("-A", "pricing", "dlq", "list", cwd=tmp_path)
     assert code == 0, output
@@ -65,4 +65,4 @@ def test_a_failed_record_becomes_a_dead_letter_and_can_be_sent_again(tmp_path: P
         assert attached(url, through) == expected
         assert worker.stop() == 0
     code, output = streamlog("-A", "pricing", "dlq", "list", cwd=tmp_path)
-    assert "1 letters in pricing-dlq" in output, "the unreadable record is a dead letter again"
+    assert "1 letter in pricing-dlq" in output, "the unreadable record is a dead letter again"

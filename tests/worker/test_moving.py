@@ -63,7 +63,7 @@ def test_a_new_worker_warms_up_while_tasks_keep_running(tmp_path: Path) -> None:
                 new = workers.worker("b")
                 # The task without state moves at once, the other one when its state has been
                 # restored.
-                await wait_for_line(new, r"standby of task 1_\d is up to date: \d+ records read")
+                await wait_for_line(new, r"standby of task 1_\d is up to date: \d+ records? read")
                 await feed(producer, events[EVENTS // 2 :])
                 await wait_for_line(new, "this worker has 3 partitions")
                 await close_windows(producer)

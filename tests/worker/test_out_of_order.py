@@ -27,7 +27,7 @@ async def handle(stream: Stream[str, str]) -> None:
         print("handled", number)
 """
 WORKER = (*STREAMLOG, "-A", "hasty", "worker")
-READY = "rebalance: this worker has 1 partitions"
+READY = "rebalance: this worker has 1 partition"
 PART = TopicPartition("numbers", 0)
 
 

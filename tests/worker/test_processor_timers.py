@@ -38,7 +38,7 @@ class Watch(Processor[str, int, str, str]):
 app.stream(beats).process(Watch, name="watch").to(told)
 """
 WORKER = (*STREAMLOG, "-A", "watch", "worker")
-READY = r"this worker has 1 partitions"
+READY = r"this worker has 1 partition"
 
 
 def test_timers_survive_a_killed_worker(tmp_path: Path) -> None:

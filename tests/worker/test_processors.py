@@ -91,7 +91,7 @@ def test_each_record_gets_one_answer_despite_kills(tmp_path: Path) -> None:
             async with log.producer(linger_ms=1) as producer:
                 await feed(producer, amounts[:2_000])
                 second = worker("b")
-                await asyncio.to_thread(second.line, r"this worker has [12] partitions")
+                await asyncio.to_thread(second.line, r"this worker has [12] partition")
                 await feed(producer, amounts[2_000:4_000])
                 first.kill()
                 await feed(producer, amounts[4_000:])

@@ -441,9 +441,9 @@ def test_a_global_table_follows_a_recreated_topic(tmp_path: Path, backend: str) 
 
 
 def test_an_unknown_source_lost_policy_is_refused() -> None:
-    with pytest.raises(StreamlogError, match="source_lost is 'skip': it is one of fail, earliest"):
+    with pytest.raises(StreamlogError, match="source_lost must be one of fail, earliest"):
         App("again", source_lost="skip")  # type: ignore[arg-type]
-    with pytest.raises(StreamlogError, match="topic 'source': source_lost is 'skip': it is one of"):
+    with pytest.raises(StreamlogError, match="topic 'source': source_lost must be one of"):
         App("again").topic("source", key=str, value=str, source_lost="skip")  # type: ignore[arg-type]
 
 

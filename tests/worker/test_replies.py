@@ -54,7 +54,7 @@ def test_workers_ask_each_other_and_leave_no_reply_topics(tmp_path: Path) -> Non
         first.line("answer 1 1$")
         with running(*WORKER, cwd=tmp_path) as second:
             # Keys lie in both partitions, and each worker has one of them.
-            second.line("this worker has 1 partitions")
+            second.line("this worker has 1 partition")
             for count in range(1, 9):
                 second.line(rf"answer {count} {count * count}$")
             assert len(attached(f"embedded:{tmp_path / 'log'}", topics)) == 2

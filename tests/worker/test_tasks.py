@@ -32,7 +32,7 @@ async def ask(number: str) -> str:
 app.stream(numbers).amap_values(ask, max_in_flight=10, ordered="key").to(answers)
 """
 WORKER = (*STREAMLOG, "-A", "asks", "worker")
-READY = "rebalance: this worker has 1 partitions"
+READY = "rebalance: this worker has 1 partition"
 KEYS = 5
 
 

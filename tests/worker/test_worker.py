@@ -352,7 +352,7 @@ def test_state_is_restored_into_an_empty_directory(tmp_path: Path) -> None:
         attached(url, half)
         assert worker.stop() == 0
     with running(*WORKER, cwd=tmp_path, STATE="second") as worker:
-        worker.line(r"task 1_\d: restored [1-9]\d* records")
+        worker.line(r"task 1_\d: restored [1-9]\d* records?")
         assert attached(url, rest) == expected(events)
 
 
@@ -386,7 +386,7 @@ def test_timers_run_on_the_leader_or_everywhere_and_may_send(tmp_path: Path) -> 
         first.line("^rang$")
         with running(*command, cwd=tmp_path) as second:
             for worker in (first, second):
-                worker.line("this worker has 1 partitions")
+                worker.line("this worker has 1 partition")
             # The first to join leads and continues to ring; the other only ticks.
             rings = first.output.count("rang")
             second.line("^tick$", count=10)

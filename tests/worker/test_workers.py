@@ -83,7 +83,7 @@ def test_a_killed_worker_is_replaced_and_a_failing_one_stops_all(
         assert heard[-1].startswith("2 | ")
         greet_all("nobody")
         assert process.wait() == 7
-        assert "the others are stopped" in process.output
+        assert "stopping the others" in process.output
         assert "error: worker" in process.output.splitlines()[-1]
         assert "whom?" in process.output
         assert process.output.count("app       hello") == 1

@@ -56,9 +56,7 @@ from streamlog.serdes import StrSerde
 from streamlog.serdes.erased_types import JsonValue, UserKey, UserValue
 from streamlog.windows.emit import UNKNOWN_MS, Source
 
-_REMEDY = (
-    "correct the producer, declare timestamp= on the topic, or leave the record out (on_error)"
-)
+_REMEDY = "correct the producer, declare timestamp= on the topic, or skip the record with on_error"
 
 
 class InvalidTimestamp(CorruptData):
@@ -95,13 +93,13 @@ class EventTimes:
             )
         if timestamp_ms > TIMESTAMP_MS_MAX:
             raise InvalidTimestamp(
-                f"the timestamp is {timestamp_ms} ms, beyond the year 9999 (microseconds or "
-                f"nanoseconds, perhaps?): {_REMEDY}"
+                f"the timestamp is {timestamp_ms} ms, after the year 9999 (is it in microseconds "
+                f"or nanoseconds?): {_REMEDY}"
             )
         if timestamp_ms > self.newest_ms:
             raise InvalidTimestamp(
                 f"the timestamp is {timestamp_ms} ms ({moment(timestamp_ms).isoformat()}), and the "
-                f"topic takes at most {self.ahead_max_ms} ms ahead of the clock "
+                f"topic takes timestamps up to {self.ahead_max_ms} ms ahead of the clock "
                 f"(timestamp_ahead_max): {_REMEDY}"
             )
 

@@ -103,7 +103,7 @@ class OrderedMoment:
 
 def _unpack(data: bytes) -> int:
     if len(data) != _UNSIGNED.size:
-        raise SerdeError(f"a key of {_UNSIGNED.size} bytes expected, not {data!r}")
+        raise SerdeError(f"a key of {_UNSIGNED.size} bytes expected, got {data!r}")
     number: int = _UNSIGNED.unpack(data)[0]
     return number
 

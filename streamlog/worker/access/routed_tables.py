@@ -181,7 +181,7 @@ class LocalRows:
             raise NotHere(f"this worker is of app {self._topology.app_id!r}, not {query.app!r}")
         if self._waiting >= WAITING_MAX:
             raise RequestTimedOut(
-                f"this worker has too many queries for rows at once (more than {WAITING_MAX})"
+                f"this worker already has {WAITING_MAX} waiting queries for rows: try again later"
             )
         self._waiting += 1
         try:
@@ -437,7 +437,7 @@ class RoutedTables:
         if others and not any(peer.endpoint for peer in (*others, *standbys)):
             raise ConfigError(
                 f"task {task_id} runs on another worker, which has no HTTP server: start every "
-                "worker with --web HOST:PORT, or App(web=...)"
+                "worker with --web HOST:PORT, or set App(web=...)"
             )
 
     def _owners(self, task_id: TaskId) -> list[Peer]:

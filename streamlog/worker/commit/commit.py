@@ -345,6 +345,6 @@ class TaskCheckpoints:
         )
         if fences.owner != state.epoch:
             topic, partition = state.changelog
-            logger.warning("%s[%d] belongs to another worker by now", topic, partition)
+            logger.warning("changelog %s-%d belongs to another worker now", topic, partition)
             raise Fenced
         return fences.late

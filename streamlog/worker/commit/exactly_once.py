@@ -37,6 +37,7 @@ from streamlog.errors import (
     TransactionAborted,
     UnknownMember,
     UnknownTopicOrPartition,
+    quantity,
 )
 from streamlog.log import Log
 from streamlog.record import TopicPartition
@@ -52,7 +53,7 @@ class RefusedCommit(Exception):
     """The commit is aborted, as brokers refuse some sink records; without them it may succeed."""
 
     def __init__(self, refusals: Sequence[RefusedRecord]) -> None:
-        super().__init__(f"{len(refusals)} batches are refused")
+        super().__init__(f"brokers refuse {quantity(len(refusals), 'batch', 'batches')}")
         self.refusals = refusals
 
 
@@ -110,7 +111,9 @@ class Transactor:
         refusals: list[RefusedRecord] = []
         if not offsets:
             # All source topics were deleted; the next poll reports that.
-            raise CommitAborted("there are no offsets by which the group could check this worker")
+            raise CommitAborted(
+                "there are no offsets to commit, so the group can't check this worker"
+            )
         try:
             return await self._commit(sinks, checkpoints, offsets, consumer, refusals)
         except ProducerFenced as error:

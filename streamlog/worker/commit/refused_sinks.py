@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from streamlog.client.producer.refused_records import RefusedRecord
-from streamlog.errors import LogError, MessageTooLarge, ProcessingError
+from streamlog.errors import LogError, MessageTooLarge, ProcessingError, quantity
 from streamlog.nodes.policies import ErrorPolicy, on_error
 from streamlog.processing.error_handling import INTERNAL, SIZE, DeadLetterRecord
 from streamlog.processing.outbox import Drop, SinkBatch
@@ -222,7 +222,9 @@ def _describe(refusal: RefusedRecord, record: Fields) -> str:
     shown = repr(key)[:KEY_CHARACTERS_MAX]
     error = refusal.error
     reason = str(error) if isinstance(error, LogError) else f"{type(error).__name__}: {error}"
-    message = f"{target} refuses the record with key {shown} and {len(value or b'')} bytes"
+    message = (
+        f"{target} refuses the record with key {shown} and {quantity(len(value or b''), 'byte')}"
+    )
     if not isinstance(error, LogError) or error.code != ErrorCode.INVALID_TIMESTAMP:
         return f"{message}: {reason}"
     return (

@@ -170,7 +170,7 @@ class WorkerWatch:
         if also := [stall.who for stall in stalls[REPORTED_MAX:]]:
             names = ", ".join(also[:NAMED_MAX])
             more = f" and {len(also) - NAMED_MAX} others" if len(also) > NAMED_MAX else ""
-            logger.warning("%d more have not moved either: %s%s", len(also), names, more)
+            logger.warning("%d more have made no progress either: %s%s", len(also), names, more)
 
     def _describe(self, stall: Stall) -> str:
         return f"{stall.describe()}; {self._reason(stall.who)}"
@@ -180,10 +180,10 @@ class WorkerWatch:
         if busy is not None:
             since_s = (self._clock.now_ms() - busy.since_ms) // 1000
             working = f"task {busy.task_id}"
-            line = f"at work in {thread_location(busy.thread_ident)} for {since_s} s"
+            line = f"has been at work in {thread_location(busy.thread_ident)} for {since_s} s"
             if who.startswith("task ") and who != working:
-                return f"it waits behind {working}, which is {line}"
-            return f"{working} is {line}"
+                return f"it waits behind {working}, which {line}"
+            return f"{working} {line}"
         for task in asyncio.all_tasks():
             if task.get_name().startswith(f"{who} ") and (line := task_location(task)):
                 return f"it waits in {line}"

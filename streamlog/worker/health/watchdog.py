@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from streamlog.errors import quantity
 from streamlog.record import TopicPartition
 
 Positions = Mapping[TopicPartition, int]
@@ -51,10 +52,10 @@ class Stall:
         behind = sorted((part, lag) for part, lag in self.sight.lags.items() if lag > 0)
         inputs = ", ".join(
             f"{part.topic}-{part.partition} at offset {self.sight.positions.get(part, 0)}, "
-            f"{lag} behind"
+            f"{quantity(lag, 'record')} behind"
             for part, lag in behind
         )
-        return f"{self.who} has not moved for {self.still_ms // 1000} s: {inputs}"
+        return f"{self.who} has made no progress for {self.still_ms // 1000} s: {inputs}"
 
 
 @dataclass(slots=True)

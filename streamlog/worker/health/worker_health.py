@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from streamlog.errors import quantity
 from streamlog.processing.inputs.repartition_input import MergeWait
 from streamlog.processing.outbox import Drop, SinkBatch
 from streamlog.processing.task import Holdup
@@ -65,22 +66,21 @@ class DropLog:
 
     def _log_count(self, node: str, reason: str, count: int) -> None:
         last = self._last.pop((node, reason), "")
+        records = quantity(count, "record")
         match reason:
             case "out of order":
-                logger.warning("%s: %d records processed out of order", node, count)
+                logger.warning("%s: %s processed out of order", node, records)
             case "late":
                 late_ms = self._late_by_ms_max.pop(node, 0)
-                logger.warning(
-                    "%s: %d records dropped: late (by up to %d ms)", node, count, late_ms
-                )
+                logger.warning("%s: %s dropped: late (by up to %d ms)", node, records, late_ms)
             case "error" | "dead letter" if last:
-                text = "%s: %d records dropped: %s; the last one: %s"
-                logger.warning(text, node, count, reason, last)
+                text = "%s: %s dropped: %s; the last one: %s"
+                logger.warning(text, node, records, reason, last)
             # An error without a text: its policy asked for no log line.
             case "duplicate" | "error":
-                logger.debug("%s: %d records dropped: %s", node, count, reason)
+                logger.debug("%s: %s dropped: %s", node, records, reason)
             case _:
-                logger.warning("%s: %d records dropped: %s", node, count, reason)
+                logger.warning("%s: %s dropped: %s", node, records, reason)
 
 
 TELL_AFTER_MS = 9_000

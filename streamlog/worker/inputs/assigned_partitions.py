@@ -18,7 +18,7 @@ from streamlog.agents.offsets import TASK, noted_of
 from streamlog.agents.offsets import AgentPosition as Reached
 from streamlog.client.consumer import Consumer
 from streamlog.client.offset_metadata import OffsetAndMetadata
-from streamlog.errors import TopologyError
+from streamlog.errors import TopologyError, quantity
 from streamlog.log import Log
 from streamlog.processing.task import TaskId
 from streamlog.processing.task_progress import InputRestart
@@ -185,15 +185,15 @@ def refuse_growth(
         # Repartition topics and changelogs have the former partition count.
         if part.partition >= known and tasks_of([part]):
             raise TopologyError(
-                f"topic {part.topic!r} had {known} partitions when this worker started and has "
-                "more now: start the worker again"
+                f"topic {part.topic!r} had {quantity(known, 'partition')} when this worker started "
+                "and has more now: restart the worker"
             )
 
 
 def describe_start(partitions: Collection[TopicPartition], tasks: Sequence[TaskId]) -> str:
     """Return the assignment of a worker as text, for a log line."""
     names = ", ".join(map(str, tasks)) or "none"
-    return f"this worker has {len(partitions)} partitions, tasks {names}"
+    return f"this worker has {quantity(len(partitions), 'partition')}, tasks {names}"
 
 
 async def watch_directory(log: Log) -> None:

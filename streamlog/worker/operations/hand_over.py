@@ -41,7 +41,14 @@ from streamlog.client.offset_metadata import NO_EPOCH, GroupMetadata, OffsetAndM
 from streamlog.client.producer import Producer
 from streamlog.client.producer.sender import RecordMetadata
 from streamlog.clock import Clock, SystemClock
-from streamlog.errors import LogError, OffsetOutOfRange, SourceLost, TopicExists, UsageError
+from streamlog.errors import (
+    LogError,
+    OffsetOutOfRange,
+    SourceLost,
+    TopicExists,
+    UsageError,
+    quantity,
+)
 from streamlog.log import EMBEDDED, Log
 from streamlog.processing.provenance import MARK, PROVENANCE, RECORD_BYTES, identity, source_of
 from streamlog.protocol.error_codes import ErrorCode
@@ -90,7 +97,7 @@ TIMEOUT_MS_MAX: Final = 15 * 60_000
 """The largest transaction time-out that brokers allow by default."""
 BYTES_PER_MS: Final = 1_000
 """The assumed speed of the transaction, lower than any disk's; it sets the time-out."""
-VERSION_HINT: Final = ". Or hand over to a version next to them: mode='blue_green'"
+VERSION_HINT: Final = ". Or hand over to a version next to the app: mode='blue_green'"
 MARK_TIMES_BYTES: Final = 24
 """The size of the times in a mark's header, which precede the source."""
 
@@ -230,8 +237,8 @@ async def refuse_members(log: Log, app_id: str, remedy: str = "") -> None:
     if group.members:
         hosts = ", ".join(sorted({member.client_host for member in group.members}))
         raise UsageError(
-            f"{len(group.members)} workers of {app_id!r} are running (on {hosts}): stop them "
-            f"first; nothing was changed{remedy}"
+            f"app {app_id!r} has {quantity(len(group.members), 'running worker')} (on {hosts}): "
+            f"stop every worker first; nothing was changed{remedy}"
         )
 
 
@@ -392,12 +399,13 @@ class _HandOverRun:
             offset, begin, end = offsets[part], begins[part], ends[part]
             if not begin <= offset <= end:
                 raise OffsetOutOfRange(
-                    f"snapshot {self._snapshot.id!r} ends before offset {offset} of {part.topic}-"
-                    f"{part.partition}, which holds offsets {begin} to {end}: "
+                    f"snapshot {self._snapshot.id!r} ends at offset {offset} of {part.topic}-"
+                    f"{part.partition}, which "
                     + (
-                        "records in between were removed; create the snapshot again"
+                        f"starts at {begin}: records in between were removed; create the snapshot "
+                        "again"
                         if offset < begin
-                        else "the snapshot is of another log"
+                        else f"ends at {end}: the snapshot is of another log"
                     ),
                 )
 
@@ -414,10 +422,10 @@ class _HandOverRun:
         for part, offset in sorted(committed.items()):
             if offset > cuts[part]:
                 raise UsageError(
-                    f"{self._app_id!r} has read {part.topic}-{part.partition} up to {offset}, but "
-                    f"snapshot {self._snapshot.id!r} ends at {cuts[part]}: rows that it has "
-                    "written since would be written again. Hand over to a version next to it "
-                    "(mode='blue_green'), or accept that: rewind=True"
+                    f"{self._app_id!r} has read {part.topic}-{part.partition} up to offset "
+                    f"{offset}, but snapshot {self._snapshot.id!r} ends at {cuts[part]}: rows that "
+                    "it has written since would be written again. Hand over to a version next to "
+                    "it (mode='blue_green'), or accept that with rewind=True"
                 )
 
     async def _offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:

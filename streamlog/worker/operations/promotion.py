@@ -32,7 +32,7 @@ from msgspec import structs
 from streamlog import repeated
 from streamlog.clock import Clock, SystemClock
 from streamlog.durations import moment
-from streamlog.errors import TopologyError, UsageError
+from streamlog.errors import TopologyError, UsageError, quantity
 from streamlog.log import EMBEDDED, Log
 from streamlog.snapshots import Snapshot, SnapshotStore
 from streamlog.snapshots.manifest import MANIFEST_FILE
@@ -300,7 +300,7 @@ class _Promotion:
             await asyncio.shield(self._release_if_undone(savepoint_id, reason))
             raise
         message = (
-            f"version {self._version!r} is now app {self._app!r}: end the workers of the former "
+            f"version {self._version!r} is now app {self._app!r}: stop the workers of the former "
             "program, and start those of the new one"
         )
         await self._savepoints.release(savepoint_id, "promoted", message)
@@ -346,17 +346,19 @@ class _Promotion:
         is_reported = False
         while (lag := await self._choice.lag(self._other)) > limit:
             if not is_reported:
-                self._on_step(f"version {self._version!r} is {lag} records behind: catching up")
+                self._on_step(
+                    f"version {self._version!r} is {quantity(lag, 'record')} behind: catching up"
+                )
                 is_reported = True
             await self._help()
-            await self._pause(f"version {self._version!r} is {lag} records behind")
+            await self._pause(f"version {self._version!r} is {quantity(lag, 'record')} behind")
         await self._substitute.rest()
 
     async def _request(self, savepoint_id: str) -> tuple[SavepointCut, SavepointCut]:
         """Stop the workers of both, choose a cut that no task has reached, and announce it."""
         ids = (self._app, self._other)
         reason = f"version {self._version!r} is being promoted to app {self._app!r}"
-        self._on_step("the workers of both commit and wait")
+        self._on_step("the workers of the app and the version commit and wait")
         request = SavepointRequest(id=savepoint_id, wall_ms=self._clock.wall_ms(), reason=reason)
         until_ms = self._clock.now_ms() + CUT_MS_MAX
         for app_id in ids:
@@ -373,7 +375,9 @@ class _Promotion:
         # Workers resume by themselves after twice this time (`HELD_MS_MAX`): a later cut could find
         # them beyond it.
         if self._clock.now_ms() > until_ms:
-            raise UsageError("it took too long to find the stream times of both: try again")
+            raise UsageError(
+                "finding the stream times of the app and the version took too long: try again"
+            )
         urls = (f"{self._url(savepoint_id)}-{BEFORE}", self._url(savepoint_id))
         ours, theirs = (
             SavepointCut(id=savepoint_id, until_ms=at_ms, ends=ends, url=url) for url in urls
@@ -386,11 +390,14 @@ class _Promotion:
     async def _await_empty(self, app_id: str, deadline_ms: int) -> None:
         """Wait until all workers have left a group."""
         while members := await self._savepoints.members(app_id):
-            await self._pause(f"{members} workers of {app_id!r} have not stopped", deadline_ms)
+            text = f"{quantity(members, 'worker')} of {app_id!r} did not stop"
+            await self._pause(text, deadline_ms)
 
     async def _await_cut(self, cuts: tuple[SavepointCut, SavepointCut]) -> None:
         """Wait until both have written their snapshots, and have left their groups."""
-        self._on_step(f"both process records up to {moment(cuts[0].until_ms).isoformat()}")
+        self._on_step(
+            f"app and version process records up to {moment(cuts[0].until_ms).isoformat()}"
+        )
         alone_since_ms: int | None = self._clock.now_ms()
         for app_id, cut in zip((self._app, self._other), cuts, strict=True):
             while not await offload(partial(SnapshotStore(cut.url).has, MANIFEST_FILE)):
@@ -404,7 +411,7 @@ class _Promotion:
                     )
                 await self._help()
                 await self._refuse_released()
-                await self._pause(f"{app_id!r} has not reached the cut")
+                await self._pause(f"{app_id!r} did not reach the cut")
         await self._substitute.rest()
         for app_id in (self._app, self._other):
             await self._await_empty(app_id, self._deadline_ms)

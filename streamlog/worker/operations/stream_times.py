@@ -26,7 +26,7 @@ from streamlog.agents.offsets import TASK, metadata_of, noted_of, positions_of
 from streamlog.client.offset_metadata import GroupMetadata, OffsetAndMetadata
 from streamlog.client.producer import Producer
 from streamlog.clock import Clock, SystemClock
-from streamlog.errors import UsageError
+from streamlog.errors import UsageError, quantity
 from streamlog.log import Log
 from streamlog.processing.task_progress import (
     StoredTime,
@@ -128,7 +128,7 @@ async def reset_stream_times(
     clock = clock or SystemClock()
     if not 0 <= to_ms <= clock.wall_ms():
         raise UsageError(
-            f"stream time can't be reset to {to_ms}: use a time between 1970 and the clock's"
+            f"stream time can't be reset to {to_ms} ms: use a time between 1970 and now"
         )
     return await _Times(topology, log, clock).reset(to_ms)
 
@@ -243,10 +243,10 @@ class _Times:
                 records += not is_mark(record.headers)
         if is_far and records:
             raise UsageError(
-                f"{records} records of {part.topic}-{part.partition} are not processed yet, and "
-                "some of them have a time ahead of the clock, to which stream time would return: "
-                "start the workers until they have processed the records, stop them with SIGTERM, "
-                "and reset again; nothing was changed"
+                f"{part.topic}-{part.partition} has {quantity(records, 'unprocessed record')} that "
+                "would move stream time ahead of the clock again: start the workers until they "
+                "have processed the records, stop them with SIGTERM, and reset again; nothing was "
+                "changed"
             )
         return is_far
 

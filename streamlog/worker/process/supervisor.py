@@ -164,7 +164,7 @@ class Supervisor:
             )
             if not self._stop.is_set():
                 name = f"{self._launch.noun} {slot.number}"
-                logger.error("%s has failed: the others are stopped", name)
+                logger.error("%s has failed: stopping the others", name)
         self._stop.set()
 
     async def _work(self, slot: Slot) -> tuple[int, Sequence[str]]:

@@ -24,7 +24,7 @@ from uuid import uuid4
 
 from streamlog import repeated
 from streamlog.agents.offsets import TASK, positions_of
-from streamlog.errors import UsageError
+from streamlog.errors import UsageError, quantity
 from streamlog.log import Log
 from streamlog.processing.outbox import SinkBatch
 from streamlog.processing.provenance import BUSY_MS, MARK, ProvenanceMark, identity, pack_mark
@@ -226,7 +226,9 @@ class TaskSavepoints:
         entry = await tasks.ask(task.id, partial(self._entry, store, tails, attempt))
         await self._report(SavepointReached(id=self._cut.id, entry=entry, pending=tuple(pending)))
         self._reported.add(entry.task)
-        logger.info("savepoint: task %s is at the cut, with %d rows", entry.task, entry.rows)
+        logger.info(
+            "savepoint: task %s is at the cut, with %s", entry.task, quantity(entry.rows, "row")
+        )
 
     def _entry(
         self,

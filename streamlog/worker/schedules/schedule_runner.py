@@ -235,7 +235,7 @@ class ScheduleRunner:
         await self._stop.wait()
         _, late = await asyncio.wait(kept, timeout=STOP_WAIT_MS / 1000)
         for task in late:
-            text = "%s is still at work %d s after the request to stop: cancelled"
+            text = "%s still runs %d s after the request to stop: cancelled"
             logger.warning(text, kept[task], STOP_WAIT_MS // 1000)
             task.cancel()
 

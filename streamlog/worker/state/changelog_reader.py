@@ -107,7 +107,7 @@ async def _parted(
     place = OffsetAndMetadata(position, leader_epoch=read.leader_epoch)
     if not await is_truncated(consumer, {changelog: place}):
         return ""
-    return f"{TRUNCATED}: leader epoch {read.leader_epoch} does not reach to offset {position}"
+    return f"{TRUNCATED}: leader epoch {read.leader_epoch} ends before offset {position}"
 
 
 async def _record(log: Log, changelog: TopicPartition, offset: int) -> LogRecord | None:

@@ -23,6 +23,7 @@ from streamlog.errors import (
     TopicExists,
     TopologyError,
     UnknownTopicOrPartition,
+    quantity,
 )
 from streamlog.log import Log
 from streamlog.nodes.topic_spec import TopicSpec
@@ -303,9 +304,10 @@ def _refuse_other_counts(wanted: Mapping[str, int], counts: Mapping[str, int]) -
     for name, number in wanted.items():
         if counts.get(name, number) != number:
             raise TopologyError(
-                f"changelog {name!r} has {counts[name]} partitions, but its inputs need {number} "
-                "now, and state can't be moved between partitions: give the inputs their former "
-                "partition count, or delete this topic and the state directory to start anew"
+                f"changelog {name!r} has {quantity(counts[name], 'partition')}, but its inputs "
+                f"need {number} now, and state can't be moved between partitions: give the inputs "
+                "their former partition count, or delete this topic and the state directory to "
+                "start over"
             )
 
 
@@ -341,6 +343,6 @@ async def _await_topics(admin: Admin, names: Collection[str]) -> dict[str, int]:
         await asyncio.sleep(SEEN_RETRY_MS / 1000)
     absent = ", ".join(sorted({*names} - counts.keys()))
     raise UnknownTopicOrPartition(
-        f"created, but not listed by the cluster within {SEEN_ATTEMPTS_MAX * SEEN_RETRY_MS} ms: "
+        f"the cluster has not listed new topics within {SEEN_ATTEMPTS_MAX * SEEN_RETRY_MS} ms: "
         f"{absent}"
     )

@@ -35,6 +35,7 @@ from streamlog.errors import (
     StreamlogError,
     TopicExists,
     TopologyError,
+    quantity,
 )
 from streamlog.log import Log
 from streamlog.nodes.topic_spec import SourceLostPolicy
@@ -176,7 +177,9 @@ class Base:
         except StreamlogError as error:
             logger.info("task %s is restored from its changelog alone: %s", self.task, error)
             return False
-        logger.info("task %s begins with %d rows of %s", self.task, entry.rows, snapshot.url)
+        logger.info(
+            "task %s begins with %s of %s", self.task, quantity(entry.rows, "row"), snapshot.url
+        )
         return True
 
 
@@ -364,7 +367,7 @@ def _refusal(app_id: str, found: TopologyDifference) -> str:
     return (
         f"app {app_id!r} would lose state; compared with the version that ran before:\n{lines}\n"
         "Nothing was started or changed. Restore the names and positions of the nodes that have "
-        "state, give the app a new id to start anew next to the old one, or continue without that "
+        "state, give the app a new id to start over next to the old one, or continue without that "
         "state: worker --accept-state-loss"
     )
 
@@ -499,11 +502,11 @@ def refuse_lost(
                     if is_changelog
                     else "worker --source-lost earliest"
                 )
-                + ", or give the app a new id to start anew",
+                + ", or give the app a new id to start over",
                 topic=name,
                 ids=(old_id, new_id),
             )
-        logger.warning("%s; continuing without it, by consent", text)
+        logger.warning("%s; continuing without it, as it was allowed to", text)
 
 
 def _changelogs(topology: Topology) -> set[str]:

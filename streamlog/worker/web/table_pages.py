@@ -135,11 +135,13 @@ async def _response(http: h11.Connection, reader: asyncio.StreamReader) -> tuple
                 body += event.data
                 # Checked while data arrives, so that no answer fills the memory.
                 if len(body) > ANSWER_BYTES_MAX:
-                    raise h11.RemoteProtocolError(f"more than {ANSWER_BYTES_MAX} bytes")
+                    raise h11.RemoteProtocolError(
+                        f"its answer has more than {ANSWER_BYTES_MAX} bytes"
+                    )
             case h11.EndOfMessage():
                 return status, bytes(body)
             case h11.ConnectionClosed():
-                raise h11.RemoteProtocolError("closed the connection before its answer")
+                raise h11.RemoteProtocolError("it closed the connection before its answer")
             case _:
                 pass
 

@@ -298,5 +298,5 @@ class _Server(uvicorn.Server):
 def _no_listener(address: str, error: OSError) -> str:
     reason = error.strerror or str(error)
     if error.errno == errno.EADDRINUSE:
-        reason = "the port is taken; stop its process, or use another (port 0 takes a free one)"
+        reason = "the port is taken; stop its process, or use another port (0 picks a free one)"
     return f"the web server can't listen on {address}: {reason}"

@@ -101,7 +101,7 @@ def test_global_rows_can_be_fetched_while_the_app_runs() -> None:
         for number in (2, 1):
             t.input(made.users).send(f"u{number}", key=number)
         assert asyncio.run(fetched()) == ("u2", None, [(1, "u1"), (2, "u2")])
-    with pytest.raises(UsageError, match="the app does not run"):
+    with pytest.raises(UsageError, match="the app is not running"):
         asyncio.run(fetched())
 
 

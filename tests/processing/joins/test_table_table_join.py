@@ -174,12 +174,12 @@ def test_a_join_of_incompatible_keys_is_refused() -> None:
     with pytest.raises(TopologyError, match="only one of them is windowed"):
         plain.join(windowed, lambda a, b: a + b, name="join")  # type: ignore[arg-type]
     numbers = app.table(app.topic("numbers", key=int, value=int))
-    with pytest.raises(TopologyError, match="equal keys would not meet"):
+    with pytest.raises(TopologyError, match="equal keys would not match"):
         plain.join(numbers, lambda a, b: a + b, name="join")  # type: ignore[arg-type]
     other = App("u")
     with pytest.raises(TopologyError, match="app 'u'"):
         plain.join(other.table(other.topic("users", key=str, value=int)), max, name="join")
-    with pytest.raises(TopologyError, match="can't be a table by windows"):
+    with pytest.raises(TopologyError, match="can't be a table: its keys are windows"):
         windowed.changes().to_table(name="again")
 
 

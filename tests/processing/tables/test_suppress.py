@@ -163,7 +163,7 @@ def test_an_impossible_suppress_is_refused() -> None:
     _, rows = table(app)
     with pytest.raises(TopologyError, match="needs windows, and 'in' has none"):
         rows.suppress(until="closed", name="s")
-    with pytest.raises(TopologyError, match="for ever"):
+    with pytest.raises(TopologyError, match="forever"):
         rows.suppress(name="s")
     with pytest.raises(TopologyError, match="1 or more"):
         rows.suppress(max_records=0, name="s")

@@ -130,7 +130,7 @@ def test_an_impossible_ttl_or_emission_is_refused() -> None:
         grouped.count(name="n", ttl="0s")
     with pytest.raises(TopologyError, match=r"\.windowed"):
         grouped.emit(Emit.CLOSE)
-    with pytest.raises(TopologyError, match="follows the windows"):
+    with pytest.raises(TopologyError, match="comes after the windows"):
         grouped.emit(Emit.COMMIT).windowed(tumbling("1m"))
     table: Table[str, int] = grouped.emit(Emit.UPDATE).count(name="n")
     assert table.name == "n"

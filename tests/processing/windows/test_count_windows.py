@@ -136,9 +136,9 @@ def test_a_record_that_fails_is_in_no_window() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"n": 0}, "n of a count window is a number of records from 1"),
+        ({"n": 0}, "n of a count window must be a number of records from 1"),
         ({"n": True}, "not True"),
-        ({"n": 3, "step": 4}, "can't be larger than its 3 records"),
+        ({"n": 3, "step": 4}, "must be at most its 3 records, not 4"),
         ({"n": 3, "step": 0}, "step of a count window"),
         ({"n": 100_000, "step": 1}, "more than 1000 windows"),
         ({"n": 3, "timeout": "0s"}, "longer than 0 ms"),

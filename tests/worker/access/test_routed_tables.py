@@ -162,7 +162,7 @@ def test_the_number_of_waiting_queries_is_bounded(here: LocalWorker) -> None:
         async with asyncio.TaskGroup() as group:
             query = [group.create_task(rows.row(ROW)) for _ in range(WAITING_MAX)]
             await asyncio.sleep(0)
-            with pytest.raises(RequestTimedOut, match="too many queries for rows at once"):
+            with pytest.raises(RequestTimedOut, match="waiting queries for rows: try again"):
                 await rows.row(ROW)
             here.gate.set()
         assert {each.result() for each in query} == {RowAnswer(data=None)}

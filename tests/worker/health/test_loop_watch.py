@@ -81,14 +81,16 @@ def hanging(path: Path, how: str, **environment: str) -> Process:
         (
             "function",
             (
-                r"WARNING task 0_0 has not moved for \d+ s: ins-0 at offset \d, \d behind; "
-                r"task 0_0 is at work in 'hung' \(hanging.py:\d+, in hang\) for \d+ s"
+                r"WARNING task 0_0 has made no progress for \d+ s: ins-0 at offset \d, "
+                r"\d records? behind; "
+                r"task 0_0 has been at work in 'hung' \(hanging.py:\d+, in hang\) for \d+ s"
             ),
         ),
         (
             "agent",
             (
-                r"WARNING agent waiting has not moved for \d+ s: ins-0 at offset 1, \d behind; "
+                r"WARNING agent waiting has made no progress for \d+ s: ins-0 at offset 1, "
+                r"\d records? behind; "
                 r"it waits in hanging.py:\d+, in waiting"
             ),
         ),
@@ -152,8 +154,8 @@ async def log_a_task_behind_another() -> str:
 
 def test_a_task_waiting_for_its_turn_is_not_blamed() -> None:
     line = asyncio.run(log_a_task_behind_another())
-    assert line.startswith("task 1_0 has not moved for")
-    assert "; it waits behind task 0_0, which is at work in " in line
+    assert line.startswith("task 1_0 has made no progress for")
+    assert "; it waits behind task 0_0, which has been at work in " in line
 
 
 class ManyWaiting(Waiting):
@@ -179,8 +181,10 @@ def test_many_tasks_behind_one_are_logged_in_a_few_lines(
     with caplog.at_level(logging.WARNING):
         asyncio.run(look_at_many())
     *alone, shared = [record.getMessage() for record in caplog.records]
-    assert [line.split(" has not moved")[0] for line in alone] == [f"task 1_{n}" for n in range(3)]
-    assert shared.startswith("27 more have not moved either: task 1_3, task 1_4, ")
+    assert [line.split(" has made no progress")[0] for line in alone] == [
+        f"task 1_{n}" for n in range(3)
+    ]
+    assert shared.startswith("27 more have made no progress either: task 1_3, task 1_4, ")
     assert shared.endswith(" and 7 others")
 
 

@@ -17,7 +17,10 @@ def test_a_task_without_progress_is_reported_after_the_limit() -> None:
     assert dog.look({"task 0_0": sight(5, 3)}, 0) == []
     assert dog.look({"task 0_0": sight(5, 3)}, 999) == []
     (stall,) = dog.look({"task 0_0": sight(5, 4)}, 1_000)
-    assert stall.describe() == "task 0_0 has not moved for 1 s: a-0 at offset 5, 4 behind"
+    assert (
+        stall.describe()
+        == "task 0_0 has made no progress for 1 s: a-0 at offset 5, 4 records behind"
+    )
     assert not stall.is_over
 
 

@@ -27,11 +27,11 @@ def test_each_node_and_reason_is_logged_once_a_minute(caplog: pytest.LogCaptureF
     drops.log(0)
     assert lines(caplog) == [
         "a: 2 records dropped: late (by up to 7 ms)",
-        "b: 1 records dropped: error; the last one: offset 3: ValueError",
+        "b: 1 record dropped: error; the last one: offset 3: ValueError",
     ]
     drops.count([dropped("a", "late"), dropped("b", "dead letter", 1, "offset 4: KeyError")])
     drops.log(1)
-    assert lines(caplog) == ["b: 1 records dropped: dead letter; the last one: offset 4: KeyError"]
+    assert lines(caplog) == ["b: 1 record dropped: dead letter; the last one: offset 4: KeyError"]
     drops.count([dropped("a", "late")])
     drops.log(LOG_INTERVAL_MS)
     assert lines(caplog) == ["a: 2 records dropped: late (by up to 7 ms)"]
@@ -43,7 +43,7 @@ def test_some_drop_reasons_are_counted_but_not_logged(caplog: pytest.LogCaptureF
     drops = DropLog()
     drops.count([dropped("a", "duplicate"), dropped("a", "error"), dropped("a", "out of order")])
     drops.log(0)
-    assert lines(caplog) == ["a: 1 records processed out of order"]
+    assert lines(caplog) == ["a: 1 record processed out of order"]
 
 
 def test_a_filling_merge_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:

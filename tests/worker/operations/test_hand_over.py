@@ -229,7 +229,7 @@ def test_a_hand_over_is_refused_while_workers_run(tmp_path: Path) -> None:
             async with Log.open(case.url) as log:
                 while looks.more and not await log.admin().list_groups(states=["stable"]):
                     await looks.next()
-            with pytest.raises(UsageError, match="1 workers of 'eq3-driver' are running"):
+            with pytest.raises(UsageError, match="app 'eq3-driver' has 1 running worker "):
                 await asyncio.to_thread(case.program.app.hand_over, snapshot)
             stop.set()
 

@@ -38,7 +38,7 @@ IS_THOROUGH = os.environ.get("STREAMLOG_PROFILE") == "thorough"
 SEEDS = range(100)
 STEPS = (
     "commit and wait",
-    "both process",
+    "app and version process",
     "becomes the state",
     "begun",
     "offsets sent",
@@ -114,7 +114,7 @@ async def both(pair: Pair, log: Log, work: Any) -> PromotionResult:
         )
         former = group.create_task(until_ended(pair.program, pair.case.url))
         done: PromotionResult = await going
-        assert "end the workers of the former program" in await former
+        assert "stop the workers of the former program" in await former
     return done
 
 
@@ -189,7 +189,7 @@ def test_a_killed_promotion_resumes_at_its_step(tmp_path: Path, step: str) -> No
             await asyncio.to_thread(process.join, DEADLINE_S)
             assert process.exitcode == -signal.SIGKILL
             await promote(pair.program, VERSION, pair.stage(log))
-            assert "end the workers of the former program" in await former
+            assert "stop the workers of the former program" in await former
         return await pair.rest()
 
     pair.case.check(pair.run(work))
@@ -208,7 +208,7 @@ def test_workers_resume_after_an_abandoned_promotion(tmp_path: Path) -> None:
 
     async def work(log: Log) -> Results:
         # No worker runs the app.
-        with pytest.raises(UsageError, match="'eq3-driver' has not reached the cut"):
+        with pytest.raises(UsageError, match="'eq3-driver' did not reach the cut"):
             await promote(pair.program, VERSION, pair.stage(log, patience_ms=1_000))
         await wait_for_savepoint(log, pair.program.app_id, lambda halt: halt.release is not None)
         assert not await cancel(pair.program, pair.stage(log))
@@ -220,7 +220,7 @@ def test_workers_resume_after_an_abandoned_promotion(tmp_path: Path) -> None:
 @thoroughly
 def test_a_killed_promotion_can_be_cancelled(tmp_path: Path) -> None:
     pair = Pair(3, tmp_path)
-    arguments = (3, pair.case.url, str(tmp_path), "both process")
+    arguments = (3, pair.case.url, str(tmp_path), "app and version process")
 
     async def work(log: Log) -> Results:
         process = spawned.Process(target=die_at, args=arguments)

@@ -146,5 +146,5 @@ def test_an_endless_run_is_logged_and_cancelled_after_the_stop(
     asyncio.run(main())
     assert cancelled == ["report"]
     assert [r.getMessage() for r in caplog.records] == [
-        "report is still at work 0 s after the request to stop: cancelled"
+        "report still runs 0 s after the request to stop: cancelled"
     ]
