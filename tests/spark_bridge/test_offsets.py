@@ -72,7 +72,7 @@ def test_an_empty_range_is_left_out() -> None:
         ({"startingOffsets": "5"}, "neither 'earliest' nor 'latest' nor JSON"),
         ({"startingOffsets": '{"sales": {"0": 3}}'}, "leaves out sales-1"),
         ({"startingOffsets": '{"sales": {"0": 3, "1": 3, "2": 3}}'}, "names sales-2"),
-        ({"startingOffsets": '{"sales": {"0": 3, "1": 10}}'}, "holds 3 up to 9"),
+        ({"startingOffsets": '{"sales": {"0": 3, "1": 10}}'}, "begins at 3 and ends at 9"),
         (
             {
                 "startingOffsets": '{"sales": {"0": 3, "1": 7}}',
