@@ -276,20 +276,20 @@ def publish_job(request: PublishRequest, access: Access) -> Verdict:
     """Require WRITE on the job's id and all topics, and READ on groups and their topics."""
     if not access.transactional_id(Operation.WRITE, request.job_id):
         return _refuse_job(
-            request, ID_DENIED, f"transactional id {request.job_id}: {Operation.WRITE.name}"
+            request, ID_DENIED, f"{Operation.WRITE.name} on transactional id {request.job_id}"
         )
     for topic in request.topics:
         if not access.topic(Operation.WRITE, topic.name):
             denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            return _refuse_job(request, denied, f"topic {topic.name}: {Operation.WRITE.name}")
+            return _refuse_job(request, denied, f"{Operation.WRITE.name} on topic {topic.name}")
     for group in request.groups:
         if not access.group(Operation.READ, group.group_id):
             denied = ErrorCode.GROUP_AUTHORIZATION_FAILED
-            return _refuse_job(request, denied, f"group {group.group_id}: {Operation.READ.name}")
+            return _refuse_job(request, denied, f"{Operation.READ.name} on group {group.group_id}")
         for placed in group.topics:
             if not access.topic(Operation.READ, placed.name):
                 denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-                return _refuse_job(request, denied, f"topic {placed.name}: {Operation.READ.name}")
+                return _refuse_job(request, denied, f"{Operation.READ.name} on topic {placed.name}")
     return GO_ON
 
 
@@ -308,7 +308,7 @@ def drop_batches(request: DropStagedRequest, access: Access) -> Verdict:
 
 
 def _refuse_job(request: PublishRequest, code: ErrorCode, what: str) -> Verdict:
-    return Verdict(error_response(request, code, f"not allowed: {what}"))
+    return Verdict(error_response(request, code, f"{what} is not allowed"))
 
 
 CLUSTER_DENIED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED

@@ -293,7 +293,8 @@ class Connections(Generic[M]):
         now_s = asyncio.get_running_loop().time()
         if (self._untold or self._untold_evictions) and now_s >= self._mute_until_s:
             _log.warning(
-                "connections refused since: %d; half-open connections closed to make room: %d",
+                "connections refused since the last message: %d; half-open connections closed to"
+                " make room: %d",
                 self._untold,
                 self._untold_evictions,
             )

@@ -423,15 +423,15 @@ def _topic_id(text: str) -> bytes:
 def describe_holder(files: Files, path: str) -> str:
     """Describe the process that holds the lock, as far as it has written its details."""
     try:
-        process = json.loads(read_file(files, f"{path}/{LOCK}"))["process_id"]
+        process = f"process {json.loads(read_file(files, f'{path}/{LOCK}'))['process_id']}"
         listener = Catalog(files, path).listener()
     except (OSError, RecursionError, StreamlogError, *MALFORMED):
-        process, listener = "unknown", None
+        process, listener = "another process", None
     if listener is None:
         where = "which does not listen yet"
     else:
         where = f"which listens on {listener[0]}:{listener[1]}"
-    return f"{path} is in use by process {process}, {where}"
+    return f"{path} is in use by {process}, {where}"
 
 
 _log = repeated.logger(__name__)

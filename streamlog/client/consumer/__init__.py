@@ -439,7 +439,8 @@ class Consumer:
         if state.position is None:
             await self._beginnings.find([partition])
         if state.position is None:
-            raise UsageError(f"{partition} was moved or revoked while it was looked up")
+            where = f"{partition.topic}-{partition.partition}"
+            raise UsageError(f"{where} was moved or revoked while its position was looked up")
         return state.position
 
     def positions(self) -> dict[TopicPartition, int]:

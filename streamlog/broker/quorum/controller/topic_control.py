@@ -286,7 +286,7 @@ class TopicControl:
         ):
             raise error_for(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"{topic.name}: partitions have to be numbered from 0, at most {PARTITIONS_MAX}",
+                f"{topic.name}: number up to {PARTITIONS_MAX} partitions from 0 without gaps",
             )
         assigned = [tuple(each.broker_ids) for each in numbered]
         self._check_assigned(topic.name, assigned, copies=len(assigned[0]))
