@@ -160,7 +160,7 @@ def test_attaching_waits_for_a_process_that_serves(tmp_path: Path) -> None:
     async def main() -> None:
         url = f"embedded:{tmp_path / 'data'}"
         with pytest.raises(
-            ConnectionLost, match=r"no process has the log in \S+ open; .* broker --data"
+            ConnectionLost, match=r"no process has the log in \S+ open: .* broker --data"
         ):
             async with Log.attach(url, timeout_ms=0):
                 pass

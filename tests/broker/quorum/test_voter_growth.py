@@ -331,7 +331,9 @@ def test_a_running_voter_cannot_grow() -> None:
     files = single_voter_disk()
     lock = files.lock(f"data/{LOCK}")
     assert lock is not None
-    with pytest.raises(LogDirectoryLocked, match=r"data is in use by process .*: stop it first"):
+    with pytest.raises(
+        LogDirectoryLocked, match=r"data is in use by another process, .*: stop it first"
+    ):
         open_growth(files)
     lock.close()
     grow(files)

@@ -329,7 +329,10 @@ def test_a_retention_round_is_logged_in_one_line(
             later.pop(0)(None)
         time.pass_ms(INTERVAL_MS)
     assert caplog.messages == [
-        f"retention: removed {3 * 2 * LOGS_AT_ONCE} files of {2 * LOGS_AT_ONCE} partitions"
+        (
+            f"retention: removed expired files (files: {3 * 2 * LOGS_AT_ONCE},"
+            f" partitions: {2 * LOGS_AT_ONCE})"
+        )
     ]
     directory.close()
 

@@ -418,7 +418,10 @@ def test_a_directory_in_use_is_inspected_but_not_repaired() -> None:
 
 def test_an_inspection_locks_the_directory() -> None:
     files = filled()
-    with Inspection.open("data", files=files), pytest.raises(Exception, match="in use by process"):
+    with (
+        Inspection.open("data", files=files),
+        pytest.raises(Exception, match="in use by process"),
+    ):
         opened(files)
     opened(files).close()
 
