@@ -182,7 +182,7 @@ def test_a_failing_function_is_reported_with_its_record(tmp_path: Path) -> None:
     assert raised.value.topic == "orders"
     assert raised.value.offset >= 0
     assert not (tmp_path / "snapshots" / job.id).exists()
-    with pytest.raises(UsageError, match="not been run"):
+    with pytest.raises(UsageError, match="has not run yet"):
         _ = job.rows
 
 
