@@ -32,7 +32,7 @@ from mortal import run
 from streamlog import App, Stream
 from streamlog.worker import worker
 
-worker.SESSION_TIMEOUT_MS, worker.HEARTBEAT_INTERVAL_MS = 2_000, 300  # Noticed sooner.
+worker.SESSION_TIMEOUT_MS, worker.HEARTBEAT_INTERVAL_MS = 2_000, 300  # Failures are noticed sooner.
 app = App("tally", state_dir=sys.argv[4], commit_interval="20ms")
 words = app.topic("words", key=str, value=int, partitions=3)
 changes = app.topic("changes", key=str, value=int, partitions=1)

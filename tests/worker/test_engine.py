@@ -114,7 +114,7 @@ from pathlib import Path
 from streamlog import App
 from streamlog.worker import worker
 
-# Two seconds of silence, and the group goes on without a member.
+# After two seconds of silence, the group continues without the member.
 worker.SESSION_TIMEOUT_MS, worker.HEARTBEAT_INTERVAL_MS = 2_000, 300
 worker.STOP_WAIT_MS = 500
 

@@ -21,7 +21,7 @@ numbers = app.topic("numbers", key=str, value=str, partitions=1)
 @app.agent(numbers, concurrency=4, ordered="none")
 async def handle(stream: Stream[str, str]) -> None:
     async for number in stream:
-        # The third is handled only when there is a file.
+        # The third is handled only once the file exists.
         while number == "3" and not os.path.exists("open"):
             await asyncio.sleep(0.01)
         print("handled", number)

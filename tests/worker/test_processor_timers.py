@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from streamlog import App, Processor, Record, kv_store, punctuate
 from streamlog.worker import worker
 
-worker.SESSION_TIMEOUT_MS, worker.HEARTBEAT_INTERVAL_MS = 2_000, 300  # Noticed sooner.
+worker.SESSION_TIMEOUT_MS, worker.HEARTBEAT_INTERVAL_MS = 2_000, 300  # Failures are noticed sooner.
 
 app = App("watch", log="embedded:./log", commit_interval="50ms")
 beats = app.topic("beats", key=str, value=int, partitions=1)

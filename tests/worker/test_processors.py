@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from streamlog import App, Processor, Record, kv_store
 from streamlog.worker import worker
 
-worker.SESSION_TIMEOUT_MS, worker.HEARTBEAT_INTERVAL_MS = 2_000, 300  # Noticed sooner.
+worker.SESSION_TIMEOUT_MS, worker.HEARTBEAT_INTERVAL_MS = 2_000, 300  # Failures are noticed sooner.
 
 @dataclass
 class Entry:

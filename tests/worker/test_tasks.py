@@ -24,7 +24,7 @@ numbers = app.topic("numbers", key=str, value=str, partitions=1)
 answers = app.topic("answers", key=str, value=str, partitions=1)
 
 async def ask(number: str) -> str:
-    # Each tenth is answered only when there is a file.
+    # Each tenth is answered only once the file exists.
     while number.endswith("0") and not os.path.exists("open"):
         await asyncio.sleep(0.01)
     return number + "!"

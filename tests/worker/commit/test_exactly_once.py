@@ -47,7 +47,7 @@ from streamlog import App
 from streamlog.records.builder import HEADER_BYTES
 from streamlog.worker import commit
 
-# Each change is a batch of its own: of a checkpoint some may be written when it is cut off.
+# Each change is a separate batch, so an interrupted checkpoint may be written in part.
 commit.PACK_RECORDS, commit.CHECKPOINT_PACK_BYTES = 1, HEADER_BYTES + 1
 
 app = App("counting", state_dir="./state", commit_interval="20ms")
