@@ -1,4 +1,4 @@
-"""Due times of intervals, and missed runs after any time of absence."""
+"""Due times of intervals, and missed runs after an absence of any length."""
 
 from __future__ import annotations
 
@@ -49,26 +49,28 @@ def test_an_interval_is_due_at_the_first_multiple_after_now(
         ("skip", LATE_MS_MAX + 1, []),
     ],
 )
-def test_what_fell_due_meanwhile(misfire: Misfire, late_ms: int, runs: list[int]) -> None:
+def test_missed_runs_follow_the_misfire_policy(
+    misfire: Misfire, late_ms: int, runs: list[int]
+) -> None:
     hourly = Interval(0, 60 * MINUTE_MS)
     now_ms = 3 * 60 * MINUTE_MS + late_ms
     times = missed_runs(hourly, 60 * MINUTE_MS, now_ms, misfire)
     assert times == [hour * 60 * MINUTE_MS for hour in runs]
 
 
-def test_catching_up_is_bounded() -> None:
+def test_the_number_of_missed_runs_is_bounded() -> None:
     week_ms = 7 * 24 * 60 * MINUTE_MS
     times = missed_runs(Interval(0, MINUTE_MS), MINUTE_MS, week_ms, "all")
     assert len(times) == CATCH_UP_RUNS_MAX
     assert times[-1] == week_ms
 
 
-def test_nothing_is_due_early() -> None:
+def test_no_run_is_due_before_its_time() -> None:
     assert missed_runs(Interval(0, 10), 10, 9, "all") == []
 
 
 def due_times(schedule: Schedule, after_ms: int, until_ms: int) -> list[int]:
-    """One by one."""
+    """Return the due times after one time up to another, one by one."""
     times = [schedule.next_after(after_ms)]
     while times[-1] <= until_ms:
         times.append(schedule.next_after(times[-1]))
@@ -80,7 +82,9 @@ def due_times(schedule: Schedule, after_ms: int, until_ms: int) -> list[int]:
     st.integers(ms(2024, 1, 1), ms(2024, 12, 31)),
     st.integers(0, 40 * 24 * 60 * MINUTE_MS),
 )
-def test_what_was_missed_is_what_was_due_meanwhile(spec: str, done_ms: int, away_ms: int) -> None:
+def test_missed_runs_equal_a_walk_through_the_due_times(
+    spec: str, done_ms: int, away_ms: int
+) -> None:
     schedule, now_ms = cron_times(spec, "Europe/Berlin"), done_ms + away_ms
     wanted = due_times(schedule, done_ms, now_ms)
     due_ms = schedule.next_after(done_ms)
@@ -91,8 +95,8 @@ def test_what_was_missed_is_what_was_due_meanwhile(spec: str, done_ms: int, away
 
 
 @pytest.mark.parametrize("misfire", ["skip", "once", "all"])
-def test_years_of_absence_are_looked_through_from_the_end(misfire: Misfire) -> None:
-    """As quickly as a day: going through them one by one would take minutes."""
+def test_missed_runs_of_years_are_found_quickly(misfire: Misfire) -> None:
+    """A walk through all due times would take minutes."""
     schedule = cron_times("* * * * *", "UTC")
     now_ms = ms(2025, 1, 1) + 10 * YEAR_MS
     wanted = {"skip": 1, "once": 1, "all": CATCH_UP_RUNS_MAX}[misfire]
