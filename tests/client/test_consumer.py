@@ -135,7 +135,7 @@ def test_offsets_are_found_by_position_and_timestamp(open_log: OpenLog) -> None:
                 found = await consumer.offsets_for_times({T0: 12, T1: 12})
                 assert found == {T0: (12, 12), T1: None}
                 assert await consumer.offsets_for_times({T0: 1_000}) == {T0: None}
-                with pytest.raises(UnknownTopicOrPartition, match="2 partitions"):
+                with pytest.raises(UnknownTopicOrPartition, match=r"no partition 2; .* is 2"):
                     await consumer.end_offsets([TopicPartition("t", 2)])
 
     asyncio.run(main())
