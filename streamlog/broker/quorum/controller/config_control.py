@@ -194,7 +194,7 @@ class ConfigControl:
         raise error_for(
             ErrorCode.INVALID_REQUEST,
             f"unknown resource {name!r} of type {kind}: use a topic (type 2), a group (32), client"
-            f" metrics (16) or a broker of {', '.join(known)} (4; without a name: all brokers)",
+            f" metrics (16), or one of brokers {', '.join(known)} (4; without a name: all brokers)",
         )
 
     def _topic(self, name: str) -> _Resource:
