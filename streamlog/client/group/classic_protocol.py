@@ -228,7 +228,8 @@ class GroupMember:
         self._offered: frozenset[TopicPartition] | None = None
         self._owned: frozenset[TopicPartition] = frozenset()
         self._owned_generation = -1
-        self._joins_once_more = False
+        self._claimed: frozenset[TopicPartition] = frozenset()
+        """The partitions that its last join has named as its own; none for an eager member."""
         self._is_cooperative = (
             isinstance(assignor, StickyPort | DirectingPort) and assignor.is_cooperative
         )
@@ -444,7 +445,12 @@ class GroupMember:
         added, self._offered = offered - self.assignment, None
         self.assignment = self._owned = offered
         self._owned_generation = self.generation_id
-        if self._joins_once_more:
+        # Step 4 of the head: what it claimed and did not get is free only once it rejoins without
+        # it. The claim counts, not what it has to revoke now:
+        # 1. A revokes t-1, which takes a while, and C joins. 2. A rejoins and still claims t-1, so
+        # the leader assigns t-1 to no member. 3. A ends the revocation. 4. A's new assignment lacks
+        # t-1, of which nothing is left to revoke. Without a rejoin, t-1 would stay unassigned.
+        if self._claimed - offered:
             self._unjoined(now_ms)
         return added
 
@@ -454,9 +460,6 @@ class GroupMember:
         if self.phase is MemberPhase.REVOKING:
             self.is_lost = False
             self._unjoined(now_ms)
-        else:
-            # Step 4 of the head: the revoked partitions are free only once this member rejoins.
-            self._joins_once_more = self._offered is not None
 
     def on_counts(self, partitions: Mapping[str, int]) -> None:
         """As the leader, note the present partition counts; a change makes the group rebalance."""
@@ -555,7 +558,6 @@ class GroupMember:
 
     def _unjoined(self, now_ms: int, *, pause_ms: int = 0) -> None:
         self.phase = MemberPhase.UNJOINED
-        self._joins_once_more = False
         self._not_before_ms = now_ms + pause_ms
 
     def _forget(self) -> None:
@@ -565,6 +567,7 @@ class GroupMember:
         # An eager member has revoked everything by now. It names what it owned before, so that a
         # sticky assignor can give that back.
         owned = self.assignment if self._is_cooperative else self._owned
+        self._claimed = owned if self._is_cooperative else frozenset()
         self._joined_topics, self._has_other_counts = self._topics, False
         self._asks_for_round = False
         subscription = wire.ConsumerProtocolSubscription(

@@ -312,6 +312,24 @@ def test_a_rebalance_may_begin_during_a_revocation() -> None:
     assert one.phase is MemberPhase.STABLE
 
 
+def test_a_partition_claimed_during_its_revocation_is_released_by_another_join() -> None:
+    one = cooperative(T0, T1)
+    one.on_heartbeat(wire.HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), 0)
+    again(one, T1)
+    revoked = one.revoking
+    one.on_heartbeat(wire.HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), 0)
+    next_subscription(one)  # It claims T0, so the leader assigns T0 to no member.
+    one.on_revoked(revoked, 0)
+    one.on_join(joined("me", leader="other", generation=3), 0)
+    one.next(0)
+    one.on_sync(synced(T1), 0)
+    assert one.revoking == frozenset()
+    one.on_assigned(0)
+    assert next_subscription(one).owned_partitions == [
+        wire.GroupTopicPartition(topic="t", partitions=[1])
+    ]
+
+
 def leading(one: GroupMember, others: dict[str, wire.ConsumerProtocolSubscription]) -> None:
     response = joined("me")
     response.members += [
