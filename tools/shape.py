@@ -32,8 +32,8 @@ FOLDER_MODULES = 20
 ANY_LINES = 250
 PRAGMA = re.compile(r"#\s*(noqa|type:|mypy:|pragma:|fmt:|ruff:)")
 PHRASES = re.compile(
-    r"\b(?:nobody|somebody|whoever|goes on|at hand|in hand|is told|are told|is over|"
-    r"(?:for|to|by) who|so (?:long|many|far) (?:as|that)|stands still|likewise|the same[.,;:])",
+    r"\b(?:nobody|somebody|whoever|goes on|at hand|in hand|is told|are told|is over\b|"
+    r"(?:for|to|by) who\b|so (?:long|many|far) (?:as|that)|stands still|likewise|the same[.,;:])",
     re.IGNORECASE,
 )
 """What docs/glossary.md bans from sentences: a reader needs the sentence before, or reads twice."""
@@ -328,8 +328,8 @@ BARS: dict[str, float] = {
     "produce": 29,
     "comments": 4,
     "any": 1,
-    "names": 155,
-    "phrases": 16,
+    "names": 153,
+    "phrases": 0,
 }
 """Where each figure is held today; lower a bar when its figure falls."""
 

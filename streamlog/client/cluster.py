@@ -46,7 +46,7 @@ NOBODY: Final = -1
 
 
 class ElectedLeader(NamedTuple):
-    """The leader of one epoch; `NOBODY` if it is unknown or there is none."""
+    """The leader of one epoch; -1 if it is unknown or there is none."""
 
     leader: int
     epoch: int

@@ -596,7 +596,7 @@ class StreamJoin(Node):
     """The value serdes of the left and of the right side."""
     fn: Callable[[UserValue, UserValue], UserValue]
     unmatched: StoreSpec | None = None
-    """Records without a partner so far that may be forwarded alone; None for inner joins."""
+    """Records that have no partner yet and may be forwarded alone; None for inner joins."""
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:

@@ -114,7 +114,7 @@ class Cadence:
         has_begun = self.next_ms > UNKNOWN_MS
         self.ended_ms = self.next_ms
         # Aligned intervals of 10 s, the current one ends at 10:00:20, and time jumps to 10:00:47.
-        # 1. One interval is due, not three: rows of the skipped ones would be the same.
+        # 1. One interval is due, not three: rows of the skipped ones would be equal.
         # 2. The next interval ends at 10:00:50, so the result depends on the times of records and
         #    not on when `is_due` is called.
         begun_ms = now_ms // self.every_ms * self.every_ms if self._is_aligned else now_ms

@@ -170,9 +170,9 @@ class WritableTableStep(Step):
         """Restore what `to_data` returned."""
         self._time_ms = self._feed.time_ms = int(data["time_ms"])
         self._feed.at_end = self._time_ms > UNKNOWN_MS
-        # Changes that were forwarded after the last commit may have been sent. What is written
-        # after a restart need not be the same, so each owner of the state numbers changes in a
-        # range of its own: no other change has the number of one that was sent.
+        # Changes that were forwarded after the last commit may have been sent. A restart may write
+        # other changes, so each owner of the state numbers changes in a range of its own: no other
+        # change has the number of one that was sent.
         owners = max(self._owner - int(data["owner"]), 0)
         self._next = int(data["next"]) + owners * POSITIONS
 

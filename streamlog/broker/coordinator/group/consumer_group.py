@@ -541,7 +541,7 @@ class Draft:
         for name in self._topics_read():
             count, topic_id = self._topics.partitions(name), self._topics.topic_id(name)
             # With the topic id: a topic that was deleted and created again needs a new assignment,
-            # although name and partition count are the same.
+            # although its name and partition count are unchanged.
             digest.update(b"%s\0%s%d\n" % (name.encode(), topic_id or b"", count))
         return int.from_bytes(digest.digest(), signed=True)
 
@@ -616,14 +616,14 @@ class Draft:
             and request.topic_partitions is not None
             and subscribes != (None, None)
         )
-        told = None
+        assignment = None
         if request.member_epoch == JOINING_EPOCH or tells_all or before.assigned != after.assigned:
-            told = Assignment(topic_partitions=topic_partitions(after.assigned))
+            assignment = Assignment(topic_partitions=topic_partitions(after.assigned))
         return ConsumerGroupHeartbeatResponse(
             member_id=self.member_id,
             member_epoch=after.epoch,
             heartbeat_interval_ms=self._group.config.consumer_heartbeat_interval_ms,
-            assignment=told,
+            assignment=assignment,
         )
 
     def _add(self, change: ConsumerChange) -> None:

@@ -274,7 +274,7 @@ class ClusterMetadata:
     def become(self, other: ClusterMetadata) -> None:
         """Take over the content of another image, which is not used afterwards.
 
-        The object stays the same, so that all its users see the new content.
+        The object keeps its identity, so that all its users see the new content.
         """
         vars(self).update(vars(other))
 

@@ -3,7 +3,8 @@
 A batch that loses records keeps its offsets, its sequence numbers and its codec; the bytes of the
 remaining records are copied, not encoded again. The first cleaning that finds a tombstone writes
 the time until which it stays: it goes into the batch's base timestamp, and bit 6 of the attributes
-says so. The records' timestamps, which are relative to the base, are adjusted to stay the same.
+says so. The records' timestamps are relative to the base; they are adjusted, so that their times do
+not change.
 
 Rules of this module: no offset is left out. Where Kafka leaves a gap between batches, this log has
 a batch without records that spans it. Such a batch is valid for every client, and a scan can treat

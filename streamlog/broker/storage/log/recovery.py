@@ -9,7 +9,7 @@ finds it again. Recovery scans the batches from the segment of the recovery poin
 2. Any other unsound bytes are *damage*: sound batches follow them, or they had been synced. Damage
    is reported and refused, never cut off, and the batches after it are kept and served.
 
-A torn tail and a damaged last batch that was never synced look the same.
+A torn tail can't be distinguished from a damaged last batch that was never synced.
 
 `LostOffsets` records the offsets that a repair gave up, in a file of the partition's directory.
 Other replicas may have these records, so a replica with such a log is not complete until it has
