@@ -159,14 +159,14 @@ class Cluster:
         try:
             async with asyncio.timeout(within_s):
                 while left:
-                    left = await self._doubts()
+                    left = await self._problems()
                     if left:
                         await asyncio.sleep(LOOK_S)
         except TimeoutError:
             return left
         return []
 
-    async def _doubts(self) -> list[str]:
+    async def _problems(self) -> list[str]:
         """As `streamlog cluster status` tells them."""
         try:
             async with asyncio.timeout(STATUS_S), self.log.admin() as admin:
@@ -174,7 +174,7 @@ class Cluster:
         except (StreamlogError, TimeoutError):
             return [UNKNOWN]
         missing = [f"broker {each} is missing" for each in status.missing]
-        return [*status.doubts, *missing] or ([] if status.is_healthy else [UNKNOWN])
+        return [*status.problems, *missing] or ([] if status.is_healthy else [UNKNOWN])
 
     async def _leaders(self) -> list[int]:
         leaders = [each.leader for each in await self.partitions() if each.leader in self.brokers]

@@ -128,7 +128,7 @@ SWITCHES: Final = (
     _controller("compares_broker_epoch", None, "test_fetches_of_an_earlier_process_add_no_replica"),
     _controller("hears_damage_again", None, "test_damage_in_a_repeated_registration_counts"),
     _controller("voids_refused", None, "test_a_late_copy_of_a_refused_proposal_adds_no_replica"),
-    _controller("doubts_killed", None, "test_a_replica_killed_before_its_sync_is_not_elected"),
+    _controller("suspects_killed", None, "test_a_replica_killed_before_its_sync_is_not_elected"),
     _controller(
         "spares_empty", None, "test_an_empty_disk_does_not_lead_while_another_replica_may_return"
     ),

@@ -36,7 +36,7 @@ class CorruptBatches:
         Raises:
             DamagedBatch: such batches are not ignored; says where it is and what to do.
         """
-        topic, partition = self._range.place
+        topic, partition = self._range.topic_partition
         text = (
             f"{topic}-{partition}: the batch with offsets {first} to {following - 1} can't be read:"
             f" {error}"
@@ -222,7 +222,7 @@ class ArrowBatches:
         except pa.ArrowInvalid as error:
             pairs = zip(offsets.to_pylist(), milliseconds.to_pylist(), strict=True)
             offset, time_ms = next(pair for pair in pairs if abs(pair[1]) > TIMESTAMP_MS_MAX)
-            topic, partition = self._range.place
+            topic, partition = self._range.topic_partition
             raise SerdeError(
                 f"the record at offset {offset} of {topic}-{partition} has timestamp {time_ms} ms,"
                 " which is out of the range of Spark's timestamps: omit 'timestamp' from the option"

@@ -171,7 +171,7 @@ class DirectorySource:
                     log=LogMark(
                         id_text(ids[each.topic]),
                         each.end,
-                        stored.leader_epochs(*each.place, each.end),
+                        stored.leader_epochs(*each.topic_partition, each.end),
                     ),
                 )
                 for each in seen
@@ -230,7 +230,7 @@ class DirectorySource:
     ) -> dict[TopicPartition, int]:
         """See `LogSource.divergences`."""
         with StoredLog(self._path) as stored:
-            found = {at: stored.divergence(*at, *partition) for at, partition in ends.items()}
+            found = {at: stored.divergence(*at, *end) for at, end in ends.items()}
         return {at: offset for at, offset in found.items() if offset is not None}
 
     def _check_ends(self, stored: StoredLog, ranges: list[OffsetRange]) -> None:
@@ -272,7 +272,7 @@ class DirectorySource:
     def _visible(self, stored: StoredLog, found: OffsetRange) -> OffsetRange | None:
         if self._options.isolation_level != COMMITTED:
             return found
-        end, aborted = _committed_view(stored, found.place, found.start, found.end)
+        end, aborted = _committed_view(stored, found.topic_partition, found.start, found.end)
         seen = replace(found, end=end, aborted=aborted)
         return seen if seen.start < seen.end else None
 
@@ -298,7 +298,7 @@ class DirectorySource:
         # Leader epochs of another topic say nothing about this one.
         if topic_id is None or is_recreated(mark.topic_id, topic_id):
             return topic_id, None
-        return topic_id, stored.divergence(*offsets.place, mark.offset, mark.epochs)
+        return topic_id, stored.divergence(*offsets.topic_partition, mark.offset, mark.epochs)
 
     def _batches(self, stored: StoredLog, offsets: OffsetRange) -> Iterator[RecordBatch]:
         """Yield the batches that the options' isolation level shows."""
@@ -316,7 +316,7 @@ class DirectorySource:
                 yield batch
 
     def _stored(self, stored: StoredLog, offsets: OffsetRange) -> Iterator[RecordBatch]:
-        topic, number = offsets.place
+        topic, number = offsets.topic_partition
         start = offsets.start
         first, _ = stored.offsets(topic, number)
         if start < first and not self._options.fail_on_data_loss:
@@ -351,10 +351,13 @@ class BrokerSource:
                 # IDs first: a topic that is created again after this line is noticed.
                 ids = await _ids(log)
                 ranges = resolve(self._options, *await self._known(log))
-                ends = {each.place: each.end for each in ranges}
+                ends = {each.topic_partition: each.end for each in ranges}
                 epochs = await log.admin().leader_epochs(ends)
             return [
-                replace(each, log=LogMark(ids.get(each.topic, ""), each.end, epochs[each.place]))
+                replace(
+                    each,
+                    log=LogMark(ids.get(each.topic, ""), each.end, epochs[each.topic_partition]),
+                )
                 for each in ranges
             ]
 
@@ -474,11 +477,11 @@ class _Polling:
         self._consumer = log.consumer(
             auto_offset_reset="none", isolation_level=options.isolation_level
         )
-        self._reader = log.range_reader(self._consumer, {offsets.place: offsets.end})
+        self._reader = log.range_reader(self._consumer, {offsets.topic_partition: offsets.end})
 
     def batches(self) -> Iterator[RecordBatch]:
         """Yield the batches of the range; raises what `BrokerSource.read` raises."""
-        offsets, partition = self._offsets, self._offsets.place
+        offsets, partition = self._offsets, self._offsets.topic_partition
         consumer = self._runner.run(self._consumer.__aenter__())
         consumer.assign([partition])
         self._seek(offsets.start)
@@ -493,7 +496,7 @@ class _Polling:
 
     async def _polled(self) -> Sequence[RecordBatch] | None:
         """Return the next batches; None if the rest of the range is lost."""
-        partition = self._offsets.place
+        partition = self._offsets.topic_partition
         try:
             polled = await self._consumer.poll_batches(timeout_ms=POLL_TIMEOUT_MS)
         except DamagedBatch as error:
@@ -512,7 +515,7 @@ class _Polling:
 
     def _seek(self, offset: int) -> None:
         topic_id = id_bytes(self._offsets.log.topic_id)
-        self._consumer.seek(self._offsets.place, offset, topic_id=topic_id)
+        self._consumer.seek(self._offsets.topic_partition, offset, topic_id=topic_id)
 
     def _passes(self, error: SourceLost, begin: int, offsets: OffsetRange) -> bool:
         """Return whether records were only deleted, so that the read continues at `begin`.
@@ -585,8 +588,8 @@ async def _log_now(log: Log, offsets: OffsetRange) -> tuple[str | None, int | No
     mark, topic_id = offsets.log, (await _ids(log, offsets.topic)).get(offsets.topic)
     if topic_id is None or is_recreated(mark.topic_id, topic_id):
         return topic_id, None
-    found = await log.admin().divergences({offsets.place: (mark.offset, mark.epochs)})
-    return topic_id, found.get(offsets.place)
+    found = await log.admin().divergences({offsets.topic_partition: (mark.offset, mark.epochs)})
+    return topic_id, found.get(offsets.topic_partition)
 
 
 async def _ids(log: Log, *names: str) -> dict[str, str]:
@@ -607,13 +610,13 @@ async def _bounds(
 
 
 async def _offsets_of_times(
-    log: Log, partition: Position, wanted: list[TopicPartition]
+    log: Log, position: Position, wanted: list[TopicPartition]
 ) -> dict[tuple[TopicPartition, int], int | None]:
     """Return the offsets of a position that is given by times; empty if it is not."""
     times = {
-        each: partition.time_ms
-        if partition.times_ms is None
-        else partition.times_ms[each.topic][str(each.partition)]
+        each: position.time_ms
+        if position.times_ms is None
+        else position.times_ms[each.topic][str(each.partition)]
         for each in wanted
     }
     asked = {each: time_ms for each, time_ms in times.items() if time_ms is not None}

@@ -244,8 +244,8 @@ class TaskWriter:
             return
         named = [each if each is not None else self.topic for each in topics]
         for topic in dict.fromkeys(named):
-            places = [at for at, name in enumerate(named) if name == topic]
-            self._write_to(topic, rows if len(places) == len(named) else rows.take(places))
+            indexes = [at for at, name in enumerate(named) if name == topic]
+            self._write_to(topic, rows if len(indexes) == len(named) else rows.take(indexes))
 
     def _write_to(self, topic: str | None, rows: pa.RecordBatch) -> None:
         if topic not in self.partitions:
@@ -258,8 +258,8 @@ class TaskWriter:
         keys = _binary(rows, "key") if "key" in rows.schema.names else None
         headers = _headers(_column(rows, "headers"))
         found = ArrowRows(keys, _binary(rows, "value"), self._times(rows), headers)
-        places = self._places(topic, rows, found)
-        starts = found.arrange(places, self.partitions[topic])
+        numbers = self._partition_numbers(topic, rows, found)
+        starts = found.arrange(numbers, self.partitions[topic])
         for number, (first, end) in enumerate(pairwise(starts)):
             if first < end:
                 self._file(topic, number).add(found, first, end)
@@ -272,41 +272,41 @@ class TaskWriter:
         times: list[int | None] = rows.column("timestamp").cast("int64").to_pylist()
         return array("q", [self.now_ms if each is None else each // 1_000 for each in times])
 
-    def _places(self, topic: str, rows: pa.RecordBatch, found: ArrowRows) -> list[int]:
+    def _partition_numbers(self, topic: str, rows: pa.RecordBatch, found: ArrowRows) -> list[int]:
         """Return each row's partition: the one it names, else its key's, else the next in turn."""
         count = self.partitions[topic]
         self._turn += 1
         # All rows of a batch that have neither a key nor a partition go to one partition, the next
         # batch's to the next one: fewer and larger record batches.
         turn = self._turn % count
-        numbers = _column(rows, "partition")
+        given = _column(rows, "partition")
         # The usual case, once the partitioner is known: keys are hashed in their buffers.
-        if numbers is None and self._partitioners.get(topic) == DEFAULT:
-            return found.places(count, turn)
-        numbers = numbers or [None] * rows.num_rows
+        if given is None and self._partitioners.get(topic) == DEFAULT:
+            return found.partitions_by_key(count, turn)
+        given = given or [None] * rows.num_rows
         keys = rows.column("key").cast("binary").to_pylist() if "key" in rows.schema.names else []
-        free = [at for at, key in enumerate(keys) if key is not None and numbers[at] is None]
-        places = [turn if number is None else number for number in numbers]
+        free = [at for at, key in enumerate(keys) if key is not None and given[at] is None]
+        numbers = [turn if number is None else number for number in given]
         if free and topic not in self._partitioners:
             self._partitioners[topic] = self.partitioner_of(topic, count)
         for at in free:
-            places[at] = partition_by(self._partitioners[topic], keys[at], count)
-        for at, place in enumerate(places):
-            if not 0 <= place < count:
+            numbers[at] = partition_by(self._partitioners[topic], keys[at], count)
+        for at, number in enumerate(numbers):
+            if not 0 <= number < count:
                 what = "a row"
-                if numbers[at] is None:
+                if given[at] is None:
                     by = partitioner_name(self._partitioners[topic])
                     what = f"a row with key {keys[at][:80]!r}, by {by},"
                 raise ConfigError(
-                    f"{what} is for {topic}-{place}, but the topic has partitions 0 to {count - 1}"
+                    f"{what} is for {topic}-{number}, but the topic has partitions 0 to {count - 1}"
                 )
-        return places
+        return numbers
 
     def _file(self, topic: str, number: int) -> SegmentFile:
-        place = topic, number
-        if place not in self._files:
-            self._files[place] = SegmentFile(self.folder, topic, number, self.codec)
-        return self._files[place]
+        partition_key = topic, number
+        if partition_key not in self._files:
+            self._files[partition_key] = SegmentFile(self.folder, topic, number, self.codec)
+        return self._files[partition_key]
 
     def finish(self) -> list[StagedSegment]:
         """Write the rest, sync all files and their folder, and return the segments."""

@@ -72,7 +72,7 @@ class OffsetRange:
     """The log that the range was planned in."""
 
     @property
-    def place(self) -> TopicPartition:
+    def topic_partition(self) -> TopicPartition:
         """The partition."""
         return TopicPartition(self.topic, self.partition)
 
@@ -119,8 +119,8 @@ def resolve(
             is after its end.
     """
     wanted = wanted_partitions(options, partitions)
-    for place in (options.starting, options.ending):
-        _check_partitions_exist(place, wanted)
+    for position in (options.starting, options.ending):
+        _check_partitions_exist(position, wanted)
     ranges = []
     for topic, numbers in wanted.items():
         for number in numbers:
@@ -322,7 +322,7 @@ def divide(whole: OffsetRange, count: int) -> list[OffsetRange]:
 class LostLog(NamedTuple):
     """How a log has changed since it was read or planned."""
 
-    place: TopicPartition
+    topic_partition: TopicPartition
     what: str
     same_until: int
     """The first offset with a changed record; 0 if all records have changed."""
@@ -330,14 +330,14 @@ class LostLog(NamedTuple):
     @property
     def text(self) -> str:
         """The change, with the partition."""
-        return f"{self.place.topic}-{self.place.partition}: {self.what}"
+        return f"{self.topic_partition.topic}-{self.topic_partition.partition}: {self.what}"
 
     def error(self, position: int, remedy: str) -> SourceLost:
         """Return the error of a read whose next offset was `position`."""
         return SourceLost(
             f"{self.text}. {remedy}",
-            topic=self.place.topic,
-            partition=self.place.partition,
+            topic=self.topic_partition.topic,
+            partition=self.topic_partition.partition,
             position=position,
         )
 
@@ -372,10 +372,10 @@ def find_lost(planned: OffsetRange, topic_id: str | None, divergence: int | None
     mark: LogMark = planned.log
     then = f"offsets {planned.start} to {planned.end - 1} were planned to be read"
     if topic_id is None:
-        return LostLog(planned.place, f"the topic was deleted, and {then}", 0)
+        return LostLog(planned.topic_partition, f"the topic was deleted, and {then}", 0)
     if is_recreated(mark.topic_id, topic_id):
-        return recreated_log(planned.place, mark.topic_id, topic_id, then)
+        return recreated_log(planned.topic_partition, mark.topic_id, topic_id, then)
     # A log that differs only from the end of the range on still has all records of the range.
     if divergence is not None and divergence < planned.end:
-        return truncated_log(planned.place, divergence, UNKNOWN_OFFSET, then)
+        return truncated_log(planned.topic_partition, divergence, UNKNOWN_OFFSET, then)
     return None

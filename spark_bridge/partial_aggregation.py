@@ -314,8 +314,8 @@ class FoldableRows:
             if name != MARK:
                 raise NotLowered(f"records of {batch.topic} have no stamps")
             mark, source = unpack_mark(data or b"")
-            places = range(self._partitions) if batch.partition is None else [batch.partition]
-            for partition in places:
+            partitions = range(self._partitions) if batch.partition is None else [batch.partition]
+            for partition in partitions:
                 self._of(source)[partition].hear(mark, mark_sent_ms(headers))
 
     def tell(self, source: bytes, mark: ProvenanceMark) -> None:

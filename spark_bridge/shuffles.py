@@ -104,9 +104,11 @@ class ShuffleRows:
             for timestamp_ms, key, value, (*more, (name, own)) in fields:
                 kind = TIME_MARK if name == MARK else RECORD
                 # The value of the last header, a stamp or a mark, begins with the merge key.
-                place = self._place(way, partition, rank, int.from_bytes(own[:8], signed=True))
+                sort_key = self._sort_key(
+                    way, partition, rank, int.from_bytes(own[:8], signed=True)
+                )
                 rest = _encode(more) if more else None
-                self._rows.append((*place, kind, timestamp_ms, key, value, own, rest))
+                self._rows.append((*sort_key, kind, timestamp_ms, key, value, own, rest))
                 self._bytes += len(own) + len(key or b"") + len(value or b"")
 
     def tell(self, source: Source, mark: ProvenanceMark) -> None:
@@ -118,9 +120,9 @@ class ShuffleRows:
                 way.foldable.tell(own, mark)
                 continue
             for partition in range(self._counts[topic] if own in way.ranks else 0):
-                place = self._place(way, partition, way.ranks[own], mark.turn_ms)
+                sort_key = self._sort_key(way, partition, way.ranks[own], mark.turn_ms)
                 at_ms = max(mark.time_ms, 0)
-                self._rows.append((*place, TIME_MARK, at_ms, None, None, data, None))
+                self._rows.append((*sort_key, TIME_MARK, at_ms, None, None, data, None))
 
     def finish(self) -> None:
         """Add the last rows: the task's sources have ended."""
@@ -130,8 +132,8 @@ class ShuffleRows:
                 continue
             for rank in [way.ranks[own] for own in self._own if own in way.ranks]:
                 for partition in range(self._counts[topic]):
-                    place = self._place(way, partition, rank, BEFORE_ALL_MS)
-                    self._rows.append((*place, LAST, 0, None, None, None, None))
+                    sort_key = self._sort_key(way, partition, rank, BEFORE_ALL_MS)
+                    self._rows.append((*sort_key, LAST, 0, None, None, None, None))
 
     def drain(self, *, is_last: bool = False) -> Iterator[pa.RecordBatch]:
         """Yield the rows if they fill a batch; with `is_last`, yield them in any case."""
@@ -146,7 +148,7 @@ class ShuffleRows:
             arrays = [pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)]
             yield pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
-    def _place(self, way: _Route, partition: int, rank: int, turn_ms: int) -> tuple[int, ...]:
+    def _sort_key(self, way: _Route, partition: int, rank: int, turn_ms: int) -> tuple[int, ...]:
         at = (partition, rank)
         # Within a source, rows stay in the order of their writes, whatever time they carry.
         # 1. Rows of turns 100, 90, 120 get the turns 100, 100, 120; `number` tells them apart.

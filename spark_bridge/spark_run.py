@@ -32,7 +32,7 @@ from spark_bridge.stage_function import (
     ProgressWatch,
     StageFunction,
     StageWork,
-    TaskPlace,
+    TaskInput,
 )
 from streamlog.errors import CorruptData, ProcessingError, StreamlogError
 from streamlog.history.lowering import NotLowered
@@ -82,13 +82,13 @@ class SparkRun:
         self.plan = plan
         """The plan. It has no lowered stages after records did not meet the conditions of one."""
         self._spark = spark
-        self._place = snapshots
+        self._snapshots = snapshots
         self._now_ms = now_ms
         self._log = (url, security)
         self._state_memory_bytes = state_memory_bytes
         self._on_read = on_read
         self._run = ""
-        self._reported = Counter[TaskPlace]()
+        self._reported = Counter[TaskInput]()
         """Records reported to `on_read`, including a first run that was repeated."""
 
     def run(self) -> list[FinishedTask]:
@@ -105,7 +105,7 @@ class SparkRun:
             logger.warning("%s: its stage runs again, record by record", error)
             self.plan = without_lowering(self.plan, str(error))
             # The files of the first run are of another plan: start from an empty directory.
-            self._place.remove()
+            self._snapshots.remove()
             return self._run_plan()
 
     def _run_plan(self) -> list[FinishedTask]:
@@ -139,7 +139,7 @@ class SparkRun:
         """Return a context that reports the progress of tasks in its block."""
         if self._on_read is None:
             return nullcontext()
-        return ProgressWatch(self._place, self._on_read, self._reported)
+        return ProgressWatch(self._snapshots, self._on_read, self._reported)
 
     def _readers(self) -> Counter[int]:
         """Return the number of stages that read the rows of each stage."""
@@ -157,7 +157,7 @@ class SparkRun:
         work = StageWork(
             plan=self.plan,
             stage=stage,
-            place=self._place,
+            snapshots=self._snapshots,
             directory=url.removeprefix(EMBEDDED) if url.startswith(EMBEDDED) else None,
             url=url,
             security=security,
@@ -203,17 +203,17 @@ class SparkRun:
         wanted = [(s.number, partition) for s in self.plan.stages for partition in range(s.tasks)]
         if missing := [at for at in wanted if at not in found]:
             raise CorruptData(
-                f"{self._place.url} has no report of task {missing[0][0]}_{missing[0][1]}: the "
+                f"{self._snapshots.url} has no report of task {missing[0][0]}_{missing[0][1]}: the "
                 "executors write elsewhere; give a directory= that all machines share"
             )
-        (self._place / TASKS).remove()
+        (self._snapshots / TASKS).remove()
         self._sweep(list(found.values()))
         return [found[at] for at in wanted]
 
     def _reports(self, folder: str) -> Iterator[bytes]:
         """Yield the complete reports: a task killed while it writes leaves files of other names."""
-        place = self._place / folder / self._run
-        return (place.read(name) for name in place.names() if name.endswith(".json"))
+        reports = self._snapshots / folder / self._run
+        return (reports.read(name) for name in reports.names() if name.endswith(".json"))
 
     def _sweep(self, tasks: Sequence[FinishedTask]) -> None:
         """Remove the files of attempts that don't count."""
@@ -223,9 +223,9 @@ class SparkRun:
             kept |= {part.name for part in (*task.entry.files, *progress)}
         # A directory in which no file counts is removed as a whole.
         directories = {name.partition("/")[0] for name in kept}
-        for name in self._place.names():
+        for name in self._snapshots.names():
             if name not in directories:
-                (self._place / name).remove()
+                (self._snapshots / name).remove()
 
     def _explained(self, error: PySparkException) -> StreamlogError:
         """Return the error that a task has reported, or else one with Spark's most telling line."""

@@ -90,7 +90,7 @@ PROGRESS = "progress"
 """Folder of the progress files, in the snapshot's directory."""
 EVERY_MS = 1_000
 
-TaskPlace: TypeAlias = tuple[str, PartitionKey]
+TaskInput: TypeAlias = tuple[str, PartitionKey]
 """A task, and a partition that it reads."""
 
 _log = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ class ProgressWriter:
             attempt: a name that is unique among all attempts at all tasks.
             clock: limits how often the file is written.
         """
-        self._place = snapshots
+        self._snapshots = snapshots
         self._name = f"{PROGRESS}/{attempt}.json"
         self._clock = clock or SystemClock()
         self._found: dict[PartitionKey, PartitionProgress] = {}
@@ -130,12 +130,12 @@ class ProgressWriter:
 
     def __call__(self, read: Read) -> None:
         """Add records that were read."""
-        if self._place is None:
+        if self._snapshots is None:
             return
-        before = self._found.get(read.place)
+        before = self._found.get(read.partition)
         records = read.records + (0 if before is None else before.records)
-        self._found[read.place] = PartitionProgress(
-            *read.place, records, read.total, read.is_staged
+        self._found[read.partition] = PartitionProgress(
+            *read.partition, records, read.total, read.is_staged
         )
         if self._clock.now_ms() - self._written_ms >= EVERY_MS:
             self.write()
@@ -143,15 +143,15 @@ class ProgressWriter:
     def write(self) -> None:
         """Write the counts of all records read so far."""
         self._written_ms = self._clock.now_ms()
-        if self._place is not None:
-            self._place.add(self._name, msgspec.json.encode([*self._found.values()]))
+        if self._snapshots is not None:
+            self._snapshots.add(self._name, msgspec.json.encode([*self._found.values()]))
 
 
 class ProgressWatch:
     """Reports the progress of tasks while a history runs; a context manager with a thread."""
 
     def __init__(
-        self, snapshots: SnapshotStore, on_read: OnRead, reported: Counter[TaskPlace] | None = None
+        self, snapshots: SnapshotStore, on_read: OnRead, reported: Counter[TaskInput] | None = None
     ) -> None:
         """Prepare a watch.
 
@@ -160,9 +160,9 @@ class ProgressWatch:
             on_read: called with records that no attempt at the task had read before.
             reported: counts of records that were reported already.
         """
-        self._place = snapshots / PROGRESS
+        self._progress = snapshots / PROGRESS
         self._on_read = on_read
-        self._reported = Counter[TaskPlace]() if reported is None else reported
+        self._reported = Counter[TaskInput]() if reported is None else reported
         self._done = Event()
         self._thread = Thread(target=self._watch, name="streamlog-progress", daemon=True)
 
@@ -185,11 +185,11 @@ class ProgressWatch:
         Raises:
             CorruptData: a file was removed in the middle.
         """
-        for name in self._place.names():
+        for name in self._progress.names():
             if not name.endswith(".json"):
                 continue
             task = name.partition("-")[0]
-            for found in _decode(self._place.read(name)):
+            for found in _decode(self._progress.read(name)):
                 partition = (found.topic, found.partition)
                 # 1. The first attempt at a task reads 500 records, and fails.
                 # 2. The second one counts from 0: up to 500, nothing is new.
@@ -234,7 +234,7 @@ class StageWork:
 
     plan: Plan
     stage: Stage
-    place: SnapshotStore
+    snapshots: SnapshotStore
     directory: str | None
     """Directory of the log's files; None if the log is read through its brokers."""
     url: str
@@ -284,7 +284,7 @@ def _run(
     rows = ShuffleRows(work.plan, work.stage, partition)
     budget = RocksBudget(work.state_memory_bytes)
     task_id = f"{work.stage.number}_{partition}"
-    progress = ProgressWriter(work.place if work.is_watched else None, f"{task_id}-{attempt}")
+    progress = ProgressWriter(work.snapshots if work.is_watched else None, f"{task_id}-{attempt}")
     with _open_log(work) as reader, TemporaryDirectory(prefix="streamlog-history-") as directory:
         tables = GlobalTables(work.plan.topology.global_tables)
         load_global_tables(tables, work.plan, reader)
@@ -293,7 +293,7 @@ def _run(
             stage=work.stage,
             partition=partition,
             name=attempt,
-            place=work.place,
+            snapshots=work.snapshots,
             directory=Path(directory) / "task",
             now_ms=work.now_ms,
             open_store=lambda path: RocksStore.open(path, budget=budget),
@@ -307,7 +307,7 @@ def _run(
                 rows.finish()
                 progress.write()
                 report = f"{TASKS}/{work.run}/{going.task_id}-{attempt}.json"
-                work.place.add(report, finished.encode())
+                work.snapshots.add(report, finished.encode())
             yield from rows.drain(is_last=finished is not None)
 
 
@@ -338,11 +338,11 @@ def _input_readers(
         yield InputReader(staged, shuffled.arrivals(), is_staged=True)
     damaged = DamagedInputs(work.plan.topology)
     for topic in sub.inputs:
-        place = TopicPartition(topic, partition)
+        topic_partition = TopicPartition(topic, partition)
         if topic not in sub.feeders and partition < work.plan.counts[topic]:
-            start, end = work.plan.ends[place]
-            found = reader.read(place, start, end, damaged)
-            yield InputReader({place: (start, end)}, one_by_one(place, found))
+            start, end = work.plan.ends[topic_partition]
+            found = reader.read(topic_partition, start, end, damaged)
+            yield InputReader({topic_partition: (start, end)}, one_by_one(topic_partition, found))
 
 
 @contextmanager
@@ -368,4 +368,4 @@ def _report(work: StageWork, partition: int, attempt: str, error: StreamlogError
     # A report that can't be written must not hide the error itself, which Spark then shows.
     with suppress(StreamlogError):
         name = f"{ERRORS}/{work.run}/{work.stage.number}_{partition}-{attempt}.json"
-        work.place.add(name, msgspec.json.encode(report))
+        work.snapshots.add(name, msgspec.json.encode(report))

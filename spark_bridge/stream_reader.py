@@ -252,7 +252,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the offsets at which partitions restart whose log has changed."""
         restarts: Offsets = {}
         for lost, position in found:
-            first, end = bounds.get(lost.place, (0, position))
+            first, end = bounds.get(lost.topic_partition, (0, position))
             # 1. The query has read up to 100; the log was truncated at 60 and has grown to 130.
             # 2. Offsets 60 to 99 are other records now, which it has not read: it continues at 60.
             # 3. If retention has removed those below 80, it continues at 80.
@@ -264,7 +264,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     " one that it has not read; or start the query with a new checkpoint",
                 )
             self._warn(f"{lost.text}: continuing at offset {again}")
-            restarts.setdefault(lost.place.topic, {})[str(lost.place.partition)] = again
+            topic, partition = lost.topic_partition
+            restarts.setdefault(topic, {})[str(partition)] = again
         return restarts
 
     def _warn(self, text: str) -> None:
@@ -338,7 +339,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         gone = lost_logs(planned, ids, {}, source.divergences(planned.same_topics(ids)))
         if gone:
             self._restarts(gone, {})
-        same_until = {lost.place: lost.same_until for lost, _ in gone}
+        same_until = {lost.topic_partition: lost.same_until for lost, _ in gone}
         known = _add_new_partitions(
             StreamOffset.of_data(start).restarted(until.restarts), until.offsets
         )

@@ -21,7 +21,7 @@ LINES_MAX = 1_000
 
 @dataclass(slots=True)
 class _Line:
-    told_s: float
+    time_s: float
     left_out: int = 0
 
 
@@ -42,7 +42,7 @@ class Repeated(logging.Filter):
         with self._lock:
             line = self._lines.get(key)
             # `abs`: a wall clock that was set back must not silence a line until it has caught up.
-            if line is not None and abs(now_s - line.told_s) < INTERVAL_S:
+            if line is not None and abs(now_s - line.time_s) < INTERVAL_S:
                 line.left_out += 1
                 return False
             self._lines.pop(key, None)

@@ -80,8 +80,9 @@ METHODS = {
     Consumer: [
         "assign", "assignment", "begin_offsets", "close", "commit", "commit_soon", "committed",
         "committed_metadata", "end_offsets", "enforce_rebalance", "group_metadata",
-        "high_watermark", "is_leader", "is_member", "lag", "offsets_for_times", "outdated",
-        "partitions", "pause", "paused", "place", "poll", "poll_batches", "poll_columns",
+        "high_watermark", "is_leader", "is_member", "lag", "offset_and_metadata",
+        "offsets_for_times", "outdated",
+        "partitions", "pause", "paused", "poll", "poll_batches", "poll_columns",
         "position", "positions", "resume", "seek", "seek_to_beginning", "seek_to_end", "staying",
         "subscribe",
         "subscription", "time_marks", "topic_id", "truncated", "unsubscribe", "wakeup", "want_mark",
@@ -115,9 +116,9 @@ ADMIN = [
     "describe_partitions",
     "describe_producers", "describe_quorum", "describe_topics", "describe_transactions",
     "divergences", "drop_staged", "elect_leaders", "find_topics", "group_offsets",
-    "group_places", "is_streamlog", "leader_epochs", "list_config_resources", "list_groups",
-    "list_partition_reassignments", "list_topics", "list_transactions", "list_users", "publish",
-    "remove_throttles", "remove_user", "set_password", "stage", "throttle_moves",
+    "group_offsets_and_metadata", "is_streamlog", "leader_epochs", "list_config_resources",
+    "list_groups", "list_partition_reassignments", "list_topics", "list_transactions", "list_users",
+    "publish", "remove_throttles", "remove_user", "set_password", "stage", "throttle_moves",
 ]  # fmt: skip
 
 

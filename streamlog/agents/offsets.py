@@ -148,7 +148,7 @@ class OffsetNote:
 
     log: SourceLog = SourceLog()  # noqa: RUF009 - a named tuple is immutable
     """The log that the offset belongs to; the metadata has no leader epoch."""
-    places: Mapping[str, AgentPosition] = field(default_factory=dict)
+    positions: Mapping[str, AgentPosition] = field(default_factory=dict)
     """The readers that have handled something after the offset, by name."""
 
 
@@ -187,7 +187,7 @@ def metadata_of(
 
 def positions_of(offset: int, metadata: str) -> Mapping[str, AgentPosition]:
     """Return the readers that have handled something after this offset, by name."""
-    return noted_of(offset, metadata).places
+    return noted_of(offset, metadata).positions
 
 
 def noted_of(offset: int, metadata: str) -> OffsetNote:

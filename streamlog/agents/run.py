@@ -1,7 +1,7 @@
 """AgentRun: the calls of one agent's function, and the records that they get.
 
 `concurrency` calls share the records of all assigned partitions. A record is handled when its call
-asks for the next one; `places` has the progress of each partition. No asyncio task per record: a
+asks for the next one; `positions` has the progress of each partition. No asyncio task per record: a
 call that finds waiting records continues at once, and lets others run at the `Pace` of `feed`. Only
 `take` needs time, which comes from an `AgentAlarm`.
 
@@ -194,7 +194,7 @@ class AgentRun:
         return list(self._parts)
 
     @property
-    def places(self) -> dict[TopicPartition, AgentPosition]:
+    def positions(self) -> dict[TopicPartition, AgentPosition]:
         """The progress of each assigned partition."""
         for call in self._calls:
             call.settle()

@@ -522,10 +522,10 @@ class Broker:
         elif topic == TRANSACTIONS_TOPIC:
             self._transactions.resign(index)
 
-    def _leader_of(self, place: tuple[str, int]) -> int | None:
+    def _leader_of(self, partition_key: tuple[str, int]) -> int | None:
         """Return a partition's leader, as far as is known; None if there is no such partition."""
-        topic = self._member.metadata.topic(place[0])
-        partition = None if topic is None else topic.partitions.get(place[1])
+        topic = self._member.metadata.topic(partition_key[0])
+        partition = None if topic is None else topic.partitions.get(partition_key[1])
         return None if partition is None else partition.leader
 
     def _listener(self, context: RequestContext) -> AdvertisedEndpoint:

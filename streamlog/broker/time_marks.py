@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from streamlog import repeated
 from streamlog.errors import StreamlogError, UnknownTopicOrPartition
-from streamlog.records.control_batches import TOLD_MAX, MarkTold
+from streamlog.records.control_batches import CLOCKS_MAX, ClockTime
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -72,7 +72,7 @@ class TimeMarks:
         self._clock_times: dict[tuple[Partition, int], dict[str, int]] = {}
         """The event times that a mark will carry, by clock, for each of those."""
 
-    def want(self, partition: Partition, after_ms: int, reached: MarkTold | None = None) -> None:
+    def want(self, partition: Partition, after_ms: int, reached: ClockTime | None = None) -> None:
         """Request a mark for a reader at the end, once the partition is idle for `after_ms`."""
         now_ms = self._clock.now_ms()
         quiet_ms = partition.quiet_ms(now_ms)
@@ -83,21 +83,21 @@ class TimeMarks:
         self._due.want((partition, appended_ms), due_ms)
         if reached is not None:
             clocks = self._clock_times.setdefault((partition, appended_ms), {})
-            if reached.clock in clocks or len(clocks) < TOLD_MAX:
+            if reached.clock in clocks or len(clocks) < CLOCKS_MAX:
                 clocks[reached.clock] = reached.time_ms
         self._timer.by(due_ms)
 
     def tick(self, now_ms: int) -> None:
         """Write the marks that are due in partitions that have stayed idle."""
         for partition, appended_ms in self._due.take(now_ms):
-            told = self._clock_times.pop((partition, appended_ms), {})
+            clock_times = self._clock_times.pop((partition, appended_ms), {})
             if (
                 partition.quiet_ms(now_ms) != now_ms - appended_ms
             ):  # Something was appended meanwhile.
                 continue
             try:
                 partition.mark_time(
-                    now_ms=now_ms, reached=[MarkTold(*each) for each in told.items()]
+                    now_ms=now_ms, reached=[ClockTime(*each) for each in clock_times.items()]
                 )
             except UnknownTopicOrPartition:
                 continue  # Its topic was deleted.

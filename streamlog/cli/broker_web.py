@@ -37,7 +37,7 @@ _REPLICAS = "kafka_server_replicamanager_"
 _CONTROLLER = "kafka_controller_kafkacontroller_"
 _ELECTIONS = "kafka_controller_controllerstats_"
 _RAFT = "kafka_server_raftmetrics_"
-NOBODY = -1
+NO_NODE = -1
 
 
 @asynccontextmanager
@@ -209,7 +209,7 @@ def _of_the_controller(standing: BrokerStatus) -> Iterator[Metric]:
 
 def _of_the_quorum(standing: BrokerStatus) -> Iterator[Metric]:
     view = standing.quorum
-    leader = NOBODY if view.leader_id is None else view.leader_id
+    leader = NO_NODE if view.leader_id is None else view.leader_id
     # The first voter is this node; only the leader knows the others.
     own = view.voters[0].end_offset
     yield _gauge(_RAFT + "current_leader", "Node that leads the quorum; -1: none.", leader)

@@ -42,13 +42,13 @@ from streamlog.protocol.error_codes import ErrorCode
 from streamlog.record import TopicPartition
 
 EXIT_UNHEALTHY = 1
-NOBODY = -1
+NO_NODE = -1
 LOOK_AGAIN_S = 0.5
 MIN_INSYNC = "min.insync.replicas"
 FETCH_PATIENCE_S = 2.0
 """How long one reading waits until every voter has fetched again, which proves that it runs."""
 FETCH_LOOK_S = 0.1
-PARTITIONS_SHOWN = DOUBTS_SHOWN = 50
+PARTITIONS_SHOWN = PROBLEMS_SHOWN = 50
 """Lines of each kind that `status` prints; of the others it prints the number."""
 
 
@@ -62,7 +62,7 @@ class ClusterStatus:
     """None if the cluster has no quorum, or this user may not see it."""
     min_insync: Mapping[str, int]
     """`min.insync.replicas` of the topics that lack replicas; 0 for the broker's default."""
-    doubts: Sequence[str] = ()
+    problems: Sequence[str] = ()
     """Why the cluster is not proved healthy."""
 
     @property
@@ -91,13 +91,13 @@ class ClusterStatus:
         return [
             each
             for each in self.partitions
-            if len(each.in_sync) < len(each.replicas) or each.leader == NOBODY
+            if len(each.in_sync) < len(each.replicas) or each.leader == NO_NODE
         ]
 
     @property
     def offline(self) -> list[PartitionDescription]:
         """Partitions without a leader."""
-        return [each for each in self.partitions if each.leader == NOBODY]
+        return [each for each in self.partitions if each.leader == NO_NODE]
 
     @property
     def under_min_isr(self) -> list[PartitionDescription]:
@@ -110,8 +110,8 @@ class ClusterStatus:
 
         If so, one broker can be stopped, or lose its disk.
         """
-        has_controller = self.cluster.controller != NOBODY
-        return has_controller and not (self.missing or self.lacking or self.doubts)
+        has_controller = self.cluster.controller != NO_NODE
+        return has_controller and not (self.missing or self.lacking or self.problems)
 
     def _least(self, partition: PartitionDescription) -> int:
         copies = len(partition.replicas)
@@ -237,10 +237,10 @@ def show(status: ClusterStatus) -> None:
         out().print(_partitions(status.lacking[:PARTITIONS_SHOWN]))
     if len(status.lacking) > PARTITIONS_SHOWN:
         say(f"and {len(status.lacking) - PARTITIONS_SHOWN} more")
-    for doubt in status.doubts[:DOUBTS_SHOWN]:
-        say(f"not proved: {doubt}")
-    if len(status.doubts) > DOUBTS_SHOWN:
-        say(f"and {len(status.doubts) - DOUBTS_SHOWN} more")
+    for problem in status.problems[:PROBLEMS_SHOWN]:
+        say(f"not proved: {problem}")
+    if len(status.problems) > PROBLEMS_SHOWN:
+        say(f"and {len(status.problems) - PROBLEMS_SHOWN} more")
 
 
 def numbers_of(numbers: Iterable[int]) -> str:
@@ -278,7 +278,7 @@ def _partitions(partitions: Iterable[PartitionDescription]) -> Grid:
     for each in partitions:
         grid.add_row(
             f"{each.topic}-{each.partition}",
-            "none" if each.leader == NOBODY else str(each.leader),
+            "none" if each.leader == NO_NODE else str(each.leader),
             str(each.leader_epoch),
             *(numbers_of(numbers) for numbers in (each.replicas, each.in_sync, each.offline)),
         )

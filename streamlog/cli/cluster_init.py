@@ -162,10 +162,10 @@ def local_nodes(
             f"--nodes {count} from port {port}: use 1 to {NODES_MAX} nodes, and ports up to 65535"
         )
     voting = VOTERS_USUAL if count >= VOTERS_USUAL else 1
-    places = {number: f"{host_of(host)}:{port + number - 1}" for number in range(1, count + 1)}
-    voters = ",".join(f"{number}@{places[number]}" for number in list(places)[:voting])
+    endpoints = {number: f"{host_of(host)}:{port + number - 1}" for number in range(1, count + 1)}
+    voters = ",".join(f"{number}@{endpoints[number]}" for number in list(endpoints)[:voting])
     setups = []
-    for number, place in places.items():
+    for number, endpoint in endpoints.items():
         role = {} if number <= voting else {"process.roles": "broker"}
         own = voters if count > 1 else ""
         setups.append(
@@ -173,7 +173,7 @@ def local_nodes(
                 directory / f"broker-{number}",
                 number,
                 voters=own,
-                listen=place,
+                listen=endpoint,
                 more={**role, **more},
             )
         )
@@ -195,8 +195,8 @@ def node_setup(
         UsageError, ConfigError: a setting is unknown or out of range.
     """
     quorum = {"controller.quorum.voters": voters} if voters else {}
-    place = listen or voter_endpoint(number, voters) or LISTEN_DEFAULT
-    host, port = parse_address(place)
+    endpoint = listen or voter_endpoint(number, voters) or LISTEN_DEFAULT
+    host, port = parse_address(endpoint)
     settings = {
         "node.id": str(number),
         "log.dirs": str(data.absolute()),
@@ -305,8 +305,8 @@ def cluster_grow(
     from streamlog.broker.quorum.voter_growth import VoterGrowth  # noqa: PLC0415 - the others start faster
 
     more = parse_name_values("--set", given or [])
-    place = (to or data.absolute().parent).absolute()
-    homes = {each: place / f"broker-{each}" for each in QuorumConfig(voters=voters).addresses()}
+    directory = (to or data.absolute().parent).absolute()
+    homes = {each: directory / f"broker-{each}" for each in QuorumConfig(voters=voters).addresses()}
     names = {number: str(home) for number, home in homes.items()}
     with VoterGrowth.open(str(data), names, draw=SystemRandom().randrange) as growth:
         own = OwnSettings.read(data, growth.node_id, voters=voters, config=config)
@@ -469,9 +469,9 @@ def _write(path: Path, text: str, *, like: Path | None = None) -> None:
 def _check_endpoint(path: Path, listeners: Sequence[Listener], number: int, voters: str) -> None:
     """Raise UsageError if other nodes can't reach this one at its address in the voters."""
     host, port = QuorumConfig(voters=voters).addresses()[number]
-    places = [(each.host, each.port) for each in listeners]
-    places += [each.advertised for each in listeners if each.advertised is not None]
-    hosts = {at for at, each in places if each == port}
+    endpoints = [(each.host, each.port) for each in listeners]
+    endpoints += [each.advertised for each in listeners if each.advertised is not None]
+    hosts = {at for at, each in endpoints if each == port}
     # Nodes on other machines can't reach a loopback address.
     if not hosts or (hosts <= LOOPBACK and host not in LOOPBACK):
         raise UsageError(

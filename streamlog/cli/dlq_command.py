@@ -143,10 +143,10 @@ def dlq_replay(
     passed = [letter for letter in letters if letter.is_internal]
     say(f"replayed {quantity(len(letters) - len(passed), 'record')}")
     if passed:
-        places = ", ".join(_position(letter) for letter in passed)
+        positions = ", ".join(_position(letter) for letter in passed)
         say(
             f"skipped {quantity(len(passed), 'record')} that only the app may write, after a "
-            f"repartition or an aggregation: {places}. Correct the app, and send the source "
+            f"repartition or an aggregation: {positions}. Correct the app, and send the source "
             "records again"
         )
 

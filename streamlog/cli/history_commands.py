@@ -35,7 +35,7 @@ SnapshotArgument = Annotated[
 ]
 
 
-PlaceOption = Annotated[
+DirectoryOption = Annotated[
     str | None, typer.Option("--at", metavar="DIR|URL", help="The directory of snapshots.")
 ]
 InputsOption = Annotated[
@@ -123,7 +123,7 @@ def backfill(
             "--id", metavar="ID", help="ID of the job and its snapshot. Default: a new one."
         ),
     ] = None,
-    directory: PlaceOption = None,
+    directory: DirectoryOption = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Print the plan and run nothing.")
     ] = False,
@@ -167,7 +167,7 @@ def compare(
     version: ComparedVersion = None,
     since: ComparedSince = None,
     patience: ComparedPatience = "30s",
-    directory: PlaceOption = None,
+    directory: DirectoryOption = None,
     inputs: InputsOption = True,
     log: LogOption = None,
 ) -> None:
@@ -253,7 +253,7 @@ def hand_over(
             help="Allow it although the app has read further: it writes those rows again.",
         ),
     ] = False,
-    directory: PlaceOption = None,
+    directory: DirectoryOption = None,
     log: LogOption = None,
 ) -> None:
     """Let the app's workers start from a snapshot; stop them first. Can be repeated."""
@@ -318,7 +318,7 @@ def promote(
         str,
         typer.Option("--patience", metavar="TIME", help="How long to wait for the workers."),
     ] = "10m",
-    directory: PlaceOption = None,
+    directory: DirectoryOption = None,
     log: LogOption = None,
 ) -> None:
     """Make a version the app, at one cut at which its workers and the app's pause.
@@ -328,17 +328,17 @@ def promote(
     if (version is not None) + undo + cancel != 1:
         raise UsageError("promote takes one of VERSION, --undo and --cancel")
     app = _app_of(context, log)
-    place = directory or _default_place(app)
+    snapshots_url = directory or _default_snapshots_url(app)
     with log_warnings():
         program = app.program()
-    run(_promote(app, program, version, place, duration_ms(patience), is_cancelled=cancel))
+    run(_promote(app, program, version, snapshots_url, duration_ms(patience), is_cancelled=cancel))
 
 
 async def _promote(
     app: App,
     program: Program,
     version: str | None,
-    place: str,
+    snapshots_url: str,
     patience_ms: int,
     *,
     is_cancelled: bool,
@@ -350,7 +350,7 @@ async def _promote(
         stage = promotion.PromotionStage(
             log=log,
             log_url=app.log,
-            place=place,
+            snapshots_url=snapshots_url,
             security=app.security,
             patience_ms=patience_ms,
             on_step=say,
@@ -383,10 +383,10 @@ def _snapshot(app: App, given: str, directory: str | None) -> Snapshot:
 
     if "/" in given:
         return Snapshot.open(given)
-    return Snapshot.open(f"{directory or _default_place(app)}/{given}")
+    return Snapshot.open(f"{directory or _default_snapshots_url(app)}/{given}")
 
 
-def _default_place(app: App) -> str:
+def _default_snapshots_url(app: App) -> str:
     from streamlog.snapshots import default_snapshot_store  # noqa: PLC0415 - as above
 
     return default_snapshot_store(app.log, app.state_dir)

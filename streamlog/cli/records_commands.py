@@ -330,7 +330,7 @@ def _display_text(data: bytes | None, serde: Serde[Any] | None) -> str:
 
 
 POLL_MS: Final = 200
-WAIT_TOLD_MS: Final = 2_000
+WAIT_LOG_MS: Final = 2_000
 """Milliseconds without a record after which the command logs that it waits."""
 EARLIEST, LATEST = "earliest", "latest"
 
@@ -456,7 +456,7 @@ async def _print_records(
                 return
         before_ms, quiet_ms = quiet_ms, 0 if polled else quiet_ms + POLL_MS
         # Only in the poll in which the pause passes the limit: one line for each pause.
-        if before_ms < WAIT_TOLD_MS <= quiet_ms and wanted.limit is not None:
+        if before_ms < WAIT_LOG_MS <= quiet_ms and wanted.limit is not None:
             logger.info(
                 "waiting for records of %s: %d of %d so far; -e stops at the end",
                 wanted.topic, printed, wanted.limit,

@@ -42,11 +42,11 @@ from streamlog.protocol.schema import ZERO_UUID, Message
 from streamlog.record import TopicPartition
 from streamlog.transport.client_connection import Transport
 
-NOBODY: Final = -1
+NO_NODE: Final = -1
 
 
 class ElectedLeader(NamedTuple):
-    """The leader of one epoch; -1 if it is unknown or there is none."""
+    """The leader of one epoch; `NO_NODE` if it is unknown or there is none."""
 
     leader: int
     epoch: int
@@ -116,7 +116,9 @@ class LeaderEpochs:
         if newest is None or not NO_EPOCH < newest.epoch < epoch:
             return False
         # The leader of that epoch is unknown, but metadata of older epochs counts as outdated now.
-        self._topics[partition.topic].partitions[partition.partition] = ElectedLeader(NOBODY, epoch)
+        self._topics[partition.topic].partitions[partition.partition] = ElectedLeader(
+            NO_NODE, epoch
+        )
         return True
 
     def _newest(self, partition: TopicPartition) -> ElectedLeader | None:
@@ -225,7 +227,7 @@ class Cluster:
         topic = self.known(partition.topic)
         if topic is None:
             return None
-        leader = topic.leaders.get(partition.partition, NOBODY)
+        leader = topic.leaders.get(partition.partition, NO_NODE)
         return leader if leader in self._brokers else None
 
     def leader_epoch(self, partition: TopicPartition) -> int:

@@ -120,7 +120,7 @@ class AgentStream(Stream[K, V]):
             yield records
 
     @property
-    def _place(self) -> StreamPosition:
+    def _position(self) -> StreamPosition:
         raise TopologyError(
             "the stream inside an agent has no operators such as map, filter and to: iterate over "
             "it with `async for`, or use app.stream(topic)"

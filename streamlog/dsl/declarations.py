@@ -398,9 +398,9 @@ class Declarations(AppServices):
         node = f"{spec.name}-source"
         if node not in self._builder.nodes:
             self._builder.add(Source(name=node, topic=spec))
-        return self._place(node, spec)
+        return self._position(node, spec)
 
-    def _place(self, node: str, spec: TopicSpec) -> StreamPosition:
+    def _position(self, node: str, spec: TopicSpec) -> StreamPosition:
         return StreamPosition(self._builder, node, Shape(given=spec.key), Shape(given=spec.value))
 
 

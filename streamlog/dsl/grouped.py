@@ -55,7 +55,7 @@ Numbered = tuple[int, UserValue]
 class CogroupInput:
     """A stream and the function that adds its values to the aggregate."""
 
-    place: StreamPosition
+    position: StreamPosition
     add: Callable[[UserState, UserValue], UserState]
 
 
@@ -126,12 +126,12 @@ def merge_inputs(inputs: Sequence[CogroupInput], name: str) -> StreamPosition:
         )
     # All inputs go to one node, which stores rows by the bytes of keys: an input that is
     # repartitioned writes its keys as the first input has them.
-    first = inputs[0].place
+    first = inputs[0].position
     positions: list[StreamPosition] = []
     for number, each in enumerate(inputs):
-        check_same_app(first, each.place, "cogroup")
+        check_same_app(first, each.position, "cogroup")
         # Each input has a topic of its own: values of different types can't share one.
-        position = repartition_if_needed(each.place, f"{name}-{number + 1}", first.key)
+        position = repartition_if_needed(each.position, f"{name}-{number + 1}", first.key)
         check_same_keys(position, positions[0] if positions else position, name)
         positions.append(position)
     builder, ports = first.builder, []
@@ -194,7 +194,7 @@ class Grouped(Generic[K, V]):
     """
 
     def __init__(self, position: StreamPosition, emit: Emit = Emit.UPDATE) -> None:
-        self._place = position
+        self._position = position
         self._emit = emit
 
     def emit(self, when: Emit) -> Grouped[K, V]:
@@ -214,7 +214,7 @@ class Grouped(Generic[K, V]):
                 f"without windows, emit takes Emit.UPDATE or Emit.COMMIT, not {when.name}: use "
                 ".windowed(...).emit(...)"
             )
-        return Grouped(self._place, when)
+        return Grouped(self._position, when)
 
     def windowed(self, w: Windows) -> WindowedStream[K, V]:
         """Group by window as well, for aggregations per key and window.
@@ -230,7 +230,7 @@ class Grouped(Generic[K, V]):
             raise TopologyError(
                 "emit of a windowed aggregation comes after the windows: .windowed(...).emit(...)"
             )
-        return WindowedStream(self._place, windowing(w))
+        return WindowedStream(self._position, windowing(w))
 
     def count(
         self,
@@ -258,8 +258,8 @@ class Grouped(Generic[K, V]):
             ttl: as for `aggregate`.
             on_error: the policy for records on which `fn` fails; the app's policy by default.
         """
-        folding = reduce_aggregation(fn, self._place.value.serde)
-        return self._table(name, folding, self._place.value, on_error, ttl)
+        folding = reduce_aggregation(fn, self._position.value.serde)
+        return self._table(name, folding, self._position.value, on_error, ttl)
 
     def aggregate(
         self,
@@ -307,7 +307,7 @@ class Grouped(Generic[K, V]):
         Raises:
             TopologyError: a column names no field of `into`, or a field has no column.
         """
-        rows = row_aggregation(name, into, columns, self._place.value)
+        rows = row_aggregation(name, into, columns, self._position.value)
         return self._table(name, rows, Shape(into), on_error, ttl)
 
     def cogroup(self, fn: Callable[[A, V], A]) -> CoGrouped[K, A]:
@@ -317,7 +317,7 @@ class Grouped(Generic[K, V]):
             fn: returns the state with one more value of this stream; it may change the state in
                 place.
         """
-        return CoGrouped((CogroupInput(self._place, fn),))
+        return CoGrouped((CogroupInput(self._position, fn),))
 
     def _table(
         self,
@@ -328,7 +328,7 @@ class Grouped(Generic[K, V]):
         ttl: Dur | None,
     ) -> Table[K, UserValue]:
         check_name("a table", name)
-        position = repartition_if_needed(self._place, name)
+        position = repartition_if_needed(self._position, name)
         node = Aggregate(
             name=name,
             parents=(position.node,),
@@ -384,7 +384,7 @@ class CoGrouped(Generic[K, A]):
             other: a grouped stream whose topic has as many partitions as those of the others.
             fn: returns the state with one more value of `other`.
         """
-        return CoGrouped((*self._inputs, CogroupInput(other._place, fn)))  # noqa: SLF001 - its kin
+        return CoGrouped((*self._inputs, CogroupInput(other._position, fn)))  # noqa: SLF001 - its kin
 
     def windowed(self, w: Windows) -> WindowedCoGrouped[K, A]:
         """Group by window as well; see `Grouped.windowed`."""
@@ -420,7 +420,7 @@ class WindowedCoGrouped(Generic[K, A]):
 
     def __init__(self, inputs: tuple[CogroupInput, ...], how: Windowing) -> None:
         self._inputs = inputs
-        self._how: WindowedStream[K, UserValue] = WindowedStream(inputs[0].place, how)
+        self._how: WindowedStream[K, UserValue] = WindowedStream(inputs[0].position, how)
 
     def late(
         self, to: Topic[K, Late[UserValue]] | Callable[[Record[K, UserValue]], object]

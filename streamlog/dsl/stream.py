@@ -242,7 +242,7 @@ class StreamJoins(Generic[K, V]):
         self._at = position
 
     @property
-    def _place(self) -> StreamPosition:
+    def _position(self) -> StreamPosition:
         return self._at
 
     @overload
@@ -309,7 +309,7 @@ class StreamJoins(Generic[K, V]):
         options = _JoinOptions(
             "inner", fn, within, as_of=as_of, grace=grace, name=name, on_error=on_error
         )
-        return _join(self._place, other, options)
+        return _join(self._position, other, options)
 
     @overload
     def left_join(
@@ -352,7 +352,7 @@ class StreamJoins(Generic[K, V]):
         options = _JoinOptions(
             "left", fn, within, as_of=as_of, grace=grace, name=name, on_error=on_error
         )
-        return _join(self._place, other, options)
+        return _join(self._position, other, options)
 
     def outer_join(
         self,
@@ -369,7 +369,7 @@ class StreamJoins(Generic[K, V]):
         errors are those of `join`.
         """
         options = _JoinOptions("outer", fn, within, name=name, on_error=on_error)
-        return _join(self._place, other, options)
+        return _join(self._position, other, options)
 
     @overload
     def lookup(
@@ -424,7 +424,7 @@ class StreamJoins(Generic[K, V]):
         Raises:
             TopologyError: the table belongs to another app, or `fn` does not take None for the row.
         """
-        position, builder = self._place, other.builder
+        position, builder = self._position, other.builder
         if builder is not position.builder:
             raise TopologyError(
                 f"global table {other.name!r} belongs to app {builder.app_id!r}, not to "
@@ -477,11 +477,11 @@ def _join(
         raise TopologyError(
             f"a stream can't be joined with {other!r}, only with a stream or a table"
         )
-    return Stream(_join_stream(position, other._place, options))  # noqa: SLF001 - of its own room
+    return Stream(_join_stream(position, other._position, options))  # noqa: SLF001 - of its own room
 
 
 def _join_table(position: StreamPosition, side: TableView, options: _JoinOptions) -> StreamPosition:
-    check_same_app(position, side.place, "join")
+    check_same_app(position, side.position, "join")
     if options.within is not None:
         raise TopologyError(
             f"within= is for joins of two streams, and table {side.owner!r} has one row per key: "
@@ -501,8 +501,8 @@ def _join_table(position: StreamPosition, side: TableView, options: _JoinOptions
     # The stream moves to the table: its keys are written as the table's, so that they have equal
     # bytes and reach the task that has the row.
     name = options.name
-    position = repartition_if_needed(position, name, side.place.key)
-    check_same_keys(position, side.place, side.owner)
+    position = repartition_if_needed(position, name, side.position.key)
+    check_same_keys(position, side.position, side.owner)
     builder = position.builder
     node = builder.unique_name("join") if name is None else check_name("a join", name)
     join: dict[str, Any] = {
@@ -511,7 +511,7 @@ def _join_table(position: StreamPosition, side: TableView, options: _JoinOptions
         "table": side.owner,
         "on_error": options.on_error,
         "views": side.views,
-        "key": side.place.key.serde,
+        "key": side.position.key.serde,
         "fn": options.fn,
         "left": options.how == "left",
     }
@@ -522,12 +522,12 @@ def _join_table(position: StreamPosition, side: TableView, options: _JoinOptions
         builder.add(AsOfJoin(**join, value=value, grace_ms=grace_ms, waiting=waiting))
     else:
         builder.add(TableJoin(**join))
-    joined = return_shape(options.fn, position.value, side.place.value)
+    joined = return_shape(options.fn, position.value, side.position.value)
     return StreamPosition(builder, node, position.key, joined)
 
 
 def _join_grace_ms(side: TableView, options: _JoinOptions) -> int:
-    table = side.place.builder.nodes[side.owner]
+    table = side.position.builder.nodes[side.owner]
     if options.as_of and not isinstance(table, VersionedTable):
         raise TopologyError(
             f"as_of= needs a table with a history, and table {side.owner!r} has none: declare it "
@@ -683,7 +683,7 @@ class Stream(StreamJoins[K, V]):
         """
         return Stream(
             add_async_map(
-                self._place,
+                self._position,
                 fn,
                 name,
                 in_flight_max=max_in_flight,
@@ -828,7 +828,7 @@ class Stream(StreamJoins[K, V]):
             partitions: the topic's number of partitions, 1 or more; by default that of the largest
                 topic upstream.
         """
-        position = self._place
+        position = self._position
         return Stream(repartition(position, name, position.key, partitions=partitions))
 
     def merge(self, *others: Stream[K, V]) -> Stream[K, V]:
@@ -837,23 +837,23 @@ class Stream(StreamJoins[K, V]):
         Raises:
             TopologyError: the streams belong to several apps or have records of different types.
         """
-        position = self._place
+        position = self._position
         for other in others:
-            check_same_app(position, other._place, "merge")  # noqa: SLF001 - its own class
-            check_alike(position, other._place)  # noqa: SLF001 - as above
-        rekeyed = [s._place.rekeyed for s in (self, *others)]  # noqa: SLF001 - its own class
+            check_same_app(position, other._position, "merge")  # noqa: SLF001 - its own class
+            check_alike(position, other._position)  # noqa: SLF001 - as above
+        rekeyed = [s._position.rekeyed for s in (self, *others)]  # noqa: SLF001 - its own class
         name = position.builder.unique_name("merge")
-        parents = (position.node, *(other._place.node for other in others))  # noqa: SLF001 - the same
+        parents = (position.node, *(other._position.node for other in others))  # noqa: SLF001 - the same
         position.builder.add(Merge(name=name, parents=parents))
         # If one of the streams has changed keys, equal keys of the merged stream may be in any
         # partition.
         shaken = next((each for each in rekeyed if each is not None), None)
-        key = common_key_shape(position.key, *(other._place.key for other in others))  # noqa: SLF001 - the same
+        key = common_key_shape(position.key, *(other._position.key for other in others))  # noqa: SLF001 - the same
         return Stream(StreamPosition(position.builder, name, key, position.value, shaken))
 
     def group_by_key(self) -> Grouped[K, V]:
         """Group the records by their key, for aggregations."""
-        return Grouped(self._place)
+        return Grouped(self._position)
 
     def group_by(
         self,
@@ -897,7 +897,7 @@ class Stream(StreamJoins[K, V]):
         Raises:
             TopologyError: the name is taken, `within` is 0, or there is no such field.
         """
-        position = add_dedupe(self._place, by, within=within, name=name, on_error=on_error)
+        position = add_dedupe(self._position, by, within=within, name=name, on_error=on_error)
         return Stream(position)
 
     def process(
@@ -932,7 +932,7 @@ class Stream(StreamJoins[K, V]):
         """
         check_processor(p)
         check_name("a processor", name)
-        stores, position = stores_of(p, name), self._place
+        stores, position = stores_of(p, name), self._position
         who = f"processor {name!r}"
         direct = local_tables(who, tables, tables_of_class(p), position.builder)
         # A processor without state treats each record alone, so it needs no repartition topic.
@@ -969,7 +969,7 @@ class Stream(StreamJoins[K, V]):
         Raises:
             TopologyError: the name is taken, or the keys are `Windowed`.
         """
-        return Table(table_of(self._place, name, on_error))
+        return Table(table_of(self._position, name, on_error))
 
     def to(
         self,
@@ -987,10 +987,10 @@ class Stream(StreamJoins[K, V]):
         Raises:
             TopologyError: the topic's declared types differ from the known types of the stream.
         """
-        check_topic(self._place, topic)
+        check_topic(self._position, topic)
         # Kafka's windowed keys have no end: readers of the topic in this app learn the windows
         # from the table that writes it.
-        share_layout(self._place.key, topic.spec)
+        share_layout(self._position.key, topic.spec)
         self._add(Sink, None, topic=topic.spec, on_error=on_error)
 
     def __aiter__(self) -> AsyncIterator[V]:
@@ -1028,7 +1028,7 @@ class Stream(StreamJoins[K, V]):
         )
 
     def _add(self, kind: Callable[..., Node], name: str | None, **fields: object) -> StreamPosition:
-        position = self._place
+        position = self._position
         if name is not None:
             check_name("an operator", name)
         node = name or position.builder.unique_name(kind.__name__.lower())

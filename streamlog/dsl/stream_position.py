@@ -54,7 +54,7 @@ class StreamPosition:
 class TableView:
     """A table: the node that keeps its rows, and the views between that node and a reader."""
 
-    place: StreamPosition
+    position: StreamPosition
     """The node whose output the changes are."""
     owner: str
     """The node that keeps the rows."""

@@ -54,7 +54,7 @@ def suppress_until_closed(side: TableView, name: str) -> TableView:
     Raises:
         TopologyError: the table is not windowed, or the name is taken.
     """
-    position = side.place
+    position = side.position
     owner = position.builder.nodes[side.owner]
     if not side.is_windowed:
         raise TopologyError(
@@ -94,7 +94,7 @@ def suppress_within(
         )
     if max_records is not None and max_records < 1:
         raise TopologyError(f"max_records= must be 1 or more, not {max_records}")
-    position = side.place
+    position = side.position
     position.builder.add(
         SuppressWithin(
             name=check_name("a suppression", name),
@@ -110,7 +110,7 @@ def suppress_within(
 
 
 def _view_below(side: TableView, name: str) -> TableView:
-    position = side.place
+    position = side.position
     return TableView(
         StreamPosition(position.builder, name, position.key, position.value),
         name,
@@ -177,7 +177,7 @@ class Table(Generic[K, V]):
         # Stream and Table refer to each other, so one of the two imports is made in a function.
         from streamlog.dsl.stream import Stream  # noqa: PLC0415
 
-        return Stream(self.side.place)
+        return Stream(self.side.position)
 
     def map_values(
         self,
@@ -195,7 +195,7 @@ class Table(Generic[K, V]):
             name: the operator's name.
             on_error: the policy for rows on which `fn` fails; the app's policy by default.
         """
-        builder, position = self.side.place.builder, self.side.place
+        builder, position = self.side.position.builder, self.side.position
         value = return_shape(fn, position.value)
         node = TableMapValues(
             name=_check_optional_name(name) or builder.unique_name("tablemapvalues"),
@@ -230,15 +230,15 @@ class Table(Generic[K, V]):
             name: the operator's name.
             on_error: the policy for rows on which `fn` fails; the app's policy by default.
         """
-        builder = self.side.place.builder
+        builder = self.side.position.builder
         node = TableFilter(
             name=_check_optional_name(name) or builder.unique_name("tablefilter"),
-            parents=(self.side.place.node,),
+            parents=(self.side.position.node,),
             fn=fn,
             on_error=on_error,
         )
         builder.add(node)
-        position = self.side.place
+        position = self.side.position
         passed = StreamPosition(builder, node.name, position.key, position.value)
         return Table(
             TableView(passed, self.side.owner, (*self.side.views, node), self.side.is_windowed)
@@ -524,7 +524,7 @@ class Table(Generic[K, V]):
         return self._access().scan(self.side.rows, prefix=prefix, at_ms=at_ms)
 
     def _access(self) -> TableAccess:
-        found = self.side.place.builder.runtime.tables
+        found = self.side.position.builder.runtime.tables
         if found is None:
             raise UsageError(
                 f"the app is not running, so no rows of {self.name!r} can be read: read them in an "
@@ -547,7 +547,7 @@ class GroupedTable(Generic[K, V]):
 
     def __init__(self, position: StreamPosition, value: Shape) -> None:
         """Group the revisions at `position`, whose values have this shape."""
-        self._place = position
+        self._position = position
         self._value = value
 
     def count(self, *, name: str, on_error: ErrorPolicy | None = None) -> Table[K, int]:
@@ -610,7 +610,7 @@ class GroupedTable(Generic[K, V]):
     def _table(
         self, name: str, aggregation: Aggregation, value: Shape, on_error: ErrorPolicy | None
     ) -> Table[K, UserValue]:
-        position = self._place
+        position = self._position
         position.builder.add(
             TableAggregate(
                 name=check_name("a table", name),
@@ -635,7 +635,7 @@ def group_table(
     Raises:
         TopologyError: the table's changes do not contain old values.
     """
-    position = side.place
+    position = side.position
     owner = position.builder.nodes[side.owner]
     if not _knows_old_values(position):
         hint = "use Emit.UPDATE or Emit.CLOSE" if side.is_windowed else "group .changes() instead"

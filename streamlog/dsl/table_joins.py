@@ -61,7 +61,7 @@ def join_on_foreign_key(options: ForeignKeyOptions) -> TableView:
         TopologyError: a table is windowed, the tables belong to two apps, or the name is taken.
     """
     name, left, right = check_name("a join", options.name), options.left, options.right
-    check_same_app(left.place, right.place, "join")
+    check_same_app(left.position, right.position, "join")
     for side in (left, right):
         if side.is_windowed:
             raise TopologyError(
@@ -69,9 +69,9 @@ def join_on_foreign_key(options: ForeignKeyOptions) -> TableView:
                 "its rows would never be deleted"
             )
     builder, key, value = (
-        left.place.builder,
-        left.place.key,
-        return_shape(options.fn, left.place.value, right.place.value),
+        left.position.builder,
+        left.position.key,
+        return_shape(options.fn, left.position.value, right.position.value),
     )
     # Orders refer to customers.
     # 1. Order 7 changes: `Refer` sends a reference to the task of its customer, A.
@@ -100,7 +100,7 @@ def join_on_foreign_key(options: ForeignKeyOptions) -> TableView:
 
 
 def _add_refer(options: ForeignKeyOptions) -> None:
-    position = options.left.place
+    position = options.left.position
     position.builder.add(
         Refer(
             name=f"{options.name}-refers",
@@ -116,7 +116,7 @@ def _add_refer(options: ForeignKeyOptions) -> None:
 
 def _add_join(options: ForeignKeyOptions) -> str:
     """Add the node that joins references with rows of the right table, and return its name."""
-    name, left, right = options.name, options.left.place, options.right.place
+    name, left, right = options.name, options.left.position, options.right.position
     pointing = _only(left.builder, name, Reference, right.key, ReferenceSerde(left.value.serde))
     referring = repartition(pointing, f"{name}-references", right.key)
     sides = (f"{name}/references", f"{name}/rows")
@@ -168,20 +168,20 @@ def join_tables(
     """
     check_name("a join", name)
     check_takes_none(fn, *{"inner": (), "left": (1,), "outer": (0, 1)}[kind], where=f"{kind}_join")
-    check_same_app(left.place, right.place, "join")
+    check_same_app(left.position, right.position, "join")
     _check_windows(left, right)
-    builder, key = left.place.builder, left.place.key
+    builder, key = left.position.builder, left.position.key
     sides = (f"{name}/left", f"{name}/right")
     for side, table in zip(sides, (left, right), strict=True):
-        builder.add(TableSide(name=side, parents=(table.place.node,), is_left=side == sides[0]))
+        builder.add(TableSide(name=side, parents=(table.position.node,), is_left=side == sides[0]))
     builder.add(
         TableTableJoin(
             name=name,
             parents=sides,
             store=StoreSpec(name),
             key=_within_window(key.serde),
-            left=left.place.value.serde,
-            right=right.place.value.serde,
+            left=left.position.value.serde,
+            right=right.position.value.serde,
             fn=fn,
             kind=kind,
             kept_ms=_kept_ms(left, right),
@@ -190,7 +190,9 @@ def join_tables(
         )
     )
     return TableView(
-        StreamPosition(builder, name, key, return_shape(fn, left.place.value, right.place.value)),
+        StreamPosition(
+            builder, name, key, return_shape(fn, left.position.value, right.position.value)
+        ),
         name,
         is_windowed=left.is_windowed,
     )
@@ -231,7 +233,7 @@ def _check_windows(left: TableView, right: TableView) -> None:
         )
     # The join stores rows by key and window in a layout of its own, so only the keys inside the
     # windows have to be serialized alike.
-    mine, others = _unwindow_keys(left.place), _unwindow_keys(right.place)
+    mine, others = _unwindow_keys(left.position), _unwindow_keys(right.position)
     check_same_keys(mine, others, right.owner)
 
 
@@ -248,12 +250,12 @@ def _kept_ms(left: TableView, right: TableView) -> int | None:
     """Return how long after its window a row of either table may change, in milliseconds."""
     if not left.is_windowed:
         return None
-    nodes = [side.place.builder.nodes[side.owner] for side in (left, right)]
+    nodes = [side.position.builder.nodes[side.owner] for side in (left, right)]
     return max(node.rows_kept_ms or 0 for node in nodes)
 
 
 def _ends_count(side: TableView) -> bool:
-    owner = side.place.builder.nodes[side.owner]
+    owner = side.position.builder.nodes[side.owner]
     if isinstance(owner, TableTableJoin):
         return owner.ends_count
     # Sessions and sliding windows end with a record, which they contain; windows of the clock

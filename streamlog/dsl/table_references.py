@@ -75,7 +75,7 @@ def local_tables(
     if tables is None:
         tables = [each for each in named if _is_writable(each, builder)]
     for table in tables:
-        if table.side.place.builder is not builder:
+        if table.side.position.builder is not builder:
             raise TopologyError(f"table {table.name!r}, which {who} uses, belongs to another app")
         if table.side.is_windowed:
             raise TopologyError(
@@ -86,7 +86,7 @@ def local_tables(
 
 
 def _is_writable(table: Table[UserKey, UserValue], builder: TopologyBuilder) -> bool:
-    return table.side.place.builder is builder and isinstance(
+    return table.side.position.builder is builder and isinstance(
         builder.nodes.get(table.side.owner), WritableTable
     )
 

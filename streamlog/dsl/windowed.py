@@ -49,7 +49,7 @@ class WindowedStream(Generic[K, V]):
     """The records of a stream, grouped by key and window, for aggregations."""
 
     def __init__(self, position: StreamPosition, windowing: Windowing) -> None:
-        self._place = position
+        self._position = position
         self._windowing = windowing
 
     def late(self, to: Topic[K, Late[V]] | Callable[[Record[K, V]], object]) -> Self:
@@ -64,8 +64,8 @@ class WindowedStream(Generic[K, V]):
         late = to.spec if isinstance(to, Topic) else to
         # A late record keeps the key with which it arrived, which may be windowed by a table above.
         if isinstance(late, TopicSpec):
-            share_layout(self._place.key, late)
-        return type(self)(self._place, replace(self._windowing, late=late))
+            share_layout(self._position.key, late)
+        return type(self)(self._position, replace(self._windowing, late=late))
 
     def emit(self, when: Emit) -> Self:
         """Choose when results are emitted (KIP-825).
@@ -84,7 +84,7 @@ class WindowedStream(Generic[K, V]):
             raise TopologyError(
                 f"emit takes Emit.CLOSE, Emit.UPDATE, Emit.COMMIT or Emit.early(...), not {when!r}"
             )
-        return type(self)(self._place, replace(self._windowing, emit=when))
+        return type(self)(self._position, replace(self._windowing, emit=when))
 
     def idle_after(self, wall: Dur) -> Self:
         """Let windows close without sources that are read to their end and quiet.
@@ -100,7 +100,9 @@ class WindowedStream(Generic[K, V]):
         Raises:
             TopologyError: `wall` is 0.
         """
-        return type(self)(self._place, replace(self._windowing, idle_after_ms=idle_after_ms(wall)))
+        return type(self)(
+            self._position, replace(self._windowing, idle_after_ms=idle_after_ms(wall))
+        )
 
     def count(
         self,
@@ -126,7 +128,7 @@ class WindowedStream(Generic[K, V]):
             on_error: the policy for records on which `fn` fails; the app's policy by default.
         """
         return self._table(
-            name, reduce_aggregation(fn, self._place.value.serde), self._place.value, on_error
+            name, reduce_aggregation(fn, self._position.value.serde), self._position.value, on_error
         )
 
     def aggregate(
@@ -170,14 +172,14 @@ class WindowedStream(Generic[K, V]):
             >>> agg.sum("amount").name
             'sum'
         """
-        rows = row_aggregation(name, into, columns, self._place.value)
+        rows = row_aggregation(name, into, columns, self._position.value)
         return self._table(name, rows, Shape(into), on_error)
 
     def _table(
         self, name: str, aggregation: Aggregation, value: Shape, on_error: ErrorPolicy | None
     ) -> Table[UserKey, UserValue]:
         check_name("a table", name)
-        position = repartition_if_needed(self._place, name)
+        position = repartition_if_needed(self._position, name)
         position.builder.add(self._node(name, position, aggregation, on_error))
         # The keys of the table are `Windowed`: their layout follows from the windows.
         rows = StreamPosition(

@@ -158,7 +158,7 @@ def staged_rows(snapshot: Snapshot, topic: str, partition: int) -> Iterator[LogR
     """
     wanted = (topic, partition)
     for part in (p for p in snapshot.manifest.staged if (p.topic, p.partition) == wanted):
-        with snapshot.place.checked(part) as path:
+        with snapshot.store.checked(part) as path:
             for batch in read_segment(path):
                 yield from batch.records()
 

@@ -113,12 +113,12 @@ class Bars:
 
     def read(self, read: Read) -> None:
         """Advance the bars by records that were read."""
-        if read.place not in self._bars:
+        if read.partition not in self._bars:
             for each in self._bars.values():
                 self._progress.update(each, visible=False)
-            name = f"{read.place[0]}-{read.place[1]}"
-            self._bars[read.place] = self._progress.add_task(name, total=read.total)
-        self._progress.update(self._bars[read.place], advance=read.records, visible=True)
+            name = f"{read.partition[0]}-{read.partition[1]}"
+            self._bars[read.partition] = self._progress.add_task(name, total=read.total)
+        self._progress.update(self._bars[read.partition], advance=read.records, visible=True)
         # Records that a stage has staged are no records of the log.
         if not read.is_staged:
             self._progress.update(self._all, advance=read.records)
@@ -269,7 +269,7 @@ class BackfillJob:
         program = backfill.program
         self.id = backfill.job_id or f"{program.app_id}-{uuid4().hex[:12]}"
         """ID of the job and of its snapshot."""
-        self._place = SnapshotStore(
+        self._snapshot_store = SnapshotStore(
             backfill.directory or default_snapshot_store(backfill.log_url, program.state_dir)
         )
         self._directory = Path(program.state_dir) / ".history" / program.app_id / self.id
@@ -311,7 +311,7 @@ class BackfillJob:
             UsageError: the caller runs on an event loop.
             StreamlogError: the log can't be read, or the disk refused.
         """
-        plan, partition = self.plan, self._place / self.id
+        plan, snapshots = self.plan, self._snapshot_store / self.id
         try:
             tasks = self._run_tasks(plan)
             # Before the publication: it raises if a log was replaced while the tasks ran.
@@ -320,8 +320,8 @@ class BackfillJob:
             snapshot = self._finish(plan, tasks, entries, self._publish(tasks))
         except BaseException:
             # With a manifest, the directory is a complete snapshot, of an earlier run of the job.
-            if not partition.has(MANIFEST_FILE):
-                partition.remove()
+            if not snapshots.has(MANIFEST_FILE):
+                snapshots.remove()
             raise
         self._finished, self._snapshot = tasks, snapshot
         return snapshot
@@ -426,7 +426,7 @@ class BackfillJob:
             deps = RunDeps(
                 reader=reader,
                 directory=self._directory,
-                place=self._place / self.id,
+                snapshots=self._snapshot_store / self.id,
                 now_ms=self._clock.wall_ms(),
                 open_store=lambda path: RocksStore.open(path, budget=budget),
                 on_read=bars.read,
@@ -447,7 +447,7 @@ class BackfillJob:
             asked.spark or bridge.session(f"history of {program.app_id}"),
             url=asked.log_url,
             security=asked.security,
-            snapshots=self._place / self.id,
+            snapshots=self._snapshot_store / self.id,
             now_ms=self._clock.wall_ms(),
             state_memory_bytes=program.state_memory_bytes,
             on_read=bars.read if bars.is_shown else None,
@@ -460,7 +460,7 @@ class BackfillJob:
         if self._asked.outputs != "publish":
             return {}
         with self._reader() as reader:
-            return publish_rows(self.id, tasks, self._place / self.id, reader)
+            return publish_rows(self.id, tasks, self._snapshot_store / self.id, reader)
 
     def _finish(
         self,
@@ -471,7 +471,7 @@ class BackfillJob:
     ) -> Snapshot:
         is_published = plan.outputs == "publish"
         return finish_snapshot(
-            self._place / self.id,
+            self._snapshot_store / self.id,
             entries,
             topology=plan.topology,
             partitions=plan.counts,

@@ -58,7 +58,7 @@ INPUTS_MAX: Final = 4
 class LineageRecord(NamedTuple):
     """A record that a task has processed, with its partition."""
 
-    place: PartitionKey
+    partition: PartitionKey
     record: LogRecord
 
 
@@ -92,7 +92,7 @@ class Lineage(LocalRun):
 
         Args:
             plan: the plan of the history.
-            deps: the run's dependencies; `place` is a temporary directory, not a snapshot's.
+            deps: the run's dependencies; `snapshots` is a temporary directory, not a snapshot's.
             topic: the topic of the rows.
             staged: rows that the history has.
             missing: rows that the history lacks.
@@ -125,7 +125,7 @@ class Lineage(LocalRun):
     def on_taken(self, taken: Sequence[LineageRecord]) -> None:
         """Note records that were processed by a task that writes the topic."""
         for each in taken:
-            spec = self._plan.topology.topics[each.place[0]]
+            spec = self._plan.topology.topics[each.partition[0]]
             for wanted in self._by_key.get(_comparable(_loaded(spec.key, each.record.key)), ()):
                 at_ms = _time_of(spec, each.record)
                 if not wanted.is_found and wanted.since_ms <= at_ms <= wanted.until_ms:
@@ -204,7 +204,7 @@ def inputs_by(
         deps = RunDeps(
             reader=reader,
             directory=directory / "run",
-            place=SnapshotStore(str(directory / "left")),
+            snapshots=SnapshotStore(str(directory / "left")),
             now_ms=now_ms,
             open_store=lambda path: RocksStore.open(path, budget=budget),
         )

@@ -134,8 +134,8 @@ def compared_live(
             catch up within `patience_ms`.
         StreamlogError: the log can't be read.
     """
-    beside = program.as_version(version)
-    name = beside.renamed.get(topic.name)
+    version_program = program.as_version(version)
+    name = version_program.renamed.get(topic.name)
     counts = reader.partitions()
     if name is None or name not in counts:
         raise UsageError(
@@ -148,7 +148,7 @@ def compared_live(
             f"has {counts[name]}: their rows are in different partitions, so they can't be compared"
         )
     if since_ms is None:
-        handed = reader.run(read_hand_overs(reader.log, beside.app_id))
+        handed = reader.run(read_hand_overs(reader.log, version_program.app_id))
         since_ms = _begin_ms(topic.name, handed[-1]) if handed else UNKNOWN_MS
     partitions = [
         _LiveRows(TopicPartition(topic.name, n), TopicPartition(name, n))
@@ -157,7 +157,7 @@ def compared_live(
     for each in partitions:
         each.read_first(reader)
     # Only now the offsets: they then cover the inputs of every row that was read.
-    catching = _CatchingUp(reader, (program.app_id, beside.app_id), clock)
+    catching = _CatchingUp(reader, (program.app_id, version_program.app_id), clock)
     catching.wait(clock.now_ms() + patience_ms)
     for each in partitions:
         each.read_on(reader)

@@ -155,7 +155,7 @@ class RunDeps:
     reader: LogReader
     directory: Path
     """Holds state and staged files during the run; its content is removed before and after."""
-    place: SnapshotStore
+    snapshots: SnapshotStore
     """Directory of the snapshot that the run writes."""
     now_ms: int
     """Wall-clock time of the whole run, ms since 1970."""
@@ -204,7 +204,7 @@ class LocalRun:
             stage=stage,
             partition=partition,
             name=ATTEMPT,
-            place=self._deps.place,
+            snapshots=self._deps.snapshots,
             directory=self._deps.directory / f"{stage.number}_{partition}",
             now_ms=self._deps.now_ms,
             open_store=self._deps.open_store,
@@ -226,16 +226,18 @@ class LocalRun:
         for topic in stage.subtopology.inputs:
             if partition >= self._plan.counts[topic]:
                 continue  # Another input of the stage has more partitions.
-            place = (topic, partition)
+            partition_key = (topic, partition)
             if topic in self._shuffles:
                 shuffle = self._shuffles[topic]
-                arrivals = one_by_one(place, map(Arrival, shuffle.read(partition)))
-                yield InputReader({place: (0, shuffle.end(partition))}, arrivals, is_staged=True)
+                arrivals = one_by_one(partition_key, map(Arrival, shuffle.read(partition)))
+                yield InputReader(
+                    {partition_key: (0, shuffle.end(partition))}, arrivals, is_staged=True
+                )
             else:
-                start, end = self._plan.ends[place]
+                start, end = self._plan.ends[partition_key]
                 at = TopicPartition(topic, partition)
                 found = self._deps.reader.read(at, start, end, self._damaged)
-                yield InputReader({place: (start, end)}, one_by_one(place, found))
+                yield InputReader({partition_key: (start, end)}, one_by_one(partition_key, found))
 
 
 def one_by_one(partition: PartitionKey, arrivals: Iterable[Arrival]) -> Arrivals:

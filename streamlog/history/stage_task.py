@@ -69,7 +69,7 @@ class Attempt:
     partition: int
     name: str
     """Distinguishes the attempts at one task."""
-    place: SnapshotStore
+    snapshots: SnapshotStore
     """Directory of the snapshot that the history writes."""
     directory: Path
     """Holds the task's state and files during the run; removed at the end."""
@@ -158,7 +158,7 @@ class StageTask:
     def _finished(self, task: Task, store: KeyValueStore | None, run: TaskRun) -> FinishedTask:
         attempt, figures = self._attempt, run.figures
         return FinishedTask(
-            entry=capture(task, store, attempt.place, attempt=attempt.name),
+            entry=capture(task, store, attempt.snapshots, attempt=attempt.name),
             pending=tuple(self._pending(run)),
             staged=tuple(self._outputs.finish()),
             records=figures.records,
@@ -169,7 +169,7 @@ class StageTask:
     def _pending(self, run: TaskRun) -> Iterator[PendingRecords]:
         for (topic, partition), (position, pieces) in run.pending().items():
             name = f"{self._attempt.folder}/shuffles/{topic}/{partition}.batches"
-            with self._attempt.place.writing(name) as path:
+            with self._attempt.snapshots.writing(name) as path:
                 segment = write_segment(path, pieces)
             yield PendingRecords(
                 name=name,
@@ -204,7 +204,7 @@ class _Outputs:
         for (topic, partition), writer in sorted(self._writers.items()):
             segment: StagedRows = writer.finish()
             name = f"{attempt.folder}/outputs/{topic}/{partition}.batches"
-            with attempt.place.writing(name) as path:
+            with attempt.snapshots.writing(name) as path:
                 shutil.move(segment.path, path)
             yield StagedRecords(
                 name=name,

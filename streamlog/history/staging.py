@@ -211,11 +211,11 @@ class ShuffleWriter:
                 writer.append(FieldColumns.of([fields]))
 
     def _writer(self, topic: str, partition: int, rank: int) -> SegmentWriter:
-        place = (topic, partition, rank)
-        if place not in self._writers:
+        key = (topic, partition, rank)
+        if key not in self._writers:
             path = self._shuffles[topic].directory / str(partition) / f"{rank}.batches"
-            self._writers[place] = SegmentWriter(path)
-        return self._writers[place]
+            self._writers[key] = SegmentWriter(path)
+        return self._writers[key]
 
     def finish(self) -> None:
         """Finish all files: the next stage can read them."""

@@ -138,7 +138,7 @@ class Effects(Protocol):
 class Read:
     """Progress: records of a partition were read."""
 
-    place: PartitionKey
+    partition: PartitionKey
     records: int
     total: int
     """Offsets in the partition's range: an upper bound of its records."""
@@ -276,14 +276,14 @@ class TaskRun:
         buffered, cuts = self._task.buffered, self._task.cuts
         # An input that was cut needs no more records; once all of a reader's are cut, it is closed.
         for feed in [*self._left]:
-            open_places = [partition for partition in feed.bounds if partition not in cuts]
-            if open_places and all(buffered[partition] for partition in open_places):
+            open_partitions = [partition for partition in feed.bounds if partition not in cuts]
+            if open_partitions and all(buffered[partition] for partition in open_partitions):
                 continue
-            arrivals = next(feed.arrivals, None) if open_places else None
+            arrivals = next(feed.arrivals, None) if open_partitions else None
             if arrivals is None:
                 feed.arrivals.close()
                 self._left.remove(feed)
-                found |= {partition: self._at_end(feed, partition) for partition in open_places}
+                found |= {partition: self._at_end(feed, partition) for partition in open_partitions}
                 continue
             for partition, arrival in arrivals.items():
                 found[partition] = arrival

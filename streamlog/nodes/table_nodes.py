@@ -437,14 +437,14 @@ class WritableTable(Node):
     """A row expires when the table's time is this far past the time at which it was written."""
 
     @property
-    def dues(self) -> StoreSpec:
+    def due_times(self) -> StoreSpec:
         """The store of the expiry times, if rows expire."""
         return StoreSpec(f"{self.name}/dues")
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
         """The store of the rows, then the store of their expiry times, if rows expire."""
-        return (self.store,) if self.ttl_ms is None else (self.store, self.dues)
+        return (self.store,) if self.ttl_ms is None else (self.store, self.due_times)
 
     @property
     def feeds(self) -> tuple[str, ...]:

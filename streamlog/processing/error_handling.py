@@ -226,7 +226,7 @@ class NodeFailures:
     node: str
     policy: ErrorPolicy
     app_id: str
-    outlet: DeadLetterSink
+    sink: DeadLetterSink
     pause: Pause = no_pause
 
     @property
@@ -340,11 +340,11 @@ class NodeFailures:
         match last.action:
             case "skip":
                 message = letter.describe() if last.is_logged else ""
-                self.outlet.drop(self.node, "error", message=message)
+                self.sink.drop(self.node, "error", message=message)
             case "dlq":
                 topic = last.dlq_topic(self.app_id) or ""
-                self.outlet.send(letter.to(topic))
-                self.outlet.drop(
+                self.sink.send(letter.to(topic))
+                self.sink.drop(
                     self.node, "dead letter", message=f"{letter.describe()} (to {topic})"
                 )
             case _:

@@ -261,8 +261,8 @@ def error_for(code: int, detail: str) -> errors.LogError:
         raise errors.UsageError(f"no error: {detail}")
     meaning = describe(code)
     # Messages of our own brokers already end with the meaning.
-    told = detail if detail.endswith(meaning) else f"{detail}: {meaning}"
-    error = _CLASSES.get(code, errors.LogError)(told)
+    message = detail if detail.endswith(meaning) else f"{detail}: {meaning}"
+    error = _CLASSES.get(code, errors.LogError)(message)
     error.code = code
     # On the instance, because several codes share a class, and not all of them are retriable.
     error.retriable = is_retriable(code)

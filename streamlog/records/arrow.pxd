@@ -29,7 +29,7 @@ cdef class BinaryColumn:
         size=cython.longlong, size_bytes=cython.longlong,
     )
     cdef int take(
-        self, const unsigned char* data, long long[::1] places, Py_ssize_t first, Py_ssize_t end
+        self, const unsigned char* data, long long[::1] spans, Py_ssize_t first, Py_ssize_t end
     ) except -1
 
 @cython.final
@@ -44,8 +44,8 @@ cdef class ArrowBuffers:
     cdef readonly BinaryColumn values
     cdef long long[::1] _offsets
     cdef long long[::1] _timestamps
-    cdef long long[::1] _key_places
-    cdef long long[::1] _value_places
+    cdef long long[::1] _key_spans
+    cdef long long[::1] _value_spans
 
     @cython.locals(
         batch=RecordBatch, count=cython.Py_ssize_t, data="const unsigned char*",

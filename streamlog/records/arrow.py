@@ -99,18 +99,18 @@ class BinaryColumn:
         self._data = memoryview(self.data).cast("B")
         self._ends = memoryview(self.ends).cast("i")
 
-    def take(self, data: bytes, places: Any, first: int, end: int) -> None:  # noqa: ANN401 - a view of numbers
+    def take(self, data: bytes, spans: Any, first: int, end: int) -> None:  # noqa: ANN401 - a view of numbers
         """Append the contents of the rows from `first` up to but not including `end`.
 
-        Row n lies at `places[2 * n]` in `data` and has `places[2 * n + 1]` bytes, or -1 for null.
+        Row n lies at `spans[2 * n]` in `data` and has `spans[2 * n + 1]` bytes, or -1 for null.
         """
         out, valid, ends = self._data, self.valid, self._ends
         size_bytes = self.size_bytes
         for at in range(first, end):
-            size = places[2 * at + 1]
+            size = spans[2 * at + 1]
             if size >= 0:
                 valid[at >> 3] |= 1 << (at & 7)
-                copying.put_into(out, size_bytes, data, places[2 * at], size)
+                copying.put_into(out, size_bytes, data, spans[2 * at], size)
                 size_bytes += size
             else:
                 self.null_count += 1
@@ -129,11 +129,11 @@ class ArrowBuffers:
     __slots__ = (
         "_bytes_max",
         "_has_headers",
-        "_key_places",
+        "_key_spans",
         "_offsets",
         "_rows_max",
         "_timestamps",
-        "_value_places",
+        "_value_spans",
         "count",
         "keys",
         "offsets",
@@ -154,8 +154,8 @@ class ArrowBuffers:
         self.values = BinaryColumn(rows_max, bytes_max, allocate)
         self._offsets = memoryview(self.offsets).cast("q")
         self._timestamps = memoryview(self.timestamps).cast("q")
-        self._key_places = memoryview(bytearray(16 * rows_max)).cast("q")
-        self._value_places = memoryview(bytearray(16 * rows_max)).cast("q")
+        self._key_spans = memoryview(bytearray(16 * rows_max)).cast("q")
+        self._value_spans = memoryview(bytearray(16 * rows_max)).cast("q")
 
     def read(self, payload: BatchPayload, start: int, end: int) -> None:
         """Append the records of a batch with offsets from `start` up to but not including `end`.
@@ -182,8 +182,8 @@ class ArrowBuffers:
         # Arrow has no column for headers, but malformed ones must not pass unnoticed.
         if self._has_headers:
             payload.check()
-        self.keys.take(data, self._key_places, first, count)
-        self.values.take(data, self._value_places, first, count)
+        self.keys.take(data, self._key_spans, first, count)
+        self.values.take(data, self._value_spans, first, count)
         self.count = count
 
     def _decode(self, batch: RecordBatch, data: bytes, end: int, wanted: tuple[int, int]) -> int:
@@ -232,8 +232,8 @@ class ArrowBuffers:
             # A fetch returns whole batches, so the first may begin before the wanted offset.
             if first_wanted <= offset < end_wanted:
                 self._offsets[at], self._timestamps[at] = offset, timestamp_ms
-                self._key_places[2 * at], self._key_places[2 * at + 1] = key_at, key_size
-                self._value_places[2 * at], self._value_places[2 * at + 1] = position, value_size
+                self._key_spans[2 * at], self._key_spans[2 * at + 1] = key_at, key_size
+                self._value_spans[2 * at], self._value_spans[2 * at + 1] = position, value_size
                 at += 1
             position = record_end
         if position != end:

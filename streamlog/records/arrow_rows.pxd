@@ -36,13 +36,13 @@ cdef class ArrowRows:
     @cython.locals(
         count=cython.ulonglong, keys=BinaryArray, row=cython.Py_ssize_t, size=cython.Py_ssize_t,
     )
-    cpdef list places(self, Py_ssize_t partitions, object otherwise)
+    cpdef list partitions_by_key(self, Py_ssize_t partitions, object otherwise)
 
     @cython.locals(
-        each=cython.Py_ssize_t, free=list, place=cython.Py_ssize_t, row=cython.Py_ssize_t,
-        starts=list,
+        each=cython.Py_ssize_t, free=list, partition=cython.Py_ssize_t,
+        row=cython.Py_ssize_t, starts=list,
     )
-    cpdef list arrange(self, object places, Py_ssize_t partitions)
+    cpdef list arrange(self, object partitions, Py_ssize_t count)
 
     cdef Py_ssize_t row(self, Py_ssize_t at) noexcept
 

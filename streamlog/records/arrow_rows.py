@@ -111,7 +111,7 @@ class ArrowRows:
         for row in range(self.count):
             self._order[row] = row
 
-    def places(self, partitions: int, otherwise: int) -> list[int]:
+    def partitions_by_key(self, partitions: int, otherwise: int) -> list[int]:
         """Return the partition of each record, by the murmur2 hash of its key.
 
         Args:
@@ -131,12 +131,12 @@ class ArrowRows:
                 found.append((hashed(keys._data, keys.start(row), size) & _POSITIVE) % count)  # noqa: SLF001 - the same room
         return found
 
-    def arrange(self, places: Sequence[int], partitions: int) -> list[int]:
+    def arrange(self, partitions: Sequence[int], count: int) -> list[int]:
         """Order the records by partition, and keep the order of records in each.
 
         Args:
-            places: the partition of each record, from 0 up to but not including `partitions`.
-            partitions: the number of partitions.
+            partitions: the partition of each record, from 0 up to but not including `count`.
+            count: the number of partitions.
 
         Returns:
             The position of each partition's first record in this order, and the end of the order.
@@ -144,20 +144,20 @@ class ArrowRows:
         Raises:
             ValueError: a partition is out of range, or there is not one for each record.
         """
-        if len(places) != self.count:
-            raise ValueError(f"{len(places)} partitions for {self.count} records")
-        # A counting sort: it takes one pass to count, and one to place, and is stable.
-        starts = [0] * (partitions + 1)
-        for each in places:
-            if not 0 <= each < partitions:
-                raise ValueError(f"partition {each} is not from 0 to {partitions - 1}")
+        if len(partitions) != self.count:
+            raise ValueError(f"{len(partitions)} partitions for {self.count} records")
+        # A counting sort: it takes one pass to count, and one to assign the rows, and is stable.
+        starts = [0] * (count + 1)
+        for each in partitions:
+            if not 0 <= each < count:
+                raise ValueError(f"partition {each} is not from 0 to {count - 1}")
             starts[each + 1] += 1
         starts = [*accumulate(starts)]
         free = [*starts]
         for row in range(self.count):
-            place = places[row]
-            self._order[free[place]] = row
-            free[place] += 1
+            partition = partitions[row]
+            self._order[free[partition]] = row
+            free[partition] += 1
         return starts
 
     def row(self, at: int) -> int:

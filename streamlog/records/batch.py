@@ -1,9 +1,10 @@
 """RecordBatch: the 61-byte header of Kafka's format v2 and the records behind it (KIP-98).
 
 `RecordBatch` is a view over one batch in a buffer. It reads the header, and decodes the records
-only on demand, as `LogRecord`s or as columns: a broker rarely needs them. `place_batch` sets the
-offset and leader epoch of a batch that a log appends; the CRC stays valid, because it covers only
-what follows these fields. `builder` makes batches, and its names are exported here, too.
+only on demand, as `LogRecord`s or as columns: a broker rarely needs them. `set_offset_and_epoch`
+sets the offset and leader epoch of a batch that a log appends; the CRC stays valid, because it
+covers only what follows these fields. `builder` makes batches, and its names are exported here,
+too.
 
 The rule of the file: it may be compiled, and then integers wrap and indexes are not checked. So
 every integer is checked before it is used, equally in both builds, and bytes with false lengths
@@ -47,7 +48,7 @@ __all__ = [
     "encode_batch",
     "encode_columns",
     "newest_timestamp_ms",
-    "place_batch",
+    "set_offset_and_epoch",
     "split_batches",
 ]
 
@@ -402,12 +403,14 @@ def _decoded(key: bytes) -> str:
         raise CorruptData(f"a header's key is not UTF-8: {error}") from error
 
 
-def place_batch(batch: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
-    """Give a batch its place in a log; its CRC does not cover the two and stays valid.
+def set_offset_and_epoch(
+    batch: bytearray | memoryview, base_offset: int, leader_epoch: int
+) -> None:
+    """Set a batch's base offset and leader epoch; its CRC covers neither, and stays valid.
 
     Raises:
         CorruptData: there is no room for a batch header.
     """
     if len(batch) < HEADER_BYTES:
         raise CorruptData(f"{len(batch)} bytes hold no batch header")
-    layout.write_place(batch, base_offset, leader_epoch)
+    layout.write_offset_and_epoch(batch, base_offset, leader_epoch)

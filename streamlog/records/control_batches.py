@@ -33,10 +33,10 @@ _VERSION = 0
 _CRC_AT = 17
 _ATTRIBUTES_AT = 21
 _ELAPSED = struct.Struct(">hq")
-_TOLD_VERSION = 1
+_CLOCKS_VERSION = 1
 _COUNT = struct.Struct(">H")
-_TOLD = struct.Struct(">Hq")
-TOLD_MAX = 64
+_CLOCK_TIME = struct.Struct(">Hq")
+CLOCKS_MAX = 64
 """The most clocks in one mark."""
 CLOCK_BYTES_MAX = 300
 """The most bytes of a clock's name, which is a group's id and a digest."""
@@ -53,7 +53,7 @@ class Marker(NamedTuple):
     """The epoch of the coordinator that wrote it; -1 for other control records."""
 
 
-class MarkTold(NamedTuple):
+class ClockTime(NamedTuple):
     """The event time to which a mark moves the readers that share one clock."""
 
     clock: str
@@ -82,7 +82,7 @@ class TimeMark(NamedTuple):
     """The offset of the mark."""
     elapsed_ms: int
     """Milliseconds since the last append before the mark, which may be another mark."""
-    told: tuple[MarkTold, ...] = ()
+    clock_times: tuple[ClockTime, ...] = ()
     """Least event times of readers, by clock: the time that an application had reached in the other
     partitions of the topic while this one was quiet or empty."""
 
@@ -95,8 +95,10 @@ class TimeMark(NamedTuple):
             clock: the reader's clock.
         """
         # Both only move time forward: a clock's time that is behind the reader's changes nothing.
-        told_ms = max((told.time_ms for told in self.told if told.clock == clock), default=-1)
-        return max(time_ms + self.elapsed_ms if time_ms >= 0 else time_ms, told_ms)
+        clock_ms = max(
+            (each.time_ms for each in self.clock_times if each.clock == clock), default=-1
+        )
+        return max(time_ms + self.elapsed_ms if time_ms >= 0 else time_ms, clock_ms)
 
 
 def encode_marker(marker: Marker, producer: tuple[int, int], *, timestamp_ms: int) -> bytes:
@@ -114,15 +116,17 @@ def encode_marker(marker: Marker, producer: tuple[int, int], *, timestamp_ms: in
     return _sealed(batch, _TRANSACTIONAL_CONTROL)
 
 
-def encode_time_mark(elapsed_ms: int, timestamp_ms: int, reached: Sequence[MarkTold] = ()) -> bytes:
+def encode_time_mark(
+    elapsed_ms: int, timestamp_ms: int, reached: Sequence[ClockTime] = ()
+) -> bytes:
     """Encode a time mark, with base offset 0."""
     key = _KEY.pack(_VERSION, TIME_MARK)
-    value = _ELAPSED.pack(_TOLD_VERSION if reached else _VERSION, elapsed_ms)
+    value = _ELAPSED.pack(_CLOCKS_VERSION if reached else _VERSION, elapsed_ms)
     if reached:
         value += _COUNT.pack(len(reached))
         for clock, time_ms in reached:
             name = clock.encode()
-            value += _TOLD.pack(len(name), time_ms) + name
+            value += _CLOCK_TIME.pack(len(name), time_ms) + name
     return _sealed(bytearray(encode_batch([(timestamp_ms, key, value, ())])), _CONTROL)
 
 
@@ -181,24 +185,24 @@ def time_mark_of(batch: RecordBatch) -> TimeMark | None:
     try:
         # Newer versions may have more behind these fields, which is ignored.
         version, elapsed_ms = _ELAPSED.unpack_from(value)
-        told = tuple(_told(value)) if version >= _TOLD_VERSION else ()
+        clock_times = tuple(_clock_times(value)) if version >= _CLOCKS_VERSION else ()
     # Short values and negative times are one error, with the value in its message.
     except (struct.error, UnicodeDecodeError):
-        elapsed_ms, told = -1, ()
+        elapsed_ms, clock_times = -1, ()
     if elapsed_ms < 0:
         raise CorruptData(
             f"the time mark at offset {batch.base_offset} has a malformed value: {value!r}"
         )
-    return TimeMark(batch.base_offset, elapsed_ms, told)
+    return TimeMark(batch.base_offset, elapsed_ms, clock_times)
 
 
-def _told(value: bytes) -> Iterator[MarkTold]:
+def _clock_times(value: bytes) -> Iterator[ClockTime]:
     (count,) = _COUNT.unpack_from(value, _ELAPSED.size)
     at = _ELAPSED.size + _COUNT.size
     for _ in range(count):
-        length, time_ms = _TOLD.unpack_from(value, at)
-        at += _TOLD.size
-        yield MarkTold(value[at : at + length].decode(), time_ms)
+        length, time_ms = _CLOCK_TIME.unpack_from(value, at)
+        at += _CLOCK_TIME.size
+        yield ClockTime(value[at : at + length].decode(), time_ms)
         at += length
 
 

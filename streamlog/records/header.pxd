@@ -69,7 +69,7 @@ cdef inline const unsigned char* bytes_at(
     PyBuffer_Release(&held)
     return at
 
-cdef inline int write_place(object buffer, long long base_offset, int leader_epoch) except -1:
+cdef inline int write_offset_and_epoch(object buffer, long long base_offset, int leader_epoch) except -1:
     cdef Py_buffer held
     cdef unsigned char *at
     PyObject_GetBuffer(buffer, &held, PyBUF_WRITABLE)

@@ -42,7 +42,9 @@ def bytes_at(buffer: bytes | bytearray | memoryview, position: int, size: int) -
     return bytes(memoryview(buffer)[position : position + size])
 
 
-def write_place(buffer: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
+def write_offset_and_epoch(
+    buffer: bytearray | memoryview, base_offset: int, leader_epoch: int
+) -> None:
     """Set the base offset and the leader epoch in the header at the start of `buffer`.
 
     These are the two fields that the CRC does not cover.

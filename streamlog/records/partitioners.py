@@ -63,15 +63,17 @@ def partitions_by(
     return [partition_by(partitioner, key[: max(len(key) - tail_bytes, 0)], count) for key in keys]
 
 
-def matching_partitioners(places: Iterable[tuple[bytes, int]], count: int) -> dict[str, int]:
+def matching_partitioners(
+    key_partitions: Iterable[tuple[bytes, int]], count: int
+) -> dict[str, int]:
     """Return partitioner name to the number of keys whose partition it explains.
 
     Args:
-        places: keys with the partitions that hold them. Empty keys are skipped: librdkafka puts
-            them into any partition.
+        key_partitions: keys with the partitions that hold them. Empty keys are skipped:
+            librdkafka puts them into any partition.
         count: the topic's number of partitions.
     """
-    known = [(key, partition) for key, partition in places if key]
+    known = [(key, partition) for key, partition in key_partitions if key]
     return {
         name: sum(find(key, count) == partition for key, partition in known)
         for name, find in _NAMED.items()

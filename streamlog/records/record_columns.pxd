@@ -39,9 +39,9 @@ cdef class FieldColumns:
     cpdef FieldColumns part(self, Py_ssize_t start, Py_ssize_t stop)
 
     @cython.locals(
-        at=cython.Py_ssize_t, place=cython.Py_ssize_t, part=FieldColumns, parts=list,
+        at=cython.Py_ssize_t, index=cython.Py_ssize_t, part=FieldColumns, parts=list,
     )
-    cpdef list parted(self, object places, Py_ssize_t count)
+    cpdef list parted(self, object indexes, Py_ssize_t count)
 
     @cython.locals(
         at=cython.Py_ssize_t, own_bytes=cython.Py_ssize_t, size=cython.Py_ssize_t,

@@ -262,11 +262,11 @@ class FieldColumns:
         part.headers = None if self.headers is None else self.headers[start:stop]
         return part
 
-    def parted(self, places: Sequence[int], count: int) -> list[FieldColumns | None]:
+    def parted(self, indexes: Sequence[int], count: int) -> list[FieldColumns | None]:
         """Divide the records by index.
 
         Args:
-            places: the index of each record, from 0 up to but not including `count`.
+            indexes: the index of each record, from 0 up to but not including `count`.
             count: the number of parts.
 
         Returns:
@@ -274,10 +274,10 @@ class FieldColumns:
         """
         parts: list[FieldColumns | None] = [None] * count
         for at in range(len(self.keys)):
-            place = places[at]
-            part = parts[place]
+            index = indexes[at]
+            part = parts[index]
             if part is None:
-                part = parts[place] = FieldColumns()
+                part = parts[index] = FieldColumns()
             part.append(
                 self.timestamps[at],
                 self.keys[at],

@@ -209,7 +209,7 @@ class Snapshot:
 
     def __init__(self, manifest: Manifest, snapshots: SnapshotStore) -> None:
         self.manifest = manifest
-        self.place = snapshots
+        self.store = snapshots
         """The directory of this snapshot."""
 
     @classmethod
@@ -220,12 +220,12 @@ class Snapshot:
             CorruptData: there is no snapshot, or its manifest can't be decoded.
             ConfigError: the URL needs a library that is not installed.
         """
-        place = SnapshotStore(url)
-        if not place.has(MANIFEST_FILE):
+        store = SnapshotStore(url)
+        if not store.has(MANIFEST_FILE):
             raise CorruptData(
                 f"there is no snapshot at {url}: it has no {MANIFEST_FILE}, which a job writes last"
             )
-        return cls(Manifest.decode(place.read(MANIFEST_FILE)), place)
+        return cls(Manifest.decode(store.read(MANIFEST_FILE)), store)
 
     @property
     def id(self) -> str:
@@ -235,7 +235,7 @@ class Snapshot:
     @property
     def url(self) -> str:
         """Path or URL of its directory."""
-        return self.place.url
+        return self.store.url
 
     @property
     def offsets(self) -> Mapping[tuple[str, int], int]:
@@ -274,7 +274,7 @@ class Snapshot:
         from streamlog.tables.local_disk.rocksdb_store import read_sorted  # noqa: PLC0415 - RocksDB, for this
 
         for file in entry.files:
-            with self.place.checked(file) as path:
+            with self.store.checked(file) as path:
                 yield from read_sorted(path)
 
     @contextmanager
@@ -285,7 +285,7 @@ class Snapshot:
             CorruptData: a file is missing or damaged.
         """
         with ExitStack() as stack:
-            yield [stack.enter_context(self.place.checked(file)) for file in entry.files]
+            yield [stack.enter_context(self.store.checked(file)) for file in entry.files]
 
     def read(self, part: FilePart) -> bytes:
         """Return the content of a file.
@@ -293,7 +293,7 @@ class Snapshot:
         Raises:
             CorruptData: the file is missing or damaged.
         """
-        with self.place.checked(part) as path, open(path, "rb") as file:  # noqa: PTH123 - paths are text in all of the engine
+        with self.store.checked(part) as path, open(path, "rb") as file:  # noqa: PTH123 - paths are text in all of the engine
             return file.read()
 
     def verify(self) -> None:
@@ -303,9 +303,9 @@ class Snapshot:
             CorruptData: a file is missing or damaged.
         """
         for part in self.manifest.files:
-            with self.place.checked(part):
+            with self.store.checked(part):
                 pass
 
     def remove(self) -> None:
         """Remove the snapshot and its files; workers that started from it no longer need it."""
-        self.place.remove()
+        self.store.remove()

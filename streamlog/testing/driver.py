@@ -517,15 +517,15 @@ class TestDriver:
     def _new_of(self, task: Task) -> _NewInput:
         """Return the input that a task has not processed yet, and mark it as processed."""
         found = _NewInput()
-        for place in task.inputs:
-            topic, partition = self._topics[place[0]], place[1]
-            fed, end = self._fed[task.id, *place], topic.end(partition)
-            found.ends[place] = end
+        for partition_key in task.inputs:
+            topic, partition = self._topics[partition_key[0]], partition_key[1]
+            fed, end = self._fed[task.id, *partition_key], topic.end(partition)
+            found.ends[partition_key] = end
             if fed < end:
                 records, marks = topic.since(partition, fed)
-                found.records |= {place: records} if records else {}
-                found.marks |= {place: marks} if marks else {}
-                self._fed[task.id, *place] = end
+                found.records |= {partition_key: records} if records else {}
+                found.marks |= {partition_key: marks} if marks else {}
+                self._fed[task.id, *partition_key] = end
         return found
 
     def _process(self, task: Task, found: _NewInput, results: Sequence[CallResult]) -> bool:
@@ -586,7 +586,7 @@ class _Sender:
     ) -> tuple[str, int, int, int]:
         """Append the record; tasks and agents process it once the caller awaits or returns."""
         at_ms = self._driver.now_ms if timestamp_ms is None else timestamp_ms
-        place = self._driver.topic(topic).append(
+        number, offset = self._driver.topic(topic).append(
             value, key=key, timestamp_ms=at_ms, headers=headers, partition=partition
         )
-        return topic, *place, at_ms
+        return topic, number, offset, at_ms

@@ -126,7 +126,7 @@ class DriverAgents:
         self._stage = stage
         self._fed: dict[str, int] = {}
         """How many records of its topic each agent has got."""
-        self._places: dict[str, dict[TopicPartition, AgentPosition]] = {}
+        self._positions: dict[str, dict[TopicPartition, AgentPosition]] = {}
         self._runs: list[AgentRun] = []
         self._runner: asyncio.Runner | None = None
         self._failures: list[StreamlogError] = []
@@ -138,7 +138,7 @@ class DriverAgents:
 
     def continue_from(self, before: DriverAgents) -> None:
         """Skip the records that the agents of an older program have handled."""
-        self._places |= before._places
+        self._positions |= before._positions
 
     @property
     def due_ms(self) -> int | None:
@@ -156,7 +156,7 @@ class DriverAgents:
             topic = run.agent.topic.name
             partitions = range(len(self._topics[topic].partitions))
             fresh = {TopicPartition(topic, number): AgentPosition(0) for number in partitions}
-            run.assign(self._places.get(run.agent.name, fresh))
+            run.assign(self._positions.get(run.agent.name, fresh))
         if self._runs:
             # `close` awaits this task and the tasks of the services.
             self._work = self._loop().get_loop().create_task(self._keep())
@@ -228,9 +228,9 @@ class DriverAgents:
     def write_rows(self) -> None:
         """Pass the rows that agents have set to the tasks."""
         for run in self._runs:
-            # Reading `places` settles each call, so records are handled whose call has not asked
+            # Reading `positions` settles each call, so records are handled whose call has not asked
             # for another one yet.
-            _ = run.places
+            _ = run.positions
         written = {} if self._rows is None else self._rows.uncommitted()
         for (table, partition), rows in written.items():
             self._write_rows(table, partition, rows)
@@ -243,7 +243,7 @@ class DriverAgents:
             return
         # Before the streams end: a record that is current now counts as not handled, so it is
         # repeated after the next start.
-        self._places = {run.agent.name: run.places for run in self._runs}
+        self._positions = {run.agent.name: run.positions for run in self._runs}
         for run in self._runs:
             run.end()
         runner, self._runner = self._runner, None

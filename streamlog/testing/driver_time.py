@@ -18,7 +18,7 @@ from streamlog.dsl.schedules import Crontab, Interval, Timer
 from streamlog.dsl.schedules import Schedule as Times
 from streamlog.processing.inputs.record_queue import PartitionKey
 from streamlog.processing.task import Task
-from streamlog.records.control_batches import MarkTold
+from streamlog.records.control_batches import ClockTime
 from streamlog.testing.driver_topics import MemoryTopic
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS
 
@@ -66,7 +66,7 @@ class DriverMarks:
                 times = (reached[partition],) if is_calm else ()
                 self._topics[partition[0]].mark(partition[1], now_ms - appended_ms, times)
 
-    def _reached(self, tasks: Iterable[Task]) -> dict[PartitionKey, MarkTold]:
+    def _reached(self, tasks: Iterable[Task]) -> dict[PartitionKey, ClockTime]:
         """Return the topic's time for each input that is behind its topic's other partitions."""
         own: dict[str, int] = {}
         for task in tasks:
@@ -78,7 +78,7 @@ class DriverMarks:
             for topic, time_ms in own.items()
         }
         return {
-            partition: MarkTold(task.clock(partition[0]), topic_times[partition[0]])
+            partition: ClockTime(task.clock(partition[0]), topic_times[partition[0]])
             for task in tasks
             for partition, due_ms in task.behind.items()
             if partition in self._appended and topic_times[partition[0]] >= due_ms

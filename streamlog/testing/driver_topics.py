@@ -24,7 +24,7 @@ from streamlog.processing.joins.stream_table_join import GlobalTables
 from streamlog.processing.table_rows import TableRows, prefix_of, tables_in
 from streamlog.record import Headers, Record
 from streamlog.records.batch import LogRecord as RawRecord
-from streamlog.records.control_batches import MarkTold, TimeMark
+from streamlog.records.control_batches import ClockTime, TimeMark
 from streamlog.records.partitioners import DEFAULT, Partitioner, partition_by
 from streamlog.tables.stores.store import KeyValueStore, prefix_end
 from streamlog.topology import Subtopology, Topology
@@ -71,9 +71,11 @@ class MemoryTopic:
         """Return the offset of the next record; time marks have offsets too."""
         return len(self.partitions[partition]) + len(self._marks[partition])
 
-    def mark(self, partition: int, elapsed_ms: int, told: tuple[MarkTold, ...] = ()) -> None:
+    def mark(
+        self, partition: int, elapsed_ms: int, clock_times: tuple[ClockTime, ...] = ()
+    ) -> None:
         """Append a time mark: nothing was appended for `elapsed_ms` milliseconds."""
-        self._marks[partition].append(TimeMark(self.end(partition), elapsed_ms, told))
+        self._marks[partition].append(TimeMark(self.end(partition), elapsed_ms, clock_times))
 
     def since(self, partition: int, offset: int) -> tuple[list[RawRecord], list[TimeMark]]:
         """Return the records and the time marks from an offset on."""

@@ -208,7 +208,7 @@ class Simulation:
         try:
             turmoil.run()
         except StreamlogError as error:
-            error.add_note(f"{_again(seed)}\n{_told(turmoil.story)}")
+            error.add_note(f"{_again(seed)}\n{_faults(turmoil.story)}")
             raise
         finally:
             agents.close()
@@ -244,7 +244,7 @@ class Simulation:
                 *(f"  too many: {self._shown(name, row)}" for row in islice(more, SHOWN_MAX)),
                 HINT,
                 _again(seed),
-                _told(story),
+                _faults(story),
             ]
         )
 
@@ -262,7 +262,7 @@ def _again(seed: int) -> str:
     return f"to repeat it: app.simulate(seed={seed}, runs=1)"
 
 
-def _told(story: Sequence[str]) -> str:
+def _faults(story: Sequence[str]) -> str:
     left = len(story) - STORY_MAX
     more = [f"  and {left} more"] if left > 0 else []
     return "\n".join(

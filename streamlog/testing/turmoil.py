@@ -128,8 +128,8 @@ class Turmoil:
             for partition in task.inputs
         )
 
-    def _end(self, place: tuple[str, int]) -> int:
-        topic, partition = place
+    def _end(self, partition_key: tuple[str, int]) -> int:
+        topic, partition = partition_key
         return len(self._topics[topic].partitions[partition])
 
     def _turn(self) -> None:
@@ -156,14 +156,14 @@ class Turmoil:
     def _work(self, worker: _Worker, task_id: TaskId, at_most: int | None) -> bool:
         task = worker.tasks[task_id]
         records, ends = {}, {}
-        for place in task.inputs:
-            log = self._topics[place[0]].partitions[place[1]]
-            fed, ends[place] = self._fed[task_id, *place], len(log)
+        for partition_key in task.inputs:
+            log = self._topics[partition_key[0]].partitions[partition_key[1]]
+            fed, ends[partition_key] = self._fed[task_id, *partition_key], len(log)
             # Possibly nothing: the inputs of a task then arrive at different speeds.
             more = log[fed:] if at_most is None else log[fed : fed + self._rng.randint(0, at_most)]
             if more:
-                records[place] = more
-                self._fed[task_id, *place] = fed + len(more)
+                records[partition_key] = more
+                self._fed[task_id, *partition_key] = fed + len(more)
         results = self._results(worker.calls.pop(task_id, ()))
         outbox = task.process(records, self._now_ms, ends=ends, results=results)
         self._collect(worker, task_id, outbox)

@@ -96,7 +96,7 @@ class GlobalStores:
             raise
         return found
 
-    def places(
+    def positions(
         self, tables: Mapping[str, Iterable[str]]
     ) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
         """Return the read positions of each table on disk; `tables` maps topics to tables."""
@@ -245,7 +245,7 @@ class GlobalReader:
             for number in range(counts[topic])
         ]
         self._clock = clock
-        self._told_ms = 0
+        self._stored_ms = 0
         self._consumer = log.consumer(
             auto_offset_reset="none",
             isolation_level="read_committed",
@@ -328,13 +328,13 @@ class GlobalReader:
 
     def _epochs(self) -> dict[tuple[TopicPartition, int], int]:
         """Return the leader epochs at the read positions of tables on disk."""
-        offsets = self._stores.places(self.tables.of_topics).values()
+        offsets = self._stores.positions(self.tables.of_topics).values()
         return {(part, at.offset): at.leader_epoch for each in offsets for part, at in each.items()}
 
     async def _cut(self, ends: Mapping[TopicPartition, int]) -> list[str]:
         """Return the tables on disk whose topic was truncated and written to again since."""
         cut = []
-        for name, offsets in self._stores.places(self.tables.of_topics).items():
+        for name, offsets in self._stores.positions(self.tables.of_topics).items():
             # An offset beyond the end needs no question: `starts` reads the table again.
             inside = {part: at for part, at in offsets.items() if at.offset <= ends.get(part, -1)}
             if await is_truncated(self._consumer, inside):
@@ -352,7 +352,7 @@ class GlobalReader:
         if not self._stores.rocksdb:
             self._apply(polled)
         # Also without records: a store whose progress is older than `AWAY_MS_MAX` is read again.
-        elif polled or self._clock.wall_ms() - self._told_ms >= TELL_MS:
+        elif polled or self._clock.wall_ms() - self._stored_ms >= TELL_MS:
             # The disk may block, so a thread writes the rows. The progress follows them: after a
             # crash in between, the records are applied again, and none is missing.
             await asyncio.to_thread(self._apply, polled)
@@ -371,10 +371,13 @@ class GlobalReader:
 
     async def _tell(self) -> None:
         """Store the read positions of the tables on disk."""
-        consumer, self._told_ms = self._consumer, self._clock.wall_ms()
-        offsets = {part: consumer.place(part, at) for part, at in consumer.positions().items()}
+        consumer, self._stored_ms = self._consumer, self._clock.wall_ms()
+        offsets = {
+            part: consumer.offset_and_metadata(part, at)
+            for part, at in consumer.positions().items()
+        }
         tables = self.tables.of_topics
-        await asyncio.to_thread(self._stores.reached, tables, offsets, self._told_ms)
+        await asyncio.to_thread(self._stores.reached, tables, offsets, self._stored_ms)
 
     def _apply(self, polled: Mapping[TopicPartition, RecordColumns]) -> None:
         for partition, records in polled.items():

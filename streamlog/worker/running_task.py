@@ -140,9 +140,9 @@ def logs_of(task: Task, consumer: Consumer) -> dict[tuple[str, int], SourceLog]:
     assigned, logs = consumer.assignment(), task.logs
     found: dict[tuple[str, int], SourceLog] = {}
     for part, offset in task.positions.items():
-        log, committed = logs.get(part), TopicPartition(*part)
-        if log is not None and committed in assigned:
-            epoch = consumer.place(committed, offset).leader_epoch
+        log, partition = logs.get(part), TopicPartition(*part)
+        if log is not None and partition in assigned:
+            epoch = consumer.offset_and_metadata(partition, offset).leader_epoch
             # The consumer may have forgotten the epoch of an old offset: keep the last known one.
             found[part] = log if epoch == NO_EPOCH else log._replace(leader_epoch=epoch)
     return found
@@ -177,13 +177,13 @@ def _restart_inputs(
 ) -> TaskProgress:
     restarts: dict[tuple[str, int], InputRestart] = {}
     for part in inputs:
-        offset, committed = progress.offsets.get(part), starts.get(part)
+        offset, start = progress.offsets.get(part), starts.get(part)
         # An input that the state does not know has no lost log; `begin_inputs` sets its start.
-        if offset is None or committed is None:
+        if offset is None or start is None:
             continue
         log = progress.logs.get(part, SourceLog())
-        if committed.cut is not None or is_recreated(log, committed.present.topic_id):
-            restarts[part] = judge(part, offset, log, committed.present, committed.cut)
+        if start.cut is not None or is_recreated(log, start.present.topic_id):
+            restarts[part] = judge(part, offset, log, start.present, start.cut)
     return restart_inputs(progress, restarts) if restarts else progress
 
 

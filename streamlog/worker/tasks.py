@@ -173,7 +173,7 @@ class WorkerTasks:
         self._opening: dict[TaskId, asyncio.Task[None]] = {}
         self._restorers: dict[TaskId, Restorer] = {}
         self._opened: dict[TaskId, RunningTask] = {}
-        self._places: Mapping[TopicPartition, StartOffset] = {}
+        self._starts: Mapping[TopicPartition, StartOffset] = {}
         self._suspended = False
         self._reached: dict[TopicPartition, Reached] = {}
         self._calls = TaskCalls(deps.background)
@@ -306,7 +306,7 @@ class WorkerTasks:
 
     async def assign(self, starts: Mapping[TopicPartition, StartOffset]) -> None:
         """Open the tasks that read these partitions; open tasks continue at their positions."""
-        self._places = {**self._places, **starts}
+        self._starts = {**self._starts, **starts}
         for task_id in self.of(starts):
             if task_id in self._running:
                 self._seek_inputs(self._running[task_id])
@@ -320,7 +320,7 @@ class WorkerTasks:
             await self._stop_opening(task_id)
         for task_id in {*self._running, *self._opened}.intersection(gone):
             await self._close(task_id)
-        self._places = {at: each for at, each in self._places.items() if at not in partitions}
+        self._starts = {at: each for at, each in self._starts.items() if at not in partitions}
 
     def suspend(self) -> None:
         """Stop processing until `resume`, as in a rebalance."""
@@ -334,7 +334,7 @@ class WorkerTasks:
         """Start the tasks whose opening is complete."""
         opened, self._opened = self._opened, {}
         for task_id, running in opened.items():
-            begin_inputs(running, self._places)
+            begin_inputs(running, self._starts)
             self._running[task_id] = running
             self._seek_inputs(running)
 
@@ -598,7 +598,7 @@ class WorkerTasks:
         for part in running.inputs:
             # Positions after gaps and control batches are committed as well: tasks downstream that
             # wait for everything upstream compare committed positions with the log's end.
-            before = self._reached.get(part, self._places[part].task_at)
+            before = self._reached.get(part, self._starts[part].task_at)
             if part in outbox.offsets or done.get(part, 0) > before.position:
                 # Stream times are committed also for tasks whose progress holds them, as other
                 # workers read them from the group.
@@ -638,7 +638,7 @@ class WorkerTasks:
     def _seek_inputs(self, running: RunningTask) -> None:
         """Set the consumer to the task's positions, or to an agent's if it is smaller."""
         for part in running.inputs:
-            start = self._places[part]
+            start = self._starts[part]
             running.ends[part] = max(
                 min(start.end, self._bounds.end(part)), running.ends.get(part, 0)
             )
@@ -661,7 +661,7 @@ class WorkerTasks:
             state = await self._restore(task_id, sub.changelog_topic)
         store = None if state is None else state.front
         parts, judge = self.inputs(task_id), self._with.sources.judge
-        progress = None if state is None else progress_of(state, parts, self._places, judge)
+        progress = None if state is None else progress_of(state, parts, self._starts, judge)
         build = partial(
             Task,
             sub,

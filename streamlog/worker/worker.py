@@ -735,7 +735,7 @@ class _WorkerLoop:
         done, positions = self._offsets.done(), self._consumer.positions()
         # `_on_revoked` emptied the agents' queues, also those of kept partitions: their records
         # after the last handled one are read again.
-        for partition in kept & self._agents.places.keys() & positions.keys():
+        for partition in kept & self._agents.positions.keys() & positions.keys():
             if done[partition].offset < positions[partition]:
                 self._consumer.seek(partition, done[partition])
         starts = await self._look_up(partitions)

@@ -352,12 +352,12 @@ class WorkerAgents:
             self._count_drop(drop)
 
     @property
-    def places(self) -> dict[TopicPartition, dict[str, AgentPosition]]:
+    def positions(self) -> dict[TopicPartition, dict[str, AgentPosition]]:
         """Partition to the progress of each agent that reads it, by the agent's name."""
         found: defaultdict[TopicPartition, dict[str, AgentPosition]] = defaultdict(dict)
         for run in self._runs:
-            for partition, committed in run.places.items():
-                found[partition][run.agent.name] = committed
+            for partition, position in run.positions.items():
+                found[partition][run.agent.name] = position
         return dict(found)
 
     def sights(
@@ -371,7 +371,7 @@ class WorkerAgents:
         """
         found: dict[str, Sight] = {}
         for run in self._runs:
-            positions = {part: committed.position for part, committed in run.places.items()}
+            positions = {part: position.position for part, position in run.positions.items()}
             if run.is_idle:
                 # An idle agent has handled all records: the rest is gaps and control batches.
                 positions = {part: max(at, read.get(part, at)) for part, at in positions.items()}
@@ -412,7 +412,7 @@ class WorkerAgents:
         """
         for run in self._runs:
             name = run.agent.name
-            own = {part: committed for part, committed in run.places.items() if part in kept}
+            own = {part: position for part, position in run.positions.items() if part in kept}
             fresh = {
                 part: ahead.get(part, {}).get(name, AgentPosition(at))
                 for part, at in starts.items()
@@ -440,7 +440,7 @@ class WorkerAgents:
         The records after it have to be read again.
         """
         for run in self._on_tables:
-            run.assign(run.places)
+            run.assign(run.positions)
 
     @property
     def _on_tables(self) -> list[AgentRun]:
@@ -524,11 +524,11 @@ class WorkerGroupOffsets:
 
     def begin(self, starts: Mapping[TopicPartition, StartOffset]) -> None:
         """Note the start of partitions that are read from now on."""
-        for partition, committed in starts.items():
+        for partition, start in starts.items():
             self.committed.pop(partition, None)
-            self._cuts[partition] = committed.log.cuts
+            self._cuts[partition] = start.log.cuts
             if self._tasks.of([partition]):
-                self._starts[partition] = committed.task_at
+                self._starts[partition] = start.task_at
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """Drop partitions that other workers commit from now on."""
@@ -539,10 +539,8 @@ class WorkerGroupOffsets:
     def move_on(self, starts: Mapping[TopicPartition, StartOffset]) -> None:
         """Set the offsets of the next commit to the start of logs that have replaced others."""
         self.moved_on = {
-            part: committed.start._replace(
-                metadata=metadata_of(committed.committed, {}, committed.log)
-            )
-            for part, committed in starts.items()
+            part: start.start._replace(metadata=metadata_of(start.committed, {}, start.log))
+            for part, start in starts.items()
         }
 
     def done(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -550,13 +548,15 @@ class WorkerGroupOffsets:
 
         The metadata names the readers that are further.
         """
-        readers = {partition: dict(offsetss) for partition, offsetss in self._agents.places.items()}
+        readers = {
+            partition: dict(positions) for partition, positions in self._agents.positions.items()
+        }
         # The start of a task with state is known once its state is open: until then its partition
         # has no offset, so a commit can't skip records that the state lacks.
         starts = {at: each for at, each in self._starts.items() if self._tasks.has_opened(at)}
         for partition, reached in {**starts, **self._tasks.reached}.items():
             readers.setdefault(partition, {})[TASK] = reached
-        found = {part: self._noted(part, offsetss) for part, offsetss in readers.items()}
+        found = {part: self._noted(part, positions) for part, positions in readers.items()}
         return {**found, **self.moved_on}
 
     def _noted(
@@ -565,6 +565,6 @@ class WorkerGroupOffsets:
         at = offset_of(readers)
         if partition not in self._consumer.assignment():
             return OffsetAndMetadata(at, metadata_of(at, readers))
-        committed = self._consumer.place(partition, at)
+        committed = self._consumer.offset_and_metadata(partition, at)
         log = SourceLog(known_id(committed.topic_id) or b"", cuts=self._cuts.get(partition, 0))
         return committed._replace(metadata=metadata_of(at, readers, log))

@@ -105,7 +105,7 @@ def test_a_stream_can_be_iterated_in_several_forms_in_turn() -> None:
     async def scenario(bench: Bench) -> None:
         bench.run.take(PART, [raw(offset, key=b"k") for offset in range(6)])
         await bench.run.until_idle()
-        assert bench.run.places[PART] == AgentPosition(6, [])
+        assert bench.run.positions[PART] == AgentPosition(6, [])
 
     Bench(fn).play(scenario)
     assert seen[:4] == ["0", "1", ("k", "2"), ("k", "3")]
@@ -127,12 +127,12 @@ def test_a_record_counts_as_handled_when_the_next_is_requested() -> None:
     async def scenario(bench: Bench) -> None:
         bench.run.take(PART, raws(0, 5))
         await waiting.wait()
-        assert bench.run.places[PART].position == 2
+        assert bench.run.positions[PART].position == 2
         assert bench.run.current_positions == "words-0 offset 2"
         release.set()
         # Waiting records are dropped; the current one is finished.
         await bench.run.suspend()
-        assert bench.run.places[PART].position == 3
+        assert bench.run.positions[PART].position == 3
         bench.run.take(PART, raws(3, 5))
         assert bench.run.waiting == 0
 
@@ -193,7 +193,7 @@ def test_lists_come_when_full_or_after_their_time() -> None:
         await bench.run.until_idle()
         assert lists == [["0", "1", "2"]]
         # The fourth record is in a list that was not delivered yet.
-        assert bench.run.places[PART].position == 3
+        assert bench.run.positions[PART].position == 3
         bench.advance(4_999)
         bench.run.take(OTHER, raws(7, 8))
         await bench.run.until_idle()
@@ -201,7 +201,7 @@ def test_lists_come_when_full_or_after_their_time() -> None:
         bench.advance(1)
         await bench.run.until_idle()
         assert lists[1] == ["3", "7"]
-        assert bench.run.places == {PART: AgentPosition(4, []), OTHER: AgentPosition(8, [])}
+        assert bench.run.positions == {PART: AgentPosition(4, []), OTHER: AgentPosition(8, [])}
         bench.run.take(PART, raws(4, 7))
         await bench.run.until_idle()
         assert lists[2] == ["4", "5", "6"]
@@ -221,7 +221,7 @@ def test_a_partial_list_is_dropped_with_its_partition() -> None:
         bench.run.take(PART, raws(0, 2))
         await bench.run.until_idle()
         await bench.run.suspend()
-        assert bench.run.places[PART].position == 0
+        assert bench.run.positions[PART].position == 0
         bench.run.assign({PART: AgentPosition(1)})
         bench.advance(5_000)  # The time limit of the first list.
         bench.run.take(PART, raws(1, 3))
@@ -276,7 +276,7 @@ def test_several_calls_share_the_records_in_the_promised_order(
         lanes[lane(record), record.partition].append(record.offset)
     assert all(offsets == sorted(offsets) for offsets in lanes.values())
     ends = [max([-1, *range(part, len(keys), 2)]) + 1 for part in (0, 1)]
-    assert [bench.run.places[at].position for at in (PART, OTHER)] == ends
+    assert [bench.run.positions[at].position for at in (PART, OTHER)] == ends
 
 
 def test_a_list_takes_the_records_of_its_own_keys() -> None:
@@ -295,7 +295,7 @@ def test_a_list_takes_the_records_of_its_own_keys() -> None:
         bench.advance(5_000)
         await bench.run.until_idle()
         assert lists == [[0, 1, 2], [3, 4, 5], [6]]
-        assert bench.run.places[PART].position == 7
+        assert bench.run.positions[PART].position == 7
 
     Bench(fn, concurrency=3).play(scenario)
 
@@ -314,11 +314,11 @@ def test_records_handled_out_of_order_are_tracked() -> None:
         bench.run.take(PART, raws(0, 4))
         gates[1].set()
         await fourth.wait()
-        assert bench.run.places[PART] == AgentPosition(0, [(1, 2)])
+        assert bench.run.positions[PART] == AgentPosition(0, [(1, 2)])
         gates[0].set()
         gates[2].set()
         await bench.run.until_idle()
-        assert bench.run.places[PART] == AgentPosition(4, [])
+        assert bench.run.positions[PART] == AgentPosition(4, [])
 
     Bench(fn, concurrency=3, ordered="none").play(scenario)
 
@@ -467,4 +467,4 @@ def test_a_failure_names_the_record(
             with pytest.raises(ProcessingError, match="offset 7"):
                 asyncio.run(bench.run.results.drain())
         else:
-            assert bench.run.places[OTHER].position <= 7
+            assert bench.run.positions[OTHER].position <= 7

@@ -16,7 +16,7 @@ from streamlog.protocol.messages.produce_and_fetch import (
 )
 from streamlog.protocol.schema import one_buffer
 from streamlog.records.batch import encode_batch, split_batches
-from streamlog.records.control_batches import MarkTold, TimeMark, time_mark_of
+from streamlog.records.control_batches import ClockTime, TimeMark, time_mark_of
 from tests.broker.node import Node, ask, at, batch, create, delete, fetch_request, produce
 from tests.broker.test_transactions import begin_transaction
 
@@ -176,7 +176,7 @@ def test_an_empty_partition_is_marked_for_clocks_with_a_time(node: Node) -> None
         data = response.responses[0].partitions[0].records or b""
         (mark,) = map(time_mark_of, split_batches(one_buffer(data)))
         assert mark == TimeMark(
-            0, QUIET_MS, (MarkTold("shop:record", 800), MarkTold("till:record", 900))
+            0, QUIET_MS, (ClockTime("shop:record", 800), ClockTime("till:record", 900))
         )
         assert (await produce(broker, batch(b"a"))).base_offset == 1
 

@@ -105,7 +105,7 @@ def test_replacing_the_only_replica_leaves_the_partition_without_a_leader() -> N
             await until(lambda: leader(cluster) == -1)
             await cluster.ready()
             (warning,) = [
-                each for each in (await read_status(log.admin())).doubts if "no leader" in each
+                each for each in (await read_status(log.admin())).problems if "no leader" in each
             ]
             assert "put that disk back" in warning
             # The old disk is put back: it has all records, and leads after an unclean election.
@@ -115,7 +115,9 @@ def test_replacing_the_only_replica_leaves_the_partition_without_a_leader() -> N
 
             async def is_trusted() -> bool:
                 status = await read_status(log.admin())
-                own = [each for each in status.doubts if each.startswith(f"broker {node.node_id} ")]
+                own = [
+                    each for each in status.problems if each.startswith(f"broker {node.node_id} ")
+                ]
                 return not own and node.node_id not in status.missing
 
             async with asyncio.timeout(HEALTHY_S):

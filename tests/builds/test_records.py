@@ -132,10 +132,10 @@ def test_arrow_rows_are_accepted_and_refused_equally_in_both_builds(
         entries = arrow_rows.BinaryArray(*part, array("i", ends), *contents)
         rows = arrow_rows.ArrowRows(entries, entries, array("q", times))
         builder = module.BatchBuilder()
-        places = rows.places(2, 1)
-        starts = rows.arrange(places, 2)
+        partitions = rows.partitions_by_key(2, 1)
+        starts = rows.arrange(partitions, 2)
         taken = outcome(lambda _: builder.take(rows, 0, part[1], bytes_max), module)
-        return places, starts, taken, outcome(lambda _: builder.build(), module)
+        return partitions, starts, taken, outcome(lambda _: builder.build(), module)
 
     same(BATCH, act)
 

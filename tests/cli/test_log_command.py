@@ -15,7 +15,7 @@ from streamlog.client.admin import NewTopic
 from streamlog.errors import CorruptMessage
 from streamlog.log import Log
 from streamlog.record import TopicPartition
-from streamlog.records.batch import LogRecord, encode_batch, place_batch
+from streamlog.records.batch import LogRecord, encode_batch, set_offset_and_epoch
 from tests.worker.processes import STREAMLOG
 
 RECORDS = 20
@@ -121,8 +121,8 @@ def test_irreparable_damage_is_reported_with_a_remedy(here: Path) -> None:
         encode_batch([(1, None, b"x", ())], producer_id=999, producer_epoch=0, base_sequence=0)
     )
     second = bytearray(data)
-    place_batch(first, RECORDS, 0)
-    place_batch(second, RECORDS + 1, 0)
+    set_offset_and_epoch(first, RECORDS, 0)
+    set_offset_and_epoch(second, RECORDS + 1, 0)
     with the_log(here).open("ab") as file:
         file.write(first + second)
     done = streamlog("repair", "log", "--yes", cwd=here)

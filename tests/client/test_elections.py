@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.client.cluster import NOBODY, LeaderEpochs
+from streamlog.client.cluster import NO_NODE, LeaderEpochs
 from streamlog.client.offset_metadata import NO_EPOCH
 from streamlog.protocol.messages.cluster_metadata import (
     MetadataResponsePartition,
@@ -29,8 +29,8 @@ def test_an_answer_with_an_older_leader_epoch_is_stale() -> None:
     assert known.epoch(T0) == NO_EPOCH
     assert known.learn(topic_metadata(1, 4)) == ({0: 1}, False)
     assert known.learn(topic_metadata(2, 3)) == ({0: 1}, True)
-    assert known.learn(topic_metadata(NOBODY, 5)) == ({0: NOBODY}, False)
-    assert known.learn(topic_metadata(1, 4)) == ({0: NOBODY}, True)
+    assert known.learn(topic_metadata(NO_NODE, 5)) == ({0: NO_NODE}, False)
+    assert known.learn(topic_metadata(1, 4)) == ({0: NO_NODE}, True)
     assert known.epoch(T0) == 5
 
 
@@ -55,14 +55,14 @@ def test_a_newer_epoch_in_fetched_data_reveals_an_election(epoch: int, is_news: 
     assert not known.note(T0, epoch)  # The topic is still unknown.
     known.learn(topic_metadata(1, 4))
     assert known.note(T0, epoch) is is_news
-    leader = NOBODY if is_news else 1
+    leader = NO_NODE if is_news else 1
     assert known.learn(topic_metadata(1, 4)) == ({0: leader}, is_news)
     assert known.learn(topic_metadata(2, 5)) == ({0: 2}, False)
 
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from([ONE, OTHER]), st.integers(NOBODY, 2), st.integers(0, 5)),
+        st.tuples(st.sampled_from([ONE, OTHER]), st.integers(NO_NODE, 2), st.integers(0, 5)),
         min_size=1,
     )
 )

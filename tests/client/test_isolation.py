@@ -14,7 +14,7 @@ from streamlog.client.offset_lookup import Isolation
 from streamlog.errors import ConfigError, CorruptData
 from streamlog.log import Log
 from streamlog.record import TopicPartition
-from streamlog.records.batch import encode_batch, place_batch
+from streamlog.records.batch import encode_batch, set_offset_and_epoch
 from streamlog.records.control_batches import ABORT, COMMIT, AbortedRange, Marker, encode_marker
 from tests.broker.process import BrokerProcess
 
@@ -27,7 +27,7 @@ def placed(*batches: bytes) -> bytes:
     """Concatenate batches of one record each, from offset 0."""
     copies = [bytearray(batch) for batch in batches]
     for offset, batch in enumerate(copies):
-        place_batch(batch, offset, 0)
+        set_offset_and_epoch(batch, offset, 0)
     return b"".join(copies)
 
 

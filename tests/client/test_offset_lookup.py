@@ -147,7 +147,7 @@ def test_every_broker_reports_an_intact_log(open_log: OpenLog) -> None:
             async with log.consumer(auto_offset_reset="earliest") as consumer:
                 consumer.assign([T0])
                 assert len((await consumer.poll(timeout_ms=60_000))[T0]) == 1
-                kept_position = consumer.place(T0, 1)
+                kept_position = consumer.offset_and_metadata(T0, 1)
                 assert kept_position.leader_epoch >= 0
                 assert await consumer.truncated({T0: kept_position}) == frozenset()
                 beyond = OffsetAndMetadata(9, leader_epoch=kept_position.leader_epoch)

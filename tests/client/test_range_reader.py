@@ -22,7 +22,7 @@ from streamlog.clock import ManualClock
 from streamlog.errors import OffsetOutOfRange, RequestTimedOut
 from streamlog.log import Log
 from streamlog.record import TopicPartition
-from streamlog.records.batch import LogRecord, encode_batch, place_batch
+from streamlog.records.batch import LogRecord, encode_batch, set_offset_and_epoch
 from streamlog.records.control_batches import (
     COMMIT,
     AbortedRange,
@@ -60,7 +60,7 @@ def encoded(kind: str, offset: int) -> bytes:
             transactional=kind == ABORTED,
         )
     batch = bytearray(data)
-    place_batch(batch, offset, 0)
+    set_offset_and_epoch(batch, offset, 0)
     return bytes(batch)
 
 

@@ -86,7 +86,7 @@ def test_a_strict_consumer_raises_and_keeps_its_position(
                 consumer.assign([T0])
                 consumer.seek(T0, 0)
                 await read(consumer, 8)
-                kept_position = consumer.place(T0, 8)
+                kept_position = consumer.offset_and_metadata(T0, 8)
                 assert kept_position.leader_epoch == 0
                 if live:
                     await recreate(log, numbered("new", more))
@@ -127,7 +127,7 @@ def test_the_reset_policy_decides_where_reading_resumes(
                 consumer.assign([T0])
                 consumer.seek(T0, 0)
                 await read(consumer, 8)
-                kept_position = consumer.place(T0, 8)
+                kept_position = consumer.offset_and_metadata(T0, 8)
             await recreate(log, numbered("new", 3))
             async with log.consumer(auto_offset_reset=reset) as consumer:
                 consumer.assign([T0])

@@ -201,7 +201,7 @@ def local_history(url: str, program: Program, directory: Path) -> list[FinishedT
         deps = RunDeps(
             reader=reader,
             directory=directory / "history",
-            place=place_in(directory),
+            snapshots=place_in(directory),
             now_ms=0,
             open_store=lambda _path: MemoryStore(),
         )

@@ -109,7 +109,7 @@ class Adapter:
         made, parents = self._made[name], self._parents(node)
         side = getattr(made, "side", None)
         if side is not None and side.is_windowed:
-            serde: Serde[Any] = side.place.key.serde
+            serde: Serde[Any] = side.position.key.serde
             return serde
         if not parents or node["op"] in NEW_KEY or ("by" in node and node["op"] == "to_stream"):
             return ANYTHING

@@ -57,7 +57,7 @@ def _last_windows(spec: Case, times: list[int]) -> list[tuple[int, int]]:
     late: list[Record[str, str]] = []
     windowed = app.stream(source).group_by_key().windowed(windows_of(spec))
     table = windowed.late(late.append).emit(Emit.UPDATE).count(name="n")
-    out = app.topic("out", key=object, value=int, key_serde=table.side.place.key.serde)
+    out = app.topic("out", key=object, value=int, key_serde=table.side.position.key.serde)
     table.changes().to(out)
     with app.test() as t:
         for at in times[:-1]:

@@ -120,7 +120,7 @@ def run_history(url: str, app: App, directory: Path) -> list[FinishedTask]:
         deps = RunDeps(
             reader=reader,
             directory=directory / "history",
-            place=SnapshotStore(str(directory / "snapshots" / "one")),
+            snapshots=SnapshotStore(str(directory / "snapshots" / "one")),
             now_ms=1_735_689_600_000,
             open_store=lambda _: MemoryStore(),
         )

@@ -61,7 +61,7 @@ def run_history(
         deps = RunDeps(
             reader=reader,
             directory=directory / "history",
-            place=SnapshotStore(str(directory / "snapshots" / "one")),
+            snapshots=SnapshotStore(str(directory / "snapshots" / "one")),
             now_ms=NOW_MS,
             open_store=lambda _path: MemoryStore(),
         )

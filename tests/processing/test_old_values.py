@@ -181,7 +181,7 @@ def test_old_values_are_sent_only_if_a_downstream_node_needs_them() -> None:
     view.group_by(lambda k, v: (k, v), name="groups").count(name="n")
     first, second = app.topology().subtopologies
     names = [node.name for node in first.nodes if first.sends_old_values(node)]
-    assert names == [table.name, view.side.place.node]
+    assert names == [table.name, view.side.position.node]
     assert not any(second.sends_old_values(node) for node in second.nodes)
 
 

@@ -26,7 +26,7 @@ from streamlog import (
 from streamlog.processing.outbox import SinkRecord
 from streamlog.processing.task import Task, TaskId
 from streamlog.records.batch import LogRecord as RawRecord
-from streamlog.records.control_batches import MarkTold, TimeMark
+from streamlog.records.control_batches import ClockTime, TimeMark
 from streamlog.tables.stores.memory_store import MemoryStore
 from streamlog.topology import Subtopology, Topology
 
@@ -95,10 +95,10 @@ def entry_of(offset: int, kind: str, ms: int) -> RawRecord | TimeMark:
         case "mark":
             return TimeMark(offset, ms)
         case "told":
-            return TimeMark(offset, 0, (MarkTold("marks:record", ms),))
+            return TimeMark(offset, 0, (ClockTime("marks:record", ms),))
         case "told others":
             return TimeMark(
-                offset, 0, (MarkTold("other:record", ms), MarkTold("marks:another", ms))
+                offset, 0, (ClockTime("other:record", ms), ClockTime("marks:another", ms))
             )
         case _:
             return RawRecord(offset, ms, b"k%d" % (ms % 2), b"v")

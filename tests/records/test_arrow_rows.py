@@ -74,7 +74,7 @@ def test_rows_are_arranged_by_partition(
     rows: list[Any], partitions: int, data: st.DataObject
 ) -> None:
     found, otherwise = arrow_rows(rows), partitions - 1
-    hashed = found.places(partitions, otherwise)
+    hashed = found.partitions_by_key(partitions, otherwise)
     assert hashed == [
         otherwise if key is None else partitions_of_keys([key], partitions)[0]
         for _, key, _, _ in rows

@@ -18,7 +18,7 @@ from streamlog.records.batch import (
     LogRecord,
     RecordBatch,
     encode_batch,
-    place_batch,
+    set_offset_and_epoch,
     split_batches,
 )
 from streamlog.records.compression import Compression, compress
@@ -190,7 +190,7 @@ def test_the_number_of_records_in_a_batch_is_bounded() -> None:
 @pytest.mark.parametrize("kind", [bytearray, lambda data: memoryview(bytearray(data))])
 def test_setting_the_offset_keeps_the_crc(kind: Callable[[bytes], bytearray]) -> None:
     buffer = kind(encode_batch([(NOW_MS, b"k", b"v", ()), (NOW_MS, b"l", b"w", ())]))
-    place_batch(buffer, 2**40, 12)
+    set_offset_and_epoch(buffer, 2**40, 12)
     batch = RecordBatch(buffer)
     batch.check_crc()
     assert (batch.base_offset, batch.leader_epoch) == (2**40, 12)
@@ -200,7 +200,7 @@ def test_setting_the_offset_keeps_the_crc(kind: Callable[[bytes], bytearray]) ->
 
 def test_setting_the_offset_needs_a_header() -> None:
     with pytest.raises(CorruptData, match="60 bytes hold no batch header"):
-        place_batch(bytearray(60), 0, 0)
+        set_offset_and_epoch(bytearray(60), 0, 0)
 
 
 @pytest.mark.parametrize("position", [21, 61, -1])

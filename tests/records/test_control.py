@@ -12,8 +12,8 @@ from streamlog.records.control_batches import (
     ABORT,
     COMMIT,
     TIME_MARK,
+    ClockTime,
     Marker,
-    MarkTold,
     TimeMark,
     encode_marker,
     encode_time_mark,
@@ -80,7 +80,7 @@ def test_a_malformed_time_mark_raises(value: bytes | None) -> None:
 def test_a_time_mark_gives_each_clock_its_time(
     elapsed_ms: int, clocks: list[tuple[str, int]]
 ) -> None:
-    pairs = [MarkTold(*each) for each in clocks]
+    pairs = [ClockTime(*each) for each in clocks]
     data = encode_time_mark(elapsed_ms, timestamp_ms=-1, reached=pairs)
     mark = time_mark_of(RecordBatch(data))
     assert mark == TimeMark(0, elapsed_ms, tuple(pairs))

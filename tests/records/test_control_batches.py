@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamlog.errors import CorruptData
-from streamlog.records.batch import RecordBatch, encode_batch, place_batch
+from streamlog.records.batch import RecordBatch, encode_batch, set_offset_and_epoch
 from streamlog.records.control_batches import (
     ABORT,
     COMMIT,
@@ -36,7 +36,7 @@ def marker(offset: int, kind: int, producer_id: int = 7) -> RecordBatch:
 
 def placed(data: bytes, offset: int) -> RecordBatch:
     written = bytearray(data)
-    place_batch(written, offset, 0)
+    set_offset_and_epoch(written, offset, 0)
     return RecordBatch(written)
 
 

@@ -25,7 +25,7 @@ class KilledStage(StageFunction):
 
     def __init__(self, work: StageWork, deaths: Path) -> None:
         super().__init__(work)
-        self._seed = f"{work.place.url}-{work.stage.number}"
+        self._seed = f"{work.snapshots.url}-{work.stage.number}"
         self._deaths = deaths
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

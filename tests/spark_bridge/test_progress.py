@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_bridge.stage_function import EVERY_MS, ProgressWatch, ProgressWriter, TaskPlace
+from spark_bridge.stage_function import EVERY_MS, ProgressWatch, ProgressWriter, TaskInput
 from streamlog.clock import ManualClock
 from streamlog.history.task_run import Read
 from streamlog.snapshots import SnapshotStore
@@ -43,7 +43,7 @@ def test_progress_reports_the_attempt_that_is_ahead(tmp_path: Path) -> None:
 
 
 def test_repeated_stages_report_each_record_once(tmp_path: Path) -> None:
-    reported, counts_by_task = list[Read](), Counter[TaskPlace]()
+    reported, counts_by_task = list[Read](), Counter[TaskInput]()
     for number, records in enumerate((40, 30, 100)):
         snapshot_store = SnapshotStore(str(tmp_path / str(number)))
         writer = ProgressWriter(snapshot_store, f"0_1-{number}")
@@ -61,7 +61,7 @@ def test_progress_bars_count_records_read_by_spark_tasks(
     counts_by_task: Counter[str] = Counter()
 
     def read(_bars: object, found: Read) -> None:
-        counts_by_task[f"{found.place[0]}-{found.place[1]}"] += found.records
+        counts_by_task[f"{found.partition[0]}-{found.partition[1]}"] += found.records
 
     monkeypatch.setattr("streamlog.history.job.Bars.read", read)
     shop.app.stream(shop.orders).to(shop.totals)
@@ -69,4 +69,4 @@ def test_progress_bars_count_records_read_by_spark_tasks(
     snapshot = job.run()
     assert {"orders-0", "orders-1"} == {*counts_by_task}
     assert counts_by_task.total() == 2_000
-    assert "progress" not in snapshot.place.names()
+    assert "progress" not in snapshot.store.names()

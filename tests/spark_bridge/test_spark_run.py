@@ -159,8 +159,8 @@ def test_a_killed_task_changes_no_result(spark: SparkSession, shop: Shop) -> Non
     assert sorted((s.topic, s.partition, s.records) for s in snapshot.manifest.staged) == sorted(
         (s.topic, s.partition, s.records) for s in local.manifest.staged
     )
-    attempts = {name.partition("-")[0] for name in snapshot.place.names() if "_" in name}
-    assert len(attempts) == sum("_" in name for name in snapshot.place.names())
+    attempts = {name.partition("-")[0] for name in snapshot.store.names() if "_" in name}
+    assert len(attempts) == sum("_" in name for name in snapshot.store.names())
 
 
 def test_a_failure_names_its_record_without_java_traces(spark: SparkSession, shop: Shop) -> None:

@@ -78,20 +78,23 @@ def test_each_agent_has_its_own_position(tmp_path: Path) -> None:
         agents.take({PART: records(3, 8)})
         await started.wait()
         await started_too.wait()
-        assert agents.places[PART]["slow"] == AgentPosition(5, [])
-        assert agents.places[OTHER] == {"slow": AgentPosition(0, []), "fast": AgentPosition(0, [])}
+        assert agents.positions[PART]["slow"] == AgentPosition(5, [])
+        assert agents.positions[OTHER] == {
+            "slow": AgentPosition(0, []),
+            "fast": AgentPosition(0, []),
+        }
         release.set()
         await agents.revoke()
-        assert agents.places[PART]["slow"].position >= 6
+        assert agents.positions[PART]["slow"].position >= 6
         # Records handled before the restart do not come again.
         assert seen == ["6"]
-        assert agents.places[PART]["fast"].position == 8
-        before = agents.places
+        assert agents.positions[PART]["fast"].position == 8
+        before = agents.positions
         agents.take({PART: records(8, 9)})
-        assert agents.places == before
+        assert agents.positions == before
         # Its new owner has continued: nothing is committed here any more.
         agents.give_up({PART})
-        assert agents.places.keys() == {OTHER}
+        assert agents.positions.keys() == {OTHER}
 
     with_agents(tmp_path / "log", story, slow, fast)
 

@@ -52,7 +52,7 @@ from streamlog.protocol.messages.produce_and_fetch import (
     PartitionData,
 )
 from streamlog.protocol.schema import ZERO_UUID, Message, one_buffer
-from streamlog.records.control_batches import CLOCK_BYTES_MAX, MarkTold
+from streamlog.records.control_batches import CLOCK_BYTES_MAX, ClockTime
 
 if TYPE_CHECKING:
     from streamlog.broker.deadline_timer import DeadlineTimer
@@ -76,7 +76,7 @@ NO_REPLICA = -1
 PartitionKey: TypeAlias = tuple[str, int]
 RepeatAnswer: TypeAlias = FoundRecords | FetchResponse
 """The answer to a Fetch that repeats another: the records found, or a response."""
-WantMark = Callable[["Partition", int, MarkTold | None], None]
+WantMark = Callable[["Partition", int, ClockTime | None], None]
 """Called when a reader at the end of a partition wants a time mark: after how much quiet, in ms,
 and to which event time the mark brings the readers of one clock."""
 
@@ -320,7 +320,7 @@ class _Reading:
         if not partition.is_leader:
             self.copy_bytes += len(found.records)
         if wanted.mark_after_ms >= 0 and wanted.fetch_offset == found.ends.high_watermark:
-            self._want_mark(partition, wanted.mark_after_ms, _told(wanted))
+            self._want_mark(partition, wanted.mark_after_ms, _wanted_clock_time(wanted))
         return PartitionData(
             partition_index=wanted.partition,
             high_watermark=found.ends.high_watermark,
@@ -406,11 +406,11 @@ def _wait_at_end(alike: FetchAlike, partition: Partition) -> Wait[PartitionKey] 
     return Wait(((partition.topic, partition.index),), request.min_bytes)
 
 
-def _told(wanted: FetchPartition) -> MarkTold | None:
+def _wanted_clock_time(wanted: FetchPartition) -> ClockTime | None:
     """Return the clock and event time that a reader wants in a mark; None if none or invalid."""
     clock, time_ms = wanted.mark_clock, wanted.mark_to_ms
     is_sound = clock and len(clock.encode()) <= CLOCK_BYTES_MAX and 0 <= time_ms <= TIMESTAMP_MS_MAX
-    return MarkTold(clock, time_ms) if is_sound else None
+    return ClockTime(clock, time_ms) if is_sound else None
 
 
 def _ends(partition: Partition) -> PartitionEnds:

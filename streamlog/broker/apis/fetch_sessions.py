@@ -127,13 +127,13 @@ class _Session:
 
     def news(self, found: Iterable[FetchableTopicResponse]) -> list[FetchableTopicResponse]:
         """Return the part of `found` that is news; partitions with records are read last next."""
-        told = []
+        changed = []
         for topic in found:
             partitions = [each for each in topic.partitions if self._is_news(topic, each)]
             if partitions:
                 topic.partitions = partitions
-                told.append(topic)
-        return told
+                changed.append(topic)
+        return changed
 
     def _is_news(self, topic: FetchableTopicResponse, found: PartitionData) -> bool:
         key = topic.topic, topic.topic_id, found.partition_index

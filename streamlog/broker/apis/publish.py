@@ -332,7 +332,7 @@ class PublishRequests:
                 request.job_id, request.name, request.position, data, is_last=request.is_last
             )
         except (LogError, OSError) as error:
-            code, message = self._told(error)
+            code, message = self._code_and_message(error)
             return StageResponse(error_code=code, error_message=message)
         return StageResponse(size_bytes=size_bytes)
 
@@ -340,7 +340,7 @@ class PublishRequests:
         try:
             self._directory.staging.drop(request.job_id)
         except (LogError, OSError) as error:
-            code, message = self._told(error)
+            code, message = self._code_and_message(error)
             return DropStagedResponse(error_code=code, error_message=message)
         return DropStagedResponse()
 
@@ -372,7 +372,7 @@ class PublishRequests:
                 # The broker stops: fail the request instead of answering it.
                 raise
             _log.warning("could not publish job %s: %s", request.job_id, error)
-            code, message = self._told(error)
+            code, message = self._code_and_message(error)
             return PublishResponse(error_code=code, error_message=message)
         # Only now: until the commit, a repeated attempt needs the files.
         try:
@@ -487,9 +487,9 @@ class PublishRequests:
         return topics
 
     def _fill_partition(
-        self, producer: _Producer, place: tuple[str, int], wanted: PublishPartition
+        self, producer: _Producer, partition_key: tuple[str, int], wanted: PublishPartition
     ) -> Steps[PublishedPartition]:
-        partition = self._partitions.get(*place)
+        partition = self._partitions.get(*partition_key)
         base_offset = last_offset = -1
         total = 0
         for segment in wanted.segments:
@@ -511,7 +511,7 @@ class PublishRequests:
             base_offset = first if base_offset < 0 else base_offset
             last_offset, total = last, total + records
         return PublishedPartition(
-            partition_index=place[1],
+            partition_index=partition_key[1],
             base_offset=base_offset,
             last_offset=last_offset,
             record_count=total,
@@ -672,7 +672,7 @@ class PublishRequests:
         when_all_committed(partitions, on_durable)
         yield done
 
-    def _told(self, error: StreamlogError | OSError) -> tuple[int, str]:
+    def _code_and_message(self, error: StreamlogError | OSError) -> tuple[int, str]:
         """Return an error's code and text for a response."""
         if isinstance(error, OSError):
             error = self._directory.failure_of(error)

@@ -105,14 +105,14 @@ class ReplicaFetches:
             alarm=alarm.by,
             call_soon=lambda callback: asyncio.get_running_loop().call_soon(callback),
         )
-        self._told: WeakKeyDictionary[PartitionReplica, dict[int, tuple[int, int]]] = (
+        self._sent_ends: WeakKeyDictionary[PartitionReplica, dict[int, tuple[int, int]]] = (
             WeakKeyDictionary()
         )
         """Per replica and follower, the high watermark and log start offset that it got last.
 
         Weak: an entry goes with its replica, so that a new replica of the partition starts afresh.
         """
-        replicas.on_progress_told = self.on_progress
+        replicas.on_fetch_progress = self.on_progress
 
     def begin(self, request: FetchRequest) -> Message | asyncio.Future[Message]:
         """Count a fetch; return the response, or a future if there is no news yet."""
@@ -209,8 +209,8 @@ class ReplicaFetches:
                 throttled_bytes += size_bytes if each.is_throttled else 0
                 room_bytes -= size_bytes
                 # Asked for each partition, since it records what the follower gets.
-                told = self._is_told(request, each.replica, data)
-                has_news = has_news or not told or size_bytes > 0
+                is_known = self._is_known(request, each.replica, data)
+                has_news = has_news or not is_known or size_bytes > 0
                 answers.append(data)
             responses.append(
                 FetchableTopicResponse(
@@ -220,7 +220,7 @@ class ReplicaFetches:
         quota.record(throttled_bytes, now_ms)
         return FetchResponse(responses=responses), has_news
 
-    def _is_told(
+    def _is_known(
         self, request: FetchRequest, replica: PartitionReplica | None, data: PartitionData
     ) -> bool:
         """Whether the follower has these offsets already; they count as sent from now on."""
@@ -228,8 +228,8 @@ class ReplicaFetches:
             return False
         broker = _asker(request)
         ends = (data.high_watermark, data.log_start_offset)
-        told = self._told.setdefault(replica, {})
-        known, told[broker] = told.get(broker), ends
+        sent_ends = self._sent_ends.setdefault(replica, {})
+        known, sent_ends[broker] = sent_ends.get(broker), ends
         return known == ends
 
 

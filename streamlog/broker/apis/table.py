@@ -154,11 +154,11 @@ class LeaderEndpoints:
 def _leaders(answer: ProduceResponse | FetchResponse) -> Iterable[LeaderIdAndEpoch]:
     if isinstance(answer, ProduceResponse):
         produced = (each for topic in answer.responses for each in topic.partition_responses)
-        told = [each.current_leader for each in produced]
+        leaders = [each.current_leader for each in produced]
     else:
         fetched = (each for topic in answer.responses for each in topic.partitions)
-        told = [each.current_leader for each in fetched]
-    return [each for each in told if each is not None]
+        leaders = [each.current_leader for each in fetched]
+    return [each for each in leaders if each is not None]
 
 
 ADVERTISED = frozenset(api.request for api in APIS.values())

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from streamlog.broker.storage.log_directory import LogDirectory
     from streamlog.broker.storage.validator import AppendResult
     from streamlog.protocol.schema import Buffer
-    from streamlog.records.control_batches import Marker, MarkTold
+    from streamlog.records.control_batches import ClockTime, Marker
 
 NO_EPOCH = -1
 """The leader epoch of a client that knows none: it is not checked."""
@@ -376,7 +376,7 @@ class Partition:
             return None
         return now_ms - self._appended_ms
 
-    def mark_time(self, *, now_ms: int, reached: Sequence[MarkTold] = ()) -> None:
+    def mark_time(self, *, now_ms: int, reached: Sequence[ClockTime] = ()) -> None:
         """Append a time mark with the time since the last append (decision 008).
 
         Raises what `PartitionLog.mark_time` raises.

@@ -198,7 +198,7 @@ class Replicas:
             strict=strict,
             sends_readers_near=config.sends_readers_near,
         )
-        self.on_progress_told: OnProgress = _ignore
+        self.on_fetch_progress: OnProgress = _ignore
         """Called with a partition whose waiting fetches can be answered."""
         self.leader_quota = ReplicationQuota(config.leader_throttled_rate)
         """The quota of what leaders here send to throttled followers."""
@@ -279,7 +279,7 @@ class Replicas:
         if replica is not None:
             replica.close()
             self._look_again()
-            self.on_progress_told(topic, index)
+            self.on_fetch_progress(topic, index)
 
     def _look_again(self) -> None:
         """Wake the fetchers: a replica may have left one that waits for its sync."""
@@ -340,7 +340,7 @@ class Replicas:
 
     def on_progress(self, topic: str, partition: int) -> None:
         """See `OtherReplicas`."""
-        self.on_progress_told(topic, partition)
+        self.on_fetch_progress(topic, partition)
 
     def keep_checkpoints(self) -> None:
         """See `OtherReplicas`."""

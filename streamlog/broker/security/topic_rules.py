@@ -100,7 +100,7 @@ ALL_TOPICS_VERSION_MAX = 0
 IDS_VERSION_MIN = 12
 """From this version on, Metadata asks by topic id; 10 and 11 have the field, and refuse it."""
 BY_STATE_VERSION = 6
-NOT_TOLD = 0
+NO_OPERATIONS = 0
 
 
 def produce(request: ProduceRequest, access: Access) -> Verdict:
@@ -248,7 +248,7 @@ def _may_describe(topic: MetadataRequestTopic, request: MetadataRequest, access:
 
 def _cluster_operations(access: Access) -> int:
     if not access.cluster(Operation.DESCRIBE):
-        return NOT_TOLD
+        return NO_OPERATIONS
     return access.operations(ResourceType.CLUSTER, CLUSTER)
 
 

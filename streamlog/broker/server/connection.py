@@ -142,7 +142,7 @@ class Connection(asyncio.BufferedProtocol):
         """Register the connection, or close it if a limit is reached."""
         # A cast: uvloop's transports have the methods of asyncio's, but not their classes.
         self._transport = cast("asyncio.Transport", transport)
-        self._outlet = writer_of(
+        self._writer = writer_of(
             self._transport, on_room=self._on_room, on_failure=self._on_failure
         )
         self._peer = (transport.get_extra_info("peername") or (self._peer,))[0]
@@ -170,7 +170,7 @@ class Connection(asyncio.BufferedProtocol):
                 slot.answer.cancel()
         self._queue.clear()
         self._queued_bytes = 0
-        self._outlet.close()
+        self._writer.close()
         if self._gate is not None:
             self._gate.close()
         if self._muted is not None:
@@ -192,16 +192,16 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """Begin no more requests; keep the transport open while the client has answers to read."""
         self.stop()
-        return self._outlet.blocked
+        return self._writer.blocked
 
     # ---- what it costs ----
 
     def progress(self) -> int | None:
         """See `ClientConnection`."""
         # A muted client may not send, and one that the broker owes a response need not.
-        if self._muted is not None or (self._queue and not self._outlet.blocked):
+        if self._muted is not None or (self._queue and not self._writer.blocked):
             return None
-        return self._reads_done + self._outlet.unblockings
+        return self._reads_done + self._writer.unblockings
 
     def end_idle(self, idle_ms: int) -> None:
         """See `ClientConnection`."""
@@ -270,8 +270,8 @@ class Connection(asyncio.BufferedProtocol):
     def _count(self) -> None:
         """Report the memory that waits for this client to read."""
         held = self._queued_bytes
-        if self._outlet.blocked:
-            held += self._outlet.held_bytes
+        if self._writer.blocked:
+            held += self._writer.held_bytes
         if held != self._held_bytes:
             self._connections.held_bytes += held - self._held_bytes
             self._held_bytes = held
@@ -285,7 +285,7 @@ class Connection(asyncio.BufferedProtocol):
             if slot.answer is not None:
                 slot.answer.cancel()
         # If it is blocked, `_on_room` closes after the last bytes.
-        if not self._outlet.blocked:
+        if not self._writer.blocked:
             self._transport.close()
 
     def abort(self) -> None:
@@ -360,7 +360,7 @@ class Connection(asyncio.BufferedProtocol):
             not self._ended
             and not self._is_checked
             and self._muted is None
-            and not self._outlet.blocked
+            and not self._writer.blocked
             and not (self._gate is not None and self._gate.is_busy)
             and len(self._queue) < IN_FLIGHT_MAX
             and not self._is_full()
@@ -593,7 +593,7 @@ class Connection(asyncio.BufferedProtocol):
         """Write the collected pieces to the socket."""
         if self._out:
             out, self._out, self._out_bytes = self._out, [], 0
-            self._outlet.write(out)
+            self._writer.write(out)
 
     def _on_room(self) -> None:
         """Continue after a blocked socket: the client has read everything."""

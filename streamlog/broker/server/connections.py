@@ -7,7 +7,7 @@ that memory, and are closed first when there are too many.
 
 Rule of the file: a connection that exceeds a bound is refused, muted or closed, without an effect
 on the others. The log has the first refusal, and then the number of further ones, at most every
-`REFUSALS_TOLD_MS`. Settings are read once per sweep, so a change takes effect within a second.
+`REFUSALS_LOG_MS`. Settings are read once per sweep, so a change takes effect within a second.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SWEEP_MS = 1_000
 """The interval of the search for idle connections."""
 SWEEPS_PER_IDLE = 4
 """The minimum number of sweeps in the idle time: it is exceeded by a quarter at most."""
-REFUSALS_TOLD_MS = 10_000
+REFUSALS_LOG_MS = 10_000
 SCRATCH_BYTES = 64 * 1024
 """The size of one read of encrypted bytes from a socket."""
 HALF_OPEN_MS = 1_000
@@ -69,13 +69,13 @@ class ClientConnection(Receiver, Protocol):
 M = TypeVar("M", bound=ClientConnection)
 
 
-class _Place(NamedTuple):
+class _Origin(NamedTuple):
     """The address and the listener of a connection; empty: any."""
 
     address: str
     listener: str
 
-    def holds(self, other: _Place) -> bool:
+    def holds(self, other: _Origin) -> bool:
         """Return whether this covers the other one."""
         return self.address in ("", other.address) and self.listener in ("", other.listener)
 
@@ -116,15 +116,15 @@ class Connections(Generic[M]):
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         """The buffer for encrypted bytes, shared: each connection decrypts them at once."""
         self._config = config
-        self._members: dict[M, _Place] = {}
+        self._members: dict[M, _Origin] = {}
         self._of_address: Counter[str] = Counter()
         self._of_listener: Counter[str] = Counter()
         self._half_open: dict[M, float] = {}
         """When each half-open connection began, oldest first; some may no longer be half open."""
         self._quiet: dict[M, tuple[int | None, int]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._untold = 0
-        self._untold_evictions = 0
+        self._unlogged = 0
+        self._unlogged_evictions = 0
         self._accepted = 0
         self._mute_until_s = 0.0
 
@@ -163,15 +163,15 @@ class Connections(Generic[M]):
     def admit(self, member: M, address: str, listener: str = "") -> bool:
         """Count a new connection; return False if a bound refuses it."""
         limits = self._look()
-        origin = _Place(address, listener)
-        for lacks, told, among in (
-            (self._lacks_room_of_address, "max.connections.per.ip", _Place(address, "")),
-            (self._lacks_room_of_listener, "max.connections.per.listener", _Place("", listener)),
-            (self._lacks_room, "max.connections", _Place("", "")),
+        origin = _Origin(address, listener)
+        for lacks, setting, among in (
+            (self._lacks_room_of_address, "max.connections.per.ip", _Origin(address, "")),
+            (self._lacks_room_of_listener, "max.connections.per.listener", _Origin("", listener)),
+            (self._lacks_room, "max.connections", _Origin("", "")),
         ):
             bound = lacks(limits, origin)
             if bound is not None and not self._make_room(among, origin):
-                self._refuse(address, f"{told} is {bound}")
+                self._refuse(address, f"{setting} is {bound}")
                 return False
         self._members[member] = origin
         self._of_address[address] += 1
@@ -179,7 +179,7 @@ class Connections(Generic[M]):
         self._half_open[member] = asyncio.get_running_loop().time()
         return True
 
-    def _lacks_room_of_address(self, limits: ConnectionConfig, origin: _Place) -> int | None:
+    def _lacks_room_of_address(self, limits: ConnectionConfig, origin: _Origin) -> int | None:
         """Return the bound that one more connection would exceed; None if there is room."""
         bound = limits.max_connections_from(origin.address)
         # Where open files are the tighter limit, one host must not take all of them.
@@ -187,17 +187,17 @@ class Connections(Generic[M]):
             bound = min(bound, max(int(self._most * ADDRESS_SHARE), 1))
         return bound if self._of_address[origin.address] >= bound else None
 
-    def _lacks_room_of_listener(self, limits: ConnectionConfig, origin: _Place) -> int | None:
+    def _lacks_room_of_listener(self, limits: ConnectionConfig, origin: _Origin) -> int | None:
         bound = limits.max_connections_of(origin.listener)
         if bound is None:
             return None
         return bound if self._of_listener[origin.listener] >= bound else None
 
-    def _lacks_room(self, limits: ConnectionConfig, origin: _Place) -> int | None:  # noqa: ARG002 - as its siblings
+    def _lacks_room(self, limits: ConnectionConfig, origin: _Origin) -> int | None:  # noqa: ARG002 - as its siblings
         bound = min(limits.max_connections, self._most)
         return bound if len(self._members) >= bound else None
 
-    def _make_room(self, among: _Place, newcomer: _Place) -> bool:
+    def _make_room(self, among: _Origin, newcomer: _Origin) -> bool:
         """Close one connection that gives way to the newcomer; False if none does."""
         since_s = asyncio.get_running_loop().time() - HALF_OPEN_MS / 1000
         for member, began_s in list(self._half_open.items()):
@@ -211,7 +211,7 @@ class Connections(Generic[M]):
                 return True
         return self._is_preferred(newcomer, among) and self._end_quietest()
 
-    def _is_preferred(self, newcomer: _Place, among: _Place) -> bool:
+    def _is_preferred(self, newcomer: _Origin, among: _Origin) -> bool:
         return bool(self._preferred) and newcomer.listener == self._preferred and not any(among)
 
     def _end_quietest(self) -> bool:
@@ -225,7 +225,7 @@ class Connections(Generic[M]):
 
     def _evict(self, member: M) -> None:
         self.evicted += 1
-        self._untold_evictions += 1
+        self._unlogged_evictions += 1
         # Here, not when the transport reports the end, in a later turn: the newcomer counts now.
         self.leave(member)
         member.end_half_open()
@@ -278,10 +278,10 @@ class Connections(Generic[M]):
 
     def _refuse(self, address: str, why: str) -> None:
         self.refused += 1
-        self._untold += 1
+        self._unlogged += 1
         if asyncio.get_running_loop().time() >= self._mute_until_s:
-            self._untold = 0
-            self._mute_until_s = asyncio.get_running_loop().time() + REFUSALS_TOLD_MS / 1000
+            self._unlogged = 0
+            self._mute_until_s = asyncio.get_running_loop().time() + REFUSALS_LOG_MS / 1000
             _log.warning(
                 "refused a connection from %s: %s; open connections of all clients: %d",
                 address,
@@ -291,12 +291,12 @@ class Connections(Generic[M]):
 
     def _tell(self) -> None:
         now_s = asyncio.get_running_loop().time()
-        if (self._untold or self._untold_evictions) and now_s >= self._mute_until_s:
+        if (self._unlogged or self._unlogged_evictions) and now_s >= self._mute_until_s:
             _log.warning(
                 "connections refused since the last message: %d; half-open connections closed to"
                 " make room: %d",
-                self._untold,
-                self._untold_evictions,
+                self._unlogged,
+                self._unlogged_evictions,
             )
-            self._untold = self._untold_evictions = 0
-            self._mute_until_s = now_s + REFUSALS_TOLD_MS / 1000
+            self._unlogged = self._unlogged_evictions = 0
+            self._mute_until_s = now_s + REFUSALS_LOG_MS / 1000

@@ -256,7 +256,7 @@ class SocketServer:
                     await self._stack.enter_async_context(server)
             await self._stack.enter_async_context(first)
             # Only now: the cluster must not learn of a listener that is not open.
-            self._broker.listens_at([_told(each) for each in self.servers])
+            self._broker.listens_at([_broker_listener(each) for each in self.servers])
         except BaseException:
             await self._stack.aclose()
             raise
@@ -329,7 +329,7 @@ def _ports(listener: Listener) -> set[int]:
     return {listener.port, *advertised}
 
 
-def _told(server: Acceptor) -> BrokerListener:
+def _broker_listener(server: Acceptor) -> BrokerListener:
     """Return a listener as brokers and clients see it."""
     host, port = server.advertised
     protocol = PROTOCOLS.index(server.listener.protocol)

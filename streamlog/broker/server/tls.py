@@ -258,9 +258,9 @@ class TlsConnection(asyncio.BufferedProtocol):
         self._scratch = connections.scratch
         self._has_begun = False
         self._is_paused = False
-        self._is_told = False
+        self._is_logged = False
         self._is_open = False
-        self._outlet: TlsWriter | None = None
+        self._writer: TlsWriter | None = None
         self._peer = "?"
 
     # ---- asyncio ----
@@ -285,7 +285,7 @@ class TlsConnection(asyncio.BufferedProtocol):
         self._connections.leave(self)
         if self._is_open:
             self._inner.connection_lost(exc)
-        elif self._has_begun and not self._is_told:
+        elif self._has_begun and not self._is_logged:
             self._tell(
                 "it closed the connection in the middle; it may reject the broker's certificate"
             )
@@ -350,12 +350,12 @@ class TlsConnection(asyncio.BufferedProtocol):
         """Close the connection without the close alert; drop what waits to be sent."""
         self._transport.abort()
 
-    def outlet(
+    def writer(
         self, *, on_room: Callable[[], None], on_failure: Callable[[OSError], None]
     ) -> TlsWriter:
         """Return the connection's writer; called once, like the constructor of `SocketWriter`."""
-        self._outlet = TlsWriter(self._raw, self._encrypted, on_room=on_room, on_failure=on_failure)
-        return self._outlet
+        self._writer = TlsWriter(self._raw, self._encrypted, on_room=on_room, on_failure=on_failure)
+        return self._writer
 
     # ---- a member of the connections, until the handshake is done ----
 
@@ -374,7 +374,7 @@ class TlsConnection(asyncio.BufferedProtocol):
 
     def end_half_open(self) -> None:
         """See `ClientConnection`."""
-        self._is_told = True
+        self._is_logged = True
         self.abort()
 
     def stop(self) -> None:
@@ -419,7 +419,7 @@ class TlsConnection(asyncio.BufferedProtocol):
             return False
         self._timer.cancel()
         self._flush()
-        if not self._listener.has_sasl and not self._is_somebody():
+        if not self._listener.has_sasl and not self._accept_certificate():
             return False
         self._is_open = True
         # The inner connection counts from here on; both at once would count the client twice.
@@ -427,7 +427,7 @@ class TlsConnection(asyncio.BufferedProtocol):
         self._inner.connection_made(cast("asyncio.Transport", self))
         return True
 
-    def _is_somebody(self) -> bool:
+    def _accept_certificate(self) -> bool:
         """Set the principal by the client's certificate; return False if no rule names it.
 
         A client without a certificate is accepted as anonymous.
@@ -474,15 +474,15 @@ class TlsConnection(asyncio.BufferedProtocol):
             self._raw.write([self._outgoing.read()])
 
     def _on_room(self) -> None:
-        if self._outlet is not None:
-            self._outlet.go_on()
+        if self._writer is not None:
+            self._writer.go_on()
 
     def _on_failure(self, error: OSError) -> None:
-        if self._outlet is None:
+        if self._writer is None:
             self.abort()
             return
-        self._outlet.close()
-        self._outlet.on_failure(error)
+        self._writer.close()
+        self._writer.on_failure(error)
 
     def _on_timeout(self) -> None:
         self._fail(f"it did not complete the handshake within {HANDSHAKE_TIMEOUT_MS} ms")
@@ -494,7 +494,7 @@ class TlsConnection(asyncio.BufferedProtocol):
 
     def _tell(self, reason: str) -> None:
         """Log why the connection is closed, so that `connection_lost` does not log it again."""
-        self._is_told = True
+        self._is_logged = True
         what = "TLS" if self._is_open else "the TLS handshake"
         _log.warning("closed the connection of %s: %s failed: %s", self._peer, what, reason)
 
@@ -599,5 +599,5 @@ def writer_of(
 ) -> SocketWriter | TlsWriter:
     """Return the writer of a connection, with TLS or without."""
     if isinstance(transport, TlsConnection):
-        return transport.outlet(on_room=on_room, on_failure=on_failure)
+        return transport.writer(on_room=on_room, on_failure=on_failure)
     return SocketWriter(transport, on_room=on_room, on_failure=on_failure)

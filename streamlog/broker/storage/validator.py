@@ -41,7 +41,7 @@ from streamlog.records.batch import (
     UNCOMPRESSED_BYTES_MAX,
     LogRecord,
     RecordBatch,
-    place_batch,
+    set_offset_and_epoch,
 )
 from streamlog.records.compression import Compression, compress, decompress
 from streamlog.records.record_scan import RecordScan
@@ -591,6 +591,8 @@ def assign_offsets(
     """Set offsets from `offset` on, and the leader epoch, in the batches of `data`."""
     position = 0
     for batch in batches:
-        place_batch(memoryview(data)[position:] if position else data, offset, leader_epoch)
+        set_offset_and_epoch(
+            memoryview(data)[position:] if position else data, offset, leader_epoch
+        )
         position += batch.size_bytes
         offset += batch.last_offset_delta + 1

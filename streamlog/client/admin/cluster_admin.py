@@ -71,7 +71,7 @@ class NodeAdmin(AdminArea):
         A broker that does not answer is in the result's `silent`, with the reason.
         """
         nodes = await self._cluster.retrying(self._cluster.nodes)
-        told: dict[int, NodeDescription] = {}
+        reports: dict[int, NodeDescription] = {}
         silent: dict[int, str] = {}
 
         async def question(node_id: int) -> None:
@@ -81,12 +81,12 @@ class NodeAdmin(AdminArea):
                 silent[node_id] = str(error)
             else:
                 if report is not None:
-                    told[node_id] = report
+                    reports[node_id] = report
 
         async with asyncio.TaskGroup() as group:
             for node_id in nodes:
                 group.create_task(question(node_id))
-        return ClusterReports(told, silent)
+        return ClusterReports(reports, silent)
 
     async def _report(self, node_id: int) -> NodeDescription | None:
         request = DescribeLogDirsRequest(topics=None, include_report=True)
@@ -573,11 +573,11 @@ def copied(
         moves: moves that are about to start.
     """
     copies: dict[TopicPartition, tuple[list[int], list[int]]] = {}
-    for place in partitions:
-        partition = TopicPartition(place.topic, place.partition)
+    for description in partitions:
+        partition = TopicPartition(description.topic, description.partition)
         move = under_way.get(partition)
         coming = () if move is None else move.adding
-        sources = [each for each in place.replicas if each not in coming]
+        sources = [each for each in description.replicas if each not in coming]
         # A new move replaces the move in progress; None cancels it, so nothing is copied.
         wanted = moves.get(partition, coming)
         targets = [each for each in wanted or () if each not in sources]

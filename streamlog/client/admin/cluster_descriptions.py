@@ -128,13 +128,13 @@ class NodeDescription:
 class ClusterReports:
     """The brokers' reports and failures, by node id."""
 
-    told: Mapping[int, NodeDescription] = field(default_factory=dict)
+    reports: Mapping[int, NodeDescription] = field(default_factory=dict)
     silent: Mapping[int, str] = field(default_factory=dict)
     """Brokers that gave no answer, and why. Brokers that do not support the report, such as other
     vendors', are in neither mapping."""
 
 
-NOBODY = -1
+NO_NODE = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +166,7 @@ CORRECT = EvidenceRules()
 
 def find_problems(evidence: Evidence, rules: EvidenceRules = CORRECT) -> list[str]:
     """Return the reasons why the cluster is not proved healthy, one line each; none if it is."""
-    found = list(_partitions_told(evidence.partitions))
+    found = list(_partitions(evidence.partitions))
     found += _quorum(evidence)
     if rules.wants_reports:
         found += [f"broker {each} gave no report: {why}" for each, why in _silent(evidence)]
@@ -175,11 +175,11 @@ def find_problems(evidence: Evidence, rules: EvidenceRules = CORRECT) -> list[st
     return found
 
 
-def _partitions_told(partitions: Iterable[PartitionDescription]) -> Iterator[str]:
+def _partitions(partitions: Iterable[PartitionDescription]) -> Iterator[str]:
     """Yield missing leaders and replicas that are not in sync, as the controller knows them."""
     for each in partitions:
         name = f"{each.topic}-{each.partition}"
-        if each.leader == NOBODY:
+        if each.leader == NO_NODE:
             yield f"{name} has no leader{_waits_for(each)}"
         elif {*each.in_sync} != {*each.replicas}:
             missing = sorted({*each.replicas} - {*each.in_sync})
@@ -212,7 +212,7 @@ def _quorum(evidence: Evidence) -> Iterator[str]:
         return
     # The second answer is checked against the first: each voter must have the entries that were
     # committed then, and must have fetched since.
-    if after.leader == NOBODY:
+    if after.leader == NO_NODE:
         yield "no node leads the quorum"
     if (after.leader, after.epoch) != (quorum.leader, quorum.epoch):
         yield f"the quorum has just elected node {after.leader}"
@@ -247,7 +247,7 @@ def silent_voters(before: QuorumDescription, after: QuorumDescription) -> list[i
 def _processes(evidence: Evidence) -> Iterator[str]:
     """Yield broker processes that differ from those that the metadata names."""
     registrations = _registrations(evidence)
-    for node_id, report in sorted(evidence.second.told.items()):
+    for node_id, report in sorted(evidence.second.reports.items()):
         registered = registrations.get(node_id)
         yield from _process(report, registered)
         quorum = evidence.quorum
@@ -268,7 +268,7 @@ def _processes(evidence: Evidence) -> Iterator[str]:
 
 def _process(report: NodeDescription, registered: Registration | None) -> Iterator[str]:
     name = f"broker {report.node_id}"
-    if registered is None or report.epoch == NOBODY:
+    if registered is None or report.epoch == NO_NODE:
         yield f"{name} runs and is not registered yet"
     elif report.epoch != registered.epoch:
         yield f"{name} runs as another process than the one that is registered"
@@ -288,14 +288,14 @@ def _process(report: NodeDescription, registered: Registration | None) -> Iterat
 
 def _registrations(evidence: Evidence) -> dict[int, Registration]:
     """Return the registrations from the broker that has applied most of the metadata."""
-    reports = evidence.second.told.values()
+    reports = evidence.second.reports.values()
     freshest = max(reports, key=lambda each: each.applied_offset, default=None)
     return {} if freshest is None else {**freshest.registrations}
 
 
 def _replicas(evidence: Evidence) -> Iterator[str]:
     """Yield replicas that lack committed records."""
-    first, second = evidence.first.told, evidence.second.told
+    first, second = evidence.first.reports, evidence.second.reports
     for each in evidence.partitions:
         partition = TopicPartition(each.topic, each.partition)
         name = f"{each.topic}-{each.partition}"

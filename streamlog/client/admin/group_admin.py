@@ -139,10 +139,10 @@ class GroupAdmin(AdminArea):
 
         Partitions without a committed offset are left out; for an unknown group, all are.
         """
-        places = await self.group_places(group_id, partitions)
-        return {at: place.offset for at, place in places.items()}
+        found = await self.group_offsets_and_metadata(group_id, partitions)
+        return {at: each.offset for at, each in found.items()}
 
-    async def group_places(
+    async def group_offsets_and_metadata(
         self,
         group_id: str,
         partitions: Collection[TopicPartition] | None = None,
@@ -571,11 +571,13 @@ def _producers(
     found: dict[TopicPartition, list[ProducerDescription]] = {}
     for topic in response.topics:
         for each in topic.partitions:
-            place = TopicPartition(topic.name, each.partition_index)
+            partition = TopicPartition(topic.name, each.partition_index)
             check(
-                f"producers of {topic.name}-{place.partition}", each.error_code, each.error_message
+                f"producers of {topic.name}-{partition.partition}",
+                each.error_code,
+                each.error_message,
             )
-            found[place] = [_producer(state) for state in each.active_producers]
+            found[partition] = [_producer(state) for state in each.active_producers]
     return found
 
 

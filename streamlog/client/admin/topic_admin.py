@@ -113,7 +113,7 @@ class EpochAdmin(AdminArea):
         Raises:
             UnknownTopicOrPartition: a partition does not exist.
         """
-        asked = {at: place for at, place in ends.items() if place[1]}
+        asked = {at: end for at, end in ends.items() if end[1]}
         for _ in range(2):
             # Twice, for a log whose start moves between the two requests:
             # 1. The log start offset is 100; retention then deletes the records up to 200.
@@ -121,7 +121,7 @@ class EpochAdmin(AdminArea):
             # 3. The second round compares from 200 on, and finds the log unchanged.
             begins = await list_offsets(self._cluster, dict.fromkeys(asked, EARLIEST))
             found = await self._answered(
-                {at: find_divergence(*place, begins[at].offset) for at, place in asked.items()},
+                {at: find_divergence(*end, begins[at].offset) for at, end in asked.items()},
                 unknown=None,
             )
             asked = {at: asked[at] for at, offset in found.items() if offset is not None}
@@ -231,7 +231,7 @@ class PublishAdmin(AdminArea):
             job_id=job_id,
             staged_by=staged_by,
             topics=_topics(segments, records or {}),
-            groups=[_group(name, places) for name, places in (offsets or {}).items()],
+            groups=[_group(name, committed) for name, committed in (offsets or {}).items()],
         )
 
         # A repetition is harmless: a job that was published changes nothing.
@@ -301,12 +301,12 @@ def _topics(
 ) -> list[PublishTopic]:
     topics: dict[str, dict[int, PublishPartition]] = {}
 
-    def place(topic: str, index: int) -> PublishPartition:
+    def partition_of(topic: str, index: int) -> PublishPartition:
         partitions = topics.setdefault(topic, {})
         return partitions.setdefault(index, PublishPartition(partition_index=index))
 
     for each in segments:
-        place(each.topic, each.partition).segments.append(
+        partition_of(each.topic, each.partition).segments.append(
             PublishSegment(
                 name=each.name,
                 size_bytes=each.size_bytes,
@@ -315,7 +315,7 @@ def _topics(
             )
         )
     for partition, data in records.items():
-        place(*partition).records = data
+        partition_of(*partition).records = data
     return [
         PublishTopic(name=name, partitions=list(partitions.values()))
         for name, partitions in topics.items()
@@ -324,12 +324,12 @@ def _topics(
 
 def _group(name: str, offsets: Offsets) -> PublishGroup:
     topics: dict[str, list[PublishOffset]] = {}
-    for (topic, index), place in with_metadata(offsets).items():
+    for (topic, index), committed in with_metadata(offsets).items():
         topics.setdefault(topic, []).append(
             PublishOffset(
                 partition_index=index,
-                committed_offset=place.offset,
-                committed_metadata=place.metadata,
+                committed_offset=committed.offset,
+                committed_metadata=committed.metadata,
             )
         )
     return PublishGroup(

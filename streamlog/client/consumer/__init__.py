@@ -23,8 +23,8 @@ from streamlog.client.consumer.fetcher import Fetcher
 from streamlog.client.consumer.offset_reset import OffsetReset
 from streamlog.client.consumer.rebalance import OnRebalance, Rebalance, TopicWatch
 from streamlog.client.consumer.subscription_state import (
+    NO_CLOCK_TIME,
     NO_MARK,
-    NOT_TOLD,
     PositionStart,
     Subscription,
     SubscriptionState,
@@ -51,7 +51,7 @@ from streamlog.errors import (
 from streamlog.protocol.schema import ZERO_UUID
 from streamlog.record import TopicPartition
 from streamlog.records.batch import LogRecord, RecordBatch
-from streamlog.records.control_batches import MarkTold, TimeMark
+from streamlog.records.control_batches import ClockTime, TimeMark
 from streamlog.records.record_columns import RecordColumns
 
 R = TypeVar("R", list[LogRecord], RecordColumns, list[RecordBatch])
@@ -361,7 +361,7 @@ class Consumer:
         return self._positions.take_marks()
 
     def want_mark(
-        self, partition: TopicPartition, after_ms: int | None, reached: MarkTold | None = None
+        self, partition: TopicPartition, after_ms: int | None, reached: ClockTime | None = None
     ) -> None:
         """Request a time mark at the end of a partition while nothing is appended to it.
 
@@ -377,7 +377,7 @@ class Consumer:
         """
         state = self._positions.state(partition)
         state.mark_after_ms = NO_MARK if after_ms is None else max(after_ms, 0)
-        state.mark_told = NOT_TOLD if reached is None else reached
+        state.mark_clock_time = NO_CLOCK_TIME if reached is None else reached
 
     def wakeup(self) -> None:
         """Make the poll that another task awaits, or else the next one, return no records at once.
@@ -447,13 +447,13 @@ class Consumer:
         """Return the positions of the assigned partitions, as far as they are known."""
         return self._positions.consumed()
 
-    def place(self, partition: TopicPartition, offset: int) -> OffsetAndMetadata:
+    def offset_and_metadata(self, partition: TopicPartition, offset: int) -> OffsetAndMetadata:
         """Return an offset that this consumer has passed, with its topic id and leader epoch.
 
         A consumer that seeks to the result later detects whether the topic was created again, or
         its log truncated, in between (KIP-320).
         """
-        return self._positions.state(partition).place(offset)
+        return self._positions.state(partition).offset_and_metadata(offset)
 
     async def outdated(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
@@ -470,7 +470,7 @@ class Consumer:
         """Return the partitions whose log was truncated below these positions (KIP-320).
 
         Args:
-            offsets: positions with leader epochs, as `place` returns them.
+            offsets: positions with leader epochs, as `offset_and_metadata` returns them.
 
         Raises:
             UnknownTopicOrPartition: a partition does not exist.

@@ -30,15 +30,19 @@ async def find_outdated(
     Raises:
         LogError: the topic ids can't be looked up now; retriable.
     """
-    told = {
+    topic_ids = {
         part: committed.topic_id
         for part, committed in offsets.items()
         if committed.topic_id != ZERO_UUID
     }
-    present = {topic: await _topic_id(cluster, topic) for topic in {part.topic for part in told}}
+    present = {
+        topic: await _topic_id(cluster, topic) for topic in {part.topic for part in topic_ids}
+    }
     # Zero comes from brokers without topic ids, which says nothing about the topic.
     return frozenset(
-        part for part, topic_id in told.items() if present[part.topic] not in (topic_id, ZERO_UUID)
+        part
+        for part, topic_id in topic_ids.items()
+        if present[part.topic] not in (topic_id, ZERO_UUID)
     )
 
 
@@ -145,7 +149,9 @@ class OffsetCommits:
             )
         member = self._group.member
         order = _Order(
-            offsets=self._positions.places() if offsets is None else with_metadata(offsets),
+            offsets=self._positions.offsets_and_metadata()
+            if offsets is None
+            else with_metadata(offsets),
             generation=None if member is None else member.generation_id,
             timeout_ms=timeout_ms,
             done=asyncio.get_running_loop().create_future(),
@@ -180,7 +186,7 @@ class OffsetCommits:
         """
         moved = {
             partition: committed
-            for partition, committed in self._positions.places().items()
+            for partition, committed in self._positions.offsets_and_metadata().items()
             if self._committed.get(partition) != committed.offset
         }
         if not moved or not self._settings.auto_commit:

@@ -369,8 +369,8 @@ class Fetcher:
                 last_fetched_epoch=state.fetched_epoch,
                 partition_max_bytes=self._settings.max_partition_fetch_bytes,
                 mark_after_ms=state.mark_after_ms,
-                mark_to_ms=state.mark_told.time_ms,
-                mark_clock=state.mark_told.clock,
+                mark_to_ms=state.mark_clock_time.time_ms,
+                mark_clock=state.mark_clock_time.clock,
             )
             asked[partition] = WantedPartition(
                 ZERO_UUID if topic is None else topic.topic_id, fetch

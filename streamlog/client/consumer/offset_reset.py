@@ -84,15 +84,15 @@ class OffsetReset:
             # A partition that was sought or reassigned during the look-up has another era: its new
             # position wins.
             if state is not None and state.era == era:
-                place = committed.get(partition)
-                if place is None:
+                stored = committed.get(partition)
+                if stored is None:
                     # `_by_time` then applies `auto_offset_reset`.
                     state.move(None, PositionStart.RESET)
                 else:
                     state.move(
-                        place.offset,
-                        leader_epoch=place.leader_epoch,
-                        topic_id=known_id(place.topic_id),
+                        stored.offset,
+                        leader_epoch=stored.leader_epoch,
+                        topic_id=known_id(stored.topic_id),
                     )
 
     async def _by_time(self, states: Mapping[TopicPartition, PartitionState]) -> None:

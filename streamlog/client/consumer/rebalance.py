@@ -81,9 +81,9 @@ class Rebalance:
         await self._commits.drain()
 
     async def _revoke(self, partitions: frozenset[TopicPartition], *, lost: bool) -> None:
-        told = self._on_lost if lost else self._on_revoked
-        if told is not None:
-            await told(partitions)
+        callback = self._on_lost if lost else self._on_revoked
+        if callback is not None:
+            await callback(partitions)
         # The order matters: the callback may still process or seek, so its work is in the positions
         # that are committed; and the commit needs the positions that `assign` drops. Lost
         # partitions are not committed: their new owner may have committed already.

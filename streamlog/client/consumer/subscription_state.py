@@ -27,8 +27,8 @@ from streamlog.records.control_batches import (
     TIME_MARK,
     AbortedBatches,
     AbortedRange,
+    ClockTime,
     Marker,
-    MarkTold,
     TimeMark,
     marker_of,
     time_mark_of,
@@ -73,7 +73,7 @@ class EpochStarts:
 
 NO_MARK = -1
 """No time mark is requested."""
-NOT_TOLD = MarkTold("", NO_MARK)
+NO_CLOCK_TIME = ClockTime("", NO_MARK)
 """The requested mark carries no event time."""
 _NO_CRC = 0
 """The CRC of transaction markers from librdkafka's mock cluster, which is accepted. The check loses
@@ -115,8 +115,8 @@ class PartitionState:
     __slots__ = (
         "aborted", "after_rest", "batches", "buffered_bytes", "corrupt", "epochs", "era",
         "fetch_offset", "fetched_epoch", "high_watermark", "in_flight", "is_held", "leader_epoch",
-        "mark_after_ms", "mark_told", "marks", "not_before_ms", "paused", "position", "replica",
-        "replica_until_ms", "rest", "stable_offset", "start", "topic_id",
+        "mark_after_ms", "mark_clock_time", "marks", "not_before_ms", "paused", "position",
+        "replica", "replica_until_ms", "rest", "stable_offset", "start", "topic_id",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -158,7 +158,7 @@ class PartitionState:
         self.corrupt: CorruptData | None = None
         """Why the first batch in `batches` can't be read."""
         self.buffered_bytes = 0
-        self.mark_after_ms, self.mark_told = NO_MARK, NOT_TOLD
+        self.mark_after_ms, self.mark_clock_time = NO_MARK, NO_CLOCK_TIME
         """Milliseconds without an append after which the caller wants a time mark, and the event
         time to which the mark brings the readers of a clock."""
         self.marks: list[TimeMark] = []
@@ -188,7 +188,7 @@ class PartitionState:
         self.not_before_ms = 0
         self.marks = []
 
-    def place(self, offset: int) -> OffsetAndMetadata:
+    def offset_and_metadata(self, offset: int) -> OffsetAndMetadata:
         """Return an offset up to the position, with its leader epoch and topic id."""
         epoch = self.epochs.before(offset)
         return OffsetAndMetadata(offset, "", epoch, self.topic_id or ZERO_UUID)
@@ -283,7 +283,7 @@ class SubscriptionState:
             if state.position is not None
         }
 
-    def places(self) -> dict[TopicPartition, OffsetAndMetadata]:
+    def offsets_and_metadata(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the known positions, with leader epoch and topic id."""
         return {
             partition: OffsetAndMetadata(

@@ -247,7 +247,7 @@ class GroupMember:
             self.phase not in {MemberPhase.AWAY, MemberPhase.LEFT}
             and now_ms >= self._patience.ends_ms
         ):
-            return self._step_aside()
+            return self._leave_unpolled()
         if self.phase is MemberPhase.STABLE and self._is_outdated:
             self._give_up(now_ms, lost=False)
         match self.phase:
@@ -501,7 +501,7 @@ class GroupMember:
         is_other = self._has_other_counts or self._joined_topics != self._topics
         return is_other or self._asks_for_round
 
-    def _step_aside(self) -> Action:
+    def _leave_unpolled(self) -> Action:
         """Leave the group, as the caller does not poll; it revokes with its next poll."""
         self.absence = self._patience.complaint
         request = self._leave_request("not polled for max_poll_interval_ms")
@@ -615,10 +615,10 @@ class GroupMember:
         """Return what a member owned: by its subscription, or for old members by its user data."""
         owned, generation = _flat(said.owned_partitions), said.generation_id
         if isinstance(self._assignor, StickyPort) and said.user_data:
-            told = self._assignor.memory(said.user_data)
+            memory = self._assignor.memory(said.user_data)
             # An eager member owns nothing by the time it joins, but its user data remembers.
-            owned = owned or list(told.owned)
-            generation = generation if generation >= 0 else told.generation
+            owned = owned or list(memory.owned)
+            generation = generation if generation >= 0 else memory.generation
         return Memory(owned, generation)
 
     def _sync_request(self) -> wire.SyncGroupRequest:

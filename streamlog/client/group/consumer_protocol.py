@@ -97,8 +97,8 @@ class ConsumerMember:
         """Whether nothing was offered since the member joined."""
         self._names: dict[bytes, str] = {}
         self._ids: dict[str, bytes] = {}
-        self._told_topics: tuple[str, ...] | None = None
-        self._told_owned: frozenset[TopicPartition] | None = None
+        self._sent_topics: tuple[str, ...] | None = None
+        self._confirmed_owned: frozenset[TopicPartition] | None = None
         """The owned partitions that the coordinator has confirmed; None if that is in doubt."""
         self._telling: frozenset[TopicPartition] = frozenset()
         self._is_unanswered = False
@@ -119,7 +119,7 @@ class ConsumerMember:
             self.phase not in {MemberPhase.AWAY, MemberPhase.LEFT}
             and now_ms >= self._patience.ends_ms
         ):
-            return self._step_aside()
+            return self._leave_unpolled()
         action: Action = WaitForGroup(None)
         match self.phase:
             case MemberPhase.UNJOINED if self._topics and now_ms >= self._not_before_ms:
@@ -186,7 +186,7 @@ class ConsumerMember:
         self.absence, self._unreleased_since_ms = "", None
         self.generation_id = response.member_epoch
         if self._is_answering:
-            self._told_owned, self._is_unanswered = self._telling, False
+            self._confirmed_owned, self._is_unanswered = self._telling, False
         # The time of the question: the coordinator's session began no earlier.
         self._heard_ms = self._asked_ms
         self._interval_ms = response.heartbeat_interval_ms
@@ -270,8 +270,8 @@ class ConsumerMember:
     @property
     def _owes_owned(self) -> bool:
         """Whether the next heartbeat must say what the member owns; see `_try_again`."""
-        is_told = self._told_owned == self.assignment and not self._is_unanswered
-        return self._offered is None and not is_told
+        is_confirmed = self._confirmed_owned == self.assignment and not self._is_unanswered
+        return self._offered is None and not is_confirmed
 
     @property
     def _beat_due_ms(self) -> int:
@@ -279,7 +279,7 @@ class ConsumerMember:
 
         Otherwise after the interval that the coordinator has set.
         """
-        has_news = self._told_topics != self._topics or self._owes_owned
+        has_news = self._sent_topics != self._topics or self._owes_owned
         return self._not_before_ms if has_news else self._heartbeat_ms
 
     def _request(self) -> wire.ConsumerGroupHeartbeatRequest:
@@ -292,11 +292,11 @@ class ConsumerMember:
             subscribed_topic_names=None,
             topic_partitions=None,
         )
-        tells_all = joins or self._told_owned is None
+        tells_all = joins or self._confirmed_owned is None
         if tells_all:
             request.rebalance_timeout_ms = settings.rebalance_timeout_ms
             request.server_assignor = settings.remote_assignor
-        if tells_all or self._told_topics != self._topics:
+        if tells_all or self._sent_topics != self._topics:
             # Patterns are resolved by the client (`TopicWatch`), so the coordinator gets names and
             # an empty pattern.
             request.subscribed_topic_names, request.subscribed_topic_regex = list(self._topics), ""
@@ -305,7 +305,7 @@ class ConsumerMember:
             request.topic_partitions = self._owned()
             self._telling = self.assignment
         # Before the answer: if none comes, `_try_again` forgets it.
-        self._told_topics = self._topics
+        self._sent_topics = self._topics
         return request
 
     def _owned(self) -> list[wire.HeartbeatTopicPartitions]:
@@ -361,7 +361,7 @@ class ConsumerMember:
         2. A full heartbeat says that it owns t-0. The coordinator gives t-1 to another member.
         3. The answer is lost. If the caller now took over t-1, two members would read it.
         """
-        self._told_owned = self._told_topics = None
+        self._confirmed_owned = self._sent_topics = None
         self._is_new = self._is_new or self._offered is not None
         self._offered = self._target = None
         self._not_before_ms = self._heartbeat_ms = at_ms
@@ -376,7 +376,7 @@ class ConsumerMember:
         # The pause keeps a coordinator that fences every attempt from being asked in a tight loop.
         self._not_before_ms = now_ms + RETRY_BACKOFF_MS
 
-    def _step_aside(self) -> Action:
+    def _leave_unpolled(self) -> Action:
         """Leave the group, as the caller does not poll; it revokes with its next poll."""
         self.absence = self._patience.complaint
         request = self._farewell()
@@ -390,7 +390,7 @@ class ConsumerMember:
         self.generation_id = JOINING_EPOCH
         self._target = self._offered = None
         self._is_new, self._is_unanswered = True, False
-        self._told_owned = self._told_topics = None
+        self._confirmed_owned = self._sent_topics = None
 
     def _farewell(self, *, for_good: bool = False) -> wire.ConsumerGroupHeartbeatRequest | None:
         if self.phase is not MemberPhase.JOINING and not self.is_known:

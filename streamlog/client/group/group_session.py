@@ -463,8 +463,8 @@ class GroupSession:
                 counts = {name: len(topic.leaders) for name, topic in found.items()}
                 member.on_partitions(counts, clock.now_ms())
                 if member.phase is MemberPhase.SYNCING and (missing := member.missing(counts)):
-                    told = ", ".join(sorted(missing))
-                    log.warning("group %s: topic %s does not exist", self._settings.group_id, told)
+                    names = ", ".join(sorted(missing))
+                    log.warning("group %s: topic %s does not exist", self._settings.group_id, names)
             case Sync(request):
                 patience_ms = self._settings.rebalance_timeout_ms + JOIN_MARGIN_MS
                 synced = await self._call(request, wire.SyncGroupResponse, patience_ms)
@@ -483,8 +483,8 @@ class GroupSession:
         clock = self._cluster.clock
         match action:
             case Tell(request):
-                told = await self._call(request, ConsumerGroupHeartbeatResponse)
-                member.on_heartbeat(told, clock.now_ms())
+                response = await self._call(request, ConsumerGroupHeartbeatResponse)
+                member.on_heartbeat(response, clock.now_ms())
             case NameTopics():
                 found = await self._cluster.survey(member.topics)
                 names = {topic.topic_id: name for name, topic in found.items()}

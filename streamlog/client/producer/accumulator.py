@@ -405,7 +405,7 @@ class Accumulator(Generic[T]):
         rest = ProducerBatchBuffer[T](batch.partition, (*batch.order, 0), batch.created_ms)
         rows = enumerate(_open(batch))
         rest.records = FieldColumns.of(row for at, row in rows if at not in bad)
-        rest.receipts = [(place, place, waiting[at]) for place, at in enumerate(good)]
+        rest.receipts = [(index, index, waiting[at]) for index, at in enumerate(good)]
         rest.size_bytes = rest.records.size_bytes()
         rest.closed = True
         rest.attempts = 1

@@ -142,7 +142,7 @@ class _Trouble:
     error: StreamlogError
     """The latest error."""
     since_ms: int
-    is_told: bool = False
+    is_logged: bool = False
 
 
 Receipt: TypeAlias = asyncio.Future[RecordMetadata] | BulkReceipt
@@ -380,8 +380,8 @@ class Sender:
         trouble = self._trouble.setdefault(batch.partition, _Trouble(error, now_ms))
         trouble.error = error
         is_moving = isinstance(error, LogError) and error.code in _LEADERLESS
-        if not trouble.is_told and not (is_moving and now_ms - trouble.since_ms < LEADERLESS_MS):
-            trouble.is_told = True
+        if not trouble.is_logged and not (is_moving and now_ms - trouble.since_ms < LEADERLESS_MS):
+            trouble.is_logged = True
             self._outage.begin([batch.partition], now_ms)
             log.warning(said, _name(batch), error)
 
@@ -490,7 +490,7 @@ class Sender:
         else:
             self._transactions.on_lost(error, is_numbered=batch.base_sequence >= 0)
             for _, _, receipt in batch.receipts:
-                _mark_as_told(receipt)  # The transaction raises the error.
+                _mark_retrieved(receipt)  # The transaction raises the error.
         self._on_progress()
 
     def _on_progress(self) -> None:
@@ -597,7 +597,7 @@ def _own_error(error: StreamlogError, bad: Mapping[int, StreamlogError], at: int
     )
 
 
-def _mark_as_told(receipt: Receipt) -> None:
+def _mark_retrieved(receipt: Receipt) -> None:
     """Mark the future's error as retrieved, so that asyncio does not log it."""
     future = receipt.future if isinstance(receipt, BulkReceipt) else receipt
     if future.done() and not future.cancelled():

@@ -107,14 +107,14 @@ async def _receipt(
     #    it and finds them.
     # 2. A job that runs again may have rows in other partitions than before: the second request
     #    finds the receipts of all partitions.
-    found = await admin.group_places(job_id, partitions, require_stable=True)
-    found = found or await admin.group_places(job_id)
-    if any(partition.metadata != RECEIPT for partition in found.values()):
+    found = await admin.group_offsets_and_metadata(job_id, partitions, require_stable=True)
+    found = found or await admin.group_offsets_and_metadata(job_id)
+    if any(committed.metadata != RECEIPT for committed in found.values()):
         raise UsageError(
             f"job {job_id!r} has the name of a consumer group, whose committed offsets are not"
             " receipts of a publication: choose another job id"
         )
-    return {at: partition.offset for at, partition in found.items()}
+    return {at: committed.offset for at, committed in found.items()}
 
 
 def _heard(sent: asyncio.Future[RecordMetadata]) -> None:

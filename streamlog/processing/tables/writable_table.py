@@ -184,7 +184,7 @@ class WritableTableStep(Step):
             old = store.get(at) if self._sends_old_values or row.data is None else None
             self._put(store, at, row.data)
         else:
-            due_rows = NamedStore(store, self._node.dues)
+            due_rows = NamedStore(store, self._node.due_times)
             self._expire(store, due_rows)
             old = store.get(at)
             was_ms = None if old is None else time_at(old) + ttl_ms

@@ -132,7 +132,7 @@ class TaskProgress:
             }
         except ValueError as error:
             raise CorruptData(f"the progress of a task is not readable: {error}") from error
-        logs = {place: log for place, log in found.items() if log != SourceLog()}
+        logs = {partition: log for partition, log in found.items() if log != SourceLog()}
         return cls(offsets=offsets, logs=logs, sections=wire.sections)
 
 

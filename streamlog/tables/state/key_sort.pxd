@@ -29,7 +29,7 @@ cdef extern from *:
     /* How many bytes all of them begin with alike. */
     static CYTHON_INLINE Py_ssize_t streamlog_common(const streamlog_entry *entries, Py_ssize_t count) {
         const char *first = PyBytes_AS_STRING(entries[0].key);
-        Py_ssize_t common = PyBytes_GET_SIZE(entries[0].key), at, place;
+        Py_ssize_t common = PyBytes_GET_SIZE(entries[0].key), at, index;
         for (at = 1; at < count; at++) {
             const char *own = PyBytes_AS_STRING(entries[at].key);
             Py_ssize_t size = PyBytes_GET_SIZE(entries[at].key);
@@ -38,8 +38,8 @@ cdef extern from *:
                 STREAMLOG_BRING((char *)entries[at + STREAMLOG_SOON].key + 64);
             }
             if (size < common) common = size;
-            for (place = 0; place < common; place++) if (own[place] != first[place]) break;
-            common = place;
+            for (index = 0; index < common; index++) if (own[index] != first[index]) break;
+            common = index;
         }
         return common;
     }
@@ -126,18 +126,18 @@ cdef extern from *:
     }
 
     /* Who is where is a matter of pointers: no object is looked at. */
-    static CYTHON_INLINE Py_ssize_t streamlog_next_place(
+    static CYTHON_INLINE Py_ssize_t streamlog_next_index(
         PyObject *own, Py_ssize_t start, PyObject *keys, Py_ssize_t at
     ) {
         PyObject *key = PyList_GET_ITEM(keys, at);
-        Py_ssize_t stop = start + 16, place;
+        Py_ssize_t stop = start + 16, index;
         if (stop > PyList_GET_SIZE(own)) stop = PyList_GET_SIZE(own);
-        for (place = start; place < stop; place++)
-            if (PyList_GET_ITEM(own, place) == key) return place;
+        for (index = start; index < stop; index++)
+            if (PyList_GET_ITEM(own, index) == key) return index;
         return -1;
     }
     """
     int sort_by_key "streamlog_sort_by_key" (list keys, list values) except -1
-    Py_ssize_t next_place "streamlog_next_place" (
+    Py_ssize_t next_index "streamlog_next_index" (
         list own, Py_ssize_t start, list keys, Py_ssize_t at
     )

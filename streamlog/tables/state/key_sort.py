@@ -15,7 +15,7 @@ T = TypeVar("T")
 """A value that is sorted with its key, or a key that is looked for."""
 
 FEW = 16
-"""The number of entries that `next_place` checks."""
+"""The number of entries that `next_index` checks."""
 
 
 def sort_by_key(keys: list[bytes], values: list[T]) -> None:
@@ -31,9 +31,9 @@ def sort_by_key(keys: list[bytes], values: list[T]) -> None:
     values[:] = [value for _, value in pairs]
 
 
-def next_place(own: list[T], start: int, keys: list[T], at: int) -> int:
+def next_index(own: list[T], start: int, keys: list[T], at: int) -> int:
     """Return the index of the object `keys[at]` among the next few from `start`; -1 if absent."""
-    for place in range(start, min(start + FEW, len(own))):
-        if own[place] is keys[at]:
-            return place
+    for index in range(start, min(start + FEW, len(own))):
+        if own[index] is keys[at]:
+            return index
     return -1

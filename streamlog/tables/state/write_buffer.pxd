@@ -10,7 +10,7 @@ cdef int _AHEAD, _FAR
 cdef class WriteBuffer:
     cdef tuple _columns
 
-    @cython.locals(places=dict, values=list)
+    @cython.locals(indexes=dict, values=list)
     cpdef object get(self, bytes key, object default)
 
     @cython.locals(count=cython.Py_ssize_t, keys=list, own_keys=list, own_values=list, values=list)
@@ -23,13 +23,13 @@ cdef class WriteBuffer:
     cpdef list removed(self)
 
     @cython.locals(
-        at=cython.Py_ssize_t, keys=list, own_keys=list, own_values=list, places=dict, values=list,
+        at=cython.Py_ssize_t, keys=list, own_keys=list, own_values=list, indexes=dict, values=list,
     )
     cpdef int drop_removed(self, list spans) except -1
 
     @cython.locals(
-        at=cython.Py_ssize_t, is_cold=cython.bint, next_place=cython.Py_ssize_t, own_keys=list,
-        own_values=list, place=cython.Py_ssize_t, places=dict,
+        at=cython.Py_ssize_t, is_cold=cython.bint, next_index=cython.Py_ssize_t, own_keys=list,
+        own_values=list, index=cython.Py_ssize_t, indexes=dict,
     )
     cpdef int put_all(
         self, list keys, list values, Py_ssize_t start, Py_ssize_t stop
@@ -37,5 +37,5 @@ cdef class WriteBuffer:
 
 cdef bint _is_in(bytes key, list spans) except -1
 
-@cython.locals(count=cython.Py_ssize_t, place=cython.Py_ssize_t)
-cdef Py_ssize_t _place_of(object key, list keys, dict places) except -1
+@cython.locals(count=cython.Py_ssize_t, index=cython.Py_ssize_t)
+cdef Py_ssize_t _index_of(object key, list keys, dict indexes) except -1

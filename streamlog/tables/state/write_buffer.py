@@ -48,16 +48,16 @@ class WriteBuffer:
         Raises:
             KeyError: the key is not in the buffer.
         """
-        _, values, places = self._columns
-        return values[places[key]]
+        _, values, indexes = self._columns
+        return values[indexes[key]]
 
     def get(self, key: bytes, default: T) -> bytes | T | None:
         """Return the value, or `default` for a missing key; for any thread."""
-        _, values, places = self._columns
+        _, values, indexes = self._columns
         # The writer adds the index of a new key before its value: another thread may see the
         # index alone, and takes the key as missing.
-        place = places.get(key)
-        return default if place is None or place >= len(values) else values[place]
+        index = indexes.get(key)
+        return default if index is None or index >= len(values) else values[index]
 
     def keys_from(self, start: int) -> Sequence[bytes]:
         """Return the keys from index `start` on, in the order in which they came."""
@@ -93,27 +93,27 @@ class WriteBuffer:
         """
         if start < 0 or stop > len(keys) or stop > len(values):
             raise IndexError(f"no entries {start} to {stop} of {len(keys)} and {len(values)}")
-        own_keys, own_values, places = self._columns
-        next_place = 0
+        own_keys, own_values, indexes = self._columns
+        next_index = 0
         is_cold = True
         for at in range(start, stop):
             if (at - start) % _FAR == 0:
                 buffer_writes.bring_near(values, at + _FAR)
-                buffer_writes.bring_near(own_values, next_place + _FAR)
+                buffer_writes.bring_near(own_values, next_index + _FAR)
             # 1. The last commit wrote a, b, c; this one writes a, c. After a, the search starts at
             #    b and finds c, the same object, within the next few entries.
             # 2. d is new, or has moved: no object matches, and the dictionary is asked.
-            place = key_sort.next_place(own_keys, next_place, keys, at)
-            if place < 0:
+            index = key_sort.next_index(own_keys, next_index, keys, at)
+            if index < 0:
                 if is_cold or (at - start) % _AHEAD == 0:
-                    prefetch.warm_slots(places, keys, at)
+                    prefetch.warm_slots(indexes, keys, at)
                     is_cold = False
-                place = _place_of(keys[at], own_keys, places)
-            if place == len(own_values):
+                index = _index_of(keys[at], own_keys, indexes)
+            if index == len(own_values):
                 own_values.append(values[at])
             else:
-                own_values[place] = values[at]
-            next_place = place + 1
+                own_values[index] = values[at]
+            next_index = index + 1
 
     def removed(self) -> list[bytes]:
         """Return the keys to remove."""
@@ -125,17 +125,17 @@ class WriteBuffer:
         own_keys, own_values, _ = self._columns
         keys: list[bytes] = []
         values: list[bytes | None] = []
-        places: dict[bytes, int] = {}
+        indexes: dict[bytes, int] = {}
         for at in range(len(own_keys)):
             key, value = own_keys[at], own_values[at]
             # All later keys get a smaller index, so the index is rebuilt rather than corrected.
             if value is None and _is_in(key, spans):
                 continue
-            places[key] = len(keys)
+            indexes[key] = len(keys)
             keys.append(key)
             values.append(value)
         # One assignment: a concurrent reader sees all three old or all three new.
-        self._columns = (keys, values, places)
+        self._columns = (keys, values, indexes)
 
     def clear(self) -> None:
         """Remove everything; a concurrent reader may still see the old columns."""
@@ -149,10 +149,10 @@ def _is_in(key: bytes, spans: list[tuple[bytes, bytes]]) -> bool:
     return False
 
 
-def _place_of(key: bytes, keys: list[bytes], places: dict[bytes, int]) -> int:
+def _index_of(key: bytes, keys: list[bytes], indexes: dict[bytes, int]) -> int:
     """Return the index of the key; a new one is appended, without a value."""
     count = len(keys)
-    place = places.setdefault(key, count)
-    if place == count:
+    index = indexes.setdefault(key, count)
+    if index == count:
         keys.append(key)
-    return place
+    return index

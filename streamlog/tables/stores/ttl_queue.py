@@ -62,12 +62,12 @@ class TtlQueue:
         if now_ms < self._next_ms:
             return []
         # The range excludes its end, and a row is due at its own millisecond.
-        dues = [due for due, _ in store.range(b"", time_bytes(now_ms + 1))]
-        for due in dues:
+        due_keys = [due for due, _ in store.range(b"", time_bytes(now_ms + 1))]
+        for due in due_keys:
             store.delete(due)
         following = next(store.range(), None)
         self._next_ms = TIME_MS_MAX if following is None else time_at(following[0])
-        return [due[_TIME_BYTES:] for due in dues]
+        return [due[_TIME_BYTES:] for due in due_keys]
 
     def look_again(self) -> None:
         """Forget when the next row is due: writes have been undone."""

@@ -399,7 +399,7 @@ class _Round:
         ]
         for unit, member in warming:
             self._parts[member].warmup.extend(self._state[unit])
-        self._place_standbys(running, dict(warming))
+        self._assign_standbys(running, dict(warming))
         for part in self._parts.values():
             part.partitions.sort()
             part.standby.sort()
@@ -497,7 +497,7 @@ class _Round:
         behind = lag / (lag + self._policy.acceptable_lag + 1)
         return behind if lag <= self._policy.acceptable_lag else SOME_STATE + behind
 
-    def _place_standbys(
+    def _assign_standbys(
         self, running: Mapping[Unit, str | None], warming: Mapping[Unit, str]
     ) -> None:
         """Choose the standbys of every stateful unit, spread as evenly as their state allows."""
@@ -507,9 +507,9 @@ class _Round:
         quota = -(-total // max(len(self._members), 1))
         for _ in range(self._policy.standbys):
             for unit in wanted:
-                self._place_standby(unit, running[unit], warming.get(unit), count, quota)
+                self._assign_standby(unit, running[unit], warming.get(unit), count, quota)
 
-    def _place_standby(
+    def _assign_standby(
         self, unit: Unit, runner: str | None, warming: str | None, count: Counter[str], quota: int
     ) -> None:
         tasks = self._state[unit]

@@ -163,7 +163,7 @@ def _start_offset(
         end=present.end,
         committed=stored.offset,
         has_agent=has_agent,
-        ahead=noted.places,
+        ahead=noted.positions,
         # The metadata names the topic id; the epoch is a field of the commit itself (KIP-320).
         log=noted.log._replace(leader_epoch=stored.leader_epoch),
         is_stored=True,

@@ -34,7 +34,7 @@ from streamlog.processing.inputs.end_of_input import (
 )
 from streamlog.processing.task import TaskId
 from streamlog.record import TopicPartition
-from streamlog.records.control_batches import MarkTold
+from streamlog.records.control_batches import ClockTime
 from streamlog.topology import Topology
 from streamlog.windows.emit import UNKNOWN_MS, Source
 from streamlog.worker.inputs.end_questions import EndQuestion, Level, levels_above
@@ -267,7 +267,7 @@ class TimeMarkRequests:
         # The other partitions of the topic have reached the time that the task waits for: the
         # broker gets that time, and writes it into the quiet partition.
         if due_ms is not None and self._are_written and reached_ms >= due_ms:
-            mark = MarkTold(self._clocks[partition.topic], reached_ms)
+            mark = ClockTime(self._clocks[partition.topic], reached_ms)
         if due_ms is not None and after_ms is None:
             after_ms = SOME_TIME_MS
         self._consumer.want_mark(partition, after_ms if mark is None else 0, mark)

@@ -236,8 +236,8 @@ class SourceWatch:
         present = await self.present(parts)
         for part in parts:
             offset = self._consumer.positions().get(part, 0)
-            committed = self._consumer.place(part, offset)
-            log = SourceLog(known_id(committed.topic_id) or b"", committed.leader_epoch)
+            position = self._consumer.offset_and_metadata(part, offset)
+            log = SourceLog(known_id(position.topic_id) or b"", position.leader_epoch)
             self.losses[part] = LostSource(self.judge(part, offset, log, present[part], cut), cut)
         return frozenset(parts)
 
@@ -353,7 +353,7 @@ async def _unread(log: Log, program: Program, names: Collection[str]) -> list[st
     without_state = [name for name in names if not program.has_state(name)]
     if not without_state:
         return []
-    committed = await log.admin().group_places(program.app_id)
+    committed = await log.admin().group_offsets_and_metadata(program.app_id)
     # Brokers delete offsets with their topic, so offsets that exist belong to the present one.
     read = {part.topic for part in committed}
     return [name for name in without_state if name not in read]

@@ -171,7 +171,7 @@ class PromotionStage:
 
     log: Log
     log_url: str
-    place: str
+    snapshots_url: str
     """The directory or URL of snapshots; all workers need access to it."""
     security: Security | None = None
     clock: Clock = field(default_factory=SystemClock)
@@ -456,7 +456,7 @@ class _Promotion:
             await self._savepoints.release(savepoint_id, "given up", message)
 
     def _url(self, savepoint_id: str) -> str:
-        return f"{self._stage.place.rstrip('/')}/{savepoint_id}"
+        return f"{self._stage.snapshots_url.rstrip('/')}/{savepoint_id}"
 
     async def _pause(self, reason: str, deadline_ms: int | None = None) -> None:
         if self._clock.now_ms() > (deadline_ms or self._deadline_ms):

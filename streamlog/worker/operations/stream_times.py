@@ -296,5 +296,5 @@ class _Times:
         if not self._ahead_in_offset(at, stored):
             return stored
         noted = noted_of(stored.offset, stored.metadata)
-        places = {**noted.places, TASK: replace(noted.places[TASK], time_ms=to_ms)}
-        return stored._replace(metadata=metadata_of(stored.offset, places, noted.log))
+        positions = {**noted.positions, TASK: replace(noted.positions[TASK], time_ms=to_ms)}
+        return stored._replace(metadata=metadata_of(stored.offset, positions, noted.log))

@@ -62,7 +62,7 @@ class RunLog:
     def __init__(self, log: Log, app_id: str, *, clock: Clock) -> None:
         self._log = log
         self._clock = clock
-        self._place = TopicPartition(f"{app_id}-schedules", 0)
+        self._partition = TopicPartition(f"{app_id}-schedules", 0)
         self._stack = AsyncExitStack()
         self._producer: Producer | None = None
         self._consumer: Consumer | None = None
@@ -71,7 +71,9 @@ class RunLog:
         self._reading = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
-        topic = NewTopic(self._place.topic, 1, replication_factor=BROKER_DEFAULT, configs=CONFIGS)
+        topic = NewTopic(
+            self._partition.topic, 1, replication_factor=BROKER_DEFAULT, configs=CONFIGS
+        )
         try:
             await self._log.admin().create_topics([topic])
         except TopicExists:
@@ -79,7 +81,7 @@ class RunLog:
         self._producer = await self._stack.enter_async_context(self._log.producer(linger_ms=0))
         consumer = self._log.consumer(auto_offset_reset="earliest")
         self._consumer = await self._stack.enter_async_context(consumer)
-        self._consumer.assign([self._place])
+        self._consumer.assign([self._partition])
         return self
 
     async def __aexit__(
@@ -100,8 +102,8 @@ class RunLog:
 
     async def read(self) -> None:
         """Read all records up to the present end."""
-        ends = await self._open_consumer.end_offsets([self._place])
-        await self._read_until(ends[self._place])
+        ends = await self._open_consumer.end_offsets([self._partition])
+        await self._read_until(ends[self._partition])
 
     async def write(self, schedule: str, record: Runs) -> Runs:
         """Write a record and read up to it; returns the schedule's runs as of then."""
@@ -109,7 +111,7 @@ class RunLog:
             raise RuntimeError("the log of runs is closed")
         key, now_ms = schedule.encode(), self._clock.wall_ms()
         sent = await self._producer.send(
-            self._place.topic, record.encode(), key=key, partition=0, timestamp_ms=now_ms
+            self._partition.topic, record.encode(), key=key, partition=0, timestamp_ms=now_ms
         )
         # Up to the own record: another one may come before it in the log, and counts first.
         await self._read_until((await sent).offset + 1)
@@ -124,13 +126,13 @@ class RunLog:
     async def _read_until(self, end: int) -> None:
         # All schedules of a worker share the consumer.
         async with self._reading:
-            reader = RangeReader(self._open_consumer, {self._place: end}, self._clock)
+            reader = RangeReader(self._open_consumer, {self._partition: end}, self._clock)
             while not await reader.is_at_end():
                 await self._read_some()
 
     async def _read_some(self) -> None:
         polled = await self._open_consumer.poll(timeout_ms=POLL_MS)
-        for record in polled.get(self._place, ()):
+        for record in polled.get(self._partition, ()):
             schedule, runs = (record.key or b"").decode(), Runs.decode(record.value or b"")
             before = self._runs.get(schedule)
             self._runs[schedule] = runs if before is None else before.merge(runs)

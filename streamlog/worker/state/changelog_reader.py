@@ -104,8 +104,8 @@ async def is_truncated(
 async def _parted(
     consumer: Consumer, changelog: TopicPartition, read: ReadUpTo, position: int
 ) -> str:
-    place = OffsetAndMetadata(position, leader_epoch=read.leader_epoch)
-    if not await is_truncated(consumer, {changelog: place}):
+    reached = OffsetAndMetadata(position, leader_epoch=read.leader_epoch)
+    if not await is_truncated(consumer, {changelog: reached}):
         return ""
     return f"{TRUNCATED}: leader epoch {read.leader_epoch} ends before offset {position}"
 
@@ -284,7 +284,7 @@ class ChangelogReader:
         # or a compacted one moves it without yielding any.
         if next_offset == self.position:
             return False
-        epoch = self._consumer.place(self._changelog, next_offset).leader_epoch
+        epoch = self._consumer.offset_and_metadata(self._changelog, next_offset).leader_epoch
         records = polled.get(self._changelog, RecordColumns())
         if records:
             crc = crc_of(records.keys[-1], records.values[-1])
@@ -343,8 +343,8 @@ class ChangelogReader:
         """Return the offset from which on no tombstone can have been compacted away yet."""
         since_ms = self._clock.wall_ms() - DELETE_RETENTION_MS // 2  # Half, as clocks may differ.
         found = await consumer.offsets_for_times({self._changelog: since_ms})
-        place = found[self._changelog]
-        return self.end if place is None else place.offset
+        start = found[self._changelog]
+        return self.end if start is None else start.offset
 
 
 async def offload(work: Callable[[], T]) -> T:

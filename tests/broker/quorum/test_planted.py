@@ -112,7 +112,7 @@ def test_an_operator_may_elect_an_empty_disk(holds: bool) -> None:
 
 
 def test_a_replica_killed_before_its_sync_is_not_elected(holds: bool) -> None:
-    cluster = three(ElectionRules(doubts_killed=holds), flush="os")
+    cluster = three(ElectionRules(suspects_killed=holds), flush="os")
     cluster.silence(1)
     cluster.silence(3)
     cluster.register(3)  # Not a clean stop: its last records may only have been in memory.

@@ -7,13 +7,13 @@ import pytest
 from streamlog.broker.replication.follower_replica import parse_fetched_batches
 from streamlog.broker.storage.compaction.cleaned_batch import filler
 from streamlog.errors import CorruptData
-from streamlog.records.batch import place_batch, split_batches
+from streamlog.records.batch import set_offset_and_epoch, split_batches
 from tests.broker.node import batch
 
 
 def at(offset: int, count: int) -> bytes:
     data = bytearray(batch(*[b"v"] * count))
-    place_batch(data, offset, 3)
+    set_offset_and_epoch(data, offset, 3)
     return bytes(data)
 
 

@@ -297,7 +297,7 @@ def test_the_server_stops_reading_from_a_client_that_does_not_read() -> None:
             for number in range(20):
                 other.ask(ApiVersionsRequest(), number)
                 await other.answer(ApiVersionsRequest)
-            held = max(connection._outlet.held_bytes for connection in server._connections)
+            held = max(connection._writer.held_bytes for connection in server._connections)
             assert (
                 held
                 <= limits.WRITE_BUFFER_BYTES

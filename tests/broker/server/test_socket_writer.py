@@ -29,7 +29,7 @@ from streamlog.protocol.messages.produce_and_fetch import (
     FetchResponse,
     FetchTopic,
 )
-from streamlog.records.batch import RecordBatch, place_batch
+from streamlog.records.batch import RecordBatch, set_offset_and_epoch
 from tests.broker.node import FETCH_BY_NAME, batch, create, delete, produce
 
 FETCH = api_of(FetchRequest)
@@ -149,7 +149,7 @@ def test_pipelined_fetches_return_the_produced_bytes(
             for number, size in enumerate(values):
                 data = bytearray(batch(os.urandom(size), b""))
                 await produce(broker, bytes(data), index=index)
-                place_batch(data, 2 * number, 0)
+                set_offset_and_epoch(data, 2 * number, 0)
                 logs[index].append(bytes(data))
         ends = [2 * len(values) for values in contents]
         within = [
@@ -184,7 +184,7 @@ async def large_log(broker: Broker) -> bytes:
     whole = b""
     for number in range(16):
         await produce(broker, bytes(data))
-        place_batch(data, number, 0)
+        set_offset_and_epoch(data, number, 0)
         whole += data
     return whole
 
@@ -205,8 +205,8 @@ def test_a_fetch_of_a_deleted_topic_is_sent_whole_from_its_file(loop: str, tmp_p
             await asyncio.get_running_loop().sock_sendall(client, ALL.frame(0))
             head = await read_exactly(client, 100, 100)
             (connection,) = server._connections
-            assert connection._outlet.blocked
-            assert connection._outlet.held_bytes < 1_000
+            assert connection._writer.blocked
+            assert connection._writer.held_bytes < 1_000
             delete(broker)
             (size_bytes,) = struct.unpack(">i", head[:4])
             frame = head[4:] + await read_exactly(client, size_bytes - 96, 1 << 20)

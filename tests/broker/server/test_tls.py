@@ -273,8 +273,8 @@ def test_a_slow_reader_costs_little_memory(tmp_path: object) -> None:
             connections = server._connections
 
             def blocked() -> list[TlsWriter]:
-                outlets = [getattr(each, "_outlet", None) for each in connections]
-                return [each for each in outlets if isinstance(each, TlsWriter) and each.blocked]
+                writers = [getattr(each, "_writer", None) for each in connections]
+                return [each for each in writers if isinstance(each, TlsWriter) and each.blocked]
 
             await until(lambda: bool(blocked()))
             assert blocked()[0].held_bytes < 4 * tls.CHUNK_BYTES

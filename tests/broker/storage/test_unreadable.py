@@ -18,7 +18,7 @@ from streamlog.broker.storage.repair.inspection import Inspection
 from streamlog.broker.storage.repair.partition_repair import repair_partition
 from streamlog.broker.storage.validator import AppendOrigin, unreadable_reason
 from streamlog.errors import UsageError
-from streamlog.records.batch import HEADER_BYTES, RecordBatch, encode_batch, place_batch
+from streamlog.records.batch import HEADER_BYTES, RecordBatch, encode_batch, set_offset_and_epoch
 from streamlog.records.compression import Compression, compress
 from tests.broker.storage.batches import new_log, read_batches
 from tests.broker.storage.compaction.test_cleaning import COMPACTED, clean, keyed
@@ -53,7 +53,7 @@ def force(log: PartitionLog, data: bytes) -> int:
     """Append a batch without validation, as an older broker did."""
     placed = bytearray(data)
     offset = log.log_end_offset
-    place_batch(placed, offset, 0)
+    set_offset_and_epoch(placed, offset, 0)
     log.append(placed, now_ms=0, origin=AppendOrigin.COPY)
     return offset
 

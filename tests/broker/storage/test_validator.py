@@ -15,7 +15,7 @@ from streamlog.broker.storage.validator import (
     validate_copies,
 )
 from streamlog.errors import CorruptMessage, LogError, MessageTooLarge
-from streamlog.records.batch import HEADER_BYTES, encode_batch, place_batch, split_batches
+from streamlog.records.batch import HEADER_BYTES, encode_batch, set_offset_and_epoch, split_batches
 from streamlog.records.compression import Compression
 from tests.broker.storage.batches import batch
 
@@ -89,7 +89,7 @@ def test_an_idempotent_producer_sends_one_numbered_batch() -> None:
 
 def test_replicated_batches_must_continue_the_log() -> None:
     data = bytearray(batch(2))
-    place_batch(data, 10, 0)
+    set_offset_and_epoch(data, 10, 0)
     assert validate_copies(data, next_offset=10)[0].next_offset == 12
     for other in (9, 11):
         with pytest.raises(CorruptMessage, match="instead of"):

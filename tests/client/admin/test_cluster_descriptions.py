@@ -71,12 +71,12 @@ WELL = Evidence(
 
 def with_report(broker: int, **changed: object) -> Evidence:
     """Return healthy evidence with changes to one broker's second report."""
-    other = replace(WELL.second.told[broker], **changed)  # type: ignore[arg-type]
-    return replace(WELL, second=ClusterReports({**WELL.second.told, broker: other}))
+    other = replace(WELL.second.reports[broker], **changed)  # type: ignore[arg-type]
+    return replace(WELL, second=ClusterReports({**WELL.second.reports, broker: other}))
 
 
 def with_replica(broker: int, **changed: object) -> Evidence:
-    replica = replace(WELL.second.told[broker].replicas[PARTITION_0], **changed)  # type: ignore[arg-type]
+    replica = replace(WELL.second.reports[broker].replicas[PARTITION_0], **changed)  # type: ignore[arg-type]
     return with_report(broker, replicas={PARTITION_0: replica})
 
 

@@ -138,7 +138,9 @@ def test_a_moved_coordinator_and_an_unstable_offset_are_retried() -> None:
         moved, loading = ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         unstable = fetched(0, partition_code=ErrorCode.UNSTABLE_OFFSET_COMMIT)
         admin = Admin(cluster_of(fetched(moved), fetched(loading), unstable, fetched(0, 7)))
-        assert await admin.group_places("g", require_stable=True) == {T0: OffsetAndMetadata(7, "m")}
+        assert await admin.group_offsets_and_metadata("g", require_stable=True) == {
+            T0: OffsetAndMetadata(7, "m")
+        }
         answers = [
             DeleteGroupsResponse(results=[DeletableGroupResult(group_id="g", error_code=code)])
             for code in (moved, 0)

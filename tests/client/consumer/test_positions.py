@@ -10,7 +10,7 @@ from streamlog.client.consumer.subscription_state import SubscriptionState
 from streamlog.client.offset_metadata import OffsetAndMetadata
 from streamlog.errors import CorruptData, UsageError
 from streamlog.record import TopicPartition
-from streamlog.records.batch import LogRecord, encode_batch, place_batch
+from streamlog.records.batch import LogRecord, encode_batch, set_offset_and_epoch
 from streamlog.records.control_batches import AbortedRange
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -18,7 +18,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 def batch(base_offset: int, count: int, epoch: int = 0) -> bytes:
     data = bytearray(encode_batch([(base_offset + n, None, b"v", ()) for n in range(count)]))
-    place_batch(data, base_offset, epoch)
+    set_offset_and_epoch(data, base_offset, epoch)
     return bytes(data)
 
 
@@ -63,7 +63,7 @@ def test_a_position_has_the_epoch_of_the_previous_record() -> None:
     state = one.state(T0)
     assert (state.leader_epoch, state.fetched_epoch) == (-1, 4)
     assert offsets(one, T0, 5) == [0, 1, 2, 3, 4]
-    assert one.places() == {T0: OffsetAndMetadata(5, leader_epoch=3)}
+    assert one.offsets_and_metadata() == {T0: OffsetAndMetadata(5, leader_epoch=3)}
     state.move(2, leader_epoch=3)
     assert (state.leader_epoch, state.fetched_epoch) == (3, 3)
 
@@ -214,7 +214,7 @@ def test_take_batches_returns_only_whole_visible_batches() -> None:
     one = positions(T0, at=3)
     state = one.state(T0)
     data = bytearray(encode_batch([(5, None, b"v", ())], producer_id=7, transactional=True))
-    place_batch(data, 5, 0)
+    set_offset_and_epoch(data, 5, 0)
     one.put(T0, state.era, batch(0, 5) + bytes(data) + batch(6, 2), [AbortedRange(7, 5)])
     taken = one.take_batches()
     assert [(each.base_offset, each.record_count) for each in taken[T0]] == [(0, 5), (6, 2)]

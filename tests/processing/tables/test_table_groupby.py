@@ -131,7 +131,7 @@ def test_groups_over_partitions_equal_a_count_of_the_last_values() -> None:
 def test_grouping_a_table_without_kept_rows_is_refused() -> None:
     app = App("t")
     table = app.table(users(app))
-    unkept = replace(table.side, place=table.changes().map_values(str)._place)
+    unkept = replace(table.side, position=table.changes().map_values(str)._position)
     with pytest.raises(TopologyError, match="can't be grouped by another key"):
         group_table(unkept, lambda k, v: (v, k), "g", None)
 

@@ -16,7 +16,7 @@ from streamlog.clock import SystemClock
 from streamlog.log import Log
 from streamlog.processing.task import TaskId
 from streamlog.record import TopicPartition
-from streamlog.records.control_batches import MarkTold
+from streamlog.records.control_batches import ClockTime
 from streamlog.topology import Topology
 from streamlog.worker.inputs import input_ends as module
 from streamlog.worker.inputs.input_ends import TimeMarkRequests
@@ -114,7 +114,7 @@ def test_a_mark_advances_an_empty_partition_to_its_topics_time(tmp_path: Path) -
                         found |= consumer.time_marks()
                 assert marks.reached_times(SECOND) == {}
                 (mark,) = found[PARTITIONS[1]]
-                assert mark.told == (MarkTold("till:record", 90_000),)
+                assert mark.clock_times == (ClockTime("till:record", 90_000),)
 
     asyncio.run(main())
 

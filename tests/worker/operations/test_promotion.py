@@ -81,7 +81,9 @@ class Pair:
 
 
 def stage_of(log: Log, url: str, directory: Path, **options: Any) -> PromotionStage:
-    return PromotionStage(log=log, log_url=url, place=str(directory / "snapshots"), **options)
+    return PromotionStage(
+        log=log, log_url=url, snapshots_url=str(directory / "snapshots"), **options
+    )
 
 
 async def wait_for_savepoint(log: Log, app_id: str, is_it: Callable[[Savepoint], bool]) -> None:

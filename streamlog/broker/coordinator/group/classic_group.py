@@ -643,7 +643,7 @@ class ClassicGroup:
 
     def _join_response(self, member: ClassicMember) -> JoinGroupResponse:
         """Return the response to a join; only the leader gets the list of members."""
-        told = self.members.values() if member.member_id == self.leader_id else ()
+        members = self.members.values() if member.member_id == self.leader_id else ()
         return JoinGroupResponse(
             generation_id=self.generation,
             protocol_type=self.protocol_type,
@@ -656,7 +656,7 @@ class ClassicGroup:
                     group_instance_id=each.instance_id,
                     metadata=each.subscription(self.protocol_name),
                 )
-                for each in told
+                for each in members
             ],
         )
 

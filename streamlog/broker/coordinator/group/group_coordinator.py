@@ -522,18 +522,20 @@ class GroupCoordinator:
         group = self._groups.get(request.group_id)
         many = caller.version >= MANY_LEAVE_VERSION
         leaving = request.members if many else [MemberIdentity(member_id=request.member_id)]
-        outcome, told = ShardOutcome(), []
+        outcome, members = ShardOutcome(), []
         for identity in leaving:
             instance_id, code = identity.group_instance_id, ErrorCode.UNKNOWN_MEMBER_ID
             if isinstance(group, ClassicGroup):
                 code, gone = group.leave(identity.member_id, instance_id, at)
                 outcome += gone
-            told.append(
+            members.append(
                 MemberResponse(
                     member_id=identity.member_id, group_instance_id=instance_id, error_code=code
                 )
             )
-        response = LeaveGroupResponse(error_code=0 if many else told[0].error_code, members=told)
+        response = LeaveGroupResponse(
+            error_code=0 if many else members[0].error_code, members=members
+        )
         return outcome + self._answer(caller, response)
 
     def _commit(

@@ -71,7 +71,9 @@ class MarkerWriter:
         self._leader_of = leader_of
         self._clock = clock
         self._on_done = on_done
-        self.on_marker: Callable[[PartitionKey, int], None] = lambda _place, _producer_id: None
+        self.on_marker: Callable[[PartitionKey, int], None] = lambda _partition_key, _producer_id: (
+            None
+        )
         """Called with the partition and producer id of each marker that is written here."""
         self._queue = MarkerQueue()
         self._outbox: dict[int, list[Try]] = {}
@@ -200,8 +202,8 @@ class MarkerWriter:
         codes = _codes(response) if isinstance(response, WriteTxnMarkersResponse) else {}
         for each in tries:
             for partition_key in each.partitions:
-                told = codes.get((each.job.ending.producer_id, partition_key))
-                code = ErrorCode.REQUEST_TIMED_OUT if told is None else told
+                code = codes.get((each.job.ending.producer_id, partition_key))
+                code = ErrorCode.REQUEST_TIMED_OUT if code is None else code
                 self._note(each.number, partition_key, code)
         self._tell()
 

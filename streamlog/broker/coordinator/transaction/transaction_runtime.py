@@ -188,14 +188,14 @@ class TransactionRuntime:
         end_offset = led.log.log.log_end_offset
         if led.log.may_acknowledge(end_offset):
             return answer()
-        told: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        response: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
 
         def go_on(_: StreamlogError | None) -> None:
-            if not told.done():
-                told.set_result(answer())
+            if not response.done():
+                response.set_result(answer())
 
         led.log.when_committed(end_offset, go_on)
-        return told
+        return response
 
     def transaction(self, transactional_id: str) -> CoordinatedTransaction | None:
         """Return the state of a transactional id.

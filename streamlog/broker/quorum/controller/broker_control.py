@@ -204,7 +204,7 @@ class BrokerControl:
         # With flush=always, records are synced before they count, so that a process that was
         # killed has lost nothing that it confirmed. With flush=os they count earlier.
         is_early = self._context.config.flush == FLUSH_OS
-        may_lack = not is_clean and is_early and rules.doubts_killed
+        may_lack = not is_clean and is_early and rules.suspects_killed
         return PartitionWish(gone=own, doubtful=own if may_lack else frozenset())
 
     def _registration_response(self, broker_id: int) -> BrokerRegistrationResponse:

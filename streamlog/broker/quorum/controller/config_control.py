@@ -71,10 +71,10 @@ from streamlog.protocol.schema import Message
 
 ADVERTISED = "advertised.listeners"
 
-Place = tuple[int, str]
+ResourceKey = tuple[int, str]
 """Type and name of a resource."""
 Change = tuple[str, SettingOperation, str | None]
-Asked = tuple[Place, list[tuple[str, int, str | None]]]
+Asked = tuple[ResourceKey, list[tuple[str, int, str | None]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,11 +129,11 @@ class ConfigControl:
     def _altered(
         self, asked: Sequence[Asked], *, replacing: bool
     ) -> tuple[list[AlterConfigsResourceResponse], list[MetadataRecord]]:
-        counts = Counter(place for place, _ in asked)
+        counts = Counter(resource_key for resource_key, _ in asked)
         records: list[MetadataRecord] = []
         responses = []
-        for place, changes in asked:
-            kind, name = place
+        for resource_key, changes in asked:
+            kind, name = resource_key
             response = AlterConfigsResourceResponse(
                 error_message=None, resource_type=kind, resource_name=name
             )
@@ -141,7 +141,7 @@ class ConfigControl:
                 # Each entry is compared with the committed settings, not with the outcome of the
                 # entries before it: the records of two entries for one resource could contradict
                 # each other.
-                _refuse_repeated(f"resource {name!r}", counts[place])
+                _refuse_repeated(f"resource {name!r}", counts[resource_key])
                 resource = self._resource(kind, name)
                 after = _after(resource, changes, replacing=replacing)
             except ConfigError as error:
@@ -149,14 +149,14 @@ class ConfigControl:
             except LogError as error:
                 response.error_code, response.error_message = error.code, str(error)
             else:
-                records += self._records(place, resource.own, after)
+                records += self._records(resource_key, resource.own, after)
             responses.append(response)
         return responses, records
 
     def _records(
-        self, place: Place, before: Mapping[str, str], after: Mapping[str, str]
+        self, resource_key: ResourceKey, before: Mapping[str, str], after: Mapping[str, str]
     ) -> Iterator[MetadataRecord]:
-        kind, resource = place
+        kind, resource = resource_key
         # Sorted, because the order of a set of texts differs from run to run.
         for name in sorted({*before, *after}):
             if before.get(name) != after.get(name):

@@ -54,7 +54,7 @@ class ElectionRules:
     """AlterPartition is refused if the partition has changed since (compare and set)."""
     compares_broker_epoch: bool = True
     """A replica joins only with the broker epoch that the leader has seen (KIP-903)."""
-    doubts_killed: bool = True
+    suspects_killed: bool = True
     """With flush=os, a process that was killed may lack records that it confirmed."""
     voids_refused: bool = True
     """A proposal that was refused for its replicas is not granted later by a late copy."""

@@ -19,7 +19,7 @@ from streamlog.protocol.messages.quorum_messages import (
     SnapshotFooterRecord,
     SnapshotHeaderRecord,
 )
-from streamlog.records.batch import RecordBatch, place_batch, split_batches
+from streamlog.records.batch import RecordBatch, set_offset_and_epoch, split_batches
 from streamlog.records.builder import encode_batch
 from streamlog.records.control_batches import (
     LEADER_CHANGE,
@@ -44,7 +44,7 @@ def encode_entry(values: Sequence[bytes], *, base_offset: int, epoch: int, wall_
         base_offset=base_offset,
         count=len(values),
         epoch=epoch,
-        payload=_place_at(batch, base_offset, epoch),
+        payload=_with_offset_and_epoch(batch, base_offset, epoch),
     )
 
 
@@ -55,7 +55,7 @@ def encode_leader_change(
     members = [QuorumVoter(voter_id=each) for each in voters]
     message = LeaderChangeMessage(leader_id=leader_id, voters=members)
     batch = encode_control(LEADER_CHANGE, encode(message, 0), timestamp_ms=wall_ms)
-    return replace(entry, payload=_place_at(batch, entry.base_offset, entry.epoch))
+    return replace(entry, payload=_with_offset_and_epoch(batch, entry.base_offset, entry.epoch))
 
 
 def entry_of(batch: RecordBatch) -> Entry:
@@ -104,7 +104,7 @@ def encode_snapshot(values: Iterable[bytes], *, epoch: int, wall_ms: int) -> Ite
     """
     header = SnapshotHeaderRecord(last_contained_log_timestamp=wall_ms)
     batch = encode_control(SNAPSHOT_HEADER, encode(header, 0), timestamp_ms=wall_ms)
-    yield _place_at(batch, 0, epoch)
+    yield _with_offset_and_epoch(batch, 0, epoch)
     offset = 1  # The header has offset 0.
     pending: list[bytes] = []
     for value in values:
@@ -117,7 +117,9 @@ def encode_snapshot(values: Iterable[bytes], *, epoch: int, wall_ms: int) -> Ite
         yield encode_entry(pending, base_offset=offset, epoch=epoch, wall_ms=wall_ms).payload
         offset += len(pending)
     footer = encode(SnapshotFooterRecord(), 0)
-    yield _place_at(encode_control(SNAPSHOT_FOOTER, footer, timestamp_ms=wall_ms), offset, epoch)
+    yield _with_offset_and_epoch(
+        encode_control(SNAPSHOT_FOOTER, footer, timestamp_ms=wall_ms), offset, epoch
+    )
 
 
 def decode_snapshot(data: bytes | bytearray | memoryview) -> Iterator[bytes]:
@@ -148,8 +150,8 @@ def decode_snapshot(data: bytes | bytearray | memoryview) -> Iterator[bytes]:
         )
 
 
-def _place_at(batch: bytes, base_offset: int, epoch: int) -> bytes:
+def _with_offset_and_epoch(batch: bytes, base_offset: int, epoch: int) -> bytes:
     # The CRC of a batch covers neither its base offset nor its leader epoch, so it stays valid.
-    placed = bytearray(batch)
-    place_batch(placed, base_offset, epoch)
-    return bytes(placed)
+    entry_batch = bytearray(batch)
+    set_offset_and_epoch(entry_batch, base_offset, epoch)
+    return bytes(entry_batch)

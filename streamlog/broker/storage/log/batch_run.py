@@ -107,7 +107,7 @@ class BatchRun:
             or (batch.producer_id >= 0 and not self._is_next(batch, producers))
         ):
             return False
-        layout.write_place(piece, self.next_offset, self._epoch)
+        layout.write_offset_and_epoch(piece, self.next_offset, self._epoch)
         self.pieces.append(piece)
         self.batches.append(batch)
         self.next_offset += batch.record_count

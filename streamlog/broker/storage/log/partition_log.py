@@ -52,8 +52,8 @@ from streamlog.errors import (
     UnknownTopicOrPartition,
     UsageError,
 )
-from streamlog.records.batch import RecordBatch, place_batch
-from streamlog.records.control_batches import Marker, MarkTold, encode_marker, encode_time_mark
+from streamlog.records.batch import RecordBatch, set_offset_and_epoch
+from streamlog.records.control_batches import ClockTime, Marker, encode_marker, encode_time_mark
 
 
 class AppendedLog(Protocol):
@@ -492,7 +492,7 @@ class PartitionLog:
         return self._append_control(encode_marker(marker, producer, timestamp_ms=wall_ms), now_ms)
 
     def mark_time(
-        self, ms: int, *, now_ms: int, reached: Sequence[MarkTold] = ()
+        self, ms: int, *, now_ms: int, reached: Sequence[ClockTime] = ()
     ) -> AppendResult | None:
         """Append a time mark; None if the active segment has no timestamp to give to its batch.
 
@@ -866,7 +866,7 @@ class PartitionLog:
     def _append_control(self, control: bytes, now_ms: int) -> AppendResult:
         """Append a control batch that the broker itself has made."""
         offset, data = self._segments.active.next_offset, bytearray(control)
-        place_batch(data, offset, self.epochs.current)
+        set_offset_and_epoch(data, offset, self.epochs.current)
         batch = RecordBatch(data)
         self._write(data, [batch], now_ms)
         self._producers.note(batch, offset)

@@ -122,9 +122,9 @@ class RawPartition:
         """
         for segment in self.segments(self.names(files)):
             with closing(files.open(segment.path)) as file:
-                places = walk_file(file, base_offset=segment.base_offset, end=file.size())
+                found = walk_file(file, base_offset=segment.base_offset, end=file.size())
                 base = segment.base_offset
-                yield from ((base, each[1]) for each in places if not isinstance(each, Unsound))
+                yield from ((base, each[1]) for each in found if not isinstance(each, Unsound))
 
 
 def walk_file(

@@ -26,7 +26,7 @@ from streamlog.errors import (
     UnknownTopicOrPartition,
     UsageError,
 )
-from streamlog.records.batch import RecordBatch, place_batch, split_batches
+from streamlog.records.batch import RecordBatch, set_offset_and_epoch, split_batches
 from tests.broker.storage.batches import (
     DIRECTORY,
     SMALL,
@@ -216,7 +216,7 @@ def test_a_segment_is_sealed_before_relative_offsets_overflow() -> None:
 def test_replicated_batches_keep_their_offsets_and_epochs() -> None:
     log = new_log()
     copy = bytearray(batch(2, producer=(1, 0, 5)))
-    place_batch(copy, 0, 7)
+    set_offset_and_epoch(copy, 0, 7)
     assert log.append(copy, now_ms=0, origin=AppendOrigin.COPY)[:2] == (0, 1)
     assert RecordBatch(bytes(log.read(0, max_bytes=1))).leader_epoch == 7
     with pytest.raises(CorruptMessage):

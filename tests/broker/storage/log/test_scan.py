@@ -15,7 +15,7 @@ from streamlog.broker.storage.log.scan import (
     sound_position,
 )
 from streamlog.errors import CorruptData
-from streamlog.records.batch import HEADER_BYTES, RecordBatch, place_batch
+from streamlog.records.batch import HEADER_BYTES, RecordBatch, set_offset_and_epoch
 from tests.broker.storage.batches import batch
 
 ANYWHERE = range(2**31)
@@ -25,7 +25,7 @@ def placed(*counts: int, offset: int = 0, value: bytes = b"value") -> bytes:
     parts = []
     for count in counts:
         data = bytearray(batch(count, value=value))
-        place_batch(data, offset, 0)
+        set_offset_and_epoch(data, offset, 0)
         offset += count
         parts.append(bytes(data))
     return b"".join(parts)

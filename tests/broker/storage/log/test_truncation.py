@@ -15,7 +15,7 @@ from streamlog.broker.storage.log.leader_epochs import EPOCHS
 from streamlog.broker.storage.log.partition_log import PartitionLog
 from streamlog.broker.storage.validator import AppendOrigin
 from streamlog.errors import LogDirectoryFailed, LogDirectoryFull
-from streamlog.records.batch import place_batch
+from streamlog.records.batch import set_offset_and_epoch
 from streamlog.records.control_batches import Marker, encode_marker
 from tests.broker.storage.batches import DIRECTORY, SMALL, batch, new_log, read_records, stamped
 
@@ -37,7 +37,7 @@ def copied(log: PartitionLog, count: int, *, epoch: int, producer: int = -1) -> 
     """Append a batch of `count` records as a leader's copy."""
     sequence = log.log_end_offset if producer >= 0 else -1
     data = bytearray(batch(count, producer=(producer, 0 if producer >= 0 else -1, sequence)))
-    place_batch(data, log.log_end_offset, epoch)
+    set_offset_and_epoch(data, log.log_end_offset, epoch)
     log.append(data, now_ms=0, origin=AppendOrigin.COPY)
 
 
@@ -137,11 +137,11 @@ def test_truncating_a_marker_reopens_its_transaction() -> None:
     log = new_log()
     data = bytearray(batch(1, producer=(7, 0, 0)))
     data[22] |= 0x10  # transactional
-    place_batch(data, 0, 3)
+    set_offset_and_epoch(data, 0, 3)
     struct.pack_into(">I", data, 17, crc32c(bytes(data[21:])))
     log.append(data, now_ms=0, origin=AppendOrigin.COPY)
     marker = bytearray(encode_marker(Marker(kind=0, coordinator_epoch=0), (7, 0), timestamp_ms=0))
-    place_batch(marker, 1, 3)
+    set_offset_and_epoch(marker, 1, 3)
     log.append(marker, now_ms=0, origin=AppendOrigin.COPY)
     assert [each.first_offset for each in log.aborted(0, 2)] == [0]
     log.truncation.begin(1)
