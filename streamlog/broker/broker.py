@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -29,6 +29,7 @@ from streamlog.broker.apis.table import (
     Parts,
     table_of,
 )
+from streamlog.broker.broker_state import status_metrics, throttle_metrics
 from streamlog.broker.cluster.background import BackgroundTasks
 from streamlog.broker.cluster.metadata_publisher import Observers
 from streamlog.broker.cluster.node import ClusterNode
@@ -60,6 +61,7 @@ from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.broker.time_marks import TimeMarks
 from streamlog.clock import Clock, SystemClock
 from streamlog.errors import ConnectionLost, UsageError
+from streamlog.metrics.registry import Kind, Metric, number
 from streamlog.protocol.api_table import APIS
 from streamlog.protocol.fetch_patterns import FoundRecords
 from streamlog.protocol.messages.broker_registration import RegisteredListener as BrokerListener
@@ -71,7 +73,7 @@ if TYPE_CHECKING:
 
     from streamlog.broker.apis.fetch import RepeatAnswer
     from streamlog.broker.apis.produce import Answer, Pieces, RecordChecks
-    from streamlog.broker.cluster.figures import BrokerStatus, ClusterFigures
+    from streamlog.broker.cluster.figures import BrokerStatus
     from streamlog.broker.security.principals import RequestContext
     from streamlog.broker.storage.disk.files import Files
     from streamlog.protocol.fetch_patterns import FetchAlike
@@ -130,7 +132,7 @@ class Broker:
         self._maintenance = LogMaintenance(
             directory, self._partitions, clock=clock, threads=threads, on_job_done=self._arm
         )
-        self.figures.unreadable_batches = lambda: self._maintenance.unreadable_batches
+        directory.metrics.collect(self._state_metrics)
         self._deletions = DeleteRecordsRequests(self._metadata_requests, self._maintenance)
         coordinators = Coordinators(self._transacting, self._groups, self._produce.checks)
         self._publishing = PublishRequests(
@@ -294,23 +296,30 @@ class Broker:
         """Decides what clients may do; None if they may do everything."""
         return self._acls.authorizer
 
-    @property
-    def figures(self) -> ClusterFigures:
-        """Counters of events in the cluster."""
-        return self._member.figures
-
     def status(self) -> BrokerStatus:
         """Return the state of this broker."""
         return self._member.status(self._replicas.follower_lag())
 
     @property
     def copy_bytes_read(self) -> int:
-        """Bytes read here from partitions that other brokers lead, since the start."""
+        """Bytes read here from partitions that other brokers lead, since the start (KIP-392)."""
         return self._partitions.copy_bytes_read
 
-    def throttled_rates(self) -> tuple[float, float]:
-        """Return the rates, in bytes per second, of throttled replicas sent and fetched."""
-        return self._replicas.throttled_rates()
+    def _state_metrics(self) -> Iterator[Metric]:
+        yield from status_metrics(self.status())
+        yield from throttle_metrics(*self._replicas.throttled_rates())
+        yield number(
+            "streamlog_follower_read_bytes_total",
+            "Bytes read from this broker of partitions that other brokers lead (KIP-392).",
+            self.copy_bytes_read,
+            kind=Kind.COUNTER,
+        )
+        yield number(
+            "streamlog_cleaner_unreadable_batches_total",
+            "Unreadable batches that the log cleaner left unchanged.",
+            self._maintenance.unreadable_batches,
+            kind=Kind.COUNTER,
+        )
 
     @property
     def clock(self) -> Clock:

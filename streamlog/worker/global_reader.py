@@ -30,7 +30,7 @@ from streamlog.records.record_columns import RecordColumns
 from streamlog.tables.local_disk.rocksdb_store import RocksBudget, RocksStore
 from streamlog.tables.local_disk.task_directory import TaskDirectory
 from streamlog.topology import Topology
-from streamlog.worker.health.worker_health import Figures
+from streamlog.worker.health.worker_metrics import WorkerMetrics
 from streamlog.worker.program import Program
 from streamlog.worker.state.changelog_reader import is_truncated
 
@@ -232,7 +232,7 @@ class GlobalReader:
         stores: GlobalStores | None = None,
     ) -> None:
         """Create a reader; `counts` are the partitions of topics, `stores` the tables on disk."""
-        self.figures = Figures()
+        self.metrics = WorkerMetrics()
         """The counters of the worker."""
         self._damaged = DamagedInputs.of_global_tables(topology)
         self._stores = stores or GlobalStores({})
@@ -365,8 +365,8 @@ class GlobalReader:
             ProcessingError: the policy is `FAIL`.
         """
         drops = self._damaged.outbox(damaged).drops
-        self.figures.count_drops(drops)
-        self.figures.passed_batches[damaged.topic, damaged.partition] += 1
+        self.metrics.count_drops(drops)
+        self.metrics.passed_batches.series(damaged.topic, str(damaged.partition)).add()
         self._consumer.seek(TopicPartition(damaged.topic, damaged.partition), damaged.next_offset)
 
     async def _tell(self) -> None:

@@ -18,7 +18,7 @@ from streamlog.worker.commit.commit import OnStep
 from streamlog.worker.commit.exactly_once import Transactor
 from streamlog.worker.engine import EngineThread
 from streamlog.worker.global_reader import GlobalReader
-from streamlog.worker.health.worker_health import Figures
+from streamlog.worker.health.worker_metrics import WorkerMetrics
 from streamlog.worker.inputs.source_watch import SourceWatch, compare_source_ids
 from streamlog.worker.program import Program, WorkerStart
 from streamlog.worker.topics.app_topics import ensure_topics
@@ -46,7 +46,7 @@ class TaskDeps:
     """The memory for the state of all tasks together."""
     background: asyncio.TaskGroup
     """Runs the opening of tasks."""
-    figures: Figures
+    metrics: WorkerMetrics
     """The worker's counters."""
     era: Era
     """The state that the app has given up."""
@@ -135,7 +135,7 @@ def task_deps_of(
         state_memory_bytes=program.state_memory_bytes - program.global_memory_bytes,
         era=start.change.era,
         background=background,
-        figures=reader.figures,
+        metrics=reader.metrics,
         engine=engine,
         transactor=transactor,
         on_step=program.on_step,

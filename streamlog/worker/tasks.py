@@ -149,7 +149,7 @@ class WorkerTasks:
         self._sinks = Sinks(
             topology,
             deps.producer,
-            deps.figures,
+            deps.metrics,
             self._drops,
             holds=deps.transactor is not None,
         )
@@ -548,8 +548,8 @@ class WorkerTasks:
         arrived, running.arrived = running.arrived, {}
         marks, running.marks = running.marks, {}
         running.processed_ms = now_ms
-        figures = self._with.figures
-        figures.taken[str(running.task.id)] += sum(map(len, arrived.values()))
+        records_in = self._with.metrics.records_in.series(str(running.task.id))
+        records_in.add(sum(map(len, arrived.values())))
         ends: dict[tuple[str, int], int] = {}
         consumer, positions = self._with.consumer, self._with.consumer.positions()
         for part in running.inputs:
@@ -588,8 +588,8 @@ class WorkerTasks:
         """Pass on the results of a task: calls, sink records, drops, positions and pauses."""
         self._calls.start(running.task.id, outbox.calls)
         await self._sinks.write(outbox.writes)
-        self._with.figures.count_writes(outbox.writes)
-        self._with.figures.count_drops(outbox.drops)
+        self._with.metrics.count_writes(outbox.writes)
+        self._with.metrics.count_drops(outbox.drops)
         self._drops.count(outbox.drops)
         # Offsets without records (gaps, control batches) count as read.
         positions = self._with.consumer.positions()
@@ -705,7 +705,7 @@ class WorkerTasks:
                 state = await restorer.run()
         finally:
             del self._restorers[task_id]
-        self._with.figures.restored += restorer.records
+        self._with.metrics.restored.add(restorer.records)
         level = logging.INFO if restorer.records else logging.DEBUG
         logger.log(level, "task %s: restored %s", task_id, quantity(restorer.records, "record"))
         return state

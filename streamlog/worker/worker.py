@@ -300,7 +300,7 @@ class Worker:
             if server is not None:
                 await stack.enter_async_context(
                     server.open(
-                        figures=deps.figures,
+                        metrics=deps.metrics,
                         state=loop.state,
                         rows=loop.rows,
                         tables=tables,
@@ -385,7 +385,7 @@ class _WorkerLoop:
         self._sources, self._own_topics = deps.sources, deps.own_topics
         self._clock = deps.clock
         self._background = deps.background
-        self._figures = deps.figures
+        self._metrics = deps.metrics
         self._engine = deps.engine
         self._pauses = Pauses(deps.consumer)
         self._tasks = WorkerTasks(program.topology, counts, deps, self._pauses)
@@ -394,14 +394,14 @@ class _WorkerLoop:
             self._pauses,
             deps.producer,
             deps.clock,
-            deps.figures,
+            deps.metrics,
             rows=rows_for_agents(program.topology, counts, self._tasks.committed),
             answer=answer,
         )
         self._copies = TaskLags(program.topology, deps, self._tasks, exchange)
         copy_of = self._copies.standbys.get
         self.rows = LocalRows(
-            program.topology, self._tasks, self._clock, figures=self._figures, copy_of=copy_of
+            program.topology, self._tasks, self._clock, metrics=self._metrics, copy_of=copy_of
         )
         """The rows of tasks that run or are followed on this worker."""
         self._schedules = ScheduleRunner(
@@ -539,7 +539,7 @@ class _WorkerLoop:
             polled = await skip_damaged_batch(
                 damaged, self._program, self._tasks, self._agents, self._consumer
             )
-            self._figures.passed_batches[damaged.topic, damaged.partition] += 1
+            self._metrics.passed_batches.series(damaged.topic, str(damaged.partition)).add()
         except LOST as error:
             await self._reopen(error)
             return
@@ -609,7 +609,7 @@ class _WorkerLoop:
                 await self._commit_offsets(moved)
             self._agents.rows.committed_until(self._tasks.of_open_tasks(written))
         self._committed_ms = self._clock.now_ms()
-        self._figures.commits.add(self._committed_ms - started_ms)
+        self._metrics.commits.record((self._committed_ms - started_ms) / 1000)
         return not self._is_between
 
     async def _commit_whole(

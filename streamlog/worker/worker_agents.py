@@ -45,7 +45,8 @@ from streamlog.tables.stores.store import prefix_end
 from streamlog.topology import Topology
 from streamlog.worker.commit.commit import SinkWriter
 from streamlog.worker.health.watchdog import Sight
-from streamlog.worker.health.worker_health import DropLog, Figures
+from streamlog.worker.health.worker_health import DropLog
+from streamlog.worker.health.worker_metrics import WorkerMetrics
 from streamlog.worker.inputs.assigned_partitions import Pauses, StartOffset
 from streamlog.worker.tasks import WorkerTasks
 
@@ -307,7 +308,7 @@ class WorkerAgents:
         pauses: Pauses,
         producer: Producer,
         clock: Clock,
-        figures: Figures,
+        metrics: WorkerMetrics,
         *,
         rows: AgentRows,
         answer: Answer = no_answer,
@@ -317,7 +318,7 @@ class WorkerAgents:
         self._pauses = pauses
         self._sinks = SinkWriter(producer)
         self._clock = clock
-        self._figures = figures
+        self._metrics = metrics
         self._drops = DropLog()
         alarm = LoopAlarm(clock)
         write, drop = self._sinks.write, self._count_drop
@@ -475,7 +476,7 @@ class WorkerAgents:
             )
 
     def _count_drop(self, drop: Drop) -> None:
-        self._figures.count_drops([drop])
+        self._metrics.count_drops([drop])
         self._drops.count([drop])
 
     def _make_room(self, run: AgentRun) -> None:

@@ -1,16 +1,14 @@
 """Figures: counters of a cluster's events, and the state of one of its brokers, as numbers.
 
-Serving records updates no counter: events come from the changes of the committed metadata, and the
-state of a broker is computed on request. Names and meanings are those of Kafka's metrics;
-`cli/broker_web` shows them. Counters only grow, from the start of the process.
+Events come from the changes of the committed metadata, and the state of a broker is computed on
+request. Names and meanings are those of Kafka's metrics; `broker_state` describes them.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from streamlog.broker.quorum.broker_lifecycle import State
 from streamlog.broker.quorum.metadata.cluster_metadata import (
@@ -20,12 +18,15 @@ from streamlog.broker.quorum.metadata.cluster_metadata import (
 )
 from streamlog.broker.quorum.metadata.registrations import NO_LEADER, PartitionRegistration
 from streamlog.broker.quorum.raft.raft_machine import QuorumView
+from streamlog.metrics.registry import Registry
 
 if TYPE_CHECKING:
     from streamlog.broker.config.broker import TopicConfig
 
-ELECTION_BOUNDS_MS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000)
-"""The upper bounds of the histogram of election times."""
+ELECTION_BOUNDS_S = (
+    0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
+)  # fmt: skip
+"""The upper bounds of the histogram of election times, in seconds."""
 BROKER_STATES: Mapping[State, int] = {
     State.STARTING: 1,
     State.RECOVERING: 2,
@@ -36,49 +37,32 @@ BROKER_STATES: Mapping[State, int] = {
 """Kafka's numbers for the states of a broker (`BrokerState`)."""
 
 
-class ElectionTimes:
-    """A histogram of the time that elections took, and their sum."""
+class ClusterEvents:
+    """Counts what the changes of committed metadata say, since the start of this process.
 
-    def __init__(self) -> None:
-        self.counts = [0] * (len(ELECTION_BOUNDS_MS) + 1)
-        """Elections by the smallest bound that they don't exceed; the last is for all above."""
-        self.sum_ms = 0
+    Sums over all brokers are right: only the leader of a partition counts a change of its in-sync
+    set, and only the node that decided an election counts that.
+    """
 
-    def add(self, took_ms: int) -> None:
-        """Add an election."""
-        self.counts[bisect_left(ELECTION_BOUNDS_MS, took_ms)] += 1
-        self.sum_ms += took_ms
-
-
-class ConnectionCounts(NamedTuple):
-    """The connections of one broker."""
-
-    open: int = 0
-    refused: int = 0
-    """Refused because of a limit, since the start."""
-    evicted: int = 0
-    """Connections without a request that were closed to accept others, since the start."""
-
-
-class ClusterFigures:
-    """Counters of committed changes, since the start of this process."""
-
-    def __init__(self, node_id: int) -> None:
-        self.isr_shrinks = self.isr_expands = 0
-        """For partitions that this broker led: changes of the in-sync set that removed or added a
-        replica."""
-        self.elections = ElectionTimes()
-        """Times of elections while this node was the active controller.
-
-        From the event that led to an election until its commit.
-        """
-        self.connections: Callable[[], ConnectionCounts] = ConnectionCounts
-        """Returns the connections of this broker."""
-        self.unreadable_batches: Callable[[], int] = int
-        """Returns the number of batches that cleanings could not read."""
-        self.unclean_elections = 0
-        """Elections whose leader may lack acknowledged records."""
+    def __init__(self, node_id: int, registry: Registry) -> None:
         self._node_id = node_id
+        self.isr_shrinks = registry.counter(
+            "kafka_server_replicamanager_isrshrinks_total",
+            "Times that a partition led by this broker lost a replica from its in-sync set.",
+        )
+        self.isr_expands = registry.counter(
+            "kafka_server_replicamanager_isrexpands_total",
+            "Times that a partition led by this broker gained a replica in its in-sync set.",
+        )
+        self.unclean_elections = registry.counter(
+            "kafka_controller_controllerstats_uncleanleaderelections_total",
+            "Elections, decided by this controller, of leaders that may lack acknowledged records.",
+        )
+        self.elections = registry.histogram(
+            "kafka_controller_controllerstats_leaderelection_seconds",
+            "Time of an election decided by this controller, from its cause to its commit.",
+            bounds=ELECTION_BOUNDS_S,
+        )
 
     def on_changes(self, changes: Iterable[MetadataChange], deciding_ms: int | None) -> None:
         """Count a committed batch, decided within `deciding_ms` by this node; None by another."""
@@ -91,15 +75,15 @@ class ClusterFigures:
     ) -> None:
         if self._node_id in (before.leader, after.leader):
             # One change may shrink and expand the set at once; it then counts for both.
-            self.isr_shrinks += bool({*before.isr} - {*after.isr})
-            self.isr_expands += bool({*after.isr} - {*before.isr})
+            self.isr_shrinks.add(bool({*before.isr} - {*after.isr}))
+            self.isr_expands.add(bool({*after.isr} - {*before.isr}))
         # Only the node that decided an election counts it, so that sums over all nodes are right.
         if deciding_ms is None or after.leader_epoch == before.leader_epoch:
             return
         # A new epoch without a leader is the beginning of an outage, not an election.
         if after.leader != NO_LEADER:
-            self.elections.add(deciding_ms)
-            self.unclean_elections += after.last_unclean_epoch == after.leader_epoch
+            self.elections.record(deciding_ms / 1000)
+            self.unclean_elections.add(after.last_unclean_epoch == after.leader_epoch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

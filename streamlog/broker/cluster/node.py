@@ -18,7 +18,7 @@ from streamlog import repeated
 from streamlog.broker.cluster.broker_session import BrokerSession
 from streamlog.broker.cluster.figures import (
     BrokerStatus,
-    ClusterFigures,
+    ClusterEvents,
     count_by_controller,
     count_figures,
 )
@@ -168,8 +168,7 @@ class ClusterNode:
         self._running: asyncio.Future[None] | None = None
         self._failed: asyncio.Future[None] | None = None
         self._has_left = False
-        self.figures = ClusterFigures(directory.node_id)
-        """Counters of events in the cluster."""
+        self._events = ClusterEvents(directory.node_id, directory.metrics)
 
     @property
     def metadata(self) -> ClusterMetadata:
@@ -398,7 +397,7 @@ class ClusterNode:
         self._on_due()
 
     def _on_changes(self, changes: list[MetadataChange]) -> None:
-        self.figures.on_changes(changes, self.quorum.deciding_ms)
+        self._events.on_changes(changes, self.quorum.deciding_ms)
         if self._publisher is not None and self._acting_epoch == self._session.epoch:
             self._publisher.apply(changes)
         else:

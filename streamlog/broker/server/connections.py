@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterator
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from streamlog import repeated
-from streamlog.broker.cluster.figures import ConnectionCounts
 from streamlog.broker.config.connections import ConnectionConfig
 from streamlog.broker.config.resources import QuotaTable
 from streamlog.broker.config.settings import INT_MAX
 from streamlog.broker.server.limits import Quotas, Receiver, RequestMemory
+from streamlog.metrics.registry import Kind, Metric, number
 
 SWEEP_MS = 1_000
 """The interval of the search for idle connections."""
@@ -140,9 +140,14 @@ class Connections(Generic[M]):
         """Whether answers hold so much memory that their clients may send no more requests."""
         return self.held_bytes >= self.limits.queued_response_bytes
 
-    def counts(self) -> ConnectionCounts:
-        """Return how many connections are open, were refused, and were evicted."""
-        return ConnectionCounts(len(self._members), self.refused, self.evicted)
+    def metrics(self) -> Iterator[Metric]:
+        """Yield how many connections are open, were refused, and were evicted."""
+        yield number("streamlog_connections", "Connections to this broker.", len(self._members))
+        for name, text, count in (
+            ("refused", "Connections refused because of a limit.", self.refused),
+            ("evicted", "Half-open connections closed to make room for new ones.", self.evicted),
+        ):
+            yield number(f"streamlog_connections_{name}_total", text, count, kind=Kind.COUNTER)
 
     def next_number(self) -> int:
         """Return the number of a new connection, larger than those of older ones."""

@@ -32,6 +32,7 @@ from streamlog.broker.server.jwk_set import JwkSet
 from streamlog.broker.server.sasl_handshake import SaslHandshake
 from streamlog.broker.server.tls import Certificates, TlsConnection
 from streamlog.errors import ConfigError, ListenError
+from streamlog.metrics.process import process_metrics
 from streamlog.protocol.messages.broker_registration import RegisteredListener as BrokerListener
 
 if TYPE_CHECKING:
@@ -217,7 +218,8 @@ class SocketServer:
             most=broker.shares.connections,
             preferred=broker.directory.config.peers.listener.upper() if len(listeners) > 1 else "",
         )
-        broker.figures.connections = connections.counts
+        broker.directory.metrics.collect(connections.metrics)
+        broker.directory.metrics.collect(process_metrics)
         _tell_bound(broker.shares, broker.directory.config.connections)
         has_tls = any(each.has_tls for each in listeners)
         tls = Certificates(config, broker.clock) if has_tls else None

@@ -75,6 +75,7 @@ from streamlog.errors import (
     UnknownTopicOrPartition,
     UsageError,
 )
+from streamlog.metrics.registry import Registry
 
 
 class LogCheckpoint(NamedTuple):
@@ -256,6 +257,8 @@ class LogDirectory:
         """The epochs of the broker process that closed the directory in order, and of this one."""
         self.rolls: RollBudget[PartitionLog] = RollBudget()
         """Limits the segments that logs roll at once."""
+        self.metrics = Registry()
+        """The metrics of this broker; every part of it declares its own here."""
         self.staging = Staging(files, path)
         """The files of jobs that are not published yet."""
         self._files = files

@@ -43,7 +43,7 @@ from streamlog.worker.access.questions import (
     TaskQuery,
 )
 from streamlog.worker.assignment.streams_assignor import Peer, WorkerPeers
-from streamlog.worker.health.worker_health import Figures
+from streamlog.worker.health.worker_metrics import WorkerMetrics
 
 T = TypeVar("T")
 """The type of an answer."""
@@ -101,14 +101,14 @@ class LocalRows:
         tasks: QueryableTasks,
         clock: Clock,
         *,
-        figures: Figures,
+        metrics: WorkerMetrics,
         copy_of: Callable[[TaskId], StandbyCopy | None],
     ) -> None:
         """Create the holder; `copy_of` returns the standby of a task, if this worker has one."""
         self._topology = topology
         self._tasks = tasks
         self._clock = clock
-        self._figures = figures
+        self._metrics = metrics
         self._copy_of = copy_of
         self._waiting = 0
 
@@ -168,7 +168,7 @@ class LocalRows:
         copy = self._copy_of(query.task_id) if query.app == self._topology.app_id else None
         if copy is None or copy.store is None or copy.even_ms is None:
             return None
-        self._figures.answered["standby"] += 1
+        self._metrics.table_answers.series("standby").add()
         return _Aged(copy.store, max(self._clock.now_ms() - copy.even_ms, 0))
 
     def _prefix(self, query: TaskQuery) -> bytes:
@@ -186,7 +186,7 @@ class LocalRows:
         self._waiting += 1
         try:
             answer = await self._tasks.ask(query.task_id, question)
-            self._figures.answered["task"] += 1
+            self._metrics.table_answers.series("task").add()
             return answer
         finally:
             self._waiting -= 1

@@ -17,7 +17,8 @@ from streamlog.topology import Topology
 from streamlog.worker.commit.commit import HeldSinks, Packs, SinkWriter
 from streamlog.worker.commit.exactly_once import RefusedCommit
 from streamlog.worker.commit.refused_sinks import RefusedSinks, Settlement
-from streamlog.worker.health.worker_health import DropLog, Figures
+from streamlog.worker.health.worker_health import DropLog
+from streamlog.worker.health.worker_metrics import WorkerMetrics
 
 
 class Sinks:
@@ -27,7 +28,7 @@ class Sinks:
         self,
         topology: Topology,
         producer: Producer,
-        figures: Figures,
+        metrics: WorkerMetrics,
         drops: DropLog,
         *,
         holds: bool,
@@ -37,7 +38,7 @@ class Sinks:
         self._held = HeldSinks(producer)
         self._holds = holds
         self._refused = RefusedSinks(topology)
-        self._figures = figures
+        self._metrics = metrics
         self._drops = drops
 
     @property
@@ -116,6 +117,6 @@ class Sinks:
     def _settle(self, refusals: Sequence[RefusedRecord]) -> Settlement:
         """Decide about refused records, and count them."""
         settlement = self._refused.settle(refusals)
-        self._figures.count_drops(settlement.drops)
+        self._metrics.count_drops(settlement.drops)
         self._drops.count(settlement.drops)
         return settlement

@@ -1,16 +1,15 @@
-"""Worker health: the counters and the state of a worker, dropped records and held results.
+"""Worker health: the state of a worker, dropped records and held results.
 
 Dropped records are logged with at most one line per minute for each node and reason; a line about
 errors shows the last one. Records dropped by `on_error.skip(log=False)` are only counted.
 
-Rule: counts and describes, and changes nothing. Not done here: metrics (`web/metrics`), and stalls
-(`watchdog`).
+Rule: counts and describes, and changes nothing. Not done here: metrics (`worker_metrics`), and
+stalls (`watchdog`).
 """
 
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from typing import NamedTuple
 
 from streamlog.errors import quantity
 from streamlog.processing.inputs.repartition_input import MergeWait
-from streamlog.processing.outbox import Drop, SinkBatch
+from streamlog.processing.outbox import Drop
 from streamlog.processing.task import Holdup
 
 logger = logging.getLogger(__name__)
@@ -133,55 +132,6 @@ class Holdups:
         ended = [key for key in self._since if key[0] == task and key[1] not in kept]
         for key in ended:
             del self._since[key]
-
-
-COMMIT_BOUNDS_MS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000)
-"""The upper bounds of the histogram of commit durations."""
-
-
-class Durations:
-    """A histogram of durations, with their sum."""
-
-    def __init__(self, bounds_ms: tuple[int, ...]) -> None:
-        self.bounds_ms = bounds_ms
-        self.counts = [0] * (len(bounds_ms) + 1)
-        """The number of durations in each bucket; the last bucket has no upper bound."""
-        self.sum_ms = 0
-
-    def add(self, took_ms: int) -> None:
-        """Count a duration."""
-        # A bound belongs to its bucket: Prometheus' `le` is "less or equal".
-        self.counts[bisect_left(self.bounds_ms, took_ms)] += 1
-        self.sum_ms += took_ms
-
-
-class Figures:
-    """The counters of a worker since its start."""
-
-    def __init__(self) -> None:
-        self.taken: Counter[str] = Counter()
-        """Processed records by task."""
-        self.written: Counter[str] = Counter()
-        """Records that tasks have written, by topic."""
-        self.dropped: Counter[tuple[str, str]] = Counter()
-        """Dropped records by node and reason."""
-        self.passed_batches: Counter[tuple[str, int]] = Counter()
-        """Damaged batches that `on_error` skipped, by topic and partition."""
-        self.answered: Counter[str] = Counter()
-        """Queries for rows of tables, by what answered: "task" or "standby"."""
-        self.restored = 0
-        """Changelog records that restores have read."""
-        self.commits = Durations(COMMIT_BOUNDS_MS)
-
-    def count_writes(self, batches: Iterable[SinkBatch]) -> None:
-        """Count records that a task has written."""
-        for batch in batches:
-            self.written[batch.topic] += len(batch.values)
-
-    def count_drops(self, drops: Iterable[Drop]) -> None:
-        """Count records that a task has dropped."""
-        for drop in drops:
-            self.dropped[drop.node, drop.reason] += drop.count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,8 +37,9 @@ from streamlog.errors import (
     StreamlogError,
     UsageError,
 )
+from streamlog.metrics.prometheus import CONTENT_TYPE, exposition
+from streamlog.metrics.registry import Registry
 from streamlog.worker.health.worker_health import HealthReport
-from streamlog.worker.web.metrics import CONTENT_TYPE
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -97,16 +98,9 @@ class Health(Protocol):
         """Report whether all tasks of the worker run."""
 
 
-class ExpositionPage(Protocol):
-    """Port: the metrics of the worker."""
-
-    def text(self) -> bytes:
-        """Return all present metrics in Prometheus' text format."""
-
-
 def make_site(
     health: Health,
-    exposition: ExpositionPage,
+    registry: Registry,
     *,
     more: Sequence[Route] = (),
     hosts: Sequence[str] = ("*",),
@@ -115,7 +109,7 @@ def make_site(
 
     Args:
         health: answers `/live` and `/ready`.
-        exposition: answers `/metrics`.
+        registry: the metrics that `/metrics` shows.
         more: further routes.
         hosts: the allowed values of a request's Host header; "*" allows any.
     """
@@ -127,7 +121,7 @@ def make_site(
         return _health_answer(health.ready())
 
     async def metrics(_request: Request) -> Response:
-        return Response(exposition.text(), media_type=CONTENT_TYPE)
+        return Response(await exposition(registry), media_type=CONTENT_TYPE)
 
     return Starlette(
         routes=[

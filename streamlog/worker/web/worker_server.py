@@ -2,7 +2,7 @@
 
 It serves health and metrics, the queries of other workers, the tables, and the pages that the app
 declares. Rule: needs the extra `[web]`, so only `http_wiring` imports it. Not done here: the
-listener (`web_server`), and the answers (`table_pages`, `metrics`).
+listener (`web_server`), and the answers (`table_pages`, `worker_metrics`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from streamlog.dsl.services import REQUEST, WebPage
 from streamlog.errors import StreamlogError
 from streamlog.worker.access.questions import RowHolder
 from streamlog.worker.access.routed_tables import RoutedTables
-from streamlog.worker.health.worker_health import Figures, TaskHealth, WorkerState
-from streamlog.worker.web.metrics import WorkerExposition
+from streamlog.worker.health.worker_health import TaskHealth, WorkerState
+from streamlog.worker.health.worker_metrics import WorkerMetrics
 from streamlog.worker.web.table_pages import peer_routes, table_routes
 from streamlog.worker.web.web_server import (
     BROKEN,
@@ -87,7 +87,7 @@ class WorkerServer:
     def open(
         self,
         *,
-        figures: Figures,
+        metrics: WorkerMetrics,
         state: Callable[[], WorkerState],
         rows: RowHolder,
         tables: RoutedTables,
@@ -95,14 +95,15 @@ class WorkerServer:
         """Answer requests while the block lasts.
 
         Args:
-            figures: the worker's counters.
+            metrics: what the worker counts.
             state: returns the worker's present state.
             rows: the rows of this worker's tasks, for other workers.
             tables: the rows of all workers, for users.
         """
+        metrics.describe(state)
         site = site_of(
             TaskHealth(state),
-            WorkerExposition(figures, state),
+            metrics.registry,
             more=[*table_routes(tables), *peer_routes(rows), *app_routes(self._pages)],
             hosts=self.listener.hosts,
         )

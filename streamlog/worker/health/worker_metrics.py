@@ -1,0 +1,177 @@
+"""Worker metrics: what a worker counts, and its present state as metrics.
+
+Names follow Prometheus' conventions: base units, and `_total` for counters. What happens is counted
+where it happens; what is (lag, sizes, waits) is computed at each look from `WorkerState`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from streamlog.metrics.process import process_metrics
+from streamlog.metrics.registry import Kind, Metric, Point, Registry, number
+from streamlog.processing.outbox import Drop, SinkBatch
+from streamlog.processing.task import NAMED_MAX
+from streamlog.worker.health.worker_health import TaskFigures, WorkerState
+
+COMMIT_BOUNDS_S = (
+    0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+)  # fmt: skip
+"""The upper bounds of the histogram of commit durations, in seconds."""
+PARTITIONS_MAX = 10_000
+"""The series of a metric by partition."""
+
+
+class WorkerMetrics:
+    """The metrics of a worker since its start."""
+
+    def __init__(self) -> None:
+        self.registry = registry = Registry()
+        self.records_in = registry.counters(
+            "streamlog_task_records_in_total", "Records that a task has processed.", "task"
+        )
+        self.records_out = registry.counters(
+            "streamlog_records_out_total", "Records that tasks have written.", "topic"
+        )
+        self.dropped = registry.counters(
+            "streamlog_records_dropped_total", "Records that nodes dropped.", "node", "reason"
+        )
+        self.passed_batches = registry.counters(
+            "streamlog_unreadable_batches_passed_total",
+            "Damaged batches that were skipped by on_error.",
+            "topic",
+            "partition",
+            series_max=PARTITIONS_MAX,
+        )
+        self.table_answers = registry.counters(
+            "streamlog_table_answers_total",
+            "Queries for rows of tables, by whether a task or a standby answered.",
+            "by",
+        )
+        self.restored = registry.counter(
+            "streamlog_restored_records_total", "Changelog records read to restore tasks."
+        )
+        self.commits = registry.histogram(
+            "streamlog_commit_duration_seconds",
+            "Duration of commits: flush, changelogs, stores, offsets.",
+            bounds=COMMIT_BOUNDS_S,
+        )
+
+    def count_writes(self, batches: Iterable[SinkBatch]) -> None:
+        """Count records that a task has written."""
+        for batch in batches:
+            self.records_out.series(batch.topic).add(len(batch.values))
+
+    def count_drops(self, drops: Iterable[Drop]) -> None:
+        """Count records that a task has dropped."""
+        for drop in drops:
+            self.dropped.series(drop.node, drop.reason).add(drop.count)
+
+    def describe(self, state: Callable[[], WorkerState]) -> None:
+        """Add the metrics of the worker's present state and of its process."""
+        self.registry.collect(lambda: state_metrics(state()))
+        self.registry.collect(process_metrics)
+
+
+def state_metrics(state: WorkerState) -> Iterator[Metric]:
+    """Yield the metrics of a worker's state."""
+    yield from _task_metrics(state.tasks)
+    yield from _merge_metrics(state.tasks)
+    yield _held_back(state.tasks)
+    yield _gauge(
+        "streamlog_lag_records",
+        "Records between the position of the task or agent and the end of the partition.",
+        ("topic", "partition"),
+        [((topic, str(number)), lag) for (topic, number), lag in state.lag_records.items()],
+    )
+    yield _gauge(
+        "streamlog_stalled_seconds",
+        "Time for which a task or agent that lags has made no progress.",
+        ("who",),
+        [((who,), still_ms / 1000) for who, still_ms in state.stalled_ms.items()],
+    )
+    yield number(
+        "streamlog_assigned",
+        "1 if the group has assigned partitions to this worker, else 0.",
+        int(state.is_assigned),
+    )
+
+
+def _task_metrics(tasks: tuple[TaskFigures, ...]) -> Iterator[Metric]:
+    running = sum(task.is_open for task in tasks)
+    yield _gauge(
+        "streamlog_tasks",
+        "Tasks of this worker.",
+        ("state",),
+        [(("running",), running), (("restoring",), len(tasks) - running)],
+    )
+    for name, text, values in (
+        (
+            "streamlog_task_lag_records",
+            "Records that the task has not processed, over all of its inputs.",
+            [(task.task, task.lag_records) for task in tasks],
+        ),
+        (
+            "streamlog_task_uncommitted_bytes",
+            "Estimated size of state changes that wait for a commit.",
+            [(task.task, task.uncommitted_bytes if task.is_open else None) for task in tasks],
+        ),
+        (
+            "streamlog_task_state_bytes",
+            "Size of the task's state on disk and in write buffers.",
+            [(task.task, task.state_bytes) for task in tasks],
+        ),
+        (
+            "streamlog_task_restore_left_records",
+            "Changelog records that a restoring task has not read yet.",
+            [(task.task, task.restore_left_records) for task in tasks],
+        ),
+    ):
+        # An unknown value is left out: 0 would look like a task that has caught up.
+        known = [((task,), value) for task, value in values if value is not None]
+        yield _gauge(name, text, ("task",), known)
+
+
+def _merge_metrics(tasks: tuple[TaskFigures, ...]) -> Iterator[Metric]:
+    """Yield metrics of repartition topics whose records wait for a source that lags."""
+    waits = [(task.task, wait) for task in tasks for wait in task.merge_waits]
+    yield _gauge(
+        "streamlog_merge_buffer_bytes",
+        "Size of records of a repartition topic that wait for a source that lags; beyond 64 MiB "
+        "they are processed out of order.",
+        ("task", "topic"),
+        [((task, wait.topic), wait.size_bytes) for task, wait in waits],
+    )
+    yield _gauge(
+        "streamlog_merge_behind_seconds",
+        "Event time by which the source that lags is behind the source that waits for it.",
+        ("task", "topic", "behind", "ahead"),
+        [
+            ((task, wait.topic, _name(wait.behind), _name(wait.ahead)), wait.apart_ms / 1000)
+            for task, wait in waits
+        ],
+    )
+
+
+def _held_back(tasks: tuple[TaskFigures, ...]) -> Metric:
+    """Return the metric of results that are due by one partition and held back by another."""
+    return _gauge(
+        "streamlog_held_back_seconds",
+        "Time for which a node's next result, due by one partition, has waited for another one.",
+        ("task", "node", "behind"),
+        [
+            ((task.task, held.holdup.node, _name(source)), held.lasts_ms / 1000)
+            for task in tasks
+            for held in task.held
+            # Each source is a time series of its own, so their number is bounded.
+            for source in sorted(held.holdup.behind)[:NAMED_MAX]
+        ],
+    )
+
+
+def _name(partition: tuple[str, int]) -> str:
+    return f"{partition[0]}-{partition[1]}"
+
+
+def _gauge(name: str, text: str, labels: tuple[str, ...], points: Iterable[Point]) -> Metric:
+    return Metric(name, text, Kind.GAUGE, labels, points)
