@@ -11,8 +11,9 @@ from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.cli.broker_command import web_of
-from streamlog.cli.broker_web import BrokerExposition, BrokerHealth, serve_health
+from streamlog.cli.broker_web import BrokerHealth, serve_health
 from streamlog.errors import ListenError
+from streamlog.metrics.prometheus import exposition
 from tests.broker.node import create
 
 
@@ -41,16 +42,16 @@ def test_a_broker_reports_its_state_and_metrics() -> None:
             lines = body.splitlines()
             assert code == 200
             for line in (
-                "kafka_server_replicamanager_partitioncount 3.0",
-                "kafka_server_replicamanager_leadercount 3.0",
-                "kafka_server_replicamanager_underreplicatedpartitions 0.0",
-                "kafka_server_replicamanager_isrshrinks_total 0.0",
-                "kafka_controller_kafkacontroller_activecontrollercount 1.0",
-                "kafka_controller_kafkacontroller_offlinepartitionscount 0.0",
-                "kafka_controller_controllerstats_uncleanleaderelections_total 0.0",
-                "kafka_server_kafkaserver_brokerstate 3.0",
-                "streamlog_cleaner_unreadable_batches_total 0.0",
-                "kafka_server_raftmetrics_current_leader 1.0",
+                "kafka_server_replicamanager_partitioncount 3",
+                "kafka_server_replicamanager_leadercount 3",
+                "kafka_server_replicamanager_underreplicatedpartitions 0",
+                "kafka_server_replicamanager_isrshrinks_total 0",
+                "kafka_controller_kafkacontroller_activecontrollercount 1",
+                "kafka_controller_kafkacontroller_offlinepartitionscount 0",
+                "kafka_controller_controllerstats_uncleanleaderelections_total 0",
+                "kafka_server_kafkaserver_brokerstate 3",
+                "streamlog_cleaner_unreadable_batches_total 0",
+                "kafka_server_raftmetrics_current_leader 1",
             ):
                 assert line in lines
             assert (await fetch(endpoint, "/elsewhere"))[0] == 404
@@ -65,7 +66,7 @@ def test_a_starting_broker_is_not_ready() -> None:
             broker._member._session._lifecycle.state = type(broker.status().state).STARTING
             report = BrokerHealth(broker).ready()
             assert (report.is_well, report.facts["state"]) == (False, "starting")
-            assert b"brokerstate 1.0" in BrokerExposition(broker).text()
+            assert b"brokerstate 1\n" in await exposition(broker.directory.metrics)
 
     asyncio.run(main())
 

@@ -204,8 +204,8 @@ def test_a_global_table_skips_an_unreadable_batch(
                 assert reader.left == {"users": 0}
                 rows = reader.tables.rows_of("users").rows()
                 assert rows == [(b"after", b"2"), (b"before", b"1")]
-                assert reader.figures.passed_batches == {("users", 0): 2}
-                assert reader.figures.dropped == {("users", "error"): 6}
+                assert dict(reader.metrics.passed_batches.metric().points) == {("users", "0"): 2}
+                assert dict(reader.metrics.dropped.metric().points) == {("users", "error"): 6}
             assert "looks-dlq" not in {each.name for each in await log.admin().list_topics()}
 
     asyncio.run(main())

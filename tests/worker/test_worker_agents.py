@@ -16,7 +16,7 @@ from streamlog.log import Log
 from streamlog.record import TopicPartition
 from streamlog.records.batch import LogRecord
 from streamlog.testing.driver_tables import DriverTaskRows
-from streamlog.worker.health.worker_health import Figures
+from streamlog.worker.health.worker_metrics import WorkerMetrics
 from streamlog.worker.inputs.assigned_partitions import Pauses
 from streamlog.worker.worker_agents import FEED_RECORDS_MAX, WorkerAgents
 
@@ -50,7 +50,9 @@ def with_agents(
             consumer.assign([PART, OTHER])
             pauses = Pauses(consumer)
             rows = AgentRows({}, {}, {}, DriverTaskRows({}))
-            agents = WorkerAgents(app.agents, pauses, producer, SystemClock(), Figures(), rows=rows)
+            agents = WorkerAgents(
+                app.agents, pauses, producer, SystemClock(), WorkerMetrics(), rows=rows
+            )
             async with asyncio.TaskGroup() as tasks:
                 agents.start(tasks)
                 await story(agents, pauses, log)

@@ -1,10 +1,10 @@
-"""ClusterFigures, and the counts of partitions that a broker reports."""
+"""ClusterEvents, and the counts of partitions that a broker reports."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from streamlog.broker.cluster.figures import ClusterFigures, count_by_controller, count_figures
+from streamlog.broker.cluster.figures import ClusterEvents, count_by_controller, count_figures
 from streamlog.broker.config.broker import TopicConfig
 from streamlog.broker.quorum.metadata.cluster_metadata import (
     ClusterMetadata,
@@ -12,6 +12,7 @@ from streamlog.broker.quorum.metadata.cluster_metadata import (
     TopicRegistration,
 )
 from streamlog.broker.quorum.metadata.registrations import BrokerRegistration, PartitionRegistration
+from streamlog.metrics.registry import Registry
 
 WHOLE = PartitionRegistration(replicas=(1, 2, 3), isr=(1, 2, 3), leader=1, leader_epoch=4)
 
@@ -21,28 +22,28 @@ def changed(before: PartitionRegistration, after: PartitionRegistration) -> list
 
 
 def test_the_leader_counts_isr_shrinks_and_expands() -> None:
-    leader, other = ClusterFigures(1), ClusterFigures(2)
+    leader, other = ClusterEvents(1, Registry()), ClusterEvents(2, Registry())
     less = replace(WHOLE, isr=(1, 2))
     for figures in (leader, other):
         figures.on_changes(changed(WHOLE, less), None)
         figures.on_changes(changed(less, WHOLE), None)
         figures.on_changes(changed(WHOLE, replace(WHOLE, partition_epoch=9)), None)
-    assert (leader.isr_shrinks, leader.isr_expands) == (1, 1)
-    assert (other.isr_shrinks, other.isr_expands) == (0, 0)
+    assert (leader.isr_shrinks.value, leader.isr_expands.value) == (1, 1)
+    assert (other.isr_shrinks.value, other.isr_expands.value) == (0, 0)
 
 
 def test_the_deciding_controller_counts_elections() -> None:
-    controller, other = ClusterFigures(3), ClusterFigures(2)
+    controller, other = ClusterEvents(3, Registry()), ClusterEvents(2, Registry())
     elected = replace(WHOLE, leader=2, leader_epoch=5, isr=(2, 3))
     leaderless = replace(WHOLE, leader=-1, leader_epoch=6)
     unclean = replace(WHOLE, leader=3, leader_epoch=7, isr=(3,), last_unclean_epoch=7)
     for before, after in ((WHOLE, elected), (elected, leaderless), (leaderless, unclean)):
         controller.on_changes(changed(before, after), 30)
         other.on_changes(changed(before, after), None)
-    assert (sum(controller.elections.counts), controller.elections.sum_ms) == (2, 60)
-    assert (controller.unclean_elections, other.unclean_elections) == (1, 0)
-    assert sum(other.elections.counts) == 0
-    assert other.isr_shrinks == 1  # Broker 2 led when the ISR shrank to 3.
+    assert (controller.elections.count, controller.elections.sum) == (2, 0.06)
+    assert (controller.unclean_elections.value, other.unclean_elections.value) == (1, 0)
+    assert other.elections.count == 0
+    assert other.isr_shrinks.value == 1  # Broker 2 led when the ISR shrank to 3.
 
 
 def test_count_figures_counts_partitions_by_state() -> None:

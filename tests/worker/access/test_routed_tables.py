@@ -26,7 +26,7 @@ from streamlog.worker.access.questions import (
     ScanQuery,
 )
 from streamlog.worker.access.routed_tables import WAITING_MAX, LocalRows
-from streamlog.worker.health.worker_health import Figures
+from streamlog.worker.health.worker_metrics import WorkerMetrics
 
 T = TypeVar("T")
 WHERE: dict[str, Any] = {"app": "local", "table": "texts", "subtopology": 0, "partition": 0}
@@ -50,7 +50,7 @@ class LocalWorker:
     is_suspended: bool = False
     clock: ManualClock = field(default_factory=ManualClock)
     gate: asyncio.Event | None = None
-    figures: Figures = field(default_factory=Figures)
+    metrics: WorkerMetrics = field(default_factory=WorkerMetrics)
 
     def runs(self, task_id: TaskId) -> bool:
         return self.task is not None and self.task.id == task_id
@@ -64,7 +64,7 @@ class LocalWorker:
 
     def rows(self) -> LocalRows:
         return LocalRows(
-            self.topology, self, self.clock, figures=self.figures, copy_of=lambda _: self.copy
+            self.topology, self, self.clock, metrics=self.metrics, copy_of=lambda _: self.copy
         )
 
 
@@ -125,7 +125,7 @@ def test_a_standby_answers_stale_queries_once_it_has_caught_up(here: LocalWorker
     assert (found.rows, found.age_ms) == ([(b"k", b"old")], 600)
     with pytest.raises(NotHere):
         run(here.rows().row(ROW))
-    assert here.figures.answered == {"standby": 2}
+    assert dict(here.metrics.table_answers.metric().points) == {("standby",): 2}
     with pytest.raises(NotHere, match="no sub-topology 9"):
         run(here.rows().row(RowQuery(**{**WHERE, "subtopology": 9}, key=b"k", stale_ok=True)))
 

@@ -8,10 +8,12 @@ from collections.abc import Callable
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
+from streamlog.metrics.prometheus import exposition
+from streamlog.metrics.registry import Registry
 from streamlog.processing.inputs.repartition_input import MergeWait
 from streamlog.processing.outbox import Drop, SinkBatch
-from streamlog.worker.health.worker_health import Figures, TaskFigures, TaskHealth, WorkerState
-from streamlog.worker.web.metrics import WorkerExposition
+from streamlog.worker.health.worker_health import TaskFigures, TaskHealth, WorkerState
+from streamlog.worker.health.worker_metrics import WorkerMetrics
 from streamlog.worker.web.web_server import make_site
 from tests.worker.web.requests import Answer, request_from
 
@@ -19,7 +21,7 @@ Sample = tuple[str, tuple[tuple[str, str], ...]]
 
 
 def answered(state: Callable[[], WorkerState], *paths: str) -> list[Answer]:
-    site = make_site(TaskHealth(state), WorkerExposition(Figures(), state))
+    site = make_site(TaskHealth(state), Registry())
 
     async def main() -> list[Answer]:
         return [await request_from(site, path) for path in paths]
@@ -100,8 +102,9 @@ APART = (
 )
 
 
-def samples(figures: Figures, state: WorkerState) -> dict[Sample, float]:
-    text = WorkerExposition(figures, lambda: state).text().decode()
+def samples(metrics: WorkerMetrics, state: WorkerState) -> dict[Sample, float]:
+    metrics.describe(lambda: state)
+    text = asyncio.run(exposition(metrics.registry)).decode()
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)
@@ -110,20 +113,20 @@ def samples(figures: Figures, state: WorkerState) -> dict[Sample, float]:
 
 
 def test_skipped_batches_are_counted_by_partition() -> None:
-    figures = Figures()
-    figures.passed_batches["events", 1] += 2
+    metrics = WorkerMetrics()
+    metrics.passed_batches.series("events", "1").add(2)
     labels = (("partition", "1"), ("topic", "events"))
-    found = samples(figures, WorkerState())
+    found = samples(metrics, WorkerState())
     assert found["streamlog_unreadable_batches_passed_total", labels] == 2
 
 
 def test_the_figures_are_exposed_as_metrics() -> None:
-    figures = Figures()
-    figures.taken["0_1"] += 12
-    figures.count_writes([SinkBatch("out", None, [1, 2], [b"a", b"b"], [b"x", b"y"])])
-    figures.count_drops([Drop("per-hour", "late", 3), Drop("per-hour", "late", 1)])
+    metrics = WorkerMetrics()
+    metrics.records_in.series("0_1").add(12)
+    metrics.count_writes([SinkBatch("out", None, [1, 2], [b"a", b"b"], [b"x", b"y"])])
+    metrics.count_drops([Drop("per-hour", "late", 3), Drop("per-hour", "late", 1)])
     for took_ms in (1, 3, 3, 20_000):
-        figures.commits.add(took_ms)
+        metrics.commits.record(took_ms / 1000)
     state = WorkerState(
         is_assigned=True,
         tasks=(
@@ -139,7 +142,7 @@ def test_the_figures_are_exposed_as_metrics() -> None:
         lag_records={("events", 1): 4},
         stalled_ms={"task 0_1": 42_000},
     )
-    found = samples(figures, state)
+    found = samples(metrics, state)
     expected: dict[Sample, float] = {
         ("streamlog_task_records_in_total", (("task", "0_1"),)): 12,
         ("streamlog_records_out_total", (("topic", "out"),)): 2,
