@@ -1,1 +1,1 @@
-"""Health of a worker: figures, watchdog, and results that are held back."""
+"""Health of a worker: its state, metrics, watchdog, and results that are held back."""

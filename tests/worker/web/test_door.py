@@ -47,7 +47,7 @@ def test_a_worker_reports_liveness_readiness_and_metrics(tmp_path: Path) -> None
             {"running": 2, "of": 2},
         )
         metrics = get(f"{url}/metrics").body.decode()
-        assert 'streamlog_records_out_total{topic="counts"} 30.0' in metrics
+        assert 'streamlog_records_out_total{topic="counts"} 30' in metrics
         assert 'streamlog_task_state_bytes{task="0_1"}' in metrics
         other = url.rpartition(":")[2]
         code, output = streamlog(
