@@ -4,7 +4,7 @@ Rules of this module:
 
 - No locks. Each instrument has one writer, an event loop or a thread; a reader on another thread
   may miss the newest update, and sees it at its next look.
-- No clock. Whoever measures a duration passes it in.
+- No clock: callers measure durations.
 """
 
 from __future__ import annotations
