@@ -5,7 +5,7 @@ entities and quotas (IP addresses, request time) have no effect here: a filter f
 and the error lists the entity types that exist.
 
 Not done here: AlterClientQuotas, which the controller decides, and the counting, which is that of
-`server/limits`.
+`server/throttling`.
 """
 
 from __future__ import annotations

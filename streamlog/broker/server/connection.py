@@ -10,7 +10,7 @@ earlier ones (`produce_runs`, `fetch_patterns`) and that those checks would let 
 they would stop takes the full way.
 
 The settings in `ConnectionConfig` bound what a connection can cost: one request being received, if
-there is memory for it (`limits`), `IN_FLIGHT_MAX` requests without a written response, and the
+there is memory for it (`throttling`), `IN_FLIGHT_MAX` requests without a written response, and the
 bytes of answers behind one that waits. While a bound is reached, nothing is read from the client.
 `connections` bounds all connections together. Bytes that are not a request close their own
 connection, with a line in the log, and disturb no other.
@@ -59,7 +59,7 @@ from streamlog.protocol.produce_runs import ProducePatterns, ProduceRun
 from streamlog.protocol.schema import Message, Piece
 
 if TYPE_CHECKING:
-    from streamlog.broker.server.limits import QuotaClient
+    from streamlog.broker.server.throttling import QuotaClient
 
 IN_FLIGHT_MAX = 32
 """Maximum requests of one connection without a written response; clients pipeline about 5."""
@@ -122,7 +122,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_checked = False
         """Whether a thread validates the records of a request: no request is begun meanwhile."""
         self._granted_bytes = 0
-        """The memory for requests that this connection holds; see `limits`."""
+        """The memory for requests that this connection holds; see `throttling`."""
         self._reads_done = 0
         self._received_bytes = 0
         self._muted: asyncio.TimerHandle | None = None

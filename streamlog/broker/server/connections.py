@@ -21,7 +21,7 @@ from streamlog import repeated
 from streamlog.broker.config.connections import ConnectionConfig
 from streamlog.broker.config.resources import QuotaTable
 from streamlog.broker.config.settings import INT_MAX
-from streamlog.broker.server.limits import Quotas, Receiver, RequestMemory
+from streamlog.broker.server.throttling import Quotas, Receiver, RequestMemory
 from streamlog.metrics.registry import Kind, Metric, number
 
 SWEEP_MS = 1_000

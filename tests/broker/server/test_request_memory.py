@@ -15,8 +15,8 @@ from streamlog.broker.config.broker import BrokerConfig
 from streamlog.broker.config.connections import ConnectionConfig
 from streamlog.broker.server import connections as sweeping
 from streamlog.broker.server import limits
-from streamlog.broker.server.limits import RECEIVE_BYTES_PER_S_MIN, SLOW_MS, RequestMemory
 from streamlog.broker.server.socket_server import Acceptor
+from streamlog.broker.server.throttling import RECEIVE_BYTES_PER_S_MIN, SLOW_MS, RequestMemory
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.protocol.api_table import api_of
 from streamlog.protocol.frame import READ_BYTES, encode_request

@@ -1,4 +1,4 @@
-"""Limits of connections: client quotas and the memory of requests being received.
+"""Throttling: which clients have to wait, for their quotas or for memory of requests.
 
 `Quotas` (KIP-13, KIP-219) bounds how many bytes a second a client may write and read. The quota
 table says which clients share a bound; without an entry, the defaults of the settings hold per
@@ -12,8 +12,9 @@ read; otherwise many half-received requests could hold everything and none could
 granted in the order of asking, whatever the size. A request larger than the bound is received
 alone; if all holders wait for more, the largest holder gets it, which exceeds the bound by one
 request.
-Rule of the file: it counts and decides; reading, muting and closing slow connections is the
-server's.
+
+Rule of the file: it counts and decides. Not done here: muting, reading and closing (`connection`),
+and the number of connections (`connections`).
 """
 
 from __future__ import annotations

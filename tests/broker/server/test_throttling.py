@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig
 from streamlog.broker.config.connections import ConnectionConfig
-from streamlog.broker.server.limits import BURST_MS, CLIENTS_MAX, THROTTLE_MS_MAX, UNBOUNDED, Quota
 from streamlog.broker.server.socket_server import Acceptor
+from streamlog.broker.server.throttling import (
+    BURST_MS,
+    CLIENTS_MAX,
+    THROTTLE_MS_MAX,
+    UNBOUNDED,
+    Quota,
+)
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.protocol.messages.cluster_metadata import ApiVersionsRequest
 from streamlog.protocol.messages.produce_and_fetch import (
