@@ -14,7 +14,7 @@ from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig
 from streamlog.broker.config.connections import ConnectionConfig
 from streamlog.broker.server import connections as sweeping
-from streamlog.broker.server import limits
+from streamlog.broker.server import throttling
 from streamlog.broker.server.socket_server import Acceptor
 from streamlog.broker.server.throttling import RECEIVE_BYTES_PER_S_MIN, SLOW_MS, RequestMemory
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
@@ -252,7 +252,7 @@ def test_a_disconnect_within_a_request_frees_its_memory() -> None:
 def test_a_slow_sender_is_disconnected_while_others_wait(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(limits, "SLOW_MS", 50)
+    monkeypatch.setattr(throttling, "SLOW_MS", 50)
     monkeypatch.setattr(sweeping, "SWEEP_MS", 20)
 
     async def story(_: Broker, server: Acceptor) -> None:
