@@ -51,6 +51,8 @@ class Transaction:
     decided_ms: int
     """When its end was asked for: nothing of it may be read as committed before."""
     ended_ms: int
+    is_planned: bool = False
+    """Whether its client has aborted it by choice, and nothing went wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

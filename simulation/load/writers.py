@@ -146,7 +146,7 @@ async def one_transaction(
     Raises:
         StreamlogError: this producer is over, or the transaction is.
     """
-    outcome, decided_ms = Outcome.UNKNOWN, room.now_ms()
+    outcome, decided_ms, is_planned = Outcome.UNKNOWN, room.now_ms(), False
     try:
         async with producer.transaction():
             for _ in range(room.chance.randint(1, SENDS_MAX)):
@@ -159,6 +159,7 @@ async def one_transaction(
                 raise _Aborted  # noqa: TRY301 - this is how a transaction is aborted
         outcome = Outcome.OK
     except _Aborted:
+        is_planned = True
         room.counts["aborted"] += 1
     except ProducerFenced as error:
         # Who is shut out while it commits may have missed the answer to an attempt before.
@@ -170,5 +171,11 @@ async def one_transaction(
     finally:
         room.counts[f"transaction {outcome}"] += 1
         room.history.transactions.append(
-            Transaction(name=label, outcome=outcome, decided_ms=decided_ms, ended_ms=room.now_ms())
+            Transaction(
+                name=label,
+                outcome=outcome,
+                decided_ms=decided_ms,
+                ended_ms=room.now_ms(),
+                is_planned=is_planned,
+            )
         )

@@ -127,7 +127,9 @@ def test_a_read_gives_the_visible_records(
 
 
 def test_a_start_at_a_deleted_offset_is_an_error(address: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match=r"offset 1 of cut-0 is outside.*4 up to 10"):
+    with pytest.raises(
+        ConfigError, match=r"offset 1 of cut-0 is outside.*begins at 4 and ends at 10"
+    ):
         offsets(address, "cut", startingOffsets='{"cut": {"0": 1}}')
 
 

@@ -55,11 +55,11 @@ def read(spark: SparkSession, directory: Path, **options: str) -> DataFrame:
         ({"subscribe": "nowhere"}, ("no topic 'nowhere'", "its topics: rows")),
         (
             {"startingOffsets": '{"rows": {"0": 0, "1": 0}}'},
-            ("offset 0 of rows-0", "50 up to 200", "failOnDataLoss=false"),
+            ("offset 0 of rows-0", "begins at 50 and ends at 200", "failOnDataLoss=false"),
         ),
         (
             {"endingOffsets": '{"rows": {"0": 60, "1": 999}}'},
-            ("offset 999 of rows-1", "0 up to 200", "failOnDataLoss=false"),
+            ("offset 999 of rows-1", "begins at 0 and ends at 200", "failOnDataLoss=false"),
         ),
         ({"valueSchema": "price long"}, ("rows-", "offset", "valueSchema")),
         ({"startingOfsets": "latest"}, ("no option 'startingofsets'", "startingOffsets")),

@@ -35,15 +35,15 @@ def paired_clicks(left: Click, right: Click | None) -> str:
 
 
 # E: has incompatible type
-# R: named.*must take None for its 2. argument
+# R: 'named' must accept None as argument 2
 clicks.left_join(users, named)
 
 # E: has incompatible type
-# R: paired.*must take None for its 2. argument 'right'
+# R: 'paired' must accept None as argument 2 .'right'
 users.left_join(users, paired, name="left")
 
 # E: has incompatible type
-# R: paired_clicks.*must take None for its 1. argument 'left'
+# R: 'paired_clicks' must accept None as argument 1 .'left'
 clicks.outer_join(clicks, paired_clicks, within="5m", name="outer")
 
 # E: Item "None" of "User | None" has no attribute "name"
