@@ -173,11 +173,11 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ),
     ("a sync that does nothing", (WHOLE + "test_a_sync_without_effect_is_found",)),
     (
-        "files that are synced, and their names are not",
+        "files that are synced while their directory is not",
         (DIRECTORY + "test_flushed_records_survive_a_power_cut",),
     ),
     (
-        "a disk in the loop's way",
+        "a disk that blocks the event loop",
         (STORAGE + "test_rolls.py::test_a_roll_waits_for_no_sync_and_the_next_sync_covers_it",),
     ),
     (
@@ -188,18 +188,18 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
         ),
     ),
     (
-        "a refused sync that is tried again",
+        "a failed sync that is retried",
         (
             GROUP_FLUSH + "test_a_failed_sync_is_not_repeated_and_fails_the_directory",
             RECOVERY + "test_a_restart_after_a_failed_sync_makes_the_records_durable",
         ),
     ),
     (
-        "everything behind the first bad checksum is cut off",
+        "a log cut off at the first bad checksum",
         (RECOVERY + "test_damage_in_the_middle_costs_one_batch",),
     ),
     (
-        "checksums that nobody compares",
+        "checksums that are never verified",
         (
             "tests/broker/storage/test_validator.py::test_a_batch_with_a_wrong_checksum_is_refused",
             RECOVERY + "test_a_flipped_byte_yields_no_wrong_record",
@@ -218,28 +218,28 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
         (REPLICAS + "test_a_lagging_replica_leaves_the_isr_and_rejoins",),
     ),
     (
-        "a leader that leads on while nobody hears of it",
+        "a leader that stays leader without a majority",
         (
             "tests/broker/quorum/raft/test_raft_machine.py::test_a_leader_without_fetches_of_a_majority_resigns",
             REPLICAS + "test_an_old_leader_truncates_what_it_alone_had",
         ),
     ),
     (
-        "no leader epochs, or such that begin anew",
+        "no leader epochs, or epochs that restart",
         (
             "tests/broker/apis/test_fetch.py::test_offset_for_leader_epoch_returns_an_epoch_s_end",
             "tests/broker/storage/log/test_leader_epochs.py::test_an_unclean_start_begins_an_epoch_with_its_first_batch",
         ),
     ),
     (
-        "a cluster that is one node's",
+        "a cluster that depends on one node",
         (
             MEMBER + "test_another_voter_leads_after_the_leader_is_killed",
             MEMBER + "test_a_leader_without_a_majority_commits_nothing",
         ),
     ),
     (
-        "producers that are known in memory",
+        "producer states kept only in memory",
         (
             WHOLE + "test_a_broker_that_accepts_duplicates_is_found",
             "tests/broker/storage/log/test_partition_log.py::test_producer_state_survives_a_restart",
@@ -247,18 +247,18 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
         ),
     ),
     (
-        "any sequence number is as good as the next",
+        "sequence numbers that are not checked",
         (
             "tests/broker/storage/log/test_producer_states.py::test_a_gap_in_sequence_numbers_is_refused",
             "tests/broker/storage/log/test_producer_states.py::test_sequence_numbers_wrap_to_zero",
         ),
     ),
     (
-        "transactions in memory",
+        "transactions kept only in memory",
         (BROKER + "test_isolation.py::test_an_open_transaction_survives_a_restart",),
     ),
     (
-        "markers as far as they get",
+        "transaction markers that are not retried",
         (
             "tests/broker/coordinator/transaction/test_transaction_coordinator.py::test_every_marker_is_written_and_never_sent_twice_at_once",
             BROKER + "test_transactions.py::test_a_prepared_commit_completes_after_a_restart",
@@ -283,7 +283,7 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
         ),
     ),
     (
-        "a member that is none any more commits",
+        "a removed member that commits",
         (
             "tests/broker/coordinator/group/test_classic_group.py::test_a_wrong_generation_or_member_is_refused",
             "tests/broker/coordinator/group/test_consumer_group.py::test_a_wrong_member_epoch_is_fenced",
@@ -299,7 +299,7 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
         ),
     ),
     (
-        "an answer counts from when it is read",
+        "a session that counts from when an answer is read",
         (MEMBERS + "::test_a_silent_member_is_not_current_until_the_coordinator_answers",),
     ),
     (
@@ -319,11 +319,11 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
         ),
     ),
     (
-        "retention by the clock of the moment",
+        "retention that trusts any clock",
         (STORAGE + "test_expiry.py::test_a_clock_that_leaps_forward_is_trusted_after_an_hour",),
     ),
     (
-        "versions that are told and not spoken",
+        "API versions that are advertised and not served",
         (BROKER + "test_broker.py::test_an_empty_request_of_every_version_is_answered",),
     ),
     (
@@ -337,21 +337,21 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
         ),
     ),
     (
-        "an unclean election that nobody has asked for",
+        "an unclean election without permission",
         (
             QUORUM + "controller/test_leader_elections.py"
             "::test_an_unclean_election_needs_permission",
         ),
     ),
     (
-        "leaders that never come back to their preferred place",
+        "leaders that never return to the preferred replica",
         (
             QUORUM + "controller/test_partition_control.py"
             "::test_preferred_leaders_return_automatically_after_a_while",
         ),
     ),
     (
-        "a replaced disk that counts by what the one before had",
+        "a replaced disk that counts as in sync by the old one",
         (
             "tests/client/admin/test_cluster_descriptions.py::test_each_gap_in_the_evidence_is_a_problem",
             "tests/chaos/test_procedures.py::test_a_procedure_loses_no_acknowledged_record",

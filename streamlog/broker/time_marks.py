@@ -62,7 +62,7 @@ class DueTimes(Generic[Key]):
 
 
 class TimeMarks:
-    """Writes time marks to idle partitions of a broker."""
+    """Writes time marks to the idle partitions of a broker."""
 
     def __init__(self, *, clock: Clock, alarm: DeadlineTimer) -> None:
         self._clock = clock
@@ -91,10 +91,8 @@ class TimeMarks:
         """Write the marks that are due in partitions that have stayed idle."""
         for partition, appended_ms in self._due.take(now_ms):
             clock_times = self._clock_times.pop((partition, appended_ms), {})
-            if (
-                partition.quiet_ms(now_ms) != now_ms - appended_ms
-            ):  # Something was appended meanwhile.
-                continue
+            if partition.quiet_ms(now_ms) != now_ms - appended_ms:
+                continue  # Something was appended meanwhile.
             try:
                 partition.mark_time(
                     now_ms=now_ms, reached=[ClockTime(*each) for each in clock_times.items()]
