@@ -236,6 +236,7 @@ class _Source:
     marks: int = 0
     position: int = -1
     index: int = 0
+    record_ms: int = UNKNOWN_MS
     time_ms: int = UNKNOWN_MS
     turn_ms: int = UNKNOWN_MS
     quiet_ms: int = BUSY_MS
@@ -256,6 +257,7 @@ class _Source:
             self.marks,
             self.position,
             self.index,
+            self.record_ms,
             self.time_ms,
             self.turn_ms,
             self.quiet_ms,
@@ -428,7 +430,7 @@ class FoldableRows:
             each = own[partition]
             each.records += int(counts[partition])
             each.position, each.index = stamps.positions[at], stamps.indexes[at]
-            each.time_ms = int(times[at])
+            each.record_ms = each.time_ms = int(times[at])
             each.turn_ms = max(each.turn_ms, each.time_ms)
             each.quiet_ms = min(each.quiet_ms, 0)
 

@@ -274,6 +274,8 @@ class SourceEnd(NamedTuple):
     """Position of its last record in the source; -1: no record."""
     nth: int
     """Index of its last record among those with the same position."""
+    record_ms: int
+    """Its time at its last record; UNKNOWN_MS: no record."""
     time_ms: int
     turn_ms: int
     quiet_ms: int
@@ -304,9 +306,11 @@ def progress_of(partition: PartitionKey, ends: Mapping[Source, SourceEnd]) -> Ta
         raise NotLowered(
             f"records of {partition[0]}-{partition[1]} wait for a source that is behind"
         )
+    record_ms = max(end.record_ms for end in ends.values())
     data: dict[str, object] = {
-        "time_ms": min(end.time_ms for end in ends.values()),
+        "time_ms": _time_ms([*ends.values()], record_ms),
         "turn_ms": turn_ms,
+        "reached_ms": record_ms,
         # Rows of `MergedInput.to_data`. The merge holds no record, so each has the end, `count`.
         "sources": [
             [*source, e.position, e.nth, e.time_ms, e.quiet_ms, count, e.turn_ms]
@@ -316,6 +320,26 @@ def progress_of(partition: PartitionKey, ends: Mapping[Source, SourceEnd]) -> Ta
         "sequence": sum(end.records for end in ends.values()),
     }
     return TaskProgress(offsets={partition: count}, sections={INPUTS_SECTION: {partition[0]: data}})
+
+
+def _time_ms(ends: Sequence[SourceEnd], record_ms: int) -> int:
+    """Return the time that a `MergedInput` has after all of its records, the last at `record_ms`.
+
+    See docs/decisions/012, rules 6 and 7.
+    """
+    # Source A ends at 10:00. Source B is cut: it is at 10:02, and not at its end.
+    # 1. A record of A at 09:58 is the last one: there, B counts with its merge key, the time of the
+    #    cut, so time is 09:58.
+    # 2. The last record is one of B at 10:02: A holds time back at 10:00.
+    at_records_ms = min([record_ms, *(end.turn_ms for end in ends if end.quiet_ms >= 0)])
+    # 3. Without records, time is what the marks state: 10:00.
+    is_ended = all(end.quiet_ms >= 0 for end in ends)
+    reached_ms = max([record_ms, *(end.time_ms for end in ends if is_ended)])
+    at_marks_ms = min(
+        end.time_ms if end.quiet_ms < 0 else max(end.time_ms, min(end.turn_ms, reached_ms))
+        for end in ends
+    )
+    return max(at_records_ms, at_marks_ms)
 
 
 class FoldedStageTask(StageTask):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 IS_THOROUGH = os.environ.get("STREAMLOG_PROFILE") == "thorough"
-SEEDS = range(30) if IS_THOROUGH else range(1)
+SEEDS = range(30) if IS_THOROUGH else (2,)
 PIPELINES = 10 if IS_THOROUGH else 2
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
-SEEDS = range(200) if os.environ.get("STREAMLOG_PROFILE") == "thorough" else range(1, 3)
+SEEDS = range(200) if os.environ.get("STREAMLOG_PROFILE") == "thorough" else (1, 142)
 END = "2100-01-01"
 
 

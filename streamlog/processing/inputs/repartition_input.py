@@ -22,6 +22,7 @@ its end (`end_of_input`).
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
@@ -365,11 +366,13 @@ class _Source:
         "marked_ms",
         "quiet_ms",
         "rank",
+        "ready",
         "released",
         "released_ms",
         "resume",
         "resumed_quiet_ms",
         "source",
+        "taken",
         "waiting",
     )
 
@@ -389,6 +392,10 @@ class _Source:
         """The value of `quiet_ms` once the record at `resume` arrives again; None: marks say it.
         """
         self.waiting: list[_Entry] = []
+        self.ready: list[_Entry] = []
+        """Its records that were released, in order."""
+        self.taken = 0
+        """How many of `ready` were taken."""
         self.known = InputEnd()
 
     @property
@@ -406,6 +413,21 @@ class _Source:
         if self.is_busy:
             return self.floor
         return self.known.bound(self.floor, end_check.now_ms) if end_check.is_on else None
+
+    @property
+    def next_entry(self) -> _Entry | None:
+        """The first record that was not taken."""
+        if self.ready:
+            return self.ready[self.taken]
+        return self.waiting[0] if self.waiting else None
+
+    def take(self, count: int) -> None:
+        """Take the first `count` records of `ready`."""
+        self.taken += count
+        last = self.ready[self.taken - 1]
+        self.released, self.released_ms = (last[2], last[3]), last[4]
+        if self.taken == len(self.ready):
+            self.ready, self.taken = [], 0
 
     @property
     def time_ms(self) -> int:
@@ -432,8 +454,9 @@ class _Source:
 
         `reached_ms` is the largest time of any source's records.
         """
-        if self.waiting:
-            return max(self.released_ms, min(turn_ms, self.waiting[0][4]))
+        entry = self.next_entry
+        if entry is not None:
+            return max(self.released_ms, min(turn_ms, entry[4]))
         return self.kept_up_ms(reached_ms)
 
     def held_ms(self, reached_ms: int) -> int:
@@ -490,7 +513,7 @@ class MergedInput(Input):
         self._idle_after_ms = idle_after_ms
         self._buffer_bytes = buffer_bytes
         self._waiting_bytes = 0
-        self._reached_ms = UNKNOWN_MS
+        self._taken_ms = UNKNOWN_MS
         """The largest time of all sources, by the records that were taken."""
         self._ready: list[_Entry] = []
         self._taken = 0
@@ -505,8 +528,7 @@ class MergedInput(Input):
         """The offset to read from after a restart: that of the first record not taken."""
         # Offsets 10 (of `a`), 11 and 12 (of `b`); 11 and 12 were taken, 10 waits: the position is
         # 10. After a restart, 11 and 12 arrive again and are dropped as repetitions.
-        left = self._ready[self._taken :]
-        left += [each.waiting[0] for each in self._sources if each.waiting]
+        left = [entry for each in self._sources if (entry := each.next_entry) is not None]
         return min(map(_offset_of, left), default=self._received)
 
     def arrive(self, records: Records, marks: Sequence[TimeMark] = ()) -> None:  # noqa: ARG002 - see below
@@ -648,31 +670,37 @@ class MergedInput(Input):
 
     def source_times(self) -> list[tuple[Source, int, int]]:
         """Return the sources with their stream times and quiet times."""
-        reached_ms = self._reached_ms
+        reached_ms = self._reached_ms()
         return [(each.source, each.kept_up_ms(reached_ms), each.idle_ms) for each in self._sources]
 
     @property
     def united_ms(self) -> int:
         """The time that the records have reached: never beyond the largest time of a source."""
-        return min(super().united_ms, self._reached_ms)
+        return min(super().united_ms, self._reached_ms())
 
     def held_ms(self, idle_after_ms: int | None) -> int:
         """Return the time of the slowest source, without those quiet for `idle_after_ms`."""
+        reached_ms = self._reached_ms()
         live = (s for s in self._sources if idle_after_ms is None or s.idle_ms < idle_after_ms)
-        return min((source.held_ms(self._reached_ms) for source in live), default=FAR_MS)
+        return min((source.held_ms(reached_ms) for source in live), default=FAR_MS)
+
+    def _reached_ms(self) -> int:
+        """Return the largest time of any source.
+
+        It is that of the records that were taken, and of all that has arrived once every source is
+        at its end and no record is left. Marks of busy sources don't count: how many were read
+        depends on the fetches.
+        """
+        if any(each.is_busy or each.next_entry is not None for each in self._sources):
+            return self._taken_ms
+        return max(self._taken_ms, *(each.arrived_ms for each in self._sources))
 
     def to_data(self) -> dict[str, object]:
         """Return what a restart needs besides the position."""
-        left: dict[int, _Entry] = {}
-        for entry in self._ready[self._taken :]:
-            left.setdefault(entry[1], entry)
         rows: list[list[object]] = []
         for each in self._sources:
-            if each.waiting:
-                left.setdefault(each.rank, each.waiting[0])
             row: list[object] = [*each.source, *each.released, each.time_ms]
-            if each.rank in left:
-                first = left[each.rank]
+            if (first := each.next_entry) is not None:
                 row += [BUSY_MS, _offset_of(first), each.time_ms, first[7]]
             else:
                 row += [each.quiet_ms, self._received or 0, each.arrived_turn_ms]
@@ -680,7 +708,7 @@ class MergedInput(Input):
         times = {
             "time_ms": self.time_ms,
             "turn_ms": self.turn_ms,
-            "reached_ms": self._reached_ms,
+            "reached_ms": self._taken_ms,
         }
         marked = [[*each.source, each.marked_ms] for each in self._sources]
         own = {"sources": rows, "marked": marked, "tags": self._incarnations.to_data()}
@@ -704,7 +732,7 @@ class MergedInput(Input):
                     # The marks before that record are not read again, and no mark need follow it.
                     each.resumed_quiet_ms = quiet[0] if quiet else None
         arrived_ms = max(each.arrived_ms for each in self._sources)
-        self._reached_ms = int(data.get("reached_ms", arrived_ms))
+        self._taken_ms = int(data.get("reached_ms", arrived_ms))
         for name, partition, marked_ms in data.get("marked", ()):
             each = self._by_identity.get(identity((name, partition)))
             if each is not None:
@@ -770,7 +798,7 @@ class MergedInput(Input):
         self._catch_up()
 
     def _catch_up(self) -> None:
-        """Advance to the time that marks state, once no record is left to take."""
+        """Advance to the time that marks state, as far as the next record allows."""
         # Sources `a` and `b`, no record left to take:
         # 1. Both are busy, `a` at 10:00 and `b` at 10:05: the merge key becomes 10:00.
         # 2. `a` is at its end at 10:00, `b` is busy at 10:05: without a check, only `b` bounds the
@@ -779,21 +807,23 @@ class MergedInput(Input):
         # 4. All are idle: stream time is the largest, because no source holds back another.
         # 5. `a` has a record at 10:10, which waits for `b`, busy at 10:05: stream time is 10:05,
         #    whether or not a mark has stated that `a` was at 10:05 on the way.
-        if self._taken < len(self._ready):
-            return
-        if not any(each.is_busy or each.waiting for each in self._sources):
-            arrived_ms = max(each.arrived_ms for each in self._sources)
-            self._reached_ms = max(self._reached_ms, arrived_ms)
-        turns = [
-            each.waiting[0][0] if each.waiting else each.arrived_turn_ms for each in self._sources
-        ]
+        # 6. As 5, and `b` is at 10:20: the record is released. Until it is taken, time is that of
+        #    `b` at 10:10, as if the marks of `b` had arrived one by one.
         bounds = [bound[0] for bound, _ in self._bounds()]
-        bound_ms = min([*bounds, max(turns)])
-        self.turn_ms = max(self.turn_ms, bound_ms)
-        kept_up = [(each, each.time_at(bound_ms, self._reached_ms)) for each in self._sources]
-        # A source with a waiting record is not idle, though a mark after the record says so: time
-        # must not pass the record.
-        live = [ms for each, ms in kept_up if each.waiting or not self._is_idle(each)]
+        if self._taken < len(self._ready):
+            bound_ms = min([*bounds, self._ready[self._taken][0]])
+        else:
+            turns = [
+                each.waiting[0][0] if each.waiting else each.arrived_turn_ms
+                for each in self._sources
+            ]
+            bound_ms = min([*bounds, max(turns)])
+            self.turn_ms = max(self.turn_ms, bound_ms)
+        reached_ms = self._reached_ms()
+        kept_up = [(each, each.time_at(bound_ms, reached_ms)) for each in self._sources]
+        # A source with a record that was not taken is not idle, though a mark after the record says
+        # so: time must not pass the record.
+        live = [ms for each, ms in kept_up if each.next_entry or not self._is_idle(each)]
         times = live or [max(time_ms for _, time_ms in kept_up)]
         self.time_ms = max(self.time_ms, min(times))
 
@@ -804,6 +834,7 @@ class MergedInput(Input):
         fresh: list[_Entry] = []
         for each in self._sources:
             high = bisect_left(each.waiting, bound)
+            each.ready += each.waiting[:high]
             fresh += each.waiting[:high]
             del each.waiting[:high]
         if not fresh:
@@ -830,15 +861,14 @@ class MergedInput(Input):
 
     def _batch(self, entries: Sequence[_Entry]) -> Batch:
         sources = self._sources
-        for entry in entries:
-            each = sources[entry[1]]
-            each.released, each.released_ms = (entry[2], entry[3]), entry[4]
+        for rank, count in Counter(map(itemgetter(1), entries)).items():
+            sources[rank].take(count)
         taken = [(entry[5], entry[6]) for entry in entries]
         turns = list(accumulate(map(_merge_key_of, entries), max, initial=self.turn_ms))[1:]
         times = [entry[4] for entry in entries]
-        moments = list(accumulate(times, max, initial=self._reached_ms))[1:]
+        moments = list(accumulate(times, max, initial=self._taken_ms))[1:]
         watermarks = self._watermarks(turns, times, moments)
-        self._reached_ms = moments[-1]
+        self._taken_ms = moments[-1]
         self.turn_ms, self.time_ms = turns[-1], watermarks[-1]
         first, self._sequence = self._sequence, self._sequence + len(entries)
         headers = [chunk.headers[at][:-1] if chunk.headers else () for chunk, at in taken]
