@@ -811,14 +811,12 @@ class MergedInput(Input):
         #    `b` at 10:10, as if the marks of `b` had arrived one by one.
         bounds = [bound[0] for bound, _ in self._bounds()]
         if self._taken < len(self._ready):
-            bound_ms = min([*bounds, self._ready[self._taken][0]])
+            next_ms = self._ready[self._taken][0]
         else:
-            turns = [
-                each.waiting[0][0] if each.waiting else each.arrived_turn_ms
-                for each in self._sources
-            ]
-            bound_ms = min([*bounds, max(turns)])
-            self.turn_ms = max(self.turn_ms, bound_ms)
+            turns = [e.waiting[0][0] if e.waiting else e.arrived_turn_ms for e in self._sources]
+            next_ms = max(turns)
+        bound_ms = min([*bounds, next_ms])
+        self.turn_ms = max(self.turn_ms, bound_ms)
         reached_ms = self._reached_ms()
         kept_up = [(each, each.time_at(bound_ms, reached_ms)) for each in self._sources]
         # A source with a record that was not taken is not idle, though a mark after the record says

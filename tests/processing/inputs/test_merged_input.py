@@ -299,6 +299,66 @@ def times_at(log: list[LogRecord], arrivals: list[list[LogRecord]]) -> list[tupl
     return found
 
 
+CUT_MS = 60
+
+
+@pytest.mark.parametrize("stop_ms", [None, 30])
+@pytest.mark.parametrize("idle_after_ms", [None, 0])
+def test_the_state_at_a_cut_does_not_depend_on_the_fetches(
+    stop_ms: int | None, idle_after_ms: int | None
+) -> None:
+    """Another input of the task may hold back the records from `stop_ms` on."""
+    for seed in range(500):
+        check_fetches(Random(seed), stop_ms, idle_after_ms, f"seed {seed}")
+
+
+def check_fetches(
+    rng: Random, stop_ms: int | None, idle_after_ms: int | None, context: str
+) -> None:
+    log = cut_history(rng)
+    stop = None if stop_ms is None else (stop_ms, -1)
+    states = []
+    for sizes in ([len(log)], [1] * len(log), [rng.randint(1, 4) for _ in log]):
+        entry, _ = merged(idle_after_ms=idle_after_ms)
+        read = 0
+        for size in sizes:
+            entry.arrive(log[read : read + size])
+            read += size
+            entry.learn_end(len(log), now_ms=0, took=False)
+            while (head := entry.head()) is not None and (stop is None or head < stop):
+                entry.take(stop, rng.choice([None, 1, 2]))
+        states.append((entry.to_data(), entry.position, entry.source_times(), entry.united_ms))
+    assert states[1:] == states[:1] * 2, context
+
+
+def cut_history(rng: Random) -> list[LogRecord]:
+    """Return a history as its stages write it: in the order of the merge, with marks anywhere.
+
+    Some sources are read to their end, others up to `CUT_MS`. Records are left out, before or
+    behind the node whose time counts, or are for other partitions.
+    """
+    found: list[tuple[int, int, int, LogRecord]] = []
+    for rank in range(len(SOURCES)):
+        turn_ms = time_ms = -1
+        for position in range(rng.choice([0, 1, 4, 8])):
+            turn_ms = min(max(turn_ms, 0) + rng.choice([0, 0, 3, 11]), CUT_MS - 1)
+            where = rng.choice(["here", "here", "another partition", "left out"])
+            if where != "left out":
+                time_ms = max(time_ms, turn_ms - rng.choice([0, 0, 5]), 0)
+            if where == "here":
+                found.append((turn_ms, rank, position, late_turn(rank, position, turn_ms, time_ms)))
+            if rng.random() < 0.4:
+                mark = left_out_mark(rank, max(turn_ms, time_ms), time_ms, BUSY_MS)
+                found.append((turn_ms, rank, position, mark))
+        if rng.random() < 0.5:
+            mark = left_out_mark(rank, turn_ms, time_ms, 0)
+            found.append((turn_ms, rank, 100, mark))
+        else:
+            found.append((turn_ms, rank, 100, left_out_mark(rank, turn_ms, time_ms, BUSY_MS)))
+            found.append((CUT_MS, rank, 101, left_out_mark(rank, CUT_MS, -1, BUSY_MS)))
+    return log_of(*(record for *_, record in sorted(found, key=lambda each: each[:3])))
+
+
 def test_a_source_at_its_end_does_not_block_and_keeps_its_time() -> None:
     entry, _ = merged()
     entry.arrive(log_of(value_of(0, 0, 50), mark_of(1, 7, 0), mark_of(2, -1, 0)))
