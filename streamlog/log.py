@@ -55,6 +55,7 @@ from streamlog.records.record_columns import RecordColumns
 from streamlog.records.staged_segment import StagedSegment
 from streamlog.transport.client_connection import TcpTransport, Transport
 from streamlog.transport.security import SSL, Security
+from streamlog.transport.socket_buffers import SYSTEM_BUFFERS, SocketBuffers, buffers_of
 
 EMBEDDED: Final = "embedded:"
 KAFKA: Final = "kafka://"
@@ -238,12 +239,14 @@ class Log:
     def producer(self, **options: Unpack[ProducerOptions]) -> Producer:
         """Return a producer; `ProducerSettings` describes the options."""
         self._opened()
-        return Producer(self._cluster(), ProducerSettings(**options))
+        settings = ProducerSettings(**options)
+        return Producer(self._cluster(buffers_of(settings)), settings)
 
     def consumer(self, **options: Unpack[ConsumerOptions]) -> Consumer:
         """Return a consumer; `ConsumerSettings` describes the options."""
         self._opened()
-        return Consumer(self._cluster(), ConsumerSettings(**options))
+        settings = ConsumerSettings(**options)
+        return Consumer(self._cluster(buffers_of(settings)), settings)
 
     def range_reader(
         self, consumer: Consumer, ends: Mapping[TopicPartition, int], *, stall_ms: int = STALL_MS
@@ -351,7 +354,7 @@ class Log:
             raise UsageError("the log is not open: use it inside its `async with` block")
         return self._own
 
-    def _cluster(self) -> Cluster:
+    def _cluster(self, buffers: SocketBuffers = SYSTEM_BUFFERS) -> Cluster:
         broker = self._broker
         if broker is None:
             connect: Connect = partial(
@@ -359,6 +362,7 @@ class Log:
                 client_id=self._client_id,
                 timeout_ms=CONNECT_TIMEOUT_MS,
                 security=self._security,
+                buffers=buffers,
             )
             cluster_id = None if self._directory is None else _identity(self._directory)
             return Cluster(self._bootstrap, connect, self._clock, cluster_id=cluster_id)

@@ -38,6 +38,7 @@ from streamlog.protocol.messages.sasl_acls_quotas import (
 )
 from streamlog.protocol.schema import Message
 from streamlog.transport.security import Security, exchange_of
+from streamlog.transport.socket_buffers import SYSTEM_BUFFERS, SocketBuffers
 
 STEP_S: Final = 1.0
 """The step in which a deadline counts: short compared with the timeouts of requests, and long
@@ -171,10 +172,12 @@ class TcpTransport:
         client_id: str,
         security: Security | None = None,
         is_broker: bool = False,
+        buffers: SocketBuffers = SYSTEM_BUFFERS,
     ) -> None:
         self._address = f"{host}:{port}"
         self._client_id = client_id
         self._is_broker = is_broker
+        self._buffers = buffers
         self._security = security or Security()
         self._due_s: float | None = None
         """When to authenticate again, by the event loop's clock."""
@@ -197,6 +200,7 @@ class TcpTransport:
         timeout_ms: int,
         security: Security | None = None,
         is_broker: bool = False,
+        buffers: SocketBuffers = SYSTEM_BUFFERS,
     ) -> Self:
         """Open a connection, negotiate versions, and authenticate if the settings say so.
 
@@ -207,7 +211,14 @@ class TcpTransport:
             RequestTimedOut: the process that listens does not answer ApiVersions in time.
             AuthenticationFailed: one side refuses the other's certificate or credentials.
         """
-        transport = cls(host, port, client_id=client_id, security=security, is_broker=is_broker)
+        transport = cls(
+            host,
+            port,
+            client_id=client_id,
+            security=security,
+            is_broker=is_broker,
+            buffers=buffers,
+        )
         try:
             await transport._open(host, port, timeout_ms)
             await transport._agree(timeout_ms)
@@ -267,7 +278,9 @@ class TcpTransport:
         loop, tls = asyncio.get_running_loop(), self._security.tls()
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                await loop.create_connection(lambda: self._wire, host, port, ssl=tls)
+                opened, _ = await loop.create_connection(lambda: self._wire, host, port, ssl=tls)
+            if self._buffers != SYSTEM_BUFFERS:
+                self._buffers.apply(opened.get_extra_info("socket"))
         # The order matters: TimeoutError and SSLError are OSErrors.
         except TimeoutError:
             raise ConnectionLost(_unreachable(self._address, "no answer")) from None

@@ -43,6 +43,7 @@ from streamlog.broker.config.topic import (
     AS_PRODUCED,
     CREATE_TIME,
     FLUSH_NEVER,
+    FOR_EVER,
     LOG_APPEND_TIME,
     MESSAGE_BYTES_MAX,
     TOPIC_SETTINGS,
@@ -140,6 +141,37 @@ class BrokerConfig:
         ),
         minimum=1,
     )
+    log_retention_minutes: int = integer(
+        FOR_EVER,
+        NamedSetting(
+            "log.retention.minutes",
+            "log.retention.ms in minutes; counts where log.retention.ms is not set.",
+            is_dynamic=False,
+        ),
+        minimum=FOR_EVER,
+        maximum=INT_MAX,
+    )
+    log_retention_hours: int = integer(
+        FOR_EVER,
+        NamedSetting(
+            "log.retention.hours",
+            "log.retention.ms in hours; counts where neither log.retention.ms nor"
+            " log.retention.minutes is set.",
+            is_dynamic=False,
+        ),
+        minimum=FOR_EVER,
+        maximum=INT_MAX,
+    )
+    log_roll_hours: int = integer(
+        7 * 24,
+        NamedSetting(
+            "log.roll.hours",
+            "log.roll.ms in hours; counts where log.roll.ms is not set.",
+            is_dynamic=False,
+        ),
+        minimum=1,
+        maximum=INT_MAX,
+    )
     flush: str = choice(
         FLUSH_ALWAYS,
         NamedSetting(
@@ -224,7 +256,7 @@ class BrokerConfig:
         """
         sections: dict[str, dict[str, str]] = {name: {} for name in ("", *_SECTIONS, "topic")}
         bounds: list[str] = []
-        for name, value in configs.items():
+        for name, value in {**configs, **_in_ms(configs)}.items():
             listener = _LISTENER_BOUND.fullmatch(name)
             if listener is not None:
                 bounds.append(f"{listener[1]}:{value}")
@@ -247,6 +279,31 @@ class BrokerConfig:
         texts = {name: texts_of(getattr(self, name)) for name in (*_SECTIONS, "topic")}
         texts[""] = texts_of(self)
         return {name: texts[field.section][field.name] for name, field in _FIELDS.items()}
+
+
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
+_COARSER: Mapping[str, tuple[tuple[str, int], ...]] = {
+    "log.retention.ms": (("log.retention.minutes", MINUTE_MS), ("log.retention.hours", HOUR_MS)),
+    "log.roll.ms": (("log.roll.hours", HOUR_MS),),
+}
+"""Other names of settings in milliseconds, with their units; the finest that is given counts."""
+
+
+def _in_ms(configs: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings in milliseconds that are given in coarser units only.
+
+    Raises:
+        ConfigError: a value is malformed or out of range.
+    """
+    found: dict[str, str] = {}
+    for name, coarser in _COARSER.items():
+        given = [(each, unit_ms) for each, unit_ms in coarser if each in configs]
+        if name not in configs and given:
+            coarse, unit_ms = given[0]
+            value = int(BROKER_SETTINGS[coarse].parse(configs[coarse]))
+            found[name] = str(value * unit_ms if value >= 0 else FOR_EVER)
+    return found
 
 
 class _SettingField(NamedTuple):

@@ -34,6 +34,8 @@ from streamlog.broker.config.settings import (
 )
 from streamlog.errors import ConfigError
 
+SYSTEM_BUFFER = -1
+"""The size of a socket buffer that the operating system tunes."""
 _COUNTED = Form(r"(\s*[^,\s]+:[1-9][0-9]{0,8}\s*(,|$))*", "a comma-separated list of NAME:COUNT")
 
 
@@ -148,6 +150,31 @@ class ConnectionConfig:
         maximum=100_000,
     )
 
+    # Kafka's default is 102400. A fixed size ends the system's own tuning of the buffer, which is
+    # better on most networks.
+    send_buffer_bytes: int = integer(
+        SYSTEM_BUFFER,
+        NamedSetting(
+            "socket.send.buffer.bytes",
+            "The send buffer of client connections (SO_SNDBUF); -1: the operating system tunes it.",
+            "bytes",
+            is_dynamic=False,
+        ),
+        minimum=SYSTEM_BUFFER,
+        maximum=INT_MAX,
+    )
+    receive_buffer_bytes: int = integer(
+        SYSTEM_BUFFER,
+        NamedSetting(
+            "socket.receive.buffer.bytes",
+            "The receive buffer of client connections (SO_RCVBUF); -1: the operating system tunes"
+            " it.",
+            "bytes",
+            is_dynamic=False,
+        ),
+        minimum=SYSTEM_BUFFER,
+        maximum=INT_MAX,
+    )
     produce_bytes_per_s: int = integer(
         LONG_MAX,
         NamedSetting(

@@ -34,6 +34,7 @@ from streamlog.broker.server.tls import Certificates, TlsConnection
 from streamlog.errors import ConfigError, ListenError
 from streamlog.metrics.process import process_metrics
 from streamlog.protocol.messages.broker_registration import RegisteredListener as BrokerListener
+from streamlog.transport.socket_buffers import SYSTEM_BUFFERS, SocketBuffers
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -124,9 +125,15 @@ class Acceptor:
             await self._stop()
 
     async def _listen(self, loop: asyncio.AbstractEventLoop, address: str) -> None:
+        limits = self._broker.directory.config.connections
+        buffers = SocketBuffers(limits.send_buffer_bytes, limits.receive_buffer_bytes)
         try:
             server = await loop.create_server(
-                self._connection, address, self.port, backlog=self._broker.shares.backlog
+                self._connection,
+                address,
+                self.port,
+                backlog=self._broker.shares.backlog,
+                start_serving=buffers == SYSTEM_BUFFERS,
             )
         except OSError as error:
             if self._servers and error.errno == errno.EADDRNOTAVAIL:
@@ -135,6 +142,13 @@ class Acceptor:
         # With port 0, the first address gets any free port, and the next one has to get that too.
         self._servers.append(server)
         self.port = server.sockets[0].getsockname()[1]
+        if buffers == SYSTEM_BUFFERS:
+            return
+        for listening in server.sockets:
+            # Before it listens: connections inherit the sizes, and the window that a client sees
+            # depends on them.
+            buffers.apply(listening)
+        await server.start_serving()
 
     def _connection(self) -> asyncio.BufferedProtocol:
         # A listener on all addresses: each client gets the address to which it has connected, since

@@ -9,6 +9,7 @@ from streamlog.assignors import Assignor, RangeAssignor
 from streamlog.client.group.classic_protocol import GroupProtocol, GroupSettings
 from streamlog.client.offset_lookup import ISOLATION_LEVELS, Isolation
 from streamlog.errors import ConfigError
+from streamlog.transport.socket_buffers import check_buffers
 
 Reset: TypeAlias = Literal["earliest", "latest", "none"]
 
@@ -43,6 +44,11 @@ class FetchSettings:
     """Milliseconds after which a member looks for new, deleted and grown topics again, and after
     which a reader of a nearer replica asks the leader for the nearest one again; positive."""
 
+    send_buffer_bytes: int = -1
+    """Bytes of the send buffer of each connection (SO_SNDBUF); -1: the system tunes it."""
+    receive_buffer_bytes: int = -1
+    """Bytes of the receive buffer of each connection (SO_RCVBUF); -1: the system tunes it."""
+
     def __post_init__(self) -> None:
         if self.auto_offset_reset not in {"earliest", "latest", "none"}:
             raise ConfigError(
@@ -57,6 +63,7 @@ class FetchSettings:
         for name in ("fetch_min_bytes", "fetch_max_wait_ms"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it can't be negative")
+        check_buffers(self)
         for name in ("fetch_max_bytes", "max_partition_fetch_bytes"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it has to be positive")
@@ -82,6 +89,8 @@ class ConsumerOptions(TypedDict, total=False):
     max_partition_fetch_bytes: int
     isolation_level: Isolation
     client_rack: str
+    send_buffer_bytes: int
+    receive_buffer_bytes: int
     time_marks: bool
     assignor: Assignor
     group_protocol: GroupProtocol

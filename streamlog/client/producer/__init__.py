@@ -47,6 +47,7 @@ from streamlog.records.compression import Compression
 from streamlog.records.packed_records import PackedRecords
 from streamlog.records.partitioners import DEFAULT, Partitioner, partition_by
 from streamlog.records.record_columns import FieldColumns
+from streamlog.transport.socket_buffers import check_buffers
 
 Acks: TypeAlias = Literal["all", 0, 1]
 
@@ -81,6 +82,8 @@ class ProducerOptions(TypedDict, total=False):
     max_in_flight: int
     transactional_id: str | None
     transaction_timeout_ms: int
+    send_buffer_bytes: int
+    receive_buffer_bytes: int
     seed: int | None
 
 
@@ -120,6 +123,10 @@ class ProducerSettings:
     transaction_timeout_ms: int = 60_000
     """Milliseconds after which the coordinator aborts an open transaction and fences the producer;
     positive, at most the broker's transaction.max.timeout.ms."""
+    send_buffer_bytes: int = -1
+    """Bytes of the send buffer of each connection (SO_SNDBUF); -1: the system tunes it."""
+    receive_buffer_bytes: int = -1
+    """Bytes of the receive buffer of each connection (SO_RCVBUF); -1: the system tunes it."""
     seed: int | None = None
     """Seed that draws the first partition of records without a key; None: a random one."""
 
@@ -140,6 +147,7 @@ class ProducerSettings:
             )
         if self.linger_ms < 0:
             raise ConfigError(f"linger_ms is {self.linger_ms}: it can't be negative")
+        check_buffers(self)
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it has to be positive")

@@ -57,3 +57,38 @@ def test_broker_settings_include_defaults_of_topics_and_groups() -> None:
         BrokerConfig().override({"num.partition": "7"})
     with pytest.raises(ConfigError, match=r"below group\.min"):
         BrokerConfig().override({"group.max.session.timeout.ms": "5"})
+
+
+@pytest.mark.parametrize(
+    ("given", "retention_ms", "segment_ms"),
+    [
+        ({}, -1, 604_800_000),
+        ({"log.retention.hours": "2"}, 7_200_000, 604_800_000),
+        ({"log.retention.hours": "2", "log.retention.minutes": "3"}, 180_000, 604_800_000),
+        (
+            {
+                "log.retention.hours": "2",
+                "log.retention.minutes": "3",
+                "log.retention.ms": "4",
+                "log.roll.hours": "5",
+            },
+            4,
+            18_000_000,
+        ),
+        ({"log.retention.minutes": "-1", "log.retention.hours": "2"}, -1, 604_800_000),
+        ({"log.roll.hours": "1", "log.roll.ms": "7"}, -1, 7),
+    ],
+)
+def test_milliseconds_count_before_minutes_and_those_before_hours(
+    given: dict[str, str], retention_ms: int, segment_ms: int
+) -> None:
+    config = BrokerConfig().override(given)
+    assert (config.topic.retention_ms, config.topic.segment_ms) == (retention_ms, segment_ms)
+    assert BrokerConfig().override(config.as_texts()) == config
+    # A value that is altered while the broker runs takes precedence over the file.
+    assert config.override({"log.retention.ms": "9"}).topic.retention_ms == 9
+
+
+def test_a_malformed_retention_in_hours_is_refused_by_its_name() -> None:
+    with pytest.raises(ConfigError, match=r"log\.retention\.hours='one' is not a whole number"):
+        BrokerConfig().override({"log.retention.hours": "one"})
