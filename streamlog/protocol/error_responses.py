@@ -8,7 +8,7 @@ code. The tables below hold the exceptions, which the declarations don't express
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final, TypeAlias, TypeVar, cast
@@ -124,6 +124,28 @@ def add_items(response: Message, other: Message, request: type[Message]) -> None
     for items in _plan(request, type(response)).lists:
         there, more = getattr(response, items.name), getattr(other, items.name)
         setattr(response, items.name, [*there, *more])
+
+
+def error_codes(response: Message) -> Iterator[int]:
+    """Yield the error codes of a response: of the whole request, and of its items at any depth."""
+    return _codes_of(response)
+
+
+def _codes_of(struct: Struct) -> Iterator[int]:
+    codes, lists = _code_fields(type(struct))
+    for name in codes:
+        yield getattr(struct, name)
+    for name in lists:
+        for item in getattr(struct, name) or ():
+            yield from _codes_of(item)
+
+
+@cache
+def _code_fields(struct: StructType) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the fields of a struct that are error codes, and those that are lists with codes."""
+    fields = struct.__fields__
+    codes = tuple(field.name for field in fields if field.name in _CODES)
+    return codes, tuple(field.name for field in fields if _has_codes(field))
 
 
 def by_partition(code_of: Callable[[str, int], int]) -> CodeOf:
