@@ -9,6 +9,7 @@ from __future__ import annotations
 from setuptools import Extension, setup
 
 HOT_MODULES = (
+    "streamlog/metrics/instruments",
     "streamlog/records/varint",
     "streamlog/records/record_columns",
     "streamlog/records/murmur2",

@@ -53,6 +53,7 @@ from streamlog.broker.quorum.metadata.cluster_metadata import ClusterTopics
 from streamlog.broker.replication.group_flush import GroupFlush
 from streamlog.broker.replication.partition import Partitions
 from streamlog.broker.replication.replicas import Replicas
+from streamlog.broker.request_metrics import RequestMetrics
 from streamlog.broker.security.acl_authorizer import Authorizer
 from streamlog.broker.security.users import Users
 from streamlog.broker.storage.disk.offload import Threads, os_thread
@@ -97,6 +98,8 @@ class Broker:
         self._local_endpoint = AdvertisedEndpoint(PLAINTEXT, "127.0.0.1", 0)
         """The endpoint for clients in this process; see `listens`. Port 0: there is none."""
         self._directory, self._clock = directory, clock
+        self.request_metrics = RequestMetrics(directory.metrics)
+        """What is measured of the requests of connections."""
         self._is_open = self._closed = False
         self._tasks = BackgroundTasks(threads)
         self._member, metadata = member, member.metadata

@@ -75,6 +75,11 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += count
         self.sum += value * count
 
+    def include(self, other: Histogram) -> None:
+        """Add the values of another histogram, which has the same bounds."""
+        self.counts = [mine + more for mine, more in zip(self.counts, other.counts, strict=True)]
+        self.sum += other.sum
+
     @property
     def count(self) -> int:
         """The number of values."""

@@ -47,6 +47,7 @@ cdef class ProduceRun:
     cdef readonly list requests
     cdef readonly Py_ssize_t found_count
     cdef readonly Py_ssize_t found_bytes
+    cdef public list error_codes
 
 @cython.final
 cdef class ProducePatterns:

@@ -202,7 +202,7 @@ class Alike(NamedTuple):
 class ProduceRun:
     """Consecutive requests of one connection that arrived together."""
 
-    __slots__ = ("found_bytes", "found_count", "requests")
+    __slots__ = ("error_codes", "found_bytes", "found_count", "requests")
 
     def __init__(self) -> None:
         self.requests: list[Alike] = []
@@ -210,6 +210,8 @@ class ProduceRun:
         """The number of requests before any was cut off."""
         self.found_bytes = 0
         """The bytes of those requests in the receive buffer, sizes included."""
+        self.error_codes: list[int] = []
+        """The codes of the requests that were refused, once there are responses."""
 
     def cut(self, count: int) -> None:
         """Keep the first `count` requests; the others stay in the receive buffer."""

@@ -630,6 +630,8 @@ class RunAttempt(NamedTuple):
             response = pattern.response_with(refusal)
             self.complete(response, pattern.version)
             self.answers[number] = pattern.written(correlation_id, response)
+        if self.refusals:
+            self.run.error_codes = [refusal.error_code for refusal in self.refusals.values()]
         return [b"".join(self.answers)]
 
     def failed(self, failure: StreamlogError) -> Pieces:

@@ -27,6 +27,7 @@ from streamlog import repeated
 from streamlog.broker.apis.table import api_versions
 from streamlog.broker.broker import Broker
 from streamlog.broker.config.connections import AdvertisedEndpoint
+from streamlog.broker.request_metrics import ApiMeter
 from streamlog.broker.security.principals import ANONYMOUS, RequestContext
 from streamlog.broker.server.connections import Connections
 from streamlog.broker.server.sasl_handshake import NO_HEADER, SaslHandshake, bare
@@ -35,6 +36,7 @@ from streamlog.broker.server.tls import TlsConnection, writer_of
 from streamlog.errors import StreamlogError, UnsupportedVersion
 from streamlog.protocol.api_table import API_VERSIONS_KEY, APIS
 from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.error_responses import error_codes
 from streamlog.protocol.fetch_patterns import (
     FetchAlike,
     FetchPattern,
@@ -65,6 +67,7 @@ IN_FLIGHT_MAX = 32
 """Maximum requests of one connection without a written response; clients pipeline about 5."""
 WRITE_BUFFER_BYTES = 256 * 1024
 """Responses go to the socket once they have this many bytes, or no request is left."""
+PRODUCE, FETCH = "Produce", "Fetch"
 LINGER_MS = 500
 """How long a refused client has to read the refusal, in ms."""
 
@@ -85,10 +88,29 @@ class _Slot:
     """A request in the queue, with its answer once there is one."""
 
     request: Request | ProduceRun | FetchAlike
+    meter: ApiMeter
+    arrived_s: float
+    """When its last bytes arrived, like the other times by the event loop's clock, in seconds."""
+    begun_s: float
     throttle_ms: int = 0
     """The throttle time that the records of a Produce request have caused."""
+    waits_s: float = 0.0
+    """When the call that begins it has returned."""
+    ready_s: float = 0.0
+    """When its answer was there."""
     answer: Pending | None = None
     pieces: list[Piece] | None = None
+
+    def record(self, handed_out_s: float) -> None:
+        """Record the request's times; its response was handed out at `handed_out_s`."""
+        request = self.request
+        self.meter.record(
+            len(request.requests) if isinstance(request, ProduceRun) else 1,
+            self.begun_s - self.arrived_s,
+            self.waits_s - self.begun_s,
+            self.ready_s - self.waits_s,
+            handed_out_s - self.ready_s,
+        )
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -123,6 +145,10 @@ class Connection(asyncio.BufferedProtocol):
         """Whether a thread validates the records of a request: no request is begun meanwhile."""
         self._granted_bytes = 0
         """The memory for requests that this connection holds; see `throttling`."""
+        self._meter = broker.request_metrics.meter
+        self._now_s = asyncio.get_running_loop().time
+        self._arrived_s = 0.0
+        """When the last bytes arrived, by the event loop's clock, in seconds."""
         self._reads_done = 0
         self._received_bytes = 0
         self._muted: asyncio.TimerHandle | None = None
@@ -184,6 +210,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Begin the requests that the new bytes complete."""
+        self._arrived_s = self._now_s()
         self._reads_done += 1
         self._received_bytes += nbytes
         if self._reader.took(nbytes):
@@ -334,6 +361,7 @@ class Connection(asyncio.BufferedProtocol):
             run.cut(self._count_fitting(run, now_ms))
             if not run.requests:
                 return False
+        begun_s = self._now_s()
         answer = self._broker.begin_run(run, context)
         if answer is None:
             # It is not learned again as long as it is refused: what is refused costs one decoding
@@ -344,7 +372,8 @@ class Connection(asyncio.BufferedProtocol):
         if has_quotas:
             client = self._quota_client(pattern.client_id)
             self._connections.quotas.charge_produced(client, _sizes(run), now_ms)
-        self._take_answer(_Slot(run), answer)
+        meter = self._meter(PRODUCE, pattern.version)
+        self._take_answer(_Slot(run, meter, self._arrived_s, begun_s), answer)
         return True
 
     def _count_fitting(self, run: ProduceRun, now_ms: int) -> int:
@@ -384,17 +413,20 @@ class Connection(asyncio.BufferedProtocol):
         if self._gate is not None and not self._gate.is_served():
             return False
         context = self._context(pattern.version, pattern.client_id)
+        begun_s = self._now_s()
         answer = self._broker.begin_repeat(alike, context)
         if answer is None:
             self._fetch_pattern = None
             return False
-        self._take_answer(_Slot(alike), answer)
+        meter = self._meter(FETCH, pattern.version)
+        self._take_answer(_Slot(alike, meter, self._arrived_s, begun_s), answer)
         return True
 
     def _take_up(self, frame: memoryview) -> None:
         if self._repeats_fetch(frame):
             return
         answer: Message | asyncio.Future[Message] | None
+        begun_s = self._now_s()
         try:
             request = decode_request(frame) if self._gate is None else self._gate.decode(frame)
         except UnsupportedVersion as error:
@@ -406,7 +438,10 @@ class Connection(asyncio.BufferedProtocol):
                 # Before the request is begun, which may change it.
                 self._learn(frame, request, context)
                 answer = self._broker.begin(request.message, context)
-        self._take_answer(_Slot(request, throttle_ms=self._charge(request, None)), answer)
+        throttle_ms = self._charge(request, None)
+        meter = self._meter(request.api.name, request.version)
+        slot = _Slot(request, meter, self._arrived_s, begun_s, throttle_ms)
+        self._take_answer(slot, answer)
 
     def _learn(self, frame: memoryview, request: Request, context: RequestContext) -> None:
         """Remember a request that may come again, unless its sender may not make it."""
@@ -424,7 +459,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take_answer(self, slot: _Slot, answer: Result | Pending | None) -> None:
         """Write an answer now, or queue it behind those that wait."""
+        slot.ready_s = slot.waits_s = self._now_s()
         if answer is None:
+            slot.record(slot.ready_s)
             return
         if isinstance(answer, asyncio.Future):
             self._hold_if_checked()
@@ -437,6 +474,7 @@ class Connection(asyncio.BufferedProtocol):
             self._fill(slot, answer)
         else:
             self._hand_out(self._encoded(slot, answer))
+            slot.record(slot.ready_s)
 
     def _hold_if_checked(self) -> None:
         checks = self._broker.checks
@@ -488,6 +526,8 @@ class Connection(asyncio.BufferedProtocol):
         if response is None:
             return []  # A Produce with acks=0, whose records a thread has validated.
         if isinstance(response, list):
+            if isinstance(request, ProduceRun) and request.error_codes:
+                slot.meter.fail(request.error_codes)
             return response
         if isinstance(request, FetchAlike):
             if isinstance(response, FoundRecords):
@@ -498,6 +538,7 @@ class Connection(asyncio.BufferedProtocol):
             request = request.full()
         if isinstance(request, ProduceRun) or isinstance(response, FoundRecords):
             raise TypeError(f"{type(response).__name__} is no response to {type(request).__name__}")
+        slot.meter.fail(code for code in error_codes(response) if code)
         throttle_ms = slot.throttle_ms or self._charge(request, response)
         if throttle_ms and isinstance(response, ProduceResponse | FetchResponse):
             response.throttle_time_ms = throttle_ms
@@ -564,6 +605,7 @@ class Connection(asyncio.BufferedProtocol):
         if error is not None:
             self._hang_up(str(error))
         else:
+            slot.ready_s = self._now_s()
             self._fill(slot, answer.result())
             self._drain()
             if self._gate is not None and self._gate.is_over:
@@ -578,9 +620,11 @@ class Connection(asyncio.BufferedProtocol):
     def _drain(self) -> None:
         """Hand out the answers at the front of the queue, up to the first that still waits."""
         while self._queue and self._queue[0].pieces is not None:
-            pieces = self._queue.popleft().pieces or []
+            slot = self._queue.popleft()
+            pieces = slot.pieces or []
             self._queued_bytes -= memory_bytes(pieces)
             self._hand_out(pieces)
+            slot.record(self._now_s())
 
     def _hand_out(self, pieces: list[Piece]) -> None:
         """Collect pieces for the socket: the requests of one read are answered by one write."""

@@ -5,7 +5,7 @@ The parts of a request's time are those of Kafka's `RequestMetrics`:
 - queue: from its last byte to its beginning. Requests wait here while their connection is full,
   while a thread validates the records of an earlier one, or behind others of the same read.
 - local: the call that begins it, such as the append to the log.
-- remote: the wait for others, such as the commit by all in-sync replicas or a Fetch's `max_wait_ms`.
+- remote: the wait for others, such as in-sync replicas, or the `max_wait_ms` of a Fetch.
 - response_queue: from its answer to the socket, behind earlier answers of the connection.
 
 Throttle times are counted by quota (`limits`). A run of requests that one call answers counts each
@@ -14,11 +14,11 @@ of them with the times of the call.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 
 from streamlog.metrics.instruments import Counter, Histogram
-from streamlog.metrics.registry import Kind, Metric, Point, Registry, Summary
+from streamlog.metrics.registry import Family, Kind, Metric, Point, Registry, Summary
 from streamlog.protocol.error_codes import ErrorCode
 
 PREFIX = "kafka_network_requestmetrics_"
@@ -35,12 +35,24 @@ QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
 MS = 1_000
 
 
-class ApiTimes:
-    """The histograms of one API."""
+class ApiMeter:
+    """The measures of one version of one API."""
 
-    __slots__ = ("local", "queue", "remote", "response_queue", "total")
+    __slots__ = (
+        "_errors",
+        "api",
+        "local",
+        "queue",
+        "remote",
+        "requests",
+        "response_queue",
+        "total",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, api: str, requests: Counter, errors: Family[Counter]) -> None:
+        self.api = api
+        self.requests = requests
+        self._errors = errors
         self.queue = Histogram()
         self.local = Histogram()
         self.remote = Histogram()
@@ -48,18 +60,29 @@ class ApiTimes:
         self.total = Histogram()
 
     def record(
-        self, count: int, *, queue_s: float, local_s: float, remote_s: float, response_queue_s: float
+        self,
+        count: int,
+        queue_s: float,
+        local_s: float,
+        remote_s: float = 0.0,
+        response_queue_s: float = 0.0,
     ) -> None:
         """Count `count` requests with these times, in seconds."""
+        self.requests.value += count
         self.queue.record_many(queue_s, count)
         self.local.record_many(local_s, count)
         self.remote.record_many(remote_s, count)
         self.response_queue.record_many(response_queue_s, count)
         self.total.record_many(queue_s + local_s + remote_s + response_queue_s, count)
 
+    def fail(self, codes: Iterable[int]) -> None:
+        """Count the error codes of responses."""
+        for code in codes:
+            self._errors.series(self.api, _error_name(code)).add()
+
 
 class RequestMetrics:
-    """Counts the requests of all connections of one broker."""
+    """Measures the requests of all connections of one broker."""
 
     def __init__(self, registry: Registry) -> None:
         self._requests = registry.counters(
@@ -67,48 +90,28 @@ class RequestMetrics:
         )
         self._errors = registry.counters(
             PREFIX + "errors_total",
-            "Error codes in responses, of requests and of their items; NONE: requests without one.",
+            "Error codes in responses to requests: of the whole request, or of its items.",
             "request",
             "error",
         )
-        self._counters: dict[tuple[str, int], Counter] = {}
-        self._successes: dict[str, Counter] = {}
-        self._times: dict[str, ApiTimes] = {}
+        self._meters: dict[tuple[str, int], ApiMeter] = {}
         registry.collect(self._describe)
 
-    def begin(self, api: str, version: int, count: int = 1) -> None:
-        """Count requests that begin."""
-        counter = self._counters.get((api, version))
-        if counter is None:
-            counter = self._requests.series(api, str(version))
-            self._counters[api, version] = counter
-        counter.value += count
-
-    def times(self, api: str) -> ApiTimes:
-        """Return the histograms of an API."""
-        found = self._times.get(api)
+    def meter(self, api: str, version: int) -> ApiMeter:
+        """Return the measures of a version of an API."""
+        found = self._meters.get((api, version))
         if found is None:
-            found = self._times[api] = ApiTimes()
+            requests = self._requests.series(api, str(version))
+            found = self._meters[api, version] = ApiMeter(api, requests, self._errors)
         return found
-
-    def succeed(self, api: str, count: int = 1) -> None:
-        """Count requests without an error."""
-        counter = self._successes.get(api)
-        if counter is None:
-            counter = self._successes[api] = self._errors.series(api, ErrorCode.NONE.name)
-        counter.value += count
-
-    def fail(self, api: str, code: int) -> None:
-        """Count an error code in a response."""
-        self._errors.series(api, _error_name(code)).add()
 
     def _describe(self) -> Iterator[Metric]:
         """Yield the times twice: as histograms, and as the summaries of Kafka's dashboards."""
-        times = [*self._times.items()]
+        times = [*_times_of([*self._meters.values()]).items()]
         for part, name in PARTS.items():
             points: list[Point] = []
             for api, found in times:
-                histogram: Histogram = getattr(found, part)
+                histogram = found[part]
                 quantiles = {share: histogram.quantile(share) * MS for share in QUANTILES}
                 summary = Summary(quantiles, histogram.count, histogram.sum * MS)
                 points.append(((api,), summary))
@@ -119,8 +122,18 @@ class RequestMetrics:
             "Time of requests by its parts; total is their sum.",
             Kind.HISTOGRAM,
             ("request", "part"),
-            [((api, part), getattr(found, part)) for api, found in times for part in PARTS],
+            [((api, part), found[part]) for api, found in times for part in PARTS],
         )
+
+
+def _times_of(meters: Iterable[ApiMeter]) -> dict[str, dict[str, Histogram]]:
+    """Return the times of each API in all its versions, by API and part."""
+    times: dict[str, dict[str, Histogram]] = {}
+    for meter in meters:
+        sums = times.setdefault(meter.api, {part: Histogram() for part in PARTS})
+        for part, found in sums.items():
+            found.include(getattr(meter, part))
+    return times
 
 
 @cache
