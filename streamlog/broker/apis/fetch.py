@@ -221,6 +221,8 @@ class PartitionReads:
         if reading.failed or missing_bytes <= 0 or request.max_wait_ms <= 0:
             # Only for reads that are answered: a Fetch that waits is read for again.
             partitions.copy_bytes_read += reading.copy_bytes
+            for partition, size_bytes in reading.served:
+                partition.traffic.bytes_out += size_bytes
             return FetchAttempt(response)
         return FetchAttempt(response, tuple(reading.keys), missing_bytes)
 
@@ -253,6 +255,7 @@ class PartitionReads:
             return None  # `read` raises it again, and makes it the answer.
         if len(found.records) < max(request.min_bytes, 1) or found.aborted:
             return None
+        partition.traffic.bytes_out += len(found.records)
         return FoundRecords(found.ends, found.records)
 
 
@@ -271,6 +274,8 @@ class _Reading:
         self.found_bytes = 0
         self.copy_bytes = 0
         """How many of the found bytes are from partitions that other brokers lead."""
+        self.served: list[tuple[Partition, int]] = []
+        """The partitions in which bytes were found, with their number."""
         self.failed = False
         self.keys: list[PartitionKey] = []
         """The partitions that were read, by name."""
@@ -316,7 +321,9 @@ class _Reading:
                 found = _Found(b"", _ends(partition), [] if self._committed else None)
         except StreamlogError as error:
             return self._unreadable(wanted, error_code(error), error)
-        self.found_bytes += len(found.records)
+        if size_bytes := len(found.records):
+            self.found_bytes += size_bytes
+            self.served.append((partition, size_bytes))
         if not partition.is_leader:
             self.copy_bytes += len(found.records)
         if wanted.mark_after_ms >= 0 and wanted.fetch_offset == found.ends.high_watermark:

@@ -278,6 +278,7 @@ def _batches(
         )
     except StreamlogError as error:
         return _refused(wanted, _code(error), replica.log.log_start_offset)
+    replica.traffic.replication_bytes_out += len(records)
     return PartitionData(
         partition_index=wanted.partition,
         high_watermark=replica.high_watermark,

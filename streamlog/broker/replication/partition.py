@@ -23,6 +23,7 @@ from streamlog.broker.replication.partition_replica import (
     not_leader_error,
 )
 from streamlog.broker.storage.validator import AppendOrigin, Prepared
+from streamlog.broker.topic_traffic import TopicTraffic, TrafficMetrics
 from streamlog.errors import OffsetOutOfRange, StreamlogError, UnknownTopicOrPartition
 from streamlog.protocol.error_codes import ErrorCode, error_for
 
@@ -73,6 +74,7 @@ class Partition:
         listener: notified of records that can be read.
         flush: syncs the log.
         mode: the broker's setting `flush`.
+        traffic: counts the traffic of the topic.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Partition:
         listener: AppendListener,
         flush: GroupFlush,
         mode: str,
+        traffic: TopicTraffic,
     ) -> None:
         self.topic = topic
         self.index = index
@@ -92,6 +95,7 @@ class Partition:
         self._listener = listener
         self._flush = flush
         self._always = mode == FLUSH_ALWAYS
+        self.traffic = traffic
         self._hidden_bytes = 0
         self._syncing_bytes = 0
         self._deadline_ms: int | None = None
@@ -110,6 +114,7 @@ class Partition:
             flush=self._flush,
             flushed=self,
             on_committed=self._on_committed,
+            traffic=self.traffic,
         )
         self._alone = False
         return self.replica
@@ -314,6 +319,8 @@ class Partition:
             data, now_ms=now_ms, wall_ms=wall_ms, origin=origin, prepared=prepared
         )
         if not result.duplicate:
+            self.traffic.messages_in += result.last_offset + 1 - result.base_offset
+            self.traffic.bytes_in += result.size_bytes
             self._on_appended(result.size_bytes, rolled_at, now_ms)
         return result
 
@@ -331,13 +338,15 @@ class Partition:
             LogError: NOT_LEADER_OR_FOLLOWER.
         """
         self.check_leader()
-        rolled_at = self.log.active_base_offset
+        rolled_at, end_offset = self.log.active_base_offset, self.log.log_end_offset
         outcomes = self.log.append_each(pieces, now_ms=now_ms, wall_ms=wall_ms, prepared=prepared)
         size_bytes = 0
         for outcome in outcomes:
             if not isinstance(outcome, StreamlogError):
                 size_bytes += outcome.size_bytes
         if size_bytes:
+            self.traffic.messages_in += self.log.log_end_offset - end_offset
+            self.traffic.bytes_in += size_bytes
             self._on_appended(size_bytes, rolled_at, now_ms)
         return outcomes
 
@@ -538,6 +547,7 @@ class Partitions:
         self._flush = flush
         self._mode = mode
         self._topics = topics
+        self._traffic = TrafficMetrics(directory.metrics)
         self._hosted: dict[tuple[str, int], Partition] = {}
         self.copy_bytes_read = 0
         """Bytes that consumers have read from followers on this broker."""
@@ -586,7 +596,13 @@ class Partitions:
         if partition is None:
             log = self._directory.log(topic, index)
             partition = self._hosted[topic, index] = Partition(
-                topic, index, log, listener=self._listener, flush=self._flush, mode=self._mode
+                topic,
+                index,
+                log,
+                listener=self._listener,
+                flush=self._flush,
+                mode=self._mode,
+                traffic=self._traffic.topic(topic),
             )
         return partition
 
@@ -618,6 +634,8 @@ class Partitions:
         """Forget a partition whose log is no longer on this broker. Call `resign` first."""
         self._hosted.pop((topic, index), None)
         self._listener.on_gone(topic, index)
+        if not self._topics.partitions(topic):
+            self._traffic.forget(topic)
 
     def high_watermark(self, topic: str, index: int) -> int:
         """Return a partition's high watermark, as far as this broker knows it.

@@ -44,6 +44,7 @@ from streamlog.broker.replication.replica_state import (
     Truncate,
 )
 from streamlog.broker.storage.validator import AppendOrigin
+from streamlog.broker.topic_traffic import TopicTraffic
 from streamlog.errors import NotLeader, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
 
@@ -119,6 +120,7 @@ class PartitionReplica:
         flush: begins syncs, of several logs together.
         flushed: what `flush` calls after a sync of this log.
         on_committed: called with the bytes that a new high watermark commits.
+        traffic: counts the traffic of the topic.
     """
 
     def __init__(
@@ -130,7 +132,9 @@ class PartitionReplica:
         flush: GroupFlush,
         flushed: Flushed,
         on_committed: Callable[[int], None],
+        traffic: TopicTraffic,
     ) -> None:
+        self.traffic = traffic
         self.topic, self.index = topic_partition
         self.log = log
         self.facts = ReplicaLog(
@@ -420,6 +424,7 @@ class PartitionReplica:
             for effect in effects:
                 if isinstance(effect, AppendBatches):
                     self.log.append(records, now_ms=now_ms, origin=AppendOrigin.COPY)
+                    self.traffic.replication_bytes_in += len(records)
                     self._flush.add(self._flushed)
                 else:
                     self._perform([effect])
