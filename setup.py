@@ -19,6 +19,8 @@ HOT_MODULES = (
     "streamlog/records/record_scan",
     "streamlog/records/arrow",
     "streamlog/protocol/produce_runs",
+    "streamlog/broker/request_metrics",
+    "streamlog/broker/server/queued_request",
     "streamlog/broker/storage/log/batch_run",
     "streamlog/tables/folds/folding",
     "streamlog/tables/folds/plain_values",

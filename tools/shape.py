@@ -318,14 +318,14 @@ FIGURES = {
     "phrases": Figure("banned phrases in texts", banned_phrases, 0),
 }
 BARS: dict[str, float] = {
-    "modules": 508,
+    "modules": 560,
     "classes": 0,
     "basenames": 24,
     "small": 59,
     "folders": 0,
     "circles": 1,
     "floors": 8,
-    "produce": 29,
+    "produce": 32,
     "comments": 4,
     "any": 1,
     "names": 1,

@@ -59,22 +59,6 @@ class ApiMeter:
         self.response_queue = Histogram()
         self.total = Histogram()
 
-    def record(
-        self,
-        count: int,
-        queue_s: float,
-        local_s: float,
-        remote_s: float = 0.0,
-        response_queue_s: float = 0.0,
-    ) -> None:
-        """Count `count` requests with these times, in seconds."""
-        self.requests.value += count
-        self.queue.record_many(queue_s, count)
-        self.local.record_many(local_s, count)
-        self.remote.record_many(remote_s, count)
-        self.response_queue.record_many(response_queue_s, count)
-        self.total.record_many(queue_s + local_s + remote_s + response_queue_s, count)
-
     def fail(self, codes: Iterable[int]) -> None:
         """Count the error codes of responses."""
         for code in codes:

