@@ -19,7 +19,7 @@ from typing import Final
 from simulation.disk_entries import Directory, Regular
 from simulation.process import ProcessEnded
 from streamlog.broker.storage.disk.descriptors import OpenFiles
-from streamlog.broker.storage.disk.files import Content, Mapping, Reserve
+from streamlog.broker.storage.disk.files import Content, DiskSpace, Mapping, Reserve
 
 OPEN_LOGS_MAX: Final = 2
 """Logs that keep their files open: so few that every life closes some and opens them again."""
@@ -299,6 +299,13 @@ class SimulatedDisk:
         if self.refuses_sync():
             raise _error(errno.EIO, path)
         names.sync()
+
+    def space(self, path: str) -> DiskSpace:
+        """See the port."""
+        self._directory(path)
+        if self.capacity_bytes is None:
+            return DiskSpace()
+        return DiskSpace(self.capacity_bytes, max(self.capacity_bytes - self.used_bytes(), 0))
 
     def _entry(self, path: str) -> Regular | Directory:
         entry: Regular | Directory = self._root

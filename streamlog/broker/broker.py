@@ -248,6 +248,7 @@ class Broker:
         cls,
         directory: str,
         *,
+        others: Sequence[str] = (),
         config: BrokerConfig | None = None,
         clock: Clock | None = None,
         files: Files | None = None,
@@ -255,7 +256,8 @@ class Broker:
     ) -> Self:
         """Open or create the data directory, recover its logs, and load the groups.
 
-        `clock`, `files` and `threads` default to the machine's.
+        `others` are further directories, on other disks. `clock`, `files` and `threads` default to
+        the machine's.
 
         Raises:
             LogDirectoryLocked: another process serves it; the message has its address.
@@ -266,7 +268,9 @@ class Broker:
         clock = clock or SystemClock()
         allowed = shares_now()
         files = files or OsFiles(allowed)
-        opened = LogDirectory.open(directory, files=files, config=config, wall_ms=clock.wall_ms())
+        opened = LogDirectory.open(
+            directory, others=others, files=files, config=config, wall_ms=clock.wall_ms()
+        )
         with ExitStack() as if_it_fails:
             if_it_fails.callback(opened.close)
             member = ClusterNode.open(

@@ -52,9 +52,11 @@ class FlushChoice(StrEnum):
 
 def broker(
     data: Annotated[
-        Path | None,
+        list[Path] | None,
         typer.Option(
-            "--data", metavar="DIR", help="The data directory. Default: log.dirs in FILE."
+            "--data",
+            metavar="DIR",
+            help="The data directory; again for each further disk. Default: log.dirs in FILE.",
         ),
     ] = None,
     listen: Annotated[
@@ -84,8 +86,8 @@ def broker(
     settings = broker_config(config, flush)
     if web is not None:
         settings = replace(settings, web=web)
-    if data is not None:
-        settings = replace(settings, log_dirs=str(data))
+    if data:
+        settings = replace(settings, log_dirs=",".join(map(str, data)))
     if not settings.log_dirs:
         raise UsageError("broker needs --data DIR, or log.dirs=DIR in --config FILE")
     if listen is not None:
@@ -105,11 +107,12 @@ def run_broker(settings: BrokerConfig, listeners: Sequence[Listener]) -> None:
     from streamlog.broker.broker import Broker  # noqa: PLC0415 - the other commands start faster
     from streamlog.broker.server.socket_server import SocketServer  # noqa: PLC0415 - the same
 
-    data = settings.log_dirs
+    data, *others = settings.directories
+    named = ", ".join(settings.directories)
 
     async def main(stop: asyncio.Event) -> None:
         async with (
-            Broker.open(data, config=settings) as opened,
+            Broker.open(data, others=others, config=settings) as opened,
             web_of(opened),
             SocketServer(opened, listeners) as listening,
         ):
@@ -118,7 +121,7 @@ def run_broker(settings: BrokerConfig, listeners: Sequence[Listener]) -> None:
                 security = "" if protocol == PLAINTEXT else f"{protocol}, "
                 typer.echo(
                     f"listening on {server.host}:{server.port} "
-                    f"({security}log {data}, cluster {opened.cluster_id}); Ctrl-C stops"
+                    f"({security}log {named}, cluster {opened.cluster_id}); Ctrl-C stops"
                 )
             # These objects stay: a full collection that walked them would stall every client.
             gc.collect()

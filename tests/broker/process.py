@@ -6,7 +6,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -23,8 +23,10 @@ class BrokerProcess:
         port: int = 0,
         flush: str = "always",
         settings: Mapping[str, str] | None = None,
+        others: Sequence[Path] = (),
     ) -> None:
         self._data = data
+        self._others = others
         self._flush = flush
         self._settings = settings
         self.port = port
@@ -38,6 +40,8 @@ class BrokerProcess:
 
     def __enter__(self) -> Self:
         command = [sys.executable, "-m", "streamlog", "broker", "--data", str(self._data)]
+        for other in self._others:
+            command += ["--data", str(other)]
         command += ["--flush", self._flush]
         wanted = 1
         if self._settings is None:

@@ -1,6 +1,7 @@
 """DescribeLogDirs: sizes of partitions on disk, and this broker's report on itself.
 
-All partitions are in one directory. With `include_report` the response also says what this process
+There is one result per directory (`log.dirs`), with the space of its disk (KIP-827). With
+`include_report` the response also says what this process
 has: its directory, its registration, its position in the metadata log, and the durable end of each
 replica. The controller's metadata, in contrast, says what a broker had when it registered and what
 leaders have confirmed since. `streamlog cluster status` compares the two
@@ -28,11 +29,12 @@ from streamlog.protocol.messages.partitions_and_replicas import (
 from streamlog.protocol.schema import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from streamlog.broker.cluster.node import ClusterNode
     from streamlog.broker.replication.replicas import Replicas
     from streamlog.broker.storage.log_directory import LogDirectory
+    from streamlog.broker.storage.volumes import Volume
 
 
 UNMEASURED = -1
@@ -66,31 +68,43 @@ class PartitionRequests:
 
     def log_dirs(self, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
         """Return the sizes of partitions on disk; missing partitions are left out, as in Kafka."""
-        topics = self._directory.topics
-        here = {name: sorted(state.partitions) for name, state in topics.items()}
-        asked: dict[str, Sequence[int]] = {**here}
+        asked: Mapping[str, Collection[int]] | None = None
         if request.topics is not None:
-            asked = {
-                each.topic: [number for number in each.partitions if number in here[each.topic]]
-                for each in request.topics
-                if each.topic in here
-            }
-        try:
-            result = DescribeLogDirsResult(
-                log_dir=self._directory.path,
-                topics=[
-                    self._measured(name, numbers, reports=request.include_report)
-                    for name, numbers in asked.items()
-                ],
-            )
-        except StreamlogError:
-            result = DescribeLogDirsResult(
-                error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=self._directory.path
-            )
-        response = DescribeLogDirsResponse(results=[result])
+            asked = {each.topic: each.partitions for each in request.topics}
+        here: dict[Volume, dict[str, list[int]]] = {each: {} for each in self._directory.volumes}
+        for name, state in self._directory.topics.items():
+            for number in sorted(state.partitions):
+                if asked is None or number in asked.get(name, ()):
+                    volume = self._directory.volume_of(name, number)
+                    here[volume].setdefault(name, []).append(number)
+        response = DescribeLogDirsResponse(
+            results=[
+                self._described(volume, topics, reports=request.include_report)
+                for volume, topics in here.items()
+            ]
+        )
         if request.include_report:
             response.report = self._reports.node()
         return response
+
+    def _described(
+        self, volume: Volume, topics: Mapping[str, Sequence[int]], *, reports: bool
+    ) -> DescribeLogDirsResult:
+        try:
+            space = volume.space()
+            return DescribeLogDirsResult(
+                log_dir=volume.path,
+                topics=[
+                    self._measured(name, numbers, reports=reports)
+                    for name, numbers in topics.items()
+                ],
+                total_bytes=space.total_bytes,
+                usable_bytes=space.usable_bytes,
+            )
+        except StreamlogError:
+            return DescribeLogDirsResult(
+                error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=volume.path
+            )
 
     def _measured(
         self, name: str, numbers: Sequence[int], *, reports: bool

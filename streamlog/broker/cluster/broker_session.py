@@ -72,7 +72,7 @@ class BrokerSession:
                 cluster_id=directory.cluster_id,
                 incarnation_id=uuid.uuid4().bytes,
                 rack=directory.config.rack or None,
-                log_dirs=[id_bytes(directory.directory_id)],
+                log_dirs=[id_bytes(each.directory_id) for each in directory.volumes],
                 previous_broker_epoch=directory.previous_broker_epoch,
                 directory_lives=directory.directory_ids.begin() if has_cluster else [],
             ),

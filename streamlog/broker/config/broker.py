@@ -96,8 +96,9 @@ class BrokerConfig:
         "",
         NamedSetting(
             "log.dirs",
-            "The data directory of the broker, unless the command line gives it. One directory, not"
-            " a list as in Kafka.",
+            "The data directories of the broker, comma-separated, each on a disk of its own, unless"
+            " the command line gives them. The first one also has the metadata; a new partition"
+            " goes to the one with the fewest.",
             is_dynamic=False,
         ),
     )
@@ -242,11 +243,15 @@ class BrokerConfig:
     def __post_init__(self) -> None:
         check_table(self)
         self.quorum.check(self.node_id)
-        if "," in self.log_dirs:
-            raise ConfigError(
-                f"log.dirs={self.log_dirs}: a broker has one data directory; combine the disks into"
-                " one volume, or run a broker for each"
-            )
+        paths = self.directories
+        if len({*paths}) < len(paths):
+            raise ConfigError(f"log.dirs={self.log_dirs}: a directory is named twice")
+
+    @property
+    def directories(self) -> tuple[str, ...]:
+        """The paths in `log.dirs`, the first one first."""
+        paths = (each.strip() for each in self.log_dirs.split(","))
+        return tuple(each.rstrip("/") or "/" for each in paths if each)
 
     def override(self, configs: Mapping[str, str]) -> BrokerConfig:
         """Return these settings with some replaced, by the broker's names and as text.

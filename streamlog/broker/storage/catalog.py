@@ -8,6 +8,7 @@
     clean_shutdown    exists while no process has the directory open and all of it is synced
     listener          the address of the broker that holds the lock (`ListenerFile`)
     lives             the directory's ids that may have registered last (`DirectoryIds`)
+    directories       the ids and paths of all directories of a broker that has several (`volumes`)
 
 A directory gets a new id with each start of a broker on it (compare KIP-858). The broker appends
 the id to `lives` before it registers, and drops the older ones after the response, so the id that
@@ -49,6 +50,7 @@ CHECKPOINTS = "checkpoints"
 CLEAN_SHUTDOWN = "clean_shutdown"
 LISTENER = "listener"
 DIRECTORY_IDS = "lives"
+DIRECTORIES = "directories"
 LOCK = "lock"
 
 RECOVERY_POINTS = "recovery_points"
@@ -78,6 +80,8 @@ class Identity:
 
     Its votes are forgotten, so it does not vote before the other voters have admitted it.
     """
+    metadata_id: str = ""
+    """The id of the broker's first directory, where its partitions are listed; empty for that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +93,8 @@ class TopicEntry:
     partitions: tuple[int, ...]
     """The partition numbers that are here."""
     configs: Mapping[str, str]
+    directories: Mapping[int, str] = field(default_factory=dict)
+    """The ids of the directories of partitions that are not in the first one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +146,7 @@ class Catalog:
                 node_id=int(properties["node.id"]),
                 directory_id=properties["directory.id"],
                 rejoins=properties.get("rejoins") == "true",
+                metadata_id=properties.get("metadata.directory.id", ""),
             )
         except MALFORMED as error:
             raise self.damaged_error(META, error) from error
@@ -152,6 +159,7 @@ class Catalog:
             f"node.id={identity.node_id}",
             f"directory.id={identity.directory_id}",
             *(["rejoins=true"] if identity.rejoins else []),
+            *([f"metadata.directory.id={identity.metadata_id}"] if identity.metadata_id else []),
         )
         self._replace(META, "\n".join(lines) + "\n")
 
@@ -169,6 +177,20 @@ class Catalog:
         """Write the ids of the starts that may have registered last."""
         kept = [each.hex() for each in ids[-DIRECTORY_IDS_MAX:]]
         self._replace_json(DIRECTORY_IDS, {"version": _FORMAT, "lives": kept})
+
+    def directories(self) -> dict[str, str]:
+        """Read the paths of the broker's directories by id; empty if it has only this one."""
+        content = self._read_json(DIRECTORIES)
+        if content is None:
+            return {}
+        try:
+            return _texts(content["paths"])
+        except MALFORMED as error:
+            raise self.damaged_error(DIRECTORIES, error) from error
+
+    def write_directories(self, paths: Mapping[str, str]) -> None:
+        """Write the paths of the broker's directories by id."""
+        self._replace_json(DIRECTORIES, {"version": _FORMAT, "paths": dict(paths)})
 
     def topics(self) -> tuple[list[TopicEntry], set[str]]:
         """Read the topics, and the keys of what is being deleted (`deletion_key`)."""
@@ -194,6 +216,7 @@ class Catalog:
                 "topic_id": topic.topic_id.hex(),
                 "partitions": _partition_entry(topic.partitions),
                 "configs": dict(topic.configs),
+                **({"directories": _by_text(topic.directories)} if topic.directories else {}),
             }
             for topic in topics
         ]
@@ -396,7 +419,14 @@ def _topic(entry: dict[str, Any]) -> TopicEntry:
         topic_id=_topic_id(entry["topic_id"]),
         partitions=partitions,
         configs=_texts(entry["configs"]),
+        directories={
+            int(number): str(each) for number, each in entry.get("directories", {}).items()
+        },
     )
+
+
+def _by_text(directories: Mapping[int, str]) -> dict[str, str]:
+    return {str(number): each for number, each in sorted(directories.items())}
 
 
 def _texts(entries: dict[str, Any]) -> dict[str, str]:

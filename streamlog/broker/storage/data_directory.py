@@ -233,6 +233,11 @@ def identify_directory(
             raise LogDirectoryLost(_not_of_cluster_message(path, config.node_id))
         identity = Identity(cluster_id=new_id(), node_id=config.node_id, directory_id=new_id())
         catalog.write_identity(identity)
+    if identity.metadata_id:
+        raise ConfigError(
+            f"{path} is not the first directory of its broker, where its partitions are listed: put"
+            f" the directory with the id {identity.metadata_id} first in log.dirs"
+        )
     if identity.node_id != config.node_id:
         raise ConfigError(
             f"{path} belongs to node {identity.node_id}, and this broker is configured as"

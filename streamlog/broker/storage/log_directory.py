@@ -1,4 +1,7 @@
-"""LogDirectory: all partitions under one directory, and the lock on it.
+"""LogDirectory: all partitions of one broker, and the locks on its directories.
+
+A broker has one directory, or several on different disks (`volumes`): what follows is about the
+first, and about partition folders in any of them.
 
 The metadata log (`quorum`) decides which topics exist. `topics.json` lists the topics that have
 partitions here (`TopicState`). Folders are created before they are listed in it, and deleted after
@@ -17,11 +20,11 @@ middle of a log again, so the recovery point stays before the damage.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from threading import Lock
@@ -31,16 +34,15 @@ from typing import NamedTuple
 from streamlog import repeated
 from streamlog.broker.config.broker import PARTITIONS_MAX, BrokerConfig, TopicConfig
 from streamlog.broker.storage.catalog import (
-    LOCK,
     META,
     NO_BROKER_EPOCH,
     AlteredSettings,
     Catalog,
     DirectoryIds,
+    Identity,
     ListenerFile,
     TopicEntry,
     deletion_key,
-    describe_holder,
     new_topic_id,
 )
 from streamlog.broker.storage.data_directory import (
@@ -54,20 +56,17 @@ from streamlog.broker.storage.disk.files import (
     File,
     Files,
     directory_error,
-    make_durable_directory,
     unless_full,
     warn_of_unwritten_indexes,
-    write_whole,
 )
 from streamlog.broker.storage.disk.offload import OffloadedJob
-from streamlog.broker.storage.disk.os_files import OsFiles, process_id
+from streamlog.broker.storage.disk.os_files import OsFiles
 from streamlog.broker.storage.log.partition_log import PartitionLog
 from streamlog.broker.storage.log.segment import Damage, SegmentEnd
 from streamlog.broker.storage.log.segments import RollBudget
+from streamlog.broker.storage.volumes import Volume, Volumes, lock_directory, open_volume
 from streamlog.errors import (
     LogDirectoryError,
-    LogDirectoryFailed,
-    LogDirectoryLocked,
     LogDirectoryLost,
     LogError,
     StreamlogError,
@@ -190,6 +189,8 @@ class TopicState:
     """The settings given for the topic, by Kafka's names."""
     config: TopicConfig
     """The effective settings."""
+    directories: Mapping[int, str] = field(default_factory=dict)
+    """The ids of the directories of partitions that are not in the broker's first one."""
 
     def entry(self) -> TopicEntry:
         """The entry for `topics.json`."""
@@ -198,6 +199,7 @@ class TopicState:
             topic_id=self.topic_id,
             partitions=tuple(sorted(self.partitions)),
             configs=self.configs,
+            directories={n: each for n, each in self.directories.items() if n in self.partitions},
         )
 
 
@@ -237,6 +239,7 @@ def topic_state(
         partitions=logs,
         configs=dict(entry.configs),
         config=config,
+        directories=dict(entry.directories),
     )
 
 
@@ -244,10 +247,11 @@ _logger = repeated.logger(__name__)
 
 
 class LogDirectory:
-    """The data directory of one broker; call `open`."""
+    """The data directory of one broker, or its directories; call `open`."""
 
     def __init__(self, files: Files, path: str, *, config: BrokerConfig, lock: File | None) -> None:
         self.path = path
+        """The first directory."""
         self.cluster_id = ""
         self.node_id = config.node_id
         self.directory_id = ""
@@ -270,6 +274,8 @@ class LogDirectory:
         self.directory_ids = DirectoryIds(self._catalog, path, new_topic_id)
         """The ids by which the controller detects an older copy of this directory."""
         self._folders = Folders(files, path)
+        self.volumes = Volumes(Volume(files, path, lock=lock))
+        """The directories, each on a disk of its own."""
         self._checkpoints = LogCheckpoints(self._catalog)
         self._listener = ListenerFile(self._catalog)
         self._minimum_ends: Mapping[str, int] = {}
@@ -284,6 +290,7 @@ class LogDirectory:
         cls,
         path: str,
         *,
+        others: Sequence[str] = (),
         files: Files | None = None,
         config: BrokerConfig | None = None,
         wall_ms: int = 0,
@@ -291,9 +298,10 @@ class LogDirectory:
     ) -> LogDirectory:
         """Open a data directory, create it if it does not exist, and recover from a crash.
 
-        `files` defaults to the operating system's, `config` to the defaults; `wall_ms` is written
-        to the lock file. With `read_only` the directory must exist, and may be in use; logs end
-        where they ended when they were opened.
+        `others` are further directories of the broker, on other disks; with `read_only` they are
+        found by their paths in the first. `files` defaults to the operating system's, `config` to
+        the defaults; `wall_ms` is written to the lock files. With `read_only` the directory must
+        exist, and may be in use; logs end where they ended when they were opened.
 
         Raises:
             LogDirectoryLocked: another process holds it; the message has its address.
@@ -310,23 +318,11 @@ class LogDirectory:
             with directory._disk():
                 directory._open_read_only()
             return directory
-        try:
-            make_durable_directory(files, path)
-            lock = files.lock(f"{path}/{LOCK}")
-        except OSError as error:
-            raise LogDirectoryFailed(
-                f"{path} can't be a data directory ({error.strerror}): check the path and its"
-                " permissions"
-            ) from error
-        if lock is None:
-            raise LogDirectoryLocked(
-                f"{describe_holder(files, path)}: connect to that process, or stop it"
-            )
+        lock = lock_directory(files, path, wall_ms)
         directory = cls(files, path, config=config, lock=lock)
         try:
             with directory._disk():
-                directory._hold(lock, wall_ms)
-                directory._open()
+                directory._open([each.rstrip("/") or "/" for each in others], wall_ms)
         except BaseException:
             directory._discard()
             raise
@@ -435,14 +431,25 @@ class LogDirectory:
             # Folders, their names, and then the list: a crash before the last step leaves empty
             # folders that no topic owns, which the next opening removes.
             try:
-                for number in numbers:
-                    folder = f"{self.path}/{partition_folder(topic.topic_id, number)}"
+                places = self._places(numbers)
+                for number, volume in places.items():
+                    folder = f"{volume.path}/{partition_folder(topic.topic_id, number)}"
                     label = f"{topic.name}-{number}"
                     logs[number] = PartitionLog.create(
-                        self._files, folder, name=label, config=topic.config, rolls=self.rolls
+                        volume.files, folder, name=label, config=topic.config, rolls=self.rolls
                     )
-                self._files.sync_directory(self.path)
-                grown = replace(topic, partitions={**topic.partitions, **logs})
+                for volume in {*places.values()}:
+                    volume.files.sync_directory(volume.path)
+                directories = {
+                    number: volume.directory_id
+                    for number, volume in places.items()
+                    if volume is not self.volumes.first
+                }
+                grown = replace(
+                    topic,
+                    partitions={**topic.partitions, **logs},
+                    directories={**topic.directories, **directories},
+                )
                 self._write_topics([*{**self._topics, topic.name: grown}.values()])
             except (OSError, LogDirectoryError):
                 # The empty folders stay: the next attempt uses them, or the next opening
@@ -453,6 +460,17 @@ class LogDirectory:
         self._topics[topic.name] = grown
         return grown
 
+    def _places(self, numbers: Iterable[int]) -> dict[int, Volume]:
+        """Return the directories of new partitions: always the one with the fewest."""
+        if len(self.volumes) == 1:
+            return dict.fromkeys(numbers, self.volumes.first)
+        counts = self._counts()
+        places: dict[int, Volume] = {}
+        for number in numbers:
+            places[number] = volume = self.volumes.emptiest(counts)
+            counts[volume] += 1
+        return places
+
     def partition_bytes(self, topic: str, partition: int) -> int:
         """Return the bytes of a partition's segments on disk.
 
@@ -460,9 +478,9 @@ class LogDirectory:
             UnknownTopicOrPartition: the partition is not here.
             LogDirectoryError: the disk refused.
         """
-        self.log(topic, partition)
+        volume = self.volume_of(topic, partition)
         with self._disk():
-            return self._folders.size_bytes(
+            return volume.folders.size_bytes(
                 partition_folder(self._topics[topic].topic_id, partition)
             )
 
@@ -503,14 +521,16 @@ class LogDirectory:
             # Folders first: after a crash between the steps, a topic that is listed without folders
             # gets new ones, and its records are safe under the other names.
             kept = [
-                self._folders.rename_stray(partition_folder(topic.topic_id, number))
+                self._volume(topic, number).folders.rename_stray(
+                    partition_folder(topic.topic_id, number)
+                )
                 for number in topic.partitions
             ]
             self._forget(topic, (), set())
         _logger.warning(
             "topic %s is unknown to the cluster: its partitions are kept as %s in %s; remove them"
             " if nothing in them is needed",
-            *(name, ", ".join(kept), self.path),
+            *(name, ", ".join(kept), ", ".join(each.path for each in self.volumes)),
         )
 
     def count_strays(self) -> int:
@@ -520,7 +540,7 @@ class LogDirectory:
             LogDirectoryError: the disk refused.
         """
         with self._disk():
-            return len(strays(self._files.list(self.path)))
+            return sum(len(strays(each.files.list(each.path))) for each in self.volumes)
 
     def _forget(self, topic: TopicState, left: Collection[int], keys: set[str]) -> None:
         """Keep only the partitions `left` of a topic; the others are marked for deletion."""
@@ -689,11 +709,12 @@ class LogDirectory:
         with self._disk():
             self._checkpoints.keep(taken)
             self._listener.settle()
-            self._files.reserve.renew(self._files)
+            for volume in self.volumes:
+                volume.files.reserve.renew(volume.files)
 
     def lacks_room(self) -> bool:
-        """Whether logs were refused space, and the disk is still full."""
-        return self._files.reserve.look(self._files)
+        """Whether logs were refused space, and a disk is still full."""
+        return any(each.files.reserve.look(each.files) for each in self.volumes)
 
     def failure_of(self, error: OSError) -> LogDirectoryError:
         """Return what a disk error means for the directory."""
@@ -714,11 +735,8 @@ class LogDirectory:
         """
         if self._failure is not None:
             raise self._failure
-        if self._lock is not None and not self._lock.is_linked():
-            raise LogDirectoryLost(
-                f"{self.path} has vanished while it was in use: the log stops here; restore the"
-                " data directory, or start with a new one"
-            )
+        for volume in self.volumes:
+            volume.check()
 
     def close(self) -> None:
         """Sync everything, mark the shutdown as clean, and release the lock.
@@ -761,35 +779,97 @@ class LogDirectory:
         self._closed = True
         for log in self._logs().values():
             log.discard()
-        if self._lock is not None:
-            self._lock.close()
+        self.volumes.close()
 
-    def _hold(self, lock: File, wall_ms: int) -> None:
-        holder = json.dumps({"process_id": process_id(), "since_ms": wall_ms})
-        with unless_full("the id of the process that holds the lock"):
-            lock.truncate(0)
-            write_whole(lock, holder.encode(), 0)
-
-    def _open(self) -> None:
-        names = set(self._files.list(self.path))
-        self._identify(names)
+    def _open(self, others: Sequence[str], wall_ms: int) -> None:
+        self._identify(set(self._files.list(self.path)))
+        self._open_volumes(others, wall_ms)
+        names = {volume: set(volume.files.list(volume.path)) for volume in self.volumes}
         if not self._catalog.knows_topics():
-            self._folders.check_owned()
+            for volume in self.volumes:
+                volume.folders.check_owned()
         ends, self.previous_broker_epoch = self._catalog.take_clean_mark()
         self._catalog.remove_listener()
         entries, self._deleting = self._catalog.topics()
         checkpoints = self._checkpoints.read(entries)
-        for entry in entries:
+        placed = [self._placed_again(entry) for entry in entries]
+        for entry in placed:
             self._open_topic(entry, checkpoints, names, ends)
+        if placed != entries:
+            self._write_topics(self._topics.values())
         with unless_full("the end of a deletion"):
             self._finish_deletions()
-        self._folders.remove_unfinished(names, (t.topic_id for t in self._topics.values()))
-        self._folders.log_strays(names)
+        for volume, found in names.items():
+            self._tidy(volume, found)
         self._files.reserve.hold(self._files, self.path)
         with unless_full("a checkpoint"):
             self._checkpoints.keep(self._checkpoints.take(self._logs()))
         warn_of_unwritten_indexes(
             self.path, sum(log.has_unwritten_indexes for log in self._logs().values())
+        )
+
+    def _open_volumes(self, others: Sequence[str], wall_ms: int) -> None:
+        """Open the other directories of the broker, and note where all of them are."""
+        self.volumes.first.directory_id = self.directory_id
+        known = self._catalog.directories()
+        if not others and not known:
+            return
+        identity = Identity(
+            cluster_id=self.cluster_id, node_id=self.node_id, directory_id=self.directory_id
+        )
+        for path in others:
+            self.volumes.add(open_volume(self._files, path, identity, wall_ms=wall_ms))
+        # Before a partition is placed: a reader of the first directory finds the others by this.
+        paths = known | {each.directory_id: each.path for each in self.volumes}
+        if paths != known:
+            self._catalog.write_directories(paths)
+
+    def _tidy(self, volume: Volume, names: set[str]) -> None:
+        """Remove what an unfinished creation has left, and log what belongs to no partition."""
+        volume.folders.remove_unfinished(names, (t.topic_id for t in self._topics.values()))
+        listed = {
+            partition_folder(topic.topic_id, number): self._volume(topic, number)
+            for topic in self._topics.values()
+            for number in topic.partitions
+        }
+        for name in sorted(names & listed.keys()):
+            # A disk has returned that was missing, and its partition has begun anew elsewhere.
+            if listed[name] is not volume:
+                stray = volume.folders.rename_stray(name)
+                names.add(stray)
+                _logger.warning(
+                    "%s/%s is an older copy of a partition in %s: it is kept as %s",
+                    *(volume.path, name, listed[name].path, stray),
+                )
+        volume.folders.log_strays(names)
+
+    def _volume(self, topic: TopicState | TopicEntry, number: int) -> Volume:
+        """Return the directory of a partition."""
+        volume = self.volumes.of(topic.directories.get(number))
+        if volume is None:
+            known = self._catalog.directories()
+            missing = topic.directories[number]
+            raise LogDirectoryLost(
+                f"{topic.name}-{number} is in the directory with the id {missing}"
+                f" ({known.get(missing, 'path unknown')}), which is not in log.dirs"
+            )
+        return volume
+
+    def volume_of(self, topic: str, partition: int) -> Volume:
+        """Return the directory of a partition.
+
+        Raises:
+            UnknownTopicOrPartition: the partition is not here.
+        """
+        self.log(topic, partition)
+        return self._volume(self._topics[topic], partition)
+
+    def _counts(self) -> Counter[Volume]:
+        """Count the partitions in each directory."""
+        return Counter(
+            self._volume(topic, number)
+            for topic in self._topics.values()
+            for number in topic.partitions
         )
 
     def _open_read_only(self) -> None:
@@ -800,6 +880,10 @@ class LogDirectory:
         self.node_id = identity.node_id
         if not self._catalog.knows_topics():
             self._folders.check_owned()
+        self.volumes.first.directory_id = self.directory_id
+        for directory_id, path in self._catalog.directories().items():
+            if directory_id != self.directory_id:
+                self.volumes.add(Volume(self._files, path, directory_id=directory_id))
         entries, _ = self._catalog.topics()
         # Before the logs: a broker at work may extend them after this.
         self._minimum_ends = self._catalog.minimum_ends()
@@ -815,9 +899,10 @@ class LogDirectory:
                 log.advance_start(min(start, log.log_end_offset))
 
     def _read_only_log(self, topic: TopicEntry | TopicState, number: int) -> PartitionLog:
+        volume = self._volume(topic, number)
         return PartitionLog.open(
-            self._files,
-            f"{self.path}/{partition_folder(topic.topic_id, number)}",
+            volume.files,
+            f"{volume.path}/{partition_folder(topic.topic_id, number)}",
             name=f"{topic.name}-{number}",
             config=self._config.topic,
             read_only=True,
@@ -832,7 +917,7 @@ class LogDirectory:
         self,
         entry: TopicEntry,
         checkpoints: Mapping[str, LogCheckpoint],
-        names: set[str],
+        names: Mapping[Volume, set[str]],
         ends: Mapping[str, SegmentEnd] | None,
     ) -> None:
         config = self._config.topic.override(entry.configs)
@@ -842,14 +927,15 @@ class LogDirectory:
             folder = partition_folder(entry.topic_id, number)
             point, start, mark = checkpoints[folder]
             end = None if ends is None else ends.get(folder)
-            if folder not in names:
+            volume = self._volume(entry, number)
+            if folder not in names[volume]:
                 # The folder existed before its topic was listed, so it was lost. A recovery point
                 # of 1 makes an empty log count as damaged.
-                self._files.make_directory(f"{self.path}/{folder}")
+                volume.files.make_directory(f"{volume.path}/{folder}")
                 point, end = max(point, 1), None
             logs[number] = PartitionLog.open(
-                self._files,
-                f"{self.path}/{folder}",
+                volume.files,
+                f"{volume.path}/{folder}",
                 name=f"{entry.name}-{number}",
                 config=config,
                 clean=ends is not None,
@@ -861,6 +947,30 @@ class LogDirectory:
             # The checkpoint may know of records that other brokers have committed and that were not
             # on this disk. Lost ones are not committed here; the leader says when others are.
             logs[number].high_watermark = min(mark, logs[number].log_end_offset)
+
+    def _placed_again(self, entry: TopicEntry) -> TopicEntry:
+        """Return a topic's entry with its partitions of lost directories placed in others.
+
+        Their folders don't exist there, so their logs count as damaged: they are fetched again if
+        other brokers have them.
+        """
+        lost = [n for n, each in entry.directories.items() if self.volumes.of(each) is None]
+        if not lost:
+            return entry
+        paths = self._catalog.directories()
+        for number in lost:
+            missing = entry.directories[number]
+            _logger.critical(
+                "%s-%d was in the directory with the id %s (%s), which is not there: it begins"
+                " anew in another one",
+                *(entry.name, number, missing, paths.get(missing, "path unknown")),
+            )
+        kept = {n: each for n, each in entry.directories.items() if n not in lost}
+        placed = {n: each.directory_id for n, each in self._places(lost).items()}
+        first = self.directory_id
+        return replace(
+            entry, directories=kept | {n: each for n, each in placed.items() if each != first}
+        )
 
     def _check_writable(self) -> None:
         if self._lock is None:
@@ -892,7 +1002,8 @@ class LogDirectory:
         """Delete the folders of topics and partitions that `topics.json` lists for deletion."""
         if not self._deleting:
             return
-        self._folders.delete(self._deleting)
+        for volume in self.volumes:
+            volume.folders.delete(self._deleting)
         deleting, self._deleting = self._deleting, set()
         try:
             self._write_topics(self._topics.values())

@@ -196,6 +196,10 @@ class LogDir:
     """Partition to its size in bytes."""
     error: LogError | None = None
     """Why the broker can't describe the directory; None if it can."""
+    total_bytes: int = -1
+    """The size of its disk; -1 if it is not known."""
+    usable_bytes: int = -1
+    """What the broker may still write to that disk; -1 if it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,7 +427,7 @@ def _log_dirs(node_id: int, response: DescribeLogDirsResponse) -> Iterable[LogDi
             for partition in topic.partitions
         }
         error = _error(f"directory {each.log_dir} of broker {node_id}", each.error_code, None)
-        yield LogDir(node_id, each.log_dir, sizes, error)
+        yield LogDir(node_id, each.log_dir, sizes, error, each.total_bytes, each.usable_bytes)
 
 
 def _error(what: str, error_code: int, message: str | None) -> LogError | None:

@@ -149,10 +149,10 @@ class BrokerControl:
             )
         if known is None or known.incarnation_id == request.incarnation_id:
             return
-        # A process locks its log directory. So the earlier process is dead if this one has the same
-        # directory, or runs in this controller's process. Otherwise two brokers may have one id.
-        is_same = broker_id == context.node_id or (
-            bool(known.directories) and set(known.directories) <= set(request.log_dirs)
+        # A process locks its log directories. So the earlier process is dead if this one has one of
+        # them, or runs in this controller's process. Otherwise two brokers may have one id.
+        is_same = broker_id == context.node_id or bool(
+            set(known.directories) & set(request.log_dirs)
         )
         if not is_same and known.is_active and not self._is_silent(broker_id, now_ms):
             raise error_for(

@@ -17,7 +17,7 @@ import errno
 import mmap
 from contextlib import closing, contextmanager, suppress
 from threading import Lock
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from streamlog import repeated
 from streamlog.broker.storage.disk.descriptors import SHORT, OpenFiles
@@ -336,6 +336,67 @@ class Files(Protocol):
     def sync_directory(self, path: str) -> None:
         """Sync the names in a directory to disk."""
         ...
+
+    def space(self, path: str) -> DiskSpace:
+        """Return the space of the disk that a directory is on."""
+        ...
+
+
+class DiskSpace(NamedTuple):
+    """The space of a disk in bytes; -1 if it is not known."""
+
+    total_bytes: int = -1
+    usable_bytes: int = -1
+    """What this process may still write."""
+
+
+class DiskFiles:
+    """The files of one disk of several: as `files`, with a reserve of their own."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self.reserve = Reserve()
+
+    @property
+    def held(self) -> OpenFiles:
+        """See `Files`."""
+        return self._files.held
+
+    def open(self, path: str, *, writable: bool = False) -> File:
+        """See `Files`."""
+        return self._files.open(path, writable=writable)
+
+    def map(self, path: str) -> Mapping:
+        """See `Files`."""
+        return self._files.map(path)
+
+    def lock(self, path: str) -> File | None:
+        """See `Files`."""
+        return self._files.lock(path)
+
+    def list(self, path: str) -> list[str]:
+        """See `Files`."""
+        return self._files.list(path)
+
+    def make_directory(self, path: str) -> None:
+        """See `Files`."""
+        self._files.make_directory(path)
+
+    def rename(self, source: str, target: str) -> None:
+        """See `Files`."""
+        self._files.rename(source, target)
+
+    def remove(self, path: str) -> None:
+        """See `Files`."""
+        self._files.remove(path)
+
+    def sync_directory(self, path: str) -> None:
+        """See `Files`."""
+        self._files.sync_directory(path)
+
+    def space(self, path: str) -> DiskSpace:
+        """See `Files`."""
+        return self._files.space(path)
 
 
 def size_of(data: Content) -> int:

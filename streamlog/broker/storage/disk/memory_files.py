@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 
 from streamlog.broker.storage.disk.descriptors import OpenFiles
-from streamlog.broker.storage.disk.files import Content, Reserve
+from streamlog.broker.storage.disk.files import Content, DiskSpace, Reserve
 
 OPEN_LOGS_MAX = 1_000
 """The default limit of logs that keep their files open; no system provides descriptors here."""
@@ -277,6 +277,12 @@ class MemoryFiles:
         names = self._directory(path)
         self.admit_sync()
         names.durable = dict(names.entries)
+
+    def space(self, path: str) -> DiskSpace:
+        self._directory(path)
+        if self.capacity_bytes is None:
+            return DiskSpace()
+        return DiskSpace(self.capacity_bytes, max(self.capacity_bytes - self.used_bytes(), 0))
 
     def _entry(self, path: str) -> _Content | _Names:
         entry: _Content | _Names = self._root

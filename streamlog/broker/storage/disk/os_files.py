@@ -22,7 +22,13 @@ from streamlog.broker.storage.disk.descriptors import (
     soft_limit,
 )
 from streamlog.broker.storage.disk.file_range import Descriptor, FileRange, read_at
-from streamlog.broker.storage.disk.files import PIECES_MAX, Content, Reserve, write_whole
+from streamlog.broker.storage.disk.files import (
+    PIECES_MAX,
+    Content,
+    DiskSpace,
+    Reserve,
+    write_whole,
+)
 
 MAPPED_BYTES_MAX = 64 * 1024 * 1024
 """The limit of the resident memory that is pages of mapped files."""
@@ -228,6 +234,10 @@ class OsFiles:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def space(self, path: str) -> DiskSpace:
+        found = os.statvfs(path)
+        return DiskSpace(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
 
     def _file(self, descriptor: int) -> OsFile:
         return OsFile(self, Descriptor(descriptor, self._numbers))

@@ -115,6 +115,7 @@ class Inspection:
             if not self.catalog.knows_topics():
                 Folders(self.files, self.path).check_owned()
             entries, _ = self.catalog.topics()
+            paths = self.catalog.directories()
             points = self.catalog.recovery_points()
             starts = self.catalog.log_start_offsets()
         for entry in sorted(entries, key=lambda each: each.name):
@@ -122,7 +123,12 @@ class Inspection:
                 folder = _folder(entry, number)
                 point, start = points.get(folder, START_OFFSET), starts.get(folder, START_OFFSET)
                 yield self._raw_partition(
-                    entry, number, recovery_point=point, log_start_offset=start
+                    entry,
+                    number,
+                    # Partitions in another directory of the broker are found by its path.
+                    paths.get(entry.directories.get(number, ""), self.path),
+                    recovery_point=point,
+                    log_start_offset=start,
                 )
 
     def partition(self, topic: str, partition: int) -> RawPartition:
@@ -207,12 +213,18 @@ class Inspection:
         return found
 
     def _raw_partition(
-        self, entry: TopicEntry, number: int, *, recovery_point: int, log_start_offset: int
+        self,
+        entry: TopicEntry,
+        number: int,
+        path: str,
+        *,
+        recovery_point: int,
+        log_start_offset: int,
     ) -> RawPartition:
         return RawPartition(
             topic=entry.name,
             partition=number,
-            directory=f"{self.path}/{_folder(entry, number)}",
+            directory=f"{path}/{_folder(entry, number)}",
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
             is_compacted="compact" in entry.configs.get("cleanup.policy", ""),

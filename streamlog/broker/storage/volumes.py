@@ -1,0 +1,188 @@
+"""Volume, Volumes: the directories of one broker (`log.dirs`), each on a disk of its own (KIP-112).
+
+The first directory contains everything that belongs to no single partition: the lists of topics and
+of checkpoints (`catalog`), the metadata log, and staged files. The others contain an identity, a
+lock, and partition folders. `topics.json` in the first says in which directory each partition is,
+so one write of one file decides where a partition is from then on.
+
+Rules of this module: a directory belongs to one first directory, and is refused beside another,
+whose list does not know its partitions. A new partition goes to the directory with the fewest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from streamlog.broker.storage.catalog import LOCK, Catalog, Identity, describe_holder, new_id
+from streamlog.broker.storage.data_directory import Folders, partition_folders
+from streamlog.broker.storage.disk.files import (
+    DiskFiles,
+    directory_error,
+    make_durable_directory,
+    unless_full,
+    write_whole,
+)
+from streamlog.broker.storage.disk.os_files import process_id
+from streamlog.errors import (
+    LogDirectoryFailed,
+    LogDirectoryLocked,
+    LogDirectoryLost,
+)
+
+if TYPE_CHECKING:
+    from streamlog.broker.storage.disk.files import DiskSpace, File, Files
+
+
+class Volume:
+    """One directory of a broker."""
+
+    def __init__(
+        self, files: Files, path: str, *, directory_id: str = "", lock: File | None = None
+    ) -> None:
+        self.files = files
+        self.path = path
+        self.directory_id = directory_id
+        self.folders = Folders(files, path)
+        self.lock = lock
+
+    def check(self) -> None:
+        """Check that the directory still exists.
+
+        Raises:
+            LogDirectoryLost: it has been deleted.
+        """
+        if self.lock is not None and not self.lock.is_linked():
+            raise LogDirectoryLost(
+                f"{self.path} has vanished while it was in use: the log stops here; restore the"
+                " data directory, or start with a new one"
+            )
+
+    def space(self) -> DiskSpace:
+        """Return the space of its disk.
+
+        Raises:
+            LogDirectoryError: the disk refused.
+        """
+        try:
+            return self.files.space(self.path)
+        except OSError as error:
+            raise directory_error(error, self.path) from error
+
+    def close(self) -> None:
+        """Release the lock."""
+        if self.lock is not None:
+            self.lock.close()
+
+
+class Volumes:
+    """The directories of a broker, the first one first."""
+
+    def __init__(self, first: Volume) -> None:
+        self.first = first
+        self._all = [first]
+
+    def __iter__(self) -> Iterator[Volume]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def add(self, volume: Volume) -> None:
+        """Add a directory."""
+        self._all.append(volume)
+
+    def of(self, directory_id: str | None) -> Volume | None:
+        """Return the directory with an id; None stands for the first. None if there is none."""
+        if directory_id is None:
+            return self.first
+        return next((each for each in self._all if each.directory_id == directory_id), None)
+
+    def emptiest(self, partitions: Mapping[Volume, int]) -> Volume:
+        """Return the directory with the fewest partitions; of several, the one listed first."""
+        return min(self._all, key=lambda each: partitions.get(each, 0))
+
+    def close(self) -> None:
+        """Release all locks."""
+        for each in self._all:
+            each.close()
+
+
+def lock_directory(files: Files, path: str, wall_ms: int) -> File:
+    """Create a directory if it does not exist, and lock it.
+
+    Raises:
+        LogDirectoryLocked: another process holds it; the message has its address.
+        LogDirectoryFailed: the disk refused.
+    """
+    try:
+        make_durable_directory(files, path)
+        lock = files.lock(f"{path}/{LOCK}")
+    except OSError as error:
+        raise LogDirectoryFailed(
+            f"{path} can't be a data directory ({error.strerror}): check the path and its"
+            " permissions"
+        ) from error
+    if lock is None:
+        raise LogDirectoryLocked(
+            f"{describe_holder(files, path)}: connect to that process, or stop it"
+        )
+    try:
+        holder = json.dumps({"process_id": process_id(), "since_ms": wall_ms})
+        with unless_full("the id of the process that holds the lock"):
+            lock.truncate(0)
+            write_whole(lock, holder.encode(), 0)
+    except OSError as error:
+        lock.close()
+        raise directory_error(error, path) from error
+    return lock
+
+
+def open_volume(files: Files, path: str, first: Identity, *, wall_ms: int) -> Volume:
+    """Lock another directory of the broker that has the identity `first`; format a new one.
+
+    Raises:
+        LogDirectoryError: it can't be used, or it belongs to another first directory.
+        CorruptData: its identity is damaged.
+    """
+    files = DiskFiles(files)
+    lock = lock_directory(files, path, wall_ms)
+    try:
+        identity = _identify(files, path, first)
+        files.reserve.hold(files, path)
+    except OSError as error:
+        lock.close()
+        raise directory_error(error, path) from error
+    except BaseException:
+        lock.close()
+        raise
+    return Volume(files, path, directory_id=identity.directory_id, lock=lock)
+
+
+def _identify(files: Files, path: str, first: Identity) -> Identity:
+    """Return the identity of another directory than the first; a new one gets one.
+
+    Raises:
+        LogDirectoryLost: its identity is missing, or it belongs to another first directory.
+        OSError: the disk refused.
+    """
+    catalog = Catalog(files, path)
+    identity = catalog.identity()
+    if identity is None:
+        left = partition_folders(files.list(path))
+        if left:
+            raise LogDirectoryLost(
+                f"{path} has partitions ({left[0]}) and no meta.properties: restore that file"
+                " from a copy, or start with an empty directory"
+            )
+        identity = replace(first, directory_id=new_id(), metadata_id=first.directory_id)
+        catalog.write_identity(identity)
+    if identity.metadata_id != first.directory_id:
+        raise LogDirectoryLost(
+            f"the partitions in {path} are listed in the data directory with the id"
+            f" {identity.metadata_id or identity.directory_id}, which is not the first one in"
+            " log.dirs: put that one first, or use an empty directory"
+        )
+    return identity
