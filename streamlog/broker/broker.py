@@ -48,6 +48,11 @@ from streamlog.broker.coordinator.transaction.transaction_runtime import (
     TransactionRuntime,
 )
 from streamlog.broker.deadline_timer import DeadlineTimer
+from streamlog.broker.lag.lag_metrics import lag_metrics
+from streamlog.broker.lag.lag_requests import LagRequests
+from streamlog.broker.lag.lag_rounds import LagRounds
+from streamlog.broker.lag.leader_questions import LeaderQuestions
+from streamlog.broker.lag.next_records import NextRecords
 from streamlog.broker.log_maintenance import LogMaintenance
 from streamlog.broker.quorum.metadata.cluster_metadata import ClusterTopics
 from streamlog.broker.replication.group_flush import GroupFlush
@@ -136,12 +141,14 @@ class Broker:
             directory, self._partitions, clock=clock, threads=threads, on_job_done=self._arm
         )
         directory.metrics.collect(self._state_metrics)
+        self._next_records = NextRecords(threads)
+        self._lag = self._make_lag()
         self._deletions = DeleteRecordsRequests(self._metadata_requests, self._maintenance)
         coordinators = Coordinators(self._transacting, self._groups, self._produce.checks)
         self._publishing = PublishRequests(
             directory, self._partitions, coordinators, internal_topics=INTERNAL_NAMES, clock=clock
         )
-        self._handlers = table_of(self._parts())
+        self._handlers = table_of(self._parts()) | self._lag.handlers()
 
     def _parts(self) -> Parts:
         return Parts(
@@ -171,6 +178,14 @@ class Broker:
             return when_flushed(self._flush, answer, lambda _: answer())
 
         return OffsetRequests(self._partitions, when_flushed=flushed)
+
+    def _make_lag(self) -> LagRequests:
+        partitions, clock, metrics = self._partitions, self._clock, self._directory.metrics
+        leaders = LeaderQuestions(self._member.ask_leader, clock=clock)
+        rounds = LagRounds(self._coordinator, partitions, self._next_records, leaders, clock=clock)
+        metrics.prepare_by(rounds.look)
+        metrics.collect(lambda: lag_metrics(rounds.latest))
+        return LagRequests(rounds, self._next_records, partitions, spawn=self._tasks.spawn)
 
     def _make_produce(self, threads: Threads) -> ProduceRequests:
         return ProduceRequests(
@@ -353,8 +368,9 @@ class Broker:
 
     async def __aenter__(self) -> Self:
         self._is_open = True
+        await self._tasks.begin()
         if not self._member.is_alone:
-            thread = await self._tasks.begin()
+            thread = self._tasks.start_thread()
             spawn = self._tasks.spawn
             self._member.start(spawn, thread, self._arm)
             spawn(self._replicas.run())
@@ -386,11 +402,10 @@ class Broker:
             StreamlogError: the error that has ended the broker; its user was cancelled.
         """
         try:
-            if not self._member.is_alone:
-                if kind is None:
-                    await self.leave()
-                await self._tasks.end(error if kind is asyncio.CancelledError else None)
-                await self._member.close_connections()
+            if kind is None:
+                await self.leave()
+            await self._tasks.end(error if kind is asyncio.CancelledError else None)
+            await self._member.close_connections()
         finally:
             self.close()
 
@@ -412,6 +427,7 @@ class Broker:
         self._coordinator.stop(gone)
         self._transactions.stop(gone)
         self._maintenance.close()
+        self._next_records.close()
         try:
             self._member.close()
         finally:

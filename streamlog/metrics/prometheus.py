@@ -43,6 +43,7 @@ async def exposition(registry: Registry, now_s: Callable[[], float] = perf_count
 
     `now_s` is a clock in seconds.
     """
+    await registry.prepare()
     found: list[str] = []
     deadline_s = now_s() + SLICE_S
     for metric in registry.metrics():

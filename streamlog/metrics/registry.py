@@ -10,7 +10,7 @@ outside; a family that has `series_max` of them counts further ones together, un
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeAlias, TypeVar
@@ -118,10 +118,15 @@ Collector: TypeAlias = Callable[[], Iterable[Metric]]
 """Describes the present state as metrics."""
 
 
+Preparation: TypeAlias = Callable[[], Awaitable[None]]
+"""Finds out what a collector reports, where that takes longer than a look may take."""
+
+
 class Registry:
     """All metrics of one broker, worker or client."""
 
     def __init__(self) -> None:
+        self._preparations: list[Preparation] = []
         self._families: dict[str, Family[Counter] | Family[Gauge] | Family[Histogram]] = {}
         self._collectors: list[Collector] = []
 
@@ -186,6 +191,15 @@ class Registry:
     def collect(self, collector: Collector) -> None:
         """Compute more metrics with this function at each look."""
         self._collectors.append(collector)
+
+    def prepare_by(self, preparation: Preparation) -> None:
+        """Await this function before each look that `prepare` announces."""
+        self._preparations.append(preparation)
+
+    async def prepare(self) -> None:
+        """Prepare a look at `metrics`; without it, some collectors report an earlier state."""
+        for preparation in [*self._preparations]:
+            await preparation()
 
     def metrics(self) -> Iterator[Metric]:
         """Yield all metrics with their present values."""

@@ -65,6 +65,12 @@ from streamlog.protocol.messages.consumer_groups import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
 )
+from streamlog.protocol.messages.lag_messages import (
+    DescribeGroupLagRequest,
+    DescribeGroupLagResponse,
+    FindNextRecordsRequest,
+    FindNextRecordsResponse,
+)
 from streamlog.protocol.messages.partitions_and_replicas import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -290,6 +296,8 @@ _SERVED: Final = (
     _api(OWN_KEY, PublishRequest, PublishResponse),
     _api(OWN_KEY + 1, StageRequest, StageResponse),
     _api(OWN_KEY + 2, DropStagedRequest, DropStagedResponse),
+    _api(OWN_KEY + 3, DescribeGroupLagRequest, DescribeGroupLagResponse),
+    _api(OWN_KEY + 4, FindNextRecordsRequest, FindNextRecordsResponse, is_of_peers=True),
 )
 
 APIS: Final[dict[int, Api]] = {api.key: api for api in _SERVED}

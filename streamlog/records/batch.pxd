@@ -51,6 +51,14 @@ cdef int _decode(
     RecordColumns columns
 ) except -1
 
+@cython.locals(
+    base_ms=cython.longlong, delta=cython.longlong, delta_max=cython.longlong,
+    delta_min=cython.longlong, offset_delta=cython.longlong, position=cython.Py_ssize_t,
+    previous=cython.longlong, record_end=cython.Py_ssize_t, size=cython.longlong,
+    timestamp_ms=cython.longlong,
+)
+cdef object _seek(RecordBatch batch, const unsigned char* data, Py_ssize_t end, long long offset)
+
 @cython.final
 cdef class _Headers:
     cdef tuple _headers

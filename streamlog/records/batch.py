@@ -219,6 +219,19 @@ class RecordBatch:
         self._read([], columns)
         return columns
 
+    def first_from(self, offset: int) -> tuple[int, int] | None:
+        """Return offset and timestamp of the first record at or after `offset`, if there is one.
+
+        Creates no object per record.
+
+        Raises:
+            CorruptData: the records up to that one are malformed, or too large.
+        """
+        payload: bytes | memoryview = self.data[HEADER_BYTES:]
+        if self.attributes & _CODEC_BITS:
+            payload = decompress(self.codec, payload, size_bytes_max=UNCOMPRESSED_BYTES_MAX)
+        return _seek(self, b"".join((payload, _PADDING)), len(payload), offset)
+
     def _read(self, records: list[LogRecord], columns: RecordColumns | None) -> None:
         payload: bytes | memoryview = self.data[HEADER_BYTES:]
         if self.record_count == 0 and not payload:
@@ -343,6 +356,32 @@ def _decode(
         position = record_end
     if position != end:
         raise CorruptData(f"{end - position} bytes follow the last record of a batch")
+
+
+def _seek(batch: RecordBatch, data: bytes, end: int, offset: int) -> tuple[int, int] | None:
+    """Find the first record at or after `offset` in `data[:end]`; see `_decode`."""
+    base_ms = batch.base_timestamp_ms
+    delta_min = _INT64_MIN - base_ms if base_ms < 0 else _INT64_MIN
+    delta_max = _INT64_MAX - base_ms if base_ms > 0 else _INT64_MAX
+    position, previous = 0, -1
+    # Each round consumes bytes or raises, so that a false count of records ends with the data.
+    for _ in range(batch.record_count):
+        size, position = read_varint(data, position)
+        if size < _RECORD_BYTES_MIN - 1 or size > end - position:
+            raise CorruptData(_outside("a record", size, end - position))
+        record_end = position + size
+        delta, position = read_varlong(data, position + 1)
+        offset_delta, position = read_varint(data, position)
+        if offset_delta <= previous or offset_delta > batch.last_offset_delta:
+            raise CorruptData(f"a record's offset delta {offset_delta} follows {previous}")
+        previous = offset_delta
+        if batch.base_offset + offset_delta >= offset:
+            if delta < delta_min or delta > delta_max:
+                raise CorruptData(f"a record's timestamp delta {delta} overflows")
+            timestamp_ms = batch.max_timestamp_ms if batch.is_log_append_time else base_ms + delta
+            return batch.base_offset + offset_delta, timestamp_ms
+        position = record_end
+    return None
 
 
 class _Headers:

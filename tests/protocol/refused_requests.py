@@ -7,6 +7,7 @@ from streamlog.protocol.messages import (
     classic_groups,
     cluster_metadata,
     consumer_groups,
+    lag_messages,
     partitions_and_replicas,
     produce_and_fetch,
     publishing,
@@ -666,6 +667,18 @@ RESPONSES: list[tuple[Message, Message]] = [
     (
         publishing.DropStagedRequest(),
         publishing.DropStagedResponse(error_code=CODE, error_message="why"),
+    ),
+    (
+        lag_messages.DescribeGroupLagRequest(groups=["g"]),
+        lag_messages.DescribeGroupLagResponse(
+            groups=[
+                lag_messages.DescribedGroupLag(error_code=CODE, error_message="why", group_id="g")
+            ]
+        ),
+    ),
+    (
+        lag_messages.FindNextRecordsRequest(),
+        lag_messages.FindNextRecordsResponse(error_code=CODE),
     ),
 ]
 BY_ITEM: list[tuple[Message, Message]] = [

@@ -79,6 +79,8 @@ ADVERTISED = {
     "Publish": (20_000, 0, 0, 0),
     "Stage": (20_001, 0, 0, 0),
     "DropStaged": (20_002, 0, 0, 0),
+    "DescribeGroupLag": (20_003, 0, 0, 0),
+    "FindNextRecords": (20_004, 0, 0, 0),
 }
 
 

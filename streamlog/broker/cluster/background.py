@@ -1,4 +1,4 @@
-"""BackgroundTasks: the tasks that a broker of a cluster runs besides answering requests.
+"""BackgroundTasks: the tasks that a broker runs besides answering requests at once.
 
 Rule of the file: a task that fails ends all others, and so the broker, with its error.
 """
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class BackgroundTasks:
-    """The tasks of one broker, from `begin` to `end`; a broker that is alone has none."""
+    """The tasks of one broker, from `begin` to `end`."""
 
     def __init__(self, threads: Threads) -> None:
         self._threads = threads
@@ -28,9 +28,12 @@ class BackgroundTasks:
         self._group = asyncio.TaskGroup()
         self._spawned: set[asyncio.Task[Any]] = set()
 
-    async def begin(self) -> Executor:
-        """Begin; return the thread for syncs of the metadata log."""
+    async def begin(self) -> None:
+        """Begin: tasks can be spawned from here on."""
         await self._group.__aenter__()
+
+    def start_thread(self) -> Executor:
+        """Return the thread for syncs of the metadata log, which a broker of a cluster has."""
         self._thread = self._threads("streamlog-quorum")
         return self._thread
 

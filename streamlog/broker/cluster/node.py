@@ -328,6 +328,15 @@ class ClusterNode:
             raise ConnectionLost(f"this broker is not in a cluster and knows no broker {node_id}")
         return await self._connections.coordinators.call(node_id, request, timeout_ms=timeout_ms)
 
+    async def ask_leader(self, node_id: int, request: Message, timeout_ms: int) -> Message:
+        """Send a question about lag as `call` does, by a connection of its own.
+
+        The answer may wait for a disk, and no other request may wait behind it.
+        """
+        if self._connections is None:
+            raise ConnectionLost(f"this broker is not in a cluster and knows no broker {node_id}")
+        return await self._connections.lag.call(node_id, request, timeout_ms=timeout_ms)
+
     async def connect(self, node_id: int) -> Transport:
         """Open a connection to another broker; the caller is its only user.
 

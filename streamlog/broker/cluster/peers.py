@@ -287,6 +287,8 @@ class NodeConnections:
         """For brokers, whose addresses come from their registrations."""
         self.coordinators = BrokerPeers(self._endpoint, security=peer_security(config, peer))
         """For questions to coordinators, for which producers wait."""
+        self.lag = BrokerPeers(self._endpoint, security=peer_security(config, peer))
+        """For questions to leaders about the lag of groups, which may wait for a disk."""
 
     def _endpoint(self, node_id: int) -> Address | None:
         broker = self._metadata.brokers.get(node_id)
@@ -295,5 +297,5 @@ class NodeConnections:
 
     async def close(self) -> None:
         """Close all connections."""
-        for each in (self.quorum, self.controllers, self.brokers, self.coordinators):
+        for each in (self.quorum, self.controllers, self.brokers, self.coordinators, self.lag):
             await each.close()

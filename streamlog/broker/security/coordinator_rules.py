@@ -52,6 +52,10 @@ from streamlog.protocol.messages.consumer_groups import (
     OffsetDeleteRequest,
     OffsetDeleteRequestTopic,
 )
+from streamlog.protocol.messages.lag_messages import (
+    DescribeGroupLagRequest,
+    DescribeGroupLagResponse,
+)
 from streamlog.protocol.messages.publishing import (
     DropStagedRequest,
     PublishRequest,
@@ -234,6 +238,19 @@ def _topics_of(group: described.DescribedConsumerGroup) -> set[str]:
             if assignment is not None:
                 names.update(each.topic_name for each in assignment.topic_partitions)
     return names
+
+
+def describe_lag(request: DescribeGroupLagRequest, access: Access) -> Verdict:
+    """Require DESCRIBE on groups; topics without DESCRIBE are left out."""
+
+    def may(name: str) -> bool:
+        return access.group(Operation.DESCRIBE, name)
+
+    def finish(response: DescribeGroupLagResponse) -> None:
+        for group in response.groups:
+            group.topics = [t for t in group.topics if access.topic(Operation.DESCRIBE, t.name)]
+
+    return withhold(request, "groups", may, GROUP_DENIED, finish=finish)
 
 
 def list_groups(request: ListGroupsRequest, access: Access) -> Verdict:  # noqa: ARG001 - as all rules

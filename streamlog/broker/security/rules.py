@@ -61,6 +61,10 @@ from streamlog.protocol.messages.consumer_groups import (
     DeleteGroupsRequest,
     OffsetDeleteRequest,
 )
+from streamlog.protocol.messages.lag_messages import (
+    DescribeGroupLagRequest,
+    FindNextRecordsRequest,
+)
 from streamlog.protocol.messages.partitions_and_replicas import (
     AlterPartitionReassignmentsRequest,
     CreatePartitionsRequest,
@@ -240,6 +244,8 @@ RULES: Final[Mapping[type[Message], Rule]] = {
     LeaveGroupRequest: coordinator_rules.membership,
     SyncGroupRequest: coordinator_rules.membership,
     DescribeGroupsRequest: coordinator_rules.describe_groups,
+    DescribeGroupLagRequest: coordinator_rules.describe_lag,
+    FindNextRecordsRequest: act_as_member,
     ListGroupsRequest: coordinator_rules.list_groups,
     SaslHandshakeRequest: for_everybody,
     ApiVersionsRequest: for_everybody,

@@ -63,6 +63,10 @@ from streamlog.protocol.messages.consumer_groups import (
     OffsetDeleteRequestPartition as DeletedPartition,
 )
 from streamlog.protocol.messages.consumer_groups import OffsetDeleteRequestTopic as DeletedTopic
+from streamlog.protocol.messages.lag_messages import (
+    DescribeGroupLagRequest,
+    FindNextRecordsRequest,
+)
 from streamlog.protocol.messages.partitions_and_replicas import (
     AlterPartitionReassignmentsRequest,
     CreatePartitionsRequest,
@@ -318,6 +322,8 @@ MATRIX: list[tuple[Callable[[], Message], Need]] = [
     ),
     (lambda: DescribeGroupsRequest(groups=["g"]), (*G, OP.DESCRIBE)),
     (lambda: ConsumerGroupDescribeRequest(group_ids=["g"]), (*G, OP.DESCRIBE)),
+    (lambda: DescribeGroupLagRequest(groups=["g"]), (*G, OP.DESCRIBE)),
+    (FindNextRecordsRequest, (*C, OP.CLUSTER_ACTION)),
     (lambda: DeleteGroupsRequest(groups_names=["g"]), (*G, OP.DELETE)),
     (lambda: OffsetDeleteRequest(group_id="g"), (*G, OP.DELETE)),
     (lambda: InitProducerIdRequest(transactional_id=None), (*C, OP.IDEMPOTENT_WRITE)),

@@ -14,7 +14,7 @@ import heapq
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from streamlog.broker.coordinator.group.classic_group import ClassicGroup
 from streamlog.broker.coordinator.group.committed_offsets import (
@@ -131,6 +131,17 @@ class Deadlines:
     def next_ms(self) -> int | None:
         """When `take` may return a group; None for never."""
         return self._heap[0][0] if self._heap else None
+
+
+class GroupSummary(NamedTuple):
+    """A group in short."""
+
+    group_id: str
+    kind: str
+    """"classic" if a member assigns, "consumer" if the coordinator does (KIP-848)."""
+    state: str
+    members: int
+    """The number of its members."""
 
 
 Group: TypeAlias = ClassicGroup | ConsumerGroup
@@ -443,6 +454,27 @@ class GroupCoordinator:
     def list_groups(self) -> list[ListedGroup]:
         """List every group."""
         return list_group(self._groups.values(), self._offsets.groups())
+
+    def group_ids(self) -> list[str]:
+        """Return the ids of all groups, including those that have only committed offsets."""
+        return [*dict.fromkeys((*self._groups, *self._offsets.groups()))]
+
+    def summary(self, group_id: str) -> GroupSummary | None:
+        """Return one group in short; None if there is no such group."""
+        group = self._groups.get(group_id)
+        if group is None and group_id not in self._offsets.groups():
+            return None
+        (listed,) = list_group([] if group is None else [group], [group_id])
+        members = 0 if group is None else len(group.members)
+        return GroupSummary(group_id, listed.group_type, listed.group_state, members)
+
+    def committed(self, group_id: str) -> Mapping[tuple[str, int], OffsetCommitValue]:
+        """Return a copy of a group's committed offsets, those of deleted topics included."""
+        return dict(self._offsets.of(group_id))
+
+    def is_current(self, topic: str, position: OffsetCommitValue) -> bool:
+        """Whether the topic is the one that an offset was committed for."""
+        return self._is_current(topic, position)
 
     def on_deletion(self, now_ms: int) -> None:
         """Note that a topic was deleted: its committed offsets must be deleted too."""

@@ -183,6 +183,10 @@ class CoordinatorRuntime:
             raise error_for(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "not all groups are loaded yet")
         return [led.shard for led in self._shards]
 
+    def served(self) -> list[GroupCoordinator]:
+        """Return the shards that serve requests, without those that are still loading."""
+        return [led.shard for led in self._shards]
+
     def partition_of(self, group_id: str) -> tuple[str, int]:
         """Return topic and number of the partition that holds the offsets of a group.
 

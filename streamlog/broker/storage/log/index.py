@@ -144,6 +144,17 @@ class SparseIndex:
             return pending
         return self._read_floor(first) if self._in_memory else self._view_floor(first)
 
+    def newest_floor(self, first: int) -> _Entry | None:
+        """Return what `floor` returns if that entry is in memory; otherwise None, without I/O."""
+        if self.last is not None and self.last[0] <= first:
+            return self.last
+        return self._floor_in(self._pending, len(self._pending), first)
+
+    @property
+    def stored_entries(self) -> int:
+        """The entries that are in the file."""
+        return self._stored
+
     def flush(self) -> None:
         """Write the entries that are in memory, and preallocate space for more.
 
@@ -275,6 +286,30 @@ class SparseIndex:
             return _NONE  # Cut off by its writer meanwhile.
         first, second = self._layout.unpack(data)
         return (first, second)
+
+
+def floor_in_file(file: File, entries: int | None, relative: int) -> _Entry:
+    """Return the last entry of an offset index that is not above `relative`, or the log's begin.
+
+    For threads other than that of the log: it uses nothing but the open file. `entries` is the
+    number of entries in the file; None stands for as many as fit into a file that is complete.
+
+    Raises:
+        OSError: it can't be read.
+    """
+    size = _OFFSET_ENTRY.size
+    low, high = 0, file.size() // size if entries is None else entries
+    found = _NONE
+    while low < high:
+        middle = (low + high) // 2
+        data = file.read(size, middle * size)
+        entry = _OFFSET_ENTRY.unpack(data) if len(data) == size else _NONE
+        # Zeros are unused space behind the entries.
+        if entry != _NONE and entry[0] <= relative:
+            found, low = (entry[0], entry[1]), middle + 1
+        else:
+            high = middle
+    return found
 
 
 class OffsetIndex(SparseIndex):

@@ -33,6 +33,7 @@ from streamlog.broker.storage.log.batch_run import BatchRun
 from streamlog.broker.storage.log.leader_epochs import LeaderEpochHistory
 from streamlog.broker.storage.log.producer_snapshots import LogProducers
 from streamlog.broker.storage.log.producer_states import EndedTransaction, ProducerStates
+from streamlog.broker.storage.log.record_search import RecordSearch
 from streamlog.broker.storage.log.recovery import LostOffsets
 from streamlog.broker.storage.log.segment import Damage, Segment, SegmentEnd
 from streamlog.broker.storage.log.segments import RollBudget, Rolling, Segments
@@ -598,6 +599,21 @@ class PartitionLog:
         with self._disk.errors():
             found = self._segments.first_not_before(timestamp_ms, self._start_offset)
         return None if found is None else (found.offset, found.timestamp_ms)
+
+    def search(self, offset: int, end_offset: int) -> RecordSearch:
+        """Return a search for the first record from `offset` on; it runs in any thread.
+
+        `end_offset` bounds it. A result holds until `rewrites` grows.
+
+        Raises:
+            CorruptData: the first segments are missing.
+        """
+        return self._segments.search(offset, end_offset)
+
+    @property
+    def rewrites(self) -> int:
+        """How often compaction or truncation has changed what lies at offsets that exist."""
+        return self._segments.rewrites
 
     def max_timestamp(self) -> tuple[int, int] | None:
         """Return offset and timestamp of the newest record, the first of equals; None without one.

@@ -33,6 +33,7 @@ from streamlog.broker.storage.disk.files import (
 from streamlog.broker.storage.log.aborted_index import ABORTED_SUFFIX, AbortedIndex
 from streamlog.broker.storage.log.index import Indexes
 from streamlog.broker.storage.log.producer_states import EndedTransaction
+from streamlog.broker.storage.log.record_search import RecordSearch
 from streamlog.broker.storage.log.scan import (
     OFFSETS_MAX,
     Header,
@@ -563,6 +564,23 @@ class Segment:
                 if found := [record for record in kept if record.timestamp_ms >= timestamp_ms]:
                     return found[0]
         return None
+
+    def search(self, offset: int, end_offset: int) -> RecordSearch:
+        """Return a search for the first record from `offset` on, for any thread; does no I/O."""
+        newest = self._offsets.newest_floor(offset - self.base_offset) if self.loaded else None
+        return RecordSearch(
+            files=self._files,
+            partition=self._partition,
+            path=self.path,
+            index_path=self._offsets.path,
+            index_entries=self._offsets.stored_entries if self.loaded else None,
+            base_offset=self.base_offset,
+            begin=newest,
+            size_bytes=self.size_bytes if self.loaded else None,
+            chunk_bytes=self._chunk_bytes,
+            offset=offset,
+            end_offset=end_offset,
+        )
 
     def newest(self, start_offset: int = 0) -> LogRecord | None:
         """Return the first record with the greatest timestamp; None without one.

@@ -27,6 +27,7 @@ from streamlog.broker.config.broker import TopicConfig
 from streamlog.broker.storage.disk.files import Files
 from streamlog.broker.storage.log import recovery
 from streamlog.broker.storage.log.producer_states import EndedTransaction, OpenTransactions
+from streamlog.broker.storage.log.record_search import RecordSearch
 from streamlog.broker.storage.log.segment import Damage, Segment
 from streamlog.broker.storage.log.swap import CLEANED_SUFFIX, Link, Swap, begin_swap, chain_of
 from streamlog.errors import CorruptData, UnknownTopicOrPartition
@@ -143,6 +144,8 @@ class Segments:
         """The sealed segments that may not be on disk, in order."""
         self.has_unsynced_names = False
         """Whether a segment exists whose directory entry may not be on disk."""
+        self.rewrites = 0
+        """How often compaction or truncation has changed what lies at offsets that exist."""
         self._files = files
         self._directory = directory
         self._name = name
@@ -193,6 +196,7 @@ class Segments:
 
     def begin_again(self, offset: int) -> None:
         """Remove all segments, and continue with an empty one at `offset`."""
+        self.rewrites += 1
         # The newest first: a crash leaves a prefix of the log, never a gap.
         for segment in reversed(self._chain):
             segment.remove()
@@ -201,6 +205,7 @@ class Segments:
 
     def truncate(self, offset: int) -> None:
         """Durably remove everything from the batch that contains `offset` on, newest first."""
+        self.rewrites += 1
         kept = max(bisect_left(self._bases, offset), 1)
         # A batch may begin before `offset`, also in the segment before: the position is looked up
         # by offset, and the whole batch goes.
@@ -368,6 +373,7 @@ class Segments:
 
         After an error, only the next opening finds out which of the two is part of the log.
         """
+        self.rewrites += 1
         chain = list(self._chain)
         begun = begin_swap(self._files, self._directory, cleaned, chain[part])
         replaced = chain[part]
@@ -415,6 +421,20 @@ class Segments:
         """Iterate over the segments from the one that contains `offset` on, or over all of them."""
         first = max(bisect_right(self._bases, offset) - 1, 0)
         return (self._load_segment(number) for number in range(first, len(self._chain)))
+
+    def search(self, offset: int, end_offset: int) -> RecordSearch:
+        """Return a search for the first record from `offset` on, in the segment that has it.
+
+        It is for any thread, and does no I/O here. `end_offset` bounds the search.
+
+        Raises:
+            CorruptData: the first segments are missing.
+        """
+        number = bisect_right(self._bases, offset) - 1
+        if number < 0:
+            raise CorruptData(f"{self._name}: offsets before {self._bases[0]} are missing")
+        following = self._bases[number + 1 : number + 2]
+        return self._chain[number].search(offset, min([end_offset, *following]))
 
     def first_not_before(self, timestamp_ms: int, start_offset: int) -> LogRecord | None:
         """Return the first record from `start_offset` on that is not older than `timestamp_ms`.
