@@ -6,7 +6,10 @@ A shell around `Admin`. `reset-offsets` shows what it would change and changes i
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, TypeAlias
 
@@ -15,9 +18,13 @@ from rich.table import Table as Grid
 
 from streamlog.cli.session import LogOption, ask, with_log
 from streamlog.cli.terminal import out, say
-from streamlog.client.admin.group_admin import GroupDescription
+from streamlog.client.admin.group_admin import (
+    GroupDescription,
+    GroupMemberDescription,
+    PartitionLagDescription,
+)
 from streamlog.client.consumer import Consumer
-from streamlog.errors import UnknownTopicOrPartition, UsageError, quantity
+from streamlog.errors import UnknownTopicOrPartition, UnsupportedVersion, UsageError, quantity
 from streamlog.log import Log
 from streamlog.record import TopicPartition
 
@@ -62,31 +69,66 @@ def groups_list(
     out().print(grid)
 
 
-@groups.command("describe")
-def groups_describe(context: typer.Context, name: Name, log: LogOption = None) -> None:
-    """Show a group's committed offset, lag and member for each partition."""
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """A group, its committed offsets, and its lag as far as the brokers know it."""
 
-    async def look(opened: Log) -> tuple[GroupDescription, Offsets, Offsets]:
+    group: GroupDescription
+    committed: Offsets
+    ends: Offsets
+    lags: Mapping[TopicPartition, PartitionLagDescription]
+
+    @property
+    def readers(self) -> dict[TopicPartition, GroupMemberDescription]:
+        """The member that reads each assigned partition."""
+        return {part: member for member in self.group.members for part in member.assignment}
+
+    def lag(self, part: TopicPartition) -> int | None:
+        """Return the lag in records; None if it is not known."""
+        offset, end = self.committed.get(part), self.ends.get(part)
+        # A log that was truncated or created again may end before the committed offset.
+        return None if offset is None or end is None else max(end - offset, 0)
+
+
+@groups.command("describe")
+def groups_describe(
+    context: typer.Context,
+    name: Name,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    log: LogOption = None,
+) -> None:
+    """Show a group's committed offset, lag and member for each partition.
+
+    Rates are measured between two looks: the time to catch up is known from the second on.
+    """
+
+    async def look(opened: Log) -> _Described:
         admin = opened.admin()
         (described,) = await admin.describe_groups([name])
         committed = await admin.group_offsets(name)
         read = {part for member in described.members for part in member.assignment}
         async with opened.consumer() as consumer:
             ends = await _of_existing_topics(consumer.end_offsets, {*read, *committed})
-        return described, committed, ends
+        return _Described(described, committed, ends, await _lags(opened, name))
 
-    described, committed, ends = with_log(context.obj, log, look)
+    found = with_log(context.obj, log, look)
+    if as_json:
+        typer.echo(json.dumps(_as_object(found)))
+        return
+    described = found.group
     say(
         f"group {name}: {described.state}, {described.kind}, assignor {described.assignor or '-'}, "
         f"{quantity(len(described.members), 'member')}"
     )
-    grid = Grid("topic", "partition", "offset", "end", "lag", "member", "client", "host")
-    readers = {part: member for member in described.members for part in member.assignment}
-    for part in sorted({*readers, *committed}):
-        offset, end = committed.get(part), ends.get(part)
-        # A log that was truncated or created again may end before the committed offset.
-        lag = None if offset is None or end is None else max(end - offset, 0)
-        member = readers.get(part)
+    grid = Grid(
+        "topic", "partition", "offset", "end", "lag", "seconds", "lost", "catch-up",
+        "member", "client", "host",
+    )  # fmt: skip
+    readers = found.readers
+    for part in sorted({*readers, *found.committed}):
+        numbers = (found.committed.get(part), found.ends.get(part), found.lag(part))
+        member, lag = readers.get(part), found.lags.get(part)
         who = (
             ("", "", "")
             if member is None
@@ -97,9 +139,64 @@ def groups_describe(context: typer.Context, name: Name, log: LogOption = None) -
             )
         )
         grid.add_row(
-            part.topic, str(part.partition), *map(_format_offset, (offset, end, lag)), *who
+            part.topic, str(part.partition), *map(_format_offset, numbers), *_format_lag(lag), *who
         )
     out().print(grid)
+
+
+async def _lags(log: Log, name: str) -> Mapping[TopicPartition, PartitionLagDescription]:
+    """Return what the brokers know of a group's lag; nothing if they are not streamlog's."""
+    try:
+        return await log.admin().describe_group_lag(name)
+    except UnsupportedVersion:
+        return {}
+
+
+def _format_lag(lag: PartitionLagDescription | None) -> tuple[str, str, str]:
+    """Return the lag in seconds, what is lost, and the time to catch up in seconds."""
+    if lag is None:
+        return "-", "-", "-"
+    seconds = "-" if lag.lag_ms is None else f"{lag.lag_ms / 1000:.1f}"
+    catch_up = "-" if lag.catch_up_s is None else f"{lag.catch_up_s:.0f} s"
+    if lag.catch_up_s == math.inf:
+        catch_up = "never"
+    return seconds, _format_offset(lag.lost), catch_up
+
+
+def _as_object(found: _Described) -> dict[str, object]:
+    group, readers = found.group, found.readers
+    return {
+        "group": group.group_id,
+        "kind": group.kind,
+        "state": group.state,
+        "assignor": group.assignor,
+        "coordinator": group.coordinator,
+        "members": len(group.members),
+        "partitions": [
+            {
+                "topic": part.topic,
+                "partition": part.partition,
+                "offset": found.committed.get(part),
+                "end_offset": found.ends.get(part),
+                "lag": found.lag(part),
+                **_lag_object(found.lags.get(part)),
+                "member": None if part not in readers else readers[part].member_id,
+            }
+            for part in sorted({*readers, *found.committed})
+        ],
+    }
+
+
+def _lag_object(lag: PartitionLagDescription | None) -> dict[str, object]:
+    known_s = None if lag is None else lag.catch_up_s
+    return {
+        "lag_ms": None if lag is None else lag.lag_ms,
+        "lost": None if lag is None else lag.lost,
+        "consume_rate": None if lag is None else lag.consume_rate,
+        "produce_rate": None if lag is None else lag.produce_rate,
+        # JSON has no infinity.
+        "catch_up_s": "never" if known_s == math.inf else known_s,
+    }
 
 
 @groups.command("delete")

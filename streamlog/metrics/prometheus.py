@@ -44,15 +44,20 @@ async def exposition(registry: Registry, now_s: Callable[[], float] = perf_count
     `now_s` is a clock in seconds.
     """
     await registry.prepare()
+    written: list[bytes] = []
     found: list[str] = []
     deadline_s = now_s() + SLICE_S
     for metric in registry.metrics():
         for line in lines(metric):
             found.append(line)
             if len(found) % LINES_PER_LOOK == 0 and now_s() >= deadline_s:
+                # Encoded slice by slice: megabytes at the end would be a slice of their own.
+                written.append("".join(found).encode())
+                found.clear()
                 await asyncio.sleep(0)
                 deadline_s = now_s() + SLICE_S
-    return "".join(found).encode()
+    written.append("".join(found).encode())
+    return b"".join(written)
 
 
 def _histogram_lines(name: str, labels: str, histogram: Histogram) -> Iterator[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,26 @@ def test_groups_are_listed_described_and_deleted(here: Path) -> None:
     assert row(shown, "t", "1", "10", "10", "0")
     assert "deleted group readers" in run_groups(here, "delete", "readers")
     assert "no such group" in run_groups(here, "describe", "readers", code=3)
+
+
+def test_describe_shows_lag_in_time_and_what_is_lost(here: Path) -> None:
+    async def delete_some() -> None:
+        async with Log.open(f"embedded:{here}/log", listen=False) as log:
+            await log.admin().delete_records({TopicPartition("t", 0): 6})
+
+    asyncio.run(delete_some())
+    before_ms = time.time_ns() // 1_000_000
+    found = json.loads(run_groups(here, "describe", "readers", "--json"))
+    after_ms = time.time_ns() // 1_000_000
+    behind, done = found["partitions"]
+    assert (found["group"], found["members"]) == ("readers", 0)
+    assert (behind["offset"], behind["end_offset"], behind["lag"], behind["lost"]) == (4, 10, 6, 2)
+    next_ms = START_MS + 6_000
+    assert before_ms - next_ms <= behind["lag_ms"] <= after_ms - next_ms
+    assert behind["catch_up_s"] is None
+    assert (done["lag"], done["lag_ms"], done["lost"], done["catch_up_s"]) == (0, 0, 0, 0)
+    shown = run_groups(here, "describe", "readers")
+    assert row(shown, "t", "1", "10", "10", "0", "0.0", "0", "0 s")
 
 
 def test_a_reset_is_shown_and_needs_execute_to_take_effect(here: Path) -> None:

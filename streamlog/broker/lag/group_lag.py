@@ -39,8 +39,7 @@ class Ends(NamedTuple):
         return first if first < self.end_offset else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionLag:
+class PartitionLag(NamedTuple):
     """The lag of a group in one partition. None stands for "not known"."""
 
     topic: str
@@ -213,7 +212,6 @@ class RateWindow:
 
     def note(self, now_ms: int, committed_offset: int, end_offset: int) -> None:
         """Note a look; `now_ms` is monotonic."""
-        seen = _Seen(now_ms, committed_offset, end_offset)
         recent = self._recent
         # After a reset of offsets, or in a log created again, earlier looks say nothing.
         if (
@@ -221,9 +219,9 @@ class RateWindow:
             or committed_offset < recent.committed_offset
             or end_offset < recent.end_offset
         ):
-            self._older = self._recent = seen
+            self._older = self._recent = _Seen(now_ms, committed_offset, end_offset)
         elif now_ms - recent.at_ms >= RATE_WINDOW_MS:
-            self._older, self._recent = recent, seen
+            self._older, self._recent = recent, _Seen(now_ms, committed_offset, end_offset)
 
     def rates(
         self, now_ms: int, committed_offset: int, end_offset: int

@@ -146,7 +146,7 @@ class LagRequests:
             offset = ends.next_offset(committed)
             if offset is None:
                 continue
-            wanted = Wanted(partition, offset, ends.end_offset)
+            wanted = Wanted((*where, offset), partition, ends.end_offset)
             known = self._records.known(wanted)
             if known is None:
                 searches.append(wanted)

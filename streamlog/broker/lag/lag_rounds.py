@@ -179,7 +179,7 @@ class LagRounds:
         offset = ends.next_offset(committed)
         if offset is None:
             return
-        wanted = Wanted(partition, offset, ends.end_offset)
+        wanted = Wanted((*where, offset), partition, ends.end_offset)
         if wanted.position in findings.records:
             return
         known = self._records.known(wanted)

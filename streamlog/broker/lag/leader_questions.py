@@ -59,28 +59,50 @@ class LeaderQuestions:
     async def ask(self, node_id: int, asked: Asked, take: Take, *, timeout_ms: int) -> None:
         """Ask one leader; call `take` for each partition that it answers for."""
         deadline_ms = self._clock.now_ms() + timeout_ms
+        missing = await self._ask(node_id, asked, take, deadline_ms)
+        if missing:
+            # 1. What is remembered of offset 5 was not asked for again. 2. The answer says that
+            # the log now starts at 12, of which nothing is remembered.
+            await self._ask(node_id, missing, take, deadline_ms)
+
+    async def _ask(
+        self, node_id: int, asked: Asked, take: Take, deadline_ms: int
+    ) -> dict[tuple[str, int], set[int]]:
+        """Ask; return committed offsets whose remembered records have been deleted."""
+        missing: dict[tuple[str, int], set[int]] = {}
         for topics in _portions(asked, self._is_remembered):
             left_ms = deadline_ms - self._clock.now_ms()
             if left_ms <= 0:
-                return
+                break
             request = FindNextRecordsRequest(timeout_ms=left_ms, topics=topics)
             try:
                 response = await self._call(node_id, request, left_ms)
             except StreamlogError as error:
                 _log.info("the lag of groups at broker %d is not known: %s", node_id, error)
-                return
+                break
             if not isinstance(response, FindNextRecordsResponse) or response.error_code:
-                return
-            self._take_all(response, asked, take)
+                break
+            self._take_all(response, asked, take, missing)
+        return missing
 
-    def _take_all(self, response: FindNextRecordsResponse, asked: Asked, take: Take) -> None:
-        for topic in response.topics:
-            for each in topic.partitions:
-                if not each.error_code:
-                    self._take(topic.name, each, asked, take)
+    def _take_all(
+        self,
+        response: FindNextRecordsResponse,
+        asked: Asked,
+        take: Take,
+        missing: dict[tuple[str, int], set[int]],
+    ) -> None:
+        answers = [(topic.name, each) for topic in response.topics for each in topic.partitions]
+        for topic, each in answers:
+            where = (topic, each.partition_index)
+            deleted = set() if each.error_code else self._take(where, each, asked, take)
+            if deleted:
+                missing[where] = deleted
 
-    def _take(self, topic: str, answer: PartitionNextRecords, asked: Asked, take: Take) -> None:
-        where = (topic, answer.partition_index)
+    def _take(
+        self, where: tuple[str, int], answer: PartitionNextRecords, asked: Asked, take: Take
+    ) -> set[int]:
+        """Take an answer; return committed offsets whose remembered records were deleted."""
         ends = Ends(answer.log_start_offset, answer.high_watermark)
         for each in answer.records:
             first = ends.next_offset(each.offset)
@@ -88,12 +110,17 @@ class LeaderQuestions:
                 found = each.record_offset if each.record_offset >= 0 else None
                 self._remember((*where, first), NextRecord(found, each.timestamp))
         records: dict[int, NextRecord] = {}
+        deleted: set[int] = set()
         for committed in asked.get(where, ()):
             first = ends.next_offset(committed)
             known = None if first is None else self._known((*where, first))
             if first is not None and known is not None:
                 records[first] = known
+            elif first != committed and (*where, committed) in self._remembered:
+                del self._remembered[*where, committed]
+                deleted.add(committed)
         take(where, ends, records)
+        return deleted
 
     def _is_remembered(self, position: Position) -> bool:
         known = self._known(position)

@@ -13,8 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from streamlog.broker.storage.log.record_search import FoundRecord, RecordSearch
 from streamlog.errors import CorruptData
@@ -29,25 +28,22 @@ if TYPE_CHECKING:
 THREAD = "streamlog-lag"
 REMEMBERED_MAX = 50_000
 """Positions whose next record is remembered."""
-PORTION = 16
-"""Searches per job of the thread: a few milliseconds, most of them without the interpreter lock."""
+PORTION = 64
+"""Searches per job of the thread, which releases the interpreter lock in each of them."""
 
 Position = tuple[str, int, int]
 """Topic, partition number and offset."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Remembered:
+class _Remembered(NamedTuple):
     log: PartitionLog
     rewrites: int
     found: FoundRecord
+    record: NextRecord | None
+    """The next record; None if there was none before `found.searched_to`."""
 
-    def holds(self, log: PartitionLog) -> bool:
-        return self.log is log and self.rewrites == log.rewrites
 
-
-@dataclass(frozen=True, slots=True)
-class NextRecord:
+class NextRecord(NamedTuple):
     """The next record at a position."""
 
     offset: int | None
@@ -56,18 +52,15 @@ class NextRecord:
     """The record's timestamp in milliseconds since 1970; -1 without a record, or without one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+NO_RECORD = NextRecord(None, -1)
+
+
+class Wanted(NamedTuple):
     """A position of which the next record is wanted, and the end of what readers see."""
 
+    position: Position
     partition: Partition
-    offset: int
     end_offset: int
-
-    @property
-    def position(self) -> Position:
-        """The position."""
-        return self.partition.topic, self.partition.index, self.offset
 
 
 class NextRecords:
@@ -81,13 +74,10 @@ class NextRecords:
     def known(self, wanted: Wanted) -> NextRecord | None:
         """Return the next record as far as it is remembered."""
         held = self._held(wanted)
-        if held is None:
-            return None
-        found = held.found
-        if found.offset is not None:
-            return NextRecord(found.offset, found.timestamp_ms)
+        if held is None or held.record is not None:
+            return None if held is None else held.record
         # Without a record so far, more may have been appended since.
-        return NextRecord(None, -1) if found.searched_to >= wanted.end_offset else None
+        return NO_RECORD if held.found.searched_to >= wanted.end_offset else None
 
     async def find(
         self, wanted: Sequence[Wanted], then: Callable[[Wanted, NextRecord], None]
@@ -124,7 +114,7 @@ class NextRecords:
 
     def _search(self, wanted: Wanted) -> RecordSearch | None:
         held = self._held(wanted)
-        offset = wanted.offset if held is None else held.found.searched_to
+        offset = wanted.position[2] if held is None else held.found.searched_to
         try:
             return wanted.partition.log.search(offset, wanted.end_offset)
         except CorruptData:
@@ -140,14 +130,17 @@ class NextRecords:
         held = self._remembered.get(wanted.position)
         if held is None:
             return None
-        if not held.holds(wanted.partition.log):
+        log = wanted.partition.log
+        if held.log is not log or held.rewrites != log.rewrites:
             del self._remembered[wanted.position]
             return None
         self._remembered.move_to_end(wanted.position)
         return held
 
     def _remember(self, wanted: Wanted, rewrites: int, found: FoundRecord) -> None:
-        self._remembered[wanted.position] = _Remembered(wanted.partition.log, rewrites, found)
+        record = None if found.offset is None else NextRecord(found.offset, found.timestamp_ms)
+        held = _Remembered(wanted.partition.log, rewrites, found, record)
+        self._remembered[wanted.position] = held
         self._remembered.move_to_end(wanted.position)
         while len(self._remembered) > REMEMBERED_MAX:
             self._remembered.popitem(last=False)

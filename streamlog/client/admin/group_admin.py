@@ -15,6 +15,7 @@ from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages import classic_groups as wire
 from streamlog.protocol.messages import consumer_groups as admin
 from streamlog.protocol.messages import consumer_groups as consumers
+from streamlog.protocol.messages import lag_messages as lag
 from streamlog.protocol.messages.transaction_messages import (
     DescribedProducer,
     DescribeProducersRequest,
@@ -33,6 +34,7 @@ from streamlog.protocol.schema import Message
 from streamlog.record import TopicPartition
 
 M = TypeVar("M", bound=Message)
+N = TypeVar("N", int, float)
 
 CONSUMER = "consumer"
 """The kind of a group whose coordinator assigns (KIP-848), and the protocol type of consumers."""
@@ -84,6 +86,30 @@ class GroupDescription:
     """The id of the broker that coordinates the group."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionLagDescription:
+    """How far a group is behind in one partition; None stands for "not known"."""
+
+    offset: int
+    """The committed offset."""
+    start_offset: int | None
+    """The log start offset."""
+    end_offset: int | None
+    """The high watermark."""
+    lag: int | None
+    """Offsets from the committed one to the high watermark."""
+    lag_ms: int | None
+    """The age of the first record at or after the committed offset, in milliseconds."""
+    lost: int | None
+    """Offsets that were deleted before the group read them."""
+    consume_rate: float | None
+    """Offsets per second that the group commits."""
+    produce_rate: float | None
+    """Offsets per second that are written."""
+    catch_up_s: float | None
+    """Seconds until the group has caught up, at these rates; infinite if it never does."""
+
+
 class GroupAdmin(AdminArea):
     """Lists, describes and deletes groups, and changes their offsets."""
 
@@ -113,6 +139,33 @@ class GroupAdmin(AdminArea):
             LogError: a group does not exist (GROUP_ID_NOT_FOUND).
         """
         return [await self._describe(group_id) for group_id in group_ids]
+
+    async def describe_group_lag(
+        self, group_id: str
+    ) -> dict[TopicPartition, PartitionLagDescription]:
+        """Return the lag of a group in each partition for which it has committed an offset.
+
+        Rates, and with them the time to catch up, are known once the brokers have been asked
+        before, by this method or by a scrape of their metrics.
+
+        Raises:
+            UnsupportedVersion: the brokers are not streamlog's, or older than this request.
+            LogError: the group does not exist (GROUP_ID_NOT_FOUND).
+        """
+        response = await self._ask(
+            group_id,
+            lag.DescribeGroupLagRequest(groups=[group_id]),
+            lag.DescribeGroupLagResponse,
+            lambda said: (each.error_code for each in said.groups),
+        )
+        (found,) = response.groups
+        if found.error_code:
+            raise error_for(found.error_code, f"lag of group {group_id!r}")
+        return {
+            TopicPartition(topic.name, each.partition_index): _lag_description(each)
+            for topic in found.topics
+            for each in topic.partitions
+        }
 
     async def delete_groups(self, group_ids: Iterable[str]) -> None:
         """Delete groups with their committed offsets.
@@ -344,6 +397,24 @@ class GroupAdmin(AdminArea):
             return response
 
         return await self._cluster.retrying(attempt)
+
+
+def _lag_description(found: lag.DescribedPartitionLag) -> PartitionLagDescription:
+    return PartitionLagDescription(
+        offset=found.committed_offset,
+        start_offset=_known(found.log_start_offset),
+        end_offset=_known(found.high_watermark),
+        lag=_known(found.lag),
+        lag_ms=_known(found.lag_ms),
+        lost=_known(found.lost),
+        consume_rate=_known(found.consume_rate),
+        produce_rate=_known(found.produce_rate),
+        catch_up_s=_known(found.catch_up_s),
+    )
+
+
+def _known(number: N) -> N | None:
+    return number if number >= 0 else None
 
 
 def _fetch_codes(response: wire.OffsetFetchResponse) -> Iterator[int]:
