@@ -152,6 +152,7 @@ class BatchOrigin:
     __slots__ = (
         "feed",
         "headers",
+        "log_times",
         "moments",
         "offsets",
         "partition",
@@ -183,6 +184,7 @@ class BatchOrigin:
         raw_values: Sequence[bytes | None] | None = None,
         headers: Sequence[Headers] | None = None,
         stamp: Callable[[int], bytes] | None = None,
+        log_times: Sequence[int] | None = None,
     ) -> None:
         self.feed = feed
         self.topic = topic
@@ -208,6 +210,9 @@ class BatchOrigin:
         self.stamp = stamp
         """Returns what identifies the record of a row in its source upstream; None: the source is
         the time source itself."""
+        self.log_times = log_times
+        """The records' timestamps in the log of their topic; None: rows of a step, or records
+        of a repartition topic."""
 
     @classmethod
     def of_rows(
@@ -252,6 +257,7 @@ class BatchOrigin:
             raw_values=self.raw_values,
             headers=self.headers,
             stamp=self.stamp,
+            log_times=self.log_times,
         )
 
     def record_id(self, row: int) -> bytes:

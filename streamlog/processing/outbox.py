@@ -21,13 +21,16 @@ from collections.abc import (
 )
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, TypeVar, cast
 
 from streamlog.processing.provenance import Stamps
 from streamlog.record import Headers
 from streamlog.records.partitioners import DEFAULT, Partitioner, partitions_by
 from streamlog.records.record_columns import FieldColumns, has_none
 from streamlog.serdes.erased_types import UserValue
+
+T = TypeVar("T")
+"""An entry of a column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,16 @@ class CallResult:
     value: UserValue = None
     error: Exception | None = None
     """What the call raised, or the time-out."""
+
+
+LOG_TIMES_MAX = 8
+"""The entries of `SinkBatch.log_times`: enough for the latency of a sink."""
+
+
+def sample(column: Sequence[T]) -> Sequence[T]:
+    """Return up to `LOG_TIMES_MAX` entries of a column, evenly spaced; all of a short one."""
+    step = -(-len(column) // LOG_TIMES_MAX)
+    return column[::step] if step > 1 else column
 
 
 _TIME = struct.Struct(">q")
@@ -101,6 +114,8 @@ class SinkBatch(NamedTuple):
     """The records' provenance in place of headers, if the runner asked for it (`Task`)."""
     partitioner: Partitioner = DEFAULT
     """The topic's partitioner."""
+    log_times: Sequence[int] = ()
+    """The timestamps in the log of some records from which these were made, evenly spaced."""
 
     def partitions(self, count: int) -> list[int]:
         """Return the partition of each record, out of `count`: by its key without the window.

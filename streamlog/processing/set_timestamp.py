@@ -124,6 +124,7 @@ class SetTimestampStep(Step):
             raw_keys=None if origin.raw_keys is None else batch.of_origin(origin.raw_keys),
             raw_values=None if origin.raw_values is None else batch.of_origin(origin.raw_values),
             headers=None if origin.headers is None else batch.of_origin(origin.headers),
+            log_times=None if origin.log_times is None else batch.of_origin(origin.log_times),
         )
         result = Batch(retimed, range(len(timestamps)), batch.keys, batch.values, timestamps)
         result.keys_are_raw, result.values_are_raw = batch.keys_are_raw, batch.values_are_raw

@@ -30,7 +30,7 @@ from streamlog.nodes.stream_nodes import (
 from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.processing.column_batch import Batch, TimeSource
 from streamlog.processing.node_clock import NodeTime
-from streamlog.processing.outbox import Collector, SinkBatch
+from streamlog.processing.outbox import Collector, SinkBatch, sample
 from streamlog.processing.provenance import (
     BUSY_MS,
     PROVENANCE,
@@ -292,7 +292,7 @@ class SinkStep(Step):
     def process(self, batch: Batch) -> None:
         """Add the records as bytes to the outbox; their keys decide the partitions."""
         batch, keys, values = self.serialize_for(batch, self._topic)
-        headers = batch.origin.headers
+        headers, times = batch.origin.headers, batch.origin.log_times
         self._collector.send(
             SinkBatch(
                 self._topic.name,
@@ -303,6 +303,7 @@ class SinkStep(Step):
                 None if headers is None else batch.of_origin(headers),
                 window_bytes(self._topic.key),
                 partitioner=self._topic.partitioner,
+                log_times=() if times is None else [times[row] for row in sample(batch.rows)],
             )
         )
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from time import perf_counter_ns
 from typing import ClassVar, TypeAlias, TypeVar
 
 from streamlog.errors import ProcessingError, TopologyError
@@ -73,10 +74,24 @@ class Step:
         """Event time by the records that reach the node, if it keeps time."""
         self.failures: NodeFailures | None = None
         """The error policy for records on which the step fails; None: the task fails."""
+        self.records_in = self.records_out = 0
+        """The records that it has taken, and forwarded; see `node_figures`."""
+        self.within_ns = self.passed_ns = 0
+        """The time of its work with that of its children, and the time of its children."""
 
     def process(self, batch: Batch) -> None:
         """Process a batch and forward the results; here, the batch itself."""
         self.forward(batch)
+
+    @property
+    def late_records(self) -> int:
+        """The number of records that came after their window had closed."""
+        return 0
+
+    @property
+    def open_windows(self) -> int | None:
+        """The number of windows that have rows and are open; None if that is not known."""
+        return None
 
     @property
     def own_time_sources(self) -> Sequence[TimeSource]:
@@ -245,9 +260,38 @@ class Step:
 
     def forward(self, batch: Batch) -> None:
         """Pass a batch to all children, unless it is empty."""
-        if batch.rows:
+        count = len(batch.rows)
+        if count:
+            self.records_out += count
+            began_ns = now_ns = perf_counter_ns()
             for child in self.children:
+                before_ns = now_ns
+                child.records_in += count
                 child.process(batch)
+                now_ns = perf_counter_ns()
+                child.within_ns += now_ns - before_ns
+            self.passed_ns += now_ns - began_ns
+
+    def hand_over(self, to: Step, count: int, take: Callable[[], None]) -> None:
+        """Call `take`, a method of another step that takes `count` records of this one.
+
+        For the sides of joins; both steps' figures count it as `forward` does.
+        """
+        self.records_out += count
+        to.records_in += count
+        began_ns = perf_counter_ns()
+        take()
+        lasted_ns = perf_counter_ns() - began_ns
+        to.within_ns += lasted_ns
+        self.passed_ns += lasted_ns
+
+    def run_timed(self, work: Callable[[], T]) -> T:
+        """Call `work`, which the task asks of this step, and count its time."""
+        began_ns = perf_counter_ns()
+        try:
+            return work()
+        finally:
+            self.within_ns += perf_counter_ns() - began_ns
 
 
 def _serialize(serde: AnySerde, item: object) -> bytes | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Protocol
 
@@ -42,6 +43,7 @@ from streamlog.processing.inputs.repartition_input import (
 )
 from streamlog.processing.joins.stream_table_join import GlobalTables
 from streamlog.processing.joins.table_table_join import wait_for_both_sides
+from streamlog.processing.node_figures import NodeFigures, figures_of
 from streamlog.processing.node_time import input_of
 from streamlog.processing.outbox import CallResult, Collector, Outbox
 from streamlog.processing.provenance import add_tag
@@ -70,7 +72,7 @@ from streamlog.tables.state.changelog import (
     checkpoint,
     stored_progress,
 )
-from streamlog.tables.state.store_transaction import CacheBudget, StoreTransaction
+from streamlog.tables.state.store_transaction import CacheBudget, StateReads, StoreTransaction
 from streamlog.tables.stores.memory_store import MemoryStore
 from streamlog.tables.stores.store import Changes, KeyValueStore
 from streamlog.topology import Subtopology
@@ -392,6 +394,26 @@ class Task:
         return self._store.size_bytes
 
     @property
+    def node_figures(self) -> list[NodeFigures]:
+        """How many records each node has taken and forwarded, and for how long it has worked."""
+        return figures_of(self._steps.values())
+
+    @property
+    def source_times(self) -> list[tuple[Source, int]]:
+        """The event time of each source, in milliseconds; of sources that have had a record.
+
+        A source is an input partition; behind a repartition topic, a source of the task above.
+        """
+        inputs = self._queue.inputs.values()
+        times = [pair for entry in inputs for pair in entry.source_times()]
+        return [(source, time_ms) for source, time_ms, _ in times if time_ms > UNKNOWN_MS]
+
+    @property
+    def state_reads(self) -> StateReads:
+        """How many keys the task has looked up in its state, and how many of them on disk."""
+        return self._store.reads
+
+    @property
     def stream_times(self) -> dict[PartitionKey, int]:
         """The event time of the records taken from each input, in milliseconds.
 
@@ -492,7 +514,8 @@ class Task:
             inputs[key].bring(time_ms)
         self._follow()
         for name, step in self._awaiting.items():
-            step.resume([result for result in results if result.node == name])
+            own = [result for result in results if result.node == name]
+            step.run_timed(partial(step.resume, own))
         passed, fired = self._take(took, now_ms)
         # Once more: only now it is known which inputs had something to take, and which are at their
         # end with all of it taken.
@@ -527,7 +550,8 @@ class Task:
             took.add(entry)
             for first in self._entries[entry.topic.name]:
                 if batch.rows:
-                    first.process(batch)
+                    first.records_in += len(batch.rows)
+                    first.run_timed(partial(first.process, batch))
         return passed, fired
 
     def _settle(self, now_ms: int | None) -> bool:
@@ -538,7 +562,7 @@ class Task:
         for join in self._meeting:
             join.hold()
         for step in self._settling:
-            is_news = step.settle(now_ms) or is_news
+            is_news = step.run_timed(partial(step.settle, now_ms)) or is_news
         return is_news
 
     def _follow(self) -> None:
@@ -560,7 +584,7 @@ class Task:
             join.hold()
         for step in self._settling:
             if step.has_waiting:
-                step.emit()
+                step.run_timed(step.emit)
             step.settle(None)
         self._has_news = True
         return self._collector.take()
@@ -620,7 +644,7 @@ class Task:
         # 4. `committed` applies the changes to the store. A crash before that: the restart replays
         #    them from the changelog.
         for step in self._flushing:
-            step.flush()
+            step.run_timed(step.flush)
         changes = self._store.changes()
         if not changes and not self._has_news:
             return Changes()

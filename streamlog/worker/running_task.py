@@ -82,6 +82,9 @@ class RunningTask:
             state_bytes=None if self.state is None else self.state.store.size_bytes,
             merge_waits=(*self.task.merge_waits,),
             held=self.held,
+            nodes=(*self.task.node_figures,),
+            source_times=(*self.task.source_times,),
+            state_reads=None if self.state is None else self.task.state_reads,
         )
 
 

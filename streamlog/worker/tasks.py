@@ -22,6 +22,7 @@ from streamlog.agents.offsets import AgentPosition as Reached
 from streamlog.client.offset_metadata import Offsets
 from streamlog.clock import SteadyWall
 from streamlog.errors import quantity
+from streamlog.nodes.stream_nodes import Sink
 from streamlog.processing.outbox import CallResult, Outbox, SinkBatch, TaskCall
 from streamlog.processing.table_rows import tables_of
 from streamlog.processing.tables.writable_table import RowWrite
@@ -36,9 +37,12 @@ from streamlog.windows.emit import UNKNOWN_MS
 from streamlog.worker.access.questions import NotHere
 from streamlog.worker.commit.commit import Fenced, TaskCheckpoints, apply_checkpoint, checkpoint
 from streamlog.worker.commit.exactly_once import Transactor
+from streamlog.worker.commit.sink_latency import SinkLatency
 from streamlog.worker.commit.sinks import Sinks
+from streamlog.worker.health.hot_keys import HotKeys
 from streamlog.worker.health.watchdog import Sight
 from streamlog.worker.health.worker_health import DropLog, Holdups, TaskFigures
+from streamlog.worker.health.worker_metrics import CommitPhases
 from streamlog.worker.inputs.assigned_partitions import Pauses, StartOffset
 from streamlog.worker.inputs.input_ends import InputEnds, TimeMarkRequests
 from streamlog.worker.inputs.source_watch import KeyPartitionCheck
@@ -181,6 +185,11 @@ class WorkerTasks:
         self.ends = InputEnds(topology, counts, log, consumer, clock)
         """Finds out whether inputs that seem to be read to their end have more records."""
         self._tables = tables_of(topology)
+        self.hot_keys = HotKeys()
+        """Counts the keys of the inputs on demand."""
+        nodes = (node for sub in topology.subtopologies for node in sub.nodes)
+        sinks = (node.topic.name for node in nodes if isinstance(node, Sink))
+        self._latency = SinkLatency(deps.metrics.latency, sinks)
 
     def of(self, assignment: Collection[TopicPartition]) -> list[TaskId]:
         """Return the tasks that read at least one of these partitions, sorted."""
@@ -255,7 +264,15 @@ class WorkerTasks:
         for task_id in {*self._opening, *self._opened}:
             restorer = self._restorers.get(task_id)
             left = None if restorer is None else restorer.records_left
-            found.append(TaskFigures(task=str(task_id), is_open=False, restore_left_records=left))
+            read = None if restorer is None else restorer.records
+            found.append(
+                TaskFigures(
+                    task=str(task_id),
+                    is_open=False,
+                    restore_left_records=left,
+                    restored_records=read,
+                )
+            )
         return tuple(sorted(found, key=lambda each: each.task))
 
     def sights(self) -> dict[str, Sight]:
@@ -348,6 +365,8 @@ class WorkerTasks:
             for part in running.inputs:
                 if part in polled:
                     self._keys.look(part, polled[part].keys)
+                    if self.hot_keys.is_on:
+                        self.hot_keys.look(part, polled[part].keys)
                     running.arrived[part] = self._bounds.records(part, polled[part])
                 if part in marks:
                     taken = self._bounds.marks(part, marks[part])
@@ -436,8 +455,10 @@ class WorkerTasks:
         Raises:
             CommitAborted: the transaction is aborted, or its outcome unknown: `drop` all tasks.
         """
+        phases = CommitPhases(self._with.metrics.commit_phases)
         await self._write_rows(written)
         await self._emit()
+        phases.end("emit")
         self._note_logs()
         stateful = [(each, each.state) for each in self._running.values() if each.state is not None]
         wall_ms = self._with.clock.wall_ms()
@@ -448,6 +469,7 @@ class WorkerTasks:
         found = zip(stateful, await self._engine.call_each(works), strict=True)
         changed = [(each, state, made) for (each, state), made in found if made is not None]
         sinks = await self._sinks.take()
+        phases.end("checkpoint")
         # Sinks can be empty while state has changed, and offsets can move without either: marks and
         # gaps move a position.
         if not (sinks or changed or moved):
@@ -460,6 +482,8 @@ class WorkerTasks:
             consumer=self._with.consumer,
         )
         next_offsets = await self._sinks.commit(sinks, write)
+        self._latency.end(self._with.clock.wall_ms())
+        phases.end("transaction")
         for (_, state, _), next_offset in zip(changed, next_offsets, strict=True):
             # Before any store takes its changes: if a changelog was created again, this raises, and
             # the stores stay as they were.
@@ -473,6 +497,7 @@ class WorkerTasks:
         ]
         await self._engine.call_each(stores)
         self._with.on_step("stored")
+        phases.end("store")
         now_ms = self._with.clock.now_ms()
         for _, state, _ in changed:
             if state.directory.is_snapshot_due(state.store, now_ms):
@@ -485,6 +510,7 @@ class WorkerTasks:
         for task_id in [*self._running, *self._opened]:
             await self._close(task_id)
         self._sinks.forget()
+        self._latency.forget()
 
     async def commit(self, written: AgentWrites) -> list[TopicPartition]:
         """Commit at least once: write sinks, then state.
@@ -493,13 +519,17 @@ class WorkerTasks:
             The inputs of tasks that other workers have taken over; their offsets may not be
             committed.
         """
+        phases = CommitPhases(self._with.metrics.commit_phases)
         await self._write_rows(written)
         await self._emit()
+        phases.end("emit")
         self._note_logs()
         # Sinks first. 1. A checkpoint holds position 100. 2. The worker crashes before the output
         # of record 99 is in the log. 3. The restored task continues at 100: that output would be
         # lost.
         await self._sinks.flush()
+        self._latency.end(self._with.clock.wall_ms())
+        phases.end("sinks")
         self._with.on_step("sinks written")
         stateful = [
             (running.task, running.state)
@@ -510,6 +540,7 @@ class WorkerTasks:
             *(self._checkpoints.write(task, state) for task, state in stateful),
             return_exceptions=True,
         )
+        phases.end("state")
         fenced: list[TopicPartition] = []
         for (task, _), result in zip(stateful, results, strict=True):
             match result:
@@ -589,6 +620,7 @@ class WorkerTasks:
         self._calls.start(running.task.id, outbox.calls)
         await self._sinks.write(outbox.writes)
         self._with.metrics.count_writes(outbox.writes)
+        self._latency.note(outbox.writes)
         self._with.metrics.count_drops(outbox.drops)
         self._drops.count(outbox.drops)
         # Offsets without records (gaps, control batches) count as read.
@@ -727,5 +759,6 @@ class WorkerTasks:
         self._holdups.forget(str(task_id))
         for part in running.inputs:
             self._reached.pop(part, None)
+        self._with.metrics.keep(running.task.node_figures)
         # On the engine thread: calls that are queued for the task run before.
         await self._engine.call(task_id, running.task.close)

@@ -304,6 +304,8 @@ class Worker:
                         state=loop.state,
                         rows=loop.rows,
                         tables=tables,
+                        hot_keys=loop.hot_keys,
+                        topics=start.program.topology.topics,
                     )
                 )
             await loop.work(stop)
@@ -404,6 +406,7 @@ class _WorkerLoop:
             program.topology, self._tasks, self._clock, metrics=self._metrics, copy_of=copy_of
         )
         """The rows of tasks that run or are followed on this worker."""
+        self.hot_keys = self._tasks.hot_keys
         self._schedules = ScheduleRunner(
             program.timers,
             program.crontabs,
@@ -485,6 +488,7 @@ class _WorkerLoop:
             global_left_records=self._reader.left,
             tasks=self._tasks.figures(),
             stalled_ms=self._watch.stalled,
+            now_ms=self._clock.wall_ms(),
             lag_records={
                 (topic, partition): max(end - done.offset, 0)
                 for (topic, partition), done in self._offsets.done().items()

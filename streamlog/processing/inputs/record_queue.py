@@ -129,6 +129,7 @@ class Chunk:
         "at",
         "bad",
         "headers",
+        "log_times",
         "offsets",
         "raw_keys",
         "raw_values",
@@ -164,6 +165,8 @@ class Chunk:
         self.raw_keys: Sequence[bytes | None] = records.keys
         self.raw_values: Sequence[bytes | None] = records.values
         self.headers: Sequence[Headers] | None = records.headers
+        self.log_times: Sequence[int] = timestamps
+        """The records' timestamps in the log, whatever event time the topic declares."""
         self._keys: list[UserKey] | RawKeys = []
         self.values: Sequence[UserValue] = ()
         self.timestamps: Sequence[int] = ()
@@ -234,6 +237,7 @@ class Chunk:
         part = object.__new__(Chunk)
         part.at = 0
         part.offsets = self.offsets[run]
+        part.log_times = self.log_times[run]
         part.raw_keys = self.raw_keys[run]
         part.raw_values = self.raw_values[run]
         part.headers = None if self.headers is None else self.headers[run]
@@ -638,6 +642,7 @@ class Input(TimeSource):
             raw_keys=chunk.raw_keys,
             raw_values=chunk.raw_values,
             headers=chunk.headers,
+            log_times=chunk.log_times,
         )
         rows = range(len(offsets))
         return Batch(origin, rows, chunk.lazy_keys, chunk.values, chunk.timestamps)

@@ -22,6 +22,7 @@ Not done here: the records of one side (`join_buffer`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import cast
 
@@ -102,7 +103,8 @@ class JoinSideStep(Step):
     def process(self, batch: Batch) -> None:
         """Pass the records to the join as those of this side."""
         for child in self.children:
-            cast("StreamJoinStep", child).take(self, batch)
+            join = cast("StreamJoinStep", child)
+            self.hand_over(join, len(batch), partial(join.take, self, batch))
 
 
 class JoinedPairs:

@@ -24,7 +24,8 @@ from __future__ import annotations
 
 import struct
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -119,13 +120,13 @@ class TableSideStep(Step):
     def __init__(self, name: str, *, is_left: bool) -> None:
         super().__init__(name)
         self.is_left = is_left
-        self.take: Callable[[Batch, bool], None] | None = None
-        """The join's method that takes the changes."""
+        self.join: TableTableJoinStep | ForeignKeyJoinStep | None = None
+        """The join that takes the changes."""
 
     def process(self, batch: Batch) -> None:
         """Pass the changes to the join as those of this side."""
-        if self.take is not None:
-            self.take(batch, self.is_left)
+        if (join := self.join) is not None:
+            self.hand_over(join, len(batch), partial(join.take, batch, self.is_left))
 
 
 class TableTableJoinStep(Step):
@@ -156,7 +157,7 @@ class TableTableJoinStep(Step):
         self._sizes = RowSizes()
         self._expired_ms = UNKNOWN_MS
         for side in sides:
-            side.take = self.take
+            side.join = self
 
     def take(self, batch: Batch, is_left: bool) -> None:  # noqa: FBT001 - as `TableSideStep.take`
         """Take changes of one side, and forward the resulting changes."""
@@ -495,7 +496,7 @@ class ForeignKeyJoinStep(Step):
         self._rows = NamedStore(store, node.rows)
         self._collector = collector
         for side in sides:
-            side.take = self.take
+            side.join = self
 
     def take(self, batch: Batch, is_left: bool) -> None:  # noqa: FBT001 - as `TableSideStep.take`
         """Take references, or changes of the rows that they refer to."""

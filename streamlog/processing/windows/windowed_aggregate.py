@@ -173,6 +173,11 @@ class WindowedAggregateStep(WindowedStep):
         final.values += map(self._result, folded.states)
         final.timestamps += folded.timestamps
 
+    @property
+    def open_windows(self) -> int:
+        """The number of windows that have rows and are open, whatever the number of keys."""
+        return len(self._ends) - bisect_right(self._ends, self._closed_ms)
+
     def next_due_ms(self) -> int:
         """Return the end of the window that closes next."""
         next_close = bisect_right(self._ends, self._closed_ms)

@@ -108,6 +108,8 @@ class LateRecords:
         self._node = node
         self._to = to
         self._collector = collector
+        self.count = 0
+        """The number of late records."""
 
     def leave_out(self, batch: Batch, at: int, *, end_ms: int, late_by_ms: int) -> None:
         """Drop the record at this index of the batch.
@@ -119,6 +121,7 @@ class LateRecords:
             late_by_ms: how far the time of its source had passed the window's closing.
         """
         to = self._to
+        self.count += 1
         if to is None:
             self._collector.drop(self._node, "late", late_by_ms=late_by_ms)
         elif isinstance(to, TopicSpec):
@@ -204,6 +207,11 @@ class WindowedStep(Step):
 
         Returns whether an interval has ended.
         """
+
+    @property
+    def late_records(self) -> int:
+        """The number of records that came after their window had closed."""
+        return self._late.count
 
     @property
     def own_time_sources(self) -> Sequence[TimeSource]:

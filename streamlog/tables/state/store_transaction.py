@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from enum import Enum
 from itertools import chain
 from operator import itemgetter
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
 from weakref import WeakSet
 
 from streamlog.records.record_columns import total_bytes
@@ -115,12 +115,20 @@ _MISSING: Final = _Missing.MISSING
 _Found: TypeAlias = bytes | Literal[_Missing.MISSING] | None
 
 
+class StateReads(NamedTuple):
+    """Look-ups of single keys since a task began."""
+
+    lookups: int = 0
+    misses: int = 0
+    """Those of keys that were neither pending nor cached: read from the store below."""
+
+
 class StoreTransaction:
     """A KeyValueStore whose writes stay pending until they are committed or rolled back."""
 
     __slots__ = (
-        "_budget", "_cache", "_fresh", "_given", "_keys", "_pending", "_scans", "_store",
-        "size_bytes",
+        "_budget", "_cache", "_fresh", "_given", "_keys", "_lookups", "_misses", "_pending",
+        "_scans", "_store", "size_bytes",
     )  # fmt: skip
 
     size_bytes: int
@@ -150,15 +158,23 @@ class StoreTransaction:
         if budget is not None:
             budget.join(self._cache)
         self.size_bytes = 0
+        self._lookups = self._misses = 0
+
+    @property
+    def reads(self) -> StateReads:
+        """How many keys were looked up, and how many of them in the store below."""
+        return StateReads(self._lookups, self._misses)
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value as this transaction sees it."""
+        self._lookups += 1
         if self._fresh is not None:
             self._index()
         found: _Found = self._pending.get(key, _MISSING)
         if found is _MISSING:
             found = self._cache.get(key)
             if found is _MISSING:
+                self._misses += 1
                 found = self._store.get(key)
                 self._cache.add(key, found)
         return found

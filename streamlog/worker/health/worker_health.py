@@ -18,8 +18,10 @@ from typing import NamedTuple
 
 from streamlog.errors import quantity
 from streamlog.processing.inputs.repartition_input import MergeWait
+from streamlog.processing.node_figures import NodeFigures
 from streamlog.processing.outbox import Drop
 from streamlog.processing.task import Holdup
+from streamlog.tables.state.store_transaction import StateReads
 
 logger = logging.getLogger(__name__)
 
@@ -147,6 +149,14 @@ class TaskFigures:
     """The size of the state on disk and in memory; None without state."""
     restore_left_records: int | None = None
     """For a task that restores, the changelog records left to read; None if unknown."""
+    restored_records: int | None = None
+    """For a task that restores, the changelog records that it has read."""
+    nodes: tuple[NodeFigures, ...] = ()
+    """What its nodes have done since it began."""
+    source_times: tuple[tuple[tuple[str, int], int], ...] = ()
+    """Source to the event time, in milliseconds, that the task has reached in it."""
+    state_reads: StateReads | None = None
+    """Look-ups in its state; None without state."""
     is_open: bool = True
     merge_waits: tuple[MergeWait, ...] = ()
     """Records of repartition topics that wait for sources that lag."""
@@ -168,6 +178,8 @@ class WorkerState:
     """Its tasks, those that are being opened included."""
     stalled_ms: dict[str, int] = field(default_factory=dict)
     """Stalled tasks and agents with the time without progress, in milliseconds."""
+    now_ms: int | None = None
+    """The wall-clock time of this state; None: not known."""
     lag_records: dict[tuple[str, int], int] = field(default_factory=dict)
     """Partition to the number of records between the readers' position and its end."""
 

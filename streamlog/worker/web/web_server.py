@@ -145,7 +145,7 @@ async def _answer_refusal(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         status, headers = error.status_code, error.headers
         message = f"{request.method} {request.url.path}: {error.detail}"
-    paths = ["/live", "/ready", "/metrics", "/tables"]
+    paths = ["/live", "/ready", "/metrics", "/tables", "/hot-keys"]
     return json_answer({"error": message, "paths": paths}, status, headers)
 
 

@@ -7,7 +7,7 @@ listener (`web_server`), and the answers (`table_pages`, `worker_metrics`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     contextmanager,
@@ -22,10 +22,13 @@ from starlette.routing import Route
 from streamlog import repeated
 from streamlog.dsl.services import REQUEST, WebPage
 from streamlog.errors import StreamlogError
+from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.worker.access.questions import RowHolder
 from streamlog.worker.access.routed_tables import RoutedTables
+from streamlog.worker.health.hot_keys import HotKeys
 from streamlog.worker.health.worker_health import TaskHealth, WorkerState
 from streamlog.worker.health.worker_metrics import WorkerMetrics
+from streamlog.worker.web.hot_key_pages import hot_key_route
 from streamlog.worker.web.table_pages import peer_routes, table_routes
 from streamlog.worker.web.web_server import (
     BROKEN,
@@ -91,6 +94,8 @@ class WorkerServer:
         state: Callable[[], WorkerState],
         rows: RowHolder,
         tables: RoutedTables,
+        hot_keys: HotKeys,
+        topics: Mapping[str, TopicSpec],
     ) -> AbstractAsyncContextManager[None]:
         """Answer requests while the block lasts.
 
@@ -99,12 +104,19 @@ class WorkerServer:
             state: returns the worker's present state.
             rows: the rows of this worker's tasks, for other workers.
             tables: the rows of all workers, for users.
+            hot_keys: counts the keys of this worker's inputs on demand.
+            topics: the app's topics by name, which say how keys are read.
         """
         metrics.describe(state)
         site = site_of(
             TaskHealth(state),
             metrics.registry,
-            more=[*table_routes(tables), *peer_routes(rows), *app_routes(self._pages)],
+            more=[
+                *table_routes(tables),
+                *peer_routes(rows),
+                hot_key_route(hot_keys, topics),
+                *app_routes(self._pages),
+            ],
             hosts=self.listener.hosts,
         )
         return serve(site, self.listener)

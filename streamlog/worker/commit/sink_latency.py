@@ -1,0 +1,69 @@
+"""Sink latency: the time from a record's timestamp until readers can see what was made of it.
+
+Exactly once, rows are visible when the transaction of their commit has ended; at least once, when
+the log has acknowledged them, of which the worker learns at its next commit. Until then this module
+keeps samples: up to eight evenly spaced timestamps of a batch, each of which counts for its share
+of the records. So the number of values is that of the records, and a batch costs no more than its
+samples.
+
+Rule: time marks and dead letters are no results, and do not count. Not done here: when a commit
+ends (`tasks`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from streamlog.metrics.instruments import Histogram
+from streamlog.metrics.registry import Family
+from streamlog.processing.outbox import SinkBatch, sample
+
+RECORD: Final = "record"
+"""Since the result's timestamp: the event time of the record, or the start of the window."""
+APPEND: Final = "append"
+"""Since the source record's timestamp in its log."""
+PENDING_MAX = 100_000
+"""The samples that may wait for a commit; further ones are left out."""
+
+
+class SinkLatency:
+    """The latencies of this worker's sinks."""
+
+    def __init__(self, family: Family[Histogram], sinks: Iterable[str]) -> None:
+        """`family` has the labels topic and since; `sinks` are the topics that sinks write to."""
+        self._family = family
+        self._sinks = frozenset(sinks)
+        self._pending: list[tuple[str, str, int, int]] = []
+        """Topic, since what, the time, and the number of records that it stands for."""
+
+    def note(self, batches: Iterable[SinkBatch]) -> None:
+        """Remember what a task has written, until it is visible."""
+        pending = self._pending
+        for batch in batches:
+            if batch.topic in self._sinks and len(pending) < PENDING_MAX:
+                topic, count = batch.topic, len(batch.timestamps)
+                pending += _shares(topic, RECORD, sample(batch.timestamps), count)
+                pending += _shares(topic, APPEND, batch.log_times, count)
+
+    def end(self, now_ms: int) -> None:
+        """Count everything that was noted: it is visible since `now_ms`, wall-clock time."""
+        pending, self._pending = self._pending, []
+        series = self._family.series
+        for topic, since, time_ms, count in pending:
+            # A timestamp ahead of the clock counts as 0: it tells nothing about the app.
+            series(topic, since).record_many(max(now_ms - time_ms, 0) / 1000, count)
+
+    def forget(self) -> None:
+        """Forget what was noted: it was not committed, and is written again."""
+        self._pending = []
+
+
+def _shares(
+    topic: str, since: str, times: Sequence[int], count: int
+) -> Iterator[tuple[str, str, int, int]]:
+    """Yield each sampled time with its share of the records."""
+    samples = len(times)
+    for at, time_ms in enumerate(times):
+        share = count * (at + 1) // samples - count * at // samples
+        yield topic, since, time_ms, share
