@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from streamlog.broker.storage.log.record_search import FoundRecord, RecordSearch
 from streamlog.errors import CorruptData
@@ -63,12 +63,24 @@ class Wanted(NamedTuple):
     end_offset: int
 
 
+class _Begun(NamedTuple):
+    """A search that was begun, and `PartitionLog.rewrites` at that moment."""
+
+    wanted: Wanted
+    rewrites: int
+    search: RecordSearch
+
+
+_Ended: TypeAlias = tuple[_Begun, FoundRecord | None]
+
+
 class NextRecords:
     """Finds and remembers next records."""
 
     def __init__(self, threads: Threads) -> None:
         self._threads = threads
         self._thread: Executor | None = None
+        self._closed = False
         self._remembered: OrderedDict[Position, _Remembered] = OrderedDict()
 
     def known(self, wanted: Wanted) -> NextRecord | None:
@@ -88,43 +100,51 @@ class NextRecords:
         rewritten meanwhile. May be cancelled at any time; what was found is remembered.
         """
         waiting = list(reversed(wanted))
-        while waiting:
+        while waiting and not self._closed:
             portion = [waiting.pop() for _ in range(min(PORTION, len(waiting)))]
-            searches = [(each, search) for each in portion if (search := self._search(each))]
+            searches = [begun for each in portion if (begun := self._begin(each)) is not None]
             if not searches:
                 await asyncio.sleep(0)
                 continue
-            rewrites = [each.partition.log.rewrites for each, _ in searches]
-            results = await self._run([search for _, search in searches])
-            for (each, _), before, found in zip(searches, rewrites, results, strict=True):
-                if found is None:
-                    continue
-                self._remember(each, before, found)
+            job = self._start(searches)
+            try:
+                results = await asyncio.shield(job)
+            except asyncio.CancelledError:
+                # A slow disk may need longer than all callers wait: what it finds still counts.
+                job.add_done_callback(self._keep)
+                raise
+            for each, held in self._remember(results):
                 following = self.known(each)
                 if following is not None:
                     then(each, following)
-                elif found.searched_to < each.end_offset:
+                elif held.found.searched_to < each.end_offset:
                     # Nothing in this segment, or only markers so far: continue behind them.
                     waiting.append(each)
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread; `find` finds nothing more."""
+        self._closed = True
         if self._thread is not None:
             self._thread.shutdown(wait=True)
 
-    def _search(self, wanted: Wanted) -> RecordSearch | None:
-        held = self._held(wanted)
+    def _begin(self, wanted: Wanted) -> _Begun | None:
+        """Return the search for a position, from where an earlier one ended."""
+        held, log = self._held(wanted), wanted.partition.log
         offset = wanted.position[2] if held is None else held.found.searched_to
         try:
-            return wanted.partition.log.search(offset, wanted.end_offset)
+            return _Begun(wanted, log.rewrites, log.search(offset, wanted.end_offset))
         except CorruptData:
             return None
 
-    async def _run(self, searches: list[RecordSearch]) -> list[FoundRecord | None]:
+    def _start(self, searches: list[_Begun]) -> asyncio.Future[list[_Ended]]:
         if self._thread is None:
             self._thread = self._threads(THREAD)
-        job = self._thread.submit(_run_all, searches)
-        return await asyncio.wrap_future(job)
+        return asyncio.wrap_future(self._thread.submit(_run_all, searches))
+
+    def _keep(self, job: asyncio.Future[list[_Ended]]) -> None:
+        """Remember what a job has found that nothing waits for any more."""
+        if not job.cancelled() and job.exception() is None:
+            self._remember(job.result())
 
     def _held(self, wanted: Wanted) -> _Remembered | None:
         held = self._remembered.get(wanted.position)
@@ -137,17 +157,24 @@ class NextRecords:
         self._remembered.move_to_end(wanted.position)
         return held
 
-    def _remember(self, wanted: Wanted, rewrites: int, found: FoundRecord) -> None:
-        record = None if found.offset is None else NextRecord(found.offset, found.timestamp_ms)
-        held = _Remembered(wanted.partition.log, rewrites, found, record)
-        self._remembered[wanted.position] = held
-        self._remembered.move_to_end(wanted.position)
+    def _remember(self, results: Sequence[_Ended]) -> list[tuple[Wanted, _Remembered]]:
+        """Remember results; return them without the searches that failed."""
+        kept: list[tuple[Wanted, _Remembered]] = []
+        for (wanted, rewrites, _), found in results:
+            if found is None:
+                continue
+            record = None if found.offset is None else NextRecord(found.offset, found.timestamp_ms)
+            held = _Remembered(wanted.partition.log, rewrites, found, record)
+            self._remembered[wanted.position] = held
+            self._remembered.move_to_end(wanted.position)
+            kept.append((wanted, held))
         while len(self._remembered) > REMEMBERED_MAX:
             self._remembered.popitem(last=False)
+        return kept
 
 
-def _run_all(searches: Sequence[RecordSearch]) -> list[FoundRecord | None]:
-    return [_run_one(search) for search in searches]
+def _run_all(searches: Sequence[_Begun]) -> list[_Ended]:
+    return [(begun, _run_one(begun.search)) for begun in searches]
 
 
 def _run_one(search: RecordSearch) -> FoundRecord | None:

@@ -27,7 +27,11 @@ LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 class Inline(Executor):
     """Runs jobs in the calling thread, so that a story is the same in each run."""
 
+    def __init__(self) -> None:
+        self.jobs = 0
+
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.jobs += 1
         future: Future[Any] = Future()
         try:
             future.set_result(fn(*args, **kwargs))
