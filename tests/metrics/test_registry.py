@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from streamlog.metrics.prometheus import exposition
 from streamlog.metrics.registry import OTHER, Kind, Registry, number
 
 
@@ -71,3 +74,22 @@ def test_a_registry_yields_counted_and_computed_metrics() -> None:
         ("requests_total", Kind.COUNTER),
         ("open", Kind.GAUGE),
     ]
+
+
+def test_a_look_is_prepared_before_it_is_written() -> None:
+    registry, known = Registry(), [0.0]
+
+    async def find_out() -> None:
+        await asyncio.sleep(0)
+        known[0] += 1
+
+    registry.prepare_by(find_out)
+    registry.collect(lambda: [number("found", "What was found out.", known[0])])
+
+    async def main() -> None:
+        assert b"\nfound 1.0\n" in await exposition(registry)
+        assert b"\nfound 2.0\n" in await exposition(registry)
+        # A look that is not announced shows what was found out before.
+        assert [list(each.points) for each in registry.metrics()] == [[((), 2.0)]]
+
+    asyncio.run(main())

@@ -885,6 +885,28 @@ def test_list_groups_shows_only_describable_groups() -> None:
     node().run(story)
 
 
+def test_the_lag_of_a_group_leaves_out_topics_without_describe_access() -> None:
+    async def story(broker: Broker) -> None:
+        create(broker)
+        create(broker, "u")
+        topics = [
+            OffsetCommitRequestTopic(
+                name=name,
+                partitions=[OffsetCommitRequestPartition(partition_index=0, committed_offset=0)],
+            )
+            for name in ("t", "u")
+        ]
+        commit = OffsetCommitRequest(group_id="g", topics=topics)
+        await ask_as(broker, commit, principal=IN_PROCESS, version=9)
+        asked = DescribeGroupLagRequest(groups=["g"])
+        assert codes(await ask_as(broker, asked)) == {REFUSED[GROUP]}
+        await allow(broker, (*G, OP.DESCRIBE), (*T, OP.DESCRIBE))
+        (group,) = (await ask_as(broker, DescribeGroupLagRequest(groups=["g"]))).groups
+        assert [each.name for each in group.topics] == ["t"]
+
+    node().run(story)
+
+
 def test_an_unauthorized_produce_with_acks_0_raises() -> None:
     async def story(broker: Broker) -> None:
         create(broker)

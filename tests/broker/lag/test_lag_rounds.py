@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlog.broker.broker import Broker
+from streamlog.broker.lag.lag_rounds import STEPS_PER_LOOK, LoopSlices
 from streamlog.broker.storage.validator import AppendOrigin
 from streamlog.records.batch import encode_batch
 from streamlog.records.compression import Compression
@@ -244,3 +245,21 @@ def test_catch_up_follows_from_both_rates() -> None:
         assert (await metrics_of(broker))[key] == 0
 
     run(story)
+
+
+def test_a_round_lets_others_run_when_its_slice_is_used_up() -> None:
+    now_s = [0.0]
+    ran = []
+
+    async def main() -> None:
+        slices = LoopSlices(lambda: now_s[0])
+        asyncio.get_running_loop().call_soon(ran.append, "other")
+        for _ in range(1_000):
+            await slices.step()
+        assert ran == []  # No time has passed.
+        now_s[0] += 0.003
+        for _ in range(STEPS_PER_LOOK):
+            await slices.step()
+        assert ran == ["other"]
+
+    asyncio.run(main())
