@@ -365,13 +365,19 @@ class Log:
                 buffers=buffers,
             )
             cluster_id = None if self._directory is None else _identity(self._directory)
-            return Cluster(self._bootstrap, connect, self._clock, cluster_id=cluster_id)
+            return Cluster(
+                self._bootstrap,
+                connect,
+                self._clock,
+                cluster_id=cluster_id,
+                client_id=self._client_id,
+            )
 
         async def enter(host: str, port: int) -> Transport:  # noqa: ARG001 - there is one broker
             # Without a socket: requests go to the broker of this process.
             return EmbeddedTransport(broker, client_id=self._client_id)
 
-        return Cluster(lambda: [broker.advertised], enter, self._clock)
+        return Cluster(lambda: [broker.advertised], enter, self._clock, client_id=self._client_id)
 
     def _bootstrap(self) -> Sequence[Address]:
         if self._directory is None:

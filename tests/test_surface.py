@@ -80,7 +80,7 @@ METHODS = {
     Consumer: [
         "assign", "assignment", "begin_offsets", "close", "commit", "commit_soon", "committed",
         "committed_metadata", "end_offsets", "enforce_rebalance", "group_metadata",
-        "high_watermark", "is_leader", "is_member", "lag", "offset_and_metadata",
+        "high_watermark", "is_leader", "is_member", "lag", "metrics", "offset_and_metadata",
         "offsets_for_times", "outdated",
         "partitions", "pause", "paused", "poll", "poll_batches", "poll_columns",
         "position", "positions", "resume", "seek", "seek_to_beginning", "seek_to_end", "staying",
@@ -102,7 +102,8 @@ METHODS = {
         "var",
     ],
     Producer: [
-        "close", "flush", "partition_by", "partitions", "send", "send_batch", "transaction",
+        "close", "flush", "metrics", "partition_by", "partitions", "send", "send_batch",
+        "transaction",
     ],
     Transaction: ["send_offsets"],
 }  # fmt: skip
@@ -118,7 +119,8 @@ ADMIN = [
     "divergences", "drop_staged", "elect_leaders", "find_topics", "group_offsets",
     "group_offsets_and_metadata", "is_streamlog", "leader_epochs", "list_config_resources",
     "list_groups", "list_partition_reassignments", "list_topics", "list_transactions", "list_users",
-    "publish", "remove_throttles", "remove_user", "set_password", "stage", "throttle_moves",
+    "metrics", "publish", "remove_throttles", "remove_user", "set_password", "stage",
+    "throttle_moves",
 ]  # fmt: skip
 
 

@@ -15,9 +15,11 @@ from enum import Enum, auto
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from streamlog import repeated
+from streamlog.client.metrics.network_metrics import NetworkMetrics
 from streamlog.client.offset_metadata import NO_EPOCH
 from streamlog.clock import Clock
 from streamlog.errors import (
+    AuthenticationFailed,
     ConnectionLost,
     CorruptData,
     LogError,
@@ -197,6 +199,7 @@ class Cluster:
         *,
         cluster_id: str | None = None,
         request_timeout_ms: int = REQUEST_TIMEOUT_MS,
+        client_id: str = "",
     ) -> None:
         """Connect on demand.
 
@@ -206,13 +209,19 @@ class Cluster:
             clock: monotonic time.
             cluster_id: the id of the cluster; None accepts the first cluster that answers.
             request_timeout_ms: how long one request waits for its answer.
+            client_id: the name of the client in its metrics; `connect` tells it to the brokers.
         """
         self.cluster_id = cluster_id
+        self.client_id = client_id
+        self.network = NetworkMetrics(clock.now_ms())
+        """What the client exchanges with the brokers."""
         self.clock = clock
         self.request_timeout_ms = request_timeout_ms
         self._bootstrap = bootstrap
         self._connect = connect
         self._controller_id = -1
+        self._learnt_ms: int | None = None
+        """When brokers and leaders were last looked up."""
         self._brokers: dict[int, Address] = {}
         self._topics: dict[str, TopicMetadata] = {}
         self._elected = LeaderEpochs()
@@ -359,6 +368,7 @@ class Cluster:
             ConnectionLost, RequestTimedOut: as `Transport.call`; the next call reconnects.
         """
         transport = await self.transport(node_id, lane)
+        self.network.windows.advance(self.clock.now_ms())
         try:
             response = await transport.call(
                 request, timeout_ms=timeout_ms or self.request_timeout_ms
@@ -437,6 +447,11 @@ class Cluster:
         except UnsupportedVersion:
             return False
 
+    @property
+    def metadata_age_ms(self) -> int | None:
+        """Milliseconds since brokers and leaders were looked up; None if they never were."""
+        return None if self._learnt_ms is None else self.clock.now_ms() - self._learnt_ms
+
     def is_connected(self, node_id: int, lane: Lane) -> bool:
         """Whether the connection is open, so that a call writes its request at once."""
         return (node_id, lane) in self._transports
@@ -462,10 +477,11 @@ class Cluster:
             except StreamlogError:
                 self._brokers.pop(node_id, None)  # Its address may have changed: look it up again.
                 raise
+            self.network.adopt(node_id, transport)
             # `_begin_at` may have kept its bootstrap connection under this key meanwhile.
             other = self._transports.setdefault(key, transport)
             if other is not transport:
-                await transport.close()
+                await self._close(transport)
             return other
 
     async def retrying(
@@ -502,7 +518,7 @@ class Cluster:
         transports, self._transports = self._transports, {}
         async with AsyncExitStack() as stack:
             for transport in transports.values():
-                stack.push_async_callback(transport.close)
+                stack.push_async_callback(self._close, transport)
 
     async def _look_up(self, name: str) -> bool:
         """Look up one topic; return False if the broker does not know it."""
@@ -529,6 +545,7 @@ class Cluster:
             )
         self.cluster_id = response.cluster_id
         self._controller_id = response.controller_id
+        self._learnt_ms = self.clock.now_ms()
         for broker in response.brokers:
             await self._learn_broker(broker.node_id, (broker.host, broker.port))
         for gone in self._brokers.keys() - {broker.node_id for broker in response.brokers}:
@@ -602,11 +619,20 @@ class Cluster:
         """Open a connection; raise if `close` is called before or meanwhile."""
         # Checked again after the wait: a connection that opens after `close` would stay open.
         if not self._is_closed:
-            transport = await self._connect(host, port)
+            try:
+                transport = await self._connect(host, port)
+            except AuthenticationFailed:
+                self.network.refused.record(1)
+                raise
+            self.network.opened.record(1)
             if not self._is_closed:
                 return transport
-            await transport.close()
+            await self._close(transport)
         raise UsageError(CLOSED)
+
+    async def _close(self, transport: Transport) -> None:
+        self.network.closed.record(1)
+        await transport.close()
 
     async def _begin_at(self, host: str, port: int) -> int:
         transport = await self._opened(host, port)
@@ -615,13 +641,13 @@ class Cluster:
             answer = await transport.call(request, timeout_ms=self.request_timeout_ms)
             response = _expect(answer, MetadataResponse)
         except BaseException:
-            await transport.close()
+            await self._close(transport)
             raise
         if self._is_closed:
-            await transport.close()
+            await self._close(transport)
             raise UsageError(CLOSED)
         if not response.brokers:
-            await transport.close()
+            await self._close(transport)
             raise _Forming(
                 f"the broker at {host}:{port} has not found its cluster yet: a majority of the"
                 " controllers must run and be reachable; see controller.quorum.voters and the"
@@ -633,11 +659,12 @@ class Cluster:
         # address belongs to no broker, so its connection is closed.
         here = next((node for node, address in known.items() if address == (host, port)), None)
         if here is None or self.is_connected(here, Lane.MAIN):
-            await transport.close()
+            await self._close(transport)
             here = next(iter(known)) if here is None else here
             await self.transport(here, Lane.MAIN)
         else:
             self._transports[here, Lane.MAIN] = transport
+            self.network.adopt(here, transport)
         return here
 
     async def _drop(self, node_id: int, lane: Lane, transport: Transport | None) -> None:
@@ -645,7 +672,9 @@ class Cluster:
             return
         if self._transports.get((node_id, lane)) is transport:
             del self._transports[node_id, lane]
-        await transport.close()
+            await self._close(transport)
+        else:  # Another task has dropped it.
+            await transport.close()
 
 
 def _expect(response: Message, answer: type[M]) -> M:

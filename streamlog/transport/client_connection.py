@@ -37,6 +37,7 @@ from streamlog.protocol.messages.sasl_acls_quotas import (
     SaslHandshakeResponse,
 )
 from streamlog.protocol.schema import Message
+from streamlog.transport.connection_meter import ConnectionMeter
 from streamlog.transport.security import Security, exchange_of
 from streamlog.transport.socket_buffers import SYSTEM_BUFFERS, SocketBuffers
 
@@ -174,6 +175,8 @@ class TcpTransport:
         is_broker: bool = False,
         buffers: SocketBuffers = SYSTEM_BUFFERS,
     ) -> None:
+        self.meter = ConnectionMeter()
+        """What this connection has carried."""
         self._address = f"{host}:{port}"
         self._client_id = client_id
         self._is_broker = is_broker
@@ -435,7 +438,9 @@ class TcpTransport:
             raise ConnectionLost(str(self._lost))
         # An int32 on the wire: it starts again from 0 rather than become negative.
         correlation_id = next(self._correlation_ids) & 0x7FFFFFFF
-        self._wire.write(encode_request(api, version, correlation_id, self._client_id, request))
+        frame = encode_request(api, version, correlation_id, self._client_id, request)
+        self.meter.sent.record(sum(map(len, frame)))
+        self._wire.write(frame)
         return correlation_id
 
     def _decode(self, api: Api, version: int, frame: bytes | bytearray) -> Message:
@@ -447,6 +452,7 @@ class TcpTransport:
 
     def _on_frame(self, frame: bytes | bytearray) -> None:
         """Pass a frame to the call that waits for it, which decodes it."""
+        self.meter.received.record(_SIZE.size + len(frame))
         correlation_id: int = _SIZE.unpack_from(frame)[0]
         answer = self._waiting.pop(correlation_id, None)
         if answer is None:

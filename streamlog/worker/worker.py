@@ -20,7 +20,7 @@ Not done here: signals and exit codes (`cli`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, closing
 from functools import partial
 from typing import TYPE_CHECKING
@@ -29,6 +29,7 @@ from uuid import uuid4
 from streamlog import repeated
 from streamlog.agents.asks import Answer
 from streamlog.client.consumer import Consumer
+from streamlog.client.metrics.exposed_metrics import Measured
 from streamlog.client.offset_metadata import OffsetAndMetadata
 from streamlog.client.producer import Producer
 from streamlog.clock import Clock, SystemClock
@@ -298,6 +299,7 @@ class Worker:
                 loop.savepoints = TaskSavepoints(cut, watch, start, deps)
             tables = self._bind_tables(start, loop.rows, producer)
             if server is not None:
+                deps.metrics.describe_clients(partial(_clients, program.app_id, deps))
                 await stack.enter_async_context(
                     server.open(
                         metrics=deps.metrics,
@@ -363,6 +365,19 @@ class Worker:
         self._program.bind(deps.producer)
         self._program.bind_requests(replies)
         return replies
+
+
+def _clients(app_id: str, deps: TaskDeps) -> Iterator[tuple[str, Measured]]:
+    """Yield the clients that a worker always has, with their names in metrics.
+
+    Kafka Streams ends the names of its clients with these words, too.
+    """
+    yield f"{app_id}-consumer", deps.consumer
+    yield f"{app_id}-producer", deps.producer
+    yield f"{app_id}-admin", deps.log.admin()
+    writer = deps.transactor and deps.transactor.producer
+    if writer:
+        yield f"{app_id}-transactional-producer", writer
 
 
 class _WorkerLoop:

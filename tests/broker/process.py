@@ -86,6 +86,11 @@ class BrokerProcess:
         self.kill()
         self.__enter__()
 
+    def signal(self, which: signal.Signals) -> None:
+        """Send the process a signal, such as SIGSTOP, which stops it until SIGCONT."""
+        assert self._process is not None
+        self._process.send_signal(which)
+
     def end(self, how: signal.Signals) -> None:
         process, self._process = self._process, None
         if process is not None:

@@ -17,6 +17,7 @@ from streamlog.protocol.api_table import APIS, api_of
 from streamlog.protocol.messages.produce_and_fetch import FetchResponse
 from streamlog.protocol.schema import one_buffer
 from streamlog.transport.client_connection import AnswerDeadline, Transport
+from streamlog.transport.connection_meter import ConnectionMeter
 
 if TYPE_CHECKING:
     from streamlog.broker.broker import Broker
@@ -29,6 +30,8 @@ class EmbeddedTransport(Transport):
     """Passes requests directly to `Broker.begin`."""
 
     def __init__(self, broker: Broker, *, client_id: str = "streamlog") -> None:
+        self.meter = ConnectionMeter()
+        """The numbers of requests and answers; no bytes, because nothing is encoded."""
         self._broker = broker
         self._closed = False
         self._contexts = {
@@ -58,6 +61,7 @@ class EmbeddedTransport(Transport):
             raise TypeError(f"{api_of(type(request)).name} has no response: use send")
         if isinstance(answer, FetchResponse):
             _read_records(answer)
+        self.meter.received.record(0)
         return answer
 
     async def send(self, request: Message) -> None:
@@ -81,6 +85,7 @@ class EmbeddedTransport(Transport):
     def _begin(self, request: Message) -> Message | asyncio.Future[Message] | None:
         if self._closed:
             raise ConnectionLost("the client closed this transport")
+        self.meter.sent.record(0)
         return self._broker.begin(request, self._contexts[type(request)])
 
 

@@ -58,6 +58,8 @@ from streamlog.client.admin.topic_admin import (
     TopicAdmin,
     TopicDescription,
 )
+from streamlog.client.metrics.client_metrics import ClientMetrics
+from streamlog.client.metrics.metric_names import ADMIN
 
 __all__ = [
     "Acl",
@@ -112,6 +114,16 @@ class Admin(
 
     async def __aenter__(self) -> Self:
         return self
+
+    def metrics(self) -> ClientMetrics:
+        """Return the metrics of the log's own connections, named as by Kafka's admin clients.
+
+        They are the groups `admin-client-metrics` and `admin-client-node-metrics`;
+        docs/client-metrics.md lists them.
+        """
+        cluster, now_ms = self._cluster, self._cluster.clock.now_ms()
+        cluster.network.windows.advance(now_ms)
+        return ClientMetrics.of(cluster.client_id, cluster.network.read(ADMIN, now_ms))
 
     async def __aexit__(
         self,

@@ -16,7 +16,7 @@ from typing import Self, TypeVar
 
 from streamlog import repeated
 from streamlog.client.background_task import Background
-from streamlog.client.cluster import Cluster
+from streamlog.client.cluster import NO_NODE, Cluster
 from streamlog.client.consumer.consumer_commits import OffsetCommits, find_outdated
 from streamlog.client.consumer.consumer_settings import ConsumerSettings
 from streamlog.client.consumer.fetcher import Fetcher
@@ -25,6 +25,7 @@ from streamlog.client.consumer.rebalance import OnRebalance, Rebalance, TopicWat
 from streamlog.client.consumer.subscription_state import (
     NO_CLOCK_TIME,
     NO_MARK,
+    PartitionState,
     PositionStart,
     Subscription,
     SubscriptionState,
@@ -33,6 +34,8 @@ from streamlog.client.consumer.subscription_state import (
 )
 from streamlog.client.group.classic_protocol import MemberPhase
 from streamlog.client.group.group_session import GroupSession
+from streamlog.client.metrics.client_metrics import ClientMetrics, timed
+from streamlog.client.metrics.consumer_metrics import ConsumerMetrics, PartitionFigures
 from streamlog.client.offset_lookup import (
     EARLIEST,
     LATEST,
@@ -78,6 +81,7 @@ class Consumer:
     def __init__(self, cluster: Cluster, settings: ConsumerSettings) -> None:
         self._cluster = cluster
         self._settings = settings
+        self._metrics = ConsumerMetrics(cluster.network)
         self._positions = SubscriptionState(keeps_marks=settings.time_marks)
         self._news = asyncio.Event()
         self._failure: StreamlogError | None = None
@@ -92,6 +96,7 @@ class Consumer:
             self._beginnings,
             settings,
             self._background,
+            metrics=self._metrics,
             tell=self._on_news,
         )
         self._group = self._session()
@@ -100,7 +105,9 @@ class Consumer:
         self._watch: TopicWatch | None = None
         if self._group is not None:
             self._commits = OffsetCommits(cluster, self._group, self._positions, settings)
-            self._rebalance = Rebalance(self._group, self._positions, self._commits)
+            self._rebalance = Rebalance(
+                self._group, self._positions, self._commits, self._metrics.group, cluster.clock
+            )
             interval_ms = settings.metadata_max_age_ms
             self._watch = TopicWatch(cluster, self._group, interval_ms=interval_ms)
 
@@ -295,7 +302,7 @@ class Consumer:
             LogError: the group can't be joined, or the group refused an auto-commit.
             UsageError: the consumer is not open.
         """
-        return await self._polled(timeout_ms, max_records, self._take)
+        return await self._polled(timeout_ms, max_records, self._take, len)
 
     async def poll_columns(
         self, *, timeout_ms: int, max_records: int | None = None
@@ -304,7 +311,7 @@ class Consumer:
 
         Takes the arguments of `poll`, and raises the same errors.
         """
-        return await self._polled(timeout_ms, max_records, self._positions.take_columns)
+        return await self._polled(timeout_ms, max_records, self._positions.take_columns, len)
 
     async def poll_batches(self, *, timeout_ms: int) -> dict[TopicPartition, list[RecordBatch]]:
         """Poll, and return whole record batches as the broker sent them, for callers that decode.
@@ -312,15 +319,36 @@ class Consumer:
         The first batch may begin before the position, because brokers send whole batches. Do not
         mix with `poll` and `poll_columns` on one consumer. Raises the same errors as `poll`.
         """
-        return await self._polled(timeout_ms, None, lambda _: self._positions.take_batches())
+        return await self._polled(
+            timeout_ms,
+            None,
+            lambda _: self._positions.take_batches(),
+            lambda batches: sum(each.record_count for each in batches),
+        )
 
     async def _polled(
         self,
         timeout_ms: int,
         max_records: int | None,
         take: Callable[[int | None], dict[TopicPartition, R]],
+        count: Callable[[R], int],
     ) -> dict[TopicPartition, R]:
-        deadline_ms = self._cluster.clock.now_ms() + timeout_ms
+        now_ms = self._cluster.clock.now_ms()
+        self._metrics.on_poll(now_ms)
+        try:
+            found = await self._awaited(now_ms + timeout_ms, max_records, take)
+        finally:
+            self._metrics.on_polled(self._cluster.clock.now_ms())
+        for partition, records in found.items():
+            self._metrics.on_records(self._figures(partition), count(records))
+        return found
+
+    async def _awaited(
+        self,
+        deadline_ms: int,
+        max_records: int | None,
+        take: Callable[[int | None], dict[TopicPartition, R]],
+    ) -> dict[TopicPartition, R]:
         if max_records is None:
             max_records = self._settings.max_poll_records
         await asyncio.sleep(0)  # Let the fetcher run even if every poll finds records buffered.
@@ -513,11 +541,39 @@ class Consumer:
         fetch; None before the first one. Transaction markers count like records.
         """
         state = self._positions.state(partition)
-        committed_only = self._settings.isolation_level == "read_committed"
-        end = state.stable_offset if committed_only else state.high_watermark
+        end = self._end(state)
         if end is None or state.position is None:
             return None
         return max(end - state.position, 0)
+
+    def metrics(self) -> ClientMetrics:
+        """Return the metrics of this consumer, under the names of Kafka's consumers.
+
+        They are the groups `consumer-metrics`, `consumer-fetch-manager-metrics`,
+        `consumer-coordinator-metrics` and `consumer-node-metrics`; docs/client-metrics.md lists
+        them. Times are in ms unless the name says otherwise, sizes in bytes.
+        """
+        figures = [self._figures(each) for each in sorted(self._positions.assigned())]
+        now_ms = self._cluster.clock.now_ms()
+        return ClientMetrics.of(self._cluster.client_id, self._metrics.read(figures, now_ms))
+
+    def _figures(self, partition: TopicPartition) -> PartitionFigures:
+        state = self._positions.get(partition)
+        if state is None:
+            return PartitionFigures(partition, None, None, NO_NODE)
+        end = self._end(state)
+        at, start = state.position, state.log_start_offset
+        return PartitionFigures(
+            partition,
+            lag=None if end is None or at is None else max(end - at, 0),
+            lead=None if start < 0 or at is None else max(at - start, 0),
+            replica=NO_NODE if state.replica is None else state.replica,
+        )
+
+    def _end(self, state: PartitionState) -> int | None:
+        """Return the end of the readable log as of the last fetch."""
+        committed_only = self._settings.isolation_level == "read_committed"
+        return state.stable_offset if committed_only else state.high_watermark
 
     async def commit(self, offsets: Offsets | None = None) -> None:
         """Commit offsets: the positions from which the group continues.
@@ -531,7 +587,9 @@ class Consumer:
             UnknownMember: the group has removed this consumer; other members own its partitions.
             ConfigError: there is no `group_id`.
         """
-        await self._need_commits().commit(offsets)
+        commits = self._need_commits()
+        with timed(self._metrics.commits_awaited, self._cluster.clock):
+            await commits.commit(offsets)
 
     def commit_soon(self, offsets: Offsets | None = None) -> asyncio.Future[None]:
         """Commit in the background; the caller may await the future, or ignore it.
@@ -559,7 +617,9 @@ class Consumer:
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Return the group's committed offsets with leader epoch, topic id and metadata."""
-        return await self._need_group().committed(list(partitions))
+        group = self._need_group()
+        with timed(self._metrics.committed_looked_up, self._cluster.clock):
+            return await group.committed(list(partitions))
 
     def group_metadata(self) -> GroupMetadata:
         """Return the member id and generation for `Transaction.send_offsets` (KIP-447).
@@ -616,7 +676,13 @@ class Consumer:
         group = self._settings.group
         if group is None:
             return None
-        session = GroupSession(self._cluster, group, self._settings.assignor, tell=self._news.set)
+        session = GroupSession(
+            self._cluster,
+            group,
+            self._settings.assignor,
+            metrics=self._metrics.group,
+            tell=self._news.set,
+        )
         self._beginnings.begin_at_committed(session.committed)
         return session
 

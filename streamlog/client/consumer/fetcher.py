@@ -36,6 +36,7 @@ from streamlog.client.consumer.subscription_state import (
     PositionStart,
     SubscriptionState,
 )
+from streamlog.client.metrics.consumer_metrics import ConsumerMetrics
 from streamlog.client.offset_lookup import ISOLATION_LEVELS
 from streamlog.client.offset_metadata import NO_EPOCH, OffsetAndMetadata
 from streamlog.client.outage import Outage
@@ -82,6 +83,7 @@ class Fetcher:
         settings: FetchSettings,
         background: Background,
         *,
+        metrics: ConsumerMetrics,
         tell: Callable[[StreamlogError | None], None],
     ) -> None:
         """Fetch for `positions`; call `tell` with None for new records, or with an error."""
@@ -90,6 +92,7 @@ class Fetcher:
         self._beginnings = beginnings
         self._settings = settings
         self._background = background
+        self._metrics = metrics
         self._tell = tell
         self._look = asyncio.Event()
         self._busy: set[int] = set()
@@ -298,6 +301,8 @@ class Fetcher:
         eras = {partition: state.era for partition, state in wanted}
         kept = 0
         session = self._sessions.setdefault(node_id, FetchSession())
+        clock = self._cluster.clock
+        sent_ms = clock.now_ms()
         try:
             response = await self._cluster.call(
                 node_id,
@@ -306,6 +311,8 @@ class Fetcher:
                 lane=Lane.FETCH,
                 timeout_ms=wait_ms + REQUEST_MARGIN_MS,
             )
+            latency_ms = clock.now_ms() - sent_ms
+            self._metrics.on_fetched(node_id, latency_ms, response.throttle_time_ms)
             session.on_answer(response)
             if response.error_code and response.error_code not in SESSION_OVER:
                 raise error_for(response.error_code, f"fetch from broker {node_id}")
@@ -412,6 +419,7 @@ class Fetcher:
                     continue
                 state.high_watermark = data.high_watermark
                 state.stable_offset = data.last_stable_offset
+                state.log_start_offset = data.log_start_offset
                 if data.preferred_read_replica >= 0:
                     self._send_to(partition, state, data.preferred_read_replica)
                 records = one_buffer(data.records)
@@ -420,8 +428,11 @@ class Fetcher:
                         AbortedRange(each.producer_id, each.first_offset)
                         for each in data.aborted_transactions or ()
                     ]
-                    kept += self._positions.put(partition, state.era, records, aborted)
+                    size_bytes = self._positions.put(partition, state.era, records, aborted)
+                    self._metrics.topic(topic.topic).bytes.record(size_bytes)
+                    kept += size_bytes
         if kept:
+            self._metrics.fetch_sizes.record(kept)
             self._tell(None)
         return kept
 

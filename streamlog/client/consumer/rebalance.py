@@ -15,6 +15,9 @@ from streamlog.client.cluster import Cluster
 from streamlog.client.consumer.consumer_commits import OffsetCommits
 from streamlog.client.consumer.subscription_state import Subscription, SubscriptionState
 from streamlog.client.group.group_session import GroupSession
+from streamlog.client.metrics.client_metrics import timed
+from streamlog.client.metrics.consumer_metrics import GroupMetrics
+from streamlog.clock import Clock
 from streamlog.errors import StreamlogError
 from streamlog.record import TopicPartition
 
@@ -27,8 +30,15 @@ class Rebalance:
     """Carries out the assignments and revocations of a member, within the caller's `poll`."""
 
     def __init__(
-        self, group: GroupSession, positions: SubscriptionState, commits: OffsetCommits
+        self,
+        group: GroupSession,
+        positions: SubscriptionState,
+        commits: OffsetCommits,
+        metrics: GroupMetrics,
+        clock: Clock,
     ) -> None:
+        self._metrics = metrics
+        self._clock = clock
         self._group = group
         self._positions = positions
         self._commits = commits
@@ -66,7 +76,8 @@ class Rebalance:
             # chance to seek.
             self._positions.hold(added)
             try:
-                await self._on_assigned(added)
+                with timed(self._metrics.assigned, self._clock):
+                    await self._on_assigned(added)
             finally:
                 self._positions.let_go()
         return True
@@ -83,7 +94,8 @@ class Rebalance:
     async def _revoke(self, partitions: frozenset[TopicPartition], *, lost: bool) -> None:
         callback = self._on_lost if lost else self._on_revoked
         if callback is not None:
-            await callback(partitions)
+            with timed(self._metrics.lost if lost else self._metrics.revoked, self._clock):
+                await callback(partitions)
         # The order matters: the callback may still process or seek, so its work is in the positions
         # that are committed; and the commit needs the positions that `assign` drops. Lost
         # partitions are not committed: their new owner may have committed already.

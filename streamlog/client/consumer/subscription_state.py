@@ -115,14 +115,15 @@ class PartitionState:
     __slots__ = (
         "aborted", "after_rest", "batches", "buffered_bytes", "corrupt", "epochs", "era",
         "fetch_offset", "fetched_epoch", "high_watermark", "in_flight", "is_held", "leader_epoch",
-        "mark_after_ms", "mark_clock_time", "marks", "not_before_ms", "paused", "position",
-        "replica", "replica_until_ms", "rest", "stable_offset", "start", "topic_id",
+        "log_start_offset", "mark_after_ms", "mark_clock_time", "marks", "not_before_ms", "paused",
+        "position", "replica", "replica_until_ms", "rest", "stable_offset", "start", "topic_id",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.era = next(_eras)
         self.position: int | None = None
-        self.fetch_offset = 0
+        self.fetch_offset, self.log_start_offset = 0, -1
+        """The offset of the next fetch; and the first of the log as of the last, -1 if unknown."""
         self.start = PositionStart.COMMITTED
         self.leader_epoch = NO_EPOCH
         """Leader epoch of the record before the position."""

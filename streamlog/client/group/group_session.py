@@ -29,6 +29,8 @@ from streamlog.client.group.classic_protocol import (
 )
 from streamlog.client.group.consumer_protocol import Action as ConsumerAction
 from streamlog.client.group.consumer_protocol import ConsumerMember, NameTopics, Tell
+from streamlog.client.metrics.client_metrics import timed
+from streamlog.client.metrics.consumer_metrics import GroupMetrics
 from streamlog.client.offset_metadata import GroupMetadata, OffsetAndMetadata
 from streamlog.errors import (
     ConnectionLost,
@@ -234,6 +236,7 @@ class GroupSession:
         settings: GroupSettings,
         assignor: Assignor,
         *,
+        metrics: GroupMetrics,
         tell: Callable[[], None],
     ) -> None:
         """Run a membership; call `tell` when the assignment is about to change."""
@@ -242,6 +245,7 @@ class GroupSession:
         self._cluster = cluster
         self._settings = settings
         self._assignor = assignor
+        self._metrics = metrics
         self._tell = tell
         self._coordinator = CoordinatorLookup(cluster, settings.group_id)
         self._offsets = CommittedOffsets(self._coordinator)
@@ -295,7 +299,10 @@ class GroupSession:
         """Take over the offered assignment; return the partitions that are new in it."""
         if self.member is None:
             return frozenset()
-        added = self.member.on_assigned(self._cluster.clock.now_ms())
+        now_ms = self._cluster.clock.now_ms()
+        added = self.member.on_assigned(now_ms)
+        if isinstance(self.member, ConsumerMember):
+            self._metrics.end_rebalance(now_ms)
         self._look.set()
         return added
 
@@ -364,7 +371,8 @@ class GroupSession:
                 "committed any more, since partitions were assigned to other members",
                 retriable=False,
             )
-        await self._offsets.store(offsets, self.metadata())
+        with timed(self._metrics.commits, self._cluster.clock):
+            await self._offsets.store(offsets, self.metadata())
 
     def metadata(self) -> GroupMetadata:
         """Return the member id and generation by which the group knows this consumer.
@@ -456,7 +464,10 @@ class GroupSession:
         match action:
             case Join(request):
                 patience_ms = self._settings.rebalance_timeout_ms + JOIN_MARGIN_MS
-                joined = await self._call(request, wire.JoinGroupResponse, patience_ms)
+                self._metrics.begin_rebalance(clock.now_ms())
+                with timed(self._metrics.joins, clock):
+                    joined = await self._call(request, wire.JoinGroupResponse, patience_ms)
+                self._note_failure(joined.error_code)
                 member.on_join(joined, clock.now_ms())
             case CountPartitions(topics):
                 found = await self._cluster.survey(topics)
@@ -467,14 +478,25 @@ class GroupSession:
                     log.warning("group %s: topic %s does not exist", self._settings.group_id, names)
             case Sync(request):
                 patience_ms = self._settings.rebalance_timeout_ms + JOIN_MARGIN_MS
-                synced = await self._call(request, wire.SyncGroupResponse, patience_ms)
+                with timed(self._metrics.syncs, clock):
+                    synced = await self._call(request, wire.SyncGroupResponse, patience_ms)
+                self._note_failure(synced.error_code)
+                if not synced.error_code:
+                    self._metrics.end_rebalance(clock.now_ms())
                 member.on_sync(synced, clock.now_ms())
             case Heartbeat(request):
+                sent_ms = clock.now_ms()
                 beaten = await self._call(request, wire.HeartbeatResponse)
+                self._metrics.on_heartbeat(sent_ms, clock.now_ms())
                 member.on_heartbeat(beaten, clock.now_ms())
             case Leave() | WaitForGroup():
                 return action
         return None
+
+    def _note_failure(self, error_code: int) -> None:
+        # With MEMBER_ID_REQUIRED the coordinator only names the member (KIP-394).
+        if error_code not in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED):
+            self._metrics.fail_rebalance()
 
     async def _consumer_step(
         self, member: ConsumerMember, action: ConsumerAction
@@ -483,8 +505,15 @@ class GroupSession:
         clock = self._cluster.clock
         match action:
             case Tell(request):
+                sent_ms = clock.now_ms()
                 response = await self._call(request, ConsumerGroupHeartbeatResponse)
-                member.on_heartbeat(response, clock.now_ms())
+                now_ms = clock.now_ms()
+                self._metrics.on_heartbeat(sent_ms, now_ms)
+                if response.assignment is not None:
+                    # The coordinator has another assignment for this member (KIP-848); the
+                    # rebalance ends when the caller has taken it over.
+                    self._metrics.begin_rebalance(now_ms)
+                member.on_heartbeat(response, now_ms)
             case NameTopics():
                 found = await self._cluster.survey(member.topics)
                 names = {topic.topic_id: name for name, topic in found.items()}
@@ -502,6 +531,7 @@ class GroupSession:
 
     def _on_error(self, member: Member, error: StreamlogError) -> None:
         now_ms = self._cluster.clock.now_ms()
+        self._metrics.fail_rebalance()
         if self._troubled_since_ms is None:
             self._troubled_since_ms = now_ms
             log.warning(

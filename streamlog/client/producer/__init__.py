@@ -11,7 +11,8 @@ keep the order, the producer then has only one request per partition in flight. 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from types import TracebackType
@@ -20,6 +21,8 @@ from typing import Final, Literal, Self, TypeAlias, TypedDict
 from streamlog import repeated
 from streamlog.client.background_task import Background
 from streamlog.client.cluster import RETRY_TIMEOUT_MS, Cluster
+from streamlog.client.metrics.client_metrics import ClientMetrics, timed
+from streamlog.client.metrics.producer_metrics import BufferState, ProducerMetrics
 from streamlog.client.producer.accumulator import (
     Accumulator,
     AppendedRecord,
@@ -191,6 +194,7 @@ class Producer:
                 transactional=settings.transactional_id is not None,
             )
         )
+        self._metrics = ProducerMetrics(cluster.network)
         self._background = Background(self._on_death)
         transactions = _transactions(settings)
         self._session: TransactionSession | None = None
@@ -201,17 +205,23 @@ class Producer:
             acks=_ACKS[settings.acks],
             in_flight_max=settings.max_in_flight,
             request_timeout_ms=settings.request_timeout_ms,
+            metrics=self._metrics,
             transactions=transactions,
             tell=self._on_transaction,
         )
         if transactions is not None:
             self._session = TransactionSession(
-                cluster, transactions, self._accumulator, tell=self._sender.look
+                cluster,
+                transactions,
+                self._accumulator,
+                tell=self._sender.look,
+                times=self._metrics.txn_times,
             )
         self._sticky = StickyPartitions(Random(settings.seed))
         self._partitioners: dict[str, Partitioner] = {}
         self._partition_of_key = lru_cache(KEYS_CACHED)(partition_of_key)
         self._room = asyncio.Lock()
+        self._waiting_callers = 0
         self._dead: Exception | None = None
         self._is_open = False
 
@@ -373,9 +383,10 @@ class Producer:
         """
         mark = self._accumulator.close_open()
         self._sender.look()
-        while not self._accumulator.is_done(mark) and self._dead is None:
-            self._sender.progress.clear()
-            await self._sender.progress.wait()
+        with timed(self._metrics.flushes, self._cluster.clock):
+            while not self._accumulator.is_done(mark) and self._dead is None:
+                self._sender.progress.clear()
+                await self._sender.progress.wait()
         if self._session is not None:
             self._session.check_whole()
         failure, self._sender.failure = self._sender.failure, None
@@ -402,6 +413,24 @@ class Producer:
             raise UsageError("transaction() needs a named producer: set transactional_id")
         self._check_open()
         return Transaction(self._session)
+
+    def metrics(self) -> ClientMetrics:
+        """Return the metrics of this producer, under the names of Kafka's producers.
+
+        They are the groups `producer-metrics`, `producer-topic-metrics` and
+        `producer-node-metrics`; docs/client-metrics.md lists them. Times are in ms unless the name
+        says otherwise, sizes in bytes.
+        """
+        cluster = self._cluster
+        state = BufferState(
+            total_bytes=self._settings.buffer_bytes,
+            used_bytes=self._accumulator.used_bytes,
+            waiting_callers=self._waiting_callers,
+            requests_in_flight=self._sender.requests_in_flight,
+            metadata_age_ms=cluster.metadata_age_ms,
+        )
+        now_ms = cluster.clock.now_ms()
+        return ClientMetrics.of(cluster.client_id, self._metrics.read(state, now_ms))
 
     async def partitions(self, topic: str) -> int:
         """Return the number of partitions of a topic.
@@ -446,7 +475,8 @@ class Producer:
         known = self._cluster.known(topic)
         if known is None or len(known.leaders) <= reaching:
             self._cluster.forget([topic])  # The topic may have grown since the last look-up.
-            known = await self._cluster.retrying(lambda: self._cluster.topic(topic))
+            with timed(self._metrics.metadata_waits, self._cluster.clock):
+                known = await self._cluster.retrying(lambda: self._cluster.topic(topic))
         return len(known.leaders)
 
     def _choose(self, topic: str, key: bytes | None, partition: int | None, count: int) -> int:
@@ -485,13 +515,24 @@ class Producer:
         # 2. A batch of 1 MB is acknowledged, and a small `send` takes that room at once.
         # 3. This repeats: there are never 8 MB free.
         # So a small record waits behind the large one, although it would fit.
-        async with self._room:
-            while not self._has_room(size_bytes):
-                self._check_open()
-                self._accumulator.close_open()
-                self._sender.look()
-                self._sender.progress.clear()
-                await self._sender.progress.wait()
+        with self._waiting():
+            async with self._room:
+                while not self._has_room(size_bytes):
+                    self._check_open()
+                    self._accumulator.close_open()
+                    self._sender.look()
+                    self._sender.progress.clear()
+                    await self._sender.progress.wait()
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Count a caller that waits for the buffer, and measure how long."""
+        self._waiting_callers += 1
+        try:
+            with timed(self._metrics.buffer_waits, self._cluster.clock):
+                yield
+        finally:
+            self._waiting_callers -= 1
 
     def _has_room(self, size_bytes: int) -> bool:
         # An empty buffer takes anything: a record larger than the buffer would else wait for ever.

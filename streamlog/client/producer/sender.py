@@ -22,6 +22,7 @@ from typing import Final, NamedTuple, TypeAlias
 from streamlog import repeated
 from streamlog.client.background_task import Background
 from streamlog.client.cluster import Cluster, Lane
+from streamlog.client.metrics.producer_metrics import ProducerMetrics
 from streamlog.client.outage import Outage
 from streamlog.client.producer.accumulator import Accumulator, ProducerBatchBuffer, ProducerIdentity
 from streamlog.client.producer.refused_records import RefusedRecord, is_refusal, refusal_of
@@ -160,6 +161,7 @@ class Sender:
         acks: int,
         in_flight_max: int,
         request_timeout_ms: int,
+        metrics: ProducerMetrics,
         transactions: TransactionMachine | None = None,
         tell: Callable[[], None] = lambda: None,
     ) -> None:
@@ -172,6 +174,7 @@ class Sender:
             acks: -1 for all in-sync replicas, 1 for the leader, 0 for none.
             in_flight_max: requests in flight per broker.
             request_timeout_ms: wait for one answer.
+            metrics: counts what is sent, and its outcomes.
             transactions: the producer's transactions, if it has any.
             tell: called when `transactions` has a request for its coordinator.
         """
@@ -180,6 +183,7 @@ class Sender:
         self._background = background
         self._transactions = transactions
         self._tell = tell
+        self._metrics = metrics
         self._acks = acks
         self._in_flight_max = in_flight_max
         self._request_timeout_ms = request_timeout_ms
@@ -192,6 +196,11 @@ class Sender:
         """Set whenever a batch has its outcome: `flush` and waits for buffer space look again."""
         self.failure: StreamlogError | None = None
         """Error of the first undelivered record since `flush` last took it."""
+
+    @property
+    def requests_in_flight(self) -> int:
+        """The number of Produce requests that wait for their answer."""
+        return self._in_flight.total()
 
     def look(self) -> None:
         """Wake the loop: there may be a batch to send."""
@@ -219,6 +228,7 @@ class Sender:
 
     def _round(self, now_ms: int) -> int | None:
         """Send all batches that are due; return when the next one is due, None if unknown."""
+        self._metrics.windows.advance(now_ms)
         for batch in self._accumulator.expired(now_ms):
             self._settle_failure(batch, self._too_late(batch))
         if self._accumulator.wants_identity():
@@ -240,7 +250,7 @@ class Sender:
             if not self._cluster.is_connected(leader, Lane.MAIN):
                 self._run_errand(f"broker {leader}", partial(self._open, leader, partitions))
             elif self._in_flight[leader] < self._in_flight_max:
-                self._send(leader, partitions)
+                self._send(leader, partitions, now_ms)
         return next_ms
 
     def _admitted(
@@ -261,11 +271,12 @@ class Sender:
             self._tell()
         return [partition for partition in due if transactions.may_write(partition)]
 
-    def _send(self, leader: int, partitions: list[TopicPartition]) -> None:
+    def _send(self, leader: int, partitions: list[TopicPartition], now_ms: int) -> None:
         """Send one request with the next batch of each partition, up to `REQUEST_BYTES_MAX`."""
         batches: list[ProducerBatchBuffer[Receipt]] = []
         data: list[bytes] = []
         room = REQUEST_BYTES_MAX
+        metrics, records = self._metrics, 0
         for partition in partitions:
             # Checked before the batch is taken: a batch of any size can be sent, as the last one.
             if room <= 0:
@@ -279,8 +290,13 @@ class Sender:
             batches.append(batch)
             data.append(encoded)
             room -= len(encoded)
+            records += len(batch.records)
+            flow = metrics.topic(partition.topic)
+            flow.on_sent(len(batch.records), len(encoded), batch.size_bytes)
+            metrics.queue_times.record(now_ms - batch.created_ms)
         self._look.set()  # The partitions may have further batches.
         if batches:
+            metrics.records_per_request.record(records)
             self._in_flight[leader] += 1
             self._background.start(self._deliver(leader, batches, self._request(batches, data)))
 
@@ -305,6 +321,8 @@ class Sender:
     async def _deliver(
         self, leader: int, batches: list[ProducerBatchBuffer[Receipt]], request: ProduceRequest
     ) -> None:
+        clock = self._cluster.clock
+        sent_ms = clock.now_ms()
         try:
             if self._acks == 0:
                 await self._cluster.send(leader, request)
@@ -313,6 +331,7 @@ class Sender:
                 response = await self._cluster.call(
                     leader, request, ProduceResponse, timeout_ms=self._request_timeout_ms
                 )
+                self._metrics.on_answer(leader, clock.now_ms() - sent_ms, response.throttle_time_ms)
                 answers = {
                     TopicPartition(topic.name, each.index): each
                     for topic in response.responses
@@ -346,6 +365,7 @@ class Sender:
         elif answer.error_code in _OUT_OF_SEQUENCE and self._accumulator.on_out_of_sequence(
             batch, now_ms=self._cluster.clock.now_ms()
         ):
+            self._count_retry(batch)
             log.debug("%s: the broker lacks earlier batches: will retry", _name(batch))
         elif answer.error_code == ErrorCode.MESSAGE_TOO_LARGE:
             self._divide(batch)
@@ -370,7 +390,11 @@ class Sender:
         self._note_trouble(batch, error, "%s: the write failed and will be retried: %s")
         # The leader may have moved, so it is looked up again before the retry.
         self._cluster.forget([batch.partition.topic])
+        self._count_retry(batch)
         self._accumulator.on_retriable(batch, now_ms=self._cluster.clock.now_ms())
+
+    def _count_retry(self, batch: ProducerBatchBuffer[Receipt]) -> None:
+        self._metrics.topic(batch.partition.topic).retries.record(len(batch.records))
 
     def _note_trouble(
         self, batch: ProducerBatchBuffer[Receipt], error: StreamlogError, said: str
@@ -397,6 +421,7 @@ class Sender:
         except MessageTooLarge as error:
             self._refuse(batch, error)
             return
+        self._metrics.splits.record(1)
         for receipt in straddling:
             if isinstance(receipt, BulkReceipt):
                 # Its records are in both halves now, so it gets one outcome more.
@@ -423,6 +448,9 @@ class Sender:
             "%s: the broker refused %d of %d records; the rest is sent again; first error: %s",
             _name(batch), len(bad), len(batch.records), next(iter(bad.values())),
         )  # fmt: skip
+        flow = self._metrics.topic(batch.partition.topic)
+        flow.errors.record(len(bad))
+        flow.retries.record(len(batch.records) - len(bad))
         for at, receipt in self._accumulator.on_bad_records(batch, bad):
             self.failure = self.failure or bad[at]
             if not isinstance(receipt, BulkReceipt) and not receipt.done():
@@ -480,6 +508,7 @@ class Sender:
         bad: Mapping[int, StreamlogError] = NONE_BAD,
     ) -> None:
         """Fail the receipts of a batch; records that are not in `bad` get an error of their own."""
+        self._metrics.topic(batch.partition.topic).errors.record(len(batch.records))
         for first, _, receipt in batch.receipts:
             if isinstance(receipt, BulkReceipt):
                 receipt.settle(error)

@@ -10,12 +10,14 @@ sent one after the other on one connection. The sender sends the records; it ask
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Final, Self
 
 from streamlog import repeated
 from streamlog.client.cluster import Cluster
+from streamlog.client.metrics.client_metrics import timed
 from streamlog.client.offset_metadata import GroupMetadata, Offsets
 from streamlog.client.producer.accumulator import Accumulator
 from streamlog.client.producer.sender import Receipt
@@ -28,6 +30,7 @@ from streamlog.client.producer.transaction_machine import (
     WaitUntil,
 )
 from streamlog.errors import StreamlogError, TransactionAborted, UsageError
+from streamlog.metrics.sampled import Sampled
 from streamlog.protocol.api_table import api_of
 from streamlog.protocol.messages.classic_groups import InitProducerIdRequest
 from streamlog.protocol.schema import Message
@@ -51,8 +54,13 @@ class TransactionSession:
         accumulator: Accumulator[Receipt],
         *,
         tell: Callable[[], None],
+        times: Mapping[str, Sampled],
     ) -> None:
-        """Run `transactions`; call `tell` when the sender may be able to send more."""
+        """Run `transactions`; call `tell` when the sender may be able to send more.
+
+        `times` has the times of the owner's steps in ms, by `ProducerMetrics.txn_times`.
+        """
+        self._times = times
         self._cluster = cluster
         self._transactions = transactions
         self._accumulator = accumulator
@@ -136,7 +144,8 @@ class TransactionSession:
         Raises:
             StreamlogError: the coordinator refused it, or did not answer in time.
         """
-        await self._until(lambda: self._transactions.phase is not TransactionPhase.BEGINNING)
+        with self._timed("init"):
+            await self._until(lambda: self._transactions.phase is not TransactionPhase.BEGINNING)
         self._raise_if_dead()
 
     async def begin(self) -> None:
@@ -150,9 +159,12 @@ class TransactionSession:
             raise UsageError("the producer has an open transaction: leave its block first")
         self._is_taken = True
         try:
-            await self._until(
-                lambda: self._transactions.phase in {TransactionPhase.READY, TransactionPhase.DEAD}
-            )
+            with self._timed("begin"):
+                await self._until(
+                    lambda: (
+                        self._transactions.phase in {TransactionPhase.READY, TransactionPhase.DEAD}
+                    )
+                )
             self._raise_if_dead()
             self._transactions.begin()
         except BaseException:
@@ -168,6 +180,10 @@ class TransactionSession:
                 error is `in_doubt`: then the commit was requested before, with unknown outcome.
             RequestTimedOut: the outcome of the commit is unknown; this producer has ended.
         """
+        with self._timed("commit"):
+            await self._commit()
+
+    async def _commit(self) -> None:
         transactions = self._transactions
         try:
             transactions.commit()
@@ -192,7 +208,8 @@ class TransactionSession:
         """Abort the transaction; after `ABORT_WAIT_MS` the abort continues in the background."""
         try:
             self._transactions.abort()
-            await self._aborted()
+            with self._timed("abort"):
+                await self._aborted()
         finally:
             self._is_taken = False
 
@@ -204,7 +221,10 @@ class TransactionSession:
         transactions = self._transactions
         sending = transactions.send_offsets(group, offsets)
         self._wake()
-        await self._until(lambda: sending.is_done or transactions.is_lost or transactions.is_over)
+        with self._timed("send-offsets"):
+            await self._until(
+                lambda: sending.is_done or transactions.is_lost or transactions.is_over
+            )
         if not sending.is_done:
             raise self._reason()
 
@@ -265,6 +285,9 @@ class TransactionSession:
         while not is_so():
             self._changed.clear()
             await self._changed.wait()
+
+    def _timed(self, step: str) -> AbstractContextManager[None]:
+        return timed(self._times[step], self._cluster.clock)
 
     def _wake(self) -> None:
         self._look.set()

@@ -127,6 +127,11 @@ class Transactor:
                 raise CommitAborted(str(error)) from error
             raise
 
+    @property
+    def producer(self) -> Producer | None:
+        """The present producer; None until the first commit, and after one that was fenced off."""
+        return self._producer
+
     async def _commit(
         self,
         sinks: Packs,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import perf_counter
 
+from streamlog.client.metrics.exposed_metrics import Measured, client_collector
 from streamlog.metrics.instruments import Histogram
 from streamlog.metrics.process import process_metrics
 from streamlog.metrics.registry import Family, Kind, Metric, Point, Registry, number
@@ -126,6 +127,10 @@ class WorkerMetrics:
 
         self.registry.collect(collect)
         self.registry.collect(process_metrics)
+
+    def describe_clients(self, clients: Callable[[], Iterable[tuple[str, Measured]]]) -> None:
+        """Add the metrics of the worker's clients, each with its name (the label `client_id`)."""
+        self.registry.collect(client_collector(clients))
 
 
 def state_metrics(state: WorkerState) -> Iterator[Metric]:

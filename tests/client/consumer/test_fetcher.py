@@ -14,6 +14,8 @@ from streamlog.client.consumer.consumer_settings import FetchSettings
 from streamlog.client.consumer.fetcher import AT_LEADER_MS, ERROR_BACKOFF_MS, Fetcher
 from streamlog.client.consumer.offset_reset import OffsetReset
 from streamlog.client.consumer.subscription_state import SubscriptionState
+from streamlog.client.metrics.consumer_metrics import ConsumerMetrics
+from streamlog.client.metrics.network_metrics import NetworkMetrics
 from streamlog.client.offset_metadata import NO_EPOCH
 from streamlog.clock import Clock, ManualClock, SystemClock
 from streamlog.errors import ConnectionLost
@@ -78,6 +80,7 @@ def test_a_fetch_does_not_wait_after_a_full_buffer_is_drained() -> None:
             OffsetReset(cast("Cluster", cluster), positions, settings),
             settings,
             cast("Background", background),
+            metrics=ConsumerMetrics(NetworkMetrics(0)),
             tell=lambda _: None,
         )
         running = asyncio.create_task(fetcher.run())
@@ -149,6 +152,7 @@ def rounds(cluster: Racks, *turns: Callable[[], object]) -> list[tuple[int, str]
             OffsetReset(cast("Cluster", cluster), positions, settings),
             settings,
             cast("Background", background),
+            metrics=ConsumerMetrics(NetworkMetrics(0)),
             tell=notices.append,
         )
         running = asyncio.create_task(fetcher.run())

@@ -49,6 +49,10 @@ def test_a_worker_reports_liveness_readiness_and_metrics(tmp_path: Path) -> None
         metrics = get(f"{url}/metrics").body.decode()
         assert 'streamlog_records_out_total{topic="counts"} 30' in metrics
         assert 'streamlog_task_state_bytes{task="0_1"}' in metrics
+        consumed = "kafka_consumer_consumer_fetch_manager_metrics_records_consumed_total"
+        assert f'{consumed}{{client_id="counts-consumer",topic="words"}} 30' in metrics
+        assert 'kafka_consumer_consumer_coordinator_metrics_rebalance_total{client_id="' in metrics
+        assert 'producer_metrics_record_error_total{client_id="counts-producer"} 0' in metrics
         other = url.rpartition(":")[2]
         code, output = streamlog(
             "-A", "counts", "worker", "--web", f"127.0.0.1:{other}", cwd=tmp_path

@@ -1,0 +1,1 @@
+"""Metrics of a producer, a consumer and an admin client, under the names of Kafka's clients."""
