@@ -182,7 +182,14 @@ class Broker:
     def _make_lag(self) -> LagRequests:
         partitions, clock, metrics = self._partitions, self._clock, self._directory.metrics
         leaders = LeaderQuestions(self._member.ask_leader, clock=clock)
-        rounds = LagRounds(self._coordinator, partitions, self._next_records, leaders, clock=clock)
+        rounds = LagRounds(
+            self._coordinator,
+            partitions,
+            self._next_records,
+            leaders,
+            node_id=self._directory.node_id,
+            clock=clock,
+        )
         metrics.prepare_by(rounds.look)
         metrics.collect(lambda: lag_metrics(rounds.latest))
         return LagRequests(rounds, self._next_records, partitions, spawn=self._tasks.spawn)

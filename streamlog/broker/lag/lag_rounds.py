@@ -96,12 +96,14 @@ class LagRounds:
         records: NextRecords,
         leaders: LeaderQuestions,
         *,
+        node_id: int,
         clock: Clock,
     ) -> None:
         self._groups = groups
         self._partitions = partitions
         self._records = records
         self._leaders = leaders
+        self._node_id = node_id
         self._clock = clock
         self._one_round = asyncio.Lock()
         self._rates: dict[tuple[str, str, int], RateWindow] = {}
@@ -169,7 +171,8 @@ class LagRounds:
         partition = self._local(where)
         if partition is None:
             leader = self._partitions.leader(*where)
-            if leader is not None:
+            # A leader that was just elected does not know the end itself.
+            if leader is not None and leader[0] != self._node_id:
                 asked = findings.asked.setdefault(leader[0], {})
                 asked.setdefault(where, set()).add(committed)
             return
