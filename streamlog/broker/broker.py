@@ -29,6 +29,7 @@ from streamlog.broker.apis.table import (
     Parts,
     table_of,
 )
+from streamlog.broker.apis.telemetry import TelemetryRequests
 from streamlog.broker.broker_state import status_metrics, throttle_metrics
 from streamlog.broker.cluster.background import BackgroundTasks
 from streamlog.broker.cluster.metadata_publisher import Observers
@@ -148,6 +149,7 @@ class Broker:
         self._publishing = PublishRequests(
             directory, self._partitions, coordinators, internal_topics=INTERNAL_NAMES, clock=clock
         )
+        self._telemetry = TelemetryRequests(directory, metadata, clock)
         self._handlers = table_of(self._parts()) | self._lag.handlers()
 
     def _parts(self) -> Parts:
@@ -168,6 +170,7 @@ class Broker:
             publishing=self._publishing,
             users=self._users,
             acls=self._acls,
+            telemetry=self._telemetry,
             leaders=self._leaders,
             listener=self._listener,
             on_deadline=self._arm,

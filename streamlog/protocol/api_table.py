@@ -133,6 +133,12 @@ from streamlog.protocol.messages.sasl_acls_quotas import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
+from streamlog.protocol.messages.telemetry import (
+    GetTelemetrySubscriptionsRequest,
+    GetTelemetrySubscriptionsResponse,
+    PushTelemetryRequest,
+    PushTelemetryResponse,
+)
 from streamlog.protocol.messages.topics_and_configs import (
     AlterConfigsRequest,
     AlterConfigsResponse,
@@ -291,6 +297,8 @@ _SERVED: Final = (
     _api(67, AllocateProducerIdsRequest, AllocateProducerIdsResponse, is_of_peers=True),
     _api(68, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
     _api(69, ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse),
+    _api(71, GetTelemetrySubscriptionsRequest, GetTelemetrySubscriptionsResponse),
+    _api(72, PushTelemetryRequest, PushTelemetryResponse),
     _api(74, ListConfigResourcesRequest, ListConfigResourcesResponse),
     _api(75, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
     _api(OWN_KEY, PublishRequest, PublishResponse),

@@ -13,6 +13,7 @@ from streamlog.protocol.messages import (
     publishing,
     quorum_messages,
     sasl_acls_quotas,
+    telemetry,
     topics_and_configs,
     transaction_messages,
 )
@@ -646,6 +647,11 @@ RESPONSES: list[tuple[Message, Message]] = [
             ]
         ),
     ),
+    (
+        telemetry.GetTelemetrySubscriptionsRequest(),
+        telemetry.GetTelemetrySubscriptionsResponse(error_code=CODE),
+    ),
+    (telemetry.PushTelemetryRequest(), telemetry.PushTelemetryResponse(error_code=CODE)),
     (
         topics_and_configs.ListConfigResourcesRequest(),
         topics_and_configs.ListConfigResourcesResponse(error_code=CODE),

@@ -74,6 +74,8 @@ ADVERTISED = {
     "BrokerHeartbeat": (63, 0, 1, 0),
     "UnregisterBroker": (64, 0, 0, 0),
     "AllocateProducerIds": (67, 0, 0, 0),
+    "GetTelemetrySubscriptions": (71, 0, 0, 0),
+    "PushTelemetry": (72, 0, 0, 0),
     "ListConfigResources": (74, 0, 1, 0),
     "DescribeTopicPartitions": (75, 0, 0, 0),
     "Publish": (20_000, 0, 0, 0),

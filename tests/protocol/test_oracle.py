@@ -129,6 +129,7 @@ BETWEEN_BROKERS = {
 }
 UNKNOWN_TO_THEM = (
     {"ConsumerGroupHeartbeat", "ConsumerGroupDescribe"}
+    | {"GetTelemetrySubscriptions", "PushTelemetry"}
     | BETWEEN_BROKERS
     | {api.name for api in APIS.values() if api.key >= OWN_KEY}
 )

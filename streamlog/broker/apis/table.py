@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from streamlog.broker.apis.publish import PublishRequests
     from streamlog.broker.apis.replica_fetch import ReplicaFetches
     from streamlog.broker.apis.security import AclRequests, UserRequests
+    from streamlog.broker.apis.telemetry import TelemetryRequests
     from streamlog.broker.cluster.node import ClusterNode
     from streamlog.broker.config.broker import BrokerConfig
     from streamlog.broker.config.connections import AdvertisedEndpoint
@@ -185,6 +186,7 @@ class Parts:
     publishing: PublishRequests
     users: UserRequests
     acls: AclRequests
+    telemetry: TelemetryRequests
     leaders: LeaderEndpoints
     listener: Callable[[RequestContext], AdvertisedEndpoint]
     """Return the endpoint that the sender of a request has connected to."""
@@ -225,6 +227,7 @@ def table_of(parts: Parts) -> Table:
         **QuotaRequests(member.metadata).handlers(),
         **parts.users.handlers(),
         **parts.acls.handlers(),
+        **parts.telemetry.handlers(),
     }
 
 

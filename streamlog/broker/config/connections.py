@@ -99,6 +99,16 @@ class ConnectionConfig:
         ),
         _COUNTED,
     )
+    telemetry_bytes_max: int = integer(
+        1024 * 1024,
+        NamedSetting(
+            "telemetry.max.bytes",
+            "The largest push of a client's metrics (KIP-714), as it is sent and decompressed.",
+            "bytes",
+        ),
+        minimum=1,
+        maximum=INT_MAX,
+    )
     idle_ms: int = integer(
         600_000,
         NamedSetting(

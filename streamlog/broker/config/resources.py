@@ -12,6 +12,7 @@ kept with the altered settings of the broker.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -31,6 +32,7 @@ from streamlog.broker.config.settings import (
     texts_of,
     unknown_setting,
 )
+from streamlog.errors import ConfigError
 
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"
@@ -243,6 +245,24 @@ class ClientMetricsConfig:
 
     def __post_init__(self) -> None:
         check_table(self)
+        self.patterns()
+
+    def patterns(self) -> dict[str, re.Pattern[str]]:
+        """Return the pattern of each attribute of clients that `match` names.
+
+        Raises:
+            ConfigError: one is not a regular expression.
+        """
+        found: dict[str, re.Pattern[str]] = {}
+        for condition in filter(None, self.match.split(",")):
+            attribute, _, pattern = condition.partition("=")
+            try:
+                found[attribute.strip()] = re.compile(pattern)
+            except re.error as error:
+                raise ConfigError(
+                    f"match: {pattern!r} is not a regular expression: {error}"
+                ) from None
+        return found
 
 
 RESOURCE_TABLES: Final[Mapping[int, type[Any]]] = {

@@ -172,3 +172,7 @@ class RequestContext:
     """The endpoint that the client has connected to; None for a client in this process."""
     connection: int = 0
     """The connection's number, in the order of acceptance; 0 in this process."""
+    client_port: int = 0
+    """The port from which the client has connected; 0 in this process."""
+    software: tuple[str, str] = ("", "")
+    """Name and version of the client's library (KIP-511); empty if it has not told."""

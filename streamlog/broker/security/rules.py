@@ -102,6 +102,10 @@ from streamlog.protocol.messages.sasl_acls_quotas import (
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
 )
+from streamlog.protocol.messages.telemetry import (
+    GetTelemetrySubscriptionsRequest,
+    PushTelemetryRequest,
+)
 from streamlog.protocol.messages.topics_and_configs import (
     AlterConfigsRequest,
     CreateTopicsRequest,
@@ -294,6 +298,9 @@ RULES: Final[Mapping[type[Message], Rule]] = {
     AllocateProducerIdsRequest: on_cluster(Operation.CLUSTER_ACTION),
     AlterPartitionReassignmentsRequest: on_cluster(Operation.ALTER),
     ListPartitionReassignmentsRequest: on_cluster(Operation.DESCRIBE),
+    # As in Kafka: whoever may connect may say how it fares.
+    GetTelemetrySubscriptionsRequest: for_everybody,
+    PushTelemetryRequest: for_everybody,
     ListConfigResourcesRequest: on_cluster(Operation.DESCRIBE_CONFIGS),
     DescribeTopicPartitionsRequest: describe_topic_partitions,
     PublishRequest: publish_job,

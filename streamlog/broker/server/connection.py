@@ -50,6 +50,7 @@ from streamlog.protocol.frame import (
     decode_request,
     encode_response,
 )
+from streamlog.protocol.messages.cluster_metadata import ApiVersionsRequest
 from streamlog.protocol.messages.produce_and_fetch import (
     FetchRequest,
     FetchResponse,
@@ -67,6 +68,8 @@ IN_FLIGHT_MAX = 32
 WRITE_BUFFER_BYTES = 256 * 1024
 """Responses go to the socket once they have this many bytes, or no request is left."""
 PRODUCE, FETCH = "Produce", "Fetch"
+SOFTWARE_CHARS_MAX = 255
+"""The length of what a client may say of its library; the rest is cut off."""
 LINGER_MS = 500
 """How long a refused client has to read the refusal, in ms."""
 
@@ -122,6 +125,8 @@ class Connection(asyncio.BufferedProtocol):
         self._reads = True
         self._ended = False
         self._peer = "?"
+        self._peer_port = 0
+        self._software = ("", "")
         self._principal = ANONYMOUS
         self._is_stranger = gate is not None
         """Whether the client has not authenticated yet, at a listener with SASL."""
@@ -135,7 +140,9 @@ class Connection(asyncio.BufferedProtocol):
         self._writer = writer_of(
             self._transport, on_room=self._on_room, on_failure=self._on_failure
         )
-        self._peer = (transport.get_extra_info("peername") or (self._peer,))[0]
+        self._peer, self._peer_port = (
+            transport.get_extra_info("peername") or (self._peer, self._peer_port)
+        )[:2]
         self._principal = transport.get_extra_info("principal") or ANONYMOUS
         if self._gate is not None:
             receive_bytes_max = self._broker.directory.config.security.sasl_receive_bytes_max
@@ -398,6 +405,8 @@ class Connection(asyncio.BufferedProtocol):
         except UnsupportedVersion as error:
             request, answer = _version_refusal(error)
         else:
+            if request.api.key == API_VERSIONS_KEY:
+                self._know_software(request.message)
             answer = None if self._gate is None else self._gate.answer(request)
             if answer is None:
                 context = self._context(request.version, request.client_id)
@@ -528,8 +537,20 @@ class Connection(asyncio.BufferedProtocol):
                 principal=self._principal,
                 listener=self._reached,
                 connection=self._number,
+                client_port=self._peer_port,
+                software=self._software,
             )
         return known
+
+    def _know_software(self, request: Message) -> None:
+        """Remember the client's library, which its first request names (KIP-511)."""
+        if isinstance(request, ApiVersionsRequest):
+            self._software = (
+                request.client_software_name[:SOFTWARE_CHARS_MAX],
+                request.client_software_version[:SOFTWARE_CHARS_MAX],
+            )
+            # They have the software, which was not known yet.
+            self._contexts.clear()
 
     def _on_open(self) -> None:
         self._principal = self._gate.principal if self._gate is not None else ANONYMOUS

@@ -125,6 +125,10 @@ from streamlog.protocol.messages.sasl_acls_quotas import (
     SaslHandshakeRequest,
     ScramCredentialDeletion,
 )
+from streamlog.protocol.messages.telemetry import (
+    GetTelemetrySubscriptionsRequest,
+    PushTelemetryRequest,
+)
 from streamlog.protocol.messages.topics_and_configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -442,6 +446,8 @@ def test_every_api_has_a_rule() -> None:
         AddOffsetsToTxnRequest,
         TxnOffsetCommitRequest,
         ListTransactionsRequest,
+        GetTelemetrySubscriptionsRequest,
+        PushTelemetryRequest,
     }
     assert {type(make()) for make, _ in MATRIX} | elsewhere == set(RULES)
 

@@ -1,0 +1,393 @@
+"""OTLP: metrics in OpenTelemetry's protobuf form (`MetricsData` v1), as clients push them.
+
+The enums have the numbers of the fields, for this decoder and for the encoder of our own clients.
+
+Rules of this module: it reads bytes from outside. Its nesting is that of the schema, fields that it
+does not know are skipped, and `FIELDS_MAX`, `POINTS_MAX`, `ATTRIBUTES_MAX` and `TEXT_CHARS_MAX`
+bound its time and memory. It keeps numbers (gauges and sums) and histograms as count and sum, which
+is everything that Kafka's clients measure; exponential histograms, summaries and exemplars are
+skipped.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final, TypeAlias
+
+from streamlog.errors import CorruptData, DecompressedTooLarge
+
+FIELDS_MAX: Final = 100_000
+"""The most protobuf fields that are read of one message."""
+POINTS_MAX: Final = 5_000
+"""The most data points of one message."""
+ATTRIBUTES_MAX: Final = 16
+"""Attributes of one point or of the resource; further ones are left out."""
+TEXT_CHARS_MAX: Final = 255
+"""The length of names and of texts of attributes; longer ones are cut off."""
+
+
+class Wire(IntEnum):
+    """How the value of a field is written."""
+
+    VARINT = 0
+    FIXED64 = 1
+    BYTES = 2
+    FIXED32 = 5
+
+
+class MetricsDataField(IntEnum):
+    """Fields of `MetricsData`, the whole message."""
+
+    RESOURCE_METRICS = 1
+
+
+class ResourceMetricsField(IntEnum):
+    """Fields of `ResourceMetrics`: what one resource, here one client, reports."""
+
+    RESOURCE = 1
+    SCOPE_METRICS = 2
+
+
+class ResourceField(IntEnum):
+    """Fields of `Resource`."""
+
+    ATTRIBUTES = 1
+
+
+class ScopeMetricsField(IntEnum):
+    """Fields of `ScopeMetrics`: the metrics of one library."""
+
+    METRICS = 2
+
+
+class MetricField(IntEnum):
+    """Fields of `Metric`: its name, and its data by kind."""
+
+    NAME = 1
+    DESCRIPTION = 2
+    UNIT = 3
+    GAUGE = 5
+    SUM = 7
+    HISTOGRAM = 9
+
+
+class DataField(IntEnum):
+    """Fields of `Gauge`, `Sum` and `Histogram`; a gauge has points only."""
+
+    POINTS = 1
+    TEMPORALITY = 2
+    IS_MONOTONIC = 3
+
+
+class NumberField(IntEnum):
+    """Fields of `NumberDataPoint`."""
+
+    START_NS = 2
+    TIME_NS = 3
+    AS_DOUBLE = 4
+    AS_INT = 6
+    ATTRIBUTES = 7
+
+
+class HistogramField(IntEnum):
+    """Fields of `HistogramDataPoint`."""
+
+    START_NS = 2
+    TIME_NS = 3
+    COUNT = 4
+    SUM = 5
+    BUCKET_COUNTS = 6
+    BOUNDS = 7
+    ATTRIBUTES = 9
+
+
+class KeyValueField(IntEnum):
+    """Fields of `KeyValue`, an attribute."""
+
+    KEY = 1
+    VALUE = 2
+
+
+class AnyValueField(IntEnum):
+    """Fields of `AnyValue`, of which one is set."""
+
+    STRING = 1
+    BOOL = 2
+    INT = 3
+    DOUBLE = 4
+
+
+class Temporality(IntEnum):
+    """What a sum counts from: the last report, or the start."""
+
+    UNSPECIFIED = 0
+    DELTA = 1
+    CUMULATIVE = 2
+
+
+Attributes: TypeAlias = tuple[tuple[str, str], ...]
+"""Names and texts of a point or of a resource, in the order in which they were sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One number of a metric."""
+
+    name: str
+    """The name of the metric, such as `org.apache.kafka.producer.record.error.total`."""
+    attributes: Attributes
+    value: float
+    is_sum: bool = False
+    """Whether it counts something; else it is a gauge."""
+    is_monotonic: bool = False
+    """Whether a sum only grows."""
+    is_delta: bool = False
+    """Whether a sum counts from the last report on, not from the start."""
+
+
+@dataclass(slots=True)
+class MetricsData:
+    """What one message says."""
+
+    points: list[Point] = field(default_factory=list)
+    resource: Attributes = ()
+    """The attributes of the last resource: a client is one."""
+    skipped: int = 0
+    """Metrics of kinds that are not read."""
+
+
+Span: TypeAlias = tuple[int, int]
+"""Begin and end of bytes within the message."""
+# Plain numbers: a comparison with a member of an enum costs as much as the rest of a field.
+_VARINT, _FIXED64, _BYTES, _FIXED32 = (int(each) for each in Wire)
+_DOUBLE: Final = struct.Struct("<d")
+_SFIXED: Final = struct.Struct("<q")
+_VARINT_BITS_MAX: Final = 70
+_MORE: Final = 0x80
+"""The bit of a byte of a varint that says that another byte follows."""
+_INT64_SIGN: Final = 1 << 63
+
+
+def decode_metrics(data: bytes) -> MetricsData:
+    """Read a `MetricsData` message.
+
+    Raises:
+        CorruptData: it is malformed.
+        DecompressedTooLarge: it has more than `FIELDS_MAX` fields or `POINTS_MAX` points.
+    """
+    try:
+        return _Decoder(data).decode()
+    except (IndexError, struct.error, UnicodeDecodeError) as error:
+        raise CorruptData(f"metrics of {len(data)} bytes are no OTLP MetricsData") from error
+
+
+class _Decoder:
+    """Reads one message, and counts what it has read."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._fields_left = FIELDS_MAX
+        self._found = MetricsData()
+
+    def decode(self) -> MetricsData:
+        """Return what the message says."""
+        whole = (0, len(self._data))
+        for _, group in self._messages(whole, MetricsDataField.RESOURCE_METRICS):
+            parts = ResourceMetricsField
+            for number, span in self._messages(group, parts.RESOURCE, parts.SCOPE_METRICS):
+                if number == parts.RESOURCE:
+                    attributes = self._messages(span, ResourceField.ATTRIBUTES)
+                    self._found.resource = self._attributes([each for _, each in attributes])
+                    continue
+                for _, metric in self._messages(span, ScopeMetricsField.METRICS):
+                    self._read_metric(metric)
+        return self._found
+
+    def _read_metric(self, span: Span) -> None:
+        names = MetricField
+        name = ""
+        kinds: list[tuple[int, Span]] = []
+        for number, wire, value in self._fields(span):
+            if wire != _BYTES or not isinstance(value, tuple):
+                continue
+            if number == names.NAME:
+                name = self._text(value)
+            elif number > names.UNIT:
+                kinds.append((number, value))
+        if not name:
+            raise CorruptData("a metric has no name")
+        for number, data in kinds:
+            if number in (names.GAUGE, names.SUM):
+                self._read_numbers(name, data, is_sum=number == names.SUM)
+            elif number == names.HISTOGRAM:
+                self._read_histograms(name, data)
+            else:
+                self._found.skipped += 1
+
+    def _read_numbers(self, name: str, span: Span, *, is_sum: bool) -> None:
+        points, temporality, is_monotonic = self._data_of(span)
+        for each in points:
+            value: float | None = None
+            attributes: list[Span] = []
+            for number, wire, read in self._fields(each):
+                if number == NumberField.ATTRIBUTES and isinstance(read, tuple):
+                    attributes.append(read)
+                elif wire == _FIXED64 and isinstance(read, int):
+                    if number == NumberField.AS_DOUBLE:
+                        value = _DOUBLE.unpack_from(self._data, read)[0]
+                    elif number == NumberField.AS_INT:
+                        value = _SFIXED.unpack_from(self._data, read)[0]
+            # A point may say that there was no value.
+            if value is not None:
+                self._add(
+                    Point(
+                        name,
+                        self._attributes(attributes),
+                        value,
+                        is_sum=is_sum,
+                        is_monotonic=is_sum and is_monotonic,
+                        is_delta=is_sum and temporality == Temporality.DELTA,
+                    )
+                )
+
+    def _read_histograms(self, name: str, span: Span) -> None:
+        points, temporality, _ = self._data_of(span)
+        for each in points:
+            values: list[tuple[str, float]] = []
+            spans: list[Span] = []
+            for number, wire, read in self._fields(each):
+                if number == HistogramField.ATTRIBUTES and isinstance(read, tuple):
+                    spans.append(read)
+                elif wire == _FIXED64 and isinstance(read, int):
+                    if number == HistogramField.COUNT:
+                        values.append((".count", _SFIXED.unpack_from(self._data, read)[0]))
+                    elif number == HistogramField.SUM:
+                        values.append((".sum", _DOUBLE.unpack_from(self._data, read)[0]))
+            attributes = self._attributes(spans)
+            is_delta = temporality == Temporality.DELTA
+            for suffix, value in values:
+                self._add(
+                    Point(
+                        name + suffix,
+                        attributes,
+                        value,
+                        is_sum=True,
+                        is_monotonic=True,
+                        is_delta=is_delta,
+                    )
+                )
+
+    def _add(self, point: Point) -> None:
+        if len(self._found.points) >= POINTS_MAX:
+            raise DecompressedTooLarge(f"the metrics have more than {POINTS_MAX} data points")
+        self._found.points.append(point)
+
+    def _data_of(self, span: Span) -> tuple[list[Span], int, bool]:
+        """Return the points of a gauge, sum or histogram, its temporality, and its monotony."""
+        points: list[Span] = []
+        temporality, is_monotonic = int(Temporality.UNSPECIFIED), False
+        for number, wire, value in self._fields(span):
+            if isinstance(value, tuple):
+                if number == DataField.POINTS:
+                    points.append(value)
+            elif wire == _VARINT and number == DataField.TEMPORALITY:
+                temporality = value
+            elif wire == _VARINT and number == DataField.IS_MONOTONIC:
+                is_monotonic = bool(value)
+        return points, temporality, is_monotonic
+
+    def _attributes(self, spans: list[Span]) -> Attributes:
+        found: list[tuple[str, str]] = []
+        for span in spans[:ATTRIBUTES_MAX]:
+            key = text = ""
+            for number, _, value in self._fields(span):
+                if not isinstance(value, tuple):
+                    continue
+                if number == KeyValueField.KEY:
+                    key = self._text(value)
+                elif number == KeyValueField.VALUE:
+                    text = self._any_value(value)
+            found.append((key, text))
+        return tuple(found)
+
+    def _any_value(self, span: Span) -> str:
+        """Return a scalar as text; an empty text for lists and other values."""
+        text = ""
+        for number, wire, value in self._fields(span):
+            if isinstance(value, tuple):
+                if number == AnyValueField.STRING:
+                    text = self._text(value)
+            elif wire == _FIXED64 and number == AnyValueField.DOUBLE:
+                text = repr(_DOUBLE.unpack_from(self._data, value)[0])
+            elif wire == _VARINT and number == AnyValueField.BOOL:
+                text = "true" if value else "false"
+            elif wire == _VARINT and number == AnyValueField.INT:
+                text = str(value - 2 * _INT64_SIGN if value >= _INT64_SIGN else value)
+        return text
+
+    def _text(self, span: Span) -> str:
+        begin, end = span
+        # Four bytes are the most of a character; more would be cut off again.
+        cut = min(end, begin + 4 * TEXT_CHARS_MAX)
+        errors = "strict" if cut == end else "ignore"
+        return self._data[begin:cut].decode("utf-8", errors)[:TEXT_CHARS_MAX]
+
+    def _messages(self, span: Span, *numbers: int) -> Iterator[tuple[int, Span]]:
+        """Yield the messages within a message that have one of these numbers."""
+        for number, _, value in self._fields(span):
+            if number in numbers and isinstance(value, tuple):
+                yield number, value
+
+    def _fields(self, span: Span) -> Iterator[tuple[int, int, int | Span]]:
+        """Yield number, wire type and value of each field of a message.
+
+        The value of a varint is the number, that of bytes where they are, and that of a fixed-size
+        field where it begins.
+        """
+        data = self._data
+        at, end = span
+        while at < end:
+            self._fields_left -= 1
+            if self._fields_left < 0:
+                raise DecompressedTooLarge(f"the metrics have more than {FIELDS_MAX} fields")
+            tag = data[at]
+            at += 1
+            if tag >= _MORE:
+                tag, at = self._varint(at - 1)
+            wire = tag & 7
+            value: int | Span
+            if wire == _BYTES:
+                size_bytes = data[at]
+                at += 1
+                if size_bytes >= _MORE:
+                    size_bytes, at = self._varint(at - 1)
+                value = (at, at + size_bytes)
+                at += size_bytes
+            elif wire == _VARINT:
+                value, at = self._varint(at)
+            elif wire == _FIXED64:
+                value = at
+                at += 8
+            elif wire == _FIXED32:
+                value = at
+                at += 4
+            else:
+                raise CorruptData(f"the metrics have a field of the unknown wire type {wire}")
+            if at > end:
+                raise CorruptData("a field of the metrics ends behind its message")
+            yield tag >> 3, wire, value
+
+    def _varint(self, at: int) -> tuple[int, int]:
+        """Return a varint, and where the next value begins."""
+        data = self._data
+        value = 0
+        for shift in range(0, _VARINT_BITS_MAX, 7):
+            byte = data[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < _MORE:
+                return value & (2 * _INT64_SIGN - 1), at
+        raise CorruptData("a varint of the metrics is longer than 10 bytes")
