@@ -109,15 +109,19 @@ METHODS = {
 }  # fmt: skip
 
 ADMIN = [
-    "abort_transaction", "alter_client_quotas", "alter_configs", "alter_group_offsets",
+    "abort_transaction",
+    "alter_client_metrics", "alter_client_quotas", "alter_configs", "alter_group_offsets",
     "alter_partition_reassignments", "can_publish", "create_acls", "create_partitions",
-    "create_topics", "delete_acls", "delete_group_offsets", "delete_groups", "delete_records",
-    "delete_topics", "describe_acls", "describe_client_quotas", "describe_cluster",
+    "create_topics", "delete_acls",
+    "delete_client_metrics", "delete_group_offsets", "delete_groups", "delete_records",
+    "delete_topics", "describe_acls",
+    "describe_client_metrics", "describe_client_quotas", "describe_cluster",
     "describe_configs", "describe_group_lag", "describe_groups", "describe_log_dirs",
     "describe_nodes", "describe_partitions",
     "describe_producers", "describe_quorum", "describe_topics", "describe_transactions",
     "divergences", "drop_staged", "elect_leaders", "find_topics", "group_offsets",
-    "group_offsets_and_metadata", "is_streamlog", "leader_epochs", "list_config_resources",
+    "group_offsets_and_metadata", "is_streamlog", "leader_epochs",
+    "list_client_metrics", "list_config_resources",
     "list_groups", "list_partition_reassignments", "list_topics", "list_transactions", "list_users",
     "metrics", "publish", "remove_throttles", "remove_user", "set_password", "stage",
     "throttle_moves",

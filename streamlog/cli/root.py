@@ -47,6 +47,7 @@ COMMANDS: Final = {
     "doctor": "doctor:doctor",
     "topics": "topics_command:topics",
     "configs": "topics_command:configs",
+    "client-metrics": "topics_command:client_metrics",
     "groups": "groups_command:groups",
     "log": "log_command:log_commands",
     "users": "access_commands:users",

@@ -1,11 +1,14 @@
-"""`streamlog topics` and `configs`: topics, partitions, and the settings of topics and brokers.
+"""`streamlog topics`, `configs` and `client-metrics`: topics, partitions, and settings.
 
-Shells around `Admin`. A change takes effect at once and survives restarts. A setting that a broker
-reads only when it starts belongs in its file (docs/configuration.md).
+Shells around `Admin`. `client-metrics` has the options of Kafka's `kafka-client-metrics.sh`. A
+change takes effect at once and survives restarts. A setting that a broker reads only when it starts
+belongs in its file (docs/configuration.md).
 """
 
 from __future__ import annotations
 
+import secrets
+from base64 import urlsafe_b64encode
 from typing import Annotated, Final, Literal, TypeAlias
 
 import typer
@@ -14,6 +17,7 @@ from rich.table import Table as Grid
 
 from streamlog.cli.session import LogOption, Session, ask, run
 from streamlog.cli.terminal import out, parse_name_values, say
+from streamlog.client.admin import Admin
 from streamlog.client.admin.config_admin import ALL_BROKERS, Append, Change, ConfigEntry, Subtract
 from streamlog.client.admin.topic_admin import PARTITIONS_DEFAULT, REPLICAS_DEFAULT, NewTopic
 from streamlog.client.consumer import Consumer
@@ -350,3 +354,97 @@ async def partitions_of(log: Log, topic: str) -> list[TopicPartition]:
     """
     (described,) = await log.admin().describe_topics([topic])
     return [TopicPartition(topic, number) for number in range(described.partitions)]
+
+
+client_metrics = typer.Typer(help="Metrics that clients push to brokers.", no_args_is_help=True)
+
+ID_BYTES = 16
+SETTINGS = {"metrics": "metrics", "interval": "interval.ms", "match": "match"}
+"""The options of `alter`, with the settings that they set."""
+
+Name = Annotated[
+    str | None, typer.Option("--name", metavar="NAME", help="The name of the subscription.")
+]
+
+
+@client_metrics.command("list")
+def client_metrics_list(context: typer.Context, *, log: LogOption = None) -> None:
+    """List the names of the subscriptions."""
+    for name in ask(context.obj, log, lambda admin: admin.list_client_metrics()):
+        out().print(name)
+
+
+@client_metrics.command("describe")
+def client_metrics_describe(
+    context: typer.Context, *, name: Name = None, log: LogOption = None
+) -> None:
+    """Show a subscription, or all of them."""
+
+    async def look(admin: Admin) -> dict[str, dict[str, ConfigEntry]]:
+        names = await admin.list_client_metrics() if name is None else [name]
+        return {each: await admin.describe_client_metrics(each) for each in names}
+
+    grid = Grid("name", *SETTINGS.values())
+    for each, configs in ask(context.obj, log, look).items():
+        values = (configs[setting].value or "" for setting in SETTINGS.values())
+        grid.add_row(escape(each), *map(escape, values))
+    out(markup=True).print(grid)
+
+
+@client_metrics.command("alter")
+def client_metrics_alter(
+    context: typer.Context,
+    *,
+    name: Name = None,
+    generate_name: Annotated[
+        bool, typer.Option("--generate-name", help="Make up a name for a new subscription.")
+    ] = False,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            "--metrics",
+            metavar="PREFIX,...",
+            help="Prefixes of the names of metrics; '*': all; empty: the default, none.",
+        ),
+    ] = None,
+    interval: Annotated[
+        str | None,
+        typer.Option(
+            "--interval",
+            metavar="MS",
+            help="How often clients push, in ms; empty: the default, 300000.",
+        ),
+    ] = None,
+    match: Annotated[
+        str | None,
+        typer.Option(
+            "--match",
+            metavar="KEY=REGEX,...",
+            help="Only clients that meet all conditions, such as client_id=orders-.*; empty: all.",
+        ),
+    ] = None,
+    log: LogOption = None,
+) -> None:
+    """Create a subscription, or change one; what is not given stays as it is."""
+    if (name is None) is not generate_name:
+        raise UsageError("client-metrics alter needs either --name NAME or --generate-name")
+    given = {"metrics": metrics, "interval": interval, "match": match}
+    changes: dict[str, Change] = {
+        SETTINGS[option]: value or None for option, value in given.items() if value is not None
+    }
+    if not changes:
+        raise UsageError("client-metrics alter needs a change: --metrics, --interval or --match")
+    own = name or urlsafe_b64encode(secrets.token_bytes(ID_BYTES)).decode().rstrip("=")
+    ask(context.obj, log, lambda admin: admin.alter_client_metrics(own, changes), create=True)
+    say(f"changed subscription {own}: {', '.join(changes)}")
+
+
+@client_metrics.command("delete")
+def client_metrics_delete(
+    context: typer.Context, *, name: Name = None, log: LogOption = None
+) -> None:
+    """Delete a subscription; clients stop pushing what no other one asks for."""
+    if name is None:
+        raise UsageError("client-metrics delete needs --name NAME")
+    ask(context.obj, log, lambda admin: admin.delete_client_metrics(name))
+    say(f"deleted subscription {name}")

@@ -12,7 +12,7 @@ skipped.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, TypeAlias
@@ -165,6 +165,9 @@ Span: TypeAlias = tuple[int, int]
 _VARINT, _FIXED64, _BYTES, _FIXED32 = (int(each) for each in Wire)
 _DOUBLE: Final = struct.Struct("<d")
 _SFIXED: Final = struct.Struct("<q")
+_NUMBERS: Final = {int(NumberField.AS_DOUBLE): _DOUBLE, int(NumberField.AS_INT): _SFIXED}
+_TOTALS: Final = {int(HistogramField.COUNT): _SFIXED, int(HistogramField.SUM): _DOUBLE}
+"""The fields of a point that are read, with their forms."""
 _VARINT_BITS_MAX: Final = 70
 _MORE: Final = 0x80
 """The bit of a byte of a varint that says that another byte follows."""
@@ -230,22 +233,13 @@ class _Decoder:
     def _read_numbers(self, name: str, span: Span, *, is_sum: bool) -> None:
         points, temporality, is_monotonic = self._data_of(span)
         for each in points:
-            value: float | None = None
-            attributes: list[Span] = []
-            for number, wire, read in self._fields(each):
-                if number == NumberField.ATTRIBUTES and isinstance(read, tuple):
-                    attributes.append(read)
-                elif wire == _FIXED64 and isinstance(read, int):
-                    if number == NumberField.AS_DOUBLE:
-                        value = _DOUBLE.unpack_from(self._data, read)[0]
-                    elif number == NumberField.AS_INT:
-                        value = _SFIXED.unpack_from(self._data, read)[0]
+            values, attributes = self._point(each, _NUMBERS, NumberField.ATTRIBUTES)
             # A point may say that there was no value.
-            if value is not None:
+            for value in values.values():
                 self._add(
                     Point(
                         name,
-                        self._attributes(attributes),
+                        attributes,
                         value,
                         is_sum=is_sum,
                         is_monotonic=is_sum and is_monotonic,
@@ -255,23 +249,14 @@ class _Decoder:
 
     def _read_histograms(self, name: str, span: Span) -> None:
         points, temporality, _ = self._data_of(span)
+        is_delta = temporality == Temporality.DELTA
         for each in points:
-            values: list[tuple[str, float]] = []
-            spans: list[Span] = []
-            for number, wire, read in self._fields(each):
-                if number == HistogramField.ATTRIBUTES and isinstance(read, tuple):
-                    spans.append(read)
-                elif wire == _FIXED64 and isinstance(read, int):
-                    if number == HistogramField.COUNT:
-                        values.append((".count", _SFIXED.unpack_from(self._data, read)[0]))
-                    elif number == HistogramField.SUM:
-                        values.append((".sum", _DOUBLE.unpack_from(self._data, read)[0]))
-            attributes = self._attributes(spans)
-            is_delta = temporality == Temporality.DELTA
-            for suffix, value in values:
+            values, attributes = self._point(each, _TOTALS, HistogramField.ATTRIBUTES)
+            for number, value in values.items():
+                whole = name + (".count" if number == HistogramField.COUNT else ".sum")
                 self._add(
                     Point(
-                        name + suffix,
+                        whole,
                         attributes,
                         value,
                         is_sum=True,
@@ -279,6 +264,20 @@ class _Decoder:
                         is_delta=is_delta,
                     )
                 )
+
+    def _point(
+        self, span: Span, forms: Mapping[int, struct.Struct], about: int
+    ) -> tuple[dict[int, float], Attributes]:
+        """Return the values of a point by field, and its attributes, in the field `about`."""
+        values: dict[int, float] = {}
+        attributes: list[Span] = []
+        for number, wire, read in self._fields(span):
+            if isinstance(read, tuple):
+                if number == about:
+                    attributes.append(read)
+            elif wire == _FIXED64 and number in forms:
+                values[number] = forms[number].unpack_from(self._data, read)[0]
+        return values, self._attributes(attributes)
 
     def _add(self, point: Point) -> None:
         if len(self._found.points) >= POINTS_MAX:

@@ -298,7 +298,7 @@ RULES: Final[Mapping[type[Message], Rule]] = {
     AllocateProducerIdsRequest: on_cluster(Operation.CLUSTER_ACTION),
     AlterPartitionReassignmentsRequest: on_cluster(Operation.ALTER),
     ListPartitionReassignmentsRequest: on_cluster(Operation.DESCRIBE),
-    # As in Kafka: whoever may connect may say how it fares.
+    # As in Kafka: a client that may connect may push its metrics.
     GetTelemetrySubscriptionsRequest: for_everybody,
     PushTelemetryRequest: for_everybody,
     ListConfigResourcesRequest: on_cluster(Operation.DESCRIBE_CONFIGS),

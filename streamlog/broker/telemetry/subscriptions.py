@@ -94,7 +94,7 @@ class Subscriptions:
 def _hash(metrics: Iterable[str], interval_ms: int, instance_id: bytes) -> int:
     """Return the CRC-32C of metrics and interval, mixed with the client's id, as a signed number.
 
-    All brokers compute the same: a client may push to another one than it has asked.
+    All brokers compute the same number, because a client may push to another one than it has asked.
     """
     found = crc32c(f"[{', '.join(metrics)}]{interval_ms}".encode())
     for part in struct.unpack(">4I", instance_id):

@@ -6,7 +6,7 @@ list or removes from it (KIP-339).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Literal, TypeAlias
@@ -37,13 +37,14 @@ class _Operation(IntEnum):
 
 TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
+CLIENT_METRICS_RESOURCE: Final = 16
 ALL_BROKERS: Final = "all"
 """In place of a broker's id: the settings of all brokers that have no value of their own."""
 KINDS: Final[Mapping[int, str]] = {
     TOPIC_RESOURCE: "topic",
     BROKER_RESOURCE: "broker",
     8: "broker logger",
-    16: "client metrics",
+    CLIENT_METRICS_RESOURCE: "client metrics",
     32: "group",
 }
 SOURCES: Final[Mapping[int, str]] = {
@@ -52,6 +53,7 @@ SOURCES: Final[Mapping[int, str]] = {
     3: "all brokers",
     4: "start",
     5: "default",
+    7: "client metrics",
 }
 """The source of a value, by Kafka's numbers: set for the topic, altered for the broker or for all
 brokers, given at the broker's start, or the default."""
@@ -118,9 +120,13 @@ class ConfigAdmin(AdminArea):
             LogError: the broker does not exist.
             UsageError: both a topic and a broker are given.
         """
+        return await self._describe_resource(lambda: self._resource(topic, broker))
 
+    async def _describe_resource(
+        self, resource: Callable[[], Awaitable[tuple[int, int, str]]]
+    ) -> dict[str, ConfigEntry]:
         async def attempt() -> dict[str, ConfigEntry]:
-            node_id, kind, name = await self._resource(topic, broker)
+            node_id, kind, name = await resource()
             asked = DescribeConfigsResource(
                 resource_type=kind, resource_name=name, configuration_keys=None
             )
@@ -168,13 +174,24 @@ class ConfigAdmin(AdminArea):
             LogError: a setting is unknown, or a value invalid.
             UsageError: both a topic and a broker are given.
         """
+        await self._alter_resource(
+            lambda: self._resource(topic, broker), changes, validate_only=validate_only
+        )
+
+    async def _alter_resource(
+        self,
+        resource: Callable[[], Awaitable[tuple[int, int, str]]],
+        changes: Mapping[str, Change],
+        *,
+        validate_only: bool = False,
+    ) -> None:
         configs = [_alterable(name, change) for name, change in changes.items()]
 
         async def attempt() -> None:
-            node_id, kind, name = await self._resource(topic, broker)
-            resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
+            node_id, kind, name = await resource()
+            altered = AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
             request = IncrementalAlterConfigsRequest(
-                resources=[resource], validate_only=validate_only
+                resources=[altered], validate_only=validate_only
             )
             response = await self._cluster.call(node_id, request, IncrementalAlterConfigsResponse)
             outcomes = [
@@ -201,6 +218,50 @@ class ConfigAdmin(AdminArea):
 
         request = ListConfigResourcesRequest()
         return await self._ask_controller(request, ListConfigResourcesResponse, read)
+
+    async def list_client_metrics(self) -> list[str]:
+        """Return the names of all subscriptions to metrics of clients (KIP-714).
+
+        Raises:
+            UnsupportedVersion: the brokers are older than Kafka 3.7.
+        """
+
+        def read(response: ListConfigResourcesResponse) -> list[str]:
+            check("list client metrics", response.error_code)
+            found = response.config_resources
+            return [
+                each.resource_name
+                for each in found
+                if each.resource_type == CLIENT_METRICS_RESOURCE
+            ]
+
+        # Version 0 has no types, and lists nothing else.
+        request = ListConfigResourcesRequest(resource_types=[CLIENT_METRICS_RESOURCE])
+        return await self._ask_controller(request, ListConfigResourcesResponse, read)
+
+    async def describe_client_metrics(self, name: str) -> dict[str, ConfigEntry]:
+        """Return the settings of a subscription, by name; defaults if it does not exist."""
+        return await self._describe_resource(lambda: self._subscription(name))
+
+    async def alter_client_metrics(self, name: str, changes: Mapping[str, Change]) -> None:
+        """Create a subscription to metrics of clients, or change one (KIP-714).
+
+        Args:
+            name: the subscription.
+            changes: `metrics`, `interval.ms` or `match`, each with its change.
+
+        Raises:
+            LogError: a setting is unknown, or a value invalid.
+        """
+        await self._alter_resource(lambda: self._subscription(name), changes)
+
+    async def delete_client_metrics(self, name: str) -> None:
+        """Delete a subscription; nothing happens if it does not exist."""
+        settings = await self.describe_client_metrics(name)
+        await self.alter_client_metrics(name, dict.fromkeys(settings))
+
+    async def _subscription(self, name: str) -> tuple[int, int, str]:
+        return await self._cluster.controller(), CLIENT_METRICS_RESOURCE, name
 
     async def _resource(self, topic: str | None, broker: BrokerName | None) -> tuple[int, int, str]:
         """Return the broker to send the request to, and the type and name of the resource."""

@@ -36,7 +36,7 @@ class GetTelemetrySubscriptionsResponse(Message, versions="0", flexible_from=0):
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
     client_instance_id: bytes = uuid("0+")
-    # A hash of the subscriptions; a push repeats it, so that both sides speak of the same.
+    # A hash of the subscriptions; a push repeats it, so the broker sees whether it is outdated.
     subscription_id: int = int32("0+")
     # The preferred one first; see `Compression` for the numbers.
     accepted_compression_types: list[int] = int8_array("0+")
@@ -52,7 +52,7 @@ class PushTelemetryRequest(Message, versions="0", flexible_from=0):
 
     client_instance_id: bytes = uuid("0+")
     subscription_id: int = int32("0+")
-    # The client closes: it pushes before the interval is over, and for the last time.
+    # The client closes: it pushes before the end of the interval, for the last time.
     terminating: bool = boolean("0+")
     compression_type: int = int8("0+")
     metrics: bytes = opaque("0+")
@@ -62,8 +62,8 @@ class PushTelemetryResponse(Message, versions="0", flexible_from=0):
     """Whether the metrics were taken.
 
     Errors: INVALID_REQUEST (no client instance id, or after the last push),
-    THROTTLING_QUOTA_EXCEEDED (before the interval is over), UNKNOWN_SUBSCRIPTION_ID (ask again for
-    the subscriptions), UNSUPPORTED_COMPRESSION_TYPE, TELEMETRY_TOO_LARGE, INVALID_RECORD.
+    THROTTLING_QUOTA_EXCEEDED (before the end of the interval), UNKNOWN_SUBSCRIPTION_ID (ask again
+    for the subscriptions), UNSUPPORTED_COMPRESSION_TYPE, TELEMETRY_TOO_LARGE, INVALID_RECORD.
     """
 
     throttle_time_ms: int = int32("0+")
