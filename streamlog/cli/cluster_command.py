@@ -1,6 +1,7 @@
 """`streamlog cluster`: the brokers of a log, the replicas of its partitions, and their health.
 
-`init` and `grow` (`cluster_init`) prepare data directories; the others are shells around `Admin`.
+`init` and `grow` (`cluster_init`) prepare data directories, `plan` and `cordon`
+(`operate/cluster_plan`) place replicas; the others are shells around `Admin`.
 `status` reads the state once, or waits until the cluster is proved healthy
 (`cluster_descriptions`), as a rolling restart or a replacement of disks does before its next step.
 """
@@ -18,6 +19,7 @@ import typer
 from rich.table import Table as Grid
 
 from streamlog.cli.cluster_init import cluster_grow, cluster_init
+from streamlog.cli.operate.cluster_plan import cluster_cordon, cluster_plan, cluster_uncordon
 from streamlog.cli.session import LogOption, Session, ask
 from streamlog.cli.terminal import out, say
 from streamlog.client.admin import Admin
@@ -300,6 +302,15 @@ cluster.command("grow")(cluster_grow)
 
 
 cluster.command("status")(cluster_status)
+
+
+cluster.command("plan")(cluster_plan)
+
+
+cluster.command("cordon")(cluster_cordon)
+
+
+cluster.command("uncordon")(cluster_uncordon)
 
 
 @cluster.command("elect")

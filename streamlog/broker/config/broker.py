@@ -26,6 +26,7 @@ from streamlog.broker.config.security import SecurityConfig
 from streamlog.broker.config.settings import (
     INT_MAX,
     LONG_MAX,
+    Form,
     IgnoredConfig,
     NamedSetting,
     Setting,
@@ -34,6 +35,7 @@ from streamlog.broker.config.settings import (
     choice,
     declared_settings,
     integer,
+    items,
     replace_settings,
     text,
     texts_of,
@@ -101,6 +103,16 @@ class BrokerConfig:
             " goes to the one with the fewest.",
             is_dynamic=False,
         ),
+    )
+    cordoned_log_dirs: str = items(
+        "",
+        NamedSetting(
+            "cordoned.log.dirs",
+            "'*' cordons the broker: no new partition or replica is placed on it, and it keeps"
+            " those that it has (KIP-1066). Change it by `streamlog cluster cordon` and"
+            " `uncordon`.",
+        ),
+        Form(r"|\*", "* for all log directories, or empty"),
     )
     rack: str = text(
         "",

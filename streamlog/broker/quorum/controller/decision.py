@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from streamlog.broker.config.broker import BrokerConfig, TopicConfig
 from streamlog.broker.config.cluster import ClusterConfig
@@ -27,6 +27,7 @@ from streamlog.protocol.schema import ZERO_UUID, Message
 
 MIN_INSYNC = "min.insync.replicas"
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
+CORDONED: Final = "cordoned.log.dirs"
 _DECISIVE = (MIN_INSYNC, UNCLEAN_ELECTION)
 """The topic settings that elections depend on; brokers have defaults under the same names."""
 
@@ -84,16 +85,29 @@ class ControllerContext:
             broker.broker_id for broker in self.metadata.brokers.values() if broker.is_active
         )
 
+    def cordoned(self) -> frozenset[int]:
+        """Return the brokers that get no new replicas (KIP-1066); they keep those that they have.
+
+        Only the settings in the metadata count: what the file of another broker says is not known.
+        """
+        default = self.metadata.config(BROKER_RESOURCE, ALL_BROKERS).get(CORDONED, "")
+        return frozenset(
+            number
+            for number in self.metadata.brokers
+            if self.metadata.config(BROKER_RESOURCE, str(number)).get(CORDONED, default)
+        )
+
     def brokers_expected(self, topic: str) -> int:
         """Return the number of brokers that can have replicas of a topic, live or not.
 
         For an internal topic, voters that have not registered yet count too: it gets its final
         number of replicas at its creation.
         """
-        known, quorum = len(self.metadata.brokers), self.config.quorum
+        cordoned = self.cordoned()
+        known, quorum = len(self.metadata.brokers) - len(cordoned), self.config.quorum
         if topic not in self.internal_topics or not quorum.is_broker:
             return known
-        return max(known, len(quorum.voter_ids(self.node_id)))
+        return max(known, len({*quorum.voter_ids(self.node_id)} - cordoned))
 
     def terms(self, topic: str, partition: PartitionRegistration, active: frozenset[int]) -> Terms:
         """Return the conditions of a decision on a partition, while these brokers can lead."""

@@ -127,7 +127,7 @@ class Reassignments:
             before = _cancel(partition, label)
             self._check_in_sync(topic, label, partition, before)
             return self._record(topic, number, partition, before)
-        self._check(label, target)
+        self._check(label, target, partition.replicas)
         # A target whose replicas are all in sync is complete at once: one record instead of two.
         pending = self._reassignment(partition, target)
         self._check_in_sync(topic, label, partition, pending)
@@ -173,13 +173,17 @@ class Reassignments:
                 " until more replicas are in sync, or keep more of these brokers",
             )
 
-    def _check(self, label: str, target: Sequence[int]) -> None:
+    def _check(self, label: str, target: Sequence[int], now: Sequence[int]) -> None:
         brokers = self._context.metadata.brokers
+        # A replica that a cordoned broker has may stay.
+        cordoned = sorted(({*target} - {*now}) & self._context.cordoned())
         missing = [each for each in target if each not in brokers]
         if not target or len({*target}) < len(target):
             detail = "name at least one broker, and each broker once"
         elif missing:
             detail = f"the cluster has brokers {sorted(brokers)}, but not {missing}"
+        elif cordoned:
+            detail = f"broker {cordoned[0]} is cordoned: uncordon it, or name another"
         else:
             return
         raise error_for(

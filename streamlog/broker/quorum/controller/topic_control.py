@@ -253,8 +253,11 @@ class TopicControl:
         rolling restart has all its replicas.
         """
         context = self._context
-        active = context.active()
-        brokers = list(context.metadata.brokers.values())
+        cordoned = context.cordoned()
+        active = context.active() - cordoned
+        brokers = [
+            each for each in context.metadata.brokers.values() if each.broker_id not in cordoned
+        ]
         staying = [each for each in brokers if not each.is_shutting_down]
         if len(active) >= copies:
             brokers = [each for each in brokers if each.broker_id in active]
@@ -268,6 +271,8 @@ class TopicControl:
                 there = "there is 1 broker" if count == 1 else f"there are {count} brokers"
                 ask = "1" if count == 1 else f"1 to {count}"
                 detail = f"the replication factor is {copies}, and {there}; ask for {ask}"
+            if cordoned:
+                detail += f"; brokers {sorted(cordoned)} are cordoned"
             raise error_for(ErrorCode.INVALID_REPLICATION_FACTOR, f"{name}: {detail}")
         racks = racks_of((each.broker_id, each.rack) for each in brokers)
         return assign_in_order((each.broker_id for each in brokers), racks), racks
@@ -294,7 +299,7 @@ class TopicControl:
 
     def _check_assigned(self, name: str, assigned: Sequence[Replicas], *, copies: int) -> None:
         brokers = sorted(self._context.metadata.brokers)
-        active = self._context.active()
+        active, cordoned = self._context.active(), self._context.cordoned()
         for replicas in assigned:
             if len({*replicas}) < len(replicas) or not {*replicas} <= {*brokers}:
                 only = f"broker {brokers[0]} is the only broker" if len(brokers) == 1 else ""
@@ -302,6 +307,8 @@ class TopicControl:
             elif len(replicas) != copies or not replicas:
                 factor = max(copies, 1)
                 detail = f"brokers {list(replicas)} do not match the replication factor, {factor}"
+            elif closed := sorted({*replicas} & cordoned):
+                detail = f"broker {closed[0]} is cordoned: uncordon it, or name another"
             elif not {*replicas} & active:
                 detail = f"none of brokers {list(replicas)} is alive"
             else:

@@ -1,0 +1,1 @@
+"""Operate: advice about a log, plans for its replicas, and a canary."""

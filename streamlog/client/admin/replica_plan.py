@@ -1,0 +1,286 @@
+"""Replica plan: which replicas move when a cluster is balanced, drained or grown, and the cost.
+
+A plan is a function of what the cluster has; it does no I/O. Rules of this module:
+
+- No broker is twice in the replicas of a partition, and their number does not change.
+- The replicas of a partition are in no fewer racks than before, unless a drained broker leaves no
+  choice.
+- A cordoned broker gets no replicas, and keeps those that it has.
+- Every move is needed: it empties a drained broker, or goes from a broker that has at least two
+  replicas more than its target. The smallest partitions move first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from streamlog.errors import UsageError
+from streamlog.record import TopicPartition
+
+Replicas = tuple[int, ...]
+Moves = dict[TopicPartition, Replicas]
+"""Partition to its new replicas, the preferred leader first."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedPartition:
+    """A partition as it is placed now."""
+
+    replicas: Replicas
+    """The preferred leader first."""
+    size_bytes: int = 0
+    leader: int = -1
+    """The broker that leads now; -1 while none does."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaPlacement:
+    """What a plan is made from."""
+
+    partitions: Mapping[TopicPartition, PlacedPartition]
+    racks: Mapping[int, str | None]
+    """Live broker to its rack."""
+    cordoned: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class PlanCost:
+    """What the moves of a plan cost."""
+
+    replicas: int
+    """Replicas that are copied."""
+    bytes: int
+    """Bytes that are copied in all."""
+    busiest_bytes: int
+    """Bytes that the busiest broker sends or receives; a throttle limits each broker."""
+    leaders: int
+    """Partitions whose preferred leader will not be the broker that leads now."""
+
+    def seconds(self, bytes_per_s: int) -> float:
+        """Return how long the copying takes at least, at this rate of each broker."""
+        return self.busiest_bytes / bytes_per_s
+
+
+def plan_balance(placement: ReplicaPlacement) -> Moves:
+    """Return the moves after which no broker has two replicas, or leads, more than another."""
+    work = _Work(placement)
+    work.level(work.open, work.open)
+    work.spread_leaders(placement.partitions)
+    return work.moves()
+
+
+def plan_drain(placement: ReplicaPlacement, drained: Collection[int]) -> Moves:
+    """Return the moves after which these brokers have no replicas.
+
+    Raises:
+        UsageError: a broker is unknown, or too few others are left for some partition.
+    """
+    holders = {each for part in placement.partitions.values() for each in part.replicas}
+    _check_known(drained, holders | {*placement.racks})
+    work = _Work(placement, closed=drained)
+    for partition in sorted(placement.partitions, key=work.size, reverse=True):
+        for broker in sorted({*work.replicas[partition]} & {*drained}):
+            work.replace(partition, broker, work.substitute(partition, broker))
+    work.spread_leaders(work.moves())
+    return work.moves()
+
+
+def plan_add(placement: ReplicaPlacement, added: Collection[int]) -> Moves:
+    """Return the moves that give these brokers their share, and move nothing between others.
+
+    Raises:
+        UsageError: a broker is unknown, not alive, or cordoned.
+    """
+    _check_known(added, placement.racks)
+    if cordoned := sorted({*added} & placement.cordoned):
+        raise UsageError(
+            f"broker {cordoned[0]} is cordoned: `streamlog cluster uncordon {cordoned[0]}` first"
+        )
+    work = _Work(placement)
+    work.level({*placement.racks} - {*added}, {*added})
+    work.spread_leaders(work.moves())
+    return work.moves()
+
+
+def cost_of(placement: ReplicaPlacement, moves: Mapping[TopicPartition, Replicas]) -> PlanCost:
+    """Return what moves cost; replicas are copied from the leader."""
+    received: Counter[int] = Counter()
+    sent: Counter[int] = Counter()
+    copies = leaders = 0
+    for partition, replicas in moves.items():
+        now = placement.partitions[partition]
+        coming = [each for each in replicas if each not in now.replicas]
+        copies += len(coming)
+        leaders += replicas[0] != now.leader
+        sent[now.leader] += now.size_bytes * len(coming)
+        for broker in coming:
+            received[broker] += now.size_bytes
+    busiest = max([*received.values(), *sent.values()], default=0)
+    return PlanCost(copies, sum(received.values()), busiest, leaders)
+
+
+def replica_counts(replicas: Iterable[Replicas], brokers: Iterable[int]) -> dict[int, int]:
+    """Return how many replicas each of these brokers has."""
+    counts = Counter(each for row in replicas for each in row)
+    return {broker: counts[broker] for broker in brokers}
+
+
+def _check_known(named: Collection[int], known: Collection[int]) -> None:
+    for broker in sorted(named):
+        if broker not in known:
+            there = ", ".join(map(str, sorted(known)))
+            raise UsageError(f"there is no broker {broker} in the cluster: name one of {there}")
+
+
+class _Work:
+    """A placement while it is changed."""
+
+    def __init__(self, placement: ReplicaPlacement, closed: Collection[int] = ()) -> None:
+        self._before = placement.partitions
+        self._racks = placement.racks
+        self.replicas = {key: part.replicas for key, part in placement.partitions.items()}
+        self.open = {*placement.racks} - placement.cordoned - {*closed}
+        """Brokers that may get replicas."""
+        self._held: dict[int, set[TopicPartition]] = {each: set() for each in placement.racks}
+        for key, row in self.replicas.items():
+            for broker in row:
+                self._held.setdefault(broker, set()).add(key)
+        self._bytes = Counter(
+            {broker: sum(map(self._size, held)) for broker, held in self._held.items()}
+        )
+
+    def moves(self) -> Moves:
+        """Return the partitions whose replicas, or their order, have changed."""
+        before = self._before
+        return {
+            key: row for key, row in sorted(self.replicas.items()) if row != before[key].replicas
+        }
+
+    def size(self, partition: TopicPartition) -> tuple[int, TopicPartition]:
+        """Return the sort key of partitions by size."""
+        return self._size(partition), partition
+
+    def substitute(self, partition: TopicPartition, broker: int) -> int:
+        """Return the broker that takes a replica over: in a rack of its own, with the least."""
+        row = self.replicas[partition]
+        others = [self._racks.get(each) for each in row if each != broker]
+        able = self.open - {*row}
+        if not able:
+            raise UsageError(
+                f"{partition.topic}-{partition.partition} has {len(row)} replicas, and no other"
+                f" broker can take the one on broker {broker}: add a broker, uncordon one, or"
+                " reassign the partition with fewer replicas"
+            )
+        return min(
+            able,
+            key=lambda each: (
+                self._racks[each] is not None and self._racks[each] in others,
+                len(self._held[each]),
+                self._bytes[each],
+                each,
+            ),
+        )
+
+    def replace(self, partition: TopicPartition, old: int, new: int) -> None:
+        """Put `new` in the place of `old`."""
+        row = self.replicas[partition]
+        self.replicas[partition] = tuple(new if each == old else each for each in row)
+        self._held[old].discard(partition)
+        self._held[new].add(partition)
+        self._bytes[old] -= self._size(partition)
+        self._bytes[new] += self._size(partition)
+
+    def level(self, givers: Collection[int], takers: Collection[int]) -> None:
+        """Move replicas from the fullest givers to the emptiest takers, while two apart."""
+        while True:
+            full = sorted(givers, key=lambda each: (-len(self._held[each]), each))
+            empty = sorted(takers, key=lambda each: (len(self._held[each]), each))
+            pairs = (
+                (giver, taker)
+                for giver in full
+                for taker in empty
+                if len(self._held[giver]) - len(self._held[taker]) > 1
+            )
+            found = next(
+                (
+                    (partition, giver, taker)
+                    for giver, taker in pairs
+                    if (partition := self._movable(giver, taker)) is not None
+                ),
+                None,
+            )
+            if found is None:
+                return
+            self.replace(*found)
+
+    def spread_leaders(self, among: Iterable[TopicPartition]) -> None:
+        """Reorder the replicas of these partitions until the brokers lead equally many."""
+        among = [*among]
+        # Another order can't help a broker that has no replicas of these partitions.
+        leads = Counter(dict.fromkeys(self.open, 0))
+        leads.update(row[0] for row in self.replicas.values())
+        while True:
+            for first in sorted(leads, key=lambda each: (-leads[each], each)):
+                path = self._lead_path(first, leads, among)
+                if path:
+                    break
+            else:
+                return
+            for partition, broker in path:
+                row = self.replicas[partition]
+                self.replicas[partition] = (broker, *(each for each in row if each != broker))
+            leads[first] -= 1
+            leads[path[-1][1]] += 1
+
+    def _lead_path(
+        self, first: int, leads: Mapping[int, int], among: Iterable[TopicPartition]
+    ) -> list[tuple[TopicPartition, int]]:
+        """Return how leadership passes from `first`, hand to hand, to a broker with less."""
+        hands: dict[int, dict[int, TopicPartition]] = {}
+        for partition in among:
+            leader, *others = self.replicas[partition]
+            for each in others:
+                if each in self.open:
+                    hands.setdefault(leader, {}).setdefault(each, partition)
+        came: dict[int, tuple[int, TopicPartition] | None] = {first: None}
+        waiting = deque([first])
+        while waiting:
+            at = waiting.popleft()
+            if leads[first] - leads[at] > 1:
+                return _path(came, at)
+            for taker, partition in sorted(hands.get(at, {}).items()):
+                if taker not in came:
+                    came[taker] = at, partition
+                    waiting.append(taker)
+        return []
+
+    def _movable(self, giver: int, taker: int) -> TopicPartition | None:
+        able = (each for each in self._held[giver] if self._may_move(each, giver, taker))
+        return min(able, key=self.size, default=None)
+
+    def _may_move(self, partition: TopicPartition, giver: int, taker: int) -> bool:
+        row = self.replicas[partition]
+        if taker in row:
+            return False
+        after = [taker if each == giver else each for each in row]
+        return self._spread(after) >= self._spread(row)
+
+    def _spread(self, row: Iterable[int]) -> int:
+        return len({self._racks.get(each) for each in row})
+
+    def _size(self, partition: TopicPartition) -> int:
+        return self._before[partition].size_bytes
+
+
+def _path(
+    came: Mapping[int, tuple[int, TopicPartition] | None], end: int
+) -> list[tuple[TopicPartition, int]]:
+    path = []
+    at = end
+    while (step := came[at]) is not None:
+        before, partition = step
+        path.append((partition, at))
+        at = before
+    return path[::-1]
