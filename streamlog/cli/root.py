@@ -23,8 +23,9 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command, get_group
 
+from streamlog.cli.output.log_lines import LogConfigOption, LogFormatOption, set_up_logging
 from streamlog.cli.session import Session, load_app, run
-from streamlog.cli.terminal import fail, first_of, set_up_logging
+from streamlog.cli.terminal import fail, first_of
 from streamlog.errors import StreamlogError, UsageError
 from streamlog.interrupts import EXIT_INTERRUPTED, exit_at_once, interruptible
 
@@ -188,9 +189,11 @@ def root(
     verbose: Annotated[
         bool, typer.Option("-v", "--verbose", help="Log every step, commits included.")
     ] = False,
+    log_format: LogFormatOption = None,
+    log_config: LogConfigOption = None,
 ) -> None:
     """Stream processing on a log that speaks the Kafka protocol."""
-    set_up_logging(verbose=verbose)
+    set_up_logging(verbose=verbose, line_format=log_format, file=log_config)
     session = context.ensure_object(Session)
     session.security_file = None if security is None else str(security)
     if app is not None:

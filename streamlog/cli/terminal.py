@@ -1,4 +1,4 @@
-"""Terminal: what a command prints, where log lines go, and what an error looks like.
+"""Terminal: what a command prints, and what an error looks like.
 
 Results go to standard output, everything else to standard error. Rule of the file: a
 `StreamlogError` is one line; if a user's function caused it, the traceback from that function
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from streamlog.cli.plain_text import OneLineFormatter, several_lines
+from streamlog.cli.output.plain_text import several_lines
 from streamlog.errors import ProcessingError, StreamlogError, UsageError
 
 if TYPE_CHECKING:
@@ -28,27 +28,6 @@ OUTPUT_COLUMNS = 200
 PACKAGE = Path(__file__).parent.parent
 
 logger = logging.getLogger(__name__)
-
-
-def set_up_logging(*, verbose: bool) -> None:
-    """Log to standard error: in colour on a terminal, else plain lines that do not wrap."""
-    handler: logging.Handler
-    if sys.stderr.isatty():
-        from rich.console import Console  # noqa: PLC0415 - a broker starts faster without
-        from rich.logging import RichHandler  # noqa: PLC0415 - the same
-
-        handler = RichHandler(console=Console(stderr=True), show_path=False)
-        handler.setFormatter(OneLineFormatter("%(message)s", datefmt="[%X]"))
-    else:
-        handler = logging.StreamHandler()
-        handler.setFormatter(OneLineFormatter("%(asctime)s %(levelname)-7s %(message)s"))
-    package = logging.getLogger("streamlog")
-    package.handlers = [handler]
-    package.setLevel(logging.DEBUG if verbose else logging.INFO)
-    # An app that sets up the root logger would otherwise get each line twice.
-    package.propagate = False
-    if not verbose:
-        logging.getLogger("streamlog.client").setLevel(logging.WARNING)
 
 
 @contextmanager
@@ -66,7 +45,7 @@ def out(*, markup: bool = False) -> Console:
 
     With `markup`, tags in texts are styles: escape texts that come from elsewhere.
     """
-    from streamlog.cli.plain_console import (  # noqa: PLC0415 - a broker starts faster without
+    from streamlog.cli.output.plain_console import (  # noqa: PLC0415 - a broker starts faster without
         PlainConsole,
     )
 

@@ -44,6 +44,12 @@ Broker = Annotated[
         help="Settings of this broker; all: settings that apply to every broker.",
     ),
 ]
+BrokerLogger = Annotated[
+    int | None,
+    typer.Option(
+        "--broker-logger", metavar="ID", help="Levels of this broker's loggers, until it stops."
+    ),
+]
 Pairs = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Set a value; repeatable."),
@@ -68,18 +74,23 @@ def configs_describe(
     *,
     topic: Topic = None,
     broker: Broker = None,
+    broker_logger: BrokerLogger = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Include defaults, and explain every setting.")
     ] = False,
     log: LogOption = None,
 ) -> None:
-    """Show the settings of a topic or broker, and where each was set.
+    """Show the settings of a topic or broker, and where each was set; or the levels of loggers.
 
-    Without --topic and --broker, shows the settings of the broker that answers.
+    Without --topic, --broker and --broker-logger, shows the settings of the broker that answers.
     """
     number = _broker(broker)
     session: Session = context.obj
-    found = ask(session, log, lambda admin: admin.describe_configs(topic, broker=number))
+    if broker_logger is None:
+        found = ask(session, log, lambda admin: admin.describe_configs(topic, broker=number))
+    else:
+        _check_alone(topic, broker)
+        found = ask(session, log, lambda admin: admin.describe_loggers(broker_logger))
     shown = [each for each in found.values() if everything or each.source != DEFAULT_SOURCE]
     columns = ("setting", "value", "set for", *(("meaning",) if everything else ()))
     grid = Grid(*columns)
@@ -95,6 +106,7 @@ def configs_alter(
     *,
     topic: Topic = None,
     broker: Broker = None,
+    broker_logger: BrokerLogger = None,
     assigned: Pairs = None,
     append: Added = None,
     subtract: Taken = None,
@@ -104,14 +116,24 @@ def configs_alter(
     ] = False,
     log: LogOption = None,
 ) -> None:
-    """Change settings of a topic or broker: all given ones, or none if one is refused."""
+    """Change settings of a topic or broker, or levels of loggers: all, or none at an error."""
     number = _broker(broker)
-    if topic is None and number is None:
-        raise UsageError("configs alter needs --topic NAME or --broker ID|all")
+    if topic is None and number is None and broker_logger is None:
+        raise UsageError("configs alter needs --topic NAME, --broker ID|all or --broker-logger ID")
+    if broker_logger is not None:
+        _check_alone(topic, broker)
+        if append or subtract or check:
+            raise UsageError("levels of loggers are changed by --set and --unset alone")
+        levels: dict[str, str | None] = {**parse_name_values("--set", assigned or [])}
+        levels |= dict.fromkeys(unset or [])
+        session: Session = context.obj
+        ask(session, log, lambda admin: admin.alter_loggers(broker_logger, levels))
+        say(f"changed for the loggers of broker {broker_logger}: {', '.join(levels)}")
+        return
     changes = _changes(assigned or [], append or [], subtract or [], unset or [])
     if not changes:
         raise UsageError("configs alter needs a change: --set, --append, --subtract or --unset")
-    session: Session = context.obj
+    session = context.obj
     ask(
         session,
         log,
@@ -120,6 +142,11 @@ def configs_alter(
     whose = f"topic {topic}" if topic is not None else f"broker {broker}"
     done = "would be changed" if check else "changed"
     say(f"{done} for {whose}: {', '.join(changes)}")
+
+
+def _check_alone(topic: str | None, broker: str | None) -> None:
+    if topic is not None or broker is not None:
+        raise UsageError("--broker-logger stands alone: omit --topic and --broker")
 
 
 def _changes(

@@ -62,6 +62,7 @@ def test_a_change_can_be_validated_first(run: Invoke) -> None:
         (("alter", "--topic", "t", "--set", "x=1", "--unset", "x"), "is given twice"),
         (("describe", "--broker", "one"), "takes a broker's ID"),
         (("describe", "--broker", "1", "--topic", "t"), "both a topic and a broker"),
+        (("describe", "--broker-logger", "1", "--topic", "t"), "stands alone"),
     ],
 )
 def test_invalid_config_arguments_are_refused(

@@ -20,6 +20,7 @@ from streamlog.broker.security.acl_authorizer import Access, Authorizer, super_u
 from streamlog.broker.security.principals import IN_PROCESS
 from streamlog.broker.security.rules import RULES
 from streamlog.broker.security.topic_rules import may_read, may_write
+from streamlog.broker.subject_logs import log_decision
 from streamlog.errors import LogError, NotAuthorized
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.produce_and_fetch import FetchRequest, ProduceRequest
@@ -120,6 +121,7 @@ class RequestAuthorization:
             exists=lambda name: self._partitions.topic_id(name) is not None,
             name_of=self._partitions.name_of,
             topics=self._partitions.names,
+            log=log_decision,
         )
 
 

@@ -41,6 +41,7 @@ from streamlog.broker.quorum.raft.raft_messages import EMPTY, RaftSnapshotId
 from streamlog.broker.quorum.raft.raft_state import UNKNOWN, Timeouts
 from streamlog.broker.quorum.raft.raft_wire import Asked
 from streamlog.broker.storage.disk.files import Files
+from streamlog.broker.subject_logs import log_records
 from streamlog.clock import Clock
 from streamlog.errors import LogDirectoryError, LogDirectoryFull, LogError, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode
@@ -215,6 +216,7 @@ class ActiveController:
         values = [encode_record(record) for record in decision.records]
         # Set before the write, which may commit and apply the records at once.
         self._in_progress = submitted
+        log_records(self._log.end_offset, decision.records)
         submitted.next_offset = self._log.end_offset + len(values)
         self._log.write(values)
 

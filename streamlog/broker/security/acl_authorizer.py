@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from streamlog.broker.security.principals import EVERYBODY, IN_PROCESS
 from streamlog.errors import ConfigError
@@ -304,6 +304,16 @@ class Verdict:
 GO_ON = Verdict()
 
 
+class LogDecision(Protocol):
+    """Logs that a principal on a host may or may not perform an operation on a resource."""
+
+    def __call__(
+        self, who: tuple[str, str], operation: str, resource: str, /, *, allowed: bool
+    ) -> None:
+        """Log one decision."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """The context of one request: principal, host, version, and the existing topics."""
@@ -318,6 +328,8 @@ class Access:
     """Returns the name of the topic with this id."""
     topics: Callable[[], Iterable[str]]
     """Returns the names of all topics."""
+    log: LogDecision
+    """Logs a decision about the principal and its host."""
 
     def topic(self, operation: Operation, name: str) -> bool:
         """Whether the principal may perform the operation on a topic."""
@@ -345,7 +357,10 @@ class Access:
         return self.authorizer.operations((self.principal, self.host), kind, name)
 
     def _may(self, operation: Operation, kind: ResourceType, name: str) -> bool:
-        return self.authorizer.allows((self.principal, self.host), operation, kind, name)
+        who = self.principal, self.host
+        allowed = self.authorizer.allows(who, operation, kind, name)
+        self.log(who, operation.name, f"{kind.name} {name}", allowed=allowed)
+        return allowed
 
 
 def split(items: Iterable[T], may: Callable[[T], bool]) -> tuple[list[T], list[T]]:

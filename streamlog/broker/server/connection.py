@@ -19,6 +19,7 @@ connection, with a line in the log, and disturb no other.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -32,6 +33,7 @@ from streamlog.broker.server.queued_request import Pending, QueuedRequest, Resul
 from streamlog.broker.server.sasl_handshake import NO_HEADER, SaslHandshake, bare
 from streamlog.broker.server.socket_writer import memory_bytes
 from streamlog.broker.server.tls import TlsConnection, writer_of
+from streamlog.broker.subject_logs import QUOTA, REQUEST, log_response
 from streamlog.errors import StreamlogError, UnsupportedVersion
 from streamlog.protocol.api_table import API_VERSIONS_KEY, APIS
 from streamlog.protocol.error_codes import ErrorCode
@@ -57,7 +59,7 @@ from streamlog.protocol.messages.produce_and_fetch import (
     ProduceRequest,
     ProduceResponse,
 )
-from streamlog.protocol.produce_runs import ProducePatterns, ProduceRun
+from streamlog.protocol.produce_runs import ProducePattern, ProducePatterns, ProduceRun
 from streamlog.protocol.schema import Message, Piece
 
 if TYPE_CHECKING:
@@ -111,11 +113,9 @@ class Connection(asyncio.BufferedProtocol):
         """The memory for requests that this connection holds; see `throttling`."""
         self._meter = broker.request_metrics.meter
         self._clock = asyncio.get_running_loop().time
-        self._arrived_s = 0.0
-        """When the last bytes arrived, by the clock of the event loop, in seconds."""
-        self._now_s = 0.0
-        """The last reading of that clock. A request begins when the one before it has been taken
-        up, so one reading serves both."""
+        self._arrived_s = self._now_s = 0.0
+        """When the last bytes arrived, and the last reading of the clock, in seconds. A request
+        begins when the one before it has been taken up, so one reading serves both."""
         self._reads_done = 0
         self._received_bytes = 0
         self._muted: asyncio.TimerHandle | None = None
@@ -123,6 +123,7 @@ class Connection(asyncio.BufferedProtocol):
         self._out: list[Piece] = []
         self._out_bytes = 0
         self._reads = True
+        self._logs_responses = False
         self._ended = False
         self._peer = "?"
         self._peer_port = 0
@@ -297,6 +298,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _work(self) -> None:
         """Begin the requests that have arrived, within the limits, and write the answers."""
+        self._logs_responses = REQUEST.isEnabledFor(logging.DEBUG)
         try:
             self._take_up_frames()
         except StreamlogError as error:
@@ -451,6 +453,8 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._hand_out(self._encoded(slot, answer))
             slot.record(slot.ready_s)
+            if self._logs_responses:
+                self._log_response(slot, slot.ready_s)
 
     def _hold_if_checked(self) -> None:
         checks = self._broker.checks
@@ -489,6 +493,12 @@ class Connection(asyncio.BufferedProtocol):
                 self._muted.cancel()
             loop = asyncio.get_running_loop()
             self._muted = loop.call_later(throttle_ms / 1000, self._unmute)
+            QUOTA.debug(
+                "throttled %s at %s for %d ms: it exceeded a quota of its bytes",
+                self._principal,
+                self._peer,
+                throttle_ms,
+            )
         return throttle_ms
 
     def _quota_client(self, client_id: str | None) -> QuotaClient:
@@ -612,7 +622,25 @@ class Connection(asyncio.BufferedProtocol):
             pieces = slot.pieces or []
             self._queued_bytes -= memory_bytes(pieces)
             self._hand_out(pieces)
-            slot.record(self._clock())
+            handed_out_s = self._clock()
+            slot.record(handed_out_s)
+            if self._logs_responses:
+                self._log_response(slot, handed_out_s)
+
+    def _log_response(self, slot: QueuedRequest, handed_out_s: float) -> None:
+        request, together = slot.request, ""
+        about: ProducePattern | FetchPattern | Request
+        if isinstance(request, ProduceRun):
+            about = request.requests[0].pattern
+            if len(request.requests) > 1:
+                together = f" ({len(request.requests)} requests)"
+        else:
+            about = request.pattern if isinstance(request, FetchAlike) else request
+        log_response(
+            f"{about.api.name} v{about.version}{together}",
+            (about.client_id, self._principal, self._peer),
+            slot.times_s(handed_out_s),
+        )
 
     def _hand_out(self, pieces: list[Piece]) -> None:
         """Collect pieces for the socket: the requests of one read are answered by one write."""

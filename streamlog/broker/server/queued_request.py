@@ -76,3 +76,12 @@ class QueuedRequest:
         meter.remote.record_many(self.ready_s - self.waits_s, count)
         meter.response_queue.record_many(handed_out_s - self.ready_s, count)
         meter.total.record_many(handed_out_s - self.arrived_s, count)
+
+    def times_s(self, handed_out_s: float) -> tuple[float, float, float, float]:
+        """Return its times in the queue, local, remote, and in the response queue, in seconds."""
+        return (
+            self.begun_s - self.arrived_s,
+            self.waits_s - self.begun_s,
+            self.ready_s - self.waits_s,
+            handed_out_s - self.ready_s,
+        )

@@ -37,13 +37,14 @@ class _Operation(IntEnum):
 
 TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
+BROKER_LOGGER_RESOURCE: Final = 8
 CLIENT_METRICS_RESOURCE: Final = 16
 ALL_BROKERS: Final = "all"
 """In place of a broker's id: the settings of all brokers that have no value of their own."""
 KINDS: Final[Mapping[int, str]] = {
     TOPIC_RESOURCE: "topic",
     BROKER_RESOURCE: "broker",
-    8: "broker logger",
+    BROKER_LOGGER_RESOURCE: "broker logger",
     CLIENT_METRICS_RESOURCE: "client metrics",
     32: "group",
 }
@@ -53,6 +54,7 @@ SOURCES: Final[Mapping[int, str]] = {
     3: "all brokers",
     4: "start",
     5: "default",
+    6: "logger",
     7: "client metrics",
 }
 """The source of a value, by Kafka's numbers: set for the topic, altered for the broker or for all
@@ -202,6 +204,27 @@ class ConfigAdmin(AdminArea):
 
         await self._cluster.retrying(attempt)
 
+    async def describe_loggers(self, broker: int) -> dict[str, ConfigEntry]:
+        """Return the loggers of a broker, with their levels as values (KIP-412).
+
+        Raises:
+            LogError: the broker does not exist, or is not alive.
+        """
+        return await self._describe_resource(lambda: self._loggers(broker))
+
+    async def alter_loggers(self, broker: int, levels: Mapping[str, str | None]) -> None:
+        """Set levels of loggers until the broker stops, all of them or none (KIP-412).
+
+        Args:
+            broker: its id.
+            levels: logger to its level, one of TRACE, DEBUG, INFO, WARN, ERROR and FATAL, or None
+                for that of its parent.
+
+        Raises:
+            LogError: a logger or a level is unknown; the broker does not exist, or is not alive.
+        """
+        await self._alter_resource(lambda: self._loggers(broker), levels)
+
     async def list_config_resources(self) -> list[ConfigResource]:
         """Return everything that has settings: topics, brokers, and so on (KIP-1142).
 
@@ -262,6 +285,10 @@ class ConfigAdmin(AdminArea):
 
     async def _subscription(self, name: str) -> tuple[int, int, str]:
         return await self._cluster.controller(), CLIENT_METRICS_RESOURCE, name
+
+    async def _loggers(self, broker: int) -> tuple[int, int, str]:
+        # Only that broker knows its loggers.
+        return broker, BROKER_LOGGER_RESOURCE, str(broker)
 
     async def _resource(self, topic: str | None, broker: BrokerName | None) -> tuple[int, int, str]:
         """Return the broker to send the request to, and the type and name of the resource."""

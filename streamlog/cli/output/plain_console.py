@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.segment import Segment
 
-from streamlog.cli.plain_text import several_lines
+from streamlog.cli.output.plain_text import several_lines
 
 if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderableType

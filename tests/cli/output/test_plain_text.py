@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.table import Table
 
-from streamlog.cli.plain_console import PlainConsole
-from streamlog.cli.plain_text import OneLineFormatter, one_line, several_lines
+from streamlog.cli.output.plain_console import PlainConsole
+from streamlog.cli.output.plain_text import OneLineFormatter, one_line, several_lines
 
 OBEYED = {"Cc", "Zl", "Zp"}
 HOSTILE = st.text(

@@ -1,0 +1,1 @@
+"""Output: the forms of what commands print and log."""
