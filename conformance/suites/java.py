@@ -122,6 +122,26 @@ TOOLS = (
     ),
     Tool("AclCommand --list", "AclCommand", "{at} --list --topic guarded", "principal=User:alice"),
     Tool(
+        "ClientMetricsCommand --alter",
+        "ClientMetricsCommand",
+        "{at} --alter --name java --metrics org.apache.kafka. --interval 60000"
+        " --match client_software_name=apache-kafka-java",
+        "Altered client metrics config for java",
+    ),
+    Tool("ClientMetricsCommand --list", "ClientMetricsCommand", "{at} --list", "^java$"),
+    Tool(
+        "ClientMetricsCommand --describe",
+        "ClientMetricsCommand",
+        "{at} --describe --name java",
+        "interval.ms=60000\\s+match=client_software_name=apache-kafka-java",
+    ),
+    Tool(
+        "ClientMetricsCommand --delete",
+        "ClientMetricsCommand",
+        "{at} --delete --name java",
+        "Deleted client metrics config for java",
+    ),
+    Tool(
         "DeleteRecordsCommand",
         "DeleteRecordsCommand",
         "{at} --offset-json-file {folder}/before",
