@@ -44,6 +44,7 @@ from streamlog.client.offset_lookup import (
     list_offsets,
 )
 from streamlog.client.offset_metadata import GroupMetadata, OffsetAndMetadata, Offsets
+from streamlog.client.telemetry.telemetry_reporter import TelemetryReporter
 from streamlog.errors import (
     ConfigError,
     SourceLost,
@@ -51,6 +52,7 @@ from streamlog.errors import (
     UnknownTopicOrPartition,
     UsageError,
 )
+from streamlog.metrics.otlp import Attributes
 from streamlog.protocol.schema import ZERO_UUID
 from streamlog.record import TopicPartition
 from streamlog.records.batch import LogRecord, RecordBatch
@@ -87,6 +89,7 @@ class Consumer:
         self._failure: StreamlogError | None = None
         self._dead: Exception | None = None
         self._background = Background(self._on_death)
+        self._telemetry = TelemetryReporter(cluster, self.metrics, self._resource)
         self._is_open = False
         self._woken = False
         self._beginnings = OffsetReset(cluster, self._positions, settings)
@@ -115,6 +118,8 @@ class Consumer:
         await self._background.open()
         self._is_open = True
         self._background.start(self._fetcher.run())
+        if self._settings.enable_metrics_push:
+            self._background.start(self._telemetry.run())
         if self._group is not None and self._watch is not None and self._commits is not None:
             self._commits.is_open = True
             self._background.start(self._commits.run())
@@ -161,6 +166,8 @@ class Consumer:
             await self._finish(timeout_ms)
             if self._group is not None:
                 await self._group.leave(for_good=leave_group)
+            if self._dead is None:
+                await self._telemetry.close()
         finally:
             await self._stop()
 
@@ -556,6 +563,18 @@ class Consumer:
         figures = [self._figures(each) for each in sorted(self._positions.assigned())]
         now_ms = self._cluster.clock.now_ms()
         return ClientMetrics.of(self._cluster.client_id, self._metrics.read(figures, now_ms))
+
+    def _resource(self) -> Attributes:
+        """Return what describes this consumer in telemetry (KIP-714)."""
+        settings = self._settings
+        member = self._group.member if self._group is not None else None
+        named = {
+            "group_id": settings.group_id,
+            "group_instance_id": settings.group_instance_id,
+            "group_member_id": None if member is None else member.member_id,
+            "client_rack": settings.client_rack,
+        }
+        return tuple((name, text) for name, text in named.items() if text)
 
     def _figures(self, partition: TopicPartition) -> PartitionFigures:
         state = self._positions.get(partition)

@@ -95,6 +95,7 @@ class ConsumerOptions(TypedDict, total=False):
     assignor: Assignor
     group_protocol: GroupProtocol
     group_remote_assignor: str | None
+    enable_metrics_push: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +142,8 @@ class ConsumerSettings(FetchSettings):
     group_remote_assignor: str | None = None
     """The coordinator's assignor for `group_protocol="consumer"`: "uniform" or "range". None: the
     coordinator chooses."""
+    enable_metrics_push: bool = True
+    """Push the metrics that the brokers ask for (KIP-714)."""
 
     def __post_init__(self) -> None:
         super(ConsumerSettings, self).__post_init__()

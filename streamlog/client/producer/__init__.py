@@ -37,6 +37,7 @@ from streamlog.client.producer.refused_records import RefusedRecord
 from streamlog.client.producer.sender import BulkReceipt, Receipt, RecordMetadata, Sender
 from streamlog.client.producer.transaction_machine import TransactionMachine, TransactionSettings
 from streamlog.client.producer.transaction_session import Transaction, TransactionSession
+from streamlog.client.telemetry.telemetry_reporter import TelemetryReporter
 from streamlog.errors import (
     ConfigError,
     ConnectionLost,
@@ -44,6 +45,7 @@ from streamlog.errors import (
     UnknownTopicOrPartition,
     UsageError,
 )
+from streamlog.metrics.otlp import Attributes
 from streamlog.random_source import Random
 from streamlog.record import TopicPartition
 from streamlog.records.compression import Compression
@@ -88,6 +90,7 @@ class ProducerOptions(TypedDict, total=False):
     send_buffer_bytes: int
     receive_buffer_bytes: int
     seed: int | None
+    enable_metrics_push: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +135,8 @@ class ProducerSettings:
     """Bytes of the receive buffer of each connection (SO_RCVBUF); -1: the system tunes it."""
     seed: int | None = None
     """Seed that draws the first partition of records without a key; None: a random one."""
+    enable_metrics_push: bool = True
+    """Push the metrics that the brokers ask for (KIP-714)."""
 
     def __post_init__(self) -> None:
         if self.acks not in _ACKS:
@@ -195,6 +200,7 @@ class Producer:
             )
         )
         self._metrics = ProducerMetrics(cluster.network)
+        self._telemetry = TelemetryReporter(cluster, self.metrics, lambda: _resource(settings))
         self._background = Background(self._on_death)
         transactions = _transactions(settings)
         self._session: TransactionSession | None = None
@@ -229,6 +235,8 @@ class Producer:
         await self._background.open()
         self._background.start(self._sender.run())
         self._is_open = True
+        if self._settings.enable_metrics_push:
+            self._background.start(self._telemetry.run())
         if self._session is not None:
             self._background.start(self._session.run())
             try:
@@ -452,6 +460,7 @@ class Producer:
                 await self.flush()
             else:
                 await self._session.abort()  # A transaction may still be open.
+            await self._telemetry.close()
         except StreamlogError as error:
             log.error("the producer closed with undelivered records: %s", error)  # noqa: TRY400 - the futures carry the error itself
         finally:
@@ -559,6 +568,12 @@ def _slices(records: FieldColumns | PackedRecords) -> Iterable[FieldColumns | Pa
         return (records,)
     starts = range(0, len(records), BULK_SLICE_RECORDS)
     return (records.part(start, start + BULK_SLICE_RECORDS) for start in starts)
+
+
+def _resource(settings: ProducerSettings) -> Attributes:
+    """Return what describes a producer in telemetry (KIP-714)."""
+    name = settings.transactional_id
+    return () if name is None else (("transactional_id", name),)
 
 
 def _transactions(settings: ProducerSettings) -> TransactionMachine | None:
