@@ -431,18 +431,18 @@ class LogDirectory:
             # Folders, their names, and then the list: a crash before the last step leaves empty
             # folders that no topic owns, which the next opening removes.
             try:
-                places = self._places(numbers)
-                for number, volume in places.items():
+                chosen = self._choose_volumes(numbers)
+                for number, volume in chosen.items():
                     folder = f"{volume.path}/{partition_folder(topic.topic_id, number)}"
                     label = f"{topic.name}-{number}"
                     logs[number] = PartitionLog.create(
                         volume.files, folder, name=label, config=topic.config, rolls=self.rolls
                     )
-                for volume in {*places.values()}:
+                for volume in {*chosen.values()}:
                     volume.files.sync_directory(volume.path)
                 directories = {
                     number: volume.directory_id
-                    for number, volume in places.items()
+                    for number, volume in chosen.items()
                     if volume is not self.volumes.first
                 }
                 grown = replace(
@@ -460,16 +460,16 @@ class LogDirectory:
         self._topics[topic.name] = grown
         return grown
 
-    def _places(self, numbers: Iterable[int]) -> dict[int, Volume]:
+    def _choose_volumes(self, numbers: Iterable[int]) -> dict[int, Volume]:
         """Return the directories of new partitions: always the one with the fewest."""
         if len(self.volumes) == 1:
             return dict.fromkeys(numbers, self.volumes.first)
         counts = self._counts()
-        places: dict[int, Volume] = {}
+        chosen: dict[int, Volume] = {}
         for number in numbers:
-            places[number] = volume = self.volumes.emptiest(counts)
+            chosen[number] = volume = self.volumes.emptiest(counts)
             counts[volume] += 1
-        return places
+        return chosen
 
     def partition_bytes(self, topic: str, partition: int) -> int:
         """Return the bytes of a partition's segments on disk.
@@ -966,7 +966,7 @@ class LogDirectory:
                 *(entry.name, number, missing, paths.get(missing, "path unknown")),
             )
         kept = {n: each for n, each in entry.directories.items() if n not in lost}
-        placed = {n: each.directory_id for n, each in self._places(lost).items()}
+        placed = {n: each.directory_id for n, each in self._choose_volumes(lost).items()}
         first = self.directory_id
         return replace(
             entry, directories=kept | {n: each for n, each in placed.items() if each != first}
