@@ -63,6 +63,7 @@ SETTINGS = (
     "guarantee",
     "source_lost",
     "web",
+    "trace_ratio",
 )
 
 
@@ -87,6 +88,17 @@ def interval_ms(name: str, given: Dur) -> int:
     if not given_ms:
         raise ConfigError(f"{name} must be longer than 0 ms")
     return given_ms
+
+
+def ratio_of(given: float | None) -> float | None:
+    """Return the share of records that begin a trace.
+
+    Raises:
+        ConfigError: it is not between 0 and 1.
+    """
+    if given is not None and not 0 <= given <= 1:
+        raise ConfigError(f"trace_ratio is {given}: set it to 0 to 1, or to None for no traces")
+    return given
 
 
 def memory_bytes(given: int) -> int:
@@ -165,6 +177,7 @@ class App(Declarations):
         guarantee: Guarantee = "exactly_once",
         source_lost: SourceLostPolicy | None = None,
         web: str | None = None,
+        trace_ratio: float | None = None,
         **unknown: object,
     ) -> None:
         """Create an app that declares nothing yet.
@@ -210,6 +223,9 @@ class App(Declarations):
                 that a supervisor can replace it; by default the worker never ends for this reason.
             web: "HOST:PORT" of each worker's HTTP server (needs the extra `[web]`). ":PORT" listens
                 on 127.0.0.1, and port 0 takes a free one. There is no server by default.
+            trace_ratio: switches on traces (needs the extra `[otel]`; see docs/watching.md): the
+                share, 0 to 1, of the records without a `traceparent` header that begin a trace.
+                Records with the header are followed if their trace is sampled. None: no traces.
             unknown: any other setting raises ConfigError.
 
         Raises:
@@ -236,6 +252,7 @@ class App(Declarations):
         self.guarantee = check_guarantee(guarantee)
         self.source_lost = check_source_lost(source_lost)
         self.web = web
+        self.trace_ratio = ratio_of(trace_ratio)
         self._warned: set[str] = set()
 
     def topology(self) -> Topology:
@@ -516,6 +533,7 @@ class App(Declarations):
             guarantee=self.guarantee,
             source_lost=self.source_lost,
             web=self.web,
+            trace_ratio=self.trace_ratio,
             bind=self._bind,
             bind_tables=self._bind_tables,
             bind_global_tables=self._bind_global_tables,

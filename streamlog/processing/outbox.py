@@ -57,7 +57,7 @@ class CallResult:
     """What the call raised, or the time-out."""
 
 
-LOG_TIMES_MAX = 8
+LOG_TIMES_MAX = 4
 """The entries of `SinkBatch.log_times`: enough for the latency of a sink."""
 
 

@@ -60,6 +60,8 @@ from streamlog.processing.task_progress import (
     Era,
     check_inheritance,
 )
+from streamlog.processing.trace_links import SECTION as TRACES_SECTION
+from streamlog.processing.trace_links import Contributors, MakeSpan, insert_links
 from streamlog.processing.windows.windowed_aggregate import FoldedWindow, WindowedAggregateStep
 from streamlog.records.control_batches import TimeMark
 from streamlog.serdes.erased_types import JsonValue, UserKey, UserValue
@@ -218,6 +220,7 @@ class Task:
         merge_buffer_bytes: int = BUFFER_BYTES,
         asks_about_ends: bool = False,
         stamped: Collection[str] = (),
+        make_span: MakeSpan | None = None,
     ) -> None:
         """Create a task that continues where its state ends.
 
@@ -240,6 +243,8 @@ class Task:
                 input at its end holds back no other.
             stamped: repartition topics whose records carry columns of stamps instead of headers
                 (`SinkBatch.stamps`).
+            make_span: makes the spans of results of stateful nodes (`trace_links`); None: the app
+                has no traces.
 
         Raises:
             TopologyError: the sub-topology has state, but there is no store.
@@ -266,6 +271,10 @@ class Task:
         """The questions to answer before the task can continue, as of the last `process`."""
         self._steps: dict[str, Step] = {}
         self._build(global_tables or GlobalTables())
+        self._contributors: dict[str, Contributors] = {}
+        if make_span is not None:
+            fans = self._entries.values()
+            self._contributors = insert_links(subtopology, self._steps, fans, make_span)
         steps = self._steps.values()
         self._awaiting = {s.name: s for s in steps if isinstance(s, AsyncMapValuesStep)}
         self._looking, self._settling = self._with("look"), self._with("settle")
@@ -845,6 +854,8 @@ class Task:
             if step.section:
                 parts.setdefault(step.section, {})[step.name] = step
         parts[NODE_TIMES_SECTION] = {**self._node_times}
+        if self._contributors:
+            parts[TRACES_SECTION] = {**self._contributors}
         return parts
 
     def _sections(self) -> dict[str, object]:

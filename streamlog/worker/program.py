@@ -64,6 +64,8 @@ class Program:
     """HOST:PORT of the worker's HTTP server; None for none."""
     limits: Limits = field(default_factory=Limits)
     """The limits of the watchdog."""
+    trace_ratio: float | None = None
+    """Of the records without a trace, the share that begins one; None: no traces."""
     source_lost: SourceLostPolicy | None = None
     """What to do if a source is not the log that was read (see `lost_sources`)."""
     accept_state_loss: bool = False

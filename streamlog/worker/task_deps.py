@@ -21,6 +21,7 @@ from streamlog.worker.global_reader import GlobalReader
 from streamlog.worker.health.worker_metrics import WorkerMetrics
 from streamlog.worker.inputs.source_watch import SourceWatch, compare_source_ids
 from streamlog.worker.program import Program, WorkerStart
+from streamlog.worker.record_traces import RecordTraces
 from streamlog.worker.topics.app_topics import ensure_topics
 from streamlog.worker.topics.savepoint_messages import SavepointCut
 from streamlog.worker.topics.version_log import (
@@ -58,6 +59,8 @@ class TaskDeps:
     """Called with the steps of each commit."""
     reader: GlobalReader
     """Reads the global tables, which tasks may look up."""
+    traces: RecordTraces | None = None
+    """The spans of records; None: the app has no traces."""
     hand_over: HandOver | None = None
     """The last hand-over, if the app's state has begun with a snapshot."""
     cut: SavepointCut | None = None
@@ -123,6 +126,7 @@ def task_deps_of(
     reader: GlobalReader,
     background: asyncio.TaskGroup,
     engine: EngineThread,
+    traces: RecordTraces | None,
 ) -> TaskDeps:
     """Collect the objects that the tasks of a worker use."""
     program = start.program
@@ -140,6 +144,7 @@ def task_deps_of(
         transactor=transactor,
         on_step=program.on_step,
         reader=reader,
+        traces=traces,
         hand_over=start.hand_over,
         cut=cut,
         sources=SourceWatch(consumer, clock, app_id=program.app_id, policy=program.source_policy),

@@ -581,6 +581,10 @@ class WorkerTasks:
         running.processed_ms = now_ms
         records_in = self._with.metrics.records_in.series(str(running.task.id))
         records_in.add(sum(map(len, arrived.values())))
+        if (traces := self._with.traces) is not None:
+            topics = running.task.subtopology.topics
+            internal = {name for name, topic in topics.items() if topic.internal}
+            arrived = traces.enter(running.task.id, arrived, internal)
         ends: dict[tuple[str, int], int] = {}
         consumer, positions = self._with.consumer, self._with.consumer.positions()
         for part in running.inputs:
@@ -621,6 +625,8 @@ class WorkerTasks:
         await self._sinks.write(outbox.writes)
         self._with.metrics.count_writes(outbox.writes)
         self._latency.note(outbox.writes)
+        if self._with.traces is not None:
+            self._with.traces.leave(running.task.id, outbox.offsets)
         self._with.metrics.count_drops(outbox.drops)
         self._drops.count(outbox.drops)
         # Offsets without records (gaps, control batches) count as read.
@@ -694,6 +700,7 @@ class WorkerTasks:
         store = None if state is None else state.front
         parts, judge = self.inputs(task_id), self._with.sources.judge
         progress = None if state is None else progress_of(state, parts, self._starts, judge)
+        traces = self._with.traces
         build = partial(
             Task,
             sub,
@@ -711,6 +718,7 @@ class WorkerTasks:
             # On the way to a cut the ends of all inputs are known.
             asks_about_ends=self._with.cut is None,
             history=self._bounds.spans(sub.topics),
+            make_span=None if traces is None else traces.spans_of(task_id),
         )
         task = await build_task(self._engine, task_id, build, state)
         self._opening.pop(task_id, None)
@@ -760,5 +768,7 @@ class WorkerTasks:
         for part in running.inputs:
             self._reached.pop(part, None)
         self._with.metrics.keep(running.task.node_figures)
+        if self._with.traces is not None:
+            self._with.traces.drop(task_id)
         # On the engine thread: calls that are queued for the task run before.
         await self._engine.call(task_id, running.task.close)

@@ -66,6 +66,7 @@ from streamlog.worker.inputs.assigned_partitions import (
 )
 from streamlog.worker.inputs.source_watch import LOST, Lost
 from streamlog.worker.program import Program, WorkerStart
+from streamlog.worker.record_traces import tracing
 from streamlog.worker.savepoint.savepoint_log import SavepointWatch, obey
 from streamlog.worker.savepoint.task_savepoints import TaskSavepoints
 from streamlog.worker.schedules.schedule_runner import RunLog, ScheduleRunner
@@ -291,6 +292,7 @@ class Worker:
                 reader=reader,
                 background=background,
                 engine=stack.enter_context(closing(EngineThread(self._clock))),
+                traces=await stack.enter_async_context(tracing(program)),
             )
             self.exchange.host = state_host(program.state_path)
             replies = self._bind_replies(stack, deps)

@@ -2,7 +2,7 @@
 
 Exactly once, rows are visible when the transaction of their commit has ended; at least once, when
 the log has acknowledged them, of which the worker learns at its next commit. Until then this module
-keeps samples: up to eight evenly spaced timestamps of a batch, each of which counts for its share
+keeps samples: up to four evenly spaced timestamps of a batch, each of which counts for its share
 of the records. So the number of values is that of the records, and a batch costs no more than its
 samples.
 
@@ -12,7 +12,7 @@ ends (`tasks`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from streamlog.metrics.instruments import Histogram
@@ -24,7 +24,7 @@ RECORD: Final = "record"
 APPEND: Final = "append"
 """Since the source record's timestamp in its log."""
 PENDING_MAX = 100_000
-"""The samples that may wait for a commit; further ones are left out."""
+"""The samples of a topic that may wait for a commit; further ones are left out."""
 
 
 class SinkLatency:
@@ -34,36 +34,38 @@ class SinkLatency:
         """`family` has the labels topic and since; `sinks` are the topics that sinks write to."""
         self._family = family
         self._sinks = frozenset(sinks)
-        self._pending: list[tuple[str, str, int, int]] = []
-        """Topic, since what, the time, and the number of records that it stands for."""
+        self._pending: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        """Topic and since what to times, each with the number of records that it stands for."""
 
     def note(self, batches: Iterable[SinkBatch]) -> None:
         """Remember what a task has written, until it is visible."""
-        pending = self._pending
         for batch in batches:
-            if batch.topic in self._sinks and len(pending) < PENDING_MAX:
-                topic, count = batch.topic, len(batch.timestamps)
-                pending += _shares(topic, RECORD, sample(batch.timestamps), count)
-                pending += _shares(topic, APPEND, batch.log_times, count)
+            if batch.topic in self._sinks:
+                count = len(batch.timestamps)
+                self._add(batch.topic, RECORD, sample(batch.timestamps), count)
+                if batch.log_times:
+                    self._add(batch.topic, APPEND, batch.log_times, count)
 
     def end(self, now_ms: int) -> None:
         """Count everything that was noted: it is visible since `now_ms`, wall-clock time."""
-        pending, self._pending = self._pending, []
-        series = self._family.series
-        for topic, since, time_ms, count in pending:
-            # A timestamp ahead of the clock counts as 0: it tells nothing about the app.
-            series(topic, since).record_many(max(now_ms - time_ms, 0) / 1000, count)
+        pending, self._pending = self._pending, {}
+        for labels, times in pending.items():
+            record_many = self._family.series(*labels).record_many
+            for time_ms, count in times:
+                # A timestamp ahead of the clock counts as 0: it tells nothing about the app.
+                record_many(max(now_ms - time_ms, 0) / 1000, count)
 
     def forget(self) -> None:
         """Forget what was noted: it was not committed, and is written again."""
-        self._pending = []
+        self._pending = {}
 
-
-def _shares(
-    topic: str, since: str, times: Sequence[int], count: int
-) -> Iterator[tuple[str, str, int, int]]:
-    """Yield each sampled time with its share of the records."""
-    samples = len(times)
-    for at, time_ms in enumerate(times):
-        share = count * (at + 1) // samples - count * at // samples
-        yield topic, since, time_ms, share
+    def _add(self, topic: str, since: str, times: Sequence[int], count: int) -> None:
+        """Add sampled times of a batch, each with its share of the records."""
+        pending = self._pending.setdefault((topic, since), [])
+        if len(pending) >= PENDING_MAX:
+            return
+        each, more = divmod(count, len(times))
+        for time_ms in times:
+            pending.append((time_ms, each))
+        if more:
+            pending.append((times[-1], more))
