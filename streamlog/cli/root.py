@@ -56,6 +56,7 @@ COMMANDS: Final = {
     "quotas": "access_commands:quotas",
     "dlq": "dlq_command:dlq",
     "cluster": "cluster_command:cluster",
+    "canary": "operate.canary_command:canary",
 }
 """Each command as MODULE:NAME in this package, in the order of `streamlog --help`."""
 
