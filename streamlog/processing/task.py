@@ -12,7 +12,7 @@ committing, restoring (the runner's job), and bounds of the input buffers (`buff
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -49,7 +49,7 @@ from streamlog.processing.outbox import CallResult, Collector, Outbox
 from streamlog.processing.provenance import add_tag
 from streamlog.processing.set_timestamp import SetTimestampSource
 from streamlog.processing.stateless import RepartitionStep
-from streamlog.processing.step import Step
+from streamlog.processing.step import Step, no_stopwatch
 from streamlog.processing.step_factory import StepDeps, step_of
 from streamlog.processing.table_rows import PAGE_ROWS_MAX, KeySpan, RowPage, prefix_of, read_page
 from streamlog.processing.tables.writable_table import RowWrite, WritableTableStep
@@ -221,6 +221,7 @@ class Task:
         asks_about_ends: bool = False,
         stamped: Collection[str] = (),
         make_span: MakeSpan | None = None,
+        stopwatch_ns: Callable[[], int] = no_stopwatch,
     ) -> None:
         """Create a task that continues where its state ends.
 
@@ -245,6 +246,7 @@ class Task:
                 (`SinkBatch.stamps`).
             make_span: makes the spans of results of stateful nodes (`trace_links`); None: the app
                 has no traces.
+            stopwatch_ns: measures the work of the steps, in ns.
 
         Raises:
             TopologyError: the sub-topology has state, but there is no store.
@@ -287,7 +289,11 @@ class Task:
         self._has_news, self._era = False, era or Era()
         if store is not None and subtopology.changelog_topic is not None:
             self._begin(progress, stored_progress(store))
+        self._init_steps(stopwatch_ns)
+
+    def _init_steps(self, stopwatch_ns: Callable[[], int]) -> None:
         for step in self._steps.values():
+            step.stopwatch_ns = stopwatch_ns
             step.init()
 
     @property

@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from time import perf_counter_ns
 from typing import TypeAlias, TypeVar
 
 from streamlog.agents.call import await_call
@@ -364,13 +365,16 @@ class WorkerTasks:
         for running in self._running.values():
             for part in running.inputs:
                 if part in polled:
-                    self._keys.look(part, polled[part].keys)
-                    if self.hot_keys.is_on:
-                        self.hot_keys.look(part, polled[part].keys)
+                    self._look_at_keys(part, polled[part].keys)
                     running.arrived[part] = self._bounds.records(part, polled[part])
                 if part in marks:
                     taken = self._bounds.marks(part, marks[part])
                     running.marks.setdefault(part, []).extend(taken)
+
+    def _look_at_keys(self, part: TopicPartition, keys: Sequence[bytes | None]) -> None:
+        self._keys.look(part, keys)
+        if self.hot_keys.is_on:
+            self.hot_keys.look(part, keys)
 
     def reading(self, part: TopicPartition) -> list[RunningTask]:
         """Return the open tasks that read a partition."""
@@ -713,6 +717,7 @@ class WorkerTasks:
             # event time would wait for them in the wrong order, so it is for exactly-once only.
             merges=self._transactor is not None,
             pause=self._engine.pause,
+            stopwatch_ns=perf_counter_ns,
             caches=self.budget.caches,
             global_tables=self._with.reader.tables,
             # On the way to a cut the ends of all inputs are known.
