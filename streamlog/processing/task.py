@@ -258,8 +258,7 @@ class Task:
         self.id = task_id
         self.subtopology = subtopology
         self._partitions = partitions
-        self._merges = merges
-        self._history = history
+        self._merges, self._history = merges, history
         self._merge_buffer_bytes = merge_buffer_bytes
         self._owner = 0 if store is None else changelog_offset(store)
         """Larger for each later owner of the state, because each owner writes to the changelog."""
@@ -273,10 +272,7 @@ class Task:
         """The questions to answer before the task can continue, as of the last `process`."""
         self._steps: dict[str, Step] = {}
         self._build(global_tables or GlobalTables())
-        self._contributors: dict[str, Contributors] = {}
-        if make_span is not None:
-            fans = self._entries.values()
-            self._contributors = insert_links(subtopology, self._steps, fans, make_span)
+        self._contributors = self._link(make_span)
         steps = self._steps.values()
         self._awaiting = {s.name: s for s in steps if isinstance(s, AsyncMapValuesStep)}
         self._looking, self._settling = self._with("look"), self._with("settle")
@@ -290,6 +286,11 @@ class Task:
         if store is not None and subtopology.changelog_topic is not None:
             self._begin(progress, stored_progress(store))
         self._init_steps(stopwatch_ns)
+
+    def _link(self, make_span: MakeSpan | None) -> dict[str, Contributors]:
+        if make_span is None:
+            return {}
+        return insert_links(self.subtopology, self._steps, self._entries.values(), make_span)
 
     def _init_steps(self, stopwatch_ns: Callable[[], int]) -> None:
         for step in self._steps.values():

@@ -137,12 +137,13 @@ class RecordTraces:
         found: dict[int, TraceContext | None] = {}
         known: set[int] = set()
         for at, headers in enumerate(columns.headers or ()):
-            if any(name == TRACEPARENT for name, _ in headers):
-                context = context_of(headers)
-                if context is not None:
-                    known.add(at)
-                    if context.is_sampled:
-                        found[at] = context
+            if not any(name == TRACEPARENT for name, _ in headers):
+                continue
+            context = context_of(headers)
+            if context is not None:
+                known.add(at)
+                if context.is_sampled:
+                    found[at] = context
         if begins and self._ratio > 0:
             at = self._until_next
             while at < len(columns):

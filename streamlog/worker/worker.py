@@ -52,6 +52,7 @@ from streamlog.worker.assignment.streams_assignor import StreamsAssignor
 from streamlog.worker.commit.exactly_once import CommitAborted, Transactor
 from streamlog.worker.engine import EngineThread
 from streamlog.worker.global_reader import make_reader
+from streamlog.worker.health.hot_keys import HotKeys
 from streamlog.worker.health.loop_watch import WorkerWatch
 from streamlog.worker.health.watchdog import Sight
 from streamlog.worker.health.worker_health import WorkerState
@@ -302,16 +303,15 @@ class Worker:
             tables = self._bind_tables(start, loop.rows, producer)
             if server is not None:
                 deps.metrics.describe_clients(partial(_clients, program.app_id, deps))
-                await stack.enter_async_context(
-                    server.open(
-                        metrics=deps.metrics,
-                        state=loop.state,
-                        rows=loop.rows,
-                        tables=tables,
-                        hot_keys=loop.hot_keys,
-                        topics=start.program.topology.topics,
-                    )
+                pages = server.open(
+                    metrics=deps.metrics,
+                    state=loop.state,
+                    rows=loop.rows,
+                    tables=tables,
+                    hot_keys=loop.hot_keys,
+                    topics=start.program.topology.topics,
                 )
+                await stack.enter_async_context(pages)
             await loop.work(stop)
 
     def _bind_tables(
@@ -423,7 +423,6 @@ class _WorkerLoop:
             program.topology, self._tasks, self._clock, metrics=self._metrics, copy_of=copy_of
         )
         """The rows of tasks that run or are followed on this worker."""
-        self.hot_keys = self._tasks.hot_keys
         self._schedules = ScheduleRunner(
             program.timers,
             program.crontabs,
@@ -444,6 +443,11 @@ class _WorkerLoop:
         self._watch = WorkerWatch(program.limits, self, self._engine, self._clock)
         self._is_committing = self._has_begun = self._assigned = self._is_wait_logged = False
         self._committed_ms = self._joining_ms = self._clock.now_ms()
+
+    @property
+    def hot_keys(self) -> HotKeys:
+        """Which keys come most often, for as long as a request asks."""
+        return self._tasks.hot_keys
 
     async def work(self, stop: asyncio.Event) -> None:
         """Join the group, work until `stop` is set, and commit.
