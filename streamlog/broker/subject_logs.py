@@ -35,6 +35,8 @@ def log_decision(who: tuple[str, str], operation: str, resource: str, *, allowed
 
     `who` is the principal and its host; `resource` is the type and the name, such as `TOPIC a`.
     """
+    # A warning passes the filter of `repeated`, which writes equal ones once a minute: a client
+    # that is denied tries again at once, and must not fill the disk with its refusals.
     if not allowed and operation not in FILTERED:
         AUTHORIZER.warning("denied %s at %s the operation %s on %s", *who, operation, resource)
     elif AUTHORIZER.isEnabledFor(logging.DEBUG):

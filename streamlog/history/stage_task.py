@@ -333,6 +333,8 @@ def _time_ms(ends: Sequence[SourceEnd], record_ms: int) -> int:
     # 2. The last record is one of B at 10:02: A holds time back at 10:00.
     at_records_ms = min([record_ms, *(end.turn_ms for end in ends if end.quiet_ms >= 0)])
     # 3. Without records, time is what the marks state: 10:00.
+    # Rule 6 needs the largest time of any source, and that of a busy one is not known here: it has
+    # more records behind the cut.
     is_ended = all(end.quiet_ms >= 0 for end in ends)
     reached_ms = max([record_ms, *(end.time_ms for end in ends if is_ended)])
     at_marks_ms = min(

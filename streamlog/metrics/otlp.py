@@ -198,6 +198,8 @@ class _Decoder:
     def decode(self) -> MetricsData:
         """Return what the message says."""
         whole = (0, len(self._data))
+        # Fields may come in any order, and more than once: protobuf says that a later one adds to a
+        # message. So each level is walked with its own loop, and nothing is expected to come first.
         for _, group in self._messages(whole, MetricsDataField.RESOURCE_METRICS):
             parts = ResourceMetricsField
             for number, span in self._messages(group, parts.RESOURCE, parts.SCOPE_METRICS):
@@ -218,6 +220,7 @@ class _Decoder:
                 continue
             if number == names.NAME:
                 name = self._text(value)
+            # Kept until the loop has ended: the name may come after the data.
             elif number > names.UNIT:
                 kinds.append((number, value))
         if not name:
@@ -251,6 +254,8 @@ class _Decoder:
         points, temporality, _ = self._data_of(span)
         is_delta = temporality == Temporality.DELTA
         for each in points:
+            # A rate of the sum over a rate of the count is the mean, which is what dashboards of
+            # clients show. Buckets would multiply the series of each client by their number.
             values, attributes = self._point(each, _TOTALS, HistogramField.ATTRIBUTES)
             for number, value in values.items():
                 whole = name + (".count" if number == HistogramField.COUNT else ".sum")
@@ -280,6 +285,8 @@ class _Decoder:
         return values, self._attributes(attributes)
 
     def _add(self, point: Point) -> None:
+        # Checked at each point and not at the end: 1 MiB that decompresses to points of 10 bytes
+        # would cost a hundred times its size as objects.
         if len(self._found.points) >= POINTS_MAX:
             raise DecompressedTooLarge(f"the metrics have more than {POINTS_MAX} data points")
         self._found.points.append(point)
@@ -300,6 +307,8 @@ class _Decoder:
 
     def _attributes(self, spans: list[Span]) -> Attributes:
         found: list[tuple[str, str]] = []
+        # Further attributes are left out, and not refused: a client may have labels of its own that
+        # are of no use here, and its other numbers are.
         for span in spans[:ATTRIBUTES_MAX]:
             key = text = ""
             for number, _, value in self._fields(span):
@@ -331,6 +340,8 @@ class _Decoder:
         begin, end = span
         # Four bytes are the most of a character; more would be cut off again.
         cut = min(end, begin + 4 * TEXT_CHARS_MAX)
+        # A whole text that is no UTF-8 is malformed. A text that was cut may end within a
+        # character, and that is no fault of its sender.
         errors = "strict" if cut == end else "ignore"
         return self._data[begin:cut].decode("utf-8", errors)[:TEXT_CHARS_MAX]
 
@@ -349,11 +360,15 @@ class _Decoder:
         data = self._data
         at, end = span
         while at < end:
+            # One budget for the whole message: nested messages are walked once by each level, so a
+            # bound per level would allow the product of all levels.
             self._fields_left -= 1
             if self._fields_left < 0:
                 raise DecompressedTooLarge(f"the metrics have more than {FIELDS_MAX} fields")
             tag = data[at]
             at += 1
+            # The numbers of all fields here are below 16, so a tag is one byte; the general way is
+            # for fields of later versions.
             if tag >= _MORE:
                 tag, at = self._varint(at - 1)
             wire = tag & 7
@@ -375,6 +390,8 @@ class _Decoder:
                 at += 4
             else:
                 raise CorruptData(f"the metrics have a field of the unknown wire type {wire}")
+            # Python's slices forgive an end behind the data, so this is the check. 1. A field says
+            # that it has 2^63 bytes. 2. `at` is far behind `end`. 3. Nothing was allocated for it.
             if at > end:
                 raise CorruptData("a field of the metrics ends behind its message")
             yield tag >> 3, wire, value
@@ -388,5 +405,6 @@ class _Decoder:
             at += 1
             value |= (byte & 0x7F) << shift
             if byte < _MORE:
+                # The tenth byte carries bits beyond 64, which protobuf says to drop.
                 return value & (2 * _INT64_SIGN - 1), at
         raise CorruptData("a varint of the metrics is longer than 10 bytes")

@@ -113,6 +113,8 @@ class LagRounds:
 
     async def look(self) -> None:
         """Compute the lag of all groups, unless that was done just now."""
+        # Two scrapers at once, or a scrape and a command, share one round: the second waits for the
+        # first, and then finds it fresh.
         async with self._one_round:
             now_ms = self._clock.now_ms()
             if self._looked_ms is not None and now_ms - self._looked_ms < FRESH_MS:
@@ -134,6 +136,8 @@ class LagRounds:
             LogError: the coordinator of one of the groups is another broker, or is loading.
         """
         pace = LoopSlices()
+        # Not under the lock: a command asks for a few groups, and must not wait for a round over
+        # all.
         drafts: list[_Draft] = []
         for group_id in dict.fromkeys(group_ids):
             await self._take(group_id, self._groups.groups_of(group_id), drafts, pace)
@@ -176,12 +180,16 @@ class LagRounds:
                 asked = findings.asked.setdefault(leader[0], {})
                 asked.setdefault(where, set()).add(committed)
             return
+        # The end is taken once per round, so that all groups of a partition are compared with the
+        # same end, and a sum over groups fits together.
         ends = findings.ends.get(where)
         if ends is None:
             ends = findings.ends[where] = ends_of(partition)
         offset = ends.next_offset(committed)
         if offset is None:
             return
+        # By position and not by group: groups that have committed the same offset, such as many
+        # that have caught up to one end, cost one search.
         wanted = Wanted((*where, offset), partition, ends.end_offset)
         if wanted.position in findings.records:
             return
@@ -209,6 +217,8 @@ class LagRounds:
 
         if not findings.searches and not findings.asked:
             return
+        # What is not found in time is unknown in this round and has no series: a number of an
+        # earlier round would look like a group that stands still.
         with suppress(TimeoutError):
             async with asyncio.timeout(budget_ms / 1000), asyncio.TaskGroup() as together:
                 together.create_task(self._records.find([*findings.searches.values()], note))
@@ -242,6 +252,7 @@ class LagRounds:
     ) -> tuple[float, float] | None:
         window = self._rates.get(key)
         if window is None:
+            # Beyond the bound, lag is known and its rate is not: catch-up is left out, not wrong.
             if len(self._rates) >= WATCHED_MAX:
                 return None
             window = self._rates[key] = RateWindow()
@@ -250,6 +261,8 @@ class LagRounds:
 
     async def _forget_rates(self, pace: LoopSlices) -> None:
         """Forget positions that no group has any more."""
+        # As many windows as positions, or fewer: at most as much memory as the groups themselves
+        # have, so the walk over all windows can wait.
         if len(self._rates) <= sum(len(each.partitions) for each in self.latest):
             return
         kept: dict[tuple[str, str, int], RateWindow] = {}
@@ -287,6 +300,8 @@ def _timestamp_of(
     record = None if offset is None else findings.records.get((*where, offset))
     if record is None:
         return None
+    # There is no record up to the end: markers and compacted offsets only. The next record is one
+    # that is written from now on, so its age is 0.
     if record.offset is None:
         return wall_ms
     return record.timestamp_ms if record.timestamp_ms >= 0 else None

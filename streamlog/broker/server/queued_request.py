@@ -68,6 +68,8 @@ class QueuedRequest:
     def record(self, handed_out_s: float) -> None:
         """Record its times; its response was handed out at `handed_out_s`."""
         request = self.request
+        # The requests of a run arrived together and were answered together, so its times are those
+        # of each of them; the sums grow by the number, as if they had come one by one.
         count = len(request.requests) if isinstance(request, ProduceRun) else 1
         meter = self.meter
         meter.requests.value += count

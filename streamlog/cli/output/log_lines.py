@@ -85,6 +85,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             found["error"] = self.formatException(record.exc_info)
+        # `json` escapes line breaks and control characters, so a message stays within its line.
         return json.dumps(found)
 
 
@@ -129,6 +130,7 @@ def set_up_logging(*, verbose: bool, line_format: LineFormat | None, file: Path 
     package.setLevel(logging.DEBUG if verbose else config.level)
     # An app that sets up the root logger would otherwise get each line twice.
     package.propagate = False
+    # Before the levels of the file, so that it can ask for the client's lines after all.
     if not verbose:
         logging.getLogger("streamlog.client").setLevel(logging.WARNING)
     for name, level in config.levels.items():

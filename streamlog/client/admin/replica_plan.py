@@ -80,7 +80,9 @@ def plan_drain(placement: ReplicaPlacement, drained: Collection[int]) -> Moves:
     holders = {each for part in placement.partitions.values() for each in part.replicas}
     _check_known(drained, holders | {*placement.racks})
     work = _Work(placement, closed=drained)
+    # Largest first, as in bin packing: the small ones even out what the large ones leave.
     for partition in sorted(placement.partitions, key=work.size, reverse=True):
+        # Sorted, so that two runs over one cluster print the same plan.
         for broker in sorted({*work.replicas[partition]} & {*drained}):
             work.replace(partition, broker, work.substitute(partition, broker))
     work.spread_leaders(work.moves())
@@ -99,6 +101,8 @@ def plan_add(placement: ReplicaPlacement, added: Collection[int]) -> Moves:
             f"broker {cordoned[0]} is cordoned: `streamlog cluster uncordon {cordoned[0]}` first"
         )
     work = _Work(placement)
+    # Only new brokers take, so nothing moves between the old ones: each copy of a plan costs
+    # bandwidth, and this one has the fewest that give the new brokers their share.
     work.level({*placement.racks} - {*added}, {*added})
     work.spread_leaders(work.moves())
     return work.moves()
@@ -114,6 +118,8 @@ def cost_of(placement: ReplicaPlacement, moves: Mapping[TopicPartition, Replicas
         coming = [each for each in replicas if each not in now.replicas]
         copies += len(coming)
         leaders += replicas[0] != now.leader
+        # A follower fetches from the leader whatever other replica is nearer (KIP-392 is for
+        # consumers), so a leader may be the busiest without a replica that moves.
         sent[now.leader] += now.size_bytes * len(coming)
         for broker in coming:
             received[broker] += now.size_bytes
@@ -173,6 +179,9 @@ class _Work:
                 f" broker can take the one on broker {broker}: add a broker, uncordon one, or"
                 " reassign the partition with fewer replicas"
             )
+        # In this order: 1. A rack that has no replica of this partition yet, because the loss of a
+        # rack must not cost two of them. 2. The fewest replicas, which is what a plan balances.
+        # 3. The fewest bytes. 4. The id, so that a plan can be repeated.
         return min(
             able,
             key=lambda each: (
@@ -197,6 +206,9 @@ class _Work:
         while True:
             full = sorted(givers, key=lambda each: (-len(self._held[each]), each))
             empty = sorted(takers, key=lambda each: (len(self._held[each]), each))
+            # "Two apart": with 5 and 4 replicas, a move gives 4 and 5, and the next one would undo
+            # it. With 5 and 3 it gives 4 and 4. So each move lowers the sum of the squares of the
+            # counts, and the loop ends.
             pairs = (
                 (giver, taker)
                 for giver in full
@@ -222,6 +234,10 @@ class _Work:
         leads = Counter(dict.fromkeys(self.open, 0))
         leads.update(row[0] for row in self.replicas.values())
         while True:
+            # A broker that leads too much may have no partition that the emptiest one follows.
+            # Leadership then passes from hand to hand: 1. A leads 3, B 2, C 1. 2. A and C share no
+            # partition. 3. B follows one of A's, and C one of B's. 4. A hands to B and B to C: 2,
+            # 2, 2.
             for first in sorted(leads, key=lambda each: (-leads[each], each)):
                 path = self._lead_path(first, leads, among)
                 if path:
@@ -244,6 +260,8 @@ class _Work:
             for each in others:
                 if each in self.open:
                     hands.setdefault(leader, {}).setdefault(each, partition)
+        # Breadth first: the shortest path changes the fewest leaders, and each change is a short
+        # pause for the clients of a partition.
         came: dict[int, tuple[int, TopicPartition] | None] = {first: None}
         waiting = deque([first])
         while waiting:
@@ -265,6 +283,7 @@ class _Work:
         if taker in row:
             return False
         after = [taker if each == giver else each for each in row]
+        # Equal is enough: a partition whose replicas share a rack already may move within it.
         return self._spread(after) >= self._spread(row)
 
     def _spread(self, row: Iterable[int]) -> int:

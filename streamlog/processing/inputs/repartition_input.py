@@ -423,6 +423,7 @@ class _Source:
 
     def take(self, count: int) -> None:
         """Take the first `count` records of `ready`."""
+        # Released records keep the order of their source, so the last one stands for all of them.
         self.taken += count
         last = self.ready[self.taken - 1]
         self.released, self.released_ms = (last[2], last[3]), last[4]
@@ -691,6 +692,10 @@ class MergedInput(Input):
         at its end and no record is left. Marks of busy sources don't count: how many were read
         depends on the fetches.
         """
+        # Sources `a` (at its end at 10:05, by a mark) and `b` (busy). 1. In one fetch, the marks of
+        # both say that they are at their ends, and the next one that `b` is busy again. 2. In three
+        # fetches, there is a moment at which both are at their ends. 3. So 10:05 counts only while
+        # it is so: had it been kept from that moment on, the state would tell the two apart.
         if any(each.is_busy or each.next_entry is not None for each in self._sources):
             return self._taken_ms
         return max(self._taken_ms, *(each.arrived_ms for each in self._sources))
