@@ -91,6 +91,8 @@ class RequestMetrics:
 
     def _describe(self) -> Iterator[Metric]:
         """Yield the times twice: as histograms, and as the summaries of Kafka's dashboards."""
+        # A list: an exporter lets the loop run between two metrics, and a request of a new API adds
+        # a meter meanwhile.
         times = [*_times_of([*self._meters.values()]).items()]
         for part, name in PARTS.items():
             points: list[Point] = []
@@ -114,6 +116,8 @@ def _times_of(meters: Iterable[ApiMeter]) -> dict[str, dict[str, Histogram]]:
     """Return the times of each API in all its versions, by API and part."""
     times: dict[str, dict[str, Histogram]] = {}
     for meter in meters:
+        # Versions are summed here and not when they are counted: a meter per version costs no look
+        # at the version in the hot path.
         sums = times.setdefault(meter.api, {part: Histogram() for part in PARTS})
         for part, found in sums.items():
             found.include(getattr(meter, part))

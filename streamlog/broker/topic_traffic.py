@@ -61,6 +61,8 @@ class TrafficMetrics:
 
     def forget(self, name: str) -> None:
         """Show no series of a deleted topic any more."""
+        # The sum over all topics is a counter: without the deleted ones it would fall, and
+        # Prometheus would take that for a restart.
         gone = self._topics.pop(name, None)
         if gone is not None:
             self._deleted.include(gone)
@@ -72,6 +74,8 @@ class TrafficMetrics:
             reverse=True,
         )
         total = _sum([self._deleted, *(traffic for _, traffic in topics)])
+        # By bytes, so that the topics that matter have series of their own. A topic that leaves the
+        # first ones takes its series with it; the total counts it all along.
         shown = [("", total), *topics[:TOPICS_MAX]]
         if len(topics) > TOPICS_MAX:
             shown.append((OTHER, _sum(traffic for _, traffic in topics[TOPICS_MAX:])))
