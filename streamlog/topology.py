@@ -508,6 +508,13 @@ class TopologyBuilder:
                 "already: names of operators, tables and repartitions are unique in an app"
             )
         policy = self._policy_for(node)
+        for given in (node.on_error, policy):
+            # A type checker sees a wrong one; users without one meet this line.
+            if given is not None and not isinstance(given, ErrorPolicy):
+                raise TopologyError(
+                    f"on_error of {node.name!r} is {given!r}, which is no policy: use one of "
+                    "on_error.FAIL, on_error.skip(), on_error.dlq() and on_error.retry(...)"
+                )
         if node.on_error is None and policy.action != "fail":
             node = replace(node, on_error=policy)
         self.nodes[node.name] = node

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -163,6 +164,17 @@ def test_a_join_with_a_stream_s_own_table_processes_records_one_by_one() -> None
     stream = app.stream(words)
     stream.join(stream.group_by_key().count(name="seen"), lambda v, n: v + n)
     assert only_subtopology(app).record_at_a_time
+
+
+def test_a_policy_in_words_is_refused_with_the_policies_that_there_are() -> None:
+    wrong: Any = "dlq"
+    app = App("a", on_error=wrong)
+    with pytest.raises(TopologyError, match=r"'dlq', which is no policy: use one of on_error.FAIL"):
+        app.stream(app.topic("in", key=str, value=str))
+    app = App("b")
+    stream = app.stream(app.topic("in", key=str, value=str))
+    with pytest.raises(TopologyError, match=r"'dlq', which is no policy"):
+        stream.map_values(len, on_error=wrong)
 
 
 def test_node_names_are_unique_and_valid_in_topic_names() -> None:
