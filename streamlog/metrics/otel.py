@@ -1,8 +1,9 @@
-"""OpenTelemetry: spans through its SDK, and the registry as its metrics; the extra `[otel]`.
+"""OpenTelemetry: spans through its SDK; the extra `[otel]`.
 
 Where to export, and as which service, is set by OpenTelemetry's own variables (`OTEL_*`). A tracer
 provider that the program has set is used as it is. Rule: nothing here is imported until an app
-switches it on.
+switches it on. Not done here: metrics, which Prometheus scrapes or an OpenTelemetry Collector
+reads by its receiver for Prometheus.
 """
 
 from __future__ import annotations
