@@ -80,6 +80,8 @@ class HeavyHitters(Generic[Item]):
         while True:
             count, _, item = heappop(self._least)
             now = self._counts[item][0]
+            # Each item has one entry, and counts only grow, so no entry is above its item's count.
+            # If the smallest entry is up to date, no other item can have less.
             if now == count:
                 del self._counts[item]
                 return count

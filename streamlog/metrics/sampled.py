@@ -86,6 +86,8 @@ class SampleWindows:
 
     def sampled(self) -> Sampled:
         """Return a new series of values, measured over these windows."""
+        # As many marks as there are windows now: `_end_windows` drops one of each series per
+        # window.
         made = Sampled(len(self._starts_ms))
         self._sampled.add(made)
         return made
@@ -106,6 +108,9 @@ class SampleWindows:
         second of a client is no rate of a minute.
         """
         elapsed_ms = now_ms - self._starts_ms[0]
+        # 5 s after the start, with two windows of 30 s, one is missing: the amount is divided by 35
+        # s. From 30 s on none is missing, and it is divided by the time that has passed. At least 1
+        # ms: with a single window, a rate at its very start would divide by 0.
         missing = self._samples - 1 - elapsed_ms // self._window_ms
         return amount * 1000 / max(elapsed_ms + max(missing, 0) * self._window_ms, 1)
 

@@ -13,7 +13,10 @@ from typing import Final, NamedTuple, Protocol
 
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
+# The lookaheads are W3C's: version ff and ids of zeros are invalid. The form has no end, and is
+# matched from the start: later versions may append fields to those of version 00.
 _FORM = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+# Behind version, trace id and span id, each with its hyphen: 2 + 1 + 32 + 1 + 16 + 1.
 _FLAGS_AT: Final = 53
 STATE_CHARACTERS_MAX: Final = 512
 """A longer `tracestate` is dropped, as W3C Trace Context allows."""

@@ -82,6 +82,7 @@ class Contributors:
 
     def add(self, key: object, timestamp_ms: int, context: TraceContext) -> None:
         """Remember a record."""
+        # As text: a key need not be hashable, and the progress that keeps it is JSON.
         name = repr(key)
         known = self._found.setdefault(name, [])
         if (timestamp_ms, context) not in known:
@@ -162,6 +163,7 @@ class LinkStep(Step):
             return
         for row, found in linked.items():
             parent = context_of(headers[row])
+            # A dict drops repetitions and keeps the order, so the cut leaves the newest.
             links = [each for each in dict.fromkeys(found) if each != parent][-LINKS_MAX:]
             # A record that continues its own trace, and that met no other one, needs no span.
             if links:
@@ -195,6 +197,8 @@ def insert_links(
         return found[owners.get(step.name, step.name)]
 
     fans = [step.children for step in steps.values() if not isinstance(step, JoinSideStep)]
+    # Before the loop below, in which a `LinkStep` takes over the list of its step's children: the
+    # `NoteStep`s of nodes further down have to be in that list.
     for fan in (*fans, *entries):
         fan[:] = [
             each

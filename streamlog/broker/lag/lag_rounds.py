@@ -218,7 +218,7 @@ class LagRounds:
         if not findings.searches and not findings.asked:
             return
         # What is not found in time is unknown in this round and has no series: a number of an
-        # earlier round would look like a group that stands still.
+        # earlier round would look like a group that has stopped.
         with suppress(TimeoutError):
             async with asyncio.timeout(budget_ms / 1000), asyncio.TaskGroup() as together:
                 together.create_task(self._records.find([*findings.searches.values()], note))

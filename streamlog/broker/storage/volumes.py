@@ -156,6 +156,8 @@ def open_volume(files: Files, path: str, first: Identity, *, wall_ms: int) -> Vo
         lock.close()
         raise directory_error(error, path) from error
     except BaseException:
+        # Also if the identity is damaged: a lock that stays open would refuse the next try of this
+        # process.
         lock.close()
         raise
     return Volume(files, path, directory_id=identity.directory_id, lock=lock)
@@ -172,6 +174,10 @@ def _identify(files: Files, path: str, first: Identity) -> Identity:
     identity = catalog.identity()
     if identity is None:
         left = partition_folders(files.list(path))
+        # 1. A disk loses `meta.properties`, and keeps its partitions. 2. Formatted as new, it would
+        # get another id. 3. `topics.json` has its partitions under the old one, which `Volumes.of`
+        # would not find, although their files are there. So a missing identity alone makes no new
+        # directory.
         if left:
             raise LogDirectoryLost(
                 f"{path} has partitions ({left[0]}) and no meta.properties: restore that file"
@@ -179,6 +185,8 @@ def _identify(files: Files, path: str, first: Identity) -> Identity:
             )
         identity = replace(first, directory_id=new_id(), metadata_id=first.directory_id)
         catalog.write_identity(identity)
+    # A first directory has no `metadata_id`: it names itself, which tells it from one of the others
+    # when the order of log.dirs has changed.
     if identity.metadata_id != first.directory_id:
         raise LogDirectoryLost(
             f"the partitions in {path} are listed in the data directory with the id"

@@ -64,6 +64,9 @@ class ClientInstance:
         """Note that the client asks for its subscriptions; return NONE if it gets them now."""
         known_ms = [each for each in (self.asked_ms, self.pushed_ms) if each is not None]
         is_early = bool(known_ms) and now_ms - max(known_ms) < self.subscribed.interval_ms
+        # 1. The subscriptions change. 2. A push for the old ones is refused, and yet counts as the
+        # push of this interval. 3. The client asks at once, and is early by that push. So the error
+        # lets the question pass, once: the answer clears it.
         if is_early and self.last_error not in _MENDED_BY_ANSWER:
             return ErrorCode.THROTTLING_QUOTA_EXCEEDED
         self.asked_ms = now_ms
@@ -81,8 +84,12 @@ class ClientInstance:
     def _refusal(self, push: Push, now_ms: int) -> ErrorCode:
         if self.is_terminating:
             return ErrorCode.INVALID_REQUEST
+        # A client closes when it likes, so its last push is never early; a second one was refused
+        # above.
         if self._is_early(now_ms) and not push.is_terminating:
             return ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        # Before the checks: what they refuse has cost its bytes on the network, and a client that
+        # only sends such pushes must be throttled as well.
         self.pushed_ms = now_ms
         self.may_push_soon = False
         if push.subscription_id != self.subscribed.subscription_id:
@@ -130,6 +137,8 @@ class ClientInstances:
     ) -> ClientInstance:
         """Return the instance of a client that sends a request now."""
         self.expire(now_ms)
+        # Taken out and put back: a dict keeps the order of insertion, so the first key is that of
+        # the client that was silent for longest.
         found = self._known.pop(client.instance_id, None)
         if found is None:
             subscribed = subscriptions.of(client)
@@ -138,6 +147,7 @@ class ClientInstances:
             # Another client may not take the id, and with it the name, of this one.
             subscribed = subscriptions.of(found.client)
             found = ClientInstance(found.client, subscriptions, subscribed)
+        # Counted without this client, so one that is known already drives out no other.
         if len(self._known) >= self.instances_max:
             self._forget(next(iter(self._known)))
         silence_ms = max(SILENT_INTERVALS * found.subscribed.interval_ms, SILENT_MIN_MS)

@@ -114,6 +114,8 @@ class ClientSeries:
             metric = self._metrics[name]
             del metric.series[key]
             self._count -= 1
+            # `other` alone keeps no metric: the names of clients that are gone would use up
+            # `METRICS_MAX`.
             if metric.series.keys() <= {_OTHERS}:
                 del self._metrics[name]
 
@@ -157,6 +159,8 @@ class ClientSeries:
         if metric is None:
             if len(self._metrics) >= METRICS_MAX:
                 return False
+            # Listed further below, with its first series: a name whose points are all beyond a
+            # bound must not use up `METRICS_MAX`.
             metric = _ClientMetric(point.name, kind)
         pairs = _pairs(point)
         key: Key = (instance_id, pairs)
@@ -168,6 +172,8 @@ class ClientSeries:
                 or len(owner.keys) >= CLIENT_SERIES_MAX
                 or self._count >= ALL_SERIES_MAX
             ):
+                # Only deltas can be added up across clients. A cumulative sum would be added whole
+                # with each push, and the counter would grow by the square of the pushes.
                 if point.is_monotonic and point.is_delta and name in self._metrics:
                     _count_up(metric, _OTHERS, point.value)
                 return False
@@ -190,6 +196,8 @@ def _count_up(metric: _ClientMetric, key: Key, amount: float) -> None:
 
 
 def _pairs(point: Point) -> Pairs:
+    # By label: `a.b` and `a-b` both become `a_b`, and a label given twice makes Prometheus refuse
+    # the whole scrape.
     found = {_label(name): text for name, text in point.attributes if text}
     return tuple(sorted((name, text) for name, text in found.items() if name))
 
@@ -202,6 +210,8 @@ def metric_name(name: str, kind: Kind) -> str:
         found = FOREIGN + found
     if kind is Kind.COUNTER:
         return found if found.endswith("_total") else f"{found}_total"
+    # Counters alone end in `_total`, so a counter and a gauge never meet in one metric, whose kind
+    # is that of its first point.
     return f"{found}_value" if found.endswith("_total") else found
 
 

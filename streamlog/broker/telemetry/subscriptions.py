@@ -63,6 +63,8 @@ class Subscribed:
 
     def wants(self, name: str) -> bool:
         """Whether the client is asked for a metric."""
+        # `startswith` of an empty tuple is false: of a client that is asked for nothing, no metric
+        # is wanted.
         return self.metrics == (ALL_METRICS,) or name.startswith(self.metrics)
 
 
@@ -86,6 +88,7 @@ class Subscriptions:
             # As in Kafka, a pattern matches the whole value.
             if all(each.fullmatch(attributes[name]) for name, each in patterns.items()):
                 metrics |= {each.strip() for each in config.metrics.split(",")} - {""}
+                # The default takes part: subscriptions shorten the interval and never lengthen it.
                 interval_ms = min(interval_ms, config.interval_ms)
         names = (ALL_METRICS,) if ALL_METRICS in metrics else tuple(sorted(metrics))
         return Subscribed(names, interval_ms, _hash(names, interval_ms, client.instance_id))

@@ -86,10 +86,13 @@ class TelemetrySubscription:
     def of(cls, answer: GetTelemetrySubscriptionsResponse) -> TelemetrySubscription:
         """Read the broker's answer."""
         accepted = answer.accepted_compression_types
+        # Our order of preference decides. Brokers do not list "none"
+        # (`client_instances.COMPRESSIONS`), and take it as well.
         codec = next((each for each in PREFERRED if each in accepted), Compression.NONE)
         return cls(
             instance_id=bytes(answer.client_instance_id),
             subscription_id=answer.subscription_id,
+            # With an interval of 0, each push would be due as soon as the one before is answered.
             interval_ms=max(answer.push_interval_ms, INTERVAL_MS_MIN),
             codec=codec,
             is_delta=answer.delta_temporality,
@@ -138,8 +141,12 @@ class TelemetryMachine:
             self._on_error(answer.error_code, now_ms)
             return
         found = self.subscription = TelemetrySubscription.of(answer)
+        # The first question has an id of zeros, and the broker makes one up. Later questions repeat
+        # it, at whichever broker, so the client stays one client in dashboards.
         self._instance_id = found.instance_id
         self._asks = not found.wants_any
+        # A first push may come within the interval (`ClientInstance.may_push_soon`). A question may
+        # not: after half an interval the broker would throttle it.
         spread = 1.0 if self._asks else self._chance.uniform(0.5, 1.5)
         self._due_ms = now_ms + round(found.interval_ms * spread)
 
@@ -159,6 +166,8 @@ class TelemetryMachine:
         """End the telemetry; return the subscription of a last push, None if there is none."""
         was_over, self.is_over = self.is_over, True
         found = self.subscription
+        # While the machine asks, its subscription wants nothing, was refused, or may be out of
+        # date.
         return None if was_over or self._asks or found is None else found
 
     @property
@@ -200,6 +209,9 @@ class TelemetryPoints:
             # The broker knows the client's id; it is the first tag.
             tags = tuple((tag.replace("-", "_"), text) for tag, text in metric.tags[1:])
             shown = value
+            # Noted as pushed before the broker has answered: 1. A push says that 10 records were
+            # sent. 2. The broker counts them, and its answer is lost. 3. If the next push said 10
+            # again, they would count twice. So the part of a push that fails is lost.
             if metric.is_total and subscription.is_delta:
                 shown, self._last[metric] = value - self._last.get(metric, 0), value
             yield Point(

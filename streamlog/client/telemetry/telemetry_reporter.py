@@ -78,6 +78,8 @@ class TelemetryReporter:
 
     async def close(self) -> None:
         """Push for the last time, if a broker has asked for metrics."""
+        # Ended first: a broker answers INVALID_REQUEST to any push after one that says
+        # `terminating`.
         subscription = self._machine.end()
         if subscription is None:
             return
@@ -99,10 +101,13 @@ class TelemetryReporter:
 
     async def _push(self, subscription: TelemetrySubscription, *, is_last: bool) -> int:
         """Push the metrics; return the broker's error code."""
+        # OTLP counts from 1970, so this is wall time; `run` waits by the monotonic clock.
         now_ms = self._cluster.clock.wall_ms()
         points = self._points.of(self._read(), subscription)
         times = ReportTimes(self._since_ms * NS_PER_MS, now_ms * NS_PER_MS)
         data = encode_metrics(points, self._resource(), times)
+        # A delta covers the time from push to push. A cumulative sum begins with the client for
+        # ever.
         if subscription.is_delta:
             self._since_ms = now_ms
         request = PushTelemetryRequest(
