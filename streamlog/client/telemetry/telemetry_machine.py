@@ -176,7 +176,9 @@ class TelemetryMachine:
 
     def _on_error(self, error_code: int, now_ms: int) -> None:
         self._asks = True
-        self.is_over = error_code in _FATAL
+        # 1. The client pushes. 2. It is closed, and ends the telemetry. 3. The error of the push
+        # arrives: it must not bring the telemetry back.
+        self.is_over = self.is_over or error_code in _FATAL
         self._due_ms = now_ms + (0 if error_code in _ASK_AT_ONCE else self._interval_ms)
 
 

@@ -112,6 +112,13 @@ def test_the_last_push_is_for_the_present_subscription() -> None:
     assert machine.end() is None
 
 
+def test_an_error_that_comes_after_the_end_does_not_begin_anew() -> None:
+    machine = subscribed()
+    machine.end()
+    machine.on_pushed(ErrorCode.UNKNOWN_SUBSCRIPTION_ID, INTERVAL_MS)
+    assert machine.is_over
+
+
 def test_names_are_those_of_kafkas_clients() -> None:
     name = MetricName("consumer-fetch-manager-metrics", "records-lag-max", ())
     assert telemetry_name(name) == "org.apache.kafka.consumer.fetch.manager.records.lag.max"
