@@ -77,11 +77,14 @@ class Acceptor:
         self._tls = tls
         self._tokens = tokens
         self._servers: list[asyncio.Server] = []
-        self._connections: Connections[Client] = connections or Connections(
-            lambda: broker.directory.config.connections,
-            quota_table=lambda: broker.directory.altered.quotas,
-            most=broker.shares.connections,
-        )
+        # Not `or`: one without a connection is empty, so it counts as false.
+        if connections is None:
+            connections = Connections(
+                lambda: broker.directory.config.connections,
+                quota_table=lambda: broker.directory.altered.quotas,
+                most=broker.shares.connections,
+            )
+        self._connections: Connections[Client] = connections
 
     @property
     def advertised(self) -> tuple[str, int]:

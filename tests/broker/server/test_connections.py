@@ -12,10 +12,10 @@ import pytest
 
 from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig
-from streamlog.broker.config.connections import ConnectionConfig
+from streamlog.broker.config.connections import ConnectionConfig, Listener
 from streamlog.broker.server.connection import IN_FLIGHT_MAX, WRITE_BUFFER_BYTES
 from streamlog.broker.server.connections import Connections
-from streamlog.broker.server.socket_server import Acceptor
+from streamlog.broker.server.socket_server import Acceptor, SocketServer
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.errors import ConfigError
 from streamlog.protocol.messages.cluster_metadata import ApiVersionsRequest, MetadataRequest
@@ -305,3 +305,25 @@ def test_a_full_listener_refuses_connections() -> None:
                 assert await refused.hung_up()
 
     serve(story)
+
+
+def test_listeners_of_one_broker_share_its_bounds_and_its_count() -> None:
+    async def main() -> None:
+        limits = ConnectionConfig(max_connections=3)
+        config = BrokerConfig(connections=limits)
+        listeners = [Listener(name="A"), Listener(name="B")]
+        async with (
+            Broker.open("data", config=config, files=MemoryFiles()) as broker,
+            SocketServer(broker, listeners) as listening,
+            AsyncExitStack() as stack,
+        ):
+            first, second = listening.servers
+            for server in (first, second, first):
+                await is_served(await stack.enter_async_context(peer(server)))
+            for server in (second, first):
+                async with peer(server) as refused:
+                    assert await refused.hung_up()
+            shown = {each.name: dict(each.points) for each in broker.directory.metrics.metrics()}
+            assert shown["streamlog_connections"] == {(): 3}
+
+    asyncio.run(main())
