@@ -120,7 +120,9 @@ class TelemetryRequests:
             self._throttled.add()
         elif code is ErrorCode.UNKNOWN_SUBSCRIPTION_ID:
             self._unknown.add()
-        elif not code and len(request.metrics):
+        # A client that was asked for nothing is not read either: unless an operator subscribes to
+        # metrics, a hostile push costs a broker no decoding.
+        elif not code and len(request.metrics) and instance.subscribed.metrics:
             code = instance.last_error = self._read(instance, request)
         return PushTelemetryResponse(error_code=code)
 

@@ -77,6 +77,9 @@ def test_without_a_subscription_nothing_is_asked_for(node: Node) -> None:
         assert answer.requested_metrics == []
         assert answer.push_interval_ms == 300_000
         assert await push(broker, answer, metrics(ERRORS)) == 0
+        # What was not asked for is not read, so that it costs nothing.
+        node.pass_time(broker, answer.push_interval_ms)
+        assert await push(broker, answer, b"no metrics at all") == 0
         assert [line for line in await shown(broker) if "info" not in line] == []
 
     node.run(story)
