@@ -112,7 +112,7 @@ class KeyValueField(IntEnum):
 
 
 class AnyValueField(IntEnum):
-    """Fields of `AnyValue`, of which one is set."""
+    """Fields of `AnyValue`; exactly one is set."""
 
     STRING = 1
     BOOL = 2

@@ -22,7 +22,7 @@ from typing import NamedTuple
 RATE_MS_MIN = 1_000
 """The shortest time over which a rate is computed."""
 RATE_WINDOW_MS = 60_000
-"""Rates cover this time to twice this time, once a partition has been watched for so long."""
+"""A rate covers at least this time and at most twice as much; less for a partition that is new."""
 
 
 class Ends(NamedTuple):

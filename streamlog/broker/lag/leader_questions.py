@@ -61,8 +61,8 @@ class LeaderQuestions:
         deadline_ms = self._clock.now_ms() + timeout_ms
         missing = await self._ask(node_id, asked, take, deadline_ms)
         if missing:
-            # 1. What is remembered of offset 5 was not asked for again. 2. The answer says that
-            # the log now starts at 12, of which nothing is remembered.
+            # 1. The record at offset 5 is remembered, so the request does not ask for it. 2. The
+            # answer says that the log now starts at 12. 3. The record at 12 is not known yet.
             await self._ask(node_id, missing, take, deadline_ms)
 
     async def _ask(

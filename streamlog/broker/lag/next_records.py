@@ -56,7 +56,7 @@ NO_RECORD = NextRecord(None, -1)
 
 
 class Wanted(NamedTuple):
-    """A position of which the next record is wanted, and the end of what readers see."""
+    """A position whose next record is wanted, and the end of what readers see."""
 
     position: Position
     partition: Partition

@@ -27,7 +27,7 @@ INSTANCES_MAX: Final = 16_384
 """The most clients that are remembered."""
 SILENT_INTERVALS: Final = 3
 LOOK_INTERVAL_MS: Final = 1_000
-"""The interval of searches for silent clients, each of which looks at all clients."""
+"""The interval between two searches for silent clients; a search looks at all clients."""
 SILENT_MIN_MS: Final = 60_000
 """The shortest time after which a silent client is forgotten."""
 COMPRESSIONS: Final = (Compression.ZSTD, Compression.LZ4, Compression.GZIP, Compression.SNAPPY)

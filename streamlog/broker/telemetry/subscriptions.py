@@ -1,4 +1,4 @@
-"""Subscriptions: which metrics the broker asks of which client (KIP-714).
+"""Subscriptions: which metrics the broker asks each client for (KIP-714).
 
 A subscription is a resource of type CLIENT_METRICS with settings (`config/resources`). A client is
 asked for the metrics of all subscriptions whose conditions it meets, at the shortest of their

@@ -258,7 +258,7 @@ def canary(
     rounds: Annotated[
         int | None,
         typer.Option(
-            "--rounds", min=1, help="End after so many rounds; exit 1 if the last failed."
+            "--rounds", min=1, help="End after N rounds; exit with 1 if the last one failed."
         ),
     ] = None,
     web: WebOption = None,

@@ -2,7 +2,7 @@
 
 Declarations only, see `schema`. These APIs are ours, like those of `publishing`. DescribeGroupLag
 is for clients, and is sent to the coordinators of groups. FindNextRecords is for brokers: a
-coordinator asks the leaders of partitions of which it has no replica.
+coordinator asks the leaders of the partitions that it has no replica of.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Sink latency: the time from a record's timestamp until readers can see what was made of it.
 
 Exactly once, rows are visible when the transaction of their commit has ended; at least once, when
-the log has acknowledged them, of which the worker learns at its next commit. Until then this module
-keeps samples: up to four evenly spaced timestamps of a batch, each of which counts for its share
-of the records. So the number of values is that of the records, and a batch costs no more than its
-samples.
+the log has acknowledged them; the worker learns this at its next commit. Until then, this module
+keeps samples: up to four evenly spaced timestamps of a batch. Each stands for its share of the
+records, so the histogram counts every record, and a batch costs no more than its samples.
 
 Rule: time marks and dead letters are no results, and do not count. Not done here: when a commit
 ends (`tasks`).
