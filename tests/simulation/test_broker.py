@@ -52,7 +52,8 @@ def test_an_acknowledgement_before_the_sync_is_found() -> None:
 
     real = GroupFlush.then
     with patch.object(GroupFlush, "then", then):
-        assert kinds(CUTS, 4) & LOSSES
+        # Not each life has something to lose at the moment of its cuts.
+        assert any(kinds(CUTS, seed) & LOSSES for seed in range(1, 6))
 
 
 @pytest.mark.skipif(not THOROUGH, reason="two more lives: `make properties` runs them")

@@ -33,6 +33,10 @@ print(life.trace, violations)
 """
 
 
+def kinds(seed: int) -> set[str]:
+    return {each.partition(":")[0] for each in lived(seed, ROLLING, SHORT)[1]}
+
+
 @pytest.mark.parametrize("seed", range(LIVES))
 def test_three_brokers_lose_nothing_and_end_with_equal_logs(seed: int) -> None:
     life, violations = lived(seed, ROLLING, SHORT)
@@ -60,7 +64,8 @@ def test_an_acknowledgement_before_replication_is_found() -> None:
 
     real = Replicas.__init__
     with patch.object(Replicas, "__init__", planted):
-        assert {each.partition(":")[0] for each in lived(1, ROLLING, SHORT)[1]} & LOSSES
+        # Not each life has something to lose at the moment of its kills.
+        assert any(kinds(seed) & LOSSES for seed in range(1, 6))
 
 
 @pytest.mark.skipif(not THOROUGH, reason="two more lives: `make properties` runs them")
