@@ -108,7 +108,7 @@ class World:
         self._controller: Controller | None = None
         self._image = ClusterMetadata()
         self._asked: list[tuple[Message, int, Heard]] = []
-        self._under_way: tuple[Decision, Heard | None] | None = None
+        self._under_way: tuple[Decision[Message], Heard | None] | None = None
         self._arrived_ms: dict[int, int] = {}
 
     # ---- time ----
@@ -204,7 +204,7 @@ class World:
             request, version, answer = self._asked.pop(0)
             self._carry_out(self._controller.decide(request, version, self.now_ms), answer)
 
-    def _carry_out(self, decision: Decision, answer: Heard | None) -> None:
+    def _carry_out(self, decision: Decision[Message], answer: Heard | None) -> None:
         if not decision.records:
             if answer is not None and decision.answer is not None:
                 answer(decision.answer())

@@ -79,12 +79,17 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from streamlog.broker.apis.fetch import RepeatAnswer
-    from streamlog.broker.apis.produce import Answer, Pieces, RecordChecks
+    from streamlog.broker.apis.produce import Pieces, RecordChecks
     from streamlog.broker.cluster.figures import BrokerStatus
+    from streamlog.broker.handlers import AnyAnswer
     from streamlog.broker.security.principals import RequestContext
     from streamlog.broker.storage.disk.files import Files
     from streamlog.protocol.fetch_patterns import FetchAlike
-    from streamlog.protocol.messages.produce_and_fetch import FetchRequest, ProduceRequest
+    from streamlog.protocol.messages.produce_and_fetch import (
+        FetchRequest,
+        ListOffsetsResponse,
+        ProduceRequest,
+    )
     from streamlog.protocol.produce_runs import ProduceRun
 
 ADVERTISED = frozenset(api.request for api in APIS.values())
@@ -177,7 +182,9 @@ class Broker:
         )
 
     def _make_offsets(self) -> OffsetRequests:
-        def flushed(answer: Callable[[], Message]) -> asyncio.Future[Message]:
+        def flushed(
+            answer: Callable[[], ListOffsetsResponse],
+        ) -> asyncio.Future[ListOffsetsResponse]:
             return when_flushed(self._flush, answer, lambda _: answer())
 
         return OffsetRequests(self._partitions, when_flushed=flushed)
@@ -455,7 +462,7 @@ class Broker:
         answer = self.begin(request, context)
         return await answer if isinstance(answer, asyncio.Future) else answer
 
-    def begin(self, request: Message, context: RequestContext) -> Answer:
+    def begin(self, request: Message, context: RequestContext) -> AnyAnswer:
         """Begin to handle a request. Raises what `handle` raises."""
         if self._closed:
             raise ConnectionLost(STOPPED)

@@ -237,6 +237,24 @@ class Message(Struct):
         return cls.__flexible_from__ is not None and version >= cls.__flexible_from__
 
 
+Request_co = TypeVar("Request_co", bound=Message, covariant=True)
+Response = TypeVar("Response", bound=Message | None)
+
+
+class RequestType(Protocol[Request_co, Response]):
+    """The class of a request, with the type of its response; for type checkers only.
+
+    Each class of a request matches by its annotation `__response__`, which has no value.
+    """
+
+    __response__: Response
+    """None is part of the type if not every request has a response."""
+
+    def __call__(self) -> Request_co:
+        """Return a request with the default of each field."""
+        ...
+
+
 S = TypeVar("S", bound=Struct)
 
 

@@ -29,6 +29,7 @@ from streamlog.broker.config.resources import (
 )
 from streamlog.broker.config.settings import Setting, SettingKind, SettingOperation, SettingSource
 from streamlog.broker.future_responses import Answer, map_response
+from streamlog.broker.handlers import Handler, Handlers, entry
 from streamlog.errors import LogError, UnknownTopicOrPartition
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.topics_and_configs import (
@@ -179,17 +180,23 @@ class ConfigRequests:
         self._metadata = metadata
         self._loggers = LoggerLevels()
 
-    def handlers(
-        self, reached: Callable[[RequestContext], AdvertisedEndpoint]
-    ) -> dict[type[Message], Callable[..., Message]]:
+    def handlers(self, reached: Callable[[RequestContext], AdvertisedEndpoint]) -> Handlers:
         """Return the handler of each request type.
 
         `reached` returns the endpoint over which a client has connected to this broker.
         """
-        return {
-            DescribeConfigsRequest: lambda request, at: self.describe(request, reached(at)),
-            ListConfigResourcesRequest: lambda request, at: self.resources(request, at.version),
-        }
+        return dict(
+            [
+                entry(
+                    DescribeConfigsRequest,
+                    lambda request, at: self.describe(request, reached(at)),
+                ),
+                entry(
+                    ListConfigResourcesRequest,
+                    lambda request, at: self.resources(request, at.version),
+                ),
+            ]
+        )
 
     def resources(
         self, request: ListConfigResourcesRequest, version: int
@@ -221,7 +228,9 @@ class ConfigRequests:
 
     # ---- levels of loggers ----
 
-    def before(self, forward: Callable[..., Answer]) -> Callable[..., Answer]:
+    def before(
+        self, forward: Handler[IncrementalAlterConfigsRequest, Message]
+    ) -> Handler[IncrementalAlterConfigsRequest, Message]:
         """Return a handler that changes loggers here and passes all other changes to `forward`."""
 
         def alter(request: IncrementalAlterConfigsRequest, at: RequestContext) -> Answer:

@@ -11,10 +11,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from streamlog.broker.handlers import Handlers, entry
 from streamlog.errors import ConnectionLost, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
-from streamlog.protocol.messages.topics_and_configs import DeleteRecordsRequest
-from streamlog.protocol.schema import Message
+from streamlog.protocol.messages.topics_and_configs import (
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+)
 
 if TYPE_CHECKING:
     from streamlog.broker.apis.metadata import Deletion, MetadataRequests
@@ -27,13 +30,11 @@ class DeleteRecordsRequests:
     def __init__(self, admin: MetadataRequests, upkeep: LogMaintenance) -> None:
         self._admin = admin
         self._upkeep = upkeep
-        self._unsettled: set[asyncio.Future[Message]] = set()
+        self._unsettled: set[asyncio.Future[DeleteRecordsResponse]] = set()
 
-    def handlers(self) -> dict[type[Message], Callable[..., Message | asyncio.Future[Message]]]:
+    def handlers(self) -> Handlers:
         """Return the handler of each request type."""
-        return {
-            DeleteRecordsRequest: lambda request, _: self._records(request),
-        }
+        return dict([entry(DeleteRecordsRequest, lambda request, _: self._records(request))])
 
     def stop(self, gone: ConnectionLost) -> None:
         """Fail the requests that wait."""
@@ -41,12 +42,14 @@ class DeleteRecordsRequests:
             if not answer.done():
                 answer.set_exception(gone)
 
-    def _records(self, request: DeleteRecordsRequest) -> Message | asyncio.Future[Message]:
+    def _records(
+        self, request: DeleteRecordsRequest
+    ) -> DeleteRecordsResponse | asyncio.Future[DeleteRecordsResponse]:
         """Delete, and return the response, or its future while a deletion may be undone."""
         response, done = self._admin.delete_records(request)
         if not done:
             return response
-        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[DeleteRecordsResponse] = asyncio.get_running_loop().create_future()
         self._unsettled.add(answer)
         answer.add_done_callback(self._unsettled.discard)
         settling = _Settling(done, request.timeout_ms, lambda: _settle(answer, response))
@@ -99,6 +102,6 @@ class _Settling:
             self._on_settled()
 
 
-def _settle(answer: asyncio.Future[Message], response: Message) -> None:
+def _settle(answer: asyncio.Future[DeleteRecordsResponse], response: DeleteRecordsResponse) -> None:
     if not answer.done():
         answer.set_result(response)

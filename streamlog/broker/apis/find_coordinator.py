@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from streamlog.broker.coordinator.group.group_runtime import OFFSETS_TOPIC
 from streamlog.broker.coordinator.led_shards import shard_index
 from streamlog.broker.coordinator.transaction.transaction_runtime import TRANSACTIONS_TOPIC
+from streamlog.broker.handlers import Handlers, entry
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.classic_groups import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     FoundCoordinator,
 )
-from streamlog.protocol.schema import Message
 
 if TYPE_CHECKING:
     from streamlog.broker.apis.metadata import MetadataRequests
@@ -39,18 +39,19 @@ class FindCoordinator:
         self._admin = admin
         self._metadata = metadata
 
-    def handlers(
-        self, reached: Callable[[RequestContext], AdvertisedEndpoint]
-    ) -> dict[type[Message], Callable[..., Message]]:
+    def handlers(self, reached: Callable[[RequestContext], AdvertisedEndpoint]) -> Handlers:
         """Return the handler of each request type.
 
         `reached` returns the endpoint over which a client has connected to this broker.
         """
-        return {
-            FindCoordinatorRequest: lambda request, at: self.find_coordinator(
-                request, at.version, reached(at)
-            )
-        }
+        return dict(
+            [
+                entry(
+                    FindCoordinatorRequest,
+                    lambda request, at: self.find_coordinator(request, at.version, reached(at)),
+                )
+            ]
+        )
 
     def find_coordinator(
         self, request: FindCoordinatorRequest, version: int, reached: AdvertisedEndpoint

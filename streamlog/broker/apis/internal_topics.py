@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from streamlog.broker.apis.find_coordinator import GROUP_KEY_TYPE, TRANSACTION_KEY_TYPE
 from streamlog.broker.apis.publish import PUBLICATIONS_CONFIGS, PUBLICATIONS_TOPIC
@@ -23,6 +23,7 @@ from streamlog.broker.coordinator.transaction.transaction_runtime import (
     TRANSACTIONS_TOPIC,
 )
 from streamlog.broker.future_responses import Answer, chain_response
+from streamlog.broker.handlers import AnyAnswer, AnyHandler, Handlers
 from streamlog.broker.quorum.controller.topic_control import DEFAULT
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.error_responses import by_partition, response_by_item
@@ -112,8 +113,6 @@ _COORDINATED: Final = {
 }
 """The topic of the coordinator, by the key type of FindCoordinator."""
 
-Handler: TypeAlias = "Callable[..., Answer]"
-
 
 class InternalTopics:
     """Creates internal topics before the requests that need them."""
@@ -124,7 +123,7 @@ class InternalTopics:
         self._partitions = partitions
         self._create = create
 
-    def before(self, handlers: Mapping[type[Message], Handler]) -> dict[type[Message], Handler]:
+    def before(self, handlers: Handlers) -> Handlers:
         """Wrap handlers so that each is called once the internal topics it needs exist."""
         return {
             kind: partial(self._begin, _NEEDED[kind], handler) if kind in _NEEDED else handler
@@ -132,8 +131,12 @@ class InternalTopics:
         }
 
     def _begin(
-        self, needed: tuple[str, ...], handler: Handler, request: Message, context: RequestContext
-    ) -> Answer:
+        self,
+        needed: tuple[str, ...],
+        handler: AnyHandler,
+        request: Message,
+        context: RequestContext,
+    ) -> AnyAnswer:
         match request:
             case InitProducerIdRequest(transactional_id=None):
                 # Only idempotent: any broker assigns the producer id, without a coordinator.

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from streamlog.broker.replication.partition import Partition, Partitions
-    from streamlog.protocol.schema import Buffer, Message
+    from streamlog.protocol.schema import Buffer
 
 LATEST = -1
 EARLIEST = -2
@@ -60,7 +60,9 @@ class OffsetRequests:
         self,
         partitions: Partitions,
         *,
-        when_flushed: Callable[[Callable[[], Message]], asyncio.Future[Message]],
+        when_flushed: Callable[
+            [Callable[[], ListOffsetsResponse]], asyncio.Future[ListOffsetsResponse]
+        ],
     ) -> None:
         """`when_flushed` calls a function once everything appended by now is on disk."""
         self._partitions = partitions
@@ -68,7 +70,9 @@ class OffsetRequests:
 
     # ---- list offsets ----
 
-    def begin(self, request: ListOffsetsRequest) -> Message | asyncio.Future[Message]:
+    def begin(
+        self, request: ListOffsetsRequest
+    ) -> ListOffsetsResponse | asyncio.Future[ListOffsetsResponse]:
         """Answer once earlier appends are durable: a client with acks=0 sees its own end."""
         if self._is_settled(request):
             return self.list_offsets(request)

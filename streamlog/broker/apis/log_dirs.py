@@ -10,10 +10,10 @@ leaders have confirmed since. `streamlog cluster status` compares the two
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from streamlog.broker.cluster.broker_session import id_bytes
+from streamlog.broker.handlers import Handlers, entry
 from streamlog.errors import StreamlogError
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.partitions_and_replicas import (
@@ -26,7 +26,6 @@ from streamlog.protocol.messages.partitions_and_replicas import (
     RegistrationReport,
     ReplicaReport,
 )
-from streamlog.protocol.schema import Message
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -60,11 +59,9 @@ class PartitionRequests:
         self._directory = directory
         self._reports = reports
 
-    def handlers(self) -> dict[type[Message], Callable[..., Message]]:
+    def handlers(self) -> Handlers:
         """Return the handler of each request type."""
-        return {
-            DescribeLogDirsRequest: lambda request, _: self.log_dirs(request),
-        }
+        return dict([entry(DescribeLogDirsRequest, lambda request, _: self.log_dirs(request))])
 
     def log_dirs(self, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
         """Return the sizes of partitions on disk; missing partitions are left out, as in Kafka."""

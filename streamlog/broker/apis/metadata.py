@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from streamlog.broker.future_responses import Answer, map_response
+from streamlog.broker.handlers import Handlers, entry
 from streamlog.broker.quorum.controller.topic_control import DEFAULT, check_name, is_topic_name
 from streamlog.broker.quorum.metadata.registrations import NO_LEADER
 from streamlog.broker.quorum.raft.raft_wire import METADATA_TOPIC
@@ -115,7 +116,7 @@ class MetadataRequests:
 
     def metadata(
         self, request: MetadataRequest, version: int, reached: AdvertisedEndpoint
-    ) -> Message | asyncio.Future[Message]:
+    ) -> MetadataResponse | asyncio.Future[MetadataResponse]:
         """Return the brokers and topics; create missing topics first, where that is allowed."""
         if version < TOPIC_IDS_VERSION and _has_ids(request):
             return _invalid(request)
@@ -129,7 +130,7 @@ class MetadataRequests:
         ]
         creation = CreateTopicsRequest(topics=topics, timeout_ms=AUTO_CREATION_TIMEOUT_MS)
 
-        def then(made: Message) -> Message:
+        def then(made: Message) -> MetadataResponse:
             # A new topic may not be in this broker's metadata yet: the client then gets
             # UNKNOWN_TOPIC_OR_PARTITION, which it retries.
             results = made.topics if isinstance(made, CreateTopicsResponse) else []
@@ -383,9 +384,11 @@ class TopicPages:
         self._metadata = metadata
         self._internal_topics = internal_topics
 
-    def handlers(self) -> dict[type[Message], Callable[..., Message]]:
+    def handlers(self) -> Handlers:
         """Return the handler of each request type."""
-        return {DescribeTopicPartitionsRequest: lambda request, _: self.describe(request)}
+        return dict(
+            [entry(DescribeTopicPartitionsRequest, lambda request, _: self.describe(request))]
+        )
 
     def describe(self, request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
         """Return the page that begins at the cursor, or the first page."""

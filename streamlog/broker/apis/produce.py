@@ -56,7 +56,7 @@ from streamlog.protocol.messages.produce_and_fetch import (
     TopicProduceResponse,
 )
 from streamlog.protocol.produce_runs import ProduceRun
-from streamlog.protocol.schema import Message, Piece, one_buffer
+from streamlog.protocol.schema import Piece, one_buffer
 from streamlog.records.batch import RecordBatch
 
 if TYPE_CHECKING:
@@ -84,8 +84,8 @@ CHECKS_THREAD = "streamlog-records"
 
 Pieces: TypeAlias = list[Piece]
 """Responses as bytes, to requests that were read without the codec (`produce_runs`)."""
-R = TypeVar("R", Message, Pieces)
-Answer: TypeAlias = Message | asyncio.Future[Message] | None
+R = TypeVar("R")
+ProduceAnswer: TypeAlias = ProduceResponse | asyncio.Future[ProduceResponse | None] | None
 """A response, or where it will be, or nothing for a Produce that wants none."""
 CheckTransaction = Callable[[str, tuple[int, int], tuple[str, int]], None]
 """Raises LogError unless a producer (id, epoch) may write to a partition in its transaction."""
@@ -153,7 +153,7 @@ class ProduceRequests:
         """Stop appending; waiting requests fail with the reason."""
         self.checks.stop(reason)
 
-    def begin(self, request: ProduceRequest, context: RequestContext) -> Answer:
+    def begin(self, request: ProduceRequest, context: RequestContext) -> ProduceAnswer:
         """Append a request; return its response, or where it will be, or None with acks=0."""
         check = check_of(self._writable, request, self._clock.wall_ms())
         if check is None and not self.checks.is_busy(context.connection):
@@ -176,7 +176,9 @@ class ProduceRequests:
         append = partial(self._append_run, run, context)
         return self.checks.begin(context.connection, check, append)
 
-    def _append(self, request: ProduceRequest, version: int, checked: Checked | None) -> Answer:
+    def _append(
+        self, request: ProduceRequest, version: int, checked: Checked | None
+    ) -> ProduceAnswer:
         now_ms, wall_ms = self._clock.now_ms(), self._clock.wall_ms()
         uncommitted: list[Uncommitted] = []
         sending = _Sending(

@@ -26,6 +26,8 @@ from crc32c import crc32c
 from streamlog import repeated
 from streamlog.broker.apis.produce import check_records, needs_thread
 from streamlog.broker.coordinator.pending_requests import when_all_committed
+from streamlog.broker.handlers import Handlers, entry
+from streamlog.broker.security.principals import IN_PROCESS, RequestContext
 from streamlog.broker.storage.data_directory import check_staged_name
 from streamlog.broker.storage.validator import AppendOrigin
 from streamlog.errors import (
@@ -76,7 +78,7 @@ from streamlog.records.staged_segment import adopt_batches
 
 if TYPE_CHECKING:
     from streamlog.broker.apis.produce import Outcome, RecordChecks
-    from streamlog.broker.coordinator.group.group_requests import GroupRequests, Handlers
+    from streamlog.broker.coordinator.group.group_requests import GroupRequests
     from streamlog.broker.coordinator.transaction.transaction_requests import TransactionRequests
     from streamlog.broker.replication.partition import Partition, Partitions
     from streamlog.broker.storage.disk.files import Buffer, File
@@ -255,14 +257,8 @@ NO_CONNECTION: Final = -1
 _log = repeated.logger(__name__)
 M = TypeVar("M", bound=Message)
 
-
-class _Own(NamedTuple):
-    """The context of requests that the broker sends to its own coordinators."""
-
-    version: int
-    client_id: str = "publishing"
-    client_host: str = ""
-    connection: int = 0
+CLIENT_ID: Final = "publishing"
+"""The client id of requests that the broker sends to its own coordinators."""
 
 
 class _Producer(NamedTuple):
@@ -302,16 +298,18 @@ class PublishRequests:
         self._handlers = self._transacting.handlers()
         self._publications = Publications(partitions)
         self._clock = clock
-        self._waiting: deque[tuple[PublishRequest, asyncio.Future[Message]]] = deque()
-        self._current: CooperativeRun[Message] | None = None
+        self._waiting: deque[tuple[PublishRequest, asyncio.Future[PublishResponse]]] = deque()
+        self._current: CooperativeRun[PublishResponse] | None = None
 
     def handlers(self) -> Handlers:
         """Return the handler of each request type, for a broker's table."""
-        return {
-            PublishRequest: lambda request, _: self._begin(request),
-            StageRequest: lambda request, _: self._stage(request),
-            DropStagedRequest: lambda request, _: self._drop(request),
-        }
+        return dict(
+            [
+                entry(PublishRequest, lambda request, _: self._begin(request)),
+                entry(StageRequest, lambda request, _: self._stage(request)),
+                entry(DropStagedRequest, lambda request, _: self._drop(request)),
+            ]
+        )
 
     def stop(self, reason: ConnectionLost) -> None:
         """Stop the current publication, and fail it and the waiting ones with `reason`."""
@@ -325,7 +323,7 @@ class PublishRequests:
 
     # ---- staged files ----
 
-    def _stage(self, request: StageRequest) -> Message:
+    def _stage(self, request: StageRequest) -> StageResponse:
         data = one_buffer(request.records)
         try:
             size_bytes = self._directory.staging.write(
@@ -336,7 +334,7 @@ class PublishRequests:
             return StageResponse(error_code=code, error_message=message)
         return StageResponse(size_bytes=size_bytes)
 
-    def _drop(self, request: DropStagedRequest) -> Message:
+    def _drop(self, request: DropStagedRequest) -> DropStagedResponse:
         try:
             self._directory.staging.drop(request.job_id)
         except (LogError, OSError) as error:
@@ -346,8 +344,8 @@ class PublishRequests:
 
     # ---- publications ----
 
-    def _begin(self, request: PublishRequest) -> Message | asyncio.Future[Message]:
-        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+    def _begin(self, request: PublishRequest) -> PublishResponse | asyncio.Future[PublishResponse]:
+        answer: asyncio.Future[PublishResponse] = asyncio.get_running_loop().create_future()
         self._waiting.append((request, answer))
         self._next()
         return answer.result() if answer.done() else answer
@@ -364,7 +362,7 @@ class PublishRequests:
         self._current = None
         self._next()
 
-    def _answered(self, request: PublishRequest) -> Steps[Message]:
+    def _answered(self, request: PublishRequest) -> Steps[PublishResponse]:
         try:
             response = yield from self._published(request)
         except (StreamlogError, OSError) as error:
@@ -650,7 +648,12 @@ class PublishRequests:
 
     def _ask(self, request: Message, kind: type[M]) -> Steps[M]:
         """Send a request to a coordinator on this broker; return its response."""
-        own = _Own(api_of(type(request)).max_version)
+        own = RequestContext(
+            version=api_of(type(request)).max_version,
+            client_id=CLIENT_ID,
+            client_host="",
+            principal=IN_PROCESS,
+        )
         answer = self._handlers[type(request)](request, own)
         if isinstance(answer, asyncio.Future):
             answer = yield answer

@@ -10,9 +10,9 @@ failed does not respond.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from streamlog.broker.handlers import Handlers, shared_entry
 from streamlog.broker.quorum.raft.raft_wire import METADATA_TOPIC, Asked
 from streamlog.errors import CorruptData, LogDirectoryError, LogError
 from streamlog.protocol.error_codes import ErrorCode
@@ -54,14 +54,16 @@ class QuorumRequests:
     def __init__(self, member: QuorumMemberPort) -> None:
         self._member = member
 
-    def handlers(self) -> dict[type[Message], Callable[..., Answer]]:
+    def handlers(self) -> Handlers:
         """Return the handlers of quorum requests; `describe` serves every client."""
-        return {
-            VoteRequest: lambda request, _: self.ask(request),
-            BeginQuorumEpochRequest: lambda request, _: self.ask(request),
-            EndQuorumEpochRequest: lambda request, _: self.ask(request),
-            FetchSnapshotRequest: lambda request, _: self.ask(request),
-        }
+        return dict(
+            [
+                shared_entry(VoteRequest, lambda request, _: self.ask(request)),
+                shared_entry(BeginQuorumEpochRequest, lambda request, _: self.ask(request)),
+                shared_entry(EndQuorumEpochRequest, lambda request, _: self.ask(request)),
+                shared_entry(FetchSnapshotRequest, lambda request, _: self.ask(request)),
+            ]
+        )
 
     def ask(self, request: Asked) -> Answer:
         """Handle a request of another member, which may be a Fetch of the metadata log.

@@ -10,10 +10,11 @@ Not done here: AlterClientQuotas, which the controller decides, and the counting
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from streamlog.broker.config.resources import ENTITY_TYPES, Entity
+from streamlog.broker.handlers import Handlers, entry
 from streamlog.errors import LogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.sasl_acls_quotas import (
@@ -24,7 +25,6 @@ from streamlog.protocol.messages.sasl_acls_quotas import (
     QuotaFilter,
     QuotaValue,
 )
-from streamlog.protocol.schema import Message
 
 if TYPE_CHECKING:
     from streamlog.broker.quorum.metadata.cluster_metadata import ClusterMetadata
@@ -39,11 +39,9 @@ class QuotaRequests:
     def __init__(self, metadata: ClusterMetadata) -> None:
         self._metadata = metadata
 
-    def handlers(self) -> dict[type[Message], Callable[..., Message]]:
+    def handlers(self) -> Handlers:
         """Return the handler of each request type."""
-        return {
-            DescribeClientQuotasRequest: lambda request, _: self.describe(request),
-        }
+        return dict([entry(DescribeClientQuotasRequest, lambda request, _: self.describe(request))])
 
     def describe(self, request: DescribeClientQuotasRequest) -> DescribeClientQuotasResponse:
         """Return the quotas that match all filters; without filters, all quotas."""

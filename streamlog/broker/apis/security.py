@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from streamlog.broker.config.security import AUTHORIZER_NONE
 from streamlog.broker.future_responses import has_failed, is_abandoned
+from streamlog.broker.handlers import AnyAnswer, AnyHandler, Handlers, entry
 from streamlog.broker.quorum.controller.security_control import filter_of
 from streamlog.broker.security.acl_authorizer import Access, Authorizer, super_users_of
 from streamlog.broker.security.principals import IN_PROCESS
@@ -49,9 +50,6 @@ if TYPE_CHECKING:
     from streamlog.protocol.produce_runs import ProduceRun
 
 
-Response: TypeAlias = "Message | asyncio.Future[Message] | None"
-
-
 class RequestAuthorization:
     """Authorizes each request before its handler, by the rules of `broker/security`.
 
@@ -64,9 +62,7 @@ class RequestAuthorization:
         self._acls = acls
         self._partitions = partitions
 
-    def begin(
-        self, request: Message, context: RequestContext, handler: Callable[..., Response]
-    ) -> Response:
+    def begin(self, request: Message, context: RequestContext, handler: AnyHandler) -> AnyAnswer:
         """Return the handler's answer to a request, or the refusal of the request's rule.
 
         Raises:
@@ -125,7 +121,7 @@ class RequestAuthorization:
         )
 
 
-def _judge(request: Message, access: Access, answer: Callable[..., Response]) -> Response:
+def _judge(request: Message, access: Access, answer: Callable[..., AnyAnswer]) -> AnyAnswer:
     """Apply the rule of a request: before its handler, and to the response."""
     rule = RULES.get(type(request))
     if rule is None:
@@ -148,16 +144,17 @@ def _judge(request: Message, access: Access, answer: Callable[..., Response]) ->
 
 
 def _finish_later(
-    given: asyncio.Future[Message], finish: Callable[[Message], None]
-) -> asyncio.Future[Message]:
+    given: asyncio.Future[Message | None], finish: Callable[[Message], None]
+) -> asyncio.Future[Message | None]:
     """Return the future of the response after `finish` has removed what may not be seen."""
-    seen: asyncio.Future[Message] = given.get_loop().create_future()
+    seen: asyncio.Future[Message | None] = given.get_loop().create_future()
 
     def hand_on(_: object) -> None:
         if is_abandoned(seen, given) or has_failed(seen, given):
             return
         response = given.result()
-        finish(response)
+        if response is not None:
+            finish(response)
         seen.set_result(response)
 
     given.add_done_callback(hand_on)
@@ -194,11 +191,9 @@ class AclRequests:
         if self.authorizer is not None:
             self.authorizer.replace(self._metadata.acls())
 
-    def handlers(self) -> dict[type[Message], Callable[..., Message]]:
+    def handlers(self) -> Handlers:
         """Return the handler of each request type."""
-        return {
-            DescribeAclsRequest: lambda request, _: self.describe(request),
-        }
+        return dict([entry(DescribeAclsRequest, lambda request, _: self.describe(request))])
 
     def describe(self, request: DescribeAclsRequest) -> DescribeAclsResponse:
         """Return the ACLs that a filter matches, by resource."""
@@ -254,19 +249,27 @@ class UserRequests:
         self._kept = self._metadata.users()
         self.users = self._kept.join(self._own)
 
-    def handlers(self) -> dict[type[Message], Callable[..., Message]]:
+    def handlers(self) -> Handlers:
         """Return the handler of each request type."""
-        return {
-            DescribeUserScramCredentialsRequest: lambda request, _: self.describe(request),
-            # Only a listener without SASL passes these on; `SaslHandshake` answers the others.
-            SaslHandshakeRequest: lambda _, __: SaslHandshakeResponse(
-                error_code=ErrorCode.ILLEGAL_SASL_STATE
-            ),
-            SaslAuthenticateRequest: lambda _, __: SaslAuthenticateResponse(
-                error_code=ErrorCode.ILLEGAL_SASL_STATE,
-                error_message="this listener does not use SASL",
-            ),
-        }
+        return dict(
+            [
+                entry(
+                    DescribeUserScramCredentialsRequest, lambda request, _: self.describe(request)
+                ),
+                # Only a listener without SASL passes these on; `SaslHandshake` answers the others.
+                entry(
+                    SaslHandshakeRequest,
+                    lambda _, __: SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE),
+                ),
+                entry(
+                    SaslAuthenticateRequest,
+                    lambda _, __: SaslAuthenticateResponse(
+                        error_code=ErrorCode.ILLEGAL_SASL_STATE,
+                        error_message="this listener does not use SASL",
+                    ),
+                ),
+            ]
+        )
 
     def describe(
         self, request: DescribeUserScramCredentialsRequest

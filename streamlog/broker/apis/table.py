@@ -11,10 +11,10 @@ the client need not send Metadata first. Authorization comes before all of this 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from streamlog.broker.apis.configs import ConfigRequests
 from streamlog.broker.apis.find_coordinator import FindCoordinator
@@ -26,6 +26,7 @@ from streamlog.broker.apis.quorum import QuorumRequests
 from streamlog.broker.apis.quotas import QuotaRequests
 from streamlog.broker.apis.replica_fetch import is_of_a_follower
 from streamlog.broker.cluster.peers import PEER_CLIENT_ID, controller_listener, peer_listener
+from streamlog.broker.handlers import Handler, Handlers, entry, shared_entry
 from streamlog.broker.quorum.raft.raft_wire import about_quorum
 from streamlog.protocol.api_table import APIS
 from streamlog.protocol.messages.cluster_metadata import (
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from streamlog.broker.apis.fetch import FetchRequests
     from streamlog.broker.apis.list_offsets import OffsetRequests
     from streamlog.broker.apis.metadata import MetadataRequests
-    from streamlog.broker.apis.produce import Answer, ProduceRequests
+    from streamlog.broker.apis.produce import ProduceRequests
     from streamlog.broker.apis.publish import PublishRequests
     from streamlog.broker.apis.replica_fetch import ReplicaFetches
     from streamlog.broker.apis.security import AclRequests, UserRequests
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
         PartitionVerification,
     )
     from streamlog.broker.coordinator.transaction.transaction_requests import TransactionRequests
+    from streamlog.broker.future_responses import Answer
     from streamlog.broker.replication.partition import Partitions
     from streamlog.broker.replication.replicas import Replicas
     from streamlog.broker.security.acl_authorizer import Readable
@@ -74,18 +76,11 @@ if TYPE_CHECKING:
     from streamlog.protocol.messages.produce_and_fetch import LeaderIdAndEpoch
 
 
-AnyHandler: TypeAlias = "Callable[..., Answer]"
-"""A handler of some request type: takes a request of that type and its `RequestContext`."""
-Table: TypeAlias = "dict[type[Message], AnyHandler]"
-"""The handler of each request type."""
+Request = TypeVar("Request", bound=Message)
+Response = TypeVar("Response", bound=Message | None)
 
 FETCH_ENDPOINTS_VERSION = 16
 """The first Fetch version whose response has room for the endpoints of new leaders (KIP-951)."""
-_SINCE: Mapping[type[Message], int] = {
-    ProduceRequest: LEADER_ENDPOINTS_VERSION,
-    FetchRequest: FETCH_ENDPOINTS_VERSION,
-}
-"""The first versions whose responses have room for endpoints."""
 
 
 class Brokers(Protocol):
@@ -106,12 +101,23 @@ class LeaderEndpoints:
         self._brokers = brokers
         self._reached = reached
 
-    def after(self, handlers: Mapping[type[Message], AnyHandler]) -> Table:
-        """Wrap handlers so that their responses name the endpoints of leaders."""
-        return {
-            kind: self._completed(handler, _SINCE[kind]) if kind in _SINCE else handler
-            for kind, handler in handlers.items()
-        }
+    def after(
+        self,
+        handler: Handler[Request, Response],
+        *,
+        since_version: int,
+    ) -> Handler[Request, Response]:
+        """Wrap a handler so that its responses name the endpoints of leaders.
+
+        `since_version` is the first version whose responses have room for them.
+        """
+
+        def begin(request: Request, context: RequestContext) -> Response | asyncio.Future[Response]:
+            answer = handler(request, context)
+            self.complete_when_done(answer, context, since_version)
+            return answer
+
+        return begin
 
     def complete_when_done(
         self, answer: object, context: RequestContext, since_version: int
@@ -124,14 +130,6 @@ class LeaderEndpoints:
             answer.add_done_callback(partial(self._on_done, context))
         else:
             self.complete(answer, context)
-
-    def _completed(self, handler: AnyHandler, since_version: int) -> AnyHandler:
-        def begin(request: Message, context: RequestContext, *more: object) -> Answer:
-            answer = handler(request, context, *more)
-            self.complete_when_done(answer, context, since_version)
-            return answer
-
-        return begin
 
     def _on_done(self, context: RequestContext, done: asyncio.Future[object]) -> None:
         if not done.cancelled() and done.exception() is None:
@@ -194,7 +192,7 @@ class Parts:
     """Called when the earliest deadline may have changed."""
 
 
-def table_of(parts: Parts) -> Table:
+def table_of(parts: Parts) -> Handlers:
     """Return the handler of each request type."""
     member, admin, listener, leaders = parts.member, parts.admin, parts.listener, parts.leaders
     quorum = QuorumRequests(member.quorum)
@@ -202,18 +200,34 @@ def table_of(parts: Parts) -> Table:
     topics = InternalTopics(parts.partitions, member.submit)
     configs = ConfigRequests(parts.directory, member.metadata)
     peer_listeners = _peer_listeners(parts.directory.config, is_alone=member.is_alone)
+    produce = leaders.after(
+        parts.verification.before(parts.produce.begin), since_version=LEADER_ENDPOINTS_VERSION
+    )
+    own = [
+        entry(
+            ApiVersionsRequest,
+            lambda _, at: api_versions(to_peers=_is_of_peers(at, peer_listeners)),
+        ),
+        entry(ProduceRequest, produce),
+        shared_entry(FetchRequest, _fetch(parts, quorum)),
+        entry(ListOffsetsRequest, lambda request, _: parts.offsets.begin(request)),
+        entry(OffsetForLeaderEpochRequest, lambda request, _: parts.offsets.epoch_ends(request)),
+        entry(
+            MetadataRequest,
+            lambda request, at: admin.metadata(request, at.version, listener(at)),
+        ),
+        entry(
+            DescribeClusterRequest,
+            lambda request, at: admin.describe_cluster(request, listener(at)),
+        ),
+    ]
+    at_controller = _at_controller(member, member.decide)
     return {
-        ApiVersionsRequest: lambda _, at: api_versions(to_peers=_is_of_peers(at, peer_listeners)),
-        **leaders.after({FetchRequest: _fetch(parts, quorum)}),
-        ListOffsetsRequest: lambda request, _: parts.offsets.begin(request),
-        OffsetForLeaderEpochRequest: lambda request, _: parts.offsets.epoch_ends(request),
-        MetadataRequest: lambda request, at: admin.metadata(request, at.version, listener(at)),
-        DescribeClusterRequest: lambda request, at: admin.describe_cluster(request, listener(at)),
-        **dict.fromkeys(member.requests & ADVERTISED, _at_controller(member, member.decide)),
+        **dict(own),
+        **dict(shared_entry(kind, at_controller) for kind in member.requests & ADVERTISED),
         **quorum.handlers(),
-        DescribeQuorumRequest: _at_controller(member, quorum.describe),
+        **dict([shared_entry(DescribeQuorumRequest, _at_controller(member, quorum.describe))]),
         **topics.before(FindCoordinator(admin, member.metadata).handlers(listener)),
-        **leaders.after(parts.verification.before({ProduceRequest: parts.produce.begin})),
         **parts.deletions.handlers(),
         **topics.before(parts.publishing.handlers()),
         **topics.before(parts.transacting.handlers()),
@@ -221,7 +235,7 @@ def table_of(parts: Parts) -> Table:
         **configs.handlers(listener),
         # After the controller's requests, of which it is one: the later entry wins. This handler
         # changes levels of loggers here, and forwards the rest.
-        IncrementalAlterConfigsRequest: configs.before(_at_controller(member, member.decide)),
+        **dict([shared_entry(IncrementalAlterConfigsRequest, configs.before(at_controller))]),
         **PartitionRequests(parts.directory, reports).handlers(),
         **TopicPages(member.metadata, internal_topics=INTERNAL_NAMES).handlers(),
         **QuotaRequests(member.metadata).handlers(),
@@ -231,30 +245,33 @@ def table_of(parts: Parts) -> Table:
     }
 
 
-def _fetch(parts: Parts, quorum: QuorumRequests) -> AnyHandler:
+def _fetch(parts: Parts, quorum: QuorumRequests) -> Handler[FetchRequest, Message]:
     """Return the handler of Fetch: by the sender, of voters, of followers, or of consumers."""
 
     def begin(
         request: FetchRequest, context: RequestContext, readable: Readable | None = None
     ) -> Answer:
         if is_of_a_follower(request) and about_quorum(request):
-            return quorum.ask(request)
-        if is_of_a_follower(request):
-            return parts.replica_fetches.begin(request)
-        return parts.fetches.begin(request, context, readable)
+            answer = quorum.ask(request)
+        elif is_of_a_follower(request):
+            answer = parts.replica_fetches.begin(request)
+        else:
+            answer = parts.fetches.begin(request, context, readable)
+        parts.leaders.complete_when_done(answer, context, FETCH_ENDPOINTS_VERSION)
+        return answer
 
     return begin
 
 
 def _at_controller(
-    member: ClusterNode, here: Callable[..., Message | asyncio.Future[Message]]
-) -> Callable[..., Message | asyncio.Future[Message]]:
+    member: ClusterNode, here: Callable[[Request, int], Answer]
+) -> Handler[Request, Message]:
     """Return a handler that forwards a request to the active controller.
 
     A request that another node has forwarded is decided here, and not forwarded again.
     """
 
-    def begin(request: Message, at: RequestContext) -> Message | asyncio.Future[Message]:
+    def begin(request: Request, at: RequestContext) -> Answer:
         if at.client_id == PEER_CLIENT_ID:
             return here(request, at.version)
         return member.submit(request, at.version, here)

@@ -8,11 +8,12 @@ After INVALID_RECORD, Kafka's clients push no more; after TELEMETRY_TOO_LARGE, t
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from streamlog import repeated
 from streamlog.broker.config.resources import CLIENT_METRICS_RESOURCE
+from streamlog.broker.handlers import Handlers, entry
 from streamlog.broker.telemetry.client_instances import (
     COMPRESSIONS,
     RESERVED_IDS,
@@ -32,7 +33,7 @@ from streamlog.protocol.messages.telemetry import (
     PushTelemetryRequest,
     PushTelemetryResponse,
 )
-from streamlog.protocol.schema import ZERO_UUID, Message, id_text
+from streamlog.protocol.schema import ZERO_UUID, id_text
 from streamlog.records.compression import Compression, decompress
 
 if TYPE_CHECKING:
@@ -73,12 +74,14 @@ class TelemetryRequests:
         )
         registry.collect(self._describe)
 
-    def handlers(self) -> dict[type[Message], Callable[..., Message]]:
+    def handlers(self) -> Handlers:
         """Return the handler of each request type."""
-        return {
-            GetTelemetrySubscriptionsRequest: self.subscriptions,
-            PushTelemetryRequest: self.push,
-        }
+        return dict(
+            [
+                entry(GetTelemetrySubscriptionsRequest, self.subscriptions),
+                entry(PushTelemetryRequest, self.push),
+            ]
+        )
 
     def subscriptions(
         self, request: GetTelemetrySubscriptionsRequest, at: RequestContext

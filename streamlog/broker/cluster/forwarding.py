@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from streamlog import repeated
 from streamlog.broker.future_responses import Answer, is_abandoned
@@ -32,7 +32,8 @@ RETRY_MS = 50
 ATTEMPT_MS = 4_500
 """The time-out of one attempt of a request that its sender repeats."""
 
-Decide = Callable[[Message, int], Answer]
+Request = TypeVar("Request", bound=Message)
+Decide: TypeAlias = Callable[[Request, int], Answer]
 """Answers a request of a version."""
 Spawn = Callable[[Coroutine[Any, Any, Message]], "asyncio.Future[Message]"]
 _log = repeated.logger(__name__)
@@ -70,7 +71,7 @@ class Forwarding:
         """Begin to send requests to other nodes."""
         self._peers, self._spawn = peers, spawn
 
-    def submit(self, request: Message, version: int, here: Decide | None = None) -> Answer:
+    def submit(self, request: Request, version: int, here: Decide[Request] | None = None) -> Answer:
         """Return the controller's response, which may be an error.
 
         If this node is the controller, `here` answers, or `decide` by default.
@@ -110,7 +111,7 @@ class Forwarding:
         answer.add_done_callback(settle)
         return whole
 
-    async def _forward(self, request: Message, version: int, here: Decide) -> Message:
+    async def _forward(self, request: Request, version: int, here: Decide[Request]) -> Message:
         # The client's time-out, if the request has one: after it, no one waits for the response.
         timeout_ms = max(1, min(getattr(request, "timeout_ms", TIMEOUT_MS), TIMEOUT_MS_MAX))
         deadline_ms = self._clock.now_ms() + timeout_ms
@@ -139,7 +140,7 @@ class Forwarding:
         return answer or error_response(request, ErrorCode.NOT_CONTROLLER, why)
 
     async def _ask(
-        self, request: Message, version: int, timeout_ms: int, here: Decide
+        self, request: Request, version: int, timeout_ms: int, here: Decide[Request]
     ) -> Message | None:
         """Return the response of the known controller; None if there is none."""
         controller_id = self._quorum.controller_id

@@ -22,7 +22,7 @@ from streamlog.broker.cluster.figures import (
     count_by_controller,
     count_figures,
 )
-from streamlog.broker.cluster.forwarding import Decide, Forwarding
+from streamlog.broker.cluster.forwarding import Decide, Forwarding, Request
 from streamlog.broker.cluster.metadata_publisher import (
     MetadataPublisher,
     Observers,
@@ -290,7 +290,7 @@ class ClusterNode:
     # Requests to the controller and to other brokers.
 
     def submit(
-        self, request: Message, version: int | None = None, here: Decide | None = None
+        self, request: Request, version: int | None = None, here: Decide[Request] | None = None
     ) -> Answer:
         """Submit a request to the controller, in its newest version unless one is given.
 

@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from streamlog.broker.future_responses import Answer
+from streamlog.broker.handlers import Handlers, entry
 from streamlog.broker.lag.group_lag import Ends, GroupLag, PartitionLag
 from streamlog.broker.lag.lag_rounds import LoopSlices, ends_of, is_usable
 from streamlog.broker.lag.next_records import NextRecord, NextRecords, Wanted
@@ -31,12 +31,13 @@ from streamlog.protocol.messages.lag_messages import (
     PartitionPositions,
     TopicNextRecords,
 )
+from streamlog.protocol.schema import Message
 
 if TYPE_CHECKING:
     from streamlog.broker.lag.lag_rounds import LagRounds
     from streamlog.broker.replication.partition import Partitions
-    from streamlog.protocol.schema import Message
 
+R = TypeVar("R", bound=Message)
 CLIENT_BUDGET_MS = 2_000
 """How long a client's request may wait for logs and leaders."""
 LEADER_BUDGET_MS = 2_000
@@ -57,20 +58,24 @@ class LagRequests:
         self._partitions = partitions
         self._spawn = spawn
 
-    def handlers(self) -> dict[type[Message], Callable[..., Answer]]:
+    def handlers(self) -> Handlers:
         """Return the handler of each request type."""
 
-        def describe(request: DescribeGroupLagRequest, _: object) -> Answer:
+        def describe(
+            request: DescribeGroupLagRequest, _: object
+        ) -> DescribeGroupLagResponse | asyncio.Future[DescribeGroupLagResponse]:
             if not request.groups:
                 return DescribeGroupLagResponse()
             return self._run(partial(self.describe, request))
 
-        def find(request: FindNextRecordsRequest, _: object) -> Answer:
+        def find(
+            request: FindNextRecordsRequest, _: object
+        ) -> FindNextRecordsResponse | asyncio.Future[FindNextRecordsResponse]:
             if not request.topics:
                 return FindNextRecordsResponse()
             return self._run(partial(self.find, request))
 
-        return {DescribeGroupLagRequest: describe, FindNextRecordsRequest: find}
+        return dict([entry(DescribeGroupLagRequest, describe), entry(FindNextRecordsRequest, find)])
 
     async def describe(self, request: DescribeGroupLagRequest) -> DescribeGroupLagResponse:
         """Describe the lag of groups."""
@@ -154,8 +159,8 @@ class LagRequests:
                 found[wanted.position] = known
         return ends
 
-    def _run(self, begin: Callable[[], Coroutine[Any, Any, Message]]) -> asyncio.Future[Message]:
-        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+    def _run(self, begin: Callable[[], Coroutine[Any, Any, R]]) -> asyncio.Future[R]:
+        answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         task = self._spawn(_answer_with(begin, answer))
         if task.done():  # The broker is stopping.
             answer.set_exception(ConnectionLost("the broker is stopping"))
@@ -163,7 +168,7 @@ class LagRequests:
 
 
 async def _answer_with(
-    begin: Callable[[], Coroutine[Any, Any, Message]], answer: asyncio.Future[Message]
+    begin: Callable[[], Coroutine[Any, Any, R]], answer: asyncio.Future[R]
 ) -> None:
     """Settle the answer, unless its client has disconnected."""
     try:

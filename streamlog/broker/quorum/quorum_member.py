@@ -78,12 +78,12 @@ _log = repeated.logger(__name__)
 class Submitted:
     """A request to the controller, or a timed decision, which has no future and no answer."""
 
-    decide: Callable[[], Decision]
+    decide: Callable[[], Decision[Message]]
     since_ms: int
     """When it arrived, or was due."""
     future: asyncio.Future[Message] | None = None
     """Gets the result; None without an event loop, where `result` is set at once."""
-    decision: Decision | None = None
+    decision: Decision[Message] | None = None
     next_offset: int = 0
     """The offset after its records, once they are in the log."""
     result: Message | StreamlogError | None = None

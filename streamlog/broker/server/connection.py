@@ -403,7 +403,7 @@ class Connection(asyncio.BufferedProtocol):
     def _take_up(self, frame: memoryview) -> None:
         if self._repeats_fetch(frame):
             return
-        answer: Message | asyncio.Future[Message] | None
+        answer: Result | Pending | None
         try:
             request = decode_request(frame) if self._gate is None else self._gate.decode(frame)
         except UnsupportedVersion as error:
@@ -613,7 +613,7 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._work()
 
-    def _fill(self, slot: QueuedRequest, response: Result) -> None:
+    def _fill(self, slot: QueuedRequest, response: Result | None) -> None:
         slot.pieces = self._encoded(slot, response)
         self._queued_bytes += memory_bytes(slot.pieces)
 

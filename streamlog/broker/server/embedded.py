@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from streamlog import repeated
 from streamlog.broker.coordinator.group.classic_group import IN_PROCESS_HOST
+from streamlog.broker.handlers import AnyAnswer
 from streamlog.broker.security.principals import IN_PROCESS, RequestContext
 from streamlog.errors import ConnectionLost, LogError, RequestTimedOut
 from streamlog.protocol.api_table import APIS, api_of
@@ -82,14 +83,14 @@ class EmbeddedTransport(Transport):
         """See `Transport.version`: always the latest, since both sides are of one release."""
         return APIS[api_key].max_version
 
-    def _begin(self, request: Message) -> Message | asyncio.Future[Message] | None:
+    def _begin(self, request: Message) -> AnyAnswer:
         if self._closed:
             raise ConnectionLost("the client closed this transport")
         self.meter.sent.record(0)
         return self._broker.begin(request, self._contexts[type(request)])
 
 
-def _on_sent(answer: asyncio.Future[Message]) -> None:
+def _on_sent(answer: asyncio.Future[Message | None]) -> None:
     refusal = None if answer.cancelled() else answer.exception()
     if refusal is not None:
         _tell_refusal(refusal)

@@ -21,6 +21,7 @@ Result: TypeAlias = Message | list[Piece] | FoundRecords
 """An answer: a response, responses to a run as bytes, or what a repeated Fetch has found."""
 Pending: TypeAlias = (
     asyncio.Future[Message]
+    | asyncio.Future[Message | None]
     | asyncio.Future[list[Piece]]
     | asyncio.Future[FoundRecords | FetchResponse]
 )

@@ -8,6 +8,8 @@ admins. Only brokers send the other requests, which require CLUSTER_ACTION with 
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from streamlog.protocol.messages.produce_and_fetch import OWN_TAG
 from streamlog.protocol.schema import (
     Message,
@@ -65,6 +67,7 @@ class BrokerRegistrationRequest(Message, versions="0-4", flexible_from=0):
     not shut down in order (KIP-966).
     """
 
+    __response__: ClassVar[BrokerRegistrationResponse]
     broker_id: int = int32("0+")
     cluster_id: str = string("0+")
     incarnation_id: bytes = uuid("0+")
@@ -95,6 +98,7 @@ class BrokerRegistrationResponse(Message, versions="0-4", flexible_from=0):
 class BrokerHeartbeatRequest(Message, versions="0-1", flexible_from=0):
     """A broker is alive, and has applied the metadata log up to an offset."""
 
+    __response__: ClassVar[BrokerHeartbeatResponse]
     broker_id: int = int32("0+")
     broker_epoch: int = int64("0+", default=-1)
     current_metadata_offset: int = int64("0+")
@@ -121,6 +125,7 @@ class BrokerHeartbeatResponse(Message, versions="0-1", flexible_from=0):
 class UnregisterBrokerRequest(Message, versions="0", flexible_from=0):
     """Remove a broker from the cluster for good."""
 
+    __response__: ClassVar[UnregisterBrokerResponse]
     broker_id: int = int32("0+")
 
 
@@ -168,6 +173,7 @@ class AlterPartitionRequest(Message, versions="0-3", flexible_from=0):
     The controller accepts a proposal only for the leader epoch and the partition epoch in it.
     """
 
+    __response__: ClassVar[AlterPartitionResponse]
     broker_id: int = int32("0+")
     broker_epoch: int = int64("0+", default=-1)
     topics: list[ProposedTopic] = array(ProposedTopic, "0+")
@@ -207,6 +213,7 @@ class AlterPartitionResponse(Message, versions="0-3", flexible_from=0):
 class AllocateProducerIdsRequest(Message, versions="0", flexible_from=0):
     """A broker asks for a block of producer ids."""
 
+    __response__: ClassVar[AllocateProducerIdsResponse]
     broker_id: int = int32("0+")
     broker_epoch: int = int64("0+", default=-1)
 

@@ -8,6 +8,8 @@ KIP-792) and the records of `__consumer_offsets`. Both carry their version in fr
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from streamlog.protocol.schema import (
     Message,
     Struct,
@@ -32,6 +34,7 @@ class FindCoordinatorRequest(Message, versions="0-5", flexible_from=3):
     (KIP-699).
     """
 
+    __response__: ClassVar[FindCoordinatorResponse]
     key: str = string("0-3")
     # Version 0 looks up groups only: 0 is the default.
     key_type: int = int8("1+")
@@ -76,6 +79,7 @@ class JoinGroupRequest(Message, versions="0-9", flexible_from=6):
     (version 5, KIP-345).
     """
 
+    __response__: ClassVar[JoinGroupResponse]
     group_id: str = string("0+")
     session_timeout_ms: int = int32("0+")
     # Version 0 has none: the session timeout also limits a rebalance.
@@ -124,6 +128,7 @@ class SyncGroupRequestAssignment(Struct):
 class SyncGroupRequest(Message, versions="0-5", flexible_from=4):
     """Wait for the assignment. The leader sends the assignments of all members."""
 
+    __response__: ClassVar[SyncGroupResponse]
     group_id: str = string("0+")
     generation_id: int = int32("0+")
     member_id: str = string("0+")
@@ -146,6 +151,7 @@ class SyncGroupResponse(Message, versions="0-5", flexible_from=4):
 class HeartbeatRequest(Message, versions="0-4", flexible_from=4):
     """The member is alive."""
 
+    __response__: ClassVar[HeartbeatResponse]
     group_id: str = string("0+")
     generation_id: int = int32("0+")
     member_id: str = string("0+")
@@ -170,6 +176,7 @@ class MemberIdentity(Struct):
 class LeaveGroupRequest(Message, versions="0-5", flexible_from=4):
     """Remove members for good: one up to version 2, several from version 3 on."""
 
+    __response__: ClassVar[LeaveGroupResponse]
     group_id: str = string("0+")
     member_id: str = string("0-2")
     members: list[MemberIdentity] = array(MemberIdentity, "3+")
@@ -216,6 +223,7 @@ class OffsetCommitRequest(Message, versions="2-10", flexible_from=8):
     others (KIP-211).
     """
 
+    __response__: ClassVar[OffsetCommitResponse]
     group_id: str = string("0+")
     # A generation in the classic protocol, a member epoch in the consumer protocol (KIP-848).
     generation_id_or_member_epoch: int = int32("1+", default=-1)
@@ -282,6 +290,7 @@ class OffsetFetchRequest(Message, versions="1-10", flexible_from=6):
     `require_stable`: answer UNSTABLE_OFFSET_COMMIT while a transaction is open (KIP-447).
     """
 
+    __response__: ClassVar[OffsetFetchResponse]
     group_id: str = string("0-7")
     # Null, for all topics, is in versions 2 and later.
     topics: list[OffsetFetchRequestTopic] | None = array(
@@ -350,6 +359,7 @@ class InitProducerIdRequest(Message, versions="0-5", flexible_from=2):
     that sends its present id and epoch asks for the next epoch (version 3, KIP-360).
     """
 
+    __response__: ClassVar[InitProducerIdResponse]
     transactional_id: str | None = string("0+", nullable="0+")
     transaction_timeout_ms: int = int32("0+")
     producer_id: int = int64("3+", default=-1)
@@ -368,6 +378,7 @@ class InitProducerIdResponse(Message, versions="0-5", flexible_from=2):
 class DescribeGroupsRequest(Message, versions="0-6", flexible_from=5):
     """Describe groups."""
 
+    __response__: ClassVar[DescribeGroupsResponse]
     groups: list[str] = string_array("0+")
     include_authorized_operations: bool = boolean("3+")
 
@@ -411,6 +422,7 @@ class DescribeGroupsResponse(Message, versions="0-6", flexible_from=5):
 class ListGroupsRequest(Message, versions="0-5", flexible_from=3):
     """List groups: all, or those in some states (version 4) or of some types (version 5)."""
 
+    __response__: ClassVar[ListGroupsResponse]
     states_filter: list[str] = string_array("4+")
     types_filter: list[str] = string_array("5+")
 

@@ -5,6 +5,8 @@ Declarations only, see `schema`. The fields are Kafka's own, which a test checks
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from streamlog.protocol.schema import (
     Message,
     Struct,
@@ -23,6 +25,7 @@ from streamlog.protocol.schema import (
 class ApiVersionsRequest(Message, versions="0-4", flexible_from=3):
     """The first request on a connection: asks which versions the broker supports."""
 
+    __response__: ClassVar[ApiVersionsResponse]
     client_software_name: str = string("3+")
     client_software_version: str = string("3+")
 
@@ -84,6 +87,7 @@ class MetadataRequest(Message, versions="0-13", flexible_from=9):
     an empty list means all topics.
     """
 
+    __response__: ClassVar[MetadataResponse]
     topics: list[MetadataRequestTopic] | None = array(MetadataRequestTopic, "0+", nullable="1+")
     # Versions before 4 always allow it.
     allow_auto_topic_creation: bool = boolean("4+", default=True)
@@ -153,6 +157,7 @@ class DescribeClusterRequest(Message, versions="0-2", flexible_from=0):
     With `include_fenced_brokers`, the answer includes brokers that are fenced (KIP-1073).
     """
 
+    __response__: ClassVar[DescribeClusterResponse]
     include_cluster_authorized_operations: bool = boolean("0+")
     endpoint_type: int = int8("1+", default=1)
     include_fenced_brokers: bool = boolean("2+")
@@ -202,6 +207,7 @@ class OffsetForLeaderTopic(Struct):
 class OffsetForLeaderEpochRequest(Message, versions="2-4", flexible_from=4):
     """Look up where leader epochs end, to detect a truncated log (KIP-320)."""
 
+    __response__: ClassVar[OffsetForLeaderEpochResponse]
     replica_id: int = int32("3+", default=-2)
     topics: list[OffsetForLeaderTopic] = array(OffsetForLeaderTopic, "0+")
 

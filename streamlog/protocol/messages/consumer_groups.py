@@ -6,6 +6,8 @@ front, as those of `classic_groups`.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from streamlog.protocol.schema import (
     Message,
     Struct,
@@ -27,6 +29,7 @@ from streamlog.protocol.schema import (
 class ConsumerGroupDescribeRequest(Message, versions="0-1", flexible_from=0):
     """Describe consumer groups."""
 
+    __response__: ClassVar[ConsumerGroupDescribeResponse]
     group_ids: list[str] = string_array("0+")
     include_authorized_operations: bool = boolean("0+")
 
@@ -101,6 +104,7 @@ class ConsumerGroupHeartbeatRequest(Message, versions="0-1", flexible_from=0):
     their ids themselves (KIP-1082), and can subscribe by a regular expression.
     """
 
+    __response__: ClassVar[ConsumerGroupHeartbeatResponse]
     group_id: str = string("0+")
     member_id: str = string("0+")
     member_epoch: int = int32("0+")
@@ -246,6 +250,7 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message, versions="0", flexible_
 class DeleteGroupsRequest(Message, versions="0-2", flexible_from=2):
     """Delete groups with all their committed offsets."""
 
+    __response__: ClassVar[DeleteGroupsResponse]
     groups_names: list[str] = string_array("0+")
 
 
@@ -279,6 +284,7 @@ class OffsetDeleteRequestTopic(Struct):
 class OffsetDeleteRequest(Message, versions="0"):
     """Delete committed offsets of one group (KIP-496)."""
 
+    __response__: ClassVar[OffsetDeleteResponse]
     group_id: str = string("0+")
     topics: list[OffsetDeleteRequestTopic] = array(OffsetDeleteRequestTopic, "0+")
 

@@ -7,6 +7,8 @@ coordinator asks the leaders of the partitions that it has no replica of.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from streamlog.protocol.schema import (
     Message,
     Struct,
@@ -24,6 +26,7 @@ from streamlog.protocol.schema import (
 class DescribeGroupLagRequest(Message, versions="0-0", flexible_from=0):
     """Describe the lag of these groups."""
 
+    __response__: ClassVar[DescribeGroupLagResponse]
     groups: list[str] = string_array("0+")
 
 
@@ -94,6 +97,7 @@ class TopicPositions(Struct):
 class FindNextRecordsRequest(Message, versions="0-0", flexible_from=0):
     """Ask a leader where partitions end, and for the next records of groups."""
 
+    __response__: ClassVar[FindNextRecordsResponse]
     timeout_ms: int = int32("0+")
     topics: list[TopicPositions] = array(TopicPositions, "0+")
 

@@ -5,6 +5,8 @@ Declarations only, see `schema`. The fields are Kafka's own, except those under 
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from streamlog.protocol.messages.produce_and_fetch import OWN_TAG
 from streamlog.protocol.schema import (
     Message,
@@ -45,6 +47,7 @@ class CreatePartitionsTopic(Struct):
 class CreatePartitionsRequest(Message, versions="0-3", flexible_from=2):
     """Add partitions to topics, or only validate the request."""
 
+    __response__: ClassVar[CreatePartitionsResponse]
     topics: list[CreatePartitionsTopic] = array(CreatePartitionsTopic, "0+")
     timeout_ms: int = int32("0+")
     validate_only: bool = boolean("0+")
@@ -75,6 +78,7 @@ class DescribableLogDirTopic(Struct):
 class DescribeLogDirsRequest(Message, versions="1-4", flexible_from=2):
     """Describe the directories that hold partitions; null topics: all partitions."""
 
+    __response__: ClassVar[DescribeLogDirsResponse]
     topics: list[DescribableLogDirTopic] | None = array(DescribableLogDirTopic, "0+", nullable="0+")
     # Under a tag, so that brokers of Kafka skip it (KIP-482); they answer without a report.
     include_report: bool = boolean("2+", tag=OWN_TAG)
@@ -173,6 +177,7 @@ class ElectLeadersRequest(Message, versions="0-2", flexible_from=2):
     The number is `election_type` (KIP-460). Null partitions: all of them.
     """
 
+    __response__: ClassVar[ElectLeadersResponse]
     election_type: int = int8("1+")
     topic_partitions: list[ElectedTopicPartitions] | None = array(
         ElectedTopicPartitions, "0+", nullable="0+"
@@ -223,6 +228,7 @@ class ReassignableTopic(Struct):
 class AlterPartitionReassignmentsRequest(Message, versions="0", flexible_from=0):
     """Begin to move partitions to other brokers, or cancel such moves (KIP-455)."""
 
+    __response__: ClassVar[AlterPartitionReassignmentsResponse]
     timeout_ms: int = int32("0+", default=60_000)
     topics: list[ReassignableTopic] = array(ReassignableTopic, "0+")
 
@@ -261,6 +267,7 @@ class ListPartitionReassignmentsTopics(Struct):
 class ListPartitionReassignmentsRequest(Message, versions="0", flexible_from=0):
     """List the partitions that are being moved; null topics: all topics."""
 
+    __response__: ClassVar[ListPartitionReassignmentsResponse]
     timeout_ms: int = int32("0+", default=60_000)
     topics: list[ListPartitionReassignmentsTopics] | None = array(
         ListPartitionReassignmentsTopics, "0+", nullable="0+"
@@ -311,6 +318,7 @@ class DescribeTopicPartitionsRequest(Message, versions="0", flexible_from=0):
     No topics: all of them.
     """
 
+    __response__: ClassVar[DescribeTopicPartitionsResponse]
     topics: list[TopicRequest] = array(TopicRequest, "0+")
     response_partition_limit: int = int32("0+", default=2_000)
     # Null begins with the first topic. The next request repeats the response's `next_cursor`.

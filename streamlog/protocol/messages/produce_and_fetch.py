@@ -8,6 +8,8 @@ from 4 on (KIP-98). From Fetch 13 on, topics are identified by their ids (KIP-51
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from streamlog.protocol.schema import (
     Message,
     Records,
@@ -51,6 +53,7 @@ class ProduceRequest(Message, versions="3-11", flexible_from=9):
     response, or in what batches may contain.
     """
 
+    __response__: ClassVar[ProduceResponse | None]
     transactional_id: str | None = string("3+", nullable="3+", default=None)
     acks: int = int16("0+")
     timeout_ms: int = int32("0+")
@@ -182,6 +185,7 @@ class FetchRequest(Message, versions="4-16", flexible_from=12):
     committed. `session_id` 0 with `session_epoch` -1 requests no session (version 7, KIP-227).
     """
 
+    __response__: ClassVar[FetchResponse]
     cluster_id: str | None = string("12+", nullable="12+", default=None, tag=0)
     # Version 15 moved it into `replica_state`, with the epoch of its broker (KIP-903).
     replica_id: int = int32("0-14", default=-1)
@@ -289,6 +293,7 @@ class ListOffsetsTopic(Struct):
 class ListOffsetsRequest(Message, versions="1-10", flexible_from=6):
     """Look up offsets by timestamp. `timeout_ms` is for remote storage (version 10)."""
 
+    __response__: ClassVar[ListOffsetsResponse]
     replica_id: int = int32("0+")
     isolation_level: int = int8("2+")
     topics: list[ListOffsetsTopic] = array(ListOffsetsTopic, "0+")

@@ -8,6 +8,8 @@ is published once: a repeated request gets the result of the first.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from streamlog.protocol.schema import (
     Message,
     Records,
@@ -78,6 +80,7 @@ class PublishRequest(Message, versions="0-0", flexible_from=0):
     `staged_by` is the name under which the segments were staged, if it differs from the job's id.
     """
 
+    __response__: ClassVar[PublishResponse]
     # A second request with this id publishes nothing: see `PublishResponse.is_repeated`.
     job_id: str = string("0+")
     staged_by: str = string("0+")
@@ -119,6 +122,7 @@ class PublishResponse(Message, versions="0-0", flexible_from=0):
 class StageRequest(Message, versions="0-0", flexible_from=0):
     """Append a piece to a job's file. The first piece has position 0."""
 
+    __response__: ClassVar[StageResponse]
     job_id: str = string("0+")
     name: str = string("0+")
     position: int = int64("0+")
@@ -138,6 +142,7 @@ class StageResponse(Message, versions="0-0", flexible_from=0):
 class DropStagedRequest(Message, versions="0-0", flexible_from=0):
     """Delete the staged files of a job."""
 
+    __response__: ClassVar[DropStagedResponse]
     job_id: str = string("0+")
 
 

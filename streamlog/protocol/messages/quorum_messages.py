@@ -7,6 +7,8 @@ test checks, except those under `OWN_TAG`. Not here: replicas read entries by Fe
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from streamlog.protocol.messages.produce_and_fetch import OWN_TAG
 from streamlog.protocol.schema import (
     Message,
@@ -69,6 +71,7 @@ class VoteTopic(Struct):
 class VoteRequest(Message, versions="0-1", flexible_from=0):
     """A controller asks for votes, to lead the quorum."""
 
+    __response__: ClassVar[VoteResponse]
     cluster_id: str | None = string("0+", nullable="0+", default=None)
     voter_id: int = int32("1+", default=-1)
     topics: list[VoteTopic] = array(VoteTopic, "0+")
@@ -118,6 +121,7 @@ class BeginEpochTopic(Struct):
 class BeginQuorumEpochRequest(Message, versions="0-1", flexible_from=1):
     """A controller announces that it leads a new epoch."""
 
+    __response__: ClassVar[BeginQuorumEpochResponse]
     cluster_id: str | None = string("0+", nullable="0+", default=None)
     voter_id: int = int32("1+", default=-1)
     topics: list[BeginEpochTopic] = array(BeginEpochTopic, "0+")
@@ -176,6 +180,7 @@ class EndEpochTopic(Struct):
 class EndQuorumEpochRequest(Message, versions="0-1", flexible_from=1):
     """A leader resigns, so that the voters need not wait until it times out."""
 
+    __response__: ClassVar[EndQuorumEpochResponse]
     cluster_id: str | None = string("0+", nullable="0+", default=None)
     topics: list[EndEpochTopic] = array(EndEpochTopic, "0+")
     leader_endpoints: list[LeaderEndpoint] = array(LeaderEndpoint, "1+")
@@ -205,6 +210,7 @@ class DescribeQuorumTopic(Struct):
 class DescribeQuorumRequest(Message, versions="0-2", flexible_from=0):
     """Ask how far each replica of the metadata log is."""
 
+    __response__: ClassVar[DescribeQuorumResponse]
     topics: list[DescribeQuorumTopic] = array(DescribeQuorumTopic, "0+")
 
 
@@ -291,6 +297,7 @@ class TopicSnapshot(Struct):
 class FetchSnapshotRequest(Message, versions="0-0", flexible_from=0):
     """Read bytes of a snapshot."""
 
+    __response__: ClassVar[FetchSnapshotResponse]
     cluster_id: str | None = string("0+", nullable="0+", default=None, tag=0)
     replica_id: int = int32("0+", default=-1)
     max_bytes: int = int32("0+", default=0x7FFFFFFF)

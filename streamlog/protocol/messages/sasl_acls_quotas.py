@@ -5,6 +5,8 @@ Declarations only, see `schema`.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from streamlog.protocol.schema import (
     Message,
     Struct,
@@ -36,6 +38,7 @@ class DescribeClientQuotasRequest(Message, versions="0-1", flexible_from=1):
     `strict` excludes entities that have a type without a filter (KIP-546).
     """
 
+    __response__: ClassVar[DescribeClientQuotasResponse]
     components: list[QuotaFilter] = array(QuotaFilter, "0+")
     strict: bool = boolean("0+")
 
@@ -88,6 +91,7 @@ class QuotaAlteration(Struct):
 class AlterClientQuotasRequest(Message, versions="0-1", flexible_from=1):
     """Change quotas, or only validate the changes."""
 
+    __response__: ClassVar[AlterClientQuotasResponse]
     entries: list[QuotaAlteration] = array(QuotaAlteration, "0+")
     validate_only: bool = boolean("0+")
 
@@ -114,6 +118,7 @@ class SaslHandshakeRequest(Message, versions="0-1"):
     a SaslAuthenticate request (KIP-152).
     """
 
+    __response__: ClassVar[SaslHandshakeResponse]
     mechanism: str = string("0+")
 
 
@@ -128,6 +133,7 @@ class SaslHandshakeResponse(Message, versions="0-1"):
 class SaslAuthenticateRequest(Message, versions="0-2", flexible_from=2):
     """One message of the mechanism (KIP-152)."""
 
+    __response__: ClassVar[SaslAuthenticateResponse]
     auth_bytes: bytes = secret("0+")
 
 
@@ -147,6 +153,7 @@ class SaslAuthenticateResponse(Message, versions="0-2", flexible_from=2):
 class DescribeAclsRequest(Message, versions="1-3", flexible_from=2):
     """List the ACLs that a filter matches; null and 1 match anything (KIP-140, KIP-290)."""
 
+    __response__: ClassVar[DescribeAclsResponse]
     resource_type_filter: int = int8("0+")
     resource_name_filter: str | None = string("0+", nullable="0+")
     pattern_type_filter: int = int8("1+", default=3)
@@ -199,6 +206,7 @@ class AclCreation(Struct):
 class CreateAclsRequest(Message, versions="1-3", flexible_from=2):
     """Add ACLs."""
 
+    __response__: ClassVar[CreateAclsResponse]
     creations: list[AclCreation] = array(AclCreation, "0+")
 
 
@@ -231,6 +239,7 @@ class DeleteAclsFilter(Struct):
 class DeleteAclsRequest(Message, versions="1-3", flexible_from=2):
     """Delete the ACLs that any of the filters matches."""
 
+    __response__: ClassVar[DeleteAclsResponse]
     filters: list[DeleteAclsFilter] = array(DeleteAclsFilter, "0+")
 
 
@@ -272,6 +281,7 @@ class UserName(Struct):
 class DescribeUserScramCredentialsRequest(Message, versions="0", flexible_from=0):
     """List the credentials of users; null, or an empty list: of all users (KIP-554)."""
 
+    __response__: ClassVar[DescribeUserScramCredentialsResponse]
     users: list[UserName] | None = array(UserName, "0+", nullable="0+")
 
 
@@ -326,6 +336,7 @@ class ScramCredentialUpsertion(Struct):
 class AlterUserScramCredentialsRequest(Message, versions="0", flexible_from=0):
     """Remove and set credentials. For each user, all changes are made, or none."""
 
+    __response__: ClassVar[AlterUserScramCredentialsResponse]
     deletions: list[ScramCredentialDeletion] = array(ScramCredentialDeletion, "0+")
     upsertions: list[ScramCredentialUpsertion] = array(ScramCredentialUpsertion, "0+")
 

@@ -5,6 +5,8 @@ Declarations only, see `schema`.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from streamlog.protocol.schema import (
     Message,
     boolean,
@@ -21,6 +23,7 @@ from streamlog.protocol.schema import (
 class GetTelemetrySubscriptionsRequest(Message, versions="0", flexible_from=0):
     """Ask which metrics to push."""
 
+    __response__: ClassVar[GetTelemetrySubscriptionsResponse]
     # All zeros: the broker chooses an id, which the client keeps for its life, at all brokers.
     client_instance_id: bytes = uuid("0+")
 
@@ -50,6 +53,7 @@ class GetTelemetrySubscriptionsResponse(Message, versions="0", flexible_from=0):
 class PushTelemetryRequest(Message, versions="0", flexible_from=0):
     """Push metrics: OpenTelemetry's `MetricsData` as protobuf, compressed."""
 
+    __response__: ClassVar[PushTelemetryResponse]
     client_instance_id: bytes = uuid("0+")
     subscription_id: int = int32("0+")
     # The client closes: it pushes before the end of the interval, for the last time.

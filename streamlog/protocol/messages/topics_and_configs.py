@@ -5,6 +5,8 @@ Declarations only, see `schema`.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from streamlog.protocol.schema import (
     Message,
     Struct,
@@ -52,6 +54,7 @@ class CreatableTopic(Struct):
 class CreateTopicsRequest(Message, versions="2-7", flexible_from=5):
     """Create topics, or only validate the request."""
 
+    __response__: ClassVar[CreateTopicsResponse]
     topics: list[CreatableTopic] = array(CreatableTopic, "0+")
     timeout_ms: int = int32("0+", default=60000)
     validate_only: bool = boolean("1+")
@@ -103,6 +106,7 @@ class DeleteTopicState(Struct):
 class DeleteTopicsRequest(Message, versions="1-6", flexible_from=4):
     """Delete topics: `topic_names` up to version 5, `topics` from version 6 on."""
 
+    __response__: ClassVar[DeleteTopicsResponse]
     topics: list[DeleteTopicState] = array(DeleteTopicState, "6+")
     topic_names: list[str] = string_array("0-5")
     timeout_ms: int = int32("0+")
@@ -135,6 +139,7 @@ class DescribeConfigsResource(Struct):
 class DescribeConfigsRequest(Message, versions="1-4", flexible_from=4):
     """Describe settings."""
 
+    __response__: ClassVar[DescribeConfigsResponse]
     resources: list[DescribeConfigsResource] = array(DescribeConfigsResource, "0+")
     # Synonyms are all sources of a value, for tools that show why it applies (KIP-226).
     include_synonyms: bool = boolean("1+")
@@ -207,6 +212,7 @@ class AlterConfigsResource(Struct):
 class IncrementalAlterConfigsRequest(Message, versions="0-1", flexible_from=1):
     """Change some settings (KIP-339)."""
 
+    __response__: ClassVar[IncrementalAlterConfigsResponse]
     resources: list[AlterConfigsResource] = array(AlterConfigsResource, "0+")
     validate_only: bool = boolean("0+")
 
@@ -244,6 +250,7 @@ class DeleteRecordsTopic(Struct):
 class DeleteRecordsRequest(Message, versions="0-2", flexible_from=2):
     """Delete the oldest records of partitions (KIP-107)."""
 
+    __response__: ClassVar[DeleteRecordsResponse]
     topics: list[DeleteRecordsTopic] = array(DeleteRecordsTopic, "0+")
     timeout_ms: int = int32("0+")
 
@@ -276,6 +283,7 @@ class ListConfigResourcesRequest(Message, versions="0-1", flexible_from=0):
     Version 0 lists only subscriptions of client metrics.
     """
 
+    __response__: ClassVar[ListConfigResourcesResponse]
     resource_types: list[int] = int8_array("1+")
 
 
@@ -318,6 +326,7 @@ class ReplaceConfigsResource(Struct):
 class AlterConfigsRequest(Message, versions="0-2", flexible_from=2):
     """Replace settings: those that are not in the request return to their defaults."""
 
+    __response__: ClassVar[AlterConfigsResponse]
     resources: list[ReplaceConfigsResource] = array(ReplaceConfigsResource, "0+")
     validate_only: bool = boolean("0+")
 

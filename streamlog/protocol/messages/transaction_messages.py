@@ -5,6 +5,8 @@ Declarations only, see `schema`. The fields are Kafka's own, except those under 
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from streamlog.protocol.messages.produce_and_fetch import OWN_TAG
 from streamlog.protocol.schema import (
     Message,
@@ -32,6 +34,7 @@ class DescribeProducersTopic(Struct):
 class DescribeProducersRequest(Message, versions="0-0", flexible_from=0):
     """List the producers that write to partitions (KIP-664)."""
 
+    __response__: ClassVar[DescribeProducersResponse]
     topics: list[DescribeProducersTopic] = array(DescribeProducersTopic, "0+")
 
 
@@ -76,6 +79,7 @@ class DescribeProducersResponse(Message, versions="0-0", flexible_from=0):
 class DescribeTransactionsRequest(Message, versions="0-0", flexible_from=0):
     """Describe the transactions of these transactional ids (KIP-664)."""
 
+    __response__: ClassVar[DescribeTransactionsResponse]
     transactional_ids: list[str] = string_array("0+")
 
 
@@ -129,6 +133,7 @@ class AddPartitionsToTxnRequest(Message, versions="0-4", flexible_from=3):
     From version 4 on, brokers send it, for the transactions of several producers.
     """
 
+    __response__: ClassVar[AddPartitionsToTxnResponse]
     transactions: list[AddPartitionsToTxnTransaction] = array(AddPartitionsToTxnTransaction, "4+")
     # Kafka's names: up to version 3, a request has one transaction, of the client itself.
     v3_and_below_transactional_id: str = string("0-3")
@@ -180,6 +185,7 @@ class AddPartitionsToTxnResponse(Message, versions="0-4", flexible_from=3):
 class AddOffsetsToTxnRequest(Message, versions="0-4", flexible_from=3):
     """Add a group's offsets to a transaction, before the producer commits them."""
 
+    __response__: ClassVar[AddOffsetsToTxnResponse]
     transactional_id: str = string("0+")
     producer_id: int = int64("0+")
     producer_epoch: int = int16("0+")
@@ -196,6 +202,7 @@ class AddOffsetsToTxnResponse(Message, versions="0-4", flexible_from=3):
 class EndTxnRequest(Message, versions="0-4", flexible_from=3):
     """Commit or abort a transaction."""
 
+    __response__: ClassVar[EndTxnResponse]
     transactional_id: str = string("0+")
     producer_id: int = int64("0+")
     producer_epoch: int = int16("0+")
@@ -238,6 +245,7 @@ class WriteTxnMarkersRequest(Message, versions="1-1", flexible_from=1):
     `coordinator_id` is ours: the broker of the coordinator, or -1.
     """
 
+    __response__: ClassVar[WriteTxnMarkersResponse]
     markers: list[WritableTxnMarker] = array(WritableTxnMarker, "0+")
     # 1. A coordinator sends markers, and gets no answer in time. 2. It sends them again by a new
     # connection. 3. The first request arrives late. The broker knows the newer connection of this
@@ -300,6 +308,7 @@ class TxnOffsetCommitRequest(Message, versions="0-4", flexible_from=3):
     can refuse a member that was replaced (KIP-447).
     """
 
+    __response__: ClassVar[TxnOffsetCommitResponse]
     transactional_id: str = string("0+")
     group_id: str = string("0+")
     producer_id: int = int64("0+")
@@ -343,6 +352,7 @@ class ListTransactionsRequest(Message, versions="0-1", flexible_from=0):
     none (KIP-994).
     """
 
+    __response__: ClassVar[ListTransactionsResponse]
     state_filters: list[str] = string_array("0+")
     producer_id_filters: list[int] = int64_array("0+")
     duration_filter: int = int64("1+", default=-1)

@@ -87,7 +87,7 @@ class Deciding:
     def metadata(self) -> ClusterMetadata:
         return self.realm.metadata
 
-    def commit(self, decision: Decision | None) -> list[MetadataRecord]:
+    def commit(self, decision: Decision[Message] | None) -> list[MetadataRecord]:
         """Append the decision's records to the log; return them as decoded from it."""
         records = []
         for record in () if decision is None else decision.records:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from streamlog import repeated
 from streamlog.broker.coordinator.group.committed_offsets import (
@@ -19,7 +19,8 @@ from streamlog.broker.coordinator.group.committed_offsets import (
     join_groups,
     split_by_group,
 )
-from streamlog.broker.future_responses import has_failed, is_abandoned
+from streamlog.broker.future_responses import Answer, has_failed, is_abandoned
+from streamlog.broker.handlers import Handlers, entry, shared_entry
 from streamlog.errors import LogError
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages import consumer_groups as description
@@ -45,11 +46,12 @@ from streamlog.protocol.messages.consumer_groups import (
     OffsetDeleteRequest,
 )
 from streamlog.protocol.messages.transaction_messages import TxnOffsetCommitRequest
+from streamlog.protocol.schema import Message
 
 if TYPE_CHECKING:
     from streamlog.broker.coordinator.group.group_coordinator import GroupCoordinator
     from streamlog.broker.coordinator.group.group_runtime import CoordinatorRuntime
-    from streamlog.protocol.schema import Message
+    from streamlog.broker.security.principals import RequestContext
 
 MANY_GROUPS_VERSION = 8
 """From this OffsetFetch version on, a request names several groups (KIP-709)."""
@@ -71,41 +73,14 @@ GroupRequest: TypeAlias = (
 )
 """The requests to one group."""
 
+M = TypeVar("M", bound=Message)
+
 DEAD = "Dead"
 """The state of a group that does not exist."""
 REASON_CHARACTERS_MAX = 255
 """Logged characters of the reason that a member gives for joining or leaving."""
 
 _logger = repeated.logger(__name__)
-
-
-class GroupRequestContext(Protocol):
-    """The caller of a request, and its version."""
-
-    @property
-    def version(self) -> int:
-        """The version of the request."""
-        ...
-
-    @property
-    def client_id(self) -> str | None:
-        """The client's id."""
-        ...
-
-    @property
-    def connection(self) -> int:
-        """The number of its connection: later ones have higher numbers; 0 if there is none."""
-        ...
-
-    @property
-    def client_host(self) -> str:
-        """The client's host."""
-        ...
-
-
-Answer: TypeAlias = "Message | asyncio.Future[Message]"
-Handlers: TypeAlias = "dict[Any, Callable[[Any, GroupRequestContext], Answer]]"
-"""Handlers by request type."""
 
 
 class GroupRequests:
@@ -120,7 +95,7 @@ class GroupRequests:
         `on_deadline` is called when a deadline may be earlier than before.
         """
 
-        def begin(request: GroupRequest, at: GroupRequestContext) -> Answer:
+        def begin(request: GroupRequest, at: RequestContext) -> Answer:
             answer = self.begin(
                 request,
                 version=at.version,
@@ -131,27 +106,37 @@ class GroupRequests:
             on_deadline()
             return answer
 
-        def look(request: OffsetFetchRequest, at: GroupRequestContext) -> Answer:
+        def look(request: OffsetFetchRequest, at: RequestContext) -> Answer:
             answer = self.positions(request, at.version)
             on_deadline()
             return answer
 
-        return {
-            JoinGroupRequest: begin,
-            SyncGroupRequest: begin,
-            HeartbeatRequest: begin,
-            LeaveGroupRequest: begin,
-            ConsumerGroupHeartbeatRequest: begin,
-            OffsetCommitRequest: begin,
-            OffsetDeleteRequest: begin,
-            OffsetFetchRequest: look,
-            DeleteGroupsRequest: lambda request, at: self.delete(
-                request, client_id=at.client_id or "", client_host=at.client_host
-            ),
-            DescribeGroupsRequest: lambda request, at: self.describe(request, at.version),
-            ConsumerGroupDescribeRequest: lambda request, _: self.describe_consumers(request),
-            ListGroupsRequest: lambda request, _: self.list_groups(request),
-        }
+        return dict(
+            [
+                shared_entry(JoinGroupRequest, begin),
+                shared_entry(SyncGroupRequest, begin),
+                shared_entry(HeartbeatRequest, begin),
+                shared_entry(LeaveGroupRequest, begin),
+                shared_entry(ConsumerGroupHeartbeatRequest, begin),
+                shared_entry(OffsetCommitRequest, begin),
+                shared_entry(OffsetDeleteRequest, begin),
+                shared_entry(OffsetFetchRequest, look),
+                entry(
+                    DeleteGroupsRequest,
+                    lambda request, at: self.delete(
+                        request, client_id=at.client_id or "", client_host=at.client_host
+                    ),
+                ),
+                entry(
+                    DescribeGroupsRequest, lambda request, at: self.describe(request, at.version)
+                ),
+                entry(
+                    ConsumerGroupDescribeRequest,
+                    lambda request, _: self.describe_consumers(request),
+                ),
+                entry(ListGroupsRequest, lambda request, _: self.list_groups(request)),
+            ]
+        )
 
     def begin(
         self, request: GroupRequest, *, version: int, client_id: str, client_host: str
@@ -192,7 +177,7 @@ class GroupRequests:
 
     def delete(
         self, request: DeleteGroupsRequest, *, client_id: str, client_host: str
-    ) -> Message | asyncio.Future[Message]:
+    ) -> DeleteGroupsResponse | asyncio.Future[DeleteGroupsResponse]:
         """Delete groups, each in its shard.
 
         The response comes when all tombstones are committed.
@@ -267,13 +252,13 @@ class GroupRequests:
 
 def gather_answers(
     answers: Sequence[Message | asyncio.Future[Message]],
-    merge: Callable[[Sequence[Message]], Message],
-) -> Message | asyncio.Future[Message]:
+    merge: Callable[[Sequence[Message]], M],
+) -> M | asyncio.Future[M]:
     """Merge several responses into one, now or when the last of them is available."""
     waiting = [answer for answer in answers if isinstance(answer, asyncio.Future)]
     if not waiting:
         return merge([answer for answer in answers if not isinstance(answer, asyncio.Future)])
-    whole: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+    whole: asyncio.Future[M] = asyncio.get_running_loop().create_future()
 
     def on_done(done: asyncio.Future[Message]) -> None:
         if is_abandoned(whole, done) or has_failed(whole, done):

@@ -14,14 +14,15 @@ on its account.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from streamlog import repeated
 from streamlog.broker.coordinator.led_shards import shard_index
 from streamlog.broker.coordinator.transaction.transaction_runtime import TRANSACTIONS_TOPIC
 from streamlog.broker.future_responses import has_failed, is_abandoned
+from streamlog.broker.handlers import Handler
 from streamlog.errors import ConnectionLost, CorruptData, LogError, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.produce_and_fetch import ProduceRequest
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from streamlog.broker.coordinator.transaction.transaction_coordinator import LeaderOf
     from streamlog.broker.coordinator.transaction.transaction_runtime import TransactionRuntime
     from streamlog.broker.replication.partition import Partition, Partitions
+    from streamlog.broker.security.principals import RequestContext
 
 TIMEOUT_MS = 5_000
 """How long in milliseconds a coordinator may take. Then the sender of the records tries again."""
@@ -56,9 +58,7 @@ NOT_ENOUGH_REPLICAS, which is Kafka's choice too."""
 
 Producer = tuple[int, int]
 """Producer id and producer epoch."""
-Reply: TypeAlias = "Message | asyncio.Future[Message] | None"
-T = TypeVar("T", bound=Reply)
-Handler = Callable[[Any, Any], Any]
+Response = TypeVar("Response", bound=Message | None)
 
 _log = repeated.logger(__name__)
 
@@ -97,11 +97,14 @@ class PartitionVerification:
         """Start sending questions to other brokers."""
         self._others = call, spawn
 
-    def before(self, handlers: Mapping[Any, Handler]) -> dict[Any, Handler]:
-        """Return the handlers with a Produce that is called after its transaction is verified."""
-        produce = handlers[ProduceRequest]
+    def before(
+        self, produce: Handler[ProduceRequest, Response]
+    ) -> Handler[ProduceRequest, Response]:
+        """Return a handler of Produce that calls `produce` after its transaction is verified."""
 
-        def begin(request: ProduceRequest, context: Any) -> Any:  # noqa: ANN401 - as the handler's
+        def begin(
+            request: ProduceRequest, context: RequestContext
+        ) -> Response | asyncio.Future[Response]:
             name = request.transactional_id
             # Without acks the client waits for no response: it can't wait for a verification
             # either, and `check` refuses its batch.
@@ -115,22 +118,22 @@ class PartitionVerification:
                 name, producer, partition_keys, lambda: produce(request, context)
             )
 
-        return {**handlers, ProduceRequest: begin}
+        return begin
 
     def run_verified(
         self,
         name: str,
         producer: Producer,
         partition_keys: list[PartitionKey],
-        go_on: Callable[[], T],
-    ) -> T | asyncio.Future[Message]:
+        go_on: Callable[[], Response | asyncio.Future[Response]],
+    ) -> Response | asyncio.Future[Response]:
         """Call `go_on` once `check` knows about these partitions; return its result."""
         if self._others is None or self._may_go_on(name, producer, partition_keys):
             return go_on()
         before, (_, spawn) = self._last.get(name), self._others
         # Requests of one transactional id stay in order: batches of a producer that overtook each
         # other would be out of sequence.
-        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         done = self._last[name] = asyncio.Event()
 
         async def run() -> None:
@@ -325,7 +328,9 @@ def _codes(response: Message) -> dict[PartitionKey, ErrorCode]:
     }
 
 
-def _pass_on(go_on: Callable[[], Reply], answer: asyncio.Future[Message]) -> None:
+def _pass_on(
+    go_on: Callable[[], Response | asyncio.Future[Response]], answer: asyncio.Future[Response]
+) -> None:
     """Call `go_on`, and pass its response to the waiting request, if there is one."""
     try:
         reply = go_on()
@@ -339,6 +344,6 @@ def _pass_on(go_on: Callable[[], Reply], answer: asyncio.Future[Message]) -> Non
         answer.set_result(reply)
 
 
-def _settle(done: asyncio.Future[Message], answer: asyncio.Future[Message]) -> None:
+def _settle(done: asyncio.Future[Response], answer: asyncio.Future[Response]) -> None:
     if not is_abandoned(answer, done) and not has_failed(answer, done):
         answer.set_result(done.result())

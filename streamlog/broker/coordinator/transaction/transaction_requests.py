@@ -18,6 +18,7 @@ from streamlog.broker.coordinator.shard import refuse
 from streamlog.broker.coordinator.transaction.partition_verification import PASSING
 from streamlog.broker.coordinator.transaction.transaction_coordinator import TransactionState
 from streamlog.broker.future_responses import Answer, chain_response, map_response
+from streamlog.broker.handlers import Handlers, entry, shared_entry
 from streamlog.errors import LogError, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.error_responses import by_partition, response_by_item
@@ -55,11 +56,7 @@ from streamlog.records.control_batches import ABORT, COMMIT, Marker
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from streamlog.broker.coordinator.group.group_requests import (
-        GroupRequestContext,
-        GroupRequests,
-        Handlers,
-    )
+    from streamlog.broker.coordinator.group.group_requests import GroupRequests
     from streamlog.broker.coordinator.transaction.partition_verification import (
         PartitionVerification,
     )
@@ -67,6 +64,7 @@ if TYPE_CHECKING:
         CoordinatedTransaction,
     )
     from streamlog.broker.coordinator.transaction.transaction_runtime import TransactionRuntime
+    from streamlog.broker.security.principals import RequestContext
 
 
 COMMIT_TIMEOUT_MS = 5_000
@@ -82,7 +80,7 @@ class MarkerAnswers:
         self._request = request
         self._codes: dict[tuple[int, PartitionKey], int] = {}
         self._left = sum(1 for _ in self.markers())
-        self._answer: asyncio.Future[Message] | None = None
+        self._answer: asyncio.Future[WriteTxnMarkersResponse] | None = None
 
     def markers(self) -> Iterator[tuple[int, WritableTxnMarker, PartitionKey]]:
         """Iterate over every marker and partition, with the marker's number."""
@@ -91,7 +89,7 @@ class MarkerAnswers:
                 for index in topic.partition_indexes:
                     yield number, marker, (topic.name, index)
 
-    def begin(self) -> Answer:
+    def begin(self) -> WriteTxnMarkersResponse | asyncio.Future[WriteTxnMarkersResponse]:
         """Return the response, or a future of it."""
         # All markers may have had their result before this call.
         if self._left <= 0:
@@ -178,25 +176,32 @@ class TransactionRequests:
 
     def handlers(self) -> Handlers:
         """Return the handlers, by request type."""
-        return {
-            InitProducerIdRequest: self._init,
-            AddPartitionsToTxnRequest: self._begin,
-            AddOffsetsToTxnRequest: self._begin,
-            EndTxnRequest: self._begin,
-            TxnOffsetCommitRequest: self._commit_offsets,
-            WriteTxnMarkersRequest: lambda request, at: self._write_markers(request, at.connection),
-            ListTransactionsRequest: lambda request, _: self._list(request),
-            DescribeTransactionsRequest: lambda request, _: self._describe_all(request),
-            DescribeProducersRequest: lambda request, _: self._describe_producers(request),
-        }
+        return dict(
+            [
+                shared_entry(InitProducerIdRequest, self._init),
+                shared_entry(AddPartitionsToTxnRequest, self._begin),
+                shared_entry(AddOffsetsToTxnRequest, self._begin),
+                shared_entry(EndTxnRequest, self._begin),
+                shared_entry(TxnOffsetCommitRequest, self._commit_offsets),
+                entry(
+                    WriteTxnMarkersRequest,
+                    lambda request, at: self._write_markers(request, at.connection),
+                ),
+                entry(ListTransactionsRequest, lambda request, _: self._list(request)),
+                entry(DescribeTransactionsRequest, lambda request, _: self._describe_all(request)),
+                entry(
+                    DescribeProducersRequest, lambda request, _: self._describe_producers(request)
+                ),
+            ]
+        )
 
-    def _init(self, request: InitProducerIdRequest, context: GroupRequestContext) -> Answer:
+    def _init(self, request: InitProducerIdRequest, context: RequestContext) -> Answer:
         return chain_response(
             self._runtime.producer_ids.ready(), partial(self._go_on, request, context)
         )
 
     def _go_on(
-        self, request: InitProducerIdRequest, context: GroupRequestContext, code: ErrorCode
+        self, request: InitProducerIdRequest, context: RequestContext, code: ErrorCode
     ) -> Answer:
         """Continue with a producer id available, if `code` is NONE."""
         if code is not ErrorCode.NONE:
@@ -206,7 +211,7 @@ class TransactionRequests:
             return InitProducerIdResponse(producer_id=self._runtime.producer_ids.take())
         return self._begin(request, context)
 
-    def _begin(self, request: TransactionRequest, context: GroupRequestContext) -> Answer:
+    def _begin(self, request: TransactionRequest, context: RequestContext) -> Answer:
         """Pass a request to its transactional id; return the response, or a future of it."""
         if isinstance(request, AddPartitionsToTxnRequest) and request.transactions:
             return self._add_for_brokers(request, context)
@@ -221,14 +226,14 @@ class TransactionRequests:
         return answer
 
     def _add_for_brokers(
-        self, request: AddPartitionsToTxnRequest, context: GroupRequestContext
+        self, request: AddPartitionsToTxnRequest, context: RequestContext
     ) -> Answer:
         """Handle requests of other brokers, which verify partitions or add them."""
         answers = [self._verify_or_add(each, context) for each in request.transactions]
         return gather_answers(answers, _results)
 
     def _verify_or_add(
-        self, transaction: AddPartitionsToTxnTransaction, context: GroupRequestContext
+        self, transaction: AddPartitionsToTxnTransaction, context: RequestContext
     ) -> Answer:
         name, producer = (
             transaction.transactional_id,
@@ -255,9 +260,7 @@ class TransactionRequests:
         """
         self._verification.check(transactional_id, producer, partition_key)
 
-    def _commit_offsets(
-        self, request: TxnOffsetCommitRequest, context: GroupRequestContext
-    ) -> Answer:
+    def _commit_offsets(self, request: TxnOffsetCommitRequest, context: RequestContext) -> Answer:
         """Commit offsets as part of a transaction."""
         # The partition that stores the group's offsets is part of the transaction.
         try:
@@ -275,7 +278,7 @@ class TransactionRequests:
     def _commit_verified(
         self,
         request: TxnOffsetCommitRequest,
-        context: GroupRequestContext,
+        context: RequestContext,
         producer: tuple[int, int],
         partition_key: tuple[str, int],
     ) -> Answer:
@@ -396,7 +399,9 @@ class TransactionRequests:
 
     # Markers of other coordinators.
 
-    def _write_markers(self, request: WriteTxnMarkersRequest, connection: int) -> Answer:
+    def _write_markers(
+        self, request: WriteTxnMarkersRequest, connection: int
+    ) -> WriteTxnMarkersResponse | asyncio.Future[WriteTxnMarkersResponse]:
         """Write markers for another coordinator, or for an admin that aborts a transaction."""
         answers = MarkerAnswers(request)
         is_late = connection < self._marker_connections.get(request.coordinator_id, 0)

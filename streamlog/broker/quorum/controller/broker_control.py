@@ -26,7 +26,8 @@ from streamlog.broker.config.broker import FLUSH_OS
 from streamlog.broker.quorum.controller.decision import (
     ControllerContext,
     Decision,
-    Handler,
+    DecisionHandlers,
+    decides,
     respond,
 )
 from streamlog.broker.quorum.controller.leader_elections import NOTHING, PartitionWish, record_of
@@ -74,13 +75,15 @@ class BrokerControl:
         self._leaving: dict[int, int] = {}
         """Per broker that shuts down: the metadata offset that the others have to apply first."""
 
-    def handlers(self) -> Mapping[type[Message], Handler]:
+    def handlers(self) -> DecisionHandlers:
         """Return the handler of each kind of request."""
-        return {
-            BrokerRegistrationRequest: self.register,
-            BrokerHeartbeatRequest: self.heartbeat,
-            UnregisterBrokerRequest: self.unregister,
-        }
+        return dict(
+            [
+                decides(BrokerRegistrationRequest, self.register),
+                decides(BrokerHeartbeatRequest, self.heartbeat),
+                decides(UnregisterBrokerRequest, self.unregister),
+            ]
+        )
 
     def on_active(self, now_ms: int) -> None:
         """Start as the active controller: every broker counts as heard at `now_ms`."""
@@ -90,7 +93,9 @@ class BrokerControl:
 
     # ---- registering ----
 
-    def register(self, request: BrokerRegistrationRequest, _: int, now_ms: int) -> Decision:
+    def register(
+        self, request: BrokerRegistrationRequest, _: int, now_ms: int
+    ) -> Decision[BrokerRegistrationResponse]:
         """Register a process of a broker, and change its partitions accordingly."""
         context, broker_id = self._context, request.broker_id
         known = context.metadata.brokers.get(broker_id)
@@ -121,7 +126,7 @@ class BrokerControl:
 
     def _register_again(
         self, known: BrokerRegistration, damaged: Collection[PartitionKey]
-    ) -> Decision:
+    ) -> Decision[BrokerRegistrationResponse]:
         """Answer a repeated registration of a process, which may report damage in addition.
 
         From an unfenced broker it is a late copy, and its damage report is old: the broker has had
@@ -213,7 +218,9 @@ class BrokerControl:
 
     # ---- heartbeats ----
 
-    def heartbeat(self, request: BrokerHeartbeatRequest, _: int, now_ms: int) -> Decision:
+    def heartbeat(
+        self, request: BrokerHeartbeatRequest, _: int, now_ms: int
+    ) -> Decision[BrokerHeartbeatResponse]:
         """Note that a broker is alive; fence it, unfence it or let it end as it requests."""
         broker_id = request.broker_id
         broker = self._context.metadata.brokers.get(broker_id)
@@ -297,7 +304,7 @@ class BrokerControl:
         others = self._context.active() - {broker_id}
         return all(self._applied.get(other, -1) >= known for other in others)
 
-    def on_tick(self, now_ms: int) -> Decision | None:
+    def on_tick(self, now_ms: int) -> Decision[Message] | None:
         """Fence the broker without heartbeats for the longest time, if it exceeds the session."""
         silent = [
             (heard_ms, broker_id)
@@ -330,7 +337,9 @@ class BrokerControl:
 
     # ---- unregistering ----
 
-    def unregister(self, request: UnregisterBrokerRequest, _: int, __: int) -> Decision:
+    def unregister(
+        self, request: UnregisterBrokerRequest, _: int, __: int
+    ) -> Decision[UnregisterBrokerResponse]:
         """Remove a broker for good; its replicas stay assigned to it until they are reassigned."""
         broker = self._context.metadata.brokers.get(request.broker_id)
         if broker is None:
@@ -401,7 +410,7 @@ def _damage_epochs(damaged: Iterable[DamagedTopic]) -> Mapping[PartitionKey, int
     }
 
 
-def _refuse_heartbeat(code: int) -> Decision:
+def _refuse_heartbeat(code: int) -> Decision[BrokerHeartbeatResponse]:
     return respond(BrokerHeartbeatResponse(error_code=code))
 
 

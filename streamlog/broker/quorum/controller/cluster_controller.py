@@ -16,7 +16,11 @@ from __future__ import annotations
 
 from streamlog.broker.quorum.controller.broker_control import BrokerControl
 from streamlog.broker.quorum.controller.config_control import ConfigControl, QuotaControl
-from streamlog.broker.quorum.controller.decision import ControllerContext, Decision, Handler
+from streamlog.broker.quorum.controller.decision import (
+    ControllerContext,
+    Decision,
+    DecisionHandlers,
+)
 from streamlog.broker.quorum.controller.partition_control import PartitionControl, Reassignments
 from streamlog.broker.quorum.controller.security_control import SecurityControl
 from streamlog.broker.quorum.controller.topic_control import TopicControl
@@ -37,7 +41,7 @@ class Controller:
         self._brokers = BrokerControl(context)
         self._partitions = PartitionControl(context)
         self._rebalance_at_ms = 0
-        self._handlers: dict[type[Message], Handler] = {
+        self._handlers: DecisionHandlers = {
             kind: handler
             for part in (
                 self._brokers,
@@ -56,7 +60,7 @@ class Controller:
         """The kinds of requests that it decides on."""
         return frozenset(self._handlers)
 
-    def on_active(self, now_ms: int) -> Decision | None:
+    def on_active(self, now_ms: int) -> Decision[Message] | None:
         """Start as the active controller, with all committed metadata.
 
         Returns the first decision of a new cluster: inherited records, and a secret for users.
@@ -71,7 +75,7 @@ class Controller:
             records.append(UserSecretRecord(secret=context.chance.randbytes(SECRET_BYTES)))
         return Decision(tuple(records)) if records else None
 
-    def decide(self, request: Message, version: int, now_ms: int) -> Decision:
+    def decide(self, request: Message, version: int, now_ms: int) -> Decision[Message]:
         """Decide on a request; a refusal is a decision without records.
 
         Raises:
@@ -82,7 +86,7 @@ class Controller:
             raise UsageError(f"a controller does not decide on {type(request).__name__}")
         return handler(request, version, now_ms)
 
-    def on_tick(self, now_ms: int) -> Decision | None:
+    def on_tick(self, now_ms: int) -> Decision[Message] | None:
         """Return the next timed decision; None if none is due. Several may be due at once."""
         # Silent brokers first, so that no leadership moves to one of them.
         fenced = self._brokers.on_tick(now_ms)

@@ -39,7 +39,8 @@ from streamlog.broker.quorum.controller.decision import (
     MIN_INSYNC,
     ControllerContext,
     Decision,
-    Handler,
+    DecisionHandlers,
+    decides,
     respond,
 )
 from streamlog.broker.quorum.metadata.cluster_metadata import (
@@ -67,7 +68,6 @@ from streamlog.protocol.messages.topics_and_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from streamlog.protocol.schema import Message
 
 ADVERTISED = "advertised.listeners"
 
@@ -96,11 +96,18 @@ class ConfigControl:
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
 
-    def handlers(self) -> Mapping[type[Message], Handler]:
+    def handlers(self) -> DecisionHandlers:
         """Return the handler of each kind of request."""
-        return {IncrementalAlterConfigsRequest: self.alter, AlterConfigsRequest: self.replace}
+        return dict(
+            [
+                decides(IncrementalAlterConfigsRequest, self.alter),
+                decides(AlterConfigsRequest, self.replace),
+            ]
+        )
 
-    def alter(self, request: IncrementalAlterConfigsRequest, _: int, __: int) -> Decision:
+    def alter(
+        self, request: IncrementalAlterConfigsRequest, _: int, __: int
+    ) -> Decision[IncrementalAlterConfigsResponse]:
         """Change single settings (KIP-339); for each resource, all of its changes or none."""
         asked: list[Asked] = [
             (
@@ -113,7 +120,9 @@ class ConfigControl:
         response = IncrementalAlterConfigsResponse(responses=responses)
         return respond(response, () if request.validate_only else records)
 
-    def replace(self, request: AlterConfigsRequest, _: int, __: int) -> Decision:
+    def replace(
+        self, request: AlterConfigsRequest, _: int, __: int
+    ) -> Decision[AlterConfigsResponse]:
         """Replace all settings of resources; a setting that is not named returns to its default."""
         asked: list[Asked] = [
             (
@@ -352,11 +361,13 @@ class QuotaControl:
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
 
-    def handlers(self) -> Mapping[type[Message], Handler]:
+    def handlers(self) -> DecisionHandlers:
         """Return the handler of each kind of request."""
-        return {AlterClientQuotasRequest: self.alter}
+        return dict([decides(AlterClientQuotasRequest, self.alter)])
 
-    def alter(self, request: AlterClientQuotasRequest, _: int, __: int) -> Decision:
+    def alter(
+        self, request: AlterClientQuotasRequest, _: int, __: int
+    ) -> Decision[AlterClientQuotasResponse]:
         """Change quotas (KIP-546); for each entity, all of its changes or none."""
         counts = Counter(_parts(entry.entity) for entry in request.entries)
         quotas = self._context.metadata.quotas()

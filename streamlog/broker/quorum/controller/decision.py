@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast
 
 from streamlog.broker.config.broker import BrokerConfig, TopicConfig
 from streamlog.broker.config.cluster import ClusterConfig
@@ -23,7 +23,7 @@ from streamlog.broker.quorum.metadata.cluster_metadata import (
 )
 from streamlog.broker.quorum.metadata.metadata_records import MetadataRecord
 from streamlog.broker.quorum.metadata.registrations import PartitionRegistration
-from streamlog.protocol.schema import ZERO_UUID, Message
+from streamlog.protocol.schema import ZERO_UUID, Message, RequestType
 
 MIN_INSYNC = "min.insync.replicas"
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
@@ -32,20 +32,37 @@ _DECISIVE = (MIN_INSYNC, UNCLEAN_ELECTION)
 """The topic settings that elections depend on; brokers have defaults under the same names."""
 
 
+Request = TypeVar("Request", bound=Message)
+Response = TypeVar("Response", bound=Message)
+Response_co = TypeVar("Response_co", bound=Message, covariant=True)
+
+
 @dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Generic[Response_co]):
     """The records and the answer of a request or of a timed decision."""
 
     records: tuple[MetadataRecord, ...] = ()
-    answer: Callable[[], Message] | None = None
+    answer: Callable[[], Response_co] | None = None
     """Makes the response, after the records were replayed; None for a timed decision."""
 
 
-Handler: TypeAlias = Callable[..., Decision]
+DecisionHandler: TypeAlias = Callable[[Request, int, int], Decision[Response]]
 """Decides on a request, given its version and the time (`now_ms`)."""
+DecisionHandlers: TypeAlias = dict[type[Message], DecisionHandler[Any, Message]]
+"""What decides on requests, by request type."""
 
 
-def respond(response: Message, records: Iterable[MetadataRecord] = ()) -> Decision:
+def decides(
+    kind: RequestType[Request, Response], handler: DecisionHandler[Request, Response]
+) -> tuple[type[Message], DecisionHandler[Any, Message]]:
+    """Return the entry of a handler that decides on requests of this type.
+
+    Type checkers compare the handler with the request type and the response that it declares.
+    """
+    return cast("type[Message]", kind), handler
+
+
+def respond(response: Response, records: Iterable[MetadataRecord] = ()) -> Decision[Response]:
     """Return a decision whose response does not depend on the replay of its records."""
     return Decision(tuple(records), lambda: response)
 

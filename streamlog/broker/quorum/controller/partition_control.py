@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import cast
 
 from streamlog.broker.quorum.controller.decision import (
     ControllerContext,
     Decision,
-    Handler,
+    DecisionHandlers,
+    decides,
     respond,
 )
 from streamlog.broker.quorum.controller.leader_elections import PartitionWish, change_of, record_of
@@ -65,14 +67,18 @@ class Reassignments:
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
 
-    def handlers(self) -> Mapping[type[Message], Handler]:
+    def handlers(self) -> DecisionHandlers:
         """Return the handler of each kind of request."""
-        return {
-            AlterPartitionReassignmentsRequest: self.alter,
-            ListPartitionReassignmentsRequest: self.list,
-        }
+        return dict(
+            [
+                decides(AlterPartitionReassignmentsRequest, self.alter),
+                decides(ListPartitionReassignmentsRequest, self.list),
+            ]
+        )
 
-    def alter(self, request: AlterPartitionReassignmentsRequest, _: int, __: int) -> Decision:
+    def alter(
+        self, request: AlterPartitionReassignmentsRequest, _: int, __: int
+    ) -> Decision[AlterPartitionReassignmentsResponse]:
         """Begin reassignments, or cancel them."""
         records: dict[tuple[str, int], MetadataRecord] = {}
         responses = [
@@ -216,7 +222,9 @@ class Reassignments:
         known = dict(zip(partition.replicas, partition.directories, strict=False))
         return tuple(known.get(each, UNASSIGNED_DIRECTORY) for each in replicas)
 
-    def list(self, request: ListPartitionReassignmentsRequest, _: int, __: int) -> Decision:
+    def list(
+        self, request: ListPartitionReassignmentsRequest, _: int, __: int
+    ) -> Decision[ListPartitionReassignmentsResponse]:
         """List the partitions that are being reassigned."""
         asked: Mapping[str, Collection[int]] | None = None
         if request.topics is not None:
@@ -298,13 +306,17 @@ class PartitionControl:
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
 
-    def handlers(self) -> Mapping[type[Message], Handler]:
+    def handlers(self) -> DecisionHandlers:
         """Return the handler of each kind of request."""
-        return {AlterPartitionRequest: self.alter, ElectLeadersRequest: self.elect}
+        return dict(
+            [decides(AlterPartitionRequest, self.alter), decides(ElectLeadersRequest, self.elect)]
+        )
 
     # ---- proposals ----
 
-    def alter(self, request: AlterPartitionRequest, version: int, _: int) -> Decision:
+    def alter(
+        self, request: AlterPartitionRequest, version: int, _: int
+    ) -> Decision[AlterPartitionResponse]:
         """Decide on the in-sync sets that a broker proposes for the partitions it leads."""
         broker = self._context.metadata.brokers.get(request.broker_id)
         if broker is None or broker.epoch != request.broker_epoch:
@@ -418,7 +430,9 @@ class PartitionControl:
 
     # ---- elections ----
 
-    def elect(self, request: ElectLeadersRequest, _: int, __: int) -> Decision:
+    def elect(
+        self, request: ElectLeadersRequest, _: int, __: int
+    ) -> Decision[ElectLeadersResponse]:
         """Decide on elections that an administrator orders, preferred or unclean (KIP-460)."""
         kind = request.election_type
         if kind not in (PREFERRED, UNCLEAN):
@@ -426,7 +440,8 @@ class PartitionControl:
                 f"there is no election type {kind}: 0 elects the preferred leader, 1 any live"
                 " replica"
             )
-            return respond(error_response(request, ErrorCode.INVALID_REQUEST, message))
+            refused = error_response(request, ErrorCode.INVALID_REQUEST, message)
+            return respond(cast("ElectLeadersResponse", refused))
         records: dict[tuple[str, int], MetadataRecord] = {}
         results = []
         for name, numbers in self._requested(request):
@@ -500,7 +515,7 @@ class PartitionControl:
             )
         return record_of(topic.topic_id, number, partition, wish, terms)
 
-    def rebalance(self) -> Decision | None:
+    def rebalance(self) -> Decision[Message] | None:
         """Move leadership back to preferred leaders that are in sync; None if all lead."""
         context = self._context
         active = context.active()

@@ -8,14 +8,15 @@ crashes, the rest of its block is never used.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Protocol
 
 from streamlog.broker.config.security import AUTHORIZER_NONE
 from streamlog.broker.quorum.controller.decision import (
     ControllerContext,
     Decision,
-    Handler,
+    DecisionHandlers,
+    decides,
     respond,
 )
 from streamlog.broker.quorum.metadata.cluster_metadata import acl_id, acl_record, credential_record
@@ -55,7 +56,6 @@ from streamlog.protocol.messages.sasl_acls_quotas import (
     DeleteAclsRequest,
     DeleteAclsResponse,
 )
-from streamlog.protocol.schema import Message
 
 DISABLED = "this broker checks no ACLs: set authorizer.class.name=standard"
 PRODUCER_IDS_BLOCK = 1000
@@ -80,18 +80,22 @@ class SecurityControl:
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
 
-    def handlers(self) -> Mapping[type[Message], Handler]:
+    def handlers(self) -> DecisionHandlers:
         """Return the handler of each kind of request."""
-        return {
-            AlterUserScramCredentialsRequest: self.alter_users,
-            CreateAclsRequest: self.create_acls,
-            DeleteAclsRequest: self.delete_acls,
-            AllocateProducerIdsRequest: self.allocate,
-        }
+        return dict(
+            [
+                decides(AlterUserScramCredentialsRequest, self.alter_users),
+                decides(CreateAclsRequest, self.create_acls),
+                decides(DeleteAclsRequest, self.delete_acls),
+                decides(AllocateProducerIdsRequest, self.allocate),
+            ]
+        )
 
     # ---- users ----
 
-    def alter_users(self, request: AlterUserScramCredentialsRequest, _: int, __: int) -> Decision:
+    def alter_users(
+        self, request: AlterUserScramCredentialsRequest, _: int, __: int
+    ) -> Decision[AlterUserScramCredentialsResponse]:
         """Change credentials; for each user, all requested changes or none."""
         before = self._context.metadata.users()
         after, results = before.alter(request.deletions, request.upsertions)
@@ -105,7 +109,9 @@ class SecurityControl:
 
     # ---- ACLs ----
 
-    def create_acls(self, request: CreateAclsRequest, _: int, __: int) -> Decision:
+    def create_acls(
+        self, request: CreateAclsRequest, _: int, __: int
+    ) -> Decision[CreateAclsResponse]:
         """Add the valid ACLs of a request. An ACL that exists already stays as it is."""
         there = self._context.metadata.acls().all
         added: dict[AclRule, MetadataRecord] = {}
@@ -123,7 +129,9 @@ class SecurityControl:
             results.append(result)
         return respond(CreateAclsResponse(results=results), added.values())
 
-    def delete_acls(self, request: DeleteAclsRequest, _: int, __: int) -> Decision:
+    def delete_acls(
+        self, request: DeleteAclsRequest, _: int, __: int
+    ) -> Decision[DeleteAclsResponse]:
         """Delete the ACLs that match a filter of the request; each filter has its own result."""
         acls = self._context.metadata.acls()
         # One record per ACL, even if two filters match it: the replay of a second removal would
@@ -149,7 +157,9 @@ class SecurityControl:
 
     # ---- producer ids ----
 
-    def allocate(self, request: AllocateProducerIdsRequest, _: int, __: int) -> Decision:
+    def allocate(
+        self, request: AllocateProducerIdsRequest, _: int, __: int
+    ) -> Decision[AllocateProducerIdsResponse]:
         """Allocate a block of producer ids, which no other broker ever gets (KIP-730)."""
         metadata = self._context.metadata
         broker = metadata.brokers.get(request.broker_id)

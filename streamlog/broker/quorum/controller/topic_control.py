@@ -17,7 +17,8 @@ from streamlog.broker.quorum.controller.config_control import inherited_source
 from streamlog.broker.quorum.controller.decision import (
     ControllerContext,
     Decision,
-    Handler,
+    DecisionHandlers,
+    decides,
     respond,
 )
 from streamlog.broker.quorum.metadata.cluster_metadata import TOPIC_RESOURCE, TopicRegistration
@@ -49,7 +50,7 @@ from streamlog.protocol.messages.topics_and_configs import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from streamlog.protocol.schema import ZERO_UUID, Message, id_text
+from streamlog.protocol.schema import ZERO_UUID, id_text
 
 
 def assign_replicas(
@@ -123,17 +124,21 @@ class TopicControl:
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
 
-    def handlers(self) -> Mapping[type[Message], Handler]:
+    def handlers(self) -> DecisionHandlers:
         """Return the handler of each kind of request."""
-        return {
-            CreateTopicsRequest: self.create,
-            DeleteTopicsRequest: self.delete,
-            CreatePartitionsRequest: self.add_partitions,
-        }
+        return dict(
+            [
+                decides(CreateTopicsRequest, self.create),
+                decides(DeleteTopicsRequest, self.delete),
+                decides(CreatePartitionsRequest, self.add_partitions),
+            ]
+        )
 
     # ---- creation ----
 
-    def create(self, request: CreateTopicsRequest, _: int, __: int) -> Decision:
+    def create(
+        self, request: CreateTopicsRequest, _: int, __: int
+    ) -> Decision[CreateTopicsResponse]:
         """Create topics; with `validate_only`, only check the request."""
         counts = Counter(topic.name for topic in request.topics)
         records: list[MetadataRecord] = []
@@ -331,7 +336,9 @@ class TopicControl:
 
     # ---- deletion ----
 
-    def delete(self, request: DeleteTopicsRequest, version: int, _: int) -> Decision:
+    def delete(
+        self, request: DeleteTopicsRequest, version: int, _: int
+    ) -> Decision[DeleteTopicsResponse]:
         """Delete topics, with all their records."""
         asked = request.topics
         if version < TOPICS_BY_STATE_VERSION:
@@ -385,7 +392,9 @@ class TopicControl:
 
     # ---- adding partitions ----
 
-    def add_partitions(self, request: CreatePartitionsRequest, _: int, __: int) -> Decision:
+    def add_partitions(
+        self, request: CreatePartitionsRequest, _: int, __: int
+    ) -> Decision[CreatePartitionsResponse]:
         """Add partitions to topics; with `validate_only`, only check the request."""
         counts = Counter(topic.name for topic in request.topics)
         records: list[MetadataRecord] = []
