@@ -9,29 +9,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from streamlog.broker.future_responses import Answer
+from streamlog.broker.security.principals import RequestContext
 from streamlog.protocol.schema import Message, RequestType
-
-if TYPE_CHECKING:
-    from streamlog.broker.security.principals import RequestContext
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message | None)
 
-Handler: TypeAlias = "Callable[[Request, RequestContext], Response | asyncio.Future[Response]]"
+Handler: TypeAlias = Callable[[Request, RequestContext], Response | asyncio.Future[Response]]
 """Takes a request and its context; returns the response, or where it will be.
 
 The response is None if the client expects none (Produce with acks=0).
 """
-AnyHandler: TypeAlias = "Handler[Any, Message | None]"
+AnyHandler: TypeAlias = Handler[Any, Message | None]
 """A handler in a table: it takes requests of the type under which it is found."""
-AnyAnswer: TypeAlias = "Message | asyncio.Future[Message | None] | None"
+AnyAnswer: TypeAlias = Message | asyncio.Future[Message | None] | None
 """What a handler in a table returns."""
-Handlers: TypeAlias = "dict[type[Message], AnyHandler]"
+Handlers: TypeAlias = dict[type[Message], AnyHandler]
 """Handlers by request type."""
-Entry: TypeAlias = "tuple[type[Message], AnyHandler]"
+Entry: TypeAlias = tuple[type[Message], AnyHandler]
 """One item of `Handlers`: `dict` makes a table of several."""
 
 

@@ -247,6 +247,8 @@ class RequestType(Protocol[Request_co, Response]):
     Each class of a request matches by its annotation `__response__`, which has no value.
     """
 
+    # An attribute, because it is invariant: a checker must not widen a wrong response and the right
+    # one to what both are, a message.
     __response__: Response
     """None is part of the type if not every request has a response."""
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar, get_type_hints
+
 import pytest
 
 from streamlog.errors import UsageError
-from streamlog.protocol.api_table import APIS, api_of
+from streamlog.protocol.api_table import APIS, Api, api_of
 from streamlog.protocol.messages.produce_and_fetch import (
     PartitionData,
     ProduceRequest,
@@ -113,3 +115,10 @@ def test_produce_is_advertised_from_0_and_served_from_3() -> None:
 def test_only_requests_have_an_api(message_type: type[Message]) -> None:
     with pytest.raises(UsageError, match="is not a request"):
         api_of(message_type)
+
+
+@pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
+def test_a_request_declares_the_response_of_its_api(api: Api) -> None:
+    # With acks=0, a Produce has no response.
+    response = api.response | None if api.request is ProduceRequest else api.response
+    assert get_type_hints(api.request)["__response__"] == ClassVar[response]

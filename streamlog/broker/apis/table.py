@@ -248,6 +248,7 @@ def table_of(parts: Parts) -> Handlers:
 def _fetch(parts: Parts, quorum: QuorumRequests) -> Handler[FetchRequest, Message]:
     """Return the handler of Fetch: by the sender, of voters, of followers, or of consumers."""
 
+    # The authorization passes `readable`; it calls other handlers without.
     def begin(
         request: FetchRequest, context: RequestContext, readable: Readable | None = None
     ) -> Answer:
