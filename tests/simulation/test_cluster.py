@@ -13,6 +13,7 @@ import pytest
 
 from simulation import cluster
 from simulation.faults import Fault, Plan
+from simulation.history import Outcome
 from simulation.story import lived
 from streamlog.broker.replication.replica_state import ReplicaRules
 from streamlog.broker.replication.replicas import Replicas
@@ -46,6 +47,15 @@ def test_three_brokers_lose_nothing_and_end_with_equal_logs(seed: int) -> None:
     assert counts["acknowledged"] > 200
     assert counts["start"] == 6
     assert counts["bytes read of followers"] > 0
+
+
+def test_without_faults_no_transaction_ends_but_as_planned() -> None:
+    life, violations = lived(3, (), replace(SHORT, trouble_s=5.0, calm_s=1.0))
+    assert violations == []
+    assert life is not None
+    assert life.result.counted()["transform ok"] > 5
+    ends = [each for each in life.result.room.history.transactions if not each.is_planned]
+    assert {each.outcome for each in ends} == {Outcome.OK}
 
 
 def test_a_broker_that_is_down_before_the_first_topic_is_tolerated() -> None:

@@ -8,7 +8,8 @@ transactional id wait behind it, others do not.
 
 Rules of this module: a marker that arrives before the response ends the transaction that the
 request is about. The response is then about a transaction that has ended, and nothing is written
-on its account.
+on its account. Until then it holds while a request that waited for it is processed: its records
+may be validated by a thread before they are appended.
 """
 
 from __future__ import annotations
@@ -70,6 +71,16 @@ class _Guard:
     producer: Producer
     leader_epoch: int
     code: int = ErrorCode.NETWORK_EXCEPTION
+    holders: int = 1
+    """How many requests that waited for the response are being processed."""
+
+    def holds(self, producer: Producer, leader_epoch: int) -> bool:
+        """Whether the response allows this producer to write under this leader."""
+        return (self.producer, self.leader_epoch, self.code) == (
+            producer,
+            leader_epoch,
+            ErrorCode.NONE,
+        )
 
 
 class PartitionVerification:
@@ -141,12 +152,7 @@ class PartitionVerification:
                 if before is not None:
                     await before.wait()
                 guards = await self._ask(name, producer, partition_keys)
-                try:
-                    _pass_on(go_on, answer)
-                finally:
-                    # A response is good for one append. After it, the log itself shows the open
-                    # transaction.
-                    self._drop(guards)
+                _pass_on(go_on, answer, lambda: self._release(guards))
             except asyncio.CancelledError:
                 if not answer.done():
                     answer.set_exception(ConnectionLost("the broker was stopped"))
@@ -233,12 +239,18 @@ class PartitionVerification:
         self, name: str, producer: Producer, partition_keys: list[PartitionKey]
     ) -> dict[tuple[PartitionKey, int], _Guard]:
         """Ask the coordinator about partitions that are unknown."""
-        guards = {
-            (partition_key, producer[0]): _Guard(producer, partition.log.epochs.current)
-            for partition_key, partition in self._unverified(name, producer, partition_keys)
-        }
+        held, guards = {}, {}
+        for partition_key, partition in self._unverified(name, producer, partition_keys):
+            key, epoch = (partition_key, producer[0]), partition.log.epochs.current
+            guard = self._guards.get(key)
+            if guard is not None and guard.holds(producer, epoch):
+                # The request before this one was verified and is not yet appended.
+                guard.holders += 1
+                held[key] = guard
+            else:
+                guards[key] = _Guard(producer, epoch)
         if not guards or self._others is None:
-            return {}
+            return held
         self._guards.update(guards)
         coordinator, (call, _) = self._coordinator_of(name), self._others
         if coordinator is None or coordinator < 0:
@@ -259,11 +271,13 @@ class PartitionVerification:
                 codes = {}
         for (partition_key, _), guard in guards.items():
             guard.code = codes.get(partition_key, ErrorCode.NETWORK_EXCEPTION)
-        return guards
+        return held | guards
 
-    def _drop(self, guards: dict[tuple[PartitionKey, int], _Guard]) -> None:
+    def _release(self, guards: dict[tuple[PartitionKey, int], _Guard]) -> None:
+        """Forget responses on which no request depends: the log shows whose records it has."""
         for key, guard in guards.items():
-            if self._guards.get(key) is guard:
+            guard.holders -= 1
+            if not guard.holders and self._guards.get(key) is guard:
                 del self._guards[key]
 
     def _on_marker(self, partition_key: PartitionKey, producer_id: int) -> None:
@@ -329,16 +343,23 @@ def _codes(response: Message) -> dict[PartitionKey, ErrorCode]:
 
 
 def _pass_on(
-    go_on: Callable[[], Response | asyncio.Future[Response]], answer: asyncio.Future[Response]
+    go_on: Callable[[], Response | asyncio.Future[Response]],
+    answer: asyncio.Future[Response],
+    release: Callable[[], None],
 ) -> None:
-    """Call `go_on`, and pass its response to the waiting request, if there is one."""
+    """Call `go_on`, pass its response to the waiting request, if there is one, and `release`."""
+    reply = None
     try:
         reply = go_on()
     except StreamlogError as error:
         if not answer.done():
             answer.set_exception(error)
-        return
+    finally:
+        if not isinstance(reply, asyncio.Future):
+            release()
     if isinstance(reply, asyncio.Future):
+        # Not before: `go_on` may have handed the records to a thread, and appends them after it.
+        reply.add_done_callback(lambda _: release())
         reply.add_done_callback(lambda done: _settle(done, answer))
     elif reply is not None and not answer.done():
         answer.set_result(reply)

@@ -16,6 +16,9 @@ from tests.broker.node import Node, ask, context, create, produce
 from tests.broker.node import batch as batch_of
 from tests.broker.test_transactions import Writer
 
+LARGE = bytes(200_000)
+"""A thread validates a batch of this size."""
+
 
 class Coordinators:
     """A stand-in for the coordinator's broker; it is in fact the broker under test."""
@@ -110,6 +113,27 @@ def test_verification_keeps_a_producer_s_order_and_blocks_no_other_producer(node
         coordinators.may_answer.set()
         assert await asyncio.gather(*written) == [ErrorCode.NONE] * 3
         assert len(coordinators.asked) == 1
+        await coordinators.gone()
+
+    node.run(story)
+
+
+def test_the_verification_holds_while_a_thread_validates_the_records(node: Node) -> None:
+    async def story(broker: Broker) -> None:
+        writer = await init_writer(broker)
+        coordinators = Coordinators(broker)
+        for _ in range(2):
+            assert await writer.add() == ErrorCode.NONE
+            first, written = writer.sequence, []
+            for number in range(3):
+                written.append(asyncio.ensure_future(writer.write(LARGE)))
+                await asyncio.sleep(0)
+                writer.sequence = first + number + 1
+            assert await asyncio.gather(*written) == [ErrorCode.NONE] * 3
+            writer.sequence = first + 3
+            assert await writer.end() == ErrorCode.NONE
+            assert not broker._verification._guards
+        assert len(coordinators.asked) == 2
         await coordinators.gone()
 
     node.run(story)
