@@ -64,6 +64,7 @@ SETTINGS = (
     "source_lost",
     "web",
     "trace_ratio",
+    "otel_metrics",
 )
 
 
@@ -178,6 +179,7 @@ class App(Declarations):
         source_lost: SourceLostPolicy | None = None,
         web: str | None = None,
         trace_ratio: float | None = None,
+        otel_metrics: bool = False,
         **unknown: object,
     ) -> None:
         """Create an app that declares nothing yet.
@@ -226,6 +228,8 @@ class App(Declarations):
             trace_ratio: switches on traces (needs the extra `[otel]`; see docs/watching.md): the
                 share, 0 to 1, of the records without a `traceparent` header that begin a trace.
                 Records with the header are followed if their trace is sampled. None: no traces.
+            otel_metrics: whether each worker exports its metrics by OTLP (needs the extra `[otel]`;
+                see docs/watching.md), with or without `web`.
             unknown: any other setting raises ConfigError.
 
         Raises:
@@ -253,6 +257,7 @@ class App(Declarations):
         self.source_lost = check_source_lost(source_lost)
         self.web = web
         self.trace_ratio = ratio_of(trace_ratio)
+        self.otel_metrics = otel_metrics
         self._warned: set[str] = set()
 
     def topology(self) -> Topology:
@@ -534,6 +539,7 @@ class App(Declarations):
             source_lost=self.source_lost,
             web=self.web,
             trace_ratio=self.trace_ratio,
+            otel_metrics=self.otel_metrics,
             bind=self._bind,
             bind_tables=self._bind_tables,
             bind_global_tables=self._bind_global_tables,

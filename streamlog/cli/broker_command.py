@@ -29,7 +29,9 @@ from streamlog.cli.session import (
     serve_until_orphaned,
     wait_until_set,
 )
+from streamlog.clock import SystemClock
 from streamlog.errors import ConfigError, UsageError
+from streamlog.metrics.export import MeasuredService, exporting
 from streamlog.properties import read_properties
 
 if TYPE_CHECKING:
@@ -114,6 +116,7 @@ def run_broker(settings: BrokerConfig, listeners: Sequence[Listener]) -> None:
         async with (
             Broker.open(data, others=others, config=settings) as opened,
             web_of(opened),
+            otel_of(opened),
             SocketServer(opened, listeners) as listening,
         ):
             for server in listening.servers:
@@ -163,6 +166,29 @@ async def web_of(opened: Broker) -> AsyncIterator[None]:
         ) from error
     async with serve_health(opened, address) as where:
         typer.echo(f"web       http://{where}")
+        yield
+
+
+@asynccontextmanager
+async def otel_of(opened: Broker) -> AsyncIterator[None]:
+    """Export metrics by OTLP in the block, if the broker's settings ask for it.
+
+    Raises:
+        ConfigError: the extra is not installed, or a variable of OpenTelemetry can't be used.
+    """
+    directory = opened.directory
+    if not directory.config.otel_metrics:
+        yield
+        return
+    # A node's id is unique in its cluster alone.
+    cluster, node = opened.cluster_id, str(directory.node_id)
+    service = MeasuredService(
+        "streamlog-broker",
+        f"{cluster}-{node}",
+        {"kafka.cluster.id": cluster, "kafka.node.id": node},
+    )
+    wall_ms = SystemClock().wall_ms
+    async with exporting(directory.metrics, service, setting="otel.metrics", wall_ms=wall_ms):
         yield
 
 

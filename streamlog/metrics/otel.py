@@ -2,8 +2,7 @@
 
 Where to export, and as which service, is set by OpenTelemetry's own variables (`OTEL_*`). A tracer
 provider that the program has set is used as it is. Rule: nothing here is imported until an app
-switches it on. Not done here: metrics, which Prometheus scrapes or an OpenTelemetry Collector
-reads by its receiver for Prometheus.
+switches it on. Not done here: metrics (`otel_metrics`).
 """
 
 from __future__ import annotations
@@ -13,7 +12,12 @@ from collections.abc import Mapping, Sequence
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import SERVICE_NAME, OTELResourceDetector, Resource
+from opentelemetry.sdk.resources import (
+    SERVICE_INSTANCE_ID,
+    SERVICE_NAME,
+    OTELResourceDetector,
+    Resource,
+)
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased
@@ -44,14 +48,16 @@ class OtelSpan:
 class OtelTracer:
     """Makes spans with OpenTelemetry's SDK; a `Tracer`."""
 
-    def __init__(self, app_id: str) -> None:
-        """`app_id` is the service's name, unless `OTEL_SERVICE_NAME` or the program sets one."""
+    def __init__(self, app_id: str, instance_id: str) -> None:
+        """Create a tracer.
+
+        `app_id` is the service's name and `instance_id` tells its workers apart, unless
+        OpenTelemetry's variables or the program say otherwise.
+        """
         given = trace.get_tracer_provider()
         self._own: TracerProvider | None = None
         if not isinstance(given, TracerProvider):
-            resource = Resource.create({SERVICE_NAME: app_id}).merge(
-                OTELResourceDetector().detect()
-            )
+            resource = service_resource(app_id, instance_id)
             # Which traces begin is decided before (`RecordTraces`): here each one is recorded.
             given = self._own = TracerProvider(sampler=ParentBased(ALWAYS_ON), resource=resource)
             given.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
@@ -87,6 +93,14 @@ class OtelTracer:
             self._own.shutdown()
         else:
             self._provider.force_flush()
+
+
+def service_resource(
+    name: str, instance_id: str, attributes: Mapping[str, str] | None = None
+) -> Resource:
+    """Describe this process; OpenTelemetry's variables take precedence."""
+    own = {**(attributes or {}), SERVICE_NAME: name, SERVICE_INSTANCE_ID: instance_id}
+    return Resource.create(own).merge(OTELResourceDetector().detect())
 
 
 def _span_context(context: TraceContext) -> SpanContext:

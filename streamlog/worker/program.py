@@ -66,6 +66,8 @@ class Program:
     """The limits of the watchdog."""
     trace_ratio: float | None = None
     """Of the records without a trace, the share that begins one; None: no traces."""
+    otel_metrics: bool = False
+    """Whether workers export their metrics by OTLP."""
     source_lost: SourceLostPolicy | None = None
     """What to do if a source is not the log that was read (see `lost_sources`)."""
     accept_state_loss: bool = False

@@ -162,8 +162,10 @@ class RecordTraces:
 
 
 @asynccontextmanager
-async def tracing(program: Program) -> AsyncIterator[RecordTraces | None]:
+async def tracing(program: Program, instance_id: str) -> AsyncIterator[RecordTraces | None]:
     """Provide the traces of a program while the block lasts; None if it has none.
+
+    `instance_id` tells this worker from others of the app.
 
     Raises:
         ConfigError: the extra `[otel]` is not installed.
@@ -177,7 +179,7 @@ async def tracing(program: Program) -> AsyncIterator[RecordTraces | None]:
         raise ConfigError(
             f"trace_ratio needs OpenTelemetry ({error}): pip install 'streamlog[otel]'"
         ) from error
-    tracer = OtelTracer(program.app_id)
+    tracer = OtelTracer(program.app_id, instance_id)
     try:
         yield RecordTraces(tracer, app_id=program.app_id, ratio=program.trace_ratio)
     finally:

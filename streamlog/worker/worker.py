@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, closing
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, closing, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -42,6 +42,7 @@ from streamlog.errors import (
     quantity,
 )
 from streamlog.log import Log
+from streamlog.metrics.export import MeasuredService, exporting
 from streamlog.processing.error_handling import DamagedInputs
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.record import TopicPartition
@@ -238,9 +239,11 @@ class Worker:
         self._security = security
         self._announce = announce
         self._instance_id = instance_id
+        self._process = instance_id or uuid4().hex
+        """The name of this process among the workers of the app."""
         self._clock = clock or SystemClock()
         self.exchange = StreamsAssignor(
-            program.placement, process=instance_id or uuid4().hex, policy=program.policy
+            program.placement, process=self._process, policy=program.policy
         )
         """The assignor of this worker, with its view of the other workers."""
 
@@ -293,7 +296,7 @@ class Worker:
                 reader=reader,
                 background=background,
                 engine=stack.enter_context(closing(EngineThread(self._clock))),
-                traces=await stack.enter_async_context(tracing(program)),
+                traces=await stack.enter_async_context(tracing(program, self._process)),
             )
             self.exchange.host = state_host(program.state_path)
             replies = self._bind_replies(stack, deps)
@@ -301,8 +304,8 @@ class Worker:
             if cut is not None:
                 loop.savepoints = TaskSavepoints(cut, watch, start, deps)
             tables = self._bind_tables(start, loop.rows, producer)
+            await stack.enter_async_context(self._measured(deps, loop.state))
             if server is not None:
-                deps.metrics.describe_clients(partial(_clients, program.app_id, deps))
                 pages = server.open(
                     metrics=deps.metrics,
                     state=loop.state,
@@ -313,6 +316,19 @@ class Worker:
                 )
                 await stack.enter_async_context(pages)
             await loop.work(stop)
+
+    def _measured(
+        self, deps: TaskDeps, state: Callable[[], WorkerState]
+    ) -> AbstractAsyncContextManager[None]:
+        """Describe the metrics of this worker, and export them in the block if the app asks."""
+        metrics = deps.metrics
+        metrics.describe(state)
+        metrics.describe_clients(partial(_clients, self._program.app_id, deps))
+        if not self._program.otel_metrics:
+            return nullcontext()
+        service = MeasuredService(self._program.app_id, self._process)
+        wall_ms = self._clock.wall_ms
+        return exporting(metrics.registry, service, setting="otel_metrics", wall_ms=wall_ms)
 
     def _bind_tables(
         self, start: WorkerStart, local: LocalRows, producer: Producer

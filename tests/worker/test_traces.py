@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from time import monotonic, sleep
 
 import pytest
 
@@ -17,8 +11,8 @@ from streamlog.errors import ConfigError
 from streamlog.log import Log
 from streamlog.metrics.tracing import TraceContext, context_of, with_context
 from streamlog.records.batch import LogRecord
+from tests.metrics.otlp_collector import collecting
 from tests.worker.processes import (
-    DEADLINE_S,
     ROOT,
     STREAMLOG,
     attached,
@@ -27,13 +21,12 @@ from tests.worker.processes import (
     streamlog,
 )
 
-trace_service = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
-
 SHOP = """
 from streamlog import App, Emit, Windowed, tumbling
 
 app = App(
-    "shop", log="embedded:./log", state_dir="./state", commit_interval="50ms", trace_ratio={ratio}
+    "shop", log="embedded:./log", state_dir="./state", commit_interval="50ms", trace_ratio={ratio},
+    otel_metrics={metrics}
 )
 orders = app.topic("orders", key=str, value=str, partitions=2)
 customers = app.topic("customers", key=str, value=str, partitions=2)
@@ -51,74 +44,6 @@ counted.emit(Emit.CLOSE).count(name="per-city").changes().to(rows)
 """
 START_MS = 1_700_000_000_000
 FIRST, SECOND, CLOSING = "a1" * 16, "b2" * 16, "c3" * 16
-
-
-@dataclass
-class Span:
-    name: str
-    trace_id: str
-    span_id: str
-    parent_id: str
-    links: list[tuple[str, str]]
-    attributes: dict[str, str]
-
-
-@dataclass
-class Collector:
-    """An OTLP collector in memory."""
-
-    url: str = ""
-    spans: dict[str, Span] = field(default_factory=dict)
-
-    def take(self, body: bytes) -> None:
-        message = trace_service.ExportTraceServiceRequest.FromString(body)
-        for resource in message.resource_spans:
-            for span in (each for scope in resource.scope_spans for each in scope.spans):
-                found = Span(
-                    span.name,
-                    span.trace_id.hex(),
-                    span.span_id.hex(),
-                    span.parent_span_id.hex(),
-                    [(link.trace_id.hex(), link.span_id.hex()) for link in span.links],
-                    {each.key: each.value.string_value for each in span.attributes},
-                )
-                self.spans[found.span_id] = found
-
-    def span(self, context: TraceContext) -> Span:
-        """Wait for the span of a context."""
-        _, trace_id, span_id, _ = context.traceparent.split("-")
-        deadline = monotonic() + DEADLINE_S
-        while span_id not in self.spans:
-            assert monotonic() < deadline, (context, self.spans)
-            sleep(0.05)
-        assert self.spans[span_id].trace_id == trace_id
-        return self.spans[span_id]
-
-
-@contextmanager
-def collecting() -> Iterator[Collector]:
-    collector = Collector()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            assert self.path == "/v1/traces"
-            collector.take(self.rfile.read(int(self.headers["content-length"])))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    collector.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield collector
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def traced(trace_id: str) -> TraceContext:
@@ -160,7 +85,7 @@ async def last_orders(log: Log) -> list[tuple[int, LogRecord]]:
 def run(path: Path, ratio: str, **environment: str) -> tuple[list[LogRecord], list[LogRecord]]:
     """Run two workers, restart them within a window, and return the rows of both sinks."""
     path.mkdir()
-    (path / "shop.py").write_text(SHOP.format(ratio=ratio))
+    (path / "shop.py").write_text(SHOP.format(ratio=ratio, metrics=False))
     command = (*STREAMLOG, "-A", "shop", "worker", "-w", "2")
     url = f"embedded:{path / 'log'}"
     with running(*command, cwd=path, **environment) as workers:
@@ -215,11 +140,11 @@ def test_a_trace_is_found_at_the_sinks_after_repartitions_a_join_a_window_and_a_
     assert not any(name == "traceparent" for each in rows_plain for name, _ in each.headers)
 
 
-def test_the_commands_of_the_page_export_traces(tmp_path: Path) -> None:
+def test_the_commands_of_the_page_export_traces_and_metrics(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "watching.md").read_text().partition("## Traces")[2]
     export, worker = (line[2:] for line in page.splitlines() if line.startswith("$ "))
     assert worker.startswith("streamlog ")
-    (tmp_path / "shop.py").write_text(SHOP.format(ratio="1.0"))
+    (tmp_path / "shop.py").write_text(SHOP.format(ratio="1.0", metrics=True))
     with collecting() as collector:
         script = export.replace("http://localhost:4318", collector.url)
         script += f"\nexec {sys.executable} -m {worker}"
@@ -229,6 +154,11 @@ def test_the_commands_of_the_page_export_traces(tmp_path: Path) -> None:
             assert process.stop() == 0, process.output
         contexts = [context_of(record.headers) for _, record in placed]
         assert all(contexts)
+        metrics = collector.series()
+        assert metrics["streamlog_records_out_total", frozenset({("topic", "placed")})] == 3
+        assert metrics["streamlog_assigned", frozenset()] == 1
+        assert collector.resource["service.name"] == "shop"
+        assert collector.resource["service.instance.id"]
         # All three records of one customer or another: the one without a context began a trace.
         traces = {each.traceparent[3:35] for each in contexts if each is not None}
         assert len(traces) == 3
@@ -237,7 +167,8 @@ def test_the_commands_of_the_page_export_traces(tmp_path: Path) -> None:
 
 def test_traces_without_the_extra_say_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(
-        "import sys\nsys.modules['opentelemetry'] = None\n" + SHOP.format(ratio="1.0")
+        "import sys\nsys.modules['opentelemetry'] = None\n"
+        + SHOP.format(ratio="1.0", metrics=False)
     )
     code, output = streamlog("-A", "shop", "worker", cwd=tmp_path)
     assert code != 0

@@ -131,6 +131,15 @@ class BrokerConfig:
             is_dynamic=False,
         ),
     )
+    otel_metrics: bool = boolean(
+        NamedSetting(
+            "otel.metrics",
+            "Whether the broker exports its metrics by OTLP, to where OpenTelemetry's variables"
+            " (OTEL_*) in its environment say. Needs the extra streamlog[otel].",
+            is_dynamic=False,
+        ),
+        default=False,
+    )
     # Enough for four consumers to share a topic, few enough to open at once on a small machine.
     num_partitions: int = integer(
         4,

@@ -107,7 +107,6 @@ class WorkerServer:
             hot_keys: counts the keys of this worker's inputs on demand.
             topics: the app's topics by name, which say how keys are read.
         """
-        metrics.describe(state)
         site = site_of(
             TaskHealth(state),
             metrics.registry,
