@@ -30,7 +30,7 @@ from streamlog.broker.apis.table import (
     table_of,
 )
 from streamlog.broker.apis.telemetry import TelemetryRequests
-from streamlog.broker.broker_state import status_metrics, throttle_metrics
+from streamlog.broker.broker_state import purgatory_metrics, status_metrics, throttle_metrics
 from streamlog.broker.cluster.background import BackgroundTasks
 from streamlog.broker.cluster.metadata_publisher import Observers
 from streamlog.broker.cluster.node import ClusterNode
@@ -55,6 +55,8 @@ from streamlog.broker.lag.lag_rounds import LagRounds
 from streamlog.broker.lag.leader_questions import LeaderQuestions
 from streamlog.broker.lag.next_records import NextRecords
 from streamlog.broker.log_maintenance import LogMaintenance
+from streamlog.broker.metrics.coordinator_metrics import group_metrics, transaction_metrics
+from streamlog.broker.metrics.log_metrics import disk_metrics, log_metrics, maintenance_metrics
 from streamlog.broker.quorum.metadata.cluster_metadata import ClusterTopics
 from streamlog.broker.replication.group_flush import GroupFlush
 from streamlog.broker.replication.partition import Partitions
@@ -68,7 +70,8 @@ from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.broker.time_marks import TimeMarks
 from streamlog.clock import Clock, SystemClock
 from streamlog.errors import ConnectionLost, UsageError
-from streamlog.metrics.registry import Kind, Metric, number
+from streamlog.metrics.event_loop import LoopMetrics
+from streamlog.metrics.registry import Kind, Look, Metric, at_once, kafka_timer, number, timer
 from streamlog.protocol.api_table import APIS
 from streamlog.protocol.fetch_patterns import FoundRecords
 from streamlog.protocol.messages.broker_registration import RegisteredListener as BrokerListener
@@ -337,26 +340,43 @@ class Broker:
 
     def status(self) -> BrokerStatus:
         """Return the state of this broker."""
-        return self._member.status(self._replicas.follower_lag())
+        return at_once(self._look())
 
     @property
     def copy_bytes_read(self) -> int:
         """Bytes read here from partitions that other brokers lead, since the start (KIP-392)."""
         return self._partitions.copy_bytes_read
 
-    def _state_metrics(self) -> Iterator[Metric]:
-        yield from status_metrics(self.status())
+    def _look(self) -> Look[BrokerStatus]:
+        return self._member.status(self._replicas.follower_lag())
+
+    def _state_metrics(self) -> Iterator[Metric | None]:
+        yield from status_metrics((yield from self._look()))
+        yield from purgatory_metrics(
+            fetches=self._fetches.delayed.count_waiting() + self._replica_fetches.delayed,
+            produces=self._produce.delayed,
+        )
         yield from throttle_metrics(*self._replicas.throttled_rates())
+        yield kafka_timer(
+            "kafka_controller_controllerstats_leaderelectionrateandtimems",
+            "Time of an election decided by this controller.",
+            self._member.elections,
+        )
+        yield from group_metrics(self._coordinator.served())
+        yield from transaction_metrics(self._transactions.served(), self._clock.wall_ms())
+        yield from log_metrics(self._directory)
+        yield from disk_metrics(self._directory.volumes)
+        yield from maintenance_metrics(self._maintenance, self._clock.now_ms())
+        yield from timer(
+            "kafka_log_logflushstats_logflushrateandtimems",
+            "streamlog_log_flush_seconds",
+            "Time of syncs of one log to disk.",
+            self._flush.times,
+        )
         yield number(
             "streamlog_follower_read_bytes_total",
             "Bytes read from this broker of partitions that other brokers lead (KIP-392).",
             self.copy_bytes_read,
-            kind=Kind.COUNTER,
-        )
-        yield number(
-            "streamlog_cleaner_unreadable_batches_total",
-            "Unreadable batches that the log cleaner left unchanged.",
-            self._maintenance.unreadable_batches,
             kind=Kind.COUNTER,
         )
 
@@ -386,6 +406,7 @@ class Broker:
     async def __aenter__(self) -> Self:
         self._is_open = True
         await self._tasks.begin()
+        self._directory.metrics.collect(LoopMetrics(asyncio.get_running_loop()).metrics)
         if not self._member.is_alone:
             thread = self._tasks.start_thread()
             spawn = self._tasks.spawn

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from streamlog.broker.cluster.figures import BROKER_STATES, BrokerStatus, ControllerCounts
-from streamlog.metrics.registry import Kind, Metric, number
+from streamlog.metrics.registry import Kind, Metric, number, timer
 
 _REPLICAS = "kafka_server_replicamanager_"
 _CONTROLLER = "kafka_controller_kafkacontroller_"
+_EVENTS = "kafka_controller_controllereventmanager_"
 _RAFT = "kafka_server_raftmetrics_"
 NO_NODE = -1
 NOT_CONTROLLING = ControllerCounts(
@@ -32,6 +33,17 @@ def status_metrics(status: BrokerStatus) -> Iterator[Metric]:
     yield from _replica_metrics(status)
     yield from _controller_metrics(status)
     yield from _quorum_metrics(status)
+
+
+def purgatory_metrics(*, fetches: int, produces: int) -> Iterator[Metric]:
+    """Yield how many requests wait: for records, or for in-sync replicas."""
+    yield Metric(
+        "kafka_server_delayedoperationpurgatory_purgatorysize",
+        "Requests that wait: Fetch for enough records, Produce for in-sync replicas.",
+        Kind.GAUGE,
+        ("delayedoperation",),
+        [(("Fetch",), fetches), (("Produce",), produces)],
+    )
 
 
 def throttle_metrics(sent: float, fetched: float) -> Iterator[Metric]:
@@ -73,6 +85,11 @@ def _replica_metrics(status: BrokerStatus) -> Iterator[Metric]:
             "Partitions that this broker leads that are moving to other brokers.",
             counts.reassigning,
         ),
+        (
+            "offlinereplicacount",
+            "Partitions with a replica on this broker whose log is not here: its disk is away.",
+            counts.offline,
+        ),
     ):
         yield number(_REPLICAS + name, text, value)
     yield Metric(
@@ -104,6 +121,20 @@ def _controller_metrics(status: BrokerStatus) -> Iterator[Metric]:
         ),
     ):
         yield number(_CONTROLLER + name, text, value)
+    waited, took = status.controller_times
+    yield from timer(
+        _EVENTS + "eventqueuetimems",
+        "streamlog_controller_queue_seconds",
+        "Time for which requests to this controller waited for earlier decisions.",
+        waited,
+    )
+    yield from timer(
+        _EVENTS + "eventqueueprocessingtimems",
+        "streamlog_controller_decision_seconds",
+        "Time of decisions of this controller, until they were committed.",
+        took,
+    )
+    yield number(_EVENTS + "eventqueuesize", "Requests that wait here.", status.waiting_decisions)
 
 
 def _quorum_metrics(status: BrokerStatus) -> Iterator[Metric]:
@@ -117,6 +148,23 @@ def _quorum_metrics(status: BrokerStatus) -> Iterator[Metric]:
         _RAFT + "high_watermark", "Offset after the last committed entry.", view.high_watermark
     )
     yield number(_RAFT + "log_end_offset", "Offset after the last entry of this node's log.", own)
+    yield number(
+        "kafka_server_broker_metadata_metrics_last_applied_record_offset",
+        "Offset of the last entry of the metadata log that this node acts on; -1: none.",
+        status.applied_offset - 1,
+    )
+    yield Metric(
+        "streamlog_quorum_lag_seconds",
+        "Time since a node had all of the metadata log, as far as the leader knows.",
+        Kind.GAUGE,
+        ("node", "role"),
+        [
+            ((str(each.node_id), role), max(status.wall_ms - each.caught_up_wall_ms, 0) / 1000)
+            for role, nodes in (("voter", view.voters[1:]), ("observer", view.observers))
+            for each in nodes
+            if each.caught_up_wall_ms is not None
+        ],
+    )
     yield Metric(
         "streamlog_quorum_lag_records",
         "Entries of the metadata log that a node lacks, as far as the leader knows.",

@@ -68,9 +68,14 @@ class LogMaintenance:
         self._checkpoint_ms = clock.now_ms() + CHECKPOINT_INTERVAL_MS
 
     @property
-    def unreadable_batches(self) -> int:
-        """Batches that cleanings could not read, since the start."""
-        return self._cleaner.unreadable_batches
+    def cleaner(self) -> Cleaner:
+        """Compacts logs; its counts are for metrics."""
+        return self._cleaner
+
+    @property
+    def retention(self) -> Retention:
+        """Removes expired segments; its counts are for metrics."""
+        return self._retention
 
     def tick(self) -> None:
         """Run retention, postponed rolls, and the checkpoint, as far as they are due."""

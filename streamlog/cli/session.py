@@ -27,6 +27,7 @@ import typer
 
 from streamlog.errors import UsageError
 from streamlog.interrupts import EXIT_INTERRUPTED, exiting_at_once, interruptible
+from streamlog.metrics.event_loop import MeasuredLoop
 from streamlog.properties import read_properties
 
 if TYPE_CHECKING:
@@ -170,9 +171,11 @@ def _signals(
 
 def run(work: Coroutine[object, object, T]) -> T:
     """Run a coroutine on an event loop of its own; uvloop's with the extra `[uvloop]`."""
-    factory = None
+    factory: Callable[[], asyncio.AbstractEventLoop] | None = None
     if importlib.util.find_spec("uvloop") is not None:
         factory = importlib.import_module("uvloop").new_event_loop
+    elif sys.platform != "win32":  # There, the default loop has no selector.
+        factory = MeasuredLoop
     with interruptible(), asyncio.Runner(loop_factory=factory) as runner:
         return runner.run(work)
 

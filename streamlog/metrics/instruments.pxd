@@ -19,3 +19,19 @@ cdef class Histogram:
 
     @cython.locals(at=cython.Py_ssize_t, bound=cython.double)
     cpdef record_many(self, double value, Py_ssize_t count)
+
+@cython.final
+cdef class LoopTimes:
+    cdef public double idle_s
+    cdef public Histogram holds
+    cdef double _woke_s
+    cdef double _turn_s
+    cdef double _now_s
+    cdef double _before_s
+
+    @cython.locals(hold_s=cython.double)
+    cpdef on_wait(self, double now_s)
+    cpdef on_wake(self, double began_s, double now_s)
+    cpdef double longest_hold_s(self, double now_s)
+
+    cdef _turn(self, double now_s)

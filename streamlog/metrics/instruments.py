@@ -16,6 +16,8 @@ DURATION_BOUNDS_S = (
     0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 )  # fmt: skip
 """Bounds of a histogram of durations between 0.1 ms and 30 s, in seconds."""
+HOLD_WINDOW_S = 60.0
+"""The longest hold of an event loop is that of the last one to two windows."""
 
 
 class Counter:
@@ -105,3 +107,44 @@ class Histogram:
                 return low + (bound - low) * (rank - below) / count
             below, low = below + count, bound
         return self.bounds[len(self.bounds) - 1]  # compiled without negative indexes
+
+
+class LoopTimes:
+    """The times of a loop, which its selector notes."""
+
+    __slots__ = ("_before_s", "_now_s", "_turn_s", "_woke_s", "holds", "idle_s")
+
+    def __init__(self, now_s: float) -> None:
+        self.idle_s = 0.0
+        """How long it has waited for events, since the start."""
+        self.holds = Histogram()
+        """How long it was held, each time."""
+        self._woke_s = now_s
+        self._turn_s = now_s + HOLD_WINDOW_S
+        self._now_s = self._before_s = 0.0
+        """The longest hold of this window, and of the one before."""
+
+    def on_wait(self, now_s: float) -> None:
+        """Note that the loop begins to wait."""
+        hold_s = now_s - self._woke_s
+        self.holds.record(hold_s)
+        if now_s >= self._turn_s:
+            self._turn(now_s)
+        self._now_s = max(self._now_s, hold_s)
+
+    def on_wake(self, began_s: float, now_s: float) -> None:
+        """Note that the loop has waited since `began_s`."""
+        self.idle_s += now_s - began_s
+        self._woke_s = now_s
+
+    def longest_hold_s(self, now_s: float) -> float:
+        """Return the longest hold of this window and the one before: of one to two minutes."""
+        if now_s >= self._turn_s:
+            self._turn(now_s)
+        return max(self._now_s, self._before_s)
+
+    def _turn(self, now_s: float) -> None:
+        # A loop that has waited for longer than a window was not held in the one before.
+        is_next = now_s < self._turn_s + HOLD_WINDOW_S
+        self._before_s, self._now_s = (self._now_s if is_next else 0.0), 0.0
+        self._turn_s = now_s + HOLD_WINDOW_S

@@ -47,8 +47,12 @@ async def exposition(registry: Registry, now_s: Callable[[], float] = perf_count
     written: list[bytes] = []
     found: list[str] = []
     deadline_s = now_s() + SLICE_S
-    for metric in registry.metrics():
-        for line in lines(metric):
+    for metric in registry.steps():
+        # Before its lines, too: computing the metric may have taken the time.
+        if now_s() >= deadline_s:
+            await asyncio.sleep(0)
+            deadline_s = now_s() + SLICE_S
+        for line in () if metric is None else lines(metric):
             found.append(line)
             if len(found) % LINES_PER_LOOK == 0 and now_s() >= deadline_s:
                 # Encoded slice by slice: megabytes at the end would be a slice of their own.

@@ -10,7 +10,8 @@ outside; a family that has `series_max` of them counts further ones together, un
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeAlias, TypeVar
@@ -114,8 +115,43 @@ class Family(Generic[Instrument]):
         return self._series.setdefault(values, self._make())
 
 
-Collector: TypeAlias = Callable[[], Iterable[Metric]]
-"""Describes the present state as metrics."""
+QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
+"""The quantiles that Kafka reports of its timers."""
+MS = 1_000
+
+
+def kafka_timer(name: str, text: str, times: Histogram) -> Metric:
+    """Return a histogram of seconds as one of Kafka's timers: quantiles in ms since the start."""
+    quantiles = {share: times.quantile(share) * MS for share in QUANTILES}
+    summary = Summary(quantiles, times.count, times.sum * MS)
+    return Metric(name, f"{text} In ms, since the start.", Kind.SUMMARY, (), [((), summary)])
+
+
+def timer(name: str, seconds_name: str, text: str, times: Histogram) -> Iterator[Metric]:
+    """Yield a histogram of seconds twice: as one of Kafka's timers, and as such."""
+    yield kafka_timer(name, text, times)
+    yield Metric(seconds_name, f"{text} In seconds.", Kind.HISTOGRAM, (), [((), times)])
+
+
+T = TypeVar("T")
+Look: TypeAlias = Generator[None, None, T]
+"""A computation over many items that yields every `ITEMS_PER_STEP` of them, for others to run."""
+ITEMS_PER_STEP = 64
+
+
+def at_once(look: Look[T]) -> T:
+    """Run a look to its end, and return its result."""
+    found: list[T] = []
+
+    def run() -> Iterator[None]:
+        found.append((yield from look))
+
+    deque(run(), maxlen=0)
+    return found[0]
+
+
+Collector: TypeAlias = Callable[[], Iterable[Metric | None]]
+"""Describes the present state as metrics; None between two of them lets others run."""
 
 
 Preparation: TypeAlias = Callable[[], Awaitable[None]]
@@ -203,6 +239,10 @@ class Registry:
 
     def metrics(self) -> Iterator[Metric]:
         """Yield all metrics with their present values."""
+        return (each for each in self.steps() if each is not None)
+
+    def steps(self) -> Iterator[Metric | None]:
+        """Yield all metrics, and None where a reader in an event loop may let others run."""
         for family in [*self._families.values()]:
             yield family.metric()
         for collector in [*self._collectors]:

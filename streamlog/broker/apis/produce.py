@@ -148,6 +148,8 @@ class ProduceRequests:
         self._flush = flush
         self._clock = clock
         self._alarm = alarm
+        self.delayed = 0
+        """How many requests wait until their records are committed; a run counts as one."""
 
     def stop(self, reason: StreamlogError) -> None:
         """Stop appending; waiting requests fail with the reason."""
@@ -261,7 +263,13 @@ class ProduceRequests:
             try_answer()
 
         timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, on_timeout)
-        response.add_done_callback(lambda _: timer.cancel())
+
+        def on_done(_: asyncio.Future[R]) -> None:
+            timer.cancel()
+            self.delayed -= 1
+
+        self.delayed += 1
+        response.add_done_callback(on_done)
         durable.add_done_callback(lambda _: try_answer())
         commits.begin(try_answer)
         return response

@@ -146,6 +146,11 @@ class ReplicaFetches:
         """
         self._delayed.on_append(topic, partition, ANY_BYTES)
 
+    @property
+    def delayed(self) -> int:
+        """How many fetches of followers wait for news."""
+        return self._delayed.count_waiting()
+
     def tick(self, now_ms: int) -> None:
         """Answer the requests whose timeout has passed."""
         self._delayed.tick(now_ms)

@@ -6,8 +6,9 @@ request. Names and meanings are those of Kafka's metrics; `broker_state` describ
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from streamlog.broker.quorum.broker_lifecycle import State
@@ -18,7 +19,8 @@ from streamlog.broker.quorum.metadata.cluster_metadata import (
 )
 from streamlog.broker.quorum.metadata.registrations import NO_LEADER, PartitionRegistration
 from streamlog.broker.quorum.raft.raft_machine import QuorumView
-from streamlog.metrics.registry import Registry
+from streamlog.metrics.instruments import Histogram
+from streamlog.metrics.registry import ITEMS_PER_STEP, Look, Registry
 
 if TYPE_CHECKING:
     from streamlog.broker.config.broker import TopicConfig
@@ -100,6 +102,8 @@ class PartitionCounts:
     """Led, with just as many in-sync replicas as acks=all needs."""
     reassigning: int
     """Led, and being moved to other brokers."""
+    offline: int
+    """Assigned to this broker, which has no log for them: their disk is away, for example."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +135,14 @@ class BrokerStatus:
     """None if this node is not the active controller."""
     follower_lag: Mapping[int, int]
     """The largest lag of each follower's partitions led here, in records, by broker."""
+    applied_offset: int
+    """The offset before which everything is in this broker's metadata."""
+    controller_times: tuple[Histogram, Histogram]
+    """How long requests to this controller waited, and how long its decisions took, in seconds."""
+    waiting_decisions: int
+    """The requests that wait for this controller."""
+    wall_ms: int
+    """When this was looked at."""
 
     @property
     def is_ready(self) -> bool:
@@ -140,42 +152,61 @@ class BrokerStatus:
         )
 
 
+HasLog = Callable[[str, int], bool]
+"""Whether this broker has a log of a partition."""
+
+
 def count_figures(
-    metadata: ClusterMetadata, node_id: int, configs: Mapping[str, TopicConfig]
-) -> PartitionCounts:
+    metadata: ClusterMetadata, node_id: int, configs: Mapping[str, TopicConfig], has_log: HasLog
+) -> Look[PartitionCounts]:
     """Count a broker's partitions; `configs` has at least the settings of its own topics."""
-    of = [
-        (topic.name, partition)
-        for topic in metadata.topics.values()
-        for partition in topic.partitions.values()
-        if node_id in partition.replicas
-    ]
-    led = [(name, each) for name, each in of if each.leader == node_id]
-    # A topic can be in the metadata before its log is created here: it has no settings yet.
-    spare = [
-        len(each.isr) - configs[name].min_insync(each.replication_factor)
-        for name, each in led
-        if name in configs
-    ]
+    counts: Counter[str] = Counter()
+    for number, (name, index, each) in enumerate(_partitions(metadata), 1):
+        if number % ITEMS_PER_STEP == 0:
+            yield
+        if node_id not in each.replicas:
+            continue
+        counts["held"] += 1
+        if not has_log(name, index):
+            counts["offline"] += 1
+        if each.leader != node_id:
+            continue
+        counts["led"] += 1
+        counts["under_replicated"] += len(each.isr) < each.replication_factor
+        counts["reassigning"] += each.is_reassigning
+        # A topic can be in the metadata before its log is created here: it has no settings yet.
+        config = configs.get(name)
+        if config is not None:
+            spare = len(each.isr) - config.min_insync(each.replication_factor)
+            counts["under_min_isr"] += spare < 0
+            counts["at_min_isr"] += spare == 0
     return PartitionCounts(
-        held=len(of),
-        led=len(led),
-        under_replicated=sum(len(each.isr) < each.replication_factor for _, each in led),
-        under_min_isr=sum(each < 0 for each in spare),
-        at_min_isr=sum(each == 0 for each in spare),
-        reassigning=sum(each.is_reassigning for _, each in led),
+        **{each.name: counts[each.name] for each in fields(PartitionCounts)},
     )
 
 
-def count_by_controller(metadata: ClusterMetadata) -> ControllerCounts:
+def count_by_controller(metadata: ClusterMetadata) -> Look[ControllerCounts]:
     """Count the whole cluster."""
-    partitions = [each for topic in metadata.topics.values() for each in topic.partitions.values()]
+    partitions = offline = imbalanced = 0
+    for _, _, each in _partitions(metadata):
+        partitions += 1
+        if partitions % ITEMS_PER_STEP == 0:
+            yield
+        offline += each.leader == NO_LEADER
+        imbalanced += each.leader != each.replicas[0]
     fenced = sum(each.is_fenced for each in metadata.brokers.values())
     return ControllerCounts(
         brokers=len(metadata.brokers) - fenced,
         fenced=fenced,
         topics=len(metadata.topics),
-        partitions=len(partitions),
-        offline=sum(each.leader == NO_LEADER for each in partitions),
-        preferred_replica_imbalance=sum(each.leader != each.replicas[0] for each in partitions),
+        partitions=partitions,
+        offline=offline,
+        preferred_replica_imbalance=imbalanced,
     )
+
+
+def _partitions(metadata: ClusterMetadata) -> Iterator[tuple[str, int, PartitionRegistration]]:
+    """Iterate over all partitions, which may change meanwhile."""
+    for topic in [*metadata.topics.values()]:
+        for index, partition in [*topic.partitions.items()]:
+            yield topic.name, index, partition

@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from streamlog.broker.storage.disk.files import Files
     from streamlog.broker.storage.log_directory import LogDirectory
     from streamlog.clock import Clock
+    from streamlog.metrics.instruments import Histogram
+    from streamlog.metrics.registry import Look
     from streamlog.protocol.messages.broker_registration import RegisteredListener
     from streamlog.protocol.schema import Message
     from streamlog.transport.client_connection import Transport
@@ -185,18 +187,35 @@ class ClusterNode:
         """Whether there are no other nodes, and never will be."""
         return self._connections is None
 
-    def status(self, follower_lag: Mapping[int, int]) -> BrokerStatus:
+    @property
+    def elections(self) -> Histogram:
+        """The times of elections that this controller has decided, in seconds."""
+        return self._events.elections
+
+    def status(self, follower_lag: Look[Mapping[int, int]]) -> Look[BrokerStatus]:
         """Return the state of this broker; `follower_lag` is the lag of its followers."""
-        directory, metadata = self._directory, self.metadata
+        directory, metadata, quorum = self._directory, self.metadata, self.quorum
         configs = {name: topic.config for name, topic in directory.topics.items()}
+
+        def has_log(topic: str, index: int) -> bool:
+            state = directory.topics.get(topic)
+            return state is not None and index in state.partitions
+
+        counts = yield from count_figures(metadata, directory.node_id, configs, has_log)
+        lag = yield from follower_lag
+        cluster = (yield from count_by_controller(metadata)) if quorum.is_active else None
         return BrokerStatus(
             node_id=directory.node_id,
             state=self._session.state,
             is_broker=directory.config.quorum.is_broker,
-            quorum=self.quorum.replicas(),
-            partitions=count_figures(metadata, directory.node_id, configs),
-            cluster=count_by_controller(metadata) if self.quorum.is_active else None,
-            follower_lag=follower_lag,
+            quorum=quorum.replicas(),
+            partitions=counts,
+            cluster=cluster,
+            follower_lag=lag,
+            applied_offset=quorum.applied_offset,
+            controller_times=quorum.controller_times,
+            waiting_decisions=quorum.waiting_decisions,
+            wall_ms=self._clock.wall_ms(),
         )
 
     def identity(self) -> tuple[int, int]:

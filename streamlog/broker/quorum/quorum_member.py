@@ -44,6 +44,7 @@ from streamlog.broker.storage.disk.files import Files
 from streamlog.broker.subject_logs import log_records
 from streamlog.clock import Clock
 from streamlog.errors import LogDirectoryError, LogDirectoryFull, LogError, StreamlogError
+from streamlog.metrics.instruments import Histogram
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.schema import Message
 
@@ -84,6 +85,8 @@ class Submitted:
     future: asyncio.Future[Message] | None = None
     """Gets the result; None without an event loop, where `result` is set at once."""
     decision: Decision[Message] | None = None
+    begun_ms: int = 0
+    """When the decision began."""
     next_offset: int = 0
     """The offset after its records, once they are in the log."""
     result: Message | StreamlogError | None = None
@@ -96,6 +99,10 @@ class ActiveController:
         self, controller_context: ControllerContext, *, clock: Clock, log: MetadataLogPort
     ) -> None:
         self.is_active = False
+        self.queue_times = Histogram()
+        """How long requests waited for earlier decisions, in seconds."""
+        self.decision_times = Histogram()
+        """How long decisions took, from their beginning until they were committed, in seconds."""
         self._controller = Controller(controller_context)
         self._clock = clock
         self._log = log
@@ -109,6 +116,11 @@ class ActiveController:
     def requests(self) -> frozenset[type[Message]]:
         """The kinds of requests that it decides on."""
         return self._controller.requests
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for earlier decisions."""
+        return len(self._waiting)
 
     @property
     def is_busy(self) -> bool:
@@ -159,6 +171,7 @@ class ActiveController:
         in_progress = self._in_progress
         if in_progress is not None and offset >= in_progress.next_offset:
             self._in_progress = None
+            self._note_time(in_progress)
             _complete(in_progress, None)
 
     def proceed(self) -> None:
@@ -209,8 +222,11 @@ class ActiveController:
         return True
 
     def _decide(self, submitted: Submitted) -> None:
+        submitted.begun_ms = self._clock.now_ms()
+        self.queue_times.record((submitted.begun_ms - submitted.since_ms) / 1000)
         decision = submitted.decision = submitted.decide()
         if not decision.records:
+            self._note_time(submitted)
             _complete(submitted, None)
             return
         values = [encode_record(record) for record in decision.records]
@@ -219,6 +235,9 @@ class ActiveController:
         log_records(self._log.end_offset, decision.records)
         submitted.next_offset = self._log.end_offset + len(values)
         self._log.write(values)
+
+    def _note_time(self, submitted: Submitted) -> None:
+        self.decision_times.record((self._clock.now_ms() - submitted.begun_ms) / 1000)
 
 
 def _complete(submitted: Submitted, error: StreamlogError | None) -> None:
@@ -420,6 +439,16 @@ class QuorumMember:
     def deciding_ms(self) -> int | None:
         """The age in milliseconds of the controller's decision in progress; None for none."""
         return self._controller.deciding_ms
+
+    @property
+    def controller_times(self) -> tuple[Histogram, Histogram]:
+        """How long requests to this controller waited, and how long its decisions took."""
+        return self._controller.queue_times, self._controller.decision_times
+
+    @property
+    def waiting_decisions(self) -> int:
+        """How many requests wait for this controller to begin with them."""
+        return self._controller.waiting
 
     def submit(self, request: Message, version: int) -> Message | asyncio.Future[Message]:
         """Let the controller decide on a request; return its answer, or a future of it.

@@ -15,12 +15,14 @@ import asyncio
 import heapq
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
 from streamlog import repeated
 from streamlog.broker.storage.disk.offload import Threads, os_thread
 from streamlog.errors import ConnectionLost, LogDirectoryError, StreamlogError, TooManyOpenFiles
+from streamlog.metrics.instruments import Histogram
 
 if TYPE_CHECKING:
     from streamlog.broker.storage.log.truncation import PendingSync
@@ -59,6 +61,8 @@ class _Round:
     waiting: list[Callback]
     rest: dict[Flushed, bool]
     """Partitions that a further round has to sync before the callbacks are called."""
+    took_s: list[float] = field(default_factory=list)
+    """How long the syncs of each log took."""
 
     def run(self) -> OSError | None:
         """Sync, in the worker thread; stop at the first error, and return it."""
@@ -67,10 +71,12 @@ class _Round:
             if failure is not None:
                 sync.close()  # It holds descriptors.
                 continue
+            began_s = perf_counter()
             try:
                 sync.run()
             except OSError as error:
                 failure = error
+            self.took_s.append(perf_counter() - began_s)
         return failure
 
 
@@ -78,6 +84,8 @@ class GroupFlush:
     """Syncs the logs of one data directory."""
 
     def __init__(self, directory: LogDirectory, threads: Threads = os_thread) -> None:
+        self.times = Histogram()
+        """How long each sync of a log took, in seconds."""
         self._directory = directory
         self._thread = threads("streamlog-sync")
         self._due: dict[Flushed, bool] = {}
@@ -196,6 +204,9 @@ class GroupFlush:
         finished, self._current = self._current, None
         if finished is None or done.cancelled():
             return  # `close` has called the callbacks.
+        # Here and not in the thread: an instrument has one writer.
+        for each_s in finished.took_s:
+            self.times.record(each_s)
         error = done.result()
         failure = None if error is None else self._directory.failure_of(error)
         if isinstance(failure, TooManyOpenFiles):

@@ -182,6 +182,10 @@ class DelayedRequests(Generic[D]):
     def __len__(self) -> int:
         return len(self._parked)
 
+    def count_waiting(self) -> int:
+        """Count the requests whose clients still wait; one that has left stays for a while."""
+        return sum(not request.answer.done() for request in self._parked.values())
+
     def park(self, request: D, wait: Wait[tuple[str, int]]) -> None:
         """Hold a request until what it waits for was appended, or until its deadline."""
         ticket = next(self._tickets)

@@ -22,6 +22,7 @@ from streamlog.broker.replication.replica_fetcher import Connect, ReplicaFetcher
 from streamlog.broker.replication.replica_state import NO_EPOCH
 from streamlog.broker.replication.replication_quota import ReplicationQuota
 from streamlog.errors import StreamlogError
+from streamlog.metrics.registry import ITEMS_PER_STEP, Look
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.broker_registration import (
     AlteredPartition,
@@ -218,10 +219,12 @@ class Replicas:
         """Return the replica of a partition; None if this broker has none."""
         return self._replicas.get((topic, index))
 
-    def follower_lag(self) -> dict[int, int]:
+    def follower_lag(self) -> Look[Mapping[int, int]]:
         """Return each follower's largest lag over all partitions led here, in records."""
         most: dict[int, int] = {}
-        for replica in self._replicas.values():
+        for number, replica in enumerate([*self._replicas.values()], 1):
+            if number % ITEMS_PER_STEP == 0:
+                yield
             leader = replica.machine.leader
             for broker, lag in ({} if leader is None else leader.follower_lag()).items():
                 most[broker] = max(most.get(broker, 0), lag)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
+from enum import Enum
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from streamlog import repeated
@@ -22,7 +23,7 @@ from streamlog.broker.config.connections import ConnectionConfig
 from streamlog.broker.config.resources import QuotaTable
 from streamlog.broker.config.settings import INT_MAX
 from streamlog.broker.server.throttling import Quotas, Receiver, RequestMemory
-from streamlog.metrics.registry import Kind, Metric, number
+from streamlog.metrics.registry import Kind, Metric, Point, number
 
 SWEEP_MS = 1_000
 """The interval of the search for idle connections."""
@@ -38,7 +39,19 @@ HALF_OPEN_REQUEST_BYTES = 16 * 1024 * 1024
 ADDRESS_SHARE = 3 / 4
 """The share of the connections allowed by the limit of open files that one address may have."""
 
+_SOCKETS = "kafka_network_socketserver_"
+_SOCKET_METRICS = "kafka_server_socket_server_metrics_"
+
 _log = repeated.logger(__name__)
+
+
+class AuthenticationEvent(Enum):
+    """What has come of a client's attempt to authenticate, by TLS or SASL (Kafka's names)."""
+
+    SUCCESSFUL = "successful_authentication"
+    FAILED = "failed_authentication"
+    SUCCESSFUL_AGAIN = "successful_reauthentication"
+    FAILED_AGAIN = "failed_reauthentication"
 
 
 class ClientConnection(Receiver, Protocol):
@@ -126,6 +139,12 @@ class Connections(Generic[M]):
         self._unlogged = 0
         self._unlogged_evictions = 0
         self._accepted = 0
+        self._created: Counter[str] = Counter()
+        self._closed: Counter[str] = Counter()
+        self._authentications: dict[AuthenticationEvent, Counter[str]] = {
+            each: Counter() for each in AuthenticationEvent
+        }
+        """How many connections were created and closed, and authentications ended, by listener."""
         self._mute_until_s = 0.0
 
     def __len__(self) -> int:
@@ -141,13 +160,42 @@ class Connections(Generic[M]):
         return self.held_bytes >= self.limits.queued_response_bytes
 
     def metrics(self) -> Iterator[Metric]:
-        """Yield how many connections are open, were refused, and were evicted."""
+        """Yield what is known of connections, authentications, memory and throttled clients."""
+        yield from self._listener_metrics()
+        yield from self.quotas.metrics()
         yield number("streamlog_connections", "Connections to this broker.", len(self._members))
         for name, text, count in (
             ("refused", "Connections refused because of a limit.", self.refused),
             ("evicted", "Half-open connections closed to make room for new ones.", self.evicted),
         ):
             yield number(f"streamlog_connections_{name}_total", text, count, kind=Kind.COUNTER)
+        yield number(
+            _SOCKETS + "memorypoolused", "Bytes of requests being received.", self.memory.used_bytes
+        )
+        yield number(
+            _SOCKETS + "memorypoolavailable",
+            "Bytes for further requests being received.",
+            max(self.limits.queued_request_bytes - self.memory.used_bytes, 0),
+        )
+
+    def on_authentication(self, listener: str, event: AuthenticationEvent) -> None:
+        """Count the end of an attempt to authenticate."""
+        self._authentications[event][listener] += 1
+
+    def _listener_metrics(self) -> Iterator[Metric]:
+        for name, text, kind, counts in (
+            ("connection_count", "Open connections.", Kind.GAUGE, self._of_listener),
+            ("connection_creation_total", "Accepted connections.", Kind.COUNTER, self._created),
+            ("connection_close_total", "Ended connections.", Kind.COUNTER, self._closed),
+            *(
+                (f"{event.value}_total", f"Attempts: {event.value}.", Kind.COUNTER, counts)
+                for event, counts in self._authentications.items()
+            ),
+        ):
+            # A listener that had a connection once stays, with 0.
+            listeners = sorted({*self._created, *counts})
+            points: list[Point] = [((each,), counts[each]) for each in listeners]
+            yield Metric(_SOCKET_METRICS + name, text, kind, ("listener",), points)
 
     def next_number(self) -> int:
         """Return the number of a new connection, larger than those of older ones."""
@@ -181,6 +229,7 @@ class Connections(Generic[M]):
         self._members[member] = origin
         self._of_address[address] += 1
         self._of_listener[listener] += 1
+        self._created[listener] += 1
         self._half_open[member] = asyncio.get_running_loop().time()
         return True
 
@@ -242,6 +291,7 @@ class Connections(Generic[M]):
         self._half_open.pop(member, None)
         if origin is None:
             return
+        self._closed[origin.listener] += 1
         for counts, name in (
             (self._of_address, origin.address),
             (self._of_listener, origin.listener),
@@ -249,6 +299,14 @@ class Connections(Generic[M]):
             counts[name] -= 1
             if not counts[name]:
                 del counts[name]
+
+    def pass_on(self, member: M) -> None:
+        """Stop counting a connection that another member is from now on, in the same step."""
+        origin = self._members.get(member)
+        self.leave(member)
+        if origin is not None:
+            self._created[origin.listener] -= 1
+            self._closed[origin.listener] -= 1
 
     def sweep(self) -> None:
         """Close connections that are idle for too long or too slow, and read the settings."""

@@ -28,6 +28,7 @@ from streamlog.broker.security.authentication import (
     Tokens,
 )
 from streamlog.broker.security.users import Users
+from streamlog.broker.server.connections import AuthenticationEvent
 from streamlog.errors import AuthenticationFailed
 from streamlog.protocol.api_table import API_VERSIONS_KEY, api_of
 from streamlog.protocol.frame import Request, decode_request
@@ -60,13 +61,16 @@ class SaslHandshake:
         users: Callable[[], Users],
         tokens: Tokens | None,
         clock: Clock,
+        tell: Callable[[AuthenticationEvent], None] = lambda _: None,
     ) -> None:
+        """`tell` is called with what has come of each attempt to authenticate."""
         self.is_busy = False
         """Whether an answer is in preparation; the connection reads nothing until it is there."""
         self._config = config
         self._users = users
         self._tokens = tokens
         self._clock = clock
+        self._tell = tell
         makers = {name: self._maker(name) for name in config.sasl_mechanisms.split(",")}
         self._authentication = Authentication(
             makers, session_ms_max=config.connections_max_reauth_ms
@@ -132,6 +136,8 @@ class SaslHandshake:
             return None
         if not self.is_served():
             name = request.api.name
+            if self._authentication.stage is not AuthenticationStage.OPEN:
+                self._tell(AuthenticationEvent.FAILED)
             if self._authentication.stage is AuthenticationStage.OPEN:
                 raise AuthenticationFailed(
                     f"{name} request after the session expired: the client must authenticate again"
@@ -154,12 +160,15 @@ class SaslHandshake:
         def settle(check: asyncio.Future[Accepted | AuthenticationRefused]) -> None:
             if not answer.done() and not check.cancelled():
                 wall_ms = self._clock.wall_ms()
-                self._deliver(answer, self._authentication.settle(check.result(), wall_ms))
+                response = self._authentication.settle(check.result(), wall_ms)
+                self._tell_outcome(response)
+                self._deliver(answer, response)
 
         loop.run_in_executor(None, checking.check).add_done_callback(settle)
         return answer
 
     def _respond(self, response: Message) -> Message | asyncio.Future[Message]:
+        self._tell_outcome(response)
         if self._authentication.stage is not AuthenticationStage.OVER:
             self._tell_open()
             return response
@@ -187,6 +196,18 @@ class SaslHandshake:
             answer.set_exception(AuthenticationFailed(self.reason))
         else:
             answer.set_result(response)
+
+    def _tell_outcome(self, response: Message) -> None:
+        """Tell what an attempt has come to, if the response ends it."""
+        stage, again = self._authentication.stage, self._on_open is None
+        if stage is AuthenticationStage.OVER:
+            self._tell(
+                AuthenticationEvent.FAILED_AGAIN if again else AuthenticationEvent.FAILED,
+            )
+        elif stage is AuthenticationStage.OPEN and isinstance(response, SaslAuthenticateResponse):
+            self._tell(
+                AuthenticationEvent.SUCCESSFUL_AGAIN if again else AuthenticationEvent.SUCCESSFUL,
+            )
 
     def _tell_open(self) -> None:
         """Call `on_open` once the client has authenticated for the first time."""

@@ -12,6 +12,7 @@ import errno
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from streamlog import repeated
@@ -175,9 +176,12 @@ class Acceptor:
         if not self.listener.has_sasl:
             return None
         broker = self._broker
-        config = broker.directory.config.security
         return SaslHandshake(
-            config, users=lambda: broker.users, tokens=self._tokens, clock=broker.clock
+            broker.directory.config.security,
+            users=lambda: broker.users,
+            tokens=self._tokens,
+            clock=broker.clock,
+            tell=partial(self._connections.on_authentication, self.listener.name),
         )
 
     async def _stop(self) -> None:

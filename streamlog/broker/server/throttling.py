@@ -20,12 +20,14 @@ and the number of connections (`connections`).
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from streamlog.broker.config.connections import ConnectionConfig
 from streamlog.broker.config.resources import FETCH_RATE, PRODUCE_RATE, Account, Bound, QuotaTable
 from streamlog.broker.config.settings import LONG_MAX
+from streamlog.metrics.registry import OTHER, SERIES_MAX, Kind, Metric
 from streamlog.protocol.messages.produce_and_fetch import FetchResponse, ProduceRequest
 from streamlog.protocol.schema import Message, Records
 
@@ -36,6 +38,7 @@ THROTTLE_MS_MAX = 30_000
 CLIENTS_MAX = 10_000
 """The maximum number of buckets; the one that was used least recently makes room."""
 UNBOUNDED = LONG_MAX
+_QUOTA_NAMES = {PRODUCE_RATE: "produce", FETCH_RATE: "fetch"}
 
 QuotaClient: TypeAlias = tuple[str, str | None]
 """A user's name, without its principal type, and a client id."""
@@ -46,11 +49,24 @@ class _Bucket(NamedTuple):
     at_ms: int
 
 
+@dataclass(slots=True)
+class _Throttled:
+    """How often an account was throttled since the start, and for how long."""
+
+    times: int = 0
+    total_ms: int = 0
+
+
+ALL_OTHERS: Account = (OTHER, OTHER)
+"""Accounts beyond `SERIES_MAX` are counted together."""
+
+
 class Quota:
     """The bytes of each account in one direction."""
 
     def __init__(self) -> None:
         self._buckets: OrderedDict[Account, _Bucket] = OrderedDict()
+        self.throttled: dict[Account, _Throttled] = {}
 
     def charge(self, account: Account, sizes: Sequence[int], bytes_per_s: int, now_ms: int) -> int:
         """Count the bytes of messages; return the throttle time in ms, 0 within the quota."""
@@ -69,7 +85,9 @@ class Quota:
         if over_bytes <= 0:
             return 0
         # Rounded up: after the throttle time the bucket is not over the burst any more.
-        return min(int(over_bytes * 1000 / bytes_per_s) + 1, THROTTLE_MS_MAX)
+        throttle_ms = min(int(over_bytes * 1000 / bytes_per_s) + 1, THROTTLE_MS_MAX)
+        self._note(account, throttle_ms)
+        return throttle_ms
 
     def count_fitting(
         self, account: Account, sizes: Sequence[int], bytes_per_s: int, now_ms: int
@@ -84,6 +102,14 @@ class Quota:
             if used_bytes > most_bytes:
                 return count
         return len(sizes)
+
+    def _note(self, account: Account, throttle_ms: int) -> None:
+        known = self.throttled.get(account)
+        if known is None:
+            name = account if len(self.throttled) < SERIES_MAX else ALL_OTHERS
+            known = self.throttled.setdefault(name, _Throttled())
+        known.times += 1
+        known.total_ms += throttle_ms
 
     def _used_bytes(self, account: Account, bytes_per_s: int, now_ms: int) -> float:
         """Return the bytes in an account's bucket now."""
@@ -110,6 +136,29 @@ class Quotas:
             FETCH_RATE: limits.fetch_bytes_per_s,
         }
         return bool(table) or min(self._defaults.values()) < UNBOUNDED
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yield how often and for how long clients were throttled, by quota."""
+        known = [
+            ((_QUOTA_NAMES[key], user or "", client_id or ""), throttled)
+            for key, quota in self._buckets.items()
+            for (user, client_id), throttled in quota.throttled.items()
+        ]
+        labels = ("quota", "user", "client_id")
+        yield Metric(
+            "streamlog_quota_throttles_total",
+            "Times that clients of a quota had to wait; an empty label stands for all.",
+            Kind.COUNTER,
+            labels,
+            [(each, throttled.times) for each, throttled in known],
+        )
+        yield Metric(
+            "streamlog_quota_throttle_seconds_total",
+            "Time that clients of a quota had to wait, in seconds.",
+            Kind.COUNTER,
+            labels,
+            [(each, throttled.total_ms / 1000) for each, throttled in known],
+        )
 
     def charge(self, user: str, client_id: str | None, message: Message, *, now_ms: int) -> int:
         """Count the records of a Produce request or of a Fetch response, and no other message.

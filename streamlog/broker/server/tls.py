@@ -33,6 +33,7 @@ from streamlog.broker.security.principals import (
     distinguished_name,
     of_user,
 )
+from streamlog.broker.server.connections import AuthenticationEvent
 from streamlog.broker.server.socket_writer import SocketWriter, memory_bytes
 from streamlog.broker.storage.disk.file_range import FileRange
 from streamlog.broker.storage.disk.os_files import file_stamp
@@ -422,8 +423,10 @@ class TlsConnection(asyncio.BufferedProtocol):
         if not self._listener.has_sasl and not self._accept_certificate():
             return False
         self._is_open = True
+        if not self._listener.has_sasl:
+            self._note(AuthenticationEvent.SUCCESSFUL)
         # The inner connection counts from here on; both at once would count the client twice.
-        self._connections.leave(self)
+        self._connections.pass_on(self)
         self._inner.connection_made(cast("asyncio.Transport", self))
         return True
 
@@ -488,9 +491,14 @@ class TlsConnection(asyncio.BufferedProtocol):
         self._fail(f"it did not complete the handshake within {HANDSHAKE_TIMEOUT_MS} ms")
 
     def _fail(self, reason: str) -> None:
+        if not self._is_open:
+            self._note(AuthenticationEvent.FAILED)
         self._tell(reason)
         # Not abort: the alert has to reach the client.
         self._transport.close()
+
+    def _note(self, event: AuthenticationEvent) -> None:
+        self._connections.on_authentication(self._listener.name, event)
 
     def _tell(self, reason: str) -> None:
         """Log why the connection is closed, so that `connection_lost` does not log it again."""

@@ -82,6 +82,8 @@ class Retention:
         self._shortened_logs = 0
         """The logs from which this round has removed files so far."""
         self._removed_files = 0
+        self.deleted_segments = self.deleted_bytes = 0
+        """The segments that were taken out of logs since the start, and their bytes."""
 
     def next_deadline_ms(self) -> int:
         """Return when `tick` has something to do."""
@@ -183,6 +185,7 @@ class Retention:
 
     def _retire(self, expired: _ExpiredHead) -> None:
         log = expired.log
+        segments, size_bytes = log.segment_count, log.size_bytes
         try:
             paths = log.retire(durable_start=expired.log_start_offset)
         except StreamlogError as error:
@@ -191,4 +194,6 @@ class Retention:
         _logger.debug("%s: begins at offset %d", log.name, log.log_start_offset)
         self._shortened_logs += 1
         self._removed_files += len(paths)
+        self.deleted_segments += segments - log.segment_count
+        self.deleted_bytes += size_bytes - log.size_bytes
         self.take_over(paths, expired.due_ms)

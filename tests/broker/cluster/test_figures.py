@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from streamlog.broker.cluster.figures import ClusterEvents, count_by_controller, count_figures
+from streamlog.broker.cluster.figures import (
+    ClusterEvents,
+    PartitionCounts,
+    count_by_controller,
+    count_figures,
+)
 from streamlog.broker.config.broker import TopicConfig
 from streamlog.broker.quorum.metadata.cluster_metadata import (
     ClusterMetadata,
@@ -12,7 +17,7 @@ from streamlog.broker.quorum.metadata.cluster_metadata import (
     TopicRegistration,
 )
 from streamlog.broker.quorum.metadata.registrations import BrokerRegistration, PartitionRegistration
-from streamlog.metrics.registry import Registry
+from streamlog.metrics.registry import Registry, at_once
 
 WHOLE = PartitionRegistration(replicas=(1, 2, 3), isr=(1, 2, 3), leader=1, leader_epoch=4)
 
@@ -62,14 +67,18 @@ def test_count_figures_counts_partitions_by_state() -> None:
         metadata.brokers[number] = BrokerRegistration(
             broker_id=number, epoch=1, incarnation_id=b"", is_fenced=number == 3
         )
-    own = count_figures(metadata, 1, {"t": TopicConfig()})
-    assert (own.held, own.led, own.reassigning) == (6, 4, 1)
+
+    def own_counts(config: TopicConfig) -> PartitionCounts:
+        return at_once(count_figures(metadata, 1, {"t": config}, lambda _, index: index != 3))
+
+    own = own_counts(TopicConfig())
+    assert (own.held, own.led, own.reassigning, own.offline) == (6, 4, 1, 1)
     assert (own.under_replicated, own.under_min_isr, own.at_min_isr) == (2, 1, 1)
     # With two replicas, one in sync is enough for acks=all unless the topic says otherwise.
     metadata.topics[b"t" * 16].partitions[0] = replace(WHOLE, replicas=(1, 2), isr=(1,))
-    assert count_figures(metadata, 1, {"t": TopicConfig()}).under_min_isr == 1
-    assert count_figures(metadata, 1, {"t": TopicConfig(min_insync_replicas=2)}).under_min_isr == 2
+    assert own_counts(TopicConfig()).under_min_isr == 1
+    assert own_counts(TopicConfig(min_insync_replicas=2)).under_min_isr == 2
     metadata.topics[b"t" * 16].partitions[0] = WHOLE
-    cluster = count_by_controller(metadata)
+    cluster = at_once(count_by_controller(metadata))
     assert (cluster.brokers, cluster.fenced, cluster.topics, cluster.partitions) == (2, 1, 1, 7)
     assert (cluster.offline, cluster.preferred_replica_imbalance) == (1, 2)

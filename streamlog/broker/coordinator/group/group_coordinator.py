@@ -13,10 +13,10 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from streamlog.broker.coordinator.group.classic_group import ClassicGroup
+from streamlog.broker.coordinator.group.classic_group import ClassicGroup, GroupState
 from streamlog.broker.coordinator.group.committed_offsets import (
     COMMIT_VERSION,
     GroupOffsets,
@@ -259,7 +259,7 @@ def _assignment(held: Held, topics: Topics) -> wire.DescribedAssignment:
 def list_group(groups: Iterable[Group], with_positions: Iterable[str]) -> list[ListedGroup]:
     """List every group, including those that have only committed offsets."""
     lines = {
-        group_id: ListedGroup(group_id=group_id, group_state="Empty", group_type="classic")
+        group_id: ListedGroup(group_id=group_id, group_state="Empty", group_type=CLASSIC)
         for group_id in with_positions
     }
     for group in groups:
@@ -268,11 +268,13 @@ def list_group(groups: Iterable[Group], with_positions: Iterable[str]) -> list[L
             group_id=group.group_id,
             protocol_type=group.protocol_type if isinstance(group, ClassicGroup) else "consumer",
             group_state=group.state.value if isinstance(group, ClassicGroup) else group.state,
-            group_type="classic" if is_classic else "consumer",
+            group_type=CLASSIC if is_classic else CONSUMER,
         )
     return list(lines.values())
 
 
+CLASSIC, CONSUMER = "classic", "consumer"
+"""The protocols of groups: with generations, and KIP-848."""
 MANY_LEAVE_VERSION = 3
 """From this LeaveGroup version on, several members leave at once, each with its error code."""
 SYNC_NAMES_PROTOCOL_VERSION = 5
@@ -302,6 +304,8 @@ class GroupCoordinator:
         self._groups: dict[str, Group] = {}
         self._offsets = GroupOffsets()
         self._deadlines = Deadlines()
+        self.rebalances: Counter[str] = Counter()
+        """The rebalances of this shard since it was loaded, by the group's protocol."""
         self._steady = SteadyTime()
         self._expiry_ms: int | None = None
         """When offsets and groups are next checked for expiry; None while there are none."""
@@ -356,7 +360,11 @@ class GroupCoordinator:
                 if isinstance(self._groups.get(group_id), ClassicGroup):
                     del self._groups[group_id]
             case GroupChange(group_id=group_id, value=value) if value is not None:
-                self._classic(group_id).replay(value, now_ms)
+                group = self._classic(group_id)
+                # Only a rebalance of this process was in this state; one from the log never is.
+                if group.state is GroupState.COMPLETING_REBALANCE:
+                    self.rebalances[CLASSIC] += 1
+                group.replay(value, now_ms)
                 self._schedule(group_id)
                 self._expire_later(now_ms)
             case GroupChange():
@@ -387,6 +395,7 @@ class GroupCoordinator:
             if is_removal(change):
                 return
             group = self._groups[group_id] = ConsumerGroup(group_id, self._config)
+        self.rebalances[CONSUMER] += isinstance(change, EpochChange)
         group.replay(change, now_ms)
         self._schedule(group_id)
         self._expire_later(now_ms)
@@ -450,6 +459,24 @@ class GroupCoordinator:
     def describe_consumers(self, group_id: str) -> description.DescribedConsumerGroup:
         """Describe a group of the consumer protocol (KIP-848)."""
         return describe_consumer_group(group_id, self._groups.get(group_id), self._topics)
+
+    def states(self) -> Iterator[tuple[str, str]]:
+        """Iterate over all groups: protocol and state of each, as `list_groups` names them.
+
+        Groups may be added and removed meanwhile.
+        """
+        for group in [*self._groups.values()]:
+            if isinstance(group, ClassicGroup):
+                yield CLASSIC, group.state.value
+            else:
+                yield CONSUMER, group.state
+        for group_id in [*self._offsets.groups()]:
+            if group_id not in self._groups:
+                yield CLASSIC, GroupState.EMPTY.value
+
+    def count_offsets(self) -> int:
+        """Count the committed offsets."""
+        return sum(len(self._offsets.of(each)) for each in self._offsets.groups())
 
     def list_groups(self) -> list[ListedGroup]:
         """List every group."""

@@ -126,6 +126,8 @@ class CoordinatorRuntime:
                 shard.stage(stored, batch.producer_id, now_ms=now_ms)
             else:
                 shard.replay(stored, now_ms=now_ms)
+        # The log's rebalances are history; those that are counted begin once it is replayed.
+        shard.rebalances.clear()
 
     # Requests.
 

@@ -218,6 +218,10 @@ class TransactionRuntime:
             raise error_for(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, what)
         return itertools.chain.from_iterable(led.shard.transactions() for led in self._shards)
 
+    def served(self) -> list[TransactionCoordinator]:
+        """Return the shards that serve requests, without those that are still loading."""
+        return [led.shard for led in self._shards]
+
     def stop(self, reason: StreamlogError) -> None:
         """Fail all requests that have no response yet."""
         self._answering.stop(reason)

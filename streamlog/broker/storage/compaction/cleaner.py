@@ -25,6 +25,7 @@ from streamlog.broker.storage.compaction.cleaning import Cleaning, facts
 from streamlog.broker.storage.compaction.survivors import Dirtiness, SegmentFacts, dirtiness
 from streamlog.broker.storage.disk.offload import Offload, OffloadedJob, Steps, offload
 from streamlog.errors import CorruptData, StreamlogError, UnknownTopicOrPartition
+from streamlog.metrics.instruments import Histogram
 
 if TYPE_CHECKING:
     from streamlog.broker.storage.log.partition_log import PartitionLog
@@ -67,6 +68,14 @@ class Cleaner:
     ) -> None:
         self.unreadable_batches = 0
         """Batches that cleanings could not read and left unchanged; counted by each cleaning."""
+        self.read_bytes = self.written_bytes = 0
+        """The bytes of segments before and after cleaning, of all cleanings since the start."""
+        self.times = Histogram()
+        """How long each cleaning took, with the pauses in it, in seconds."""
+        self.dirtiest_ratio = 0.0
+        """The highest dirty ratio of all logs when they were last looked at."""
+        self.last_run_ms = clock.now_ms()
+        """When the last look at all logs began, by the monotonic clock; at first: the start."""
         self._directory = directory
         self._clock = clock
         self._stable_offset = stable_offset
@@ -78,6 +87,11 @@ class Cleaner:
         self._due_ms = clock.now_ms()
         self._idle_since_ms: int | None = None
         self._paused_until_ms: WeakKeyDictionary[PartitionLog, float] = WeakKeyDictionary()
+
+    @property
+    def uncleanable(self) -> int:
+        """How many logs are not cleaned again until the next start, because they are damaged."""
+        return sum(until_ms == math.inf for until_ms in self._paused_until_ms.values())
 
     @property
     def next_due_ms(self) -> int | None:
@@ -97,6 +111,7 @@ class Cleaner:
             self._idle_since_ms = now_ms
             return
         if self._work is None:
+            self.last_run_ms = now_ms
             self._work = self._look_and_clean()
         done_bytes = 0
         # A step can be short, so a slice runs as many as fit; a job ends it, because the next step
@@ -134,14 +149,20 @@ class Cleaner:
 
     def _look_and_clean(self) -> Steps[None]:
         dirtiest: _Candidate | None = None
+        highest_ratio = 0.0
         for topic in list(self._directory.topics.values()):
             for number, log in list(topic.partitions.items()):
                 if not log.config.compacts or self._is_paused(log):
                     continue
                 found = yield from self._candidate(topic.name, number, log)
+                if found is None:
+                    continue
+                highest_ratio = max(highest_ratio, found.dirty.ratio)
                 # As in Kafka, the log with the highest dirty ratio is cleaned next.
-                if found and (dirtiest is None or found.dirty.ratio > dirtiest.dirty.ratio):
+                is_next = dirtiest is None or found.dirty.ratio > dirtiest.dirty.ratio
+                if is_next and found.dirty.due(log.config):
                     dirtiest = found
+        self.dirtiest_ratio = highest_ratio
         if dirtiest is None:
             self._idle_since_ms = self._clock.now_ms()
         else:
@@ -174,7 +195,7 @@ class Cleaner:
         except StreamlogError as error:
             self._pause(log, error)
             return None
-        return _Candidate(log, dirty) if dirty.due(log.config) else None
+        return _Candidate(log, dirty)
 
     def _clean(self, candidate: _Candidate) -> Steps[None]:
         log, dirty = candidate
@@ -201,13 +222,17 @@ class Cleaner:
                 self._clock.now_ms() + self._directory.config.log_cleaner_backoff_ms
             )
             return
+        self.read_bytes += result.before_bytes
+        self.written_bytes += result.after_bytes
+        took_ms = self._clock.now_ms() - begun_ms
+        self.times.record(took_ms / 1000)
         _logger.info(
             "%s: compacted up to offset %d, %d bytes to %d, in %d ms",
             log.name,
             result.end_offset,
             result.before_bytes,
             result.after_bytes,
-            self._clock.now_ms() - begun_ms,
+            took_ms,
         )
 
     def _pause(self, log: PartitionLog, error: StreamlogError) -> None:

@@ -375,6 +375,16 @@ class PartitionLog:
         return self._producers.states
 
     @property
+    def segment_count(self) -> int:
+        """How many segments the log has."""
+        return len(self._segments)
+
+    @property
+    def knows_its_size(self) -> bool:
+        """Whether all segments are loaded, so that `size_bytes` is that of the whole log."""
+        return self._segments.are_loaded
+
+    @property
     def damage(self) -> tuple[Damage, ...]:
         """The damaged ranges found so far."""
         return self._segments.damage

@@ -399,6 +399,11 @@ class Segments:
         return sum(segment.size_bytes for segment in self._chain)
 
     @property
+    def are_loaded(self) -> bool:
+        """Whether all segments are loaded; sealed ones are once they are read or examined."""
+        return all(segment.loaded for segment in self._chain)
+
+    @property
     def damage(self) -> tuple[Damage, ...]:
         """The damaged ranges found so far."""
         return tuple(part for segment in self._chain for part in segment.damage)
