@@ -141,6 +141,7 @@ ITEMS_PER_STEP = 64
 
 def at_once(look: Look[T]) -> T:
     """Run a look to its end, and return its result."""
+    # The result of a generator is only to be had by `yield from`, or from a StopIteration.
     found: list[T] = []
 
     def run() -> Iterator[None]:

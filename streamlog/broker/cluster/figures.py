@@ -207,6 +207,7 @@ def count_by_controller(metadata: ClusterMetadata) -> Look[ControllerCounts]:
 
 def _partitions(metadata: ClusterMetadata) -> Iterator[tuple[str, int, PartitionRegistration]]:
     """Iterate over all partitions, which may change meanwhile."""
+    # Copies, one topic at a time: a look pauses, and a topic may be created or deleted meanwhile.
     for topic in [*metadata.topics.values()]:
         for index, partition in [*topic.partitions.items()]:
             yield topic.name, index, partition

@@ -197,6 +197,7 @@ class ClusterNode:
         directory, metadata, quorum = self._directory, self.metadata, self.quorum
         configs = {name: topic.config for name, topic in directory.topics.items()}
 
+        # Kept by the directory and not by the metadata: a disk that is away shows only here.
         def has_log(topic: str, index: int) -> bool:
             state = directory.topics.get(topic)
             return state is not None and index in state.partitions

@@ -39,6 +39,8 @@ def group_metrics(shards: Iterable[GroupCoordinator]) -> Iterator[Metric | None]
             count += 1
             if count % ITEMS_PER_STEP == 0:
                 yield None
+        # A shard that moves to another broker takes its count away. Prometheus reads the smaller
+        # sum as a restart of the counter, and `rate` stays right.
         rebalances += shard.rebalances
         offsets += shard.count_offsets()
         yield None
@@ -97,7 +99,7 @@ def transaction_metrics(
 ) -> Iterator[Metric | None]:
     """Yield how many transactional ids there are by state, and the age of the oldest open one."""
     states: Counter[TransactionState] = Counter()
-    oldest_ms = wall_ms
+    oldest_ms = wall_ms  # Without an open transaction, the age is 0.
     count = 0
     for shard in shards:
         for each in [*shard.transactions()]:

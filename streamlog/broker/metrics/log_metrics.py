@@ -8,15 +8,16 @@ sums over all series are right for any number of partitions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from streamlog.errors import StreamlogError
-from streamlog.metrics.registry import ITEMS_PER_STEP, OTHER, Kind, Metric, number, timer
+from streamlog.metrics.registry import ITEMS_PER_STEP, OTHER, Kind, Metric, Point, number, timer
 
 if TYPE_CHECKING:
     from streamlog.broker.log_maintenance import LogMaintenance
+    from streamlog.broker.storage.compaction.cleaner import Cleaner
     from streamlog.broker.storage.log.partition_log import PartitionLog
     from streamlog.broker.storage.log_directory import LogDirectory, TopicState
     from streamlog.broker.storage.volumes import Volumes
@@ -67,12 +68,20 @@ def log_metrics(directory: LogDirectory) -> Iterator[Metric | None]:
         *((name, text, found) for name, text in _SUMS.items()),
         *((name, text, own) for name, text in _OFFSETS.items()),
     ):
-        points = ((labels, getattr(each, name)) for labels, each in shown.items())
-        yield Metric(f"kafka_log_log_{name}", text, Kind.GAUGE, ("topic", "partition"), points)
+        labels = ("topic", "partition")
+        yield Metric(f"kafka_log_log_{name}", text, Kind.GAUGE, labels, _points(shown, name))
+
+
+def _points(shown: Mapping[_Labels, _Figures], name: str) -> Iterator[Point]:
+    """Iterate over the points of one metric, which are made while they are read."""
+    for labels, figures in shown.items():
+        yield labels, getattr(figures, name)
 
 
 def _labels(topics: list[TopicState]) -> Callable[[str, int], _Labels]:
     """Decide which logs have series of their own; return the labels of any log."""
+    # 1. One topic has 5,000 partitions, forty others have one each. 2. By name, the large one might
+    # take all the room. 3. By size, the forty keep their series, and only the large one is summed.
     together: dict[str, str] = {}
     partitions = 0
     for topic in sorted(topics, key=lambda each: (len(each.partitions), each.name)):
@@ -89,6 +98,8 @@ def _labels(topics: list[TopicState]) -> Callable[[str, int], _Labels]:
 
 def _size_bytes(directory: LogDirectory, topic: str, index: int, log: PartitionLog) -> int:
     """Return the bytes of a log; from the disk until its segments have been examined."""
+    # After a start, sealed segments are loaded when somebody reads them, or by the first round of
+    # retention half a minute later. Until then their sizes are unknown, not 0.
     if not log.knows_its_size:
         try:
             return directory.partition_bytes(topic, index)
@@ -106,6 +117,7 @@ def disk_metrics(volumes: Volumes) -> Iterator[Metric]:
         try:
             space = volume.space()
         except StreamlogError:
+            # The failure is logged where a log meets it; here it only counts.
             offline += 1
             continue
         # Files in memory, in tests, have no bound.
@@ -128,7 +140,23 @@ def disk_metrics(volumes: Volumes) -> Iterator[Metric]:
 
 def maintenance_metrics(maintenance: LogMaintenance, now_ms: int) -> Iterator[Metric]:
     """Yield what the cleaner and retention have done; `now_ms` is monotonic."""
-    cleaner, retention = maintenance.cleaner, maintenance.retention
+    yield from _cleaner_metrics(maintenance.cleaner, now_ms)
+    retention = maintenance.retention
+    for name, text, count in (
+        ("segments", "Segments", retention.deleted_segments),
+        ("bytes", "Bytes of segments", retention.deleted_bytes),
+    ):
+        yield number(
+            f"streamlog_retention_deleted_{name}_total",
+            f"{text} deleted by retention or DeleteRecords.",
+            count,
+            kind=Kind.COUNTER,
+        )
+
+
+def _cleaner_metrics(cleaner: Cleaner, now_ms: int) -> Iterator[Metric]:
+    # Over all cleanings, where Kafka reports its last one: what a scrape finds does not depend on
+    # which log happened to be cleaned before it.
     recopied = cleaner.written_bytes / cleaner.read_bytes if cleaner.read_bytes else 0.0
     for name, text, value in (
         (
@@ -160,22 +188,12 @@ def maintenance_metrics(maintenance: LogMaintenance, now_ms: int) -> Iterator[Me
         cleaner.times,
     )
     for name, text, count in (
-        ("cleaner_read_bytes", "Bytes of segments that were cleaned.", cleaner.read_bytes),
-        ("cleaner_written_bytes", "Bytes of segments after cleaning.", cleaner.written_bytes),
+        ("read_bytes", "Bytes of segments that were cleaned.", cleaner.read_bytes),
+        ("written_bytes", "Bytes of segments after cleaning.", cleaner.written_bytes),
         (
-            "cleaner_unreadable_batches",
+            "unreadable_batches",
             "Unreadable batches that the log cleaner left unchanged.",
             cleaner.unreadable_batches,
         ),
-        (
-            "retention_deleted_segments",
-            "Segments deleted by retention or DeleteRecords.",
-            retention.deleted_segments,
-        ),
-        (
-            "retention_deleted_bytes",
-            "Bytes of segments deleted by retention or DeleteRecords.",
-            retention.deleted_bytes,
-        ),
     ):
-        yield number(f"streamlog_{name}_total", text, count, kind=Kind.COUNTER)
+        yield number(f"streamlog_cleaner_{name}_total", text, count, kind=Kind.COUNTER)

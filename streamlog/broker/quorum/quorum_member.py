@@ -222,6 +222,7 @@ class ActiveController:
         return True
 
     def _decide(self, submitted: Submitted) -> None:
+        # Timed decisions count, too: theirs is the time since they were due.
         submitted.begun_ms = self._clock.now_ms()
         self.queue_times.record((submitted.begun_ms - submitted.since_ms) / 1000)
         decision = submitted.decision = submitted.decide()

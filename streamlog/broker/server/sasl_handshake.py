@@ -199,6 +199,7 @@ class SaslHandshake:
 
     def _tell_outcome(self, response: Message) -> None:
         """Tell what an attempt has come to, if the response ends it."""
+        # `on_open` is called once, after the first success: later attempts renew a session.
         stage, again = self._authentication.stage, self._on_open is None
         if stage is AuthenticationStage.OVER:
             self._tell(

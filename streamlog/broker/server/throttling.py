@@ -106,6 +106,7 @@ class Quota:
     def _note(self, account: Account, throttle_ms: int) -> None:
         known = self.throttled.get(account)
         if known is None:
+            # Client ids come from outside: any number of them may be throttled.
             name = account if len(self.throttled) < SERIES_MAX else ALL_OTHERS
             known = self.throttled.setdefault(name, _Throttled())
         known.times += 1

@@ -17,7 +17,7 @@ from streamlog.protocol.messages.classic_groups import (
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
-from tests.broker.node import ask, create, produce
+from tests.broker.node import ask, batch, create, produce
 
 TOPICS, PARTITIONS, GROUPS = 100, 100, 1_000
 ANSWER_S, HOLD_S = 0.5, 0.005
@@ -42,7 +42,7 @@ def test_metrics_of_10_000_partitions_and_1_000_groups_answer_fast_and_hold_the_
             for number in range(TOPICS):
                 create(broker, f"topic-{number}", PARTITIONS)
                 broker.tick()  # The broker's heartbeat is due meanwhile.
-                await produce(broker, b"x", topic=f"topic-{number}")
+                await produce(broker, batch(b"x"), topic=f"topic-{number}")
             for number in range(GROUPS):
                 partitions = [
                     OffsetCommitRequestPartition(partition_index=each, committed_offset=1)

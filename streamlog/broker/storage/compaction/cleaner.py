@@ -157,6 +157,7 @@ class Cleaner:
                 found = yield from self._candidate(topic.name, number, log)
                 if found is None:
                     continue
+                # Also of logs below their `min.cleanable.dirty.ratio`: an operator sees it coming.
                 highest_ratio = max(highest_ratio, found.dirty.ratio)
                 # As in Kafka, the log with the highest dirty ratio is cleaned next.
                 is_next = dirtiest is None or found.dirty.ratio > dirtiest.dirty.ratio
