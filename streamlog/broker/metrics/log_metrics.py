@@ -98,7 +98,7 @@ def _labels(topics: list[TopicState]) -> Callable[[str, int], _Labels]:
 
 def _size_bytes(directory: LogDirectory, topic: str, index: int, log: PartitionLog) -> int:
     """Return the bytes of a log; from the disk until its segments have been examined."""
-    # After a start, sealed segments are loaded when somebody reads them, or by the first round of
+    # After a start, sealed segments are loaded when they are read, or by the first round of
     # retention half a minute later. Until then their sizes are unknown, not 0.
     if not log.knows_its_size:
         try:

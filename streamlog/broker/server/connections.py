@@ -304,7 +304,7 @@ class Connections(Generic[M]):
         """Stop counting a connection that another member is from now on, in the same step."""
         origin = self._members.get(member)
         self.leave(member)
-        # The next member is admitted in the same step, so nobody sees the counts fall.
+        # The next member is admitted in the same step, so no look sees the counts fall.
         if origin is not None:
             self._created[origin.listener] -= 1
             self._closed[origin.listener] -= 1
