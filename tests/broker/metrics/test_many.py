@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 
@@ -34,6 +35,10 @@ async def hold_s(work: asyncio.Task[bytes]) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(
+    os.environ.get("STREAMLOG_PROFILE") != "thorough",
+    reason="measures CPU time: with STREAMLOG_PROFILE=thorough",
+)
 def test_metrics_of_10_000_partitions_and_1_000_groups_answer_fast_and_hold_the_loop_briefly(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
