@@ -103,11 +103,14 @@ class ReportReader:
         """What the requests of this report have renewed."""
 
     def requests(
-        self, metrics: Iterator[Metric], now_ns: Callable[[], int]
+        self, metrics: Iterator[Metric | None], now_ns: Callable[[], int]
     ) -> Iterator[ExportRequest | None]:
         """Yield the requests of a report; None where the event loop may serve others."""
         request = ExportRequest()
         for metric in (part for each in metrics for part in parts_of(each)):
+            if metric is None:
+                yield None
+                continue
             points: list[DataPoint] = []
             for values, value in metric.points:
                 point = self._point(metric, values, value, now_ns(), request)
@@ -182,9 +185,9 @@ class ReportReader:
         return sdk.Metric(metric.name, metric.help, unit_of(metric.name), data)
 
 
-def parts_of(metric: Metric) -> Iterator[Metric]:
+def parts_of(metric: Metric | None) -> Iterator[Metric | None]:
     """Yield a metric in kinds that OTLP has: a summary as the metrics of its series."""
-    if metric.kind is not Kind.SUMMARY:
+    if metric is None or metric.kind is not Kind.SUMMARY:
         yield metric
         return
     found = [(values, value) for values, value in metric.points if isinstance(value, Summary)]
@@ -296,7 +299,7 @@ class OtlpMetrics:
 
     async def _export_all(self) -> bool:
         slice_ends_s = perf_counter() + SLICE_S
-        for request in self._reader.requests(self._registry.metrics(), self._now_ns):
+        for request in self._reader.requests(self._registry.steps(), self._now_ns):
             if request is not None:
                 # The others of this report would wait for the same collector; they come next time.
                 if not await self._export(request):

@@ -206,6 +206,14 @@ def test_the_loop_may_serve_others_while_a_report_is_read() -> None:
     assert sum(each.size for each in steps if each is not None) == 1_000
 
 
+def test_the_loop_may_serve_others_while_a_metric_is_computed() -> None:
+    registry = Registry()
+    size = Metric("size_bytes", "Size.", Kind.GAUGE, (), [((), 1)])
+    registry.collect(lambda: [None, None, size])
+    steps = [*otel_metrics.ReportReader(0).requests(registry.steps(), lambda: 0)]
+    assert [None if each is None else each.size for each in steps] == [None, None, None, 1]
+
+
 def test_reports_come_at_the_interval_and_a_failure_does_not_end_them(
     collector: Collector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
