@@ -58,7 +58,7 @@ from streamlog.broker.log_maintenance import LogMaintenance
 from streamlog.broker.metrics.coordinator_metrics import group_metrics, transaction_metrics
 from streamlog.broker.metrics.log_metrics import disk_metrics, log_metrics, maintenance_metrics
 from streamlog.broker.quorum.metadata.cluster_metadata import ClusterTopics
-from streamlog.broker.replication.group_flush import GroupFlush
+from streamlog.broker.replication.group_flush import flush_of
 from streamlog.broker.replication.partition import Partitions
 from streamlog.broker.replication.replicas import Replicas
 from streamlog.broker.request_metrics import RequestMetrics
@@ -118,7 +118,7 @@ class Broker:
         self._tasks = BackgroundTasks(threads)
         self._member, metadata = member, member.metadata
         self._timer = alarm = DeadlineTimer(clock, self.tick)
-        self._flush = GroupFlush(directory, threads)
+        self._flush = flush_of(directory, threads)
         self._time_marks = TimeMarks(clock=clock, alarm=alarm)
         self._fetches = FetchRequests(
             lambda: self._partitions,
@@ -571,6 +571,7 @@ class Broker:
                 users=self._users.on_changed,
                 acls=self._acls.on_changed,
                 damaged=self._member.on_damage,
+                offline=self._member.on_offline,
             ),
         )
         self._coordinator.configure(self._directory.config.group)

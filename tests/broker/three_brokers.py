@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
 from typing import Any, Self, TypeVar
 
@@ -13,6 +13,7 @@ from streamlog.broker.config.broker import BrokerConfig
 from streamlog.broker.config.connections import Listener
 from streamlog.broker.server.socket_server import SocketServer
 from streamlog.broker.storage.data_directory import format_directory
+from streamlog.broker.storage.disk.files import Files
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.errors import LogDirectoryError
 from streamlog.protocol.schema import Message
@@ -42,6 +43,10 @@ class Node:
         self.node_id = node_id
         self.port = port
         self.files = MemoryFiles()
+        self.view: Files | None = None
+        """The files as the broker sees them, if a test puts faults in between."""
+        self.others: Sequence[str] = ()
+        """Further directories, on other disks."""
         self.config = BrokerConfig().override({**QUICK, "node.id": str(node_id), **settings})
         format_directory("data", node_id=node_id, cluster_id=cluster_id, files=self.files)
         self.broker: Broker | None = None
@@ -65,7 +70,9 @@ class Node:
         listener = Listener(host="127.0.0.1", port=self.port)
         try:
             async with (
-                Broker.open("data", config=self.config, files=self.files) as broker,
+                Broker.open(
+                    "data", others=self.others, config=self.config, files=self.view or self.files
+                ) as broker,
                 SocketServer(broker, [listener]),
             ):
                 self.broker = broker

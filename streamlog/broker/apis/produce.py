@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from streamlog.broker.deadline_timer import DeadlineTimer
-    from streamlog.broker.replication.group_flush import GroupFlush
+    from streamlog.broker.replication.group_flush import AnyFlush
     from streamlog.broker.replication.partition import Partition, Partitions
     from streamlog.broker.security.principals import RequestContext
     from streamlog.broker.storage.disk.offload import Threads
@@ -135,7 +135,7 @@ class ProduceRequests:
         writable: WritablePartitions,
         *,
         check_transaction: CheckTransaction,
-        flush: GroupFlush,
+        flush: AnyFlush,
         clock: Clock,
         alarm: DeadlineTimer,
         threads: Threads,
@@ -276,7 +276,7 @@ class ProduceRequests:
 
 
 def when_flushed(
-    flush: GroupFlush, answer: Callable[[], R], failed: Callable[[StreamlogError], R]
+    flush: AnyFlush, answer: Callable[[], R], failed: Callable[[StreamlogError], R]
 ) -> asyncio.Future[R]:
     """Return the future of `answer`, called once everything appended by now is on disk.
 

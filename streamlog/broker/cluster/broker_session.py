@@ -115,6 +115,10 @@ class BrokerSession:
         """Report replicas that lack records which they have counted as theirs."""
         self._lifecycle.on_damage(partitions)
 
+    def on_offline(self, partitions: Iterable[PartitionKey]) -> None:
+        """Report replicas whose disk has failed."""
+        self._lifecycle.on_offline(partitions)
+
     def tick(self) -> None:
         """Send registrations and heartbeats that are due."""
         self._check_space()

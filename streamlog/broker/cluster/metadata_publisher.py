@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from streamlog.broker.replication.partition import Partitions
     from streamlog.broker.replication.replicas import Replicas
     from streamlog.broker.storage.log_directory import LogDirectory
+    from streamlog.broker.storage.volumes import Volume
 
 RETRY_MS = 1_000
 """The pause before logs that the disk has refused are created again."""
@@ -72,6 +73,8 @@ class Observers:
     """ACLs have changed."""
     damaged: Callable[[Mapping[PartitionKey, int]], None]
     """Replicas lack records that they have counted, and other replicas have them."""
+    offline: Callable[[Iterable[PartitionKey]], None]
+    """The disk of replicas has failed."""
 
 
 class MetadataPublisher:
@@ -96,6 +99,8 @@ class MetadataPublisher:
         """Partitions whose logs have reported damage."""
         self._damaged_in: dict[tuple[str, int], int] = {}
         """The leader epoch in which the damage was found."""
+        self._failed: set[Volume] = set()
+        """The directories whose partitions are offline."""
         self._retry_ms: int | None = None
         self._look_ms: int | None = None
         """When to check for damage; None while no partition has replicas on other brokers."""
@@ -147,7 +152,11 @@ class MetadataPublisher:
             self._observers.acls()
 
     def tick(self, now_ms: int) -> None:
-        """Retry what the disk has refused, and check logs for damage."""
+        """Retry what the disk has refused, and check logs for damage and failed disks."""
+        for volume in self._directory.volumes:
+            if volume.failure is not None and volume not in self._failed:
+                self._failed.add(volume)
+                self._take_offline(volume)
         if self._look_ms is not None and now_ms >= self._look_ms:
             self._look_ms = now_ms + DAMAGE_CHECK_MS
             self._look_for_damage()
@@ -294,6 +303,21 @@ class MetadataPublisher:
             self._replicas.drop(name, number)
             self._partitions.drop(name, number)
 
+    def _take_offline(self, volume: Volume) -> None:
+        """Stop serving the partitions of a disk that has failed, and report them."""
+        offline: list[PartitionKey] = []
+        for name, number in self._directory.partitions_in(volume):
+            self._release(name, [number])
+            offline.append((self._directory.topics[name].topic_id, number))
+        self._observers.offline(offline)
+
+    def _is_offline(self, name: str, number: int) -> bool:
+        try:
+            self._directory.check_online(name, number)
+        except StreamlogError:
+            return True
+        return False
+
     # Damage.
 
     def _look_for_damage(self, *, has_fetched: bool = True) -> None:
@@ -362,7 +386,9 @@ class MetadataPublisher:
                 )
 
     def _apply_partition(self, name: str, number: int, state: PartitionRegistration) -> None:
-        """Lead or follow a partition as the metadata says."""
+        """Lead or follow a partition as the metadata says, unless its disk has failed."""
+        if self._is_offline(name, number):
+            return
         if self._look_ms is None and len(state.replicas) > 1:
             self._look_ms = 0
         try:

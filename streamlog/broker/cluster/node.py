@@ -42,7 +42,7 @@ from streamlog.protocol.messages.metadata_log import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from concurrent.futures import Executor
 
     from streamlog.broker.future_responses import Answer
@@ -371,6 +371,11 @@ class ClusterNode:
     def on_damage(self, partitions: Mapping[PartitionKey, int]) -> None:
         """Report replicas that lack records which they have counted as theirs."""
         self._session.on_damage(partitions)
+        self._on_due()
+
+    def on_offline(self, partitions: Iterable[PartitionKey]) -> None:
+        """Report replicas whose disk has failed."""
+        self._session.on_offline(partitions)
         self._on_due()
 
     # Time.

@@ -16,7 +16,7 @@ side (`controller/broker_control`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from enum import Enum
@@ -91,6 +91,12 @@ class BrokerLifecycle:
     _damaged: dict[PartitionKey, int] = field(default_factory=dict)
     _reported: Mapping[PartitionKey, int] = field(default_factory=dict)
     """The damage in the open request."""
+    _offline: set[PartitionKey] = field(default_factory=set)
+    """The partitions whose disk has failed."""
+    _unreported: set[PartitionKey] = field(default_factory=set)
+    """Those that the controller has not heard of in this registration."""
+    _reporting: frozenset[PartitionKey] = frozenset()
+    """Those in the open request."""
     _leave_by_ms: int | None = None
     _is_ending: bool = False
 
@@ -106,6 +112,12 @@ class BrokerLifecycle:
         remove a replica from the in-sync set that is complete again.
         """
         self._damaged.update(partitions)
+        self._next_at_ms = 0
+
+    def on_offline(self, partitions: Iterable[PartitionKey]) -> None:
+        """Report replicas whose disk has failed: other brokers have to lead them."""
+        self._offline.update(partitions)
+        self._unreported.update(self._offline)
         self._next_at_ms = 0
 
     def on_stop(self, now_ms: int) -> None:
@@ -132,6 +144,7 @@ class BrokerLifecycle:
         self._number += 1
         self._open_number, self._sent_ms = self._number, now_ms
         self._reported = dict(self._damaged)
+        self._reporting = frozenset(self._unreported)
         return SendRegistration(request=self._request(metadata_offset), number=self._number)
 
     def next_deadline_ms(self) -> int | None:
@@ -202,7 +215,8 @@ class BrokerLifecycle:
         return True
 
     def _drop_reported(self) -> None:
-        """Drop the damage that the answered request reported, unless it was found again."""
+        """Drop what the answered request reported, unless it was found again."""
+        self._unreported -= self._reporting
         for key, epoch in self._reported.items():
             # Damage in a later leader epoch was found after the request was sent.
             if self._damaged.get(key) == epoch:
@@ -213,6 +227,7 @@ class BrokerLifecycle:
         if code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
             # The controller has forgotten this process: register again, unless it is to end.
             self.epoch = NO_EPOCH
+            self._unreported.update(self._offline)
             self.state = State.NOT_RUNNING if self._is_ending else State.STARTING
 
     def _request(self, metadata_offset: int) -> Request:
@@ -220,6 +235,7 @@ class BrokerLifecycle:
         if self.state is State.STARTING:
             registration = copy(self.registration)  # The shell may still hold an earlier one.
             registration.damaged = damaged
+            registration.offline = _by_topic(dict.fromkeys(self._unreported, NO_EPOCH))
             return registration
         return BrokerHeartbeatRequest(
             broker_id=self.registration.broker_id,
@@ -228,6 +244,7 @@ class BrokerLifecycle:
             want_fence=self.is_full,
             want_shut_down=self.state is State.SHUTTING_DOWN,
             damaged=damaged,
+            offline=_by_topic(dict.fromkeys(self._unreported, NO_EPOCH)),
         )
 
 

@@ -1,4 +1,4 @@
-"""GroupFlush: syncs the logs of a data directory in rounds, in a worker thread.
+"""GroupFlush, DiskFlushes: sync the logs of a data directory in rounds, in a thread for each disk.
 
 One round runs at a time. The next round covers everything that is appended meanwhile, with one
 fdatasync per file for any number of requests. A request whose answer depends on the sync leaves a
@@ -6,7 +6,8 @@ callback (`then`).
 
 Rules of this module: a round that failed is the last one, because it is unknown then what the disk
 has. The whole directory fails: it accepts no more appends, and all callbacks get the error. A lack
-of file descriptors is no such failure: that round is repeated.
+of file descriptors is no such failure: that round is repeated. With several directories, each has
+its own rounds, and its failure ends only those.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from streamlog import repeated
+from streamlog.broker.storage.disk.files import directory_error
 from streamlog.broker.storage.disk.offload import Threads, os_thread
 from streamlog.errors import ConnectionLost, LogDirectoryError, StreamlogError, TooManyOpenFiles
 from streamlog.metrics.instruments import Histogram
@@ -27,6 +29,7 @@ from streamlog.metrics.instruments import Histogram
 if TYPE_CHECKING:
     from streamlog.broker.storage.log.truncation import PendingSync
     from streamlog.broker.storage.log_directory import LogDirectory
+    from streamlog.broker.storage.volumes import Volume
 
 Callback = Callable[[StreamlogError | None], None]
 """A callback without an error once records are on disk, or with the reason why they may not be."""
@@ -51,6 +54,41 @@ class Flushed(Protocol):
     def on_synced(self, sync: PendingSync) -> None:
         """Note that a sync has succeeded."""
         ...
+
+
+class FlushedDisk(Protocol):
+    """Port: what a failed sync ends."""
+
+    @property
+    def failure(self) -> LogDirectoryError | None:
+        """Why it accepts nothing more; None while it works."""
+        ...
+
+    def failure_of(self, error: OSError) -> LogDirectoryError:
+        """Return what a disk error means."""
+        ...
+
+    def fail(self, failure: LogDirectoryError) -> None:
+        """Accept nothing more."""
+        ...
+
+
+class _VolumeDisk:
+    """One of several directories, as the port `FlushedDisk`."""
+
+    def __init__(self, directory: LogDirectory, volume: Volume) -> None:
+        self._directory = directory
+        self._volume = volume
+
+    @property
+    def failure(self) -> LogDirectoryError | None:
+        return self._volume.failure or self._directory.failure
+
+    def failure_of(self, error: OSError) -> LogDirectoryError:
+        return directory_error(error, self._volume.path)
+
+    def fail(self, failure: LogDirectoryError) -> None:
+        self._directory.fail_volume(self._volume, failure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +121,13 @@ class _Round:
 class GroupFlush:
     """Syncs the logs of one data directory."""
 
-    def __init__(self, directory: LogDirectory, threads: Threads = os_thread) -> None:
-        self.times = Histogram()
+    def __init__(
+        self,
+        directory: FlushedDisk,
+        threads: Threads = os_thread,
+        times: Histogram | None = None,
+    ) -> None:
+        self.times = Histogram() if times is None else times
         """How long each sync of a log took, in seconds."""
         self._directory = directory
         self._thread = threads("streamlog-sync")
@@ -96,6 +139,22 @@ class GroupFlush:
         self._scheduled = False
         self._current: _Round | None = None
         self._failure: StreamlogError | None = None
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the disk has failed, or the broker was stopped."""
+        if self._failure is None:
+            self._failure = self._directory.failure
+        return self._failure is not None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything that was added is on disk."""
+        return not self._due and not self._waiting and self._current is None
+
+    def of(self, _volume: Volume) -> GroupFlush:
+        """Return the flush of a directory: this one."""
+        return self
 
     def add(self, partition: Flushed, *, sealed_only: bool = False) -> None:
         """Sync what is in the partition's log now, with the next round.
@@ -238,3 +297,74 @@ class GroupFlush:
 def _call(waiting: list[Callback], failure: StreamlogError | None) -> None:
     for callback in waiting:
         callback(failure)
+
+
+class _VolumeFlush(GroupFlush):
+    """Syncs the logs of one of several directories, which an error outside of a sync may end."""
+
+    def _begin(self, due: dict[Flushed, bool], waiting: list[Callback]) -> None:
+        super()._begin({} if self.is_ended else due, waiting)
+
+
+class DiskFlushes:
+    """The flushes of several directories, a thread for each."""
+
+    def __init__(self, directory: LogDirectory, threads: Threads = os_thread) -> None:
+        self.times = Histogram()
+        """How long each sync of a log took, in seconds, on all disks."""
+        self._flushes = {
+            volume: _VolumeFlush(_VolumeDisk(directory, volume), threads, self.times)
+            for volume in directory.volumes
+        }
+
+    def of(self, volume: Volume) -> GroupFlush:
+        """Return the flush of a directory."""
+        return self._flushes[volume]
+
+    def on_tick(self, now_ms: int) -> None:
+        """Add the partitions whose deadline has passed."""
+        for each in self._flushes.values():
+            each.on_tick(now_ms)
+
+    def next_deadline_ms(self) -> int | None:
+        """Return the earliest deadline; None if there is none."""
+        due = [each.next_deadline_ms() for each in self._flushes.values()]
+        return min((each for each in due if each is not None), default=None)
+
+    def then(self, callback: Callback) -> None:
+        """Call `callback` once everything that was added by now is on its disk, or with an error.
+
+        An append to a disk that fails before its sync is due there, so its requests get the error.
+        After that, the disk accepts no append, and no request depends on it.
+        """
+        busy = [each for each in self._flushes.values() if not each.is_idle]
+        working = [each for each in self._flushes.values() if not each.is_ended]
+        waited = busy or working[:1] or [*self._flushes.values()][:1]
+        if len(waited) == 1:
+            waited[0].then(callback)
+            return
+        failures: list[StreamlogError | None] = []
+
+        def on_flushed(failure: StreamlogError | None) -> None:
+            failures.append(failure)
+            if len(failures) == len(waited):
+                callback(next((each for each in failures if each is not None), None))
+
+        for each in waited:
+            each.then(on_flushed)
+
+    def close(self) -> None:
+        """Wait for the rounds that run, and call all callbacks with an error."""
+        for each in self._flushes.values():
+            each.close()
+
+
+AnyFlush: TypeAlias = GroupFlush | DiskFlushes
+"""The flush of one directory, or of several."""
+
+
+def flush_of(directory: LogDirectory, threads: Threads) -> AnyFlush:
+    """Return the flush of a broker's directories."""
+    if len(directory.volumes) == 1:
+        return GroupFlush(directory, threads)
+    return DiskFlushes(directory, threads)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from streamlog.broker.named_topics import Topics
-    from streamlog.broker.replication.group_flush import GroupFlush
+    from streamlog.broker.replication.group_flush import AnyFlush, GroupFlush
     from streamlog.broker.storage.disk.file_range import FileRange
     from streamlog.broker.storage.log.partition_log import PartitionLog
     from streamlog.broker.storage.log.producer_states import EndedTransaction
@@ -538,7 +538,7 @@ class Partitions:
         *,
         topics: Topics,
         listener: AppendListener,
-        flush: GroupFlush,
+        flush: AnyFlush,
         mode: str,
     ) -> None:
         """`topics` are the topics of the cluster; see `Partition` for the other arguments."""
@@ -559,6 +559,7 @@ class Partitions:
         Raises:
             UnknownTopicOrPartition: the cluster has no such partition.
             NotLeader: another broker leads it, or none does.
+            LogDirectoryError: this broker should lead it, and its disk has failed.
         """
         partition = self._led.get((topic, index))
         if partition is not None:
@@ -570,10 +571,13 @@ class Partitions:
             raise UnknownTopicOrPartition(
                 f"topic {topic!r} has partitions 0 to {count - 1}, not {index}"
             )
+        leader = self._topics.leader(topic, index)
+        if leader is None or leader[0] == self._directory.node_id:
+            self._directory.check_online(topic, index)
         raise not_leader_error(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
             f"this broker does not lead {topic}-{index}",
-            self._topics.leader(topic, index),
+            leader,
         )
 
     def readable(self, topic: str, index: int) -> Partition:
@@ -591,16 +595,18 @@ class Partitions:
 
         Raises:
             UnknownTopicOrPartition: its log is not on this broker.
+            LogDirectoryError: its disk has failed.
         """
         partition = self._hosted.get((topic, index))
         if partition is None:
             log = self._directory.log(topic, index)
+            self._directory.check_online(topic, index)
             partition = self._hosted[topic, index] = Partition(
                 topic,
                 index,
                 log,
                 listener=self._listener,
-                flush=self._flush,
+                flush=self._flush.of(self._directory.volume_of(topic, index)),
                 mode=self._mode,
                 traffic=self._traffic.topic(topic),
             )

@@ -67,6 +67,8 @@ from streamlog.broker.storage.log.segments import RollBudget
 from streamlog.broker.storage.volumes import Volume, Volumes, lock_directory, open_volume
 from streamlog.errors import (
     LogDirectoryError,
+    LogDirectoryFailed,
+    LogDirectoryFull,
     LogDirectoryLost,
     LogError,
     StreamlogError,
@@ -432,14 +434,7 @@ class LogDirectory:
             # folders that no topic owns, which the next opening removes.
             try:
                 chosen = self._choose_volumes(numbers)
-                for number, volume in chosen.items():
-                    folder = f"{volume.path}/{partition_folder(topic.topic_id, number)}"
-                    label = f"{topic.name}-{number}"
-                    logs[number] = PartitionLog.create(
-                        volume.files, folder, name=label, config=topic.config, rolls=self.rolls
-                    )
-                for volume in {*chosen.values()}:
-                    volume.files.sync_directory(volume.path)
+                self._create_logs(topic, chosen, logs)
                 directories = {
                     number: volume.directory_id
                     for number, volume in chosen.items()
@@ -459,6 +454,22 @@ class LogDirectory:
                 raise
         self._topics[topic.name] = grown
         return grown
+
+    def _create_logs(
+        self, topic: TopicState, chosen: Mapping[int, Volume], logs: dict[int, PartitionLog]
+    ) -> None:
+        """Create logs in their directories, with durable names, and add them to `logs`."""
+        for number, volume in chosen.items():
+            folder = f"{volume.path}/{partition_folder(topic.topic_id, number)}"
+            label = f"{topic.name}-{number}"
+            with self._volume_errors(volume):
+                logs[number] = PartitionLog.create(
+                    volume.files, folder, name=label, config=topic.config, rolls=self.rolls
+                )
+            self._watch(volume, logs[number])
+        for volume in dict.fromkeys(chosen.values()):
+            with self._volume_errors(volume):
+                volume.files.sync_directory(volume.path)
 
     def _choose_volumes(self, numbers: Iterable[int]) -> dict[int, Volume]:
         """Return the directories of new partitions: always the one with the fewest."""
@@ -540,7 +551,7 @@ class LogDirectory:
             LogDirectoryError: the disk refused.
         """
         with self._disk():
-            return sum(len(strays(each.files.list(each.path))) for each in self.volumes)
+            return sum(len(strays(each.files.list(each.path))) for each in self.volumes.working())
 
     def _forget(self, topic: TopicState, left: Collection[int], keys: set[str]) -> None:
         """Keep only the partitions `left` of a topic; the others are marked for deletion."""
@@ -684,8 +695,10 @@ class LogDirectory:
             LogDirectoryError: the disk refused.
         """
         self._check_writable()
-        for log in self._logs().values():
-            log.flush()
+        for topic in self._topics.values():
+            for number, log in topic.partitions.items():
+                if self._volume(topic, number).failure is None:
+                    log.flush()
         self.write_checkpoints()
 
     def write_checkpoints(self, *, if_changed: bool = False) -> None:
@@ -709,22 +722,98 @@ class LogDirectory:
         with self._disk():
             self._checkpoints.keep(taken)
             self._listener.settle()
-            for volume in self.volumes:
+            for volume in self.volumes.working():
+                self._renew_reserve(volume)
+
+    def _renew_reserve(self, volume: Volume) -> None:
+        try:
+            with self._volume_errors(volume):
                 volume.files.reserve.renew(volume.files)
+        except LogDirectoryError:
+            if volume.failure is None:
+                raise
+
+    @contextmanager
+    def _volume_errors(self, volume: Volume) -> Iterator[None]:
+        """Raise system errors as errors of a directory, and fail one whose disk has failed."""
+        try:
+            try:
+                yield
+            except OSError as error:
+                raise directory_error(error, volume.path) from error
+        except LogDirectoryFailed as failure:
+            is_broken = not isinstance(failure, LogDirectoryFull)
+            if is_broken and volume is not self.volumes.first:
+                self.fail_volume(volume, failure)
+            raise
 
     def lacks_room(self) -> bool:
         """Whether logs were refused space, and a disk is still full."""
-        return any(each.files.reserve.look(each.files) for each in self.volumes)
+        return any(each.files.reserve.look(each.files) for each in self.volumes.working())
 
     def failure_of(self, error: OSError) -> LogDirectoryError:
         """Return what a disk error means for the directory."""
         return directory_error(error, self.path)
+
+    @property
+    def failure(self) -> LogDirectoryError | None:
+        """Why nothing more is accepted; None while the first disk works."""
+        return self._failure
 
     def fail(self, failure: LogDirectoryError) -> None:
         """Accept nothing more: a sync has failed, and the contents of the disk are unknown."""
         self._failure = failure
         for log in self._logs().values():
             log.fail(failure)
+
+    def fail_volume(self, volume: Volume, failure: LogDirectoryError) -> None:
+        """Accept nothing more in one directory; callable from any thread.
+
+        The partitions in it stay listed, and are there again after a start on which the disk works.
+        Without its first directory, the broker can't go on.
+        """
+        if volume is self.volumes.first:
+            self.fail(failure)
+            return
+        if volume.failure is not None:
+            return
+        volume.failure = failure
+        _logger.critical(
+            "the disk of %s failed: its partitions are offline until the broker starts again"
+            " without error, and other directories serve on: %s",
+            *(volume.path, failure),
+        )
+        for name, number in self.partitions_in(volume):
+            self._topics[name].partitions[number].fail(failure)
+
+    def partitions_in(self, volume: Volume) -> list[tuple[str, int]]:
+        """Return the partitions in a directory."""
+        return [
+            (topic.name, number)
+            for topic in list(self._topics.values())
+            for number in list(topic.partitions)
+            if self._volume(topic, number) is volume
+        ]
+
+    def check_online(self, topic: str, partition: int) -> None:
+        """Check that the disk of a partition has not failed, if the partition is here.
+
+        Raises:
+            LogDirectoryError: it has.
+        """
+        state = self._topics.get(topic)
+        if state is None or partition not in state.partitions:
+            return
+        failure = self._volume(state, partition).failure
+        if failure is not None:
+            raise failure
+
+    def _watch(self, volume: Volume, log: PartitionLog) -> None:
+        """Fail the directory when its disk fails, unless it is the only one or the first."""
+        # Errors of the first disk are handled as those of the only one: a write that it refuses is
+        # answered with an error, and a sync that fails ends the broker.
+        if volume is not self.volumes.first:
+            log.watch_disk(partial(self.fail_volume, volume))
 
     def check(self) -> None:
         """Check that the directory is usable; a log without writes would not notice.
@@ -735,8 +824,13 @@ class LogDirectory:
         """
         if self._failure is not None:
             raise self._failure
-        for volume in self.volumes:
-            volume.check()
+        for volume in self.volumes.working():
+            try:
+                volume.check()
+            except LogDirectoryLost as error:
+                if volume is self.volumes.first:
+                    raise
+                self.fail_volume(volume, error)
 
     def close(self) -> None:
         """Sync everything, mark the shutdown as clean, and release the lock.
@@ -748,7 +842,12 @@ class LogDirectory:
         if self._closed:
             return
         failures: list[StreamlogError] = []
-        logs = list(self._logs().values())
+        logs = [
+            log
+            for topic in self._topics.values()
+            for number, log in topic.partitions.items()
+            if self._volume(topic, number).failure is None
+        ]
         try:
             for log in logs:
                 try:
@@ -761,7 +860,9 @@ class LogDirectory:
                 raise failures[0]
             if self._lock is not None:
                 self.check()
-                self._close_in_order(whole=all(log.is_whole for log in logs))
+                # Without a mark, the next start examines what a failed disk has.
+                whole = all(log.is_whole for log in self._logs().values())
+                self._close_in_order(whole=whole)
         finally:
             self._discard()
 
@@ -944,6 +1045,7 @@ class LogDirectory:
                 log_start_offset=start,
                 rolls=self.rolls,
             )
+            self._watch(volume, logs[number])
             # The checkpoint may know of records that other brokers have committed and that were not
             # on this disk. Lost ones are not committed here; the leader says when others are.
             logs[number].high_watermark = min(mark, logs[number].log_end_offset)
@@ -1002,8 +1104,15 @@ class LogDirectory:
         """Delete the folders of topics and partitions that `topics.json` lists for deletion."""
         if not self._deleting:
             return
-        for volume in self.volumes:
-            volume.folders.delete(self._deleting)
+        for volume in self.volumes.working():
+            try:
+                with self._volume_errors(volume):
+                    volume.folders.delete(self._deleting)
+            except LogDirectoryError:
+                if volume.failure is None:
+                    raise
+        if len(self.volumes.working()) < len(self.volumes):
+            return  # A start on which the failed disk works deletes what is on it.
         deleting, self._deleting = self._deleting, set()
         try:
             self._write_topics(self._topics.values())

@@ -6,7 +6,8 @@ lock, and partition folders. `topics.json` in the first says in which directory 
 so one write of one file decides where a partition is from then on.
 
 Rules of this module: a directory belongs to one first directory, and is refused beside another,
-whose list does not know its partitions. A new partition goes to the directory with the fewest.
+whose list does not know its partitions. A new partition goes to the directory with the fewest. A
+disk that fails takes only the partitions in its directory with it, unless it is the first.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from streamlog.broker.storage.disk.files import (
 )
 from streamlog.broker.storage.disk.os_files import process_id
 from streamlog.errors import (
+    LogDirectoryError,
     LogDirectoryFailed,
     LogDirectoryLocked,
     LogDirectoryLost,
@@ -47,6 +49,8 @@ class Volume:
         self.directory_id = directory_id
         self.folders = Folders(files, path)
         self.lock = lock
+        self.failure: LogDirectoryError | None = None
+        """Why nothing more is read or written there; None while the disk works."""
 
     def check(self) -> None:
         """Check that the directory still exists.
@@ -66,6 +70,8 @@ class Volume:
         Raises:
             LogDirectoryError: the disk refused.
         """
+        if self.failure is not None:
+            raise self.failure
         try:
             return self.files.space(self.path)
         except OSError as error:
@@ -94,6 +100,10 @@ class Volumes:
         """Add a directory."""
         self._all.append(volume)
 
+    def working(self) -> list[Volume]:
+        """Return the directories whose disks have not failed."""
+        return [each for each in self._all if each.failure is None]
+
     def of(self, directory_id: str | None) -> Volume | None:
         """Return the directory with an id; None stands for the first. None if there is none."""
         if directory_id is None:
@@ -102,7 +112,7 @@ class Volumes:
 
     def emptiest(self, partitions: Mapping[Volume, int]) -> Volume:
         """Return the directory with the fewest partitions; of several, the one listed first."""
-        return min(self._all, key=lambda each: partitions.get(each, 0))
+        return min(self.working() or self._all, key=lambda each: partitions.get(each, 0))
 
     def close(self) -> None:
         """Release all locks."""

@@ -1,9 +1,10 @@
 """Broker registration and in-sync changes: what brokers send to the controller (KIP-631, KIP-497).
 
 Declarations only, see `schema`. The fields are Kafka's own, which a test checks, except those with
-tags from `OWN_TAG` on: the partitions whose replica on the broker is damaged, and the ids by which
-the controller detects that a log directory was restored from an older copy. UnregisterBroker is for
-admins. Only brokers send the other requests, which require CLUSTER_ACTION with an authorizer.
+tags from `OWN_TAG` on: the partitions whose replica on the broker is damaged, the ids by which
+the controller detects that a log directory was restored from an older copy, and the partitions
+on a disk that has failed. UnregisterBroker is for admins. Only brokers send the other requests,
+which require CLUSTER_ACTION with an authorizer.
 """
 
 from __future__ import annotations
@@ -82,6 +83,8 @@ class BrokerRegistrationRequest(Message, versions="0-4", flexible_from=0):
     directory_lives: list[bytes] = uuid_array("0+", tag=OWN_TAG + 1)
     """Ids of starts of the log directory; the last one is this process's own. The start that last
     registered is among them, unless the directory was restored from an older copy."""
+    offline: list[DamagedTopic] = array(DamagedTopic, "0+", tag=OWN_TAG + 2)
+    """The partitions whose disk on the broker has failed."""
 
 
 class BrokerRegistrationResponse(Message, versions="0-4", flexible_from=0):
@@ -104,9 +107,15 @@ class BrokerHeartbeatRequest(Message, versions="0-1", flexible_from=0):
     current_metadata_offset: int = int64("0+")
     want_fence: bool = boolean("0+")
     want_shut_down: bool = boolean("0+")
-    # Directories that have failed (KIP-858).
+    # Directories that have failed (KIP-858), unused here. Kafka's controller finds their partitions
+    # by the directory of each replica in the metadata, which brokers assign by AssignReplicasToDirs
+    # before a replica may lead. Here that field has another use: the id of the data directory as a
+    # whole, by which a replaced disk is detected. So the broker names the partitions themselves
+    # (`offline`): no assignment precedes a leader, and a move between disks is the broker's own.
     offline_log_dirs: list[bytes] = uuid_array("1+", tag=0)
     damaged: list[DamagedTopic] = array(DamagedTopic, "0+", tag=OWN_TAG)
+    offline: list[DamagedTopic] = array(DamagedTopic, "0+", tag=OWN_TAG + 2)
+    """The partitions whose disk on the broker has failed; reported once after each failure."""
 
 
 class BrokerHeartbeatResponse(Message, versions="0-1", flexible_from=0):

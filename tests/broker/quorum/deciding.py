@@ -163,6 +163,7 @@ class Deciding:
         epoch: int | None = None,
         damaged: dict[bytes, list[int]] | None = None,
         damaged_in: int | None = None,
+        offline: dict[bytes, list[int]] | None = None,
         **wants: bool,
     ) -> BrokerHeartbeatResponse:
         """Send a heartbeat; by default the broker has applied all metadata, so it knows the leader
@@ -173,6 +174,7 @@ class Deciding:
             broker_epoch=(-1 if known is None else known.epoch) if epoch is None else epoch,
             current_metadata_offset=self.metadata.offset if offset is None else offset,
             damaged=self._damaged(damaged, damaged_in),
+            offline=self._damaged(offline, None),
             **wants,
         )
         return self.ask(request, BrokerHeartbeatResponse)

@@ -21,6 +21,7 @@ Not done here: the broker's side (`broker_lifecycle`), the choice of leaders (`l
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from streamlog.broker.config.broker import FLUSH_OS
 from streamlog.broker.quorum.controller.decision import (
@@ -33,7 +34,10 @@ from streamlog.broker.quorum.controller.decision import (
 from streamlog.broker.quorum.controller.leader_elections import NOTHING, PartitionWish, record_of
 from streamlog.broker.quorum.metadata.metadata_records import MetadataRecord
 from streamlog.broker.quorum.metadata.registrations import (
+    OFFLINE_DIRECTORY,
     OFFSET_OF_RECORD,
+    UNASSIGNED_DIRECTORY,
+    UNKNOWN_DIRECTORY,
     BrokerRegistration,
     PartitionRegistration,
 )
@@ -59,6 +63,9 @@ from streamlog.protocol.schema import ZERO_UUID, Message
 
 PartitionKey = tuple[bytes, int]
 """The topic id and the number of a partition."""
+
+Wish = Callable[[PartitionKey, PartitionRegistration], PartitionWish]
+"""Returns the change that is wanted of a partition."""
 
 _YES, _NO = 1, -1
 
@@ -105,17 +112,27 @@ class BrokerControl:
             return respond(BrokerRegistrationResponse(error_code=error.code))
         damaged = _damage_epochs(request.damaged)
         if known is not None and known.incarnation_id == request.incarnation_id:
-            return self._register_again(known, damaged)
+            return self._register_again(known, damaged, _damage_epochs(request.offline))
         self._heard_ms[broker_id] = now_ms
         self._applied.pop(broker_id, None)
         self._leaving.pop(broker_id, None)
         is_clean = known is not None and known.epoch == request.previous_broker_epoch
         is_older = self._is_older(request, known)
 
+        offline = _damage_epochs(request.offline)
+
         def wish(key: PartitionKey, partition: PartitionRegistration) -> PartitionWish:
             is_moved = self._is_moved(request, known, partition)
             is_lost = key in damaged or is_moved or is_older
-            return self._restart_wish(broker_id, partition, is_lost=is_lost, is_clean=is_clean)
+            found = self._restart_wish(broker_id, partition, is_lost=is_lost, is_clean=is_clean)
+            if key in offline:
+                return _offline_wish(broker_id, partition)
+            if not partition.is_offline(broker_id):
+                return found
+            # The disk works again, or it was replaced: an empty one must not pass for full.
+            own = request.log_dirs[0] if request.log_dirs else UNKNOWN_DIRECTORY
+            directory = UNASSIGNED_DIRECTORY if is_lost else own
+            return replace(found, placement=partition.placed(broker_id, directory))
 
         # The broker is fenced by this record, so it can't lead: leaders it had get a new epoch.
         able = context.active() - {broker_id}
@@ -125,9 +142,12 @@ class BrokerControl:
         return Decision(records, lambda: self._registration_response(broker_id))
 
     def _register_again(
-        self, known: BrokerRegistration, damaged: Collection[PartitionKey]
+        self,
+        known: BrokerRegistration,
+        damaged: Collection[PartitionKey],
+        offline: Collection[PartitionKey],
     ) -> Decision[BrokerRegistrationResponse]:
-        """Answer a repeated registration of a process, which may report damage in addition.
+        """Answer a repeated registration of a process, which may report more than before.
 
         From an unfenced broker it is a late copy, and its damage report is old: the broker has had
         its answer, and sends damage with heartbeats.
@@ -135,11 +155,13 @@ class BrokerControl:
         records: Iterable[MetadataRecord] = ()
         if known.is_fenced and self._context.rules.hears_damage_again:
             lost = PartitionWish(lost=frozenset({known.broker_id}))
-            records = self._changes(
-                known.broker_id,
-                lambda key, _: lost if key in damaged else NOTHING,
-                self._context.active(),
-            )
+
+            def wish(key: PartitionKey, partition: PartitionRegistration) -> PartitionWish:
+                if key in offline:
+                    return _offline_wish(known.broker_id, partition)
+                return lost if key in damaged else NOTHING
+
+            records = self._changes(known.broker_id, wish, self._context.active())
         return Decision(tuple(records), lambda: self._registration_response(known.broker_id))
 
     def _check(
@@ -177,6 +199,8 @@ class BrokerControl:
         If the partition names no directory, the directory of the earlier registration counts.
         """
         directory = partition.directory(request.broker_id)
+        if partition.is_offline(request.broker_id):
+            directory = None
         before = () if known is None else known.directories
         counted = before if directory is None else (directory,)
         is_other = bool(counted and request.log_dirs) and not {*counted} & {*request.log_dirs}
@@ -231,19 +255,20 @@ class BrokerControl:
         self._heard_ms[broker_id] = now_ms
         self._applied[broker_id] = request.current_metadata_offset
         is_caught_up = request.current_metadata_offset >= broker.epoch
-        damaged = _damage_epochs(request.damaged)
+        report = self._report_wish(
+            broker_id, _damage_epochs(request.damaged), _damage_epochs(request.offline)
+        )
         records: Iterable[MetadataRecord] = ()
         if request.want_shut_down and not (broker.is_fenced or broker.is_shutting_down):
-            records = self._with_changes(broker, damaged, is_shutting_down=True)
+            records = self._with_changes(broker, report, is_shutting_down=True)
         elif request.want_fence and not broker.is_fenced:
-            records = self._with_changes(broker, damaged, is_fenced=True)
+            records = self._with_changes(broker, report, is_fenced=True)
         elif (
             broker.is_fenced and is_caught_up and not (request.want_fence or request.want_shut_down)
         ):
-            records = self._with_changes(broker, damaged, is_fenced=False)
-        elif damaged:
-            damage = self._damage_wish(broker_id, damaged)
-            records = self._changes(broker_id, damage, self._context.active())
+            records = self._with_changes(broker, report, is_fenced=False)
+        elif request.damaged or request.offline:
+            records = self._changes(broker_id, report, self._context.active())
         return Decision(
             tuple(records), lambda: self._heartbeat_response(request, is_caught_up=is_caught_up)
         )
@@ -251,7 +276,7 @@ class BrokerControl:
     def _with_changes(
         self,
         broker: BrokerRegistration,
-        damaged: Mapping[PartitionKey, int],
+        report: Wish,
         *,
         is_fenced: bool | None = None,
         is_shutting_down: bool = False,
@@ -264,16 +289,15 @@ class BrokerControl:
             fenced=0 if is_fenced is None else (_YES if is_fenced else _NO),
             in_controlled_shutdown=int(is_shutting_down),
         )
-        damage = self._damage_wish(broker_id, damaged)
         if is_fenced is False:
             # Partitions without a leader may elect this broker; the others do not change.
-            yield from self._changes(broker_id, damage, self._context.active() | {broker_id})
+            yield from self._changes(broker_id, report, self._context.active() | {broker_id})
             return
         own = frozenset({broker_id})
 
         def wish(key: PartitionKey, partition: PartitionRegistration) -> PartitionWish:
-            found = damage(key, partition)
-            return found if found.lost else PartitionWish(gone=own)
+            found = report(key, partition)
+            return found if found is not NOTHING else PartitionWish(gone=own)
 
         yield from self._changes(broker_id, wish, self._context.active() - own)
 
@@ -315,7 +339,7 @@ class BrokerControl:
             return None
         # One broker per decision, so that the next decision sees who leads after this one.
         broker = self._context.metadata.brokers[min(silent)[1]]
-        return Decision(tuple(self._with_changes(broker, {}, is_fenced=True)))
+        return Decision(tuple(self._with_changes(broker, lambda _, __: NOTHING, is_fenced=True)))
 
     def next_deadline_ms(self) -> int | None:
         """Return when the next broker's session ends; None if no broker is unfenced."""
@@ -363,10 +387,15 @@ class BrokerControl:
 
     # ---- its partitions ----
 
-    def _damage_wish(
-        self, broker_id: int, damaged: Mapping[PartitionKey, int]
-    ) -> Callable[[PartitionKey, PartitionRegistration], PartitionWish]:
-        """Return the change of a partition after a running broker's report of lost records.
+    def _report_wish(
+        self,
+        broker_id: int,
+        damaged: Mapping[PartitionKey, int],
+        offline: Collection[PartitionKey],
+    ) -> Wish:
+        """Return the change of a partition after a running broker's report.
+
+        The report names partitions that have lost records, or whose disk has failed.
 
         The leader begins a new epoch: an earlier fetch of the same process would confirm the lost
         records. A report for an older leader epoch is ignored:
@@ -378,6 +407,8 @@ class BrokerControl:
         lost = PartitionWish(lost=frozenset({broker_id}), renews=rules.forgets_damaged)
 
         def wish(key: PartitionKey, partition: PartitionRegistration) -> PartitionWish:
+            if key in offline:
+                return _offline_wish(broker_id, partition)
             if key not in damaged:
                 return NOTHING
             is_old = damaged[key] != partition.leader_epoch
@@ -388,7 +419,7 @@ class BrokerControl:
     def _changes(
         self,
         broker_id: int,
-        wish: Callable[[PartitionKey, PartitionRegistration], PartitionWish],
+        wish: Wish,
         able: frozenset[int],
     ) -> Iterator[MetadataRecord]:
         """Iterate over the changes of a broker's partitions, if the brokers `able` can lead."""
@@ -408,6 +439,16 @@ def _damage_epochs(damaged: Iterable[DamagedTopic]) -> Mapping[PartitionKey, int
         for topic in damaged
         for each in topic.partitions
     }
+
+
+def _offline_wish(broker_id: int, partition: PartitionRegistration) -> PartitionWish:
+    """Return the change of a partition whose disk has failed on a broker.
+
+    The replica keeps its place in the in-sync set only if it is the last: the disk may return.
+    """
+    return PartitionWish(
+        gone=frozenset({broker_id}), placement=partition.placed(broker_id, OFFLINE_DIRECTORY)
+    )
 
 
 def _refuse_heartbeat(code: int) -> Decision[BrokerHeartbeatResponse]:

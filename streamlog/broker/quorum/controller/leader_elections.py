@@ -14,6 +14,8 @@ One function, `change_of`, decides on all changes. Rules of this module:
     5. Broker 2 leads: it lacks 10, but everything that was ever committed is on it.
 - When a replica leaves the assignment, the leader begins a new epoch. Otherwise a late fetch of
   that replica could count for an empty one that is later placed on the same broker.
+- A replica whose disk has failed does not lead until its broker starts again with that disk, also
+  if it is the last one in sync.
 - Any other leader may lack acknowledged records. Such an unclean election happens only if the topic
   allows it or an administrator orders it, and its epoch is recorded.
 - The metadata names, per replica, the log directory in which it was last in sync (KIP-858). A
@@ -224,7 +226,7 @@ def _with_leader(
 ) -> _Outcome:
     """Return the outcome with its leader; one from outside the in-sync set is in sync alone."""
     active = terms.active
-    order = [each for each in placed.replicas if each in active]
+    order = [each for each in placed.replicas if each in active and not placed.is_offline(each)]
     in_sync = [each for each in order if each in after.isr]
     stays = before.leader in in_sync and not (wish.prefers and placed.replicas[0] in in_sync)
     if stays:

@@ -27,6 +27,9 @@ UNKNOWN_DIRECTORY = bytes(16)
 """The directory id of a replica from before directories were recorded."""
 UNASSIGNED_DIRECTORY = bytes(15) + b"\x01"
 """The directory id of a replica that was never in sync (Kafka's `DirectoryId.UNASSIGNED`)."""
+OFFLINE_DIRECTORY = bytes(15) + b"\x03"
+"""The directory id of a replica whose disk has failed; its broker has not started since. Kafka has
+the ids up to 2 for other states."""
 OFFSET_OF_RECORD = -1
 """The broker epoch in a registration record that stands for the record's own offset, which the
 controller does not know when it decides. So broker epochs grow with every registration."""
@@ -182,6 +185,18 @@ class PartitionRegistration:
             if replica == broker_id and any(directory):
                 return directory
         return None
+
+    def is_offline(self, broker_id: int) -> bool:
+        """Return whether the disk of a broker's replica has failed."""
+        return self.directory(broker_id) == OFFLINE_DIRECTORY
+
+    def placed(self, broker_id: int, directory: bytes) -> Self:
+        """Return the partition with a broker's replica in another directory."""
+        known = dict(zip(self.replicas, self.directories, strict=False)) | {broker_id: directory}
+        return replace(
+            self,
+            directories=tuple(known.get(each, UNKNOWN_DIRECTORY) for each in self.replicas),
+        )
 
     def changed(self, record: PartitionChangeRecord) -> Self:
         """Return the partition after a change record, with its epochs raised."""

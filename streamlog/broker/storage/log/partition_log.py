@@ -772,6 +772,10 @@ class PartitionLog:
         if self._read_only:
             raise UsageError(f"{self.name} was opened for reading only")
 
+    def watch_disk(self, on_failure: Callable[[LogDirectoryError], None]) -> None:
+        """Call `on_failure`, from any thread, when the disk fails."""
+        self._disk.on_failure = on_failure
+
     def fail(self, failure: LogDirectoryError) -> None:
         """Accept nothing more, because the disk can't be trusted."""
         if self._disk.failure is None:

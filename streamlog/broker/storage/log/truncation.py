@@ -62,6 +62,8 @@ class LogDisk:
     ) -> None:
         self.failure: LogDirectoryError | None = None
         """Why the log accepts nothing more; None while it works."""
+        self.on_failure: Callable[[LogDirectoryError], None] | None = None
+        """Called when the disk refuses for another reason than lack of space or descriptors."""
         self._files = files
         self._directory = directory
         self._name = name
@@ -91,6 +93,7 @@ class LogDisk:
         failure = directory_error(error, self._directory)
         if not isinstance(failure, TooManyOpenFiles):
             self.failure = failure
+        self._tell(failure)
         return failure
 
     def note_error(self, error: OSError) -> LogDirectoryError:
@@ -100,7 +103,15 @@ class LogDisk:
             self._files.reserve.is_short = True  # The reserve file's space is used now.
         if not isinstance(failure, LogDirectoryFailed):
             self.failure = failure
+        self._tell(failure)
         return failure
+
+    def _tell(self, failure: LogDirectoryError) -> None:
+        is_broken = isinstance(failure, LogDirectoryFailed) and not isinstance(
+            failure, LogDirectoryFull
+        )
+        if is_broken and self.on_failure is not None:
+            self.on_failure(failure)
 
     def check_linked(self, segment: Segment, now_ms: int) -> None:
         """Check, every `LINK_CHECK_MS`, that the active segment's file still exists.

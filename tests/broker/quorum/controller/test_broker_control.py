@@ -340,3 +340,35 @@ def test_the_controllers_own_broker_registers_without_waiting() -> None:
     alone.start(1)
     alone.take_over()
     assert alone.register(1, directory=1).error_code == 0
+
+
+def test_a_failed_disk_costs_the_place_in_sync_and_the_last_replica_waits_for_it() -> None:
+    cluster = Deciding()
+    cluster.start(1, 2)
+    shared = cluster.create("shared", replicas=[[1, 2]])
+    alone = cluster.create("alone", replicas=[[1]])
+
+    def state(topic_id: bytes) -> tuple[int, tuple[int, ...]]:
+        partition = cluster.metadata.topics[topic_id].partitions[0]
+        return partition.leader, partition.isr
+
+    both = {shared: [0], alone: [0]}
+    cluster.heartbeat(1, offline=both)
+    assert (state(shared), state(alone)) == ((2, (2,)), (-1, (1,)))
+    # Other decisions, and a later heartbeat, do not elect it.
+    cluster.start(3)
+    cluster.heartbeat(1)
+    assert (state(shared), state(alone)) == ((2, (2,)), (-1, (1,)))
+    # It starts again with the disk.
+    cluster.start(1)
+    assert state(alone) == (1, (1,))
+
+
+def test_a_replaced_disk_does_not_lead_as_the_failed_one_did() -> None:
+    cluster = Deciding()
+    cluster.start(1)
+    topic_id = cluster.create("t", replicas=[[1]])
+    cluster.heartbeat(1, offline={topic_id: [0]})
+    cluster.start(1, damaged={topic_id: [0]})
+    partition = cluster.metadata.topics[topic_id].partitions[0]
+    assert (partition.leader, partition.isr) == (-1, ())
