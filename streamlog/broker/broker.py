@@ -157,7 +157,7 @@ class Broker:
         self._publishing = PublishRequests(
             directory, self._partitions, coordinators, internal_topics=INTERNAL_NAMES, clock=clock
         )
-        self._telemetry = TelemetryRequests(directory, metadata, clock)
+        self._telemetry = TelemetryRequests(directory, metadata, clock, spawn=self._tasks.spawn)
         self._handlers = table_of(self._parts()) | self._lag.handlers()
 
     def _parts(self) -> Parts:

@@ -7,15 +7,17 @@ once, too; a request costs an iteration of the event loop only where it has to w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias, TypeVar
 
-from streamlog.errors import StreamlogError
+from streamlog.errors import ConnectionLost, StreamlogError
 from streamlog.protocol.schema import Message
 
 T = TypeVar("T")
 R = TypeVar("R")
 Answer: TypeAlias = Message | asyncio.Future[Message]
+Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], asyncio.Future[None]]
+"""Runs a task until the broker stops."""
 
 
 def map_response(first: T | asyncio.Future[T], then: Callable[[T], R]) -> R | asyncio.Future[R]:
@@ -85,3 +87,31 @@ def has_failed(whole: asyncio.Future[Any], done: asyncio.Future[Any]) -> bool:
 def _settle(whole: asyncio.Future[R], done: asyncio.Future[T], then: Callable[[T], R]) -> None:
     if not has_failed(whole, done):
         whole.set_result(then(done.result()))
+
+
+def answer_by_task(
+    spawn: Spawn, begin: Callable[[asyncio.Future[R]], Coroutine[Any, Any, R]]
+) -> asyncio.Future[R]:
+    """Return where the result of a task will be; ConnectionLost if the broker stops before.
+
+    `begin` gets that future: it is done early if the client has disconnected.
+    """
+    answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+    task = spawn(_answer_with(begin, answer))
+    if task.done():  # The broker is stopping.
+        answer.set_exception(ConnectionLost("the broker is stopping"))
+    return answer
+
+
+async def _answer_with(
+    begin: Callable[[asyncio.Future[R]], Coroutine[Any, Any, R]], answer: asyncio.Future[R]
+) -> None:
+    """Settle the answer, unless its client has disconnected."""
+    try:
+        found = await begin(answer)
+    except asyncio.CancelledError:
+        if not answer.done():
+            answer.set_exception(ConnectionLost("the broker was stopped"))
+        raise
+    if not answer.done():
+        answer.set_result(found)

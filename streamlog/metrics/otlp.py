@@ -4,7 +4,8 @@ The enums have the numbers of the fields, for this decoder and for the encoder o
 
 Rules of this module: it reads bytes from outside. Its nesting is that of the schema, fields that it
 does not know are skipped, and `FIELDS_MAX`, `POINTS_MAX`, `ATTRIBUTES_MAX` and `TEXT_CHARS_MAX`
-bound its time and memory. It keeps numbers (gauges and sums) and histograms as count and sum, which
+bound its time and memory; the time between two steps of `decode_steps` is bounded by `STEP_FIELDS`
+and `POINT_FIELDS_MAX`. It keeps numbers (gauges and sums) and histograms as count and sum, which
 is everything that Kafka's clients measure; exponential histograms, summaries and exemplars are
 skipped.
 """
@@ -12,7 +13,7 @@ skipped.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, TypeAlias
@@ -21,6 +22,10 @@ from streamlog.errors import CorruptData, DecompressedTooLarge
 
 FIELDS_MAX: Final = 100_000
 """The most protobuf fields that are read of one message."""
+STEP_FIELDS: Final = 1_000
+"""The fields after which a step ends: about a millisecond."""
+POINT_FIELDS_MAX: Final = 1_000
+"""The most fields of one point with its attributes, or of a resource."""
 POINTS_MAX: Final = 5_000
 """The most data points of one message."""
 ATTRIBUTES_MAX: Final = 16
@@ -179,10 +184,27 @@ def decode_metrics(data: bytes) -> MetricsData:
 
     Raises:
         CorruptData: it is malformed.
-        DecompressedTooLarge: it has more than `FIELDS_MAX` fields or `POINTS_MAX` points.
+        DecompressedTooLarge: as `decode_steps`.
+    """
+    steps = decode_steps(data)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: MetricsData = end.value
+            return found
+
+
+def decode_steps(data: bytes) -> Generator[None, None, MetricsData]:
+    """Read a `MetricsData` message in short steps, between which an event loop may serve others.
+
+    Raises:
+        CorruptData: it is malformed.
+        DecompressedTooLarge: it has more than `FIELDS_MAX` fields or `POINTS_MAX` points, or a
+            point has more than `POINT_FIELDS_MAX` fields.
     """
     try:
-        return _Decoder(data).decode()
+        return (yield from _Decoder(data).decode())
     except (IndexError, struct.error, UnicodeDecodeError) as error:
         raise CorruptData(f"metrics of {len(data)} bytes are no OTLP MetricsData") from error
 
@@ -193,29 +215,76 @@ class _Decoder:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._fields_left = FIELDS_MAX
+        self._step_ends = FIELDS_MAX - STEP_FIELDS
+        """The step ends when so many fields are left."""
+        self._fields_left_min = 0
+        """How many fields have to be left when the present point or resource ends."""
         self._found = MetricsData()
 
-    def decode(self) -> MetricsData:
+    def decode(self) -> Generator[None, None, MetricsData]:
         """Return what the message says."""
         whole = (0, len(self._data))
         # Fields may come in any order, and more than once: protobuf says that a later one adds to a
         # message. So each level is walked with its own loop, and nothing is expected to come first.
-        for _, group in self._messages(whole, MetricsDataField.RESOURCE_METRICS):
-            parts = ResourceMetricsField
-            for number, span in self._messages(group, parts.RESOURCE, parts.SCOPE_METRICS):
-                if number == parts.RESOURCE:
-                    attributes = self._messages(span, ResourceField.ATTRIBUTES)
-                    self._found.resource = self._attributes([each for _, each in attributes])
-                    continue
-                for _, metric in self._messages(span, ScopeMetricsField.METRICS):
-                    self._read_metric(metric)
+        for number, _, group in self._fields(whole):
+            if self._is_step_over():
+                yield
+            if number == MetricsDataField.RESOURCE_METRICS and isinstance(group, tuple):
+                yield from self._read_group(group)
         return self._found
 
-    def _read_metric(self, span: Span) -> None:
+    def _read_group(self, group: Span) -> Iterator[None]:
+        """Read what one resource reports."""
+        for number, _, span in self._fields(group):
+            if self._is_step_over():
+                yield
+            if not isinstance(span, tuple):
+                continue
+            if number == ResourceMetricsField.RESOURCE:
+                self._found.resource = self._read_resource(span)
+            elif number == ResourceMetricsField.SCOPE_METRICS:
+                yield from self._read_scope(span)
+
+    def _read_scope(self, span: Span) -> Iterator[None]:
+        for number, _, metric in self._fields(span):
+            if self._is_step_over():
+                yield
+            if number == ScopeMetricsField.METRICS and isinstance(metric, tuple):
+                yield from self._read_metric(metric)
+
+    def _read_resource(self, span: Span) -> Attributes:
+        self._begin_point()
+        spans = [
+            value
+            for number, _, value in self._fields(span)
+            if number == ResourceField.ATTRIBUTES and isinstance(value, tuple)
+        ]
+        found = self._attributes(spans)
+        self._end_point()
+        return found
+
+    def _is_step_over(self) -> bool:
+        """Whether the step ends here; the next one begins."""
+        if self._fields_left > self._step_ends:
+            return False
+        self._step_ends = self._fields_left - STEP_FIELDS
+        return True
+
+    def _begin_point(self) -> None:
+        # A point is read without a pause: generators at each level below would cost every point
+        # more than its fields do. So its own bound has to be that of a step.
+        self._fields_left_min = max(self._fields_left - POINT_FIELDS_MAX, 0)
+
+    def _end_point(self) -> None:
+        self._fields_left_min = 0
+
+    def _read_metric(self, span: Span) -> Iterator[None]:
         names = MetricField
         name = ""
         kinds: list[tuple[int, Span]] = []
         for number, wire, value in self._fields(span):
+            if self._is_step_over():
+                yield
             if wire != _BYTES or not isinstance(value, tuple):
                 continue
             if number == names.NAME:
@@ -227,15 +296,17 @@ class _Decoder:
             raise CorruptData("a metric has no name")
         for number, data in kinds:
             if number in (names.GAUGE, names.SUM):
-                self._read_numbers(name, data, is_sum=number == names.SUM)
+                yield from self._read_numbers(name, data, is_sum=number == names.SUM)
             elif number == names.HISTOGRAM:
-                self._read_histograms(name, data)
+                yield from self._read_histograms(name, data)
             else:
                 self._found.skipped += 1
 
-    def _read_numbers(self, name: str, span: Span, *, is_sum: bool) -> None:
-        points, temporality, is_monotonic = self._data_of(span)
+    def _read_numbers(self, name: str, span: Span, *, is_sum: bool) -> Iterator[None]:
+        points, temporality, is_monotonic = yield from self._data_of(span)
         for each in points:
+            if self._is_step_over():
+                yield
             values, attributes = self._point(each, _NUMBERS, NumberField.ATTRIBUTES)
             # A point may say that there was no value.
             for value in values.values():
@@ -250,10 +321,12 @@ class _Decoder:
                     )
                 )
 
-    def _read_histograms(self, name: str, span: Span) -> None:
-        points, temporality, _ = self._data_of(span)
+    def _read_histograms(self, name: str, span: Span) -> Iterator[None]:
+        points, temporality, _ = yield from self._data_of(span)
         is_delta = temporality == Temporality.DELTA
         for each in points:
+            if self._is_step_over():
+                yield
             # A rate of the sum over a rate of the count is the mean, which is what dashboards of
             # clients show. Buckets would multiply the series of each client by their number.
             values, attributes = self._point(each, _TOTALS, HistogramField.ATTRIBUTES)
@@ -276,13 +349,16 @@ class _Decoder:
         """Return the values of a point by field, and its attributes, in the field `about`."""
         values: dict[int, float] = {}
         attributes: list[Span] = []
+        self._begin_point()
         for number, wire, read in self._fields(span):
             if isinstance(read, tuple):
                 if number == about:
                     attributes.append(read)
             elif wire == _FIXED64 and number in forms:
                 values[number] = forms[number].unpack_from(self._data, read)[0]
-        return values, self._attributes(attributes)
+        described = self._attributes(attributes)
+        self._end_point()
+        return values, described
 
     def _add(self, point: Point) -> None:
         # Checked at each point and not at the end: 1 MiB that decompresses to points of 10 bytes
@@ -291,11 +367,13 @@ class _Decoder:
             raise DecompressedTooLarge(f"the metrics have more than {POINTS_MAX} data points")
         self._found.points.append(point)
 
-    def _data_of(self, span: Span) -> tuple[list[Span], int, bool]:
+    def _data_of(self, span: Span) -> Generator[None, None, tuple[list[Span], int, bool]]:
         """Return the points of a gauge, sum or histogram, its temporality, and its monotony."""
         points: list[Span] = []
         temporality, is_monotonic = int(Temporality.UNSPECIFIED), False
         for number, wire, value in self._fields(span):
+            if self._is_step_over():
+                yield
             if isinstance(value, tuple):
                 if number == DataField.POINTS:
                     points.append(value)
@@ -345,12 +423,6 @@ class _Decoder:
         errors = "strict" if cut == end else "ignore"
         return self._data[begin:cut].decode("utf-8", errors)[:TEXT_CHARS_MAX]
 
-    def _messages(self, span: Span, *numbers: int) -> Iterator[tuple[int, Span]]:
-        """Yield the messages within a message that have one of these numbers."""
-        for number, _, value in self._fields(span):
-            if number in numbers and isinstance(value, tuple):
-                yield number, value
-
     def _fields(self, span: Span) -> Iterator[tuple[int, int, int | Span]]:
         """Yield number, wire type and value of each field of a message.
 
@@ -363,8 +435,8 @@ class _Decoder:
             # One budget for the whole message: nested messages are walked once by each level, so a
             # bound per level would allow the product of all levels.
             self._fields_left -= 1
-            if self._fields_left < 0:
-                raise DecompressedTooLarge(f"the metrics have more than {FIELDS_MAX} fields")
+            if self._fields_left < self._fields_left_min:
+                raise self._too_many_fields()
             tag = data[at]
             at += 1
             # The numbers of all fields here are below 16, so a tag is one byte; the general way is
@@ -395,6 +467,13 @@ class _Decoder:
             if at > end:
                 raise CorruptData("a field of the metrics ends behind its message")
             yield tag >> 3, wire, value
+
+    def _too_many_fields(self) -> DecompressedTooLarge:
+        if self._fields_left < 0:
+            return DecompressedTooLarge(f"the metrics have more than {FIELDS_MAX} fields")
+        return DecompressedTooLarge(
+            f"a point or resource of the metrics has more than {POINT_FIELDS_MAX} fields"
+        )
 
     def _varint(self, at: int) -> tuple[int, int]:
         """Return a varint, and where the next value begins."""

@@ -5,19 +5,24 @@ from __future__ import annotations
 import math
 import time
 import tracemalloc
+from collections.abc import Iterator
 from contextlib import suppress
 from random import Random
 
 import pytest
 
 from streamlog.errors import CorruptData, DecompressedTooLarge
+from streamlog.metrics import otlp
 from streamlog.metrics.otlp import (
     ATTRIBUTES_MAX,
     FIELDS_MAX,
+    POINT_FIELDS_MAX,
     POINTS_MAX,
+    STEP_FIELDS,
     TEXT_CHARS_MAX,
     Point,
     decode_metrics,
+    decode_steps,
 )
 from tests.metrics.otlp_messages import (
     CUMULATIVE,
@@ -141,9 +146,11 @@ def test_texts_attributes_points_and_fields_are_bounded() -> None:
         decode_metrics(metrics(gauge("g", *[point(1)] * (POINTS_MAX + 1))))
     with pytest.raises(DecompressedTooLarge, match="fields"):
         decode_metrics(number(9, 1) * (FIELDS_MAX + 1))
+    with pytest.raises(DecompressedTooLarge, match="point or resource"):
+        decode_metrics(metrics(gauge("g", point(1, **{f"k{each}": "" for each in range(1_000)}))))
 
 
-@pytest.mark.parametrize(
+WORST = pytest.mark.parametrize(
     "data",
     [
         number(9, 1) * (1 << 19),
@@ -151,9 +158,45 @@ def test_texts_attributes_points_and_fields_are_bounded() -> None:
         metrics(*[gauge("g", point(math.nan))] * 20_000),
         metrics(*[message(2, message(1, "g"))] * 100_000),
         metrics(gauge("g", point(1, **{f"k{each}": "v" * 50 for each in range(20_000)}))),
+        metrics(*[gauge("g", point(each, k="v")) for each in range(4_000)]),
+        metrics(gauge("g", *[point(each, k="v") for each in range(5_000)])),
+        metrics(message(2, message(1, "g"), message(5, number(9, 1) * 90_000))),
+        metrics(gauge("g", message(1, number(9, 1) * 90_000))),
+        metrics(gauge("g", message(1, message(7, message(2, number(9, 1) * 90_000))))),
+        metrics(**{f"k{each}": "v" for each in range(20_000)}),
     ],
-    ids=["fields", "messages", "points", "metrics", "attributes"],
+    ids=[
+        *("fields", "messages", "points", "metrics", "attributes", "named", "one", "in data"),
+        *("in a point", "in a value", "resource"),
+    ],
 )
+
+
+@WORST
+def test_a_step_reads_a_bounded_number_of_fields(
+    data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = 0
+    fields = otlp._Decoder._fields
+
+    def counting(decoder: otlp._Decoder, span: otlp.Span) -> Iterator[object]:
+        nonlocal read
+        for each in fields(decoder, span):
+            read += 1
+            yield each
+
+    monkeypatch.setattr(otlp._Decoder, "_fields", counting)
+    most = before = 0
+    with suppress(CorruptData):
+        for _ in decode_steps(data):
+            most, before = max(most, read - before), read
+    most = max(most, read - before)
+    assert most <= STEP_FIELDS + POINT_FIELDS_MAX
+    # It is one of the bounds that ends it, or it is read whole.
+    assert read <= FIELDS_MAX
+
+
+@WORST
 def test_the_worst_message_of_a_mebibyte_costs_little(data: bytes) -> None:
     data = data[: 1 << 20]
     tracemalloc.start()

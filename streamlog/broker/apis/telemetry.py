@@ -3,16 +3,22 @@
 What a client may do is decided in `telemetry/client_instances`; here its pushes are decompressed
 and decoded within `telemetry.max.bytes`, and shown at `/metrics` by `telemetry/client_series`.
 After INVALID_RECORD, Kafka's clients push no more; after TELEMETRY_TOO_LARGE, they try again.
+
+Rule of this module: pushes are read in short steps, one push after the other, between which the
+event loop serves others: a hostile push of a mebibyte takes a tenth of a second of CPU.
 """
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from streamlog import repeated
 from streamlog.broker.config.resources import CLIENT_METRICS_RESOURCE
+from streamlog.broker.future_responses import Spawn, answer_by_task
 from streamlog.broker.handlers import Handlers, entry
 from streamlog.broker.telemetry.client_instances import (
     COMPRESSIONS,
@@ -24,7 +30,7 @@ from streamlog.broker.telemetry.client_instances import (
 from streamlog.broker.telemetry.client_series import CLIENT_LABELS, RESOURCE_LABELS, ClientSeries
 from streamlog.broker.telemetry.subscriptions import Subscriptions, TelemetryClient
 from streamlog.errors import CorruptData, DecompressedTooLarge
-from streamlog.metrics.otlp import TEXT_CHARS_MAX, decode_metrics
+from streamlog.metrics.otlp import TEXT_CHARS_MAX, decode_steps
 from streamlog.metrics.registry import SERIES_MAX, Kind, Metric, number
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.telemetry import (
@@ -53,7 +59,15 @@ _log = repeated.logger(__name__)
 class TelemetryRequests:
     """Answers the requests, and describes what clients have pushed."""
 
-    def __init__(self, directory: LogDirectory, metadata: ClusterMetadata, clock: Clock) -> None:
+    def __init__(
+        self, directory: LogDirectory, metadata: ClusterMetadata, clock: Clock, *, spawn: Spawn
+    ) -> None:
+        """`spawn` runs a task until the broker stops."""
+        self._spawn = spawn
+        self._turn = asyncio.Lock()
+        """Held by the push that is read."""
+        self._waiting = 0
+        """The pushes that are read or wait for their turn."""
         self._directory = directory
         self._metadata = metadata
         self._clock = clock
@@ -106,8 +120,10 @@ class TelemetryRequests:
             requested_metrics=[*subscribed.metrics],
         )
 
-    def push(self, request: PushTelemetryRequest, at: RequestContext) -> PushTelemetryResponse:
-        """Take over the metrics of a client."""
+    def push(
+        self, request: PushTelemetryRequest, at: RequestContext
+    ) -> PushTelemetryResponse | asyncio.Future[PushTelemetryResponse]:
+        """Take over the metrics of a client; a large push, in steps of a task."""
         if request.client_instance_id in RESERVED_IDS:
             return PushTelemetryResponse(error_code=ErrorCode.INVALID_REQUEST)
         instance = self._instance(request.client_instance_id, at)
@@ -126,25 +142,65 @@ class TelemetryRequests:
         # A client that was asked for nothing is not read either: unless an operator subscribes to
         # metrics, a hostile push costs a broker no decoding.
         elif not code and len(request.metrics) and instance.subscribed.metrics:
-            code = instance.last_error = self._read(instance, request)
+            return self._read_by_steps(self._read(instance, request))
         return PushTelemetryResponse(error_code=code)
 
     @property
     def _bytes_max(self) -> int:
         return self._directory.config.connections.telemetry_bytes_max
 
-    def _read(self, instance: ClientInstance, request: PushTelemetryRequest) -> ErrorCode:
+    def _read_by_steps(
+        self, steps: Generator[None, None, ErrorCode]
+    ) -> PushTelemetryResponse | asyncio.Future[PushTelemetryResponse]:
+        # Almost every push ends with its first step, and costs no task. A push that would wait is
+        # not even decompressed before its turn: what waits is only what clients have sent, which
+        # `queued.max.request.bytes` bounds.
+        if not self._waiting:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return PushTelemetryResponse(error_code=end.value)
+        self._waiting += 1
+        return answer_by_task(self._spawn, partial(self._finish, steps))
+
+    async def _finish(
+        self, steps: Generator[None, None, ErrorCode], answer: asyncio.Future[PushTelemetryResponse]
+    ) -> PushTelemetryResponse:
+        code = ErrorCode.NONE
+        try:
+            async with self._turn:
+                # A client that has disconnected is not read to the end.
+                while not answer.done():
+                    next(steps)
+                    await asyncio.sleep(0)
+        except StopIteration as end:
+            code = end.value
+        finally:
+            self._waiting -= 1
+        return PushTelemetryResponse(error_code=code)
+
+    def _read(
+        self, instance: ClientInstance, request: PushTelemetryRequest
+    ) -> Generator[None, None, ErrorCode]:
+        """Read a push in short steps; returns its error."""
+        code = instance.last_error = yield from self._decode(instance, request)
+        return code
+
+    def _decode(
+        self, instance: ClientInstance, request: PushTelemetryRequest
+    ) -> Generator[None, None, ErrorCode]:
         client = instance.client
         codec = Compression(request.compression_type)
         try:
             data = decompress(codec, request.metrics, size_bytes_max=self._bytes_max)
-            found = decode_metrics(data)
+            found = yield from decode_steps(data)
         except DecompressedTooLarge as error:
             return self._refuse(client, error, ErrorCode.TELEMETRY_TOO_LARGE)
         except CorruptData as error:
             return self._refuse(client, error, ErrorCode.INVALID_RECORD)
         name = id_text(client.instance_id)
-        self._series.take(name, client.client_id, found, instance.subscribed)
+        if client.instance_id in self._instances:  # It may be forgotten by now.
+            yield from self._series.take(name, client.client_id, found, instance.subscribed)
         self._taken.add()
         return ErrorCode.NONE
 

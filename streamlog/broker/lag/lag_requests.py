@@ -7,16 +7,15 @@ has disconnected ends with its budget.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from streamlog.broker.future_responses import Spawn, answer_by_task
 from streamlog.broker.handlers import Handlers, entry
 from streamlog.broker.lag.group_lag import Ends, GroupLag, PartitionLag
 from streamlog.broker.lag.lag_rounds import LoopSlices, ends_of, is_usable
 from streamlog.broker.lag.next_records import NextRecord, NextRecords, Wanted
-from streamlog.errors import ConnectionLost, LogError, StreamlogError
+from streamlog.errors import LogError, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.lag_messages import (
     DescribedGroupLag,
@@ -43,7 +42,6 @@ CLIENT_BUDGET_MS = 2_000
 LEADER_BUDGET_MS = 2_000
 """How long at most another broker's request may wait for logs."""
 UNKNOWN = -1
-Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], asyncio.Future[None]]
 
 
 class LagRequests:
@@ -66,14 +64,14 @@ class LagRequests:
         ) -> DescribeGroupLagResponse | asyncio.Future[DescribeGroupLagResponse]:
             if not request.groups:
                 return DescribeGroupLagResponse()
-            return self._run(partial(self.describe, request))
+            return answer_by_task(self._spawn, lambda _: self.describe(request))
 
         def find(
             request: FindNextRecordsRequest, _: object
         ) -> FindNextRecordsResponse | asyncio.Future[FindNextRecordsResponse]:
             if not request.topics:
                 return FindNextRecordsResponse()
-            return self._run(partial(self.find, request))
+            return answer_by_task(self._spawn, lambda _: self.find(request))
 
         return dict([entry(DescribeGroupLagRequest, describe), entry(FindNextRecordsRequest, find)])
 
@@ -158,27 +156,6 @@ class LagRequests:
             else:
                 found[wanted.position] = known
         return ends
-
-    def _run(self, begin: Callable[[], Coroutine[Any, Any, R]]) -> asyncio.Future[R]:
-        answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        task = self._spawn(_answer_with(begin, answer))
-        if task.done():  # The broker is stopping.
-            answer.set_exception(ConnectionLost("the broker is stopping"))
-        return answer
-
-
-async def _answer_with(
-    begin: Callable[[], Coroutine[Any, Any, R]], answer: asyncio.Future[R]
-) -> None:
-    """Settle the answer, unless its client has disconnected."""
-    try:
-        found = await begin()
-    except asyncio.CancelledError:
-        if not answer.done():
-            answer.set_exception(ConnectionLost("the broker was stopped"))
-        raise
-    if not answer.done():
-        answer.set_result(found)
 
 
 def _described(group: GroupLag) -> DescribedGroupLag:

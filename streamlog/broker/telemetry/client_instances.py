@@ -132,6 +132,9 @@ class ClientInstances:
     def __len__(self) -> int:
         return len(self._known)
 
+    def __contains__(self, instance_id: bytes) -> bool:
+        return instance_id in self._known
+
     def find(
         self, client: TelemetryClient, subscriptions: Subscriptions, now_ms: int
     ) -> ClientInstance:

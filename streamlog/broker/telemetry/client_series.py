@@ -32,6 +32,8 @@ CLIENT_SERIES_MAX: Final = 2_000
 """The most series of one client."""
 ALL_SERIES_MAX: Final = 20_000
 """The most series of all clients together."""
+STEP_POINTS: Final = 100
+"""The points after which a step ends: about a millisecond if all have new labels."""
 LABELS_MAX: Final = 16
 """The most labels of one metric, beside those of the client."""
 STANDARD: Final = "org_apache_kafka_"
@@ -95,13 +97,20 @@ class ClientSeries:
     def __len__(self) -> int:
         return self._count
 
-    def take(self, instance_id: str, client_id: str, data: MetricsData, wanted: Subscribed) -> None:
-        """Take over what a client has pushed, as far as it was asked for."""
+    def take(
+        self, instance_id: str, client_id: str, data: MetricsData, wanted: Subscribed
+    ) -> Iterator[None]:
+        """Take over what a client has pushed, as far as it was asked for, in short steps."""
         owner = self._owners.setdefault(instance_id, _Owner(client_id))
         resource = {_label(name): text for name, text in data.resource}
         owner.resource = {name: resource[name] for name in RESOURCE_LABELS if name in resource}
         self._unread.add(data.skipped)
-        for point in data.points:
+        for at, point in enumerate(data.points, start=1):
+            if at % STEP_POINTS == 0:
+                yield
+                # Its series would stay for ever if it was forgotten meanwhile.
+                if self._owners.get(instance_id) is not owner:
+                    return
             if not wanted.wants(point.name):
                 self._unwanted.add()
             elif not self._put(instance_id, owner, point):

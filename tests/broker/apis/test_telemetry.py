@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tracemalloc
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -13,6 +14,8 @@ from streamlog.broker.config.broker import BrokerConfig, ConnectionConfig
 from streamlog.broker.config.settings import SettingOperation
 from streamlog.broker.server.socket_server import Acceptor
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
+from streamlog.broker.telemetry.client_series import CLIENT_SERIES_MAX, STEP_POINTS
+from streamlog.metrics.otlp import STEP_FIELDS
 from streamlog.metrics.prometheus import exposition
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.cluster_metadata import ApiVersionsRequest
@@ -188,6 +191,52 @@ def test_bombs_are_refused_in_bounded_memory(node: Node) -> None:
     node.run(story)
 
 
+def test_hostile_pushes_are_read_one_after_the_other_while_the_loop_serves_others(
+    node: Node,
+) -> None:
+    """Counted in turns of the loop: a step is what runs within one turn."""
+    names = [f"org.apache.kafka.g{each}" for each in range(900)]
+    points = [gauge(name, *[point(1, label=str(at)) for at in range(5)]) for name in names]
+    data = compress(Compression.ZSTD, metrics(*points))
+    decoded: list[int] = []
+
+    async def story(broker: Broker) -> None:
+        await apply_changes(broker, CLIENT_METRICS, "all", *SUBSCRIPTION)
+        answers = [await asked(broker) for _ in range(3)]
+        pushes = [
+            asyncio.ensure_future(push(broker, each, data, Compression.ZSTD)) for each in answers
+        ]
+        turns = 0
+        while not all(each.done() for each in pushes):
+            await asyncio.sleep(0)
+            turns += 1
+            decoded.append(len(broker._telemetry._series))
+        assert [each.result() for each in pushes] == [0, 0, 0]
+        # 4,500 points: about 31,500 fields and 45 steps of points, for each push.
+        assert turns >= 3 * (31_500 // STEP_FIELDS + 4_500 // STEP_POINTS)
+
+    node.run(story)
+    assert max(after - before for before, after in pairwise(decoded)) <= STEP_POINTS
+    assert decoded[len(decoded) - 1] == 3 * CLIENT_SERIES_MAX
+
+
+def test_a_client_that_disconnects_is_not_read_to_the_end(node: Node) -> None:
+    points = [gauge(f"org.apache.kafka.g{each}", point(1)) for each in range(4_000)]
+
+    async def story(broker: Broker) -> None:
+        await apply_changes(broker, CLIENT_METRICS, "all", *SUBSCRIPTION)
+        gone = asyncio.ensure_future(push(broker, await asked(broker), metrics(*points)))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.wait([gone])
+        assert await push(broker, await asked(broker), metrics(ERRORS)) == 0
+        found = await shown(broker)
+        assert sum("error_total" in line for line in found) == 1
+        assert len(found) < 4_000 // 2
+
+    node.run(story)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_random_bytes_are_refused_as_invalid_records(node: Node, seed: int) -> None:
     async def story(broker: Broker) -> None:
@@ -209,7 +258,7 @@ def test_clients_with_ever_new_labels_cost_bounded_memory(node: Node) -> None:
     async def story(broker: Broker) -> None:
         await apply_changes(broker, CLIENT_METRICS, "all", *SUBSCRIPTION)
         tracemalloc.start()
-        for client in range(40):
+        for client in range(16):
             answer = await asked(broker)
             points = [
                 gauge(f"org.apache.kafka.g{client}.{at}", point(at, label=f"{client}-{at}" * 9))

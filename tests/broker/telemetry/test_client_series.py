@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import deque
 
 import pytest
 
@@ -31,7 +33,8 @@ class Shown:
         self.series = ClientSeries(self.registry)
 
     def push(self, client: str, *points: Point, wanted: Subscribed = ALL) -> None:
-        self.series.take(f"id-{client}", client, MetricsData(points=[*points]), wanted)
+        steps = self.series.take(f"id-{client}", client, MetricsData(points=[*points]), wanted)
+        deque(steps, maxlen=0)
 
     def lines(self) -> list[str]:
         found = (line for metric in self.series.describe() for line in lines(metric))
@@ -148,3 +151,25 @@ def test_a_metric_has_a_bounded_number_of_labels() -> None:
         shown.push("a", gauge("org.apache.kafka.g", at, **{f"label{at}": "x"}))
     (metric,) = shown.series.describe()
     assert len(metric.labels) == 2 + client_series.LABELS_MAX
+
+
+def test_points_are_taken_in_short_steps() -> None:
+    shown = Shown()
+    points = [count(PRODUCER + f"total.{each}", 1, label=str(each)) for each in range(950)]
+    taken = shown.series.take("id", "c", MetricsData(points=points), ALL)
+    sizes = [0, *(len(shown.series) for _ in taken)]
+    sizes.append(len(shown.series))
+    assert sizes[len(sizes) - 1] == 950
+    steps = [after - before for before, after in itertools.pairwise(sizes)]
+    assert max(steps) <= client_series.STEP_POINTS
+
+
+def test_a_client_that_is_forgotten_between_two_steps_leaves_nothing() -> None:
+    shown = Shown()
+    points = [gauge(PRODUCER + f"{each}", 1) for each in range(500)]
+    steps = shown.series.take("id", "c", MetricsData(points=points), ALL)
+    next(steps)
+    shown.series.forget("id")
+    deque(steps, maxlen=0)
+    assert len(shown.series) == 0
+    assert shown.lines() == []
