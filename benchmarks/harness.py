@@ -19,7 +19,7 @@ from pathlib import Path
 from threading import Thread
 from time import perf_counter
 
-from streamlog.cli.doctor import HOT_MODULES
+from streamlog.metrics.build_info import HOT_MODULES
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 STOP_TIMEOUT_S = 30

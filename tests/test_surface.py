@@ -115,7 +115,7 @@ ADMIN = [
     "create_partitions",
     "create_topics", "delete_acls",
     "delete_client_metrics", "delete_group_offsets", "delete_groups", "delete_records",
-    "delete_topics", "describe_acls",
+    "delete_topics", "describe_acls", "describe_api_versions",
     "describe_client_metrics", "describe_client_quotas", "describe_cluster",
     "describe_configs", "describe_group_lag", "describe_groups", "describe_log_dirs",
     "describe_loggers", "describe_nodes", "describe_partitions",

@@ -180,6 +180,7 @@ class Broker:
             acls=self._acls,
             telemetry=self._telemetry,
             leaders=self._leaders,
+            clock=self._clock,
             listener=self._listener,
             on_deadline=self._arm,
         )

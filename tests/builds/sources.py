@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from streamlog.cli.doctor import HOT_MODULES
+from streamlog.metrics.build_info import HOT_MODULES
 
 ROOT = Path(__file__).parent.parent.parent
 COMPILED = {name: importlib.import_module(name) for name in HOT_MODULES}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from streamlog.cli.doctor import HOT_MODULES
+from streamlog.metrics.build_info import HOT_MODULES
 
 ROOT = Path(__file__).parent.parent.parent
 

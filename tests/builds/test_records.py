@@ -18,8 +18,8 @@ from crc32c import crc32c
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from streamlog.cli.doctor import HOT_MODULES
 from streamlog.errors import UsageError
+from streamlog.metrics.build_info import HOT_MODULES
 from streamlog.records.compression import Compression
 from tests.builds.sources import (
     COMPILED,

@@ -1,11 +1,10 @@
 """DescribeLogDirs: sizes of partitions on disk, and this broker's report on itself.
 
 There is one result per directory (`log.dirs`), with the space of its disk (KIP-827). With
-`include_report` the response also says what this process
-has: its directory, its registration, its position in the metadata log, and the durable end of each
-replica. The controller's metadata, in contrast, says what a broker had when it registered and what
-leaders have confirmed since. `streamlog cluster status` compares the two
-(`client/admin/cluster_descriptions`).
+`include_report` the response also says what this process has: its directory, its registration, its
+position in the metadata log, its release and clock, and the durable end of each replica. The
+controller's metadata, in contrast, says what a broker had when it registered and what leaders have
+confirmed since. `streamlog cluster status` compares the two (`client/admin/cluster_descriptions`).
 """
 
 from __future__ import annotations
@@ -14,7 +13,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from streamlog.broker.cluster.broker_session import id_bytes
 from streamlog.broker.handlers import Handlers, entry
+from streamlog.broker.storage.disk.descriptors import shares, soft_limit
 from streamlog.errors import StreamlogError
+from streamlog.metrics.build_info import interpreted_modules, release
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.partitions_and_replicas import (
     DescribeLogDirsPartition,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from streamlog.broker.replication.replicas import Replicas
     from streamlog.broker.storage.log_directory import LogDirectory
     from streamlog.broker.storage.volumes import Volume
+    from streamlog.clock import Clock
 
 
 UNMEASURED = -1
@@ -129,10 +131,13 @@ NO_LEADER = -1
 class NodeReports:
     """The reports of one broker process."""
 
-    def __init__(self, directory: LogDirectory, member: ClusterNode, replicas: Replicas) -> None:
+    def __init__(
+        self, directory: LogDirectory, member: ClusterNode, replicas: Replicas, clock: Clock
+    ) -> None:
         self._directory = directory
         self._member = member
         self._replicas = replicas
+        self._clock = clock
 
     def node(self) -> NodeReport:
         """Return the process's registration, its directory, and its state in the quorum."""
@@ -157,6 +162,10 @@ class NodeReports:
                 )
                 for each in metadata.brokers.values()
             ],
+            clock_ms=self._clock.wall_ms(),
+            software_version=release(),
+            interpreted_modules=len(interpreted_modules()),
+            connections=shares(soft_limit()).connections,
         )
 
     def replica(self, topic: str, partition: int) -> ReplicaReport | None:

@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from streamlog.broker.security.acl_authorizer import Readable
     from streamlog.broker.security.principals import RequestContext
     from streamlog.broker.storage.log_directory import LogDirectory
+    from streamlog.clock import Clock
     from streamlog.protocol.messages.produce_and_fetch import LeaderIdAndEpoch
 
 
@@ -186,6 +187,7 @@ class Parts:
     acls: AclRequests
     telemetry: TelemetryRequests
     leaders: LeaderEndpoints
+    clock: Clock
     listener: Callable[[RequestContext], AdvertisedEndpoint]
     """Return the endpoint that the sender of a request has connected to."""
     on_deadline: Callable[[], None]
@@ -196,7 +198,7 @@ def table_of(parts: Parts) -> Handlers:
     """Return the handler of each request type."""
     member, admin, listener, leaders = parts.member, parts.admin, parts.listener, parts.leaders
     quorum = QuorumRequests(member.quorum)
-    reports = NodeReports(parts.directory, member, parts.replicas)
+    reports = NodeReports(parts.directory, member, parts.replicas, parts.clock)
     topics = InternalTopics(parts.partitions, member.submit)
     configs = ConfigRequests(parts.directory, member.metadata)
     peer_listeners = _peer_listeners(parts.directory.config, is_alone=member.is_alone)

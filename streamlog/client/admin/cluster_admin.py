@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -21,7 +22,16 @@ from streamlog.client.admin.cluster_descriptions import (
     ReplicaDescription,
 )
 from streamlog.client.admin.config_admin import TOPIC_RESOURCE, Append, Change, ConfigAdmin
-from streamlog.errors import CorruptData, LogError, StreamlogError, UnsupportedVersion, UsageError
+from streamlog.client.cluster import Lane
+from streamlog.errors import (
+    ConnectionLost,
+    CorruptData,
+    LogError,
+    StreamlogError,
+    UnsupportedVersion,
+    UsageError,
+)
+from streamlog.protocol.api_table import APIS
 from streamlog.protocol.error_codes import error_for
 from streamlog.protocol.messages.cluster_metadata import (
     DescribeClusterRequest,
@@ -90,19 +100,42 @@ class NodeAdmin(AdminArea):
 
     async def _report(self, node_id: int) -> NodeDescription | None:
         request = DescribeLogDirsRequest(topics=None, include_report=True)
+        asked_ms = self._cluster.clock.wall_ms()
         response = await self._cluster.call(
             node_id, request, DescribeLogDirsResponse, timeout_ms=REPORT_TIMEOUT_MS
         )
+        answered_ms = self._cluster.clock.wall_ms()
         check(f"broker {node_id}", response.error_code)
         for each in response.results:
             check(f"directory {each.log_dir} of broker {node_id}", each.error_code)
-        return _read(response)
+        return _read(response, asked_ms, answered_ms)
+
+    async def describe_api_versions(self) -> dict[int, dict[int, int]]:
+        """Return broker to API key to the newest version that it and this client know.
+
+        Brokers that can't be reached are left out.
+        """
+        found: dict[int, dict[int, int]] = {}
+        for node_id in await self._cluster.retrying(self._cluster.nodes):
+            try:
+                transport = await self._cluster.transport(node_id, Lane.MAIN)
+            except ConnectionLost:
+                continue
+            found[node_id] = versions = {}
+            for key in APIS:
+                with suppress(UnsupportedVersion):
+                    versions[key] = transport.version(key)
+        return found
 
 
-def _read(response: DescribeLogDirsResponse) -> NodeDescription | None:
+def _read(
+    response: DescribeLogDirsResponse, asked_ms: int, answered_ms: int
+) -> NodeDescription | None:
     report = response.report
     if report is None:
         return None
+    # The broker has read its clock at some moment between the request and the answer.
+    middle_ms, error_ms = (asked_ms + answered_ms) // 2, (answered_ms - asked_ms + 1) // 2
     return NodeDescription(
         node_id=report.broker_id,
         epoch=report.broker_epoch,
@@ -112,6 +145,11 @@ def _read(response: DescribeLogDirsResponse) -> NodeDescription | None:
         quorum_epoch=report.quorum_epoch,
         is_rejoining=report.is_rejoining,
         strays=report.strays,
+        version=report.software_version or None,
+        interpreted=report.interpreted_modules if report.interpreted_modules >= 0 else None,
+        connections=report.connections if report.connections >= 0 else None,
+        clock_ahead_ms=report.clock_ms - middle_ms if report.clock_ms >= 0 else None,
+        clock_error_ms=error_ms,
         registrations={
             each.broker_id: Registration(
                 epoch=each.broker_epoch,

@@ -122,6 +122,16 @@ class NodeDescription:
     """Folders that were set aside because the cluster does not know their topics."""
     registrations: Mapping[int, Registration] = field(default_factory=dict)
     replicas: Mapping[TopicPartition, ReplicaDescription] = field(default_factory=dict)
+    version: str | None = None
+    """The release of streamlog that it runs; None for releases that don't say."""
+    interpreted: int | None = None
+    """The number of its hot modules that run without compilation."""
+    connections: int | None = None
+    """The number of connections that its limit of open files allows."""
+    clock_ahead_ms: int | None = None
+    """How far its clock is ahead of this machine's."""
+    clock_error_ms: int = 0
+    """The most by which `clock_ahead_ms` may be wrong: half of the round trip."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,6 +122,15 @@ class NodeReport(Struct):
     strays: int = int32("0+")
     """The number of folders that were moved away because the cluster has no such topic."""
     registrations: list[RegistrationReport] = array(RegistrationReport, "0+")
+    # Under tags, so that older releases skip them.
+    clock_ms: int = int64("0+", default=-1, tag=0)
+    """The time by the broker's clock, in milliseconds since 1970."""
+    software_version: str = string("0+", tag=1)
+    """The release of streamlog that it runs."""
+    interpreted_modules: int = int32("0+", default=-1, tag=2)
+    """The number of its hot modules that run without compilation."""
+    connections: int = int32("0+", default=-1, tag=3)
+    """The number of connections that its limit of open files allows."""
 
 
 class DescribeLogDirsPartition(Struct):

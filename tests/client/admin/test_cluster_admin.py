@@ -9,7 +9,10 @@ from contextlib import AbstractAsyncContextManager
 from streamlog.client.admin import NewTopic
 from streamlog.errors import LogError
 from streamlog.log import Log
+from streamlog.metrics import build_info
+from streamlog.protocol.api_table import api_of
 from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages.cluster_metadata import MetadataRequest
 from streamlog.record import TopicPartition
 
 OpenLog = Callable[..., AbstractAsyncContextManager[Log]]
@@ -48,6 +51,31 @@ def test_describe_log_dirs_returns_the_size_of_each_partition(open_log: OpenLog)
             assert everything.sizes[SECOND] > 100
             (some,) = await admin.describe_log_dirs([SECOND, MISSING])
             assert some.sizes == {SECOND: everything.sizes[SECOND]}
+
+    asyncio.run(main())
+
+
+def test_api_versions_are_the_newest_that_both_sides_know(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log() as log, log.admin() as admin:
+            (versions,) = (await admin.describe_api_versions()).values()
+            metadata = api_of(MetadataRequest)
+            assert versions[metadata.key] == metadata.max_version
+
+    asyncio.run(main())
+
+
+def test_brokers_report_their_release_and_clock(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log() as log, log.admin() as admin:
+            found = await admin.describe_nodes()
+            report = found.reports[1]
+            assert report.version == build_info.release()
+            assert report.interpreted is not None
+            assert report.connections is not None
+            assert report.clock_ahead_ms is not None
+            # It is this machine's clock.
+            assert abs(report.clock_ahead_ms) <= report.clock_error_ms + 1
 
     asyncio.run(main())
 
