@@ -1,13 +1,20 @@
-"""The modules that `streamlog doctor` calls hot are the ones that `setup.py` compiles."""
+"""The modules that `streamlog doctor` calls hot are the ones that `setup.py` compiles.
+
+They keep to what the compiled form does as Python does.
+"""
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
+
+import pytest
 
 from streamlog.metrics.build_info import HOT_MODULES
 
 ROOT = Path(__file__).parent.parent.parent
+TYPES = sorted((ROOT / "streamlog").rglob("*.pxd"))
 
 
 def test_doctor_and_setup_name_equal_modules() -> None:
@@ -17,3 +24,39 @@ def test_doctor_and_setup_name_equal_modules() -> None:
     assert list(HOT_MODULES) == compiled
     for path in compiled:
         assert (ROOT / path.replace(".", "/")).with_suffix(".pxd").exists()
+
+
+def negative_indexes(source: str) -> list[str]:
+    """Return the subscripts that count from the end, by index or as a bound of a slice."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Subscript):
+            continue
+        indexes = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        for index in indexes:
+            bounds = [index]
+            if isinstance(index, ast.Slice):
+                bounds = [each for each in (index.lower, index.upper) if each is not None]
+            if any(
+                isinstance(each, ast.UnaryOp) and isinstance(each.op, ast.USub) for each in bounds
+            ):
+                found.append(f"line {node.lineno}: {ast.unparse(node)}")
+    return found
+
+
+@pytest.mark.parametrize("types", TYPES, ids=lambda path: path.stem)
+def test_a_compiled_module_does_not_count_from_the_end(types: Path) -> None:
+    """Without `wraparound`, `items[-1]` reads in front of the first item."""
+    assert negative_indexes(types.with_suffix(".py").read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["a[-1]", "a[-1:]", "a[:-2]", "a[1:-1]", "a[0, -1]", "a[-n]", "a[b[-1]]", "del a[-1]"]
+)
+def test_the_rule_finds_indexes_that_count_from_the_end(text: str) -> None:
+    assert len(negative_indexes(text)) == 1
+
+
+@pytest.mark.parametrize("text", ["a[1]", "a[::-1]", "a[n - 1]", "a[:]", "range(n, -1, -1)"])
+def test_the_rule_allows_other_indexes(text: str) -> None:
+    assert negative_indexes(text) == []
