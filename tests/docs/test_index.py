@@ -39,3 +39,12 @@ def test_every_link_has_a_target(document: Path) -> None:
         target = (document.parent / path).resolve() if path else document
         assert target.exists(), link
         assert not anchor or target.suffix != ".md" or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_table_has_a_head(document: Path) -> None:
+    """Rows behind a blank line are a paragraph of their own, not a part of the table above."""
+    lines = BLOCK.sub("", document.read_text()).splitlines()
+    for above, row, below in zip(["", *lines], lines, [*lines[1:], ""], strict=False):
+        if row.startswith("|") and not above.startswith("|"):
+            assert re.fullmatch(r"\|[\s:|-]+\|", below), row
