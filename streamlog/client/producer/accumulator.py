@@ -431,6 +431,14 @@ class Accumulator(Generic[T]):
                 late.append(batch)
         return late
 
+    def next_expiry_ms(self) -> int | None:
+        """Return when the delivery timeout of the first waiting batch passes; None: none waits."""
+        oldest_ms = min(
+            (queue.waiting[0].created_ms for queue in self._queues.values() if queue.waiting),
+            default=None,
+        )
+        return None if oldest_ms is None else oldest_ms + self._limits.delivery_timeout_ms
+
     def withdraw(self, topic: str | None = None) -> list[ProducerBatchBuffer[T]]:
         """Take out all waiting batches, of one topic or of all.
 

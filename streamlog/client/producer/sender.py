@@ -227,7 +227,7 @@ class Sender:
             self._settle_failure(batch, error)
 
     def _round(self, now_ms: int) -> int | None:
-        """Send all batches that are due; return when the next one is due, None if unknown."""
+        """Send all batches that are due; return when the next one is due or expires, if any."""
         self._metrics.windows.advance(now_ms)
         for batch in self._accumulator.expired(now_ms):
             self._settle_failure(batch, self._too_late(batch))
@@ -251,7 +251,8 @@ class Sender:
                 self._run_errand(f"broker {leader}", partial(self._open, leader, partitions))
             elif self._in_flight[leader] < self._in_flight_max:
                 self._send(leader, partitions, now_ms)
-        return next_ms
+        # A batch that is due and can't be sent, since no broker answers, still has its deadline.
+        return self._accumulator.next_expiry_ms() if next_ms is None else next_ms
 
     def _admitted(
         self, due: list[TopicPartition], transactions: TransactionMachine

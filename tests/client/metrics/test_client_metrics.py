@@ -180,7 +180,9 @@ def test_a_stopped_broker_shows_as_retries_then_as_errors(tmp_path: Path) -> Non
             while producer.metrics().value("record-retry-total") < 7:  # noqa: ASYNC110 - polled
                 await asyncio.sleep(0.02)
             assert producer.metrics().value("record-error-total") == 0
-            failures = await asyncio.gather(*sent, return_exceptions=True)
+            # Long before the attempt to connect to the frozen broker is given up, after 10 s.
+            async with asyncio.timeout(9):
+                failures = await asyncio.gather(*sent, return_exceptions=True)
             assert all(isinstance(each, RequestTimedOut) for each in failures)
             freeze(signal.SIGCONT)
             failed = producer.metrics()
@@ -204,7 +206,9 @@ def test_a_caller_that_waits_for_the_buffer_is_counted(tmp_path: Path) -> None:
                 await asyncio.sleep(0)
                 assert producer.metrics().value("waiting-threads") == 1
                 assert producer.metrics().value("buffer-available-bytes") < 200
-                await (await waiting)
+                receipt = await waiting
+                await producer.flush()
+                await receipt
                 done = producer.metrics()
             assert done.value("waiting-threads") == 0
             assert done.value("batch-split-total") == 0

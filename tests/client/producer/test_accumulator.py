@@ -224,6 +224,21 @@ def test_a_gap_before_the_oldest_batch_requests_a_new_producer_id() -> None:
     assert (batch.producer_id, batch.base_sequence) == (8, 0)
 
 
+def test_the_first_waiting_batch_has_the_next_deadline() -> None:
+    one = accumulator()
+    assert one.next_expiry_ms() is None
+    fill(one, 3)
+    deadline_ms = one.next_expiry_ms()
+    assert deadline_ms is not None
+    assert one.expired(deadline_ms - 1) == []
+    batch = take(one, 0)
+    assert batch is not None
+    assert one.next_expiry_ms() is None
+    one.on_retriable(batch, now_ms=500)
+    assert one.next_expiry_ms() == deadline_ms
+    assert one.expired(deadline_ms) == [batch]
+
+
 def test_a_gap_closes_when_a_later_batch_was_written() -> None:
     one = accumulator()
     fill(one, 6)
