@@ -12,9 +12,10 @@ A plan is a function of what the cluster has; it does no I/O. Rules of this modu
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 
 from streamlog.errors import UsageError
 from streamlog.record import TopicPartition
@@ -22,6 +23,8 @@ from streamlog.record import TopicPartition
 Replicas = tuple[int, ...]
 Moves = dict[TopicPartition, Replicas]
 """Partition to its new replicas, the preferred leader first."""
+Sized = tuple[int, TopicPartition]
+"""A partition with its size in bytes, by which partitions are sorted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,49 @@ def _check_known(named: Collection[int], known: Collection[int]) -> None:
             raise UsageError(f"there is no broker {broker} in the cluster: name one of {there}")
 
 
+class _Givable:
+    """The partitions that one broker may give to another, the smallest first; a heap."""
+
+    __slots__ = ("heap", "read")
+
+    def __init__(self, heap: list[Sized], read: int) -> None:
+        self.heap = heap
+        self.read = read
+        """How many changes of the giver's partitions are in the heap."""
+        heapify(heap)
+
+
+class _Hands:
+    """Which partition could pass its leadership from a broker to another: the first of them."""
+
+    def __init__(self, among: Iterable[TopicPartition], replicas: Moves, able: set[int]) -> None:
+        """`replicas` are those of now, at any time; only `able` brokers are handed leaderships."""
+        self._replicas = replicas
+        self._able = able
+        self._among = [*among]
+        self._index = {partition: index for index, partition in enumerate(self._among)}
+        self._heaps: dict[int, dict[int, list[int]]] = {}
+        """By leader and follower, the indexes of partitions; some have another leader by now."""
+        for partition in self._among:
+            self.add(partition)
+
+    def add(self, partition: TopicPartition) -> None:
+        """Note the present leader of a partition."""
+        leader, *others = self._replicas[partition]
+        heaps = self._heaps.setdefault(leader, {})
+        for each in others:
+            if each in self._able:
+                heappush(heaps.setdefault(each, []), self._index[partition])
+
+    def of(self, leader: int) -> Iterator[tuple[int, TopicPartition]]:
+        """Yield each broker that the leader could hand a partition to, with the partition."""
+        for taker, heap in sorted(self._heaps.get(leader, {}).items()):
+            while heap and self._replicas[self._among[heap[0]]][0] != leader:
+                heappop(heap)
+            if heap:
+                yield taker, self._among[heap[0]]
+
+
 class _Work:
     """A placement while it is changed."""
 
@@ -153,6 +199,11 @@ class _Work:
         for key, row in self.replicas.items():
             for broker in row:
                 self._held.setdefault(broker, set()).add(key)
+        self._sized = {key: (part.size_bytes, key) for key, part in placement.partitions.items()}
+        self._changed: defaultdict[int, list[Sized]] = defaultdict(list)
+        """By broker, its partitions whose replicas have changed since, in that order."""
+        self._givable: dict[tuple[int, int], _Givable] = {}
+        """By giver and taker."""
         self._bytes = Counter(
             {broker: sum(map(self._size, held)) for broker, held in self._held.items()}
         )
@@ -164,9 +215,9 @@ class _Work:
             key: row for key, row in sorted(self.replicas.items()) if row != before[key].replicas
         }
 
-    def size(self, partition: TopicPartition) -> tuple[int, TopicPartition]:
+    def size(self, partition: TopicPartition) -> Sized:
         """Return the sort key of partitions by size."""
-        return self._size(partition), partition
+        return self._sized[partition]
 
     def substitute(self, partition: TopicPartition, broker: int) -> int:
         """Return the broker that takes a replica over: in a rack of its own, with the least."""
@@ -200,6 +251,8 @@ class _Work:
         self._held[new].add(partition)
         self._bytes[old] -= self._size(partition)
         self._bytes[new] += self._size(partition)
+        for each in self.replicas[partition]:
+            self._changed[each].append(self._sized[partition])
 
     def level(self, givers: Collection[int], takers: Collection[int]) -> None:
         """Move replicas from the fullest givers to the emptiest takers, while two apart."""
@@ -229,7 +282,7 @@ class _Work:
 
     def spread_leaders(self, among: Iterable[TopicPartition]) -> None:
         """Reorder the replicas of these partitions until the brokers lead equally many."""
-        among = [*among]
+        hands = _Hands(among, self.replicas, self.open)
         # Another order can't help a broker that has no replicas of these partitions.
         leads = Counter(dict.fromkeys(self.open, 0))
         leads.update(row[0] for row in self.replicas.values())
@@ -239,7 +292,7 @@ class _Work:
             # partition. 3. B follows one of A's, and C one of B's. 4. A hands to B and B to C: 2,
             # 2, 2.
             for first in sorted(leads, key=lambda each: (-leads[each], each)):
-                path = self._lead_path(first, leads, among)
+                path = _lead_path(first, leads, hands)
                 if path:
                     break
             else:
@@ -247,36 +300,29 @@ class _Work:
             for partition, broker in path:
                 row = self.replicas[partition]
                 self.replicas[partition] = (broker, *(each for each in row if each != broker))
+                hands.add(partition)
             leads[first] -= 1
             leads[path[-1][1]] += 1
 
-    def _lead_path(
-        self, first: int, leads: Mapping[int, int], among: Iterable[TopicPartition]
-    ) -> list[tuple[TopicPartition, int]]:
-        """Return how leadership passes from `first`, hand to hand, to a broker with less."""
-        hands: dict[int, dict[int, TopicPartition]] = {}
-        for partition in among:
-            leader, *others = self.replicas[partition]
-            for each in others:
-                if each in self.open:
-                    hands.setdefault(leader, {}).setdefault(each, partition)
-        # Breadth first: the shortest path changes the fewest leaders, and each change is a short
-        # pause for the clients of a partition.
-        came: dict[int, tuple[int, TopicPartition] | None] = {first: None}
-        waiting = deque([first])
-        while waiting:
-            at = waiting.popleft()
-            if leads[first] - leads[at] > 1:
-                return _path(came, at)
-            for taker, partition in sorted(hands.get(at, {}).items()):
-                if taker not in came:
-                    came[taker] = at, partition
-                    waiting.append(taker)
-        return []
-
     def _movable(self, giver: int, taker: int) -> TopicPartition | None:
-        able = (each for each in self._held[giver] if self._may_move(each, giver, taker))
-        return min(able, key=self.size, default=None)
+        """Return the smallest partition that the giver may give to the taker."""
+        changed = self._changed[giver]
+        found = self._givable.get((giver, taker))
+        if found is None:
+            found = _Givable([self._sized[each] for each in self._held[giver]], len(changed))
+            self._givable[giver, taker] = found
+        for each in changed[found.read :]:
+            heappush(found.heap, each)
+        found.read = len(changed)
+        # Whether it may move depends on its replicas alone. So what can't is dropped for good, and
+        # comes back with the next change of its replicas: in all, each change costs one look per
+        # pair of brokers, and not one look at all partitions per move.
+        while found.heap:
+            _, partition = found.heap[0]
+            if partition in self._held[giver] and self._may_move(partition, giver, taker):
+                return partition
+            heappop(found.heap)
+        return None
 
     def _may_move(self, partition: TopicPartition, giver: int, taker: int) -> bool:
         row = self.replicas[partition]
@@ -291,6 +337,25 @@ class _Work:
 
     def _size(self, partition: TopicPartition) -> int:
         return self._before[partition].size_bytes
+
+
+def _lead_path(
+    first: int, leads: Mapping[int, int], hands: _Hands
+) -> list[tuple[TopicPartition, int]]:
+    """Return how leadership passes from `first`, hand to hand, to a broker with less."""
+    # Breadth first: the shortest path changes the fewest leaders, and each change is a short pause
+    # for the clients of a partition.
+    came: dict[int, tuple[int, TopicPartition] | None] = {first: None}
+    waiting = deque([first])
+    while waiting:
+        at = waiting.popleft()
+        if leads[first] - leads[at] > 1:
+            return _path(came, at)
+        for taker, partition in hands.of(at):
+            if taker not in came:
+                came[taker] = at, partition
+                waiting.append(taker)
+    return []
 
 
 def _path(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from math import ceil
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamlog.client.admin import replica_plan
 from streamlog.client.admin.replica_plan import (
     Moves,
     PlacedPartition,
@@ -135,6 +138,75 @@ def test_an_added_broker_gets_its_share_and_others_exchange_nothing(
     assert counts[added] >= min(
         len(placement.partitions), sum(counts.values()) // len(counts), *counts.values()
     )
+
+
+def all_plans(placement: ReplicaPlacement, broker: int) -> list[Moves | str]:
+    found: list[Moves | str] = [plan_balance(placement)]
+    for plan in (plan_drain, plan_add):
+        try:
+            found.append(plan(placement, {broker}))
+        except UsageError as error:
+            found.append(str(error))
+    return found
+
+
+def smallest_movable(work: replica_plan._Work, giver: int, taker: int) -> TopicPartition | None:
+    """By definition: a look at all partitions of the giver."""
+    able = [each for each in work._held[giver] if work._may_move(each, giver, taker)]
+    return min(able, key=work.size, default=None)
+
+
+def first_of_each_taker(
+    hands: replica_plan._Hands, leader: int
+) -> Iterator[tuple[int, TopicPartition]]:
+    """By definition: a look at all partitions."""
+    found: dict[int, TopicPartition] = {}
+    for partition in hands._among:
+        first, *others = hands._replicas[partition]
+        for each in others if first == leader else ():
+            if each in hands._able:
+                found.setdefault(each, partition)
+    yield from sorted(found.items())
+
+
+@given(placements(), st.integers(1, 7))
+def test_plans_are_those_of_looks_at_all_partitions(
+    placement: ReplicaPlacement, broker: int
+) -> None:
+    found = all_plans(placement, broker)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replica_plan._Work, "_movable", smallest_movable)
+        patch.setattr(replica_plan._Hands, "of", first_of_each_taker)
+        assert all_plans(placement, broker) == found
+
+
+def test_twice_the_partitions_take_twice_the_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+    may_move = replica_plan._Work._may_move
+
+    def counting(
+        work: replica_plan._Work, partition: TopicPartition, giver: int, taker: int
+    ) -> bool:
+        nonlocal looks
+        looks += 1
+        return may_move(work, partition, giver, taker)
+
+    monkeypatch.setattr(replica_plan._Work, "_may_move", counting)
+
+    def looks_at(partitions: int) -> int:
+        nonlocal looks
+        rng, looks = Random(1), 0
+        brokers = range(1, 9)
+        rows = [tuple(rng.sample(brokers[: rng.choice((4, 8))], 3)) for _ in range(partitions)]
+        placed = {
+            TopicPartition("t", number): PlacedPartition(row, rng.randint(0, 100), row[0])
+            for number, row in enumerate(rows)
+        }
+        racks = {each: "abc"[each % 3] for each in brokers}
+        assert plan_balance(ReplicaPlacement(placed, racks))
+        return looks
+
+    assert looks_at(1_000) < 2.5 * looks_at(500)
 
 
 def test_leaders_are_spread_hand_to_hand() -> None:
