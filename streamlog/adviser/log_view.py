@@ -116,7 +116,7 @@ class BrokerView:
     @property
     def is_cordoned(self) -> bool:
         """Whether no new partition is placed on it (KIP-1066)."""
-        return bool(self.settings.get("cordoned.log.dirs"))
+        return self.settings.get("cordoned.log.dirs") == "*"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -73,8 +73,15 @@ __all__ = [
 
 PARTITIONS_MAX = 10_000
 """The most partitions of one topic; each is a directory with open files."""
+ALL_DIRECTORIES = "*"
+"""The value of `cordoned.log.dirs` that cordons a broker."""
 FLUSH_ALWAYS = "always"
 FLUSH_OS = "os"
+
+
+def _paths(given: str) -> tuple[str, ...]:
+    paths = (each.strip() for each in given.split(","))
+    return tuple(each.rstrip("/") or "/" for each in paths if each)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +117,10 @@ class BrokerConfig:
             "cordoned.log.dirs",
             "'*' cordons the broker: no new partition or replica is placed on it, and it keeps"
             " those that it has (KIP-1066). Change it by `streamlog cluster cordon` and"
-            " `uncordon`.",
+            " `uncordon`. Paths out of log.dirs: new partitions of the broker go to its other"
+            " directories.",
         ),
-        Form(r"|\*", "* for all log directories, or empty"),
+        Form(r"|\*|[^,*]+(,[^,*]+)*", "* for all log directories, paths out of log.dirs, or empty"),
     )
     rack: str = text(
         "",
@@ -271,8 +279,12 @@ class BrokerConfig:
     @property
     def directories(self) -> tuple[str, ...]:
         """The paths in `log.dirs`, the first one first."""
-        paths = (each.strip() for each in self.log_dirs.split(","))
-        return tuple(each.rstrip("/") or "/" for each in paths if each)
+        return _paths(self.log_dirs)
+
+    @property
+    def cordoned_directories(self) -> tuple[str, ...]:
+        """The paths in `cordoned.log.dirs`; none if it is `*`, which the controller obeys."""
+        return () if self.cordoned_log_dirs == ALL_DIRECTORIES else _paths(self.cordoned_log_dirs)
 
     def override(self, configs: Mapping[str, str]) -> BrokerConfig:
         """Return these settings with some replaced, by the broker's names and as text.

@@ -6,14 +6,15 @@ lock, and partition folders. `topics.json` in the first says in which directory 
 so one write of one file decides where a partition is from then on.
 
 Rules of this module: a directory belongs to one first directory, and is refused beside another,
-whose list does not know its partitions. A new partition goes to the directory with the fewest. A
+whose list does not know its partitions. A new partition goes to the directory with the fewest, and
+to a cordoned one (KIP-1066) only if no other works. A
 disk that fails takes only the partitions in its directory with it, unless it is the first.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -110,9 +111,15 @@ class Volumes:
             return self.first
         return next((each for each in self._all if each.directory_id == directory_id), None)
 
-    def emptiest(self, partitions: Mapping[Volume, int]) -> Volume:
-        """Return the directory with the fewest partitions; of several, the one listed first."""
-        return min(self.working() or self._all, key=lambda each: partitions.get(each, 0))
+    def emptiest(self, partitions: Mapping[Volume, int], cordoned: Collection[str] = ()) -> Volume:
+        """Return the directory with the fewest partitions; of several, the one listed first.
+
+        One whose path is cordoned is only chosen if no other one works: the controller counts on
+        the replica that it has placed on this broker.
+        """
+        working = self.working() or self._all
+        able = [each for each in working if each.path not in cordoned] or working
+        return min(able, key=lambda each: partitions.get(each, 0))
 
     def close(self) -> None:
         """Release all locks."""

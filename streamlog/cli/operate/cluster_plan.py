@@ -35,6 +35,7 @@ from streamlog.protocol.error_codes import ErrorCode
 from streamlog.record import TopicPartition
 
 CORDONED = "cordoned.log.dirs"
+ALL_DIRECTORIES = "*"
 LOOK_S = 0.5
 MOVES_SHOWN = 50
 
@@ -141,7 +142,7 @@ def cluster_uncordon(
 
 async def set_cordoned(admin: Admin, broker: int, *, is_cordoned: bool) -> None:
     """Cordon a broker, or end that; raises what `Admin.alter_configs` raises."""
-    await admin.alter_configs({CORDONED: "*" if is_cordoned else None}, broker=broker)
+    await admin.alter_configs({CORDONED: ALL_DIRECTORIES if is_cordoned else None}, broker=broker)
 
 
 async def read_placement(admin: Admin) -> ReplicaPlacement:
@@ -159,7 +160,7 @@ async def read_placement(admin: Admin) -> ReplicaPlacement:
     cordoned = set()
     for each_broker in brokers:
         entry = (await admin.describe_configs(broker=each_broker.node_id)).get(CORDONED)
-        if entry is not None and entry.value:
+        if entry is not None and entry.value == ALL_DIRECTORIES:
             cordoned.add(each_broker.node_id)
     racks = {each.node_id: each.rack for each in brokers}
     return ReplicaPlacement(partitions, racks, frozenset(cordoned))

@@ -6,6 +6,7 @@ from contextlib import closing
 
 import pytest
 
+from streamlog.broker.storage.catalog import AlteredSettings
 from streamlog.broker.storage.data_directory import format_directory, partition_folder
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.broker.storage.log_directory import LogDirectory
@@ -46,6 +47,21 @@ def test_a_new_partition_goes_to_the_directory_with_the_fewest() -> None:
         directory.delete_topic("t")
         directory.create_topic("v", 4)
         assert places(directory, "v") == ["a", "a", "b", "c"]
+
+
+def test_a_cordoned_directory_gets_no_new_partitions_and_keeps_its_own(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with closing(opened(MemoryFiles())) as directory:
+        directory.create_topic("t", 3)
+        directory.take_settings(AlteredSettings(node={"cordoned.log.dirs": "b/,d"}))
+        directory.create_topic("u", 4)
+        assert places(directory, "u") == ["a", "c", "a", "c"]
+        assert places(directory, "t") == ["a", "b", "c"]
+        assert "cordoned.log.dirs has d, which is not in log.dirs: a, b, c" in caplog.text
+        directory.take_settings(AlteredSettings(node={"cordoned.log.dirs": "a,b,c"}))
+        directory.create_topic("v", 2)
+        assert places(directory, "v") == ["b", "b"], "the controller has placed it here"
 
 
 @pytest.mark.parametrize("is_clean", [True, False])

@@ -82,6 +82,9 @@ def test_a_cordoned_broker_gets_no_replicas_until_it_is_uncordoned() -> None:
                 await admin.create_topics([NewTopic("wide", 1, replication_factor=3)])
             refused = await admin.alter_partition_reassignments({TopicPartition("t", 0): [1, 2]})
             assert "broker 2 is cordoned" in str(refused[TopicPartition("t", 0)])
+            # One of its directories: the broker chooses another, and the controller needs not know.
+            await admin.alter_configs({"cordoned.log.dirs": "/disk2"}, broker=2)
+            assert (await read_placement(admin)).cordoned == frozenset()
             await set_cordoned(admin, 2, is_cordoned=False)
             moves = plan_for(Aim.ADD, await read_placement(admin), [2])
             assert await execute_moves(admin, moves, wait_s=WAIT_S)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast
 
-from streamlog.broker.config.broker import BrokerConfig, TopicConfig
+from streamlog.broker.config.broker import ALL_DIRECTORIES, BrokerConfig, TopicConfig
 from streamlog.broker.config.cluster import ClusterConfig
 from streamlog.broker.quorum.controller.leader_elections import CORRECT, ElectionRules, Terms
 from streamlog.broker.quorum.metadata.cluster_metadata import (
@@ -105,6 +105,7 @@ class ControllerContext:
     def cordoned(self) -> frozenset[int]:
         """Return the brokers that get no new replicas (KIP-1066); they keep those that they have.
 
+        One with some of its directories cordoned by their paths chooses another one itself.
         Only the settings in the metadata count: what the file of another broker says is not known.
         """
         default = self.metadata.config(BROKER_RESOURCE, ALL_BROKERS).get(CORDONED, "")
@@ -112,6 +113,7 @@ class ControllerContext:
             number
             for number in self.metadata.brokers
             if self.metadata.config(BROKER_RESOURCE, str(number)).get(CORDONED, default)
+            == ALL_DIRECTORIES
         )
 
     def brokers_expected(self, topic: str) -> int:
