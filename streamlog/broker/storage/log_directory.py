@@ -472,23 +472,10 @@ class LogDirectory:
                 volume.files.sync_directory(volume.path)
 
     def _choose_volumes(self, numbers: Iterable[int]) -> dict[int, Volume]:
-        """Return the directories of new partitions: always the one with the fewest.
-
-        Those in `cordoned.log.dirs` get none while another one works (KIP-1066).
-        """
+        """Return the directories of new partitions."""
         if len(self.volumes) == 1:
             return dict.fromkeys(numbers, self.volumes.first)
-        counts, cordoned = self._counts(), self._config.cordoned_directories
-        paths = [each.path for each in self.volumes]
-        for unknown in {*cordoned} - {*paths}:
-            _logger.warning(
-                "cordoned.log.dirs has %s, which is not in log.dirs: %s", unknown, ", ".join(paths)
-            )
-        chosen: dict[int, Volume] = {}
-        for number in numbers:
-            chosen[number] = volume = self.volumes.emptiest(counts, cordoned)
-            counts[volume] += 1
-        return chosen
+        return self.volumes.choose(numbers, self._counts(), self._config.cordoned_directories)
 
     def partition_bytes(self, topic: str, partition: int) -> int:
         """Return the bytes of a partition's segments on disk.

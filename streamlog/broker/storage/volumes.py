@@ -14,10 +14,12 @@ disk that fails takes only the partitions in its directory with it, unless it is
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from streamlog import repeated
 from streamlog.broker.storage.catalog import LOCK, Catalog, Identity, describe_holder, new_id
 from streamlog.broker.storage.data_directory import Folders, partition_folders
 from streamlog.broker.storage.disk.files import (
@@ -37,6 +39,8 @@ from streamlog.errors import (
 
 if TYPE_CHECKING:
     from streamlog.broker.storage.disk.files import DiskSpace, File, Files
+
+_logger = repeated.logger(__name__)
 
 
 class Volume:
@@ -111,15 +115,27 @@ class Volumes:
             return self.first
         return next((each for each in self._all if each.directory_id == directory_id), None)
 
-    def emptiest(self, partitions: Mapping[Volume, int], cordoned: Collection[str] = ()) -> Volume:
-        """Return the directory with the fewest partitions; of several, the one listed first.
+    def choose(
+        self, numbers: Iterable[int], partitions: Mapping[Volume, int], cordoned: Collection[str]
+    ) -> dict[int, Volume]:
+        """Return the directories of new partitions, while each directory has so many.
 
-        One whose path is cordoned is only chosen if no other one works: the controller counts on
-        the replica that it has placed on this broker.
+        Each goes to the one with the fewest; of several, to the one listed first. One whose path is
+        cordoned is only chosen if no other one works: the controller counts on the replica that it
+        has placed on this broker.
         """
+        paths = [each.path for each in self._all]
+        for unknown in {*cordoned} - {*paths}:
+            text = "cordoned.log.dirs has %s, which is not in log.dirs: %s"
+            _logger.warning(text, unknown, ", ".join(paths))
         working = self.working() or self._all
         able = [each for each in working if each.path not in cordoned] or working
-        return min(able, key=lambda each: partitions.get(each, 0))
+        counts = Counter(partitions)
+        chosen: dict[int, Volume] = {}
+        for number in numbers:
+            chosen[number] = volume = min(able, key=counts.__getitem__)
+            counts[volume] += 1
+        return chosen
 
     def close(self) -> None:
         """Release all locks."""
