@@ -8,7 +8,7 @@ HOT := $(TYPES) $(TYPES:.pxd=.py)
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark spark questions test test-changed quick lint shape architecture bench simulate simulate-coverage chaos procedures soak attack properties fuzz equality equality-live oracle oracle-kafka conformance conformance-cluster conformance-kafka compile clean
+.PHONY: help demo demo-spark spark questions test test-changed quick lint shape architecture bench simulate simulate-coverage chaos alerts procedures soak attack properties fuzz equality equality-live oracle oracle-kafka conformance conformance-cluster conformance-kafka compile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -78,6 +78,9 @@ simulate-coverage: $(VENV)/.dev ## which lines of the state machines simulated l
 chaos: $(VENV)/.dev ## three brokers as processes under load, and what goes wrong with processes, disks, clocks and networks (KINDS="kill pause", COUNT=n of each, LIMIT=seconds of each, BUDGET=nightly, SEED=n); JSON in build/chaos.json
 	@mkdir -p build
 	@$(BIN)/python -m chaos $(KINDS) $(if $(COUNT),--count $(COUNT)) $(if $(LIMIT),--limit $(LIMIT)) $(if $(BUDGET),--budget $(BUDGET)) $(if $(SEED),--seed $(SEED)) --report build/chaos.json $(ARGS)
+
+alerts: $(VENV)/.dev ## a real Prometheus scrapes three brokers and an app, and each alert is provoked by its fault; minutes; needs Debian's package prometheus
+	STREAMLOG_PROFILE=thorough $(BIN)/python -m pytest -n 0 tests/generate $(ARGS)
 
 procedures: $(VENV)/.dev ## the commands of docs/operations.md as they stand there, under a load: disks replaced, rolling restart, one broker to three, moves, draining (ARGS="replace-disks grow" for some, ARGS=--quick)
 	@$(BIN)/python -m chaos.procedures $(ARGS)

@@ -71,14 +71,19 @@ class BrokerProcess:
         lossy: bool = False,
         cluster_id: str | None = None,
         module: str = "streamlog",
+        second_disk: bool = False,
     ) -> None:
-        """`module` has the command line: the shipped one, or that of `loaded`."""
+        """`module` has the command line: the shipped one, or that of `loaded`.
+
+        With a second disk, the faults are those of that one.
+        """
         directory.mkdir(parents=True, exist_ok=True)
         self.node_id = node_id
         self.host = host
         self.port = port
         self.starts = 0
         self.data = directory / "data"
+        self._faulty = directory / "second" if second_disk else self.data
         self.disk = Disk(self.data, directory / "disk") if lossy else None
         self._log = directory / "broker.log"
         self._knobs = directory / "knobs"
@@ -140,7 +145,12 @@ class BrokerProcess:
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *(*self._command, sys.executable, "-m", self._module, "broker"),
-                *("--data", str(self.data), "--listen", self.address),
+                *(
+                    part
+                    for each in dict.fromkeys((self.data, self._faulty))
+                    for part in ("--data", str(each))
+                ),
+                *("--listen", self.address),
                 *("--config", str(self._settings)),
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -265,7 +275,7 @@ class BrokerProcess:
             "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0",
             "CHAOS_KNOBS": str(self._knobs),
             "CHAOS_MEMORY": str(self._memory.resolve()),
-            "CHAOS_DIRECTORY": str(self.data.resolve()),
+            "CHAOS_DIRECTORY": str(self._faulty.resolve()),
         }
         if self.disk is not None:
             given["CHAOS_DISK"] = str(self.disk.place.resolve())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
@@ -189,9 +189,14 @@ async def running(
     brokers: int = 3,
     lossy: bool = False,
     settings: Mapping[str, str] = MappingProxyType({}),
+    own_settings: Mapping[int, Mapping[str, str]] = MappingProxyType({}),
+    two_disks: Collection[int] = (),
     module: str = "streamlog",
 ) -> AsyncIterator[Cluster]:
     """A cluster from its first start to the death of all its brokers.
+
+    `settings` are those of all brokers, `own_settings` those of some, by their ids.
+    Those in `two_disks` have a second one, which is the one that fails (`BrokerProcess.turn`).
 
     `module` has the brokers' command line.
     Its network can be broken inside a world of its own (`world`), and is loopback elsewhere.
@@ -211,11 +216,12 @@ async def running(
             node_id=number,
             host=places[number][0],
             port=places[number][1],
-            settings={**given, "node.id": str(number)},
+            settings={**given, "node.id": str(number), **own_settings.get(number, {})},
             command=network.command(number),
             lossy=lossy,
             cluster_id=cluster_id,
             module=module,
+            second_disk=number in two_disks,
         )
         for number in numbers
     ]

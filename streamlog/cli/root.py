@@ -57,6 +57,7 @@ COMMANDS: Final = {
     "dlq": "dlq_command:dlq",
     "cluster": "cluster_command:cluster",
     "canary": "operate.canary_command:canary",
+    "generate": "operate.generate_command:generate",
 }
 """Each command as MODULE:NAME in this package, in the order of `streamlog --help`."""
 

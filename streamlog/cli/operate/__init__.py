@@ -1,1 +1,1 @@
-"""Operate: advice about a log, plans for its replicas, and a canary."""
+"""Operate: advice about a log, plans for replicas, a canary, files for Prometheus and Grafana."""
