@@ -48,9 +48,9 @@ def _controller(log: LogView, _: Thresholds) -> Iterator[Diagnosis]:
             "critical",
             "no-controller",
             "cluster",
-            "no controller is active",
+            "no controller is active, or it does not answer",
             "no topic can be created, and no partition gets a new leader when its broker fails",
-            f"start the voters that are down: {log.command('cluster status')}",
+            "start the voters that are down or frozen, until a majority runs",
         )
 
 
@@ -271,9 +271,7 @@ def _offline(log: LogView, _: Thresholds) -> Iterator[Diagnosis]:
 def _under_min_isr(log: LogView, _: Thresholds) -> Iterator[Diagnosis]:
     yield from _partitions_where(
         log,
-        lambda topic, each: (
-            each.leader != NO_NODE and len(each.in_sync) < _min_insync(log, topic, each)
-        ),
+        lambda topic, each: each.leader != NO_NODE and len(each.in_sync) < _min_insync(topic, each),
         lambda where: Diagnosis(
             "critical",
             "under-min-isr",
@@ -291,7 +289,7 @@ def _under_replicated(log: LogView, _: Thresholds) -> Iterator[Diagnosis]:
         return
     yield from _partitions_where(
         log,
-        lambda topic, each: _min_insync(log, topic, each) <= len(each.in_sync) < len(each.replicas),
+        lambda topic, each: _min_insync(topic, each) <= len(each.in_sync) < len(each.replicas),
         lambda where: Diagnosis(
             "warning",
             "under-replicated",
@@ -304,15 +302,15 @@ def _under_replicated(log: LogView, _: Thresholds) -> Iterator[Diagnosis]:
     )
 
 
-def _min_insync(log: LogView, topic: TopicView, partition: PartitionDescription) -> int:
+def _min_insync(topic: TopicView, partition: PartitionDescription) -> int:
     """Return how many replicas must be in sync for acks=all."""
     copies = len(partition.replicas)
     given = topic.number("min.insync.replicas")
     if not given:
         # Streamlog derives 0 from the number of replicas.
         return 1 if given is None or copies < REDUNDANT else 2
-    # Kafka refuses every write if more are required than there are.
-    return min(given, copies) if log.is_streamlog else given
+    # More than there are: on Kafka, no replica that comes back helps; see `_min_isr`.
+    return min(given, copies)
 
 
 def _partitions_where(
@@ -345,18 +343,18 @@ def _copies(log: LogView, _: Thresholds) -> Iterator[Diagnosis]:
         )
 
 
-def _settings(log: LogView, _: Thresholds) -> Iterator[Diagnosis]:
-    """Yield settings of topics that lose records, or stop writes at the first failure."""
-    weak, tight, unclean = list[str](), list[str](), list[str]()
+def _min_isr(log: LogView, _: Thresholds) -> Iterator[Diagnosis]:
+    """Yield topics with too few required replicas, with all of them, and with more."""
+    weak, tight, never = list[str](), list[str](), list[str]()
     for topic in _sorted(log):
         given = topic.number("min.insync.replicas")
         copies = min((len(each.replicas) for each in topic.partitions), default=1)
         if given == 1 and copies >= REDUNDANT:
             weak.append(topic.name)
-        if given is not None and copies > 1 and given >= copies:
+        elif given is not None and given > copies and not log.is_streamlog:
+            never.append(topic.name)
+        elif given is not None and copies > 1 and given >= copies:
             tight.append(topic.name)
-        if topic.settings.get("unclean.leader.election.enable") == "true":
-            unclean.append(topic.name)
     if weak:
         yield Diagnosis(
             "warning",
@@ -375,6 +373,25 @@ def _settings(log: LogView, _: Thresholds) -> Iterator[Diagnosis]:
             "writes with acks=all stop when any broker is down or restarted",
             log.alter_topic(tight[0], "min.insync.replicas", "N-1"),
         )
+    if never:
+        yield Diagnosis(
+            "critical",
+            "min-isr-above-replicas",
+            listed(never),
+            "min.insync.replicas is larger than the number of replicas",
+            "every write with acks=all is refused",
+            log.alter_topic(never[0], "min.insync.replicas", 1)
+            + ", or add replicas: "
+            + log.command(f"cluster reassign '{never[0]}-*=BROKER,BROKER,BROKER'"),
+        )
+
+
+def _unclean(log: LogView, _: Thresholds) -> Iterator[Diagnosis]:
+    unclean = [
+        topic.name
+        for topic in _sorted(log)
+        if topic.settings.get("unclean.leader.election.enable") == "true"
+    ]
     if unclean:
         yield Diagnosis(
             "critical",
@@ -640,7 +657,8 @@ CLUSTER_RULES: Final[tuple[Rule, ...]] = (
     _under_min_isr,
     _under_replicated,
     _copies,
-    _settings,
+    _min_isr,
+    _unclean,
     _broker_settings,
     _disks,
     _large,

@@ -3,7 +3,8 @@
 It looks twice, some seconds apart: rates of writes, of groups and of disks are the differences.
 What a user may not see, or a broker does not support, is left out and named in `LogView.unseen`.
 
-Rule of the module: it changes nothing, and has at most `CONCURRENT` requests in flight. Not done
+Rule of the module: it changes nothing, has at most `CONCURRENT` requests in flight, and waits for
+each answer for `PATIENCE_S` at most, because it is needed most when brokers do not answer. Not done
 here: what is wrong with the view (`cluster_advice`, `reader_advice`), apps (`app_look`).
 """
 
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from streamlog.adviser.log_view import (
+    NO_NODE,
     BrokerView,
     DiskView,
     GroupView,
@@ -32,22 +34,33 @@ from streamlog.client.admin import (
     PartitionLagDescription,
 )
 from streamlog.client.admin.cluster_descriptions import (
+    ClusterDescription,
     ClusterReports,
     PartitionDescription,
     QuorumDescription,
 )
 from streamlog.client.consumer import Consumer
 from streamlog.clock import Clock, SystemClock
-from streamlog.errors import ConnectionLost, StreamlogError, UnsupportedVersion
+from streamlog.errors import NotAuthorized, StreamlogError, UnsupportedVersion
 from streamlog.log import Log
 from streamlog.record import TopicPartition
 
 CONCURRENT: Final = 16
 """Requests in flight at a time: the adviser must not be a load of its own."""
+PATIENCE_S: Final = 10.0
+"""How long one question, or one kind of question to many topics or groups, may take."""
+IMPATIENT_S: Final = 1.0
+"""The same once `UNANSWERED_MAX` of them had no answer: brokers are frozen or unreachable."""
+UNANSWERED_MAX: Final = 2
 GROUPS_MAX: Final = 2_000
 """Of more groups, the first ones are described."""
 TOPICS_MAX: Final = 5_000
 """Of more topics, the settings of the first ones are read."""
+AGES_MAX: Final = 500
+"""Partitions of groups whose next record is read at most, where brokers don't tell its age."""
+AGE_FETCH_BYTES: Final = 64 * 1024
+AGE_POLL_MS: Final = 200
+LAG_IN_TIME: Final = "lag of groups in time"
 ONGOING: Final = "Ongoing"
 
 T = TypeVar("T")
@@ -74,6 +87,7 @@ class LogLook:
         self._admin: Admin = log.admin()
         self._clock = clock or SystemClock()
         self._unseen: dict[str, str] = {}
+        self._unanswered = 0
         self._room = asyncio.Semaphore(CONCURRENT)
 
     async def view(self, watch_s: float) -> LogView:
@@ -90,7 +104,7 @@ class LogLook:
             return await self._describe(consumer, before)
 
     async def _figures(self, consumer: Consumer) -> _Look:
-        partitions = await self._admin.describe_partitions()
+        partitions = await self._partitions()
         found = _Look(self._clock.now_ms())
         found.ends = await self._offsets(consumer.end_offsets, partitions)
         listed = await self._seen("groups", self._admin.list_groups(), [])
@@ -103,35 +117,45 @@ class LogLook:
 
     async def _describe(self, consumer: Consumer, before: _Look | None) -> LogView:
         admin = self._admin
-        partitions = await admin.describe_partitions()
+        partitions = await self._partitions()
         now = await self._figures(consumer)
         watched_s = 0.0 if before is None else (now.at_ms - before.at_ms) / 1000
         is_streamlog = await self._seen("the brokers' vendor", admin.is_streamlog(), default=True)
         if not is_streamlog:
             self._unseen["clocks, releases and builds of brokers"] = "only streamlog's report them"
         brokers = await self._brokers()
-        cluster = await admin.describe_cluster()
+        cluster = await self._cluster()
         begins = await self._offsets(consumer.begin_offsets, partitions)
         topics = await self._topics(partitions, begins, now, before)
+        quorum = await self._seen(QUORUM, self._quorum(), None)
+        # Without a majority, brokers still name the last controller.
+        is_led = QUORUM not in self._unseen or self._unseen[QUORUM] in REFUSALS
         moves = await self._seen("moves", admin.list_partition_reassignments(), {})
         return LogView(
             url=self._url,
             is_streamlog=is_streamlog,
-            controller=cluster.controller,
+            controller=cluster.controller if is_led else NO_NODE,
             brokers=brokers,
             disks=_disks(now, before),
             topics=topics,
-            groups=await self._groups(now, before),
+            groups=await self._groups(now, before, begins),
             transactions=await self._transactions(),
-            quorum=await self._seen("the quorum", self._quorum(), None),
+            quorum=quorum,
             moves=len(moves),
             subscriptions=await self._subscriptions(),
             watched_s=watched_s,
             unseen=tuple(f"{what}: {why}" for what, why in sorted(self._unseen.items())),
         )
 
+    async def _partitions(self) -> list[PartitionDescription]:
+        return await self._seen("partitions", self._admin.describe_partitions(), [])
+
+    async def _cluster(self) -> ClusterDescription:
+        gone = ClusterDescription("", NO_NODE, ())
+        return await self._seen("brokers", self._admin.describe_cluster(), gone)
+
     async def _brokers(self) -> tuple[BrokerView, ...]:
-        cluster = await self._admin.describe_cluster()
+        cluster = await self._cluster()
         reports: ClusterReports = await self._seen(
             "reports of brokers", self._admin.describe_nodes(), ClusterReports()
         )
@@ -190,7 +214,9 @@ class LogLook:
         of_topic: defaultdict[str, list[PartitionDescription]] = defaultdict(list)
         for each in partitions:
             of_topic[each.topic].append(each)
-        listed = await self._admin.list_topics(internal=True)
+        listed = await self._seen(
+            "which topics are internal", self._admin.list_topics(internal=True), []
+        )
         internal = {each.name: each.is_internal for each in listed}
         names = sorted(of_topic)
         if len(names) > TOPICS_MAX:
@@ -213,34 +239,88 @@ class LogLook:
             )
         return found
 
-    async def _groups(self, now: _Look, before: _Look | None) -> dict[str, GroupView]:
+    async def _groups(
+        self, now: _Look, before: _Look | None, begins: Mapping[TopicPartition, int]
+    ) -> dict[str, GroupView]:
         described = await self._each("members of groups", now.states, self._group)
-        lags = await self._each("lag of groups in time", now.states, self._lag)
+        lags = await self._each(LAG_IN_TIME, now.states, self._lag)
+        ages = await self._ages(now, begins)
+        written = {} if before is None else _rates(before, now, now.ends, before.ends)
         found = {}
         for name, state in now.states.items():
-            group = described.get(name)
-            known, earlier = lags.get(name, {}), {} if before is None else before.committed
-            rates = (
-                {}
-                if before is None or name not in earlier
-                else _rates(before, now, now.committed.get(name, {}), earlier[name])
+            group, offsets = described.get(name), now.committed.get(name, {})
+            earlier = None if before is None else before.committed.get(name)
+            read = (
+                {} if before is None or earlier is None else _rates(before, now, offsets, earlier)
             )
-            written = {} if before is None else _rates(before, now, now.ends, before.ends)
+            readings = {}
+            for at, committed in offsets.items():
+                known = lags.get(name, {}).get(at)
+                end, begin = now.ends.get(at), begins.get(at)
+                readings[at] = ReadingView(
+                    committed=committed,
+                    lag=None if end is None else max(end - committed, 0),
+                    lag_ms=ages.get((name, at)) if known is None else known.lag_ms,
+                    lost=None if begin is None else max(begin - committed, 0),
+                    consume_rate=read.get(at),
+                    produce_rate=written.get(at),
+                )
             found[name] = GroupView(
                 group_id=name,
                 kind="classic" if group is None else group.kind,
                 state=state,
                 was_rebalancing=before is not None and before.states.get(name) in REBALANCING,
-                members={}
-                if group is None
-                else {each.member_id: each.assignment for each in group.members},
-                readings={
-                    at: _reading(
-                        committed, now.ends.get(at), known.get(at), rates.get(at), written.get(at)
-                    )
-                    for at, committed in now.committed.get(name, {}).items()
-                },
+                members={each.member_id: each.assignment for each in group.members}
+                if group is not None
+                else {},
+                readings=readings,
             )
+        return found
+
+    async def _ages(
+        self, now: _Look, begins: Mapping[TopicPartition, int]
+    ) -> dict[tuple[str, TopicPartition], int]:
+        """Read the next records of groups whose brokers don't tell their ages."""
+        if self._unseen.get(LAG_IN_TIME) != NOT_SUPPORTED:
+            return {}
+        del self._unseen[LAG_IN_TIME]
+        behind = [
+            (name, at, max(offset, begins[at]))
+            for name, offsets in sorted(now.committed.items())
+            for at, offset in sorted(offsets.items())
+            if at in begins and max(offset, begins[at]) < now.ends.get(at, 0)
+        ]
+        if len(behind) > AGES_MAX:
+            left_out = len(behind) - AGES_MAX
+            self._unseen[LAG_IN_TIME] = f"{left_out} partitions of groups are left out"
+        by_group: defaultdict[str, dict[TopicPartition, int]] = defaultdict(dict)
+        for name, at, offset in behind[:AGES_MAX]:
+            by_group[name][at] = offset
+        read = await self._each(LAG_IN_TIME, by_group, lambda name: self._next(by_group[name], now))
+        return {(name, at): age_ms for name, found in read.items() for at, age_ms in found.items()}
+
+    async def _next(
+        self, positions: Mapping[TopicPartition, int], now: _Look
+    ) -> dict[TopicPartition, int]:
+        """Return the age of the first record at or after each position; 0 if there is none."""
+        found: dict[TopicPartition, int] = {}
+        async with self._log.consumer(
+            auto_offset_reset="earliest", max_partition_fetch_bytes=AGE_FETCH_BYTES
+        ) as consumer:
+            consumer.assign(positions)
+            for at, offset in positions.items():
+                consumer.seek(at, offset)
+            while len(found) < len(positions):
+                polled = await consumer.poll(timeout_ms=AGE_POLL_MS)
+                now_ms = self._clock.wall_ms()
+                for at, records in polled.items():
+                    found.setdefault(at, max(now_ms - records[0].timestamp_ms, 0))
+                left = positions.keys() - found.keys()
+                # Behind the last record are markers of transactions only.
+                ended = [at for at in left if await consumer.position(at) >= now.ends[at]]
+                found |= dict.fromkeys(ended, 0)
+                if found:
+                    consumer.pause(*found)
         return found
 
     async def _group(self, name: str) -> GroupDescription:
@@ -309,30 +389,51 @@ class LogLook:
             async with self._room:
                 try:
                     found[name] = await call(name)
-                except UnsupportedVersion:
-                    self._unseen[what] = NOT_SUPPORTED
+                except (UnsupportedVersion, NotAuthorized) as error:
+                    self._unseen[what] = _refusal(error)
                 except StreamlogError as error:
                     self._unseen[what] = str(error)
 
-        async with asyncio.TaskGroup() as group:
-            for name in names:
-                group.create_task(one(name))
+        try:
+            async with asyncio.timeout(self._patience_s), asyncio.TaskGroup() as group:
+                for name in names:
+                    group.create_task(one(name))
+        except TimeoutError:
+            # What came in time counts.
+            self._note_silence(what)
         return found
 
     async def _seen(self, what: str, question: Awaitable[T], default: T) -> T:
         """Return the answer to a question; the default if the brokers refuse it."""
         try:
-            return await question
-        except ConnectionLost:
-            raise
-        except UnsupportedVersion:
-            self._unseen[what] = NOT_SUPPORTED
+            async with asyncio.timeout(self._patience_s):
+                return await question
+        except TimeoutError:
+            self._note_silence(what)
+        except (UnsupportedVersion, NotAuthorized) as error:
+            self._unseen[what] = _refusal(error)
         except StreamlogError as error:
             self._unseen[what] = str(error)
         return default
 
+    @property
+    def _patience_s(self) -> float:
+        return PATIENCE_S if self._unanswered < UNANSWERED_MAX else IMPATIENT_S
 
+    def _note_silence(self, what: str) -> None:
+        self._unanswered += 1
+        self._unseen[what] = NO_ANSWER
+
+
+QUORUM: Final = "the quorum"
+NO_ANSWER: Final = "no answer in time"
 NOT_SUPPORTED: Final = "these brokers do not support the request"
+NOT_ALLOWED: Final = "this user may not see it"
+REFUSALS: Final = frozenset({NOT_SUPPORTED, NOT_ALLOWED})
+
+
+def _refusal(error: UnsupportedVersion | NotAuthorized) -> str:
+    return NOT_SUPPORTED if isinstance(error, UnsupportedVersion) else NOT_ALLOWED
 
 
 def _rates(
@@ -349,23 +450,6 @@ def _rates(
         # A log that was created again, or offsets that were reset, say nothing.
         if at in earlier and offset >= earlier[at]
     }
-
-
-def _reading(
-    committed: int,
-    end: int | None,
-    known: PartitionLagDescription | None,
-    consume_rate: float | None,
-    produce_rate: float | None,
-) -> ReadingView:
-    return ReadingView(
-        committed=committed,
-        lag=None if end is None else max(end - committed, 0),
-        lag_ms=None if known is None else known.lag_ms,
-        lost=None if known is None else known.lost,
-        consume_rate=consume_rate,
-        produce_rate=produce_rate,
-    )
 
 
 def _sizes(dirs: Iterable[LogDir]) -> dict[TopicPartition, int]:

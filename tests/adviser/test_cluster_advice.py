@@ -213,7 +213,7 @@ def test_the_setting_of_a_parent_logger_covers_those_below() -> None:
 def test_kafka_refuses_writes_where_more_replicas_are_required_than_there_are() -> None:
     tight = topic("t", partition(0, replicas=(1, 2)), settings={"min.insync.replicas": "3"})
     assert codes(log(tight)) == ["min-isr-all"]
-    assert codes(replace(log(tight), is_streamlog=False)) == ["under-min-isr", "min-isr-all"]
+    assert codes(replace(log(tight), is_streamlog=False)) == ["min-isr-above-replicas"]
 
 
 def test_a_partition_with_a_size_limit_fills_no_disk() -> None:

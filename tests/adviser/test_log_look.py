@@ -10,12 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from streamlog import App, Emit, Windowed, tumbling
-from streamlog.adviser import Diagnosis, Thresholds, advise
+from streamlog.adviser import Diagnosis, Thresholds, advise, log_look
 from streamlog.adviser.app_look import look_at_app
 from streamlog.adviser.log_look import LogLook
 from streamlog.adviser.log_view import LogView
-from streamlog.client.admin import NewTopic
+from streamlog.client.admin import Admin, NewTopic
+from streamlog.errors import NotAuthorized, UnsupportedVersion
 from streamlog.log import Log
 from streamlog.record import TopicPartition
 from streamlog.worker.topics.app_topics import ensure_topics
@@ -175,6 +178,59 @@ def test_a_group_that_reads_less_than_is_written_is_found(tmp_path: Path) -> Non
             assert codes["falling-behind"].where == "group slow, topic t"
             reading = view.groups["slow"].readings[T0]
             assert (reading.lag, reading.is_falling_behind) == (190, True)
+
+    asyncio.run(main())
+
+
+def test_ages_that_brokers_do_not_tell_are_read_from_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as log:
+            await send(log, "t", 0, *[(NOW_MS - n * HOUR_MS, None) for n in range(9, 0, -1)])
+            async with log.producer(transactional_id="shop") as producer, producer.transaction():
+                await (await producer.send("t", b"v", partition=1))
+            await log.admin().alter_group_offsets("slow", {T0: 4, T1: 1})
+            await log.admin().alter_group_offsets("lost", {T0: 0})
+            await log.admin().delete_records({T0: 2})
+            told = (await look(log)).groups
+            monkeypatch.setattr(Admin, "describe_group_lag", unsupported)
+            view = await look(log)
+            assert view.unseen == ()
+            for name, at in (("slow", T0), ("slow", T1), ("lost", T0)):
+                read, known = view.groups[name].readings[at], told[name].readings[at]
+                assert (read.lag, read.lost) == (known.lag, known.lost)
+                assert read.lag_ms == pytest.approx(known.lag_ms, abs=30_000)
+            assert view.groups["slow"].readings[T1].lag == 1
+            assert view.groups["slow"].readings[T1].lag_ms == 0
+
+    async def unsupported(*_: object) -> None:
+        raise UnsupportedVersion("DescribeGroupLag")
+
+    asyncio.run(main())
+
+
+def test_what_has_no_answer_in_time_or_is_refused_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    async def refused(*_: object) -> None:
+        raise NotAuthorized("describe the quorum")
+
+    async def main() -> None:
+        async with opened(tmp_path) as log:
+            monkeypatch.setattr(Admin, "describe_quorum", refused)
+            view = await look(log)
+            assert view.unseen == ("the quorum: this user may not see it",)
+            assert view.controller == 1
+            for name in ("PATIENCE_S", "IMPATIENT_S"):
+                monkeypatch.setattr(log_look, name, 0.05)
+            monkeypatch.setattr(Admin, "describe_quorum", never)
+            view = await look(log)
+            assert "the quorum: no answer in time" in view.unseen
+            assert "no-controller" in {each.code for each in advise(view)}
 
     asyncio.run(main())
 
