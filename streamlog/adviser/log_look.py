@@ -41,14 +41,17 @@ from streamlog.client.admin.cluster_descriptions import (
 )
 from streamlog.client.consumer import Consumer
 from streamlog.clock import Clock, SystemClock
-from streamlog.errors import NotAuthorized, StreamlogError, UnsupportedVersion
+from streamlog.errors import LogError, NotAuthorized, StreamlogError, UnsupportedVersion
 from streamlog.log import Log
+from streamlog.protocol.error_codes import ErrorCode
 from streamlog.record import TopicPartition
 
 CONCURRENT: Final = 16
 """Requests in flight at a time: the adviser must not be a load of its own."""
 PATIENCE_S: Final = 10.0
 """How long one question, or one kind of question to many topics or groups, may take."""
+PATIENCE_NAMES: Final = 500
+"""So many topics or groups may take twice as long as one."""
 IMPATIENT_S: Final = 1.0
 """The same once `UNANSWERED_MAX` of them had no answer: brokers are frozen or unreachable."""
 UNANSWERED_MAX: Final = 2
@@ -392,11 +395,14 @@ class LogLook:
                 except (UnsupportedVersion, NotAuthorized) as error:
                     self._unseen[what] = _refusal(error)
                 except StreamlogError as error:
-                    self._unseen[what] = str(error)
+                    if not (isinstance(error, LogError) and error.code in GONE):
+                        self._unseen[what] = str(error)
 
+        asked = list(names)
+        patience_s = self._patience_s * (1 + len(asked) / PATIENCE_NAMES)
         try:
-            async with asyncio.timeout(self._patience_s), asyncio.TaskGroup() as group:
-                for name in names:
+            async with asyncio.timeout(patience_s), asyncio.TaskGroup() as group:
+                for name in asked:
                     group.create_task(one(name))
         except TimeoutError:
             # What came in time counts.
@@ -426,6 +432,14 @@ class LogLook:
 
 
 QUORUM: Final = "the quorum"
+GONE: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
+    }
+)
+"""What was there a moment before is deleted: there is nothing to see."""
 NO_ANSWER: Final = "no answer in time"
 NOT_SUPPORTED: Final = "these brokers do not support the request"
 NOT_ALLOWED: Final = "this user may not see it"

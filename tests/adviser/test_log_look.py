@@ -20,6 +20,7 @@ from streamlog.adviser.log_view import LogView
 from streamlog.client.admin import Admin, NewTopic
 from streamlog.errors import NotAuthorized, UnsupportedVersion
 from streamlog.log import Log
+from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.record import TopicPartition
 from streamlog.worker.topics.app_topics import ensure_topics
 
@@ -231,6 +232,24 @@ def test_what_has_no_answer_in_time_or_is_refused_is_named(
             view = await look(log)
             assert "the quorum: no answer in time" in view.unseen
             assert "no-controller" in {each.code for each in advise(view)}
+
+    asyncio.run(main())
+
+
+def test_a_group_that_is_deleted_meanwhile_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def gone(*_: object) -> None:
+        raise error_for(ErrorCode.GROUP_ID_NOT_FOUND, "group g")
+
+    async def main() -> None:
+        async with opened(tmp_path) as log:
+            await log.admin().alter_group_offsets("g", {T0: 0})
+            for name in ("describe_groups", "describe_group_lag"):
+                monkeypatch.setattr(Admin, name, gone)
+            view = await look(log)
+            assert view.unseen == ()
+            assert view.groups["g"].members == {}
 
     asyncio.run(main())
 

@@ -123,7 +123,7 @@ def _show(view: LogView, app: AppView | None, found: Sequence[Diagnosis]) -> Non
     result = (
         f"{quantity(len(found), 'finding')}, {critical} of them critical"
         if found
-        else "nothing is wrong"
+        else "nothing is wrong" + (" with what was seen" if view.unseen else "")
     )
     say(f"{', '.join(looked)}{of_app}: {result}")
 

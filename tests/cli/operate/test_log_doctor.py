@@ -16,8 +16,8 @@ from streamlog.adviser.log_view import Diagnosis, LogView
 from streamlog.cli.doctor import doctor
 from streamlog.cli.operate import log_doctor
 from streamlog.cli.session import Session
-from streamlog.client.admin import NewTopic
-from streamlog.errors import UsageError
+from streamlog.client.admin import Admin, NewTopic
+from streamlog.errors import UnsupportedVersion, UsageError
 from streamlog.log import Log
 
 OF_THIS_MACHINE = {"disk-full", "interpreted-modules", "few-descriptors"}
@@ -65,6 +65,19 @@ def test_a_healthy_log_exits_with_0(here: Path) -> None:
     assert (result.exit_code, json.loads(result.output)) == (
         0,
         {"healthy": True, "findings": [], "unseen": [], "watched_s": 0.0},
+    )
+
+
+def test_what_was_not_seen_is_named(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def unsupported(*_: object, **__: object) -> None:
+        raise UnsupportedVersion("ListTransactions")
+
+    monkeypatch.setattr(Admin, "list_transactions", unsupported)
+    result = invoke(here)
+    assert result.exit_code == 0
+    assert result.output == (
+        "not seen: transactions: these brokers do not support the request\n"
+        "1 broker, 1 topic, 0 groups: nothing is wrong with what was seen\n"
     )
 
 
