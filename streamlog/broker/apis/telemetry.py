@@ -52,6 +52,9 @@ PREFIX: Final = "kafka_server_client_metrics_"
 UNKNOWN: Final = "unknown"
 """Name and version of a library that has told neither, as in Kafka."""
 ID_BYTES: Final = 16
+WAITING_MAX: Final = 8
+"""The pushes that are read or wait for their turn; further ones are throttled. Responses keep the
+order of requests, so what a producer sends after its push waits, too: for a second at most."""
 
 _log = repeated.logger(__name__)
 
@@ -77,7 +80,8 @@ class TelemetryRequests:
         self._settings: dict[str, dict[str, str]] = {}
         self._subscriptions = Subscriptions()
         self._throttled = registry.counter(
-            PREFIX + "throttle_total", "Requests of clients before their interval was over."
+            PREFIX + "throttle_total",
+            "Requests of clients before their interval was over, or while many pushes waited.",
         )
         self._unknown = registry.counter(
             PREFIX + "unknown_subscription_request_total", "Pushes for other subscriptions."
@@ -135,6 +139,8 @@ class TelemetryRequests:
             is_terminating=request.terminating,
         )
         code = instance.push(push, self._clock.now_ms())
+        if not code and self._waiting >= WAITING_MAX:
+            code = instance.last_error = ErrorCode.THROTTLING_QUOTA_EXCEEDED
         if code is ErrorCode.THROTTLING_QUOTA_EXCEEDED:
             self._throttled.add()
         elif code is ErrorCode.UNKNOWN_SUBSCRIPTION_ID:
@@ -152,9 +158,8 @@ class TelemetryRequests:
     def _read_by_steps(
         self, steps: Generator[None, None, ErrorCode]
     ) -> PushTelemetryResponse | asyncio.Future[PushTelemetryResponse]:
-        # Almost every push ends with its first step, and costs no task. A push that would wait is
-        # not even decompressed before its turn: what waits is only what clients have sent, which
-        # `queued.max.request.bytes` bounds.
+        # A small push ends with its first step, and costs no task. A push that has to wait is not
+        # even decompressed before its turn: what waits is only what clients have sent.
         if not self._waiting:
             try:
                 next(steps)

@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 
+from streamlog.broker.apis.telemetry import WAITING_MAX
 from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig, ConnectionConfig
 from streamlog.broker.config.settings import SettingOperation
@@ -218,6 +219,21 @@ def test_hostile_pushes_are_read_one_after_the_other_while_the_loop_serves_other
     node.run(story)
     assert max(after - before for before, after in pairwise(decoded)) <= STEP_POINTS
     assert decoded[len(decoded) - 1] == 3 * CLIENT_SERIES_MAX
+
+
+def test_pushes_beyond_those_that_wait_are_throttled(node: Node) -> None:
+    data = metrics(*[gauge(f"org.apache.kafka.g{each}", point(1)) for each in range(500)])
+
+    async def story(broker: Broker) -> None:
+        await apply_changes(broker, CLIENT_METRICS, "all", *SUBSCRIPTION)
+        answers = [await asked(broker) for _ in range(WAITING_MAX + 2)]
+        codes = await asyncio.gather(*(push(broker, each, data) for each in answers))
+        throttled = int(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+        assert codes == [0] * WAITING_MAX + [throttled] * 2
+        node.pass_time(broker, INTERVAL_MS)
+        assert await push(broker, answers[WAITING_MAX], data) == 0
+
+    node.run(story)
 
 
 def test_a_client_that_disconnects_is_not_read_to_the_end(node: Node) -> None:
