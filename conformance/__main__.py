@@ -92,6 +92,8 @@ def _unserved(feature: Feature, client: str, cluster: str, keys: set[int]) -> st
     missing = sorted(feature.needs - keys)
     if missing:
         return f"no API {', '.join(map(str, missing))}"
+    if feature.shows_pages and cluster != OURS:
+        return "one broker of ours shows what clients push"
     return beyond(feature.name, client) if cluster == MOCK else ""
 
 

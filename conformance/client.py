@@ -183,6 +183,22 @@ class Administrator:
         """Bound a rate."""
         not_offered("quotas")
 
+    def subscriptions(self) -> set[str]:
+        """The names of the subscriptions to metrics of clients (KIP-714)."""
+        not_offered("list subscriptions to client metrics")
+
+    def subscription(self, name: str) -> dict[str, str | None]:
+        """The settings of one of them."""
+        not_offered("describe subscriptions to client metrics")
+
+    def set_subscription(self, name: str, settings: Mapping[str, str]) -> None:
+        """Create one, or change it."""
+        not_offered("create subscriptions to client metrics")
+
+    def log_sizes(self, topic: str) -> dict[int, int]:
+        """The bytes of a topic's partitions in the directories of brokers."""
+        not_offered("describe log directories")
+
     def close(self) -> None:
         """Leave nothing behind."""
 
@@ -195,6 +211,8 @@ class Client:
     """Whether a writer can say what time a record is of."""
     has_lasting_writers = True
     """Whether a writer lives longer than one transaction."""
+    pushes_metrics = False
+    """Whether its writers push metrics to brokers that ask for them (KIP-714)."""
 
     def __init__(self, address: str, *, is_mock: bool) -> None:
         self.address = address

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import re
 import signal
 import subprocess
@@ -17,27 +18,33 @@ from time import monotonic
 
 from conformance.client import PATIENCE_S
 from conformance.mock import MockCluster
+from conformance.witness import PAGE
 from tests.cluster.cluster import Cluster
 
 RESTART_S = 10
 """From one broker's end to the next one's, or until that one is back if it takes longer."""
 THREE: Mapping[str, str] = {"num.partitions": "4"}
+WEB = re.compile(r"web +http://(\S+)")
 LISTENING = re.compile(r"listening on ([^ ]+:\d+)")
 
 
 @contextmanager
 def own_broker(settings: Mapping[str, str] | None = None) -> Iterator[str]:
-    """`streamlog broker` over an empty directory, with settings by their names; its address."""
+    """`streamlog broker` over an empty directory, with settings by their names; its address.
+
+    Its page of metrics is in the environment, for the witness.
+    """
     with tempfile.TemporaryDirectory(prefix="streamlog-conformance-") as folder:
         file = Path(folder) / "broker.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in (settings or {}).items()))
         arguments = ["broker", "--data", f"{folder}/data", "--listen", "127.0.0.1:0"]
-        arguments += ["--flush", "os", "--config", str(file)]
+        arguments += ["--flush", "os", "--config", str(file), "--web", "127.0.0.1:0"]
         command = [sys.executable, "-m", "streamlog", *arguments]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             try:
                 yield _address(process)
             finally:
+                os.environ.pop(PAGE, None)
                 process.send_signal(signal.SIGTERM)
                 process.communicate(timeout=PATIENCE_S)
 
@@ -46,6 +53,9 @@ def _address(process: subprocess.Popen[str]) -> str:
     said = ""
     for line in process.stdout or ():
         said += line
+        page = WEB.search(line)
+        if page is not None:
+            os.environ[PAGE] = page[1]
         found = LISTENING.search(line)
         if found is not None:
             return found[1]

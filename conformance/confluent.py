@@ -206,6 +206,7 @@ class Confluent(Client):
     """librdkafka, the newest."""
 
     name = "confluent-kafka"
+    pushes_metrics = True
 
     @classmethod
     def version(cls) -> str:

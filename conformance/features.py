@@ -32,6 +32,7 @@ EACH = COUNT // PARTITIONS
 BEGIN_MS = 1_700_000_000_000
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 PAUSE_S = 0.05
+PUSH_INTERVAL_MS = 500
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
 CLASSIC = frozenset({8, 9, 10, 11, 12, 13, 14})
@@ -69,6 +70,8 @@ class Feature:
     program: Callable[[Trial], None]
     needs: frozenset[int]
     """Keys of the APIs that it can't do without."""
+    shows_pages: bool = False
+    """Whether the broker has to show its metrics on a page, too."""
 
 
 class Trial:
@@ -494,6 +497,48 @@ def quotas(trial: Trial) -> None:
         wait(lambda: admin.quotas(trial.name) == wanted, "quota")
 
 
+def client_metrics(trial: Trial) -> None:
+    """A writer pushes metrics once the broker asks for them, as one client."""
+    if not trial.client.pushes_metrics:
+        not_offered("push metrics")
+    trial.witness.make_topic(trial.topic)
+    before = trial.witness.pushing()
+    trial.witness.subscribe_to_metrics(trial.name, PUSH_INTERVAL_MS)
+    with closing(trial.client.writer()) as writer:
+        writer.write(trial.topic, records())
+        wait(lambda: trial.witness.pushing() > before, "push of metrics")
+        new = trial.witness.pushing() - before
+        assert len(new) == 1, f"one writer pushes as {len(new)} clients"
+    trial.witness.subscribe_to_metrics(trial.name, None)
+
+
+def subscriptions(trial: Trial) -> None:
+    """Subscriptions to metrics of clients: created, listed, described."""
+    wanted = {"interval.ms": "60000", "match": "client_id=none", "metrics": "org.apache.kafka."}
+    with closing(trial.client.admin()) as admin:
+        before = admin.subscriptions()
+        admin.set_subscription(trial.name, wanted)
+        wait(lambda: admin.subscriptions() == before | {trial.name}, "subscription")
+        found = admin.subscription(trial.name)
+        assert found == wanted, f"{found} was set"
+
+
+def log_sizes(trial: Trial) -> None:
+    """The sizes of partitions are those of their batches."""
+    with closing(trial.client.admin()) as admin:
+        if type(admin).log_sizes is Administrator.log_sizes:
+            not_offered("describe log directories")
+        trial.witness.write(trial.topic, records())
+        found = admin.log_sizes(trial.topic)
+        wanted = {
+            partition: sum(
+                each.size_bytes for each in trial.witness.batches(trial.topic, partition)
+            )
+            for partition in range(PARTITIONS)
+        }
+        assert found == wanted, f"{found} instead of {wanted}"
+
+
 _READ = frozenset({PRODUCE, FETCH, METADATA})
 
 FEATURES = (
@@ -519,4 +564,7 @@ FEATURES = (
     Feature("move group offsets", moving, _READ | CLASSIC),
     Feature("delete group offsets", forgetting, _READ | CLASSIC | {47}),
     Feature("quotas", quotas, frozenset({48, 49})),
+    Feature("client metrics", client_metrics, _READ | {44, 71, 72}, shows_pages=True),
+    Feature("client-metrics subscriptions", subscriptions, frozenset({32, 44, 74})),
+    Feature("log directories", log_sizes, _READ | {35}),
 )

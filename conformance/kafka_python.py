@@ -200,6 +200,32 @@ class _Administrator(Administrator):
         resource = ConfigResource(ConfigResourceType.TOPIC, topic, {name: value})
         again(lambda: self._admin.alter_configs([resource]))
 
+    def subscriptions(self) -> set[str]:
+        kind = ConfigResourceType.CLIENT_METRICS
+        found = again(lambda: self._admin.list_config_resources([kind]))
+        return {name for names in found.values() for name in names}
+
+    def subscription(self, name: str) -> dict[str, str | None]:
+        resource = ConfigResource(ConfigResourceType.CLIENT_METRICS, name)
+        found = again(lambda: self._admin.describe_configs([resource], config_filter="all"))
+        (settings,) = (each[name] for each in found.values())
+        return {setting: entry["value"] for setting, entry in settings.items()}
+
+    def set_subscription(self, name: str, settings: Mapping[str, str]) -> None:
+        resource = ConfigResource(ConfigResourceType.CLIENT_METRICS, name, dict(settings))
+        again(lambda: self._admin.alter_configs([resource]))
+
+    def log_sizes(self, topic: str) -> dict[int, int]:
+        found = again(lambda: self._admin.describe_log_dirs([topic]))
+        return {
+            part["partition_index"]: part["partition_size"]
+            for broker in found
+            for directory in broker["log_dirs"]
+            for each in directory["topics"]
+            for part in each["partitions"]
+            if each["name"] == topic
+        }
+
     def delete_records(self, topic: str, partition: int, before: int) -> int:
         place = TopicPartition(topic, partition)
         found = again(lambda: self._admin.delete_records({place: before}))

@@ -264,6 +264,24 @@ class _Administrator(Administrator):
     def set_quota(self, client_id: str, name: str, rate: float) -> None:
         self._room.run(self._admin.alter_client_quotas({"client-id": client_id}, {name: rate}))
 
+    def subscriptions(self) -> set[str]:
+        return {*self._room.run(self._admin.list_client_metrics())}
+
+    def subscription(self, name: str) -> dict[str, str | None]:
+        found = self._room.run(self._admin.describe_client_metrics(name))
+        return {setting: entry.value for setting, entry in found.items()}
+
+    def set_subscription(self, name: str, settings: Mapping[str, str]) -> None:
+        self._room.run(self._admin.alter_client_metrics(name, settings))
+
+    def log_sizes(self, topic: str) -> dict[int, int]:
+        return {
+            place.partition: size_bytes
+            for each in self._room.run(self._admin.describe_log_dirs())
+            for place, size_bytes in each.sizes.items()
+            if place.topic == topic
+        }
+
     def close(self) -> None:
         self._room.close()
 
@@ -272,6 +290,7 @@ class Own(Client):
     """As an app uses it against a cluster."""
 
     name = "streamlog"
+    pushes_metrics = True
 
     @classmethod
     def version(cls) -> str:

@@ -7,12 +7,15 @@ there, and what a client reads was written by none of them.
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import socket
 import struct
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias, TypeVar
+from urllib.request import urlopen
 
 from conformance.client import PATIENCE_S, Got, Headers, Sent
 from streamlog.errors import ConnectionLost
@@ -40,6 +43,12 @@ from streamlog.protocol.messages.produce_and_fetch import (
     ProduceResponse,
     TopicProduceData,
 )
+from streamlog.protocol.messages.topics_and_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from streamlog.protocol.schema import Message
 from streamlog.records.batch import RecordBatch, encode_batch, split_batches
 from streamlog.transport.client_connection import TcpTransport
@@ -49,6 +58,12 @@ PARTITIONS = 4
 FETCH_BYTES = 4 * 1024 * 1024
 PAUSE_S = 0.05
 LATEST = -1
+PAGE = "CONFORMANCE_METRICS_PAGE"
+"""The environment's name for HOST:PORT of the broker's web server, where it has one."""
+SET, DELETE = 0, 1
+"""Operations on a setting."""
+CLIENT_METRICS = 16
+"""The type of the resource that is a subscription to metrics of clients."""
 NOBODY = -1
 """Of a producer whose batches have no numbers."""
 PASSING = frozenset(
@@ -70,6 +85,11 @@ Fields: TypeAlias = tuple[int, bytes | None, bytes | None, Headers]
 """A record's time, key, value and headers."""
 R = TypeVar("R")
 
+_CONNECTIONS = re.compile(
+    r"^org_apache_kafka_producer_connection_creation_total\{"
+    r'[^}]*client_instance_id="([^"]+)"[^}]*\}',
+    re.MULTILINE,
+)
 _API_VERSIONS = struct.pack(">hhih", 18, 0, 1, -1)
 _RANGE = struct.Struct(">hhh")
 
@@ -129,6 +149,38 @@ class Witness:
             if not batch.is_control
             for each in batch.records()
         ]
+
+    def pushing(self) -> set[str]:
+        """The ids of the clients whose producers have pushed how many connections they make.
+
+        Not how many that are: librdkafka counts from its first push on.
+        """
+        with urlopen(f"http://{os.environ[PAGE]}/metrics", timeout=PATIENCE_S) as answer:
+            text = answer.read().decode()
+        return {*_CONNECTIONS.findall(text)}
+
+    def subscribe_to_metrics(self, name: str, interval_ms: int | None) -> None:
+        """Ask all clients for all of their metrics; None ends that."""
+        asyncio.run(self._subscribe_to_metrics(name, interval_ms))
+
+    async def _subscribe_to_metrics(self, name: str, interval_ms: int | None) -> None:
+        settings = {"metrics": "*", "interval.ms": str(interval_ms)}
+        operation = DELETE if interval_ms is None else SET
+        changes = [
+            AlterableConfig(
+                name=key,
+                value=None if interval_ms is None else value,
+                config_operation=operation,
+            )
+            for key, value in settings.items()
+        ]
+        resource = AlterConfigsResource(
+            resource_type=CLIENT_METRICS, resource_name=name, configs=changes
+        )
+        answer = await self._call(IncrementalAlterConfigsRequest(resources=[resource]))
+        assert isinstance(answer, IncrementalAlterConfigsResponse)
+        code = answer.responses[0].error_code
+        assert code == 0, f"the subscription {name} is refused: {code}"
 
     async def _write(self, topic: str, shares: Mapping[int, Sequence[Fields]]) -> None:
         if self._producer is None:
