@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 # The modules that setup.py compiles: a compiled module hides its source, so a changed source means a new build.
 TYPES := $(shell find streamlog -name "*.pxd")
 HOT := $(TYPES) $(TYPES:.pxd=.py)
-WORKERS ?= auto
+# One more than the cores: many tests wait for processes and for time.
+WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-spark spark questions test test-changed quick lint shape architecture bench simulate simulate-coverage chaos alerts procedures soak attack properties fuzz equality equality-live oracle oracle-kafka conformance conformance-cluster conformance-kafka compile clean
