@@ -111,8 +111,8 @@ METHODS = {
 ADMIN = [
     "abort_transaction",
     "alter_client_metrics", "alter_client_quotas", "alter_configs", "alter_group_offsets",
-    "alter_loggers", "alter_partition_reassignments", "can_publish", "create_acls",
-    "create_partitions",
+    "alter_loggers", "alter_partition_reassignments", "alter_replica_log_dirs",
+    "can_publish", "create_acls", "create_partitions",
     "create_topics", "delete_acls",
     "delete_client_metrics", "delete_group_offsets", "delete_groups", "delete_records",
     "delete_topics", "describe_acls", "describe_api_versions",

@@ -175,6 +175,7 @@ class Broker:
             transacting=self._transacting,
             admin=self._metadata_requests,
             deletions=self._deletions,
+            moves=self._maintenance.moves,
             publishing=self._publishing,
             users=self._users,
             acls=self._acls,

@@ -1,4 +1,4 @@
-"""Log maintenance between requests: retention, compaction and checkpoints.
+"""Log maintenance between requests: retention, compaction, moves between disks, and checkpoints.
 
 Each task works in slices that the broker's deadline timer drives. One offload thread opens, syncs
 and removes files. Checkpoints record up to where logs are on disk and where they begin; the latter
@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from streamlog import repeated
+from streamlog.broker.replication.log_dir_moves import LogDirMoves
 from streamlog.broker.storage.compaction.cleaner import Cleaner
 from streamlog.broker.storage.disk.offload import Offload, OffloadedJob, Threads
 from streamlog.broker.storage.retention import OnCheckpoint, Retention
@@ -65,6 +66,10 @@ class LogMaintenance:
             thread=self._offload,
             on_job_done=on_job_done,
         )
+        self.moves = LogDirMoves(
+            directory, partitions, clock=clock, thread=self._offload, on_job_done=on_job_done
+        )
+        """Moves partitions between the directories of the broker."""
         self._checkpoint_ms = clock.now_ms() + CHECKPOINT_INTERVAL_MS
 
     @property
@@ -92,7 +97,10 @@ class LogMaintenance:
             self.keep_checkpoints(_tell_of_checkpoint, if_changed=True)
 
     def clean(self) -> None:
-        """Compact for one slice, if there is work: after everything that requests wait for."""
+        """Copy and compact for one slice, if there is work: after all that requests wait for."""
+        moving_ms = self.moves.next_due_ms
+        if moving_ms is not None and moving_ms <= self._clock.now_ms():
+            self.moves.run()
         due_ms = self._cleaner.next_due_ms
         if due_ms is not None and due_ms <= self._clock.now_ms():
             self._cleaner.run()
@@ -102,8 +110,8 @@ class LogMaintenance:
         due_ms = min(self._retention.next_deadline_ms(), self._checkpoint_ms)
         if self._directory.rolls.is_due:
             due_ms = min(due_ms, self._clock.now_ms() + ROLL_PAUSE_MS)
-        cleaning_ms = self._cleaner.next_due_ms
-        return due_ms if cleaning_ms is None else min(due_ms, cleaning_ms)
+        work = (self._cleaner.next_due_ms, self.moves.next_due_ms)
+        return min([due_ms, *(each for each in work if each is not None)])
 
     def keep_checkpoints(self, then: OnCheckpoint, *, if_changed: bool = False) -> None:
         """Write the checkpoints in the thread; the event loop then calls `then`."""
@@ -120,6 +128,7 @@ class LogMaintenance:
         self._closed = True
         self._offload.close()
         self._cleaner.close()
+        self.moves.close()
 
     def _remove_later(self, paths: list[str]) -> None:
         job = OffloadedJob(partial(self._directory.remove_retired, paths))

@@ -1,9 +1,10 @@
 """`streamlog cluster`: the brokers of a log, the replicas of its partitions, and their health.
 
 `init` and `grow` (`cluster_init`) prepare data directories, `plan` and `cordon`
-(`operate/cluster_plan`) place replicas; the others are shells around `Admin`.
-`status` reads the state once, or waits until the cluster is proved healthy
-(`cluster_descriptions`), as a rolling restart or a replacement of disks does before its next step.
+(`operate/cluster_plan`) place replicas, `log-dirs` (`operate/log_dirs_command`) moves them between
+disks; the others are shells around `Admin`. `status` reads the state once, or waits until the
+cluster is proved healthy (`cluster_descriptions`), as a rolling restart or a replacement of disks
+does before its next step.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from rich.table import Table as Grid
 
 from streamlog.cli.cluster_init import cluster_grow, cluster_init
 from streamlog.cli.operate.cluster_plan import cluster_cordon, cluster_plan, cluster_uncordon
+from streamlog.cli.operate.log_dirs_command import log_dirs
 from streamlog.cli.session import LogOption, Session, ask
 from streamlog.cli.terminal import out, say
 from streamlog.client.admin import Admin
@@ -311,6 +313,9 @@ cluster.command("cordon")(cluster_cordon)
 
 
 cluster.command("uncordon")(cluster_uncordon)
+
+
+cluster.add_typer(log_dirs, name="log-dirs")
 
 
 @cluster.command("elect")

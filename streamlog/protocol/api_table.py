@@ -74,6 +74,8 @@ from streamlog.protocol.messages.lag_messages import (
 from streamlog.protocol.messages.partitions_and_replicas import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     DescribeLogDirsRequest,
@@ -268,6 +270,7 @@ _SERVED: Final = (
     _api(31, DeleteAclsRequest, DeleteAclsResponse),
     _api(32, DescribeConfigsRequest, DescribeConfigsResponse),
     _api(33, AlterConfigsRequest, AlterConfigsResponse),
+    _api(34, AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse),
     _api(35, DescribeLogDirsRequest, DescribeLogDirsResponse),
     _api(36, SaslAuthenticateRequest, SaslAuthenticateResponse),
     _api(37, CreatePartitionsRequest, CreatePartitionsResponse),

@@ -24,7 +24,13 @@ from streamlog.protocol.messages.classic_groups import (
     OffsetFetchRequest,
     OffsetFetchResponsePartition,
 )
-from streamlog.protocol.messages.partitions_and_replicas import ElectLeadersRequest
+from streamlog.protocol.messages.partitions_and_replicas import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+    ElectLeadersRequest,
+)
 from streamlog.protocol.messages.produce_and_fetch import PartitionData, PartitionProduceResponse
 from streamlog.protocol.messages.sasl_acls_quotas import DescribeClientQuotasResponse
 from streamlog.protocol.messages.topics_and_configs import (
@@ -91,6 +97,8 @@ def error_response(request: Message, code: int, message: str | None = None) -> M
         code: the error code of the request, and of each of its items.
         message: the reason, for responses that have a field for it.
     """
+    if isinstance(request, AlterReplicaLogDirsRequest):
+        return _refused_moves(request, code)
     kind = type(request)
     # A code for the whole request makes the items unnecessary, and so the response small.
     plan = _plan(kind, api_of(kind).response)
@@ -99,6 +107,23 @@ def error_response(request: Message, code: int, message: str | None = None) -> M
     elif plan.code and kind not in _ITEMS_TOO:
         plan = plan.without_items()
     return cast("Message", plan.make(request, (), lambda *_: code, message))
+
+
+def _refused_moves(request: AlterReplicaLogDirsRequest, code: int) -> AlterReplicaLogDirsResponse:
+    """Return the response to moves of replicas, which lists topics and not their directories."""
+    return AlterReplicaLogDirsResponse(
+        results=[
+            AlterReplicaLogDirTopicResult(
+                topic_name=topic.name,
+                partitions=[
+                    AlterReplicaLogDirPartitionResult(partition_index=number, error_code=code)
+                    for number in topic.partitions
+                ],
+            )
+            for directory in request.dirs
+            for topic in directory.topics
+        ]
+    )
 
 
 def response_by_item(

@@ -428,6 +428,30 @@ RESPONSES: list[tuple[Message, Message]] = [
         ),
     ),
     (
+        partitions_and_replicas.AlterReplicaLogDirsRequest(
+            dirs=[
+                partitions_and_replicas.AlterReplicaLogDir(
+                    path="/disk2",
+                    topics=[
+                        partitions_and_replicas.AlterReplicaLogDirTopic(name="a", partitions=[2])
+                    ],
+                )
+            ]
+        ),
+        partitions_and_replicas.AlterReplicaLogDirsResponse(
+            results=[
+                partitions_and_replicas.AlterReplicaLogDirTopicResult(
+                    topic_name="a",
+                    partitions=[
+                        partitions_and_replicas.AlterReplicaLogDirPartitionResult(
+                            partition_index=2, error_code=CODE
+                        )
+                    ],
+                )
+            ]
+        ),
+    ),
+    (
         partitions_and_replicas.DescribeLogDirsRequest(),
         partitions_and_replicas.DescribeLogDirsResponse(error_code=CODE),
     ),

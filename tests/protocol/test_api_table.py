@@ -47,6 +47,7 @@ ADVERTISED = {
     "DeleteAcls": (31, 1, 3, 2),
     "DescribeConfigs": (32, 1, 4, 4),
     "AlterConfigs": (33, 0, 2, 2),
+    "AlterReplicaLogDirs": (34, 1, 2, 2),
     "DescribeLogDirs": (35, 1, 4, 2),
     "CreatePartitions": (37, 0, 3, 2),
     "DeleteGroups": (42, 0, 2, 2),

@@ -1,6 +1,7 @@
-"""DescribeLogDirs: sizes of partitions on disk, and this broker's report on itself.
+"""DescribeLogDirs and AlterReplicaLogDirs: the directories of partitions, and moves between them.
 
-There is one result per directory (`log.dirs`), with the space of its disk (KIP-827). With
+There is one result per directory (`log.dirs`), with the space of its disk (KIP-827). A partition
+that moves is in two: its copy has `is_future_key`, and lags behind by `offset_lag`. With
 `include_report` the response also says what this process has: its directory, its registration, its
 position in the metadata log, its release and clock, and the durable end of each replica. The
 controller's metadata, in contrast, says what a broker had when it registered and what leaders have
@@ -11,13 +12,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from streamlog import repeated
 from streamlog.broker.cluster.broker_session import id_bytes
 from streamlog.broker.handlers import Handlers, entry
 from streamlog.broker.storage.disk.descriptors import shares, soft_limit
-from streamlog.errors import StreamlogError
+from streamlog.errors import LogDirectoryError, StreamlogError
 from streamlog.metrics.build_info import interpreted_modules, release
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.partitions_and_replicas import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
@@ -32,11 +38,14 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from streamlog.broker.cluster.node import ClusterNode
+    from streamlog.broker.replication.log_dir_moves import LogDirMoves
+    from streamlog.broker.replication.partition import Partitions
     from streamlog.broker.replication.replicas import Replicas
     from streamlog.broker.storage.log_directory import LogDirectory
     from streamlog.broker.storage.volumes import Volume
     from streamlog.clock import Clock
 
+_log = repeated.logger(__name__)
 
 UNMEASURED = -1
 """The size of a partition whose files were not looked at."""
@@ -57,13 +66,85 @@ class LogDirReports(Protocol):
 class PartitionRequests:
     """Handles requests about the files of partitions."""
 
-    def __init__(self, directory: LogDirectory, reports: LogDirReports) -> None:
+    def __init__(
+        self,
+        directory: LogDirectory,
+        partitions: Partitions,
+        moves: LogDirMoves,
+        reports: LogDirReports,
+    ) -> None:
         self._directory = directory
+        self._partitions = partitions
+        self._moves = moves
         self._reports = reports
 
     def handlers(self) -> Handlers:
         """Return the handler of each request type."""
-        return dict([entry(DescribeLogDirsRequest, lambda request, _: self.log_dirs(request))])
+        return dict(
+            [
+                entry(DescribeLogDirsRequest, lambda request, _: self.log_dirs(request)),
+                entry(AlterReplicaLogDirsRequest, lambda request, _: self.alter(request)),
+            ]
+        )
+
+    def alter(self, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
+        """Move partitions to other directories; each has its own result."""
+        codes: dict[str, dict[int, int]] = {}
+        targets: dict[tuple[str, int], Volume] = {}
+        volumes = {each.path: each for each in self._directory.volumes}
+        asked = [
+            (topic.name, number, volumes.get(directory.path.rstrip("/") or "/"))
+            for directory in request.dirs
+            for topic in directory.topics
+            for number in topic.partitions
+        ]
+        for name, number, volume in asked:
+            code = self._check_move(name, number, volume)
+            # A partition that is named twice goes where it is named last.
+            codes.setdefault(name, {})[number] = code
+            if volume is not None and not code:
+                targets[name, number] = volume
+        if targets:
+            try:
+                self._moves.begin(targets)
+            except LogDirectoryError as error:
+                _log.error("partitions can't be moved between directories: %s", error)
+                for name, number in targets:
+                    codes[name][number] = ErrorCode.KAFKA_STORAGE_ERROR
+        return AlterReplicaLogDirsResponse(
+            results=[
+                AlterReplicaLogDirTopicResult(
+                    topic_name=name,
+                    partitions=[
+                        AlterReplicaLogDirPartitionResult(partition_index=number, error_code=code)
+                        for number, code in of_topic.items()
+                    ],
+                )
+                for name, of_topic in codes.items()
+            ]
+        )
+
+    def _check_move(self, topic: str, number: int, volume: Volume | None) -> int:
+        """Return the error of a move; 0 if there is none."""
+        directory = self._directory
+        if volume is None:
+            return ErrorCode.LOG_DIR_NOT_FOUND
+        if volume.failure is not None:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        state = directory.topics.get(topic)
+        if state is None or number not in state.partitions:
+            if not self._partitions.exists(topic, number):
+                return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            # As in Kafka: a reassignment first chooses the directory of a replica, and then the
+            # broker. The error says that there is nothing to move yet.
+            directory.volumes.prefer(topic, number, volume)
+            return ErrorCode.REPLICA_NOT_AVAILABLE
+        present = directory.volume_of(topic, number)
+        if present.failure is not None:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        # The present directory cancels a move, and may be cordoned (KIP-1066).
+        is_cordoned = volume.path in directory.config.cordoned_directories
+        return ErrorCode.INVALID_REPLICA_ASSIGNMENT if is_cordoned and volume is not present else 0
 
     def log_dirs(self, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
         """Return the sizes of partitions on disk; missing partitions are left out, as in Kafka."""
@@ -76,9 +157,15 @@ class PartitionRequests:
                 if asked is None or number in asked.get(name, ()):
                     volume = self._directory.volume_of(name, number)
                     here[volume].setdefault(name, []).append(number)
+        # Not in reports, which are about what the cluster relies on.
+        copies = [
+            each
+            for each in ([] if request.include_report else self._directory.moves())
+            if asked is None or each[1] in asked.get(each[0], ())
+        ]
         response = DescribeLogDirsResponse(
             results=[
-                self._described(volume, topics, reports=request.include_report)
+                self._described(volume, topics, copies, reports=request.include_report)
                 for volume, topics in here.items()
             ]
         )
@@ -87,7 +174,12 @@ class PartitionRequests:
         return response
 
     def _described(
-        self, volume: Volume, topics: Mapping[str, Sequence[int]], *, reports: bool
+        self,
+        volume: Volume,
+        topics: Mapping[str, Sequence[int]],
+        copies: Sequence[tuple[str, int, Volume]],
+        *,
+        reports: bool,
     ) -> DescribeLogDirsResult:
         try:
             space = volume.space()
@@ -96,7 +188,8 @@ class PartitionRequests:
                 topics=[
                     self._measured(name, numbers, reports=reports)
                     for name, numbers in topics.items()
-                ],
+                ]
+                + [self._copied(*each) for each in copies if each[2] is volume],
                 total_bytes=space.total_bytes,
                 usable_bytes=space.usable_bytes,
             )
@@ -104,6 +197,24 @@ class PartitionRequests:
             return DescribeLogDirsResult(
                 error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=volume.path
             )
+
+    def _copied(self, name: str, number: int, volume: Volume) -> DescribeLogDirsTopic:
+        """Describe a copy; `offset_lag` counts the records that it lacks."""
+        log = self._directory.log(name, number)
+        lag = log.log_end_offset - max(
+            self._moves.end_offset(name, number, volume), log.log_start_offset
+        )
+        return DescribeLogDirsTopic(
+            name=name,
+            partitions=[
+                DescribeLogDirsPartition(
+                    partition_index=number,
+                    partition_size=self._directory.copy_bytes(name, number, volume),
+                    offset_lag=max(lag, 0),
+                    is_future_key=True,
+                )
+            ],
+        )
 
     def _measured(
         self, name: str, numbers: Sequence[int], *, reports: bool

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     )
     from streamlog.broker.coordinator.transaction.transaction_requests import TransactionRequests
     from streamlog.broker.future_responses import Answer
+    from streamlog.broker.replication.log_dir_moves import LogDirMoves
     from streamlog.broker.replication.partition import Partitions
     from streamlog.broker.replication.replicas import Replicas
     from streamlog.broker.security.acl_authorizer import Readable
@@ -182,6 +183,7 @@ class Parts:
     transacting: TransactionRequests
     admin: MetadataRequests
     deletions: DeleteRecordsRequests
+    moves: LogDirMoves
     publishing: PublishRequests
     users: UserRequests
     acls: AclRequests
@@ -238,7 +240,7 @@ def table_of(parts: Parts) -> Handlers:
         # After the controller's requests, of which it is one: the later entry wins. This handler
         # changes levels of loggers here, and forwards the rest.
         **dict([shared_entry(IncrementalAlterConfigsRequest, configs.before(at_controller))]),
-        **PartitionRequests(parts.directory, reports).handlers(),
+        **PartitionRequests(parts.directory, parts.partitions, parts.moves, reports).handlers(),
         **TopicPages(member.metadata, internal_topics=INTERNAL_NAMES).handlers(),
         **QuotaRequests(member.metadata).handlers(),
         **parts.users.handlers(),

@@ -260,6 +260,16 @@ class ReplicationConfig:
         ),
         minimum=1,
     )
+    alter_log_dirs_rate: int = integer(
+        LONG_MAX,
+        NamedSetting(
+            "replica.alter.log.dirs.io.max.bytes.per.second",
+            "Bytes per second that this broker may copy for replicas that move between its"
+            " log.dirs.",
+            "bytes",
+        ),
+        minimum=1,
+    )
     selector: str = choice(
         NO_SELECTOR,
         NamedSetting(

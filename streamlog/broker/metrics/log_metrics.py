@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from streamlog.broker.log_maintenance import LogMaintenance
     from streamlog.broker.storage.compaction.cleaner import Cleaner
     from streamlog.broker.storage.log.partition_log import PartitionLog
-    from streamlog.broker.storage.log_directory import LogDirectory, TopicState
+    from streamlog.broker.storage.log_directory import LogDirectory
+    from streamlog.broker.storage.topic_state import TopicState
     from streamlog.broker.storage.volumes import Volumes
 
 PARTITIONS_MAX = 1_000

@@ -169,6 +169,14 @@ class GroupFlush:
         """Sync the partition's log once `on_tick` is called with the deadline or later."""
         heapq.heappush(self._later, (deadline_ms, next(self._numbers), partition))
 
+    def forget(self, partition: Flushed) -> None:
+        """Sync the partition no more: its log is in another directory now, and on disk there."""
+        self._due.pop(partition, None)
+        self._later = [each for each in self._later if each[2] is not partition]
+        heapq.heapify(self._later)
+        if self._current is not None:
+            self._current.rest.pop(partition, None)
+
     def on_tick(self, now_ms: int) -> None:
         """Add the partitions whose deadline has passed."""
         while self._later and self._later[0][0] <= now_ms:

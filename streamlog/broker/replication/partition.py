@@ -119,6 +119,21 @@ class Partition:
         self._alone = False
         return self.replica
 
+    def replace_log(self, log: PartitionLog, flush: GroupFlush) -> None:
+        """Use the log that has succeeded the present one, with the same records, all on disk."""
+        # What waits for a round of the other disk is answered after it.
+        self._flush.forget(self)
+        self.log, self._flush = log, flush
+        log.syncs_off_loop = True
+        # The copy is on disk as a whole: nothing is due, and nothing is hidden from readers.
+        self._deadline_ms = None
+        self._hidden_bytes = self._syncing_bytes = 0
+        if self.replica is not None:
+            self.replica.replace_log(log, flush)
+        if self._alone:
+            log.producers.transactions.settle(self.high_watermark)
+        self._listener.on_append(self.topic, self.index, RELEASED_BYTES)
+
     def on_role(self) -> None:
         """Adapt to a change of its replica's role or followers, and wake all waiting fetches."""
         if self.replica is not None:
@@ -611,6 +626,13 @@ class Partitions:
                 traffic=self._traffic.topic(topic),
             )
         return partition
+
+    def replace_log(self, topic: str, index: int, log: PartitionLog) -> None:
+        """Serve a partition from the log that has succeeded its present one."""
+        partition = self._hosted.get((topic, index))
+        if partition is not None:
+            volume = self._directory.volume_of(topic, index)
+            partition.replace_log(log, self._flush.of(volume))
 
     def hosted(self, topic: str, index: int) -> Partition | None:
         """Return a partition that `host` has returned before; None if there is none."""

@@ -268,6 +268,17 @@ class PartitionReplica:
             facts.high_watermark = max(facts.high_watermark, facts.counted_offset)
         facts.high_watermark = max(facts.high_watermark, log.log_start_offset)
 
+    def replace_log(self, log: PartitionLog, flush: GroupFlush) -> None:
+        """Use the log that has succeeded the present one, with the same records, all on disk."""
+        self.log, self._flush = log, flush
+        self.facts.epochs = _LogEpochs(log.epochs)
+        # Another generation: a sync of the replaced log that is under way counts for nothing.
+        self.facts.generation = log.truncation.generation
+        self.facts.start_offset = log.log_start_offset
+        log.producers.transactions.settle(self.high_watermark)
+        if not self.is_alone:
+            self.on_synced(self.facts.generation)
+
     def configure(self) -> None:
         """Apply changed settings of the topic, or a changed number of replicas."""
         state = self.machine.state

@@ -67,6 +67,7 @@ from streamlog.protocol.messages.lag_messages import (
 )
 from streamlog.protocol.messages.partitions_and_replicas import (
     AlterPartitionReassignmentsRequest,
+    AlterReplicaLogDirsRequest,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
     DescribeLogDirsRequest,
@@ -271,6 +272,7 @@ RULES: Final[Mapping[type[Message], Rule]] = {
     DeleteAclsRequest: on_cluster(Operation.ALTER),
     DescribeConfigsRequest: describe_configs,
     AlterConfigsRequest: alter_configs,
+    AlterReplicaLogDirsRequest: on_cluster(Operation.ALTER),
     DescribeLogDirsRequest: on_cluster(Operation.DESCRIBE),
     SaslAuthenticateRequest: for_everybody,
     CreatePartitionsRequest: create_partitions,

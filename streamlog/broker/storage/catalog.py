@@ -27,7 +27,7 @@ import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from crc32c import crc32c
 
@@ -67,6 +67,8 @@ _FORMAT = 1
 _CHECKSUM = "crc32c"
 _ID_BYTES = 16
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
@@ -95,6 +97,10 @@ class TopicEntry:
     configs: Mapping[str, str]
     directories: Mapping[int, str] = field(default_factory=dict)
     """The ids of the directories of partitions that are not in the first one."""
+    futures: Mapping[int, str] = field(default_factory=dict)
+    """The ids of the directories that partitions move to."""
+    leaving: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """The ids of directories with copies of partitions that are to be deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +223,8 @@ class Catalog:
                 "partitions": _partition_entry(topic.partitions),
                 "configs": dict(topic.configs),
                 **({"directories": _by_text(topic.directories)} if topic.directories else {}),
+                **({"futures": _by_text(topic.futures)} if topic.futures else {}),
+                **({"leaving": _by_text(topic.leaving)} if topic.leaving else {}),
             }
             for topic in topics
         ]
@@ -422,10 +430,14 @@ def _topic(entry: dict[str, Any]) -> TopicEntry:
         directories={
             int(number): str(each) for number, each in entry.get("directories", {}).items()
         },
+        futures={int(number): str(each) for number, each in entry.get("futures", {}).items()},
+        leaving={
+            int(number): tuple(map(str, each)) for number, each in entry.get("leaving", {}).items()
+        },
     )
 
 
-def _by_text(directories: Mapping[int, str]) -> dict[str, str]:
+def _by_text(directories: Mapping[int, T]) -> dict[str, T]:
     return {str(number): each for number, each in sorted(directories.items())}
 
 

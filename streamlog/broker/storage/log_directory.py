@@ -9,30 +9,22 @@ they are removed from it. The first process to open the directory holds its lock
 gets an error with the holder's address. With `read_only` nothing is locked or changed, and a broker
 may be writing.
 
-Checkpoints contain, per log, its start and the offset up to which it is on disk. The event loop
-takes them, and any thread writes them, because that needs three syncs.
-
 Rules of this module: opening after a clean shutdown scans nothing, any other opening scans what may
-be torn; while anything is damaged, no shutdown counts as clean. A checkpoint may be older than the
-truth, never newer, and never older than the checkpoint before it. Only a scan finds damage in the
-middle of a log again, so the recovery point stays before the damage.
+be torn; while anything is damaged, no shutdown counts as clean. Not done here: what checkpoints
+contain (`checkpoints`), the copies of partitions that move to another directory (`log_moves`).
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from itertools import count
-from threading import Lock
 from types import MappingProxyType
-from typing import NamedTuple
 
 from streamlog import repeated
-from streamlog.broker.config.broker import PARTITIONS_MAX, BrokerConfig, TopicConfig
+from streamlog.broker.config.broker import BrokerConfig, TopicConfig
 from streamlog.broker.storage.catalog import (
     META,
     NO_BROKER_EPOCH,
@@ -44,6 +36,12 @@ from streamlog.broker.storage.catalog import (
     TopicEntry,
     deletion_key,
     new_topic_id,
+)
+from streamlog.broker.storage.checkpoints import (
+    CheckpointsTaken,
+    LogCheckpoint,
+    LogCheckpoints,
+    future_key,
 )
 from streamlog.broker.storage.data_directory import (
     Folders,
@@ -64,186 +62,26 @@ from streamlog.broker.storage.disk.os_files import OsFiles
 from streamlog.broker.storage.log.partition_log import PartitionLog
 from streamlog.broker.storage.log.segment import Damage, SegmentEnd
 from streamlog.broker.storage.log.segments import RollBudget
+from streamlog.broker.storage.topic_state import (
+    TopicState,
+    arrived,
+    check_partition_count,
+    check_topic_name,
+    retargeted,
+    topic_state,
+)
 from streamlog.broker.storage.volumes import Volume, Volumes, lock_directory, open_volume
 from streamlog.errors import (
     LogDirectoryError,
     LogDirectoryFailed,
     LogDirectoryFull,
     LogDirectoryLost,
-    LogError,
     StreamlogError,
     TopicExists,
     UnknownTopicOrPartition,
     UsageError,
 )
 from streamlog.metrics.registry import Registry
-
-
-class LogCheckpoint(NamedTuple):
-    """What is kept about one log."""
-
-    recovery_point: int
-    """Everything before it is on disk."""
-    log_start_offset: int
-    """Everything before it was deleted."""
-    high_watermark: int
-    """Everything before it was committed; 0 if the partition is not replicated."""
-
-
-class CheckpointsTaken(NamedTuple):
-    """The checkpoints of all logs at one time, by folder."""
-
-    number: int
-    recovery_points: dict[str, int]
-    log_start_offsets: dict[str, int]
-    high_watermarks: dict[str, int]
-
-
-class LogCheckpoints:
-    """The checkpoints of all logs of a directory, by folder.
-
-    Reading and writing raise OSError if the system refuses.
-    """
-
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
-        self._numbers = count(1)
-        self._keeping = Lock()
-        self._kept = CheckpointsTaken(0, {}, {}, {})
-
-    def read(self, topics: Iterable[TopicEntry]) -> dict[str, LogCheckpoint]:
-        """Read the checkpoints of the logs of these topics; zeros for logs without one.
-
-        Raises:
-            CorruptData: the file is damaged.
-        """
-        points, starts = self._catalog.recovery_points(), self._catalog.log_start_offsets()
-        marks = self._catalog.high_watermarks()
-        folders = (
-            partition_folder(topic.topic_id, number)
-            for topic in topics
-            for number in topic.partitions
-        )
-        return {
-            each: LogCheckpoint(points.get(each, 0), starts.get(each, 0), marks.get(each, 0))
-            for each in folders
-        }
-
-    def take(self, logs: Mapping[str, PartitionLog]) -> CheckpointsTaken:
-        """Take the checkpoints of these logs as of now; logs that are not listed lose theirs."""
-        points = {folder: _scan_from(log) for folder, log in logs.items()}
-        starts = {f: log.log_start_offset for f, log in logs.items() if log.log_start_offset}
-        marks = {f: log.high_watermark for f, log in logs.items() if log.high_watermark}
-        return CheckpointsTaken(next(self._numbers), points, starts, marks)
-
-    def is_kept(self, taken: CheckpointsTaken) -> bool:
-        """Whether these checkpoints are the ones written last."""
-        return taken[1:] == self._kept[1:]
-
-    def keep(self, taken: CheckpointsTaken) -> None:
-        """Write the checkpoints durably; callable from any thread.
-
-        Does nothing if checkpoints that were taken later are already written.
-        """
-        # 1. Thread A takes checkpoint 7, thread B takes 8. 2. B writes first. 3. If A wrote 7 now,
-        # a log start could go back: files below it are removed already, which would be damage.
-        with self._keeping:
-            if taken.number > self._kept.number:
-                self._catalog.write_checkpoints(
-                    recovery_points=taken.recovery_points,
-                    log_start_offsets=taken.log_start_offsets,
-                    high_watermarks=taken.high_watermarks,
-                )
-                self._kept = taken
-
-
-def _scan_from(log: PartitionLog) -> int:
-    """Return the recovery point, held back before damage: only a scan finds it again.
-
-    Damage that reaches up to the log's end does not hold it back: with an earlier recovery point
-    the next opening would take it for a torn write, and cut it off.
-    """
-    end_offset = log.log_end_offset
-    holes: list[int] = []
-    for finding in log.damage:
-        if finding.next_offset is None or finding.next_offset >= end_offset:
-            return log.recovery_point
-        holes.append(finding.first_offset)
-    return min([log.recovery_point, *holes])
-
-
-INVALID_TOPIC = 17
-INVALID_PARTITIONS = 37
-
-_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicState:
-    """A topic and its logs by partition number."""
-
-    name: str
-    topic_id: bytes
-    """16 bytes, new whenever a topic of this name is created."""
-    partitions: dict[int, PartitionLog]
-    """The partitions on this broker; others may be elsewhere."""
-    configs: dict[str, str]
-    """The settings given for the topic, by Kafka's names."""
-    config: TopicConfig
-    """The effective settings."""
-    directories: Mapping[int, str] = field(default_factory=dict)
-    """The ids of the directories of partitions that are not in the broker's first one."""
-
-    def entry(self) -> TopicEntry:
-        """The entry for `topics.json`."""
-        return TopicEntry(
-            name=self.name,
-            topic_id=self.topic_id,
-            partitions=tuple(sorted(self.partitions)),
-            configs=self.configs,
-            directories={n: each for n, each in self.directories.items() if n in self.partitions},
-        )
-
-
-def check_topic_name(name: str) -> None:
-    """Check the name of a topic.
-
-    Raises:
-        LogError: with Kafka's code, the name is not allowed.
-    """
-    if not _TOPIC_NAME.fullmatch(name) or name in {".", ".."}:
-        raise LogError(
-            f"{name!r} can't name a topic: use 1 to 249 letters, digits, '.', '_' and '-'",
-            code=INVALID_TOPIC,
-        )
-
-
-def check_partition_count(name: str, partitions: int, *, least: int) -> None:
-    """Check the number of partitions of a topic.
-
-    Raises:
-        LogError: with Kafka's code, the number is not allowed.
-    """
-    if not least <= partitions <= PARTITIONS_MAX:
-        raise LogError(
-            f"topic {name!r} can't have {partitions} partitions: use {least} to {PARTITIONS_MAX}",
-            code=INVALID_PARTITIONS,
-        )
-
-
-def topic_state(
-    entry: TopicEntry, logs: dict[int, PartitionLog], config: TopicConfig
-) -> TopicState:
-    """Combine a topic's entry with its logs and effective settings."""
-    return TopicState(
-        name=entry.name,
-        topic_id=entry.topic_id,
-        partitions=logs,
-        configs=dict(entry.configs),
-        config=config,
-        directories=dict(entry.directories),
-    )
-
 
 _logger = repeated.logger(__name__)
 
@@ -282,6 +120,8 @@ class LogDirectory:
         self._listener = ListenerFile(self._catalog)
         self._minimum_ends: Mapping[str, int] = {}
         self._topics: dict[str, TopicState] = {}
+        self._copied: dict[str, int] = {}
+        """The recovery points of copies in other directories, by `future_key`."""
         self._deleting: set[str] = set()
         """What is still to be deleted from the disk (`catalog.deletion_key`)."""
         self._failure: LogDirectoryError | None = None
@@ -433,7 +273,7 @@ class LogDirectory:
             # Folders, their names, and then the list: a crash before the last step leaves empty
             # folders that no topic owns, which the next opening removes.
             try:
-                chosen = self._choose_volumes(numbers)
+                chosen = self._choose_volumes(topic.name, numbers)
                 self._create_logs(topic, chosen, logs)
                 directories = {
                     number: volume.directory_id
@@ -471,11 +311,12 @@ class LogDirectory:
             with self._volume_errors(volume):
                 volume.files.sync_directory(volume.path)
 
-    def _choose_volumes(self, numbers: Iterable[int]) -> dict[int, Volume]:
+    def _choose_volumes(self, topic: str, numbers: Iterable[int]) -> dict[int, Volume]:
         """Return the directories of new partitions."""
         if len(self.volumes) == 1:
             return dict.fromkeys(numbers, self.volumes.first)
-        return self.volumes.choose(numbers, self._counts(), self._config.cordoned_directories)
+        cordoned = self._config.cordoned_directories
+        return self.volumes.choose(topic, numbers, self._counts(), cordoned)
 
     def partition_bytes(self, topic: str, partition: int) -> int:
         """Return the bytes of a partition's segments on disk.
@@ -489,6 +330,18 @@ class LogDirectory:
             return volume.folders.size_bytes(
                 partition_folder(self._topics[topic].topic_id, partition)
             )
+
+    def copy_bytes(self, topic: str, partition: int, volume: Volume) -> int:
+        """Return the bytes of a partition's copy in another directory; 0 before it has begun.
+
+        Raises what `partition_bytes` raises.
+        """
+        folder = partition_folder(self._topics[topic].topic_id, partition)
+        with self._disk():
+            try:
+                return volume.folders.size_bytes(folder)
+            except FileNotFoundError:
+                return 0
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and all its files.
@@ -524,6 +377,9 @@ class LogDirectory:
         with self._disk():
             for log in topic.partitions.values():
                 log.close()
+            for copied, number, volume in [*self.moves(), *self.leftovers()]:
+                if copied == name and volume.failure is None:
+                    volume.folders.delete({deletion_key(topic.topic_id, number)})
             # Folders first: after a crash between the steps, a topic that is listed without folders
             # gets new ones, and its records are safe under the other names.
             kept = [
@@ -638,6 +494,101 @@ class LogDirectory:
         producers = [log.producers for log in self._logs().values()]
         return 1 + max((max(each.last_offsets(), default=-1) for each in producers), default=-1)
 
+    # Partitions that move to another directory, see `replication.future_log`.
+
+    def moves(self) -> list[tuple[str, int, Volume]]:
+        """Return the partitions that move to another directory, and which one."""
+        found = []
+        for topic in self._topics.values():
+            for number, directory_id in topic.futures.items():
+                volume = self.volumes.of(directory_id)
+                if volume is not None and number in topic.partitions:
+                    found.append((topic.name, number, volume))
+        return found
+
+    def future_of(self, topic: str, partition: int) -> Volume | None:
+        """Return the directory that a partition moves to; None if it does not move."""
+        state = self._topics.get(topic)
+        target = None if state is None else state.futures.get(partition)
+        return None if target is None else self.volumes.of(target)
+
+    def leftovers(self) -> list[tuple[str, int, Volume]]:
+        """Return the copies of partitions to delete, on disks that work."""
+        return [
+            (topic.name, number, volume)
+            for topic in self._topics.values()
+            for number, directories in topic.leaving.items()
+            for volume in self.volumes.working()
+            if volume.directory_id in directories and number in topic.partitions
+        ]
+
+    def plan_moves(self, targets: Mapping[tuple[str, int], Volume]) -> None:
+        """Durably note that partitions move to other directories.
+
+        The directory in which a partition is ends its move.
+
+        Raises:
+            UnknownTopicOrPartition: a partition is not here.
+            LogDirectoryError: the disk refused; nothing was changed.
+        """
+        changed = dict(self._topics)
+        for (name, number), target in targets.items():
+            present = self.volume_of(name, number)
+            ids = (present.directory_id, target.directory_id)
+            changed[name] = retargeted(changed[name], {number: ids})
+            if changed[name].futures != self._topics[name].futures:
+                self.note_copied(name, number, None)
+        self._replace_topics(changed)
+
+    def end_move(self, topic: str, partition: int, log: PartitionLog) -> PartitionLog:
+        """Durably make the copy the partition's log; return the one that it replaces.
+
+        Raises:
+            LogDirectoryError: the disk refused; the partition stays where it is.
+        """
+        state, present = self._writable(topic), self.volume_of(topic, partition)
+        moved = arrived(state, partition, present.directory_id, self.directory_id)
+        self._replace_topics({**self._topics, topic: moved})
+        # In place: the list names the directory, so from here on this is the partition's log.
+        replaced, moved.partitions[partition] = moved.partitions[partition], log
+        self.note_copied(topic, partition, None)
+        log.succeed(replaced, self.rolls)
+        self._watch(self._volume(moved, partition), log)
+        return replaced
+
+    def forget_leftover(self, topic: str, partition: int, volume: Volume) -> None:
+        """Note durably that a copy was deleted. Raises what `plan_moves` raises."""
+        state = self._topics.get(topic)
+        if state is not None and partition in state.leaving:
+            left = tuple(n for n in state.leaving[partition] if n != volume.directory_id)
+            kept = replace(state, leaving={**state.leaving, partition: left})
+            self._replace_topics({**self._topics, topic: kept})
+
+    def note_copied(self, topic: str, partition: int, recovery_point: int | None) -> None:
+        """Note up to where a copy is on disk, for the next checkpoint; None if there is none."""
+        key = future_key(self._topics[topic].topic_id, partition)
+        if recovery_point is None:
+            self._copied.pop(key, None)
+        else:
+            self._copied[key] = recovery_point
+
+    def copied_point(self, topic: str, partition: int) -> int:
+        """Return up to where a copy is known to be on disk."""
+        return self._copied.get(future_key(self._topics[topic].topic_id, partition), 0)
+
+    def _copied_points(self) -> dict[str, int]:
+        keys = {
+            future_key(topic.topic_id, number)
+            for topic in self._topics.values()
+            for number in topic.futures
+        }
+        return {key: point for key, point in self._copied.items() if key in keys}
+
+    def _replace_topics(self, topics: dict[str, TopicState]) -> None:
+        with self._disk():
+            self._write_topics(topics.values())
+        self._topics = topics
+
     # The broker's own logs and files.
 
     def open_own_log(self, name: str, config: TopicConfig) -> PartitionLog:
@@ -708,7 +659,7 @@ class LogDirectory:
 
     def begin_checkpoints(self, *, if_changed: bool = False) -> OffloadedJob[None] | None:
         """Take the checkpoints, and return the job that writes them; None if they are unchanged."""
-        taken = self._checkpoints.take(self._logs())
+        taken = self._checkpoints.take(self._logs(), self._copied_points())
         if if_changed and self._checkpoints.is_kept(taken) and not self._listener.is_write_pending:
             return None
         return OffloadedJob(partial(self._keep_checkpoints, taken))
@@ -865,7 +816,7 @@ class LogDirectory:
         # The mark comes last, after the checkpoints: it promises that they, and all files, are
         # right. Damaged logs get no mark, so the next opening scans and reports them again.
         with self._disk():
-            self._checkpoints.keep(self._checkpoints.take(self._logs()))
+            self._checkpoints.keep(self._checkpoints.take(self._logs(), self._copied_points()))
             self._catalog.remove_listener()
             if whole:
                 ends = {folder: log.end for folder, log in self._logs().items()}
@@ -888,7 +839,8 @@ class LogDirectory:
         self._catalog.remove_listener()
         entries, self._deleting = self._catalog.topics()
         checkpoints = self._checkpoints.read(entries)
-        placed = [self._placed_again(entry) for entry in entries]
+        self._copied = self._checkpoints.recovery_points()
+        placed = [self._placed_again(entry, names) for entry in entries]
         for entry in placed:
             self._open_topic(entry, checkpoints, names, ends)
         if placed != entries:
@@ -899,7 +851,7 @@ class LogDirectory:
             self._tidy(volume, found)
         self._files.reserve.hold(self._files, self.path)
         with unless_full("a checkpoint"):
-            self._checkpoints.keep(self._checkpoints.take(self._logs()))
+            self._checkpoints.keep(self._checkpoints.take(self._logs(), self._copied_points()))
         warn_of_unwritten_indexes(
             self.path, sum(log.has_unwritten_indexes for log in self._logs().values())
         )
@@ -927,6 +879,9 @@ class LogDirectory:
             partition_folder(topic.topic_id, number): self._volume(topic, number)
             for topic in self._topics.values()
             for number in topic.partitions
+            # Not a copy of a partition that moves, or that has moved.
+            if volume.directory_id
+            not in (topic.futures.get(number), *topic.leaving.get(number, ()))
         }
         for name in sorted(names & listed.keys()):
             # A disk has returned that was missing, and its partition has begun anew elsewhere.
@@ -1045,15 +1000,17 @@ class LogDirectory:
             # on this disk. Lost ones are not committed here; the leader says when others are.
             logs[number].high_watermark = min(mark, logs[number].log_end_offset)
 
-    def _placed_again(self, entry: TopicEntry) -> TopicEntry:
+    def _placed_again(self, entry: TopicEntry, names: Mapping[Volume, set[str]]) -> TopicEntry:
         """Return a topic's entry with its partitions of lost directories placed in others.
 
         Their folders don't exist there, so their logs count as damaged: they are fetched again if
         other brokers have them.
         """
+        # A move to a directory that is gone has ended.
+        futures = {n: each for n, each in entry.futures.items() if self.volumes.of(each)}
         lost = [n for n, each in entry.directories.items() if self.volumes.of(each) is None]
         if not lost:
-            return entry
+            return replace(entry, futures=futures)
         paths = self._catalog.directories()
         for number in lost:
             missing = entry.directories[number]
@@ -1062,11 +1019,22 @@ class LogDirectory:
                 " anew in another one",
                 *(entry.name, number, missing, paths.get(missing, "path unknown")),
             )
+            # A copy that was not complete must not pass for the partition.
+            folder = partition_folder(entry.topic_id, number)
+            for volume, found in names.items():
+                if folder in found:
+                    found.discard(folder)
+                    found.add(volume.folders.rename_stray(folder))
         kept = {n: each for n, each in entry.directories.items() if n not in lost}
-        placed = {n: each.directory_id for n, each in self._choose_volumes(lost).items()}
+        placed = {
+            n: each.directory_id for n, each in self._choose_volumes(entry.name, lost).items()
+        }
         first = self.directory_id
         return replace(
-            entry, directories=kept | {n: each for n, each in placed.items() if each != first}
+            entry,
+            directories=kept | {n: each for n, each in placed.items() if each != first},
+            futures={n: each for n, each in futures.items() if n not in lost},
+            leaving={n: each for n, each in entry.leaving.items() if n not in lost},
         )
 
     def _check_writable(self) -> None:

@@ -94,6 +94,8 @@ class Volumes:
     def __init__(self, first: Volume) -> None:
         self.first = first
         self._all = [first]
+        self._preferred: dict[tuple[str, int], Volume] = {}
+        """The directories that were chosen for partitions before they are created."""
 
     def __iter__(self) -> Iterator[Volume]:
         return iter(self._all)
@@ -115,14 +117,22 @@ class Volumes:
             return self.first
         return next((each for each in self._all if each.directory_id == directory_id), None)
 
+    def prefer(self, topic: str, partition: int, volume: Volume) -> None:
+        """Create a partition in this directory, once it belongs to this broker."""
+        self._preferred[topic, partition] = volume
+
     def choose(
-        self, numbers: Iterable[int], partitions: Mapping[Volume, int], cordoned: Collection[str]
+        self,
+        topic: str,
+        numbers: Iterable[int],
+        partitions: Mapping[Volume, int],
+        cordoned: Collection[str],
     ) -> dict[int, Volume]:
         """Return the directories of new partitions, while each directory has so many.
 
-        Each goes to the one with the fewest; of several, to the one listed first. One whose path is
-        cordoned is only chosen if no other one works: the controller counts on the replica that it
-        has placed on this broker.
+        Each goes to the one that was preferred for it, or to the one with the fewest; of several,
+        to the one listed first. One whose path is cordoned is only chosen if no other one works:
+        the controller counts on the replica that it has placed on this broker.
         """
         paths = [each.path for each in self._all]
         for unknown in {*cordoned} - {*paths}:
@@ -133,7 +143,9 @@ class Volumes:
         counts = Counter(partitions)
         chosen: dict[int, Volume] = {}
         for number in numbers:
-            chosen[number] = volume = min(able, key=counts.__getitem__)
+            preferred = self._preferred.pop((topic, number), None)
+            volume = preferred if preferred in able else min(able, key=counts.__getitem__)
+            chosen[number] = volume
             counts[volume] += 1
         return chosen
 

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from streamlog.client.admin.cluster_admin import (
+    FutureReplica,
     LogDir,
     NodeAdmin,
     QuorumAdmin,
@@ -71,6 +72,7 @@ __all__ = [
     "ClusterDescription",
     "ConfigEntry",
     "ConfigResource",
+    "FutureReplica",
     "GroupDescription",
     "GroupListing",
     "GroupMemberDescription",

@@ -27,6 +27,7 @@ from streamlog.errors import (
     ConnectionLost,
     CorruptData,
     LogError,
+    NotAuthorized,
     StreamlogError,
     UnsupportedVersion,
     UsageError,
@@ -42,6 +43,10 @@ from streamlog.protocol.messages.cluster_metadata import (
 from streamlog.protocol.messages.partitions_and_replicas import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopic,
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
@@ -225,6 +230,15 @@ PREFERRED, UNCLEAN = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
+class FutureReplica:
+    """The copy of a replica that moves to another directory of its broker (KIP-113)."""
+
+    size_bytes: int
+    offset_lag: int
+    """How many offsets it is behind the replica."""
+
+
+@dataclass(frozen=True, slots=True)
 class LogDir:
     """A log directory of a broker."""
 
@@ -238,6 +252,8 @@ class LogDir:
     """The size of its disk; -1 if it is not known."""
     usable_bytes: int = -1
     """What the broker may still write to that disk; -1 if it is not known."""
+    futures: Mapping[TopicPartition, FutureReplica] = field(default_factory=dict)
+    """The partitions that move to this directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +347,57 @@ class ReplicaAdmin(AdminArea):
                 response = await self._cluster.call(node_id, request, DescribeLogDirsResponse)
                 check(f"directories of broker {node_id}", response.error_code)
                 found += _log_dirs(node_id, response)
+            return found
+
+        return await self._cluster.retrying(attempt)
+
+    async def alter_replica_log_dirs(
+        self, directories: Mapping[TopicPartition, str], *, broker: int
+    ) -> dict[TopicPartition, LogError | None]:
+        """Move replicas to other log directories of a broker (KIP-113).
+
+        The broker copies them while it serves them; `LogDir.futures` shows how far it is.
+
+        Args:
+            directories: partition to the path of a directory, as `describe_log_dirs` returns it.
+                The directory in which a replica is ends its move.
+            broker: the id of the broker.
+
+        Returns:
+            Partition to its error, None if its move has begun. LOG_DIR_NOT_FOUND: the broker has no
+            such directory. KAFKA_STORAGE_ERROR: the disk of one of the two has failed.
+            INVALID_REPLICA_ASSIGNMENT: the directory is cordoned. REPLICA_NOT_AVAILABLE: the broker
+            has no replica; if it gets one, it is created in this directory.
+
+        Raises:
+            NotAuthorized: the user may not alter the cluster.
+        """
+        by_path: dict[str, list[TopicPartition]] = {}
+        for partition, path in directories.items():
+            by_path.setdefault(path, []).append(partition)
+        request = AlterReplicaLogDirsRequest(
+            dirs=[
+                AlterReplicaLogDir(
+                    path=path,
+                    topics=[
+                        AlterReplicaLogDirTopic(name=topic, partitions=numbers)
+                        for topic, numbers in _by_topic(partitions).items()
+                    ],
+                )
+                for path, partitions in by_path.items()
+            ]
+        )
+
+        async def attempt() -> dict[TopicPartition, LogError | None]:
+            response = await self._cluster.call(broker, request, AlterReplicaLogDirsResponse)
+            found: dict[TopicPartition, LogError | None] = {}
+            for topic in response.results:
+                for each in topic.partitions:
+                    partition = TopicPartition(topic.topic_name, each.partition_index)
+                    what = f"move {topic.topic_name}-{each.partition_index} on broker {broker}"
+                    found[partition] = error = _error(what, each.error_code, None)
+                    if isinstance(error, NotAuthorized):
+                        raise error  # The response has no code for all.
             return found
 
         return await self._cluster.retrying(attempt)
@@ -459,13 +526,21 @@ def _cluster(
 
 def _log_dirs(node_id: int, response: DescribeLogDirsResponse) -> Iterable[LogDir]:
     for each in response.results:
-        sizes = {
-            TopicPartition(topic.name, partition.partition_index): partition.partition_size
+        found = [
+            (TopicPartition(topic.name, one.partition_index), one)
             for topic in each.topics
-            for partition in topic.partitions
+            for one in topic.partitions
+        ]
+        sizes = {where: one.partition_size for where, one in found if not one.is_future_key}
+        futures = {
+            where: FutureReplica(one.partition_size, one.offset_lag)
+            for where, one in found
+            if one.is_future_key
         }
         error = _error(f"directory {each.log_dir} of broker {node_id}", each.error_code, None)
-        yield LogDir(node_id, each.log_dir, sizes, error, each.total_bytes, each.usable_bytes)
+        yield LogDir(
+            node_id, each.log_dir, sizes, error, each.total_bytes, each.usable_bytes, futures
+        )
 
 
 def _error(what: str, error_code: int, message: str | None) -> LogError | None:

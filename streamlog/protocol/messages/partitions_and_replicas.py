@@ -173,6 +173,56 @@ class DescribeLogDirsResponse(Message, versions="1-4", flexible_from=2):
     report: NodeReport | None = struct(NodeReport, "2+", tag=OWN_TAG)
 
 
+class AlterReplicaLogDirTopic(Struct):
+    """Partitions of one topic."""
+
+    name: str = string("0+")
+    partitions: list[int] = int32_array("0+")
+
+
+class AlterReplicaLogDir(Struct):
+    """A directory, and the partitions that move there."""
+
+    path: str = string("0+")
+    topics: list[AlterReplicaLogDirTopic] = array(AlterReplicaLogDirTopic, "0+")
+
+
+class AlterReplicaLogDirsRequest(Message, versions="1-2", flexible_from=2):
+    """Move replicas between the directories of the broker that receives it (KIP-113).
+
+    The directory in which a replica is cancels its move.
+    """
+
+    __response__: ClassVar[AlterReplicaLogDirsResponse]
+    dirs: list[AlterReplicaLogDir] = array(AlterReplicaLogDir, "0+")
+
+
+class AlterReplicaLogDirPartitionResult(Struct):
+    """The result for one partition.
+
+    Errors: LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, REPLICA_NOT_AVAILABLE, ...
+    """
+
+    partition_index: int = int32("0+")
+    error_code: int = int16("0+")
+
+
+class AlterReplicaLogDirTopicResult(Struct):
+    """Partitions of one topic."""
+
+    topic_name: str = string("0+")
+    partitions: list[AlterReplicaLogDirPartitionResult] = array(
+        AlterReplicaLogDirPartitionResult, "0+"
+    )
+
+
+class AlterReplicaLogDirsResponse(Message, versions="1-2", flexible_from=2):
+    """The result for each partition."""
+
+    throttle_time_ms: int = int32("0+")
+    results: list[AlterReplicaLogDirTopicResult] = array(AlterReplicaLogDirTopicResult, "0+")
+
+
 class ElectedTopicPartitions(Struct):
     """Partitions of one topic."""
 

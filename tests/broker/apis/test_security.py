@@ -69,6 +69,9 @@ from streamlog.protocol.messages.lag_messages import (
 )
 from streamlog.protocol.messages.partitions_and_replicas import (
     AlterPartitionReassignmentsRequest,
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
     DescribeLogDirsRequest,
@@ -359,6 +362,16 @@ MATRIX: list[tuple[Callable[[], Message], Need]] = [
             ]
         ),
         (*C, OP.CLUSTER_ACTION),
+    ),
+    (
+        lambda: AlterReplicaLogDirsRequest(
+            dirs=[
+                AlterReplicaLogDir(
+                    path="d", topics=[AlterReplicaLogDirTopic(name="t", partitions=[0])]
+                )
+            ]
+        ),
+        (*C, OP.ALTER),
     ),
     (lambda: DescribeLogDirsRequest(topics=None), (*C, OP.DESCRIBE)),
     (DescribeClientQuotasRequest, (*C, OP.DESCRIBE_CONFIGS)),

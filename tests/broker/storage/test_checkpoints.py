@@ -6,9 +6,10 @@ import json
 from threading import Event, Thread
 
 from streamlog.broker.storage.catalog import CHECKPOINTS, Catalog
+from streamlog.broker.storage.checkpoints import LogCheckpoints
 from streamlog.broker.storage.disk.files import read_file
 from streamlog.broker.storage.disk.memory_files import MemoryFile, MemoryFiles
-from streamlog.broker.storage.log_directory import LogCheckpoints, LogDirectory
+from streamlog.broker.storage.log_directory import LogDirectory
 from tests.broker.storage.batches import batch, new_log
 
 

@@ -19,6 +19,7 @@ from streamlog.errors import LogError, NotAuthorized
 from streamlog.log import Log
 from streamlog.protocol.acls import Operation, Pattern, Permission, ResourceType
 from streamlog.protocol.error_codes import ErrorCode
+from streamlog.record import TopicPartition
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 
@@ -118,6 +119,7 @@ def test_unauthorized_admin_requests_raise_an_error(tmp_path: Path) -> None:
                 admin.describe_client_quotas(),
                 admin.alter_client_quotas({"user": "u"}, {"producer_byte_rate": 1}),
                 admin.describe_log_dirs(),
+                admin.alter_replica_log_dirs({TopicPartition("t", 0): "d"}, broker=1),
                 admin.elect_leaders(),
                 admin.alter_partition_reassignments({}),
                 admin.list_partition_reassignments(),

@@ -154,6 +154,8 @@ class Cleaner:
             for number, log in list(topic.partitions.items()):
                 if not log.config.compacts or self._is_paused(log):
                     continue
+                if number in topic.futures:
+                    continue  # It moves to another directory, see `replication.log_dir_moves`.
                 found = yield from self._candidate(topic.name, number, log)
                 if found is None:
                     continue

@@ -698,6 +698,8 @@ class PartitionLog:
             LogDirectoryError: the disk refused; the rest can be retired later.
         """
         renamed: list[str] = []
+        if self._closed:
+            return renamed  # It was deleted meanwhile, or has moved to another directory.
         with self._disk.errors():
             # 1. The start moves to 100, and a checkpoint with 100 begins to be written.
             # 2. Meanwhile DeleteRecords moves the start to 200.
@@ -748,14 +750,24 @@ class PartitionLog:
 
     def end_sync(self, pending: PendingSync) -> None:
         """Note that a sync has succeeded: everything up to its end is on disk."""
+        # 1. A sync of offsets up to 100 begins. 2. The log is truncated to 50, and other records
+        #    are appended up to 100. 3. The sync ends: it covered the old records 50-99, not the new
+        #    ones. The generation tells the two apart; what was there before a cut was synced by it.
+        #    It also tells apart a sync of the log that this one has succeeded.
+        if pending.generation != self.truncation.generation:
+            return
         unsynced = self._segments.unsynced
         self._segments.unsynced = [each for each in unsynced if each not in pending.sealed]
         self._segments.note_synced_names(pending.names is not None, pending.end.base_offset)
-        # 1. A sync of offsets up to 100 begins. 2. The log is truncated to 50, and other records
-        #    are appended up to 100. 3. The sync ends: it covered the old records 50-99, not the new
-        #    ones. The generation tells the two apart.
-        if pending.generation == self.truncation.generation:
-            self.synced = max(self.synced, pending.end)
+        self.synced = max(self.synced, pending.end)
+
+    def succeed(self, log: PartitionLog, rolls: RollBudget[PartitionLog]) -> None:
+        """Take over from `log`, of which this one is a copy that is on disk."""
+        self.high_watermark = log.high_watermark
+        self.truncation.generation = log.truncation.generation + 1
+        self.epochs.begin(log.epochs.current)
+        self._rolling.share(rolls)
+        self._segments.watch_as(log._segments)
 
     def check_open(self) -> None:
         """Check that the log accepts appends.

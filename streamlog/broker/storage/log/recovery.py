@@ -62,6 +62,11 @@ class LostOffsets:
         except (RecursionError, *MALFORMED):
             self._range = _EVERYTHING
 
+    @property
+    def known(self) -> tuple[int, int] | None:
+        """The first lost offset, and the one after the last; None if the log is complete."""
+        return self._range
+
     def open(self, log_start_offset: int, log_end_offset: int) -> None:
         """Read the file of a log with this extent."""
         self.read()

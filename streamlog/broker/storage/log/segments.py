@@ -81,6 +81,10 @@ class Rolling(Generic[Log]):
         self._budget = budget
         self._begin_ms: int | None = None
 
+    def share(self, budget: RollBudget[Log] | None) -> None:
+        """Share this budget from now on."""
+        self._budget = budget
+
     def begin(self, now_ms: int) -> None:
         """Note that a segment gets its first batch, or replaces one that was sealed when idle."""
         self._begin_ms = now_ms
@@ -530,6 +534,10 @@ class Segments:
     def watch_damage(self, on_damage: Callable[[], None]) -> None:
         """Call `on_damage` from any thread that finds damage from now on."""
         self._on_damage = on_damage
+
+    def watch_as(self, other: Segments) -> None:
+        """Call what `other` calls when it finds damage."""
+        self._on_damage = other._on_damage
 
     # Internal.
 
