@@ -303,22 +303,23 @@ def idempotence(trial: Trial) -> None:
         follows[batch.producer_id] = expected + batch.record_count
 
 
-def _transactional(trial: Trial) -> Writer:
-    writer = trial.client.writer(transactional_id=trial.name)
+def _transactional(trial: Trial, codec: str = "none") -> Writer:
+    writer = trial.client.writer(transactional_id=trial.name, codec=codec)
     writer.start()
     return writer
 
 
 def transactions(trial: Trial) -> None:
-    """Several are committed, one after the other: readers of committed records see them all."""
+    """Several are committed with each codec: readers of committed records see them all."""
     wrote: list[Sent] = []
-    with closing(_transactional(trial)) as writer:
-        for number in range(3):
-            more = records(tag=f"{number} ")
-            writer.begin()
-            writer.write(trial.topic, more)
-            writer.commit()
-            wrote += more
+    for codec in CODECS:
+        with closing(_transactional(trial, codec)) as writer:
+            for number in range(3):
+                more = records(tag=f"{codec} {number} ")
+                writer.begin()
+                writer.write(trial.topic, more)
+                writer.commit()
+                wrote += more
     assert all(batch.producer_id >= 0 for batch in trial.witness.batches(trial.topic, 0))
     with closing(trial.client.reader(committed_only=True)) as reader:
         reader.assign(trial.topic, dict.fromkeys(range(PARTITIONS), 0))
