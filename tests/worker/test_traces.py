@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -11,7 +12,8 @@ from streamlog.errors import ConfigError
 from streamlog.log import Log
 from streamlog.metrics.tracing import TraceContext, context_of, with_context
 from streamlog.records.batch import LogRecord
-from tests.metrics.otlp_collector import collecting
+from tests.metrics.otlp_collector import Labels, collecting
+from tests.metrics.test_otel_metrics import prometheus_series
 from tests.worker.processes import (
     ROOT,
     STREAMLOG,
@@ -26,7 +28,7 @@ from streamlog import App, Emit, Windowed, tumbling
 
 app = App(
     "shop", log="embedded:./log", state_dir="./state", commit_interval="50ms", trace_ratio={ratio},
-    otel_metrics={metrics}
+    otel_metrics={metrics}, web=":0" if {metrics} else None
 )
 orders = app.topic("orders", key=str, value=str, partitions=2)
 customers = app.topic("customers", key=str, value=str, partitions=2)
@@ -140,6 +142,12 @@ def test_a_trace_is_found_at_the_sinks_after_repartitions_a_join_a_window_and_a_
     assert not any(name == "traceparent" for each in rows_plain for name, _ in each.headers)
 
 
+def page_of(url: str) -> dict[tuple[str, Labels], float]:
+    """Read what a worker shows to Prometheus."""
+    with urlopen(f"{url}/metrics") as answer:  # noqa: S310 - the worker above
+        return prometheus_series(answer.read().decode())
+
+
 def test_the_commands_of_the_page_export_traces_and_metrics(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "watching.md").read_text().partition("## Traces")[2]
     export, worker = (line[2:] for line in page.splitlines() if line.startswith("$ "))
@@ -148,13 +156,25 @@ def test_the_commands_of_the_page_export_traces_and_metrics(tmp_path: Path) -> N
     with collecting() as collector:
         script = export.replace("http://localhost:4318", collector.url)
         script += f"\nexec {sys.executable} -m {worker}"
-        with running("bash", "-c", script, cwd=tmp_path, OTEL_BSP_SCHEDULE_DELAY="100") as process:
+        often = {"OTEL_BSP_SCHEDULE_DELAY": "100", "OTEL_METRIC_EXPORT_INTERVAL": "200"}
+        with running("bash", "-c", script, cwd=tmp_path, **often) as process:
             process.line("rebalance: this worker has")
             placed = attached(f"embedded:{tmp_path / 'log'}", first_orders)
+            url = process.line(r"web +(http://\S+)").group(1)
+            before = page_of(url)
+            # The report that is under way may have begun before the page: the next one has not.
+            collector.wait_for_points(len(collector.points) + 2 * len(collector.series()))
+            metrics = collector.series()
+            after = page_of(url)
             assert process.stop() == 0, process.output
+        # What counts and has not changed between the pages is in the report; gauges may vary.
+        counts = ("_total", "_count", "_sum", "_bucket")
+        same = {each for each in before if each[0].endswith(counts) and before[each] == after[each]}
+        assert len(same) > 100
+        assert {each: metrics[each] for each in same} == {each: before[each] for each in same}
+        assert before.keys() <= metrics.keys()
         contexts = [context_of(record.headers) for _, record in placed]
         assert all(contexts)
-        metrics = collector.series()
         assert metrics["streamlog_records_out_total", frozenset({("topic", "placed")})] == 3
         assert metrics["streamlog_assigned", frozenset()] == 1
         assert collector.resource["service.name"] == "shop"
