@@ -37,8 +37,9 @@ def test_a_broker_exports_what_its_page_shows(monkeypatch: pytest.MonkeyPatch) -
     same = {series for series in before if before[series] == after[series]}
     assert {series: found[series] for series in same} == {each: before[each] for each in same}
     for series in before.keys() - same:
-        least, most = sorted((before[series], after[series]))
-        assert least <= found[series] <= most or "quantile" in dict(series[1]), series
+        # Gauges such as the idle share of the loop may rise and fall again.
+        if series[0].endswith(("_total", "_count", "_sum", "_bucket")):
+            assert before[series] <= found[series] <= after[series], series
     assert len(same) > 0.9 * len(before)
     assert found["kafka_server_replicamanager_partitioncount", frozenset()] == 3
     assert collector.resource["service.name"] == "streamlog-broker"
