@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
@@ -29,15 +29,20 @@ LISTENING = re.compile(r"listening on ([^ ]+:\d+)")
 
 
 @contextmanager
-def own_broker(settings: Mapping[str, str] | None = None) -> Iterator[str]:
+def own_broker(
+    settings: Mapping[str, str] | None = None, *, others: Sequence[str] = ()
+) -> Iterator[str]:
     """`streamlog broker` over an empty directory, with settings by their names; its address.
 
-    Its page of metrics is in the environment, for the witness.
+    `others` are further directories (`log.dirs`). Its page of metrics is in the environment, for
+    the witness.
     """
     with tempfile.TemporaryDirectory(prefix="streamlog-conformance-") as folder:
         file = Path(folder) / "broker.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in (settings or {}).items()))
         arguments = ["broker", "--data", f"{folder}/data", "--listen", "127.0.0.1:0"]
+        for other in others:
+            arguments += ["--data", other]
         arguments += ["--flush", "os", "--config", str(file), "--web", "127.0.0.1:0"]
         command = [sys.executable, "-m", "streamlog", *arguments]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -6,6 +6,7 @@ it ends well and has said what it says when all of its records or changes arrive
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import tempfile
@@ -62,6 +63,15 @@ def _producer(name: str, options: str) -> Tool:
     )
 
 
+def _move(step: str, says: str) -> Tool:
+    return Tool(
+        f"ReassignPartitionsCommand {step}, to another log directory",
+        "reassign.ReassignPartitionsCommand",
+        f"{{at}} --reassignment-json-file {{folder}}/moves {step}",
+        says,
+    )
+
+
 TOOLS = (
     Tool("BrokerApiVersionsCommand", "BrokerApiVersionsCommand", "{at}", r"Produce\(0\): 0 to"),
     _topic("--create --topic t --partitions 1 --replication-factor 1", "Created topic t"),
@@ -113,6 +123,8 @@ TOOLS = (
         "was successful",
     ),
     Tool("TransactionsCommand list", "TransactionsCommand", "{at} list", "copier .*CompleteCommit"),
+    _move("--execute", r"Successfully started moving log directory to \S+second for replica t-0"),
+    _move("--verify", "Reassignment of replica t-0-1 completed successfully"),
     Tool("LogDirsCommand", "LogDirsCommand", "{at} --describe", '"partition":"t-0"'),
     Tool(
         "AclCommand --add",
@@ -164,7 +176,10 @@ def verdict() -> Verdict:
         raise Unavailable(str(error)) from error
     with tempfile.TemporaryDirectory(prefix="streamlog-java-") as folder:
         (Path(folder) / "before").write_text(_BEFORE)
-        with own_broker(SETTINGS) as address:
+        second = f"{folder}/second"
+        move = {"topic": "t", "partition": 0, "replicas": [1], "log_dirs": [second]}
+        (Path(folder) / "moves").write_text(json.dumps({"version": 1, "partitions": [move]}))
+        with own_broker(SETTINGS, others=[second]) as address:
             cases = [_case(tool, address, folder) for tool in TOOLS]
     return Verdict(f"Apache Kafka {kafka.VERSION}'s tools", cases, {})
 

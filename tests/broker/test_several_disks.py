@@ -51,7 +51,7 @@ def test_a_killed_broker_has_all_records_on_all_disks(tmp_path: Path) -> None:
         async with Log.open(f"kafka://{address}") as log, log.admin() as admin:
             with pytest.raises(LogError, match="LOG_DIR_NOT_FOUND"):
                 await move_replicas(admin, [moved], broker=1, to=str(tmp_path))
-            for target in (dirs[2], dirs[1], dirs[0]):
+            for target in (dirs[2], dirs[0]):
                 assert await move_replicas(admin, [moved], broker=1, to=str(target), wait_s=60)
                 found = {Path(each.path): each for each in await admin.describe_log_dirs()}
                 assert [each for each in dirs if moved in found[each].sizes] == [target]
