@@ -150,29 +150,24 @@ def test_texts_attributes_points_and_fields_are_bounded() -> None:
         decode_metrics(metrics(gauge("g", point(1, **{f"k{each}": "" for each in range(1_000)}))))
 
 
-WORST = pytest.mark.parametrize(
-    "data",
-    [
-        number(9, 1) * (1 << 19),
-        message(1, b"") * (1 << 19),
-        metrics(*[gauge("g", point(math.nan))] * 20_000),
-        metrics(*[message(2, message(1, "g"))] * 100_000),
-        metrics(gauge("g", point(1, **{f"k{each}": "v" * 50 for each in range(20_000)}))),
-        metrics(*[gauge("g", point(each, k="v")) for each in range(4_000)]),
-        metrics(gauge("g", *[point(each, k="v") for each in range(5_000)])),
-        metrics(message(2, message(1, "g"), message(5, number(9, 1) * 90_000))),
-        metrics(gauge("g", message(1, number(9, 1) * 90_000))),
-        metrics(gauge("g", message(1, message(7, message(2, number(9, 1) * 90_000))))),
-        metrics(**{f"k{each}": "v" for each in range(20_000)}),
-    ],
-    ids=[
-        *("fields", "messages", "points", "metrics", "attributes", "named", "one", "in data"),
-        *("in a point", "in a value", "resource"),
-    ],
-)
+WORST = {
+    "fields": number(9, 1) * (1 << 19),
+    "messages": message(1, b"") * (1 << 19),
+    "points": metrics(*[gauge("g", point(math.nan))] * 20_000),
+    "metrics": metrics(*[message(2, message(1, "g"))] * 100_000),
+    "attributes": metrics(gauge("g", point(1, **{f"k{n}": "v" * 50 for n in range(20_000)}))),
+}
+DEEP = {
+    "named": metrics(*[gauge("g", point(1, k="v"))] * 4_000),
+    "one": metrics(gauge("g", *[point(1, k="v")] * 5_000)),
+    "in data": metrics(message(2, message(1, "g"), message(5, number(9, 1) * 90_000))),
+    "in a point": metrics(gauge("g", message(1, number(9, 1) * 90_000))),
+    "in a value": metrics(gauge("g", message(1, message(7, message(2, number(9, 1) * 90_000))))),
+    "resource": metrics(**{f"k{n}": "v" for n in range(20_000)}),
+}
 
 
-@WORST
+@pytest.mark.parametrize("data", (WORST | DEEP).values(), ids=WORST | DEEP)
 def test_a_step_reads_a_bounded_number_of_fields(
     data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,7 +191,7 @@ def test_a_step_reads_a_bounded_number_of_fields(
     assert read <= FIELDS_MAX
 
 
-@WORST
+@pytest.mark.parametrize("data", WORST.values(), ids=WORST)
 def test_the_worst_message_of_a_mebibyte_costs_little(data: bytes) -> None:
     data = data[: 1 << 20]
     tracemalloc.start()
