@@ -32,7 +32,7 @@ from streamlog.record import TopicPartition
 Rule: TypeAlias = Callable[[LogView, Thresholds], Iterator[Diagnosis]]
 
 REDUNDANT: Final = 3
-"""With so many replicas, two of them can be required for every write."""
+"""From this replication factor on, `min.insync.replicas` can be 2."""
 VERBOSE: Final = frozenset({"DEBUG", "TRACE"})
 SKEW_SHARE_MAX: Final = 0.8
 """The share of one partition that counts as skew in a topic with few partitions."""

@@ -51,7 +51,7 @@ CONCURRENT: Final = 16
 PATIENCE_S: Final = 10.0
 """How long one question, or one kind of question to many topics or groups, may take."""
 PATIENCE_NAMES: Final = 500
-"""So many topics or groups may take twice as long as one."""
+"""For every this many topics or groups asked about, the wait grows by `PATIENCE_S`."""
 IMPATIENT_S: Final = 1.0
 """The same once `UNANSWERED_MAX` of them had no answer: brokers are frozen or unreachable."""
 UNANSWERED_MAX: Final = 2

@@ -216,7 +216,7 @@ class _Decoder:
         self._data = data
         self._fields_left = FIELDS_MAX
         self._step_ends = FIELDS_MAX - STEP_FIELDS
-        """The step ends when so many fields are left."""
+        """The step ends when this number of fields is left."""
         self._fields_left_min = 0
         """How many fields have to be left when the present point or resource ends."""
         self._found = MetricsData()
