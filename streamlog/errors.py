@@ -5,7 +5,8 @@ StreamlogError                  base of every error of streamlog; catch this one
 │  ├─ TopologyError             the topology can't be built or does not match the log
 │  │  └─ StateLost              the program would lose state, without consent to that
 │  ├─ ConfigError               a setting is unknown or out of range
-│  └─ SerdeError                a value does not fit the type that was declared for it
+│  ├─ SerdeError                a value does not fit the type that was declared for it
+│  └─ InvalidSchema             a schema is not one of its format, or exceeds a limit
 ├─ LogError                     the log refused a request; carries Kafka's error code
 │  ├─ UnknownTopicOrPartition   retriable: it may be created, or metadata may be stale
 │  ├─ TopicExists
@@ -80,6 +81,18 @@ class ConfigError(UsageError):
 
 class SerdeError(UsageError):
     """A value does not fit the type that was declared for it."""
+
+
+class InvalidSchema(UsageError):
+    """A schema is not a schema of its format, or exceeds a limit.
+
+    Attributes:
+        path: where in the schema, as a JSON pointer or as line and column; empty for the whole.
+    """
+
+    def __init__(self, message: str, *, path: str = "") -> None:
+        super().__init__(f"{message} (at {path})" if path else message)
+        self.path = path
 
 
 class LogError(StreamlogError):

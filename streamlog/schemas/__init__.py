@@ -1,0 +1,36 @@
+"""Schemas as a registry keeps them: parsing, canonical texts, and compatibility of three formats.
+
+`parse_schema` (`parsing`) makes a `ParsedSchema` of a `Schema` (`schema`): of Avro (`avro`).
+`compatibility` tells whether a schema may follow others.
+
+Rule: pure functions of texts, without I/O. Not done here: which schemas are registered.
+"""
+
+from __future__ import annotations
+
+from streamlog.errors import InvalidSchema
+from streamlog.schemas.avro.avro_schema import AvroSchema
+from streamlog.schemas.compatibility import CompatibilityLevel, Incompatibility
+from streamlog.schemas.parsing import parse_schema
+from streamlog.schemas.schema import (
+    DEFAULT_LIMITS,
+    ParsedSchema,
+    Schema,
+    SchemaLimits,
+    SchemaReference,
+    SchemaType,
+)
+
+__all__ = [
+    "DEFAULT_LIMITS",
+    "AvroSchema",
+    "CompatibilityLevel",
+    "Incompatibility",
+    "InvalidSchema",
+    "ParsedSchema",
+    "Schema",
+    "SchemaLimits",
+    "SchemaReference",
+    "SchemaType",
+    "parse_schema",
+]

@@ -1,0 +1,87 @@
+"""Whether a default fits the type of its field, by Avro's rules for JSON defaults.
+
+Rule: a union's default fits any of its branches, as in Avro 1.12. Bytes are text whose characters
+are below 256.
+"""
+
+from __future__ import annotations
+
+from streamlog.schemas.avro.avro_types import (
+    NO_DEFAULT,
+    AvroArray,
+    AvroEnum,
+    AvroFixed,
+    AvroMap,
+    AvroPrimitive,
+    AvroRecord,
+    AvroType,
+    AvroUnion,
+)
+from streamlog.schemas.json_text import JsonValue, shown
+
+_LIMITS = {"int": 1 << 31, "long": 1 << 63}
+_BYTE = 256
+
+
+def default_problem(found: AvroType, default: JsonValue) -> str:
+    """Return what is wrong with a default, as the end of a sentence; "" if it fits.
+
+    The default is JSON of a bounded depth, which bounds the recursion.
+    """
+    return "" if fits(found, default) else f"does not fit its type: {shown(default)}"
+
+
+def fits(found: AvroType, default: JsonValue) -> bool:
+    """Whether a JSON default is a value of a type."""
+    match found:
+        case AvroPrimitive(kind=kind):
+            return _fits_primitive(kind, default)
+        case AvroEnum(symbols=symbols):
+            return isinstance(default, str) and default in symbols
+        case AvroFixed(size=size):
+            return _is_bytes(default) and len(default) == size
+        case AvroUnion(branches=branches):
+            return any(fits(branch, default) for branch in branches)
+        case _:
+            return _fits_parts(found, default)
+
+
+def _fits_parts(found: AvroArray | AvroMap | AvroRecord, default: JsonValue) -> bool:
+    match found, default:
+        case AvroArray(items=items), list():
+            return all(fits(items, each) for each in default)
+        case AvroMap(values=values), dict():
+            return all(fits(values, each) for each in default.values())
+        case AvroRecord(fields=fields), dict():
+            # A field that is absent from the default takes its own default, which is checked too.
+            return all(
+                fits(each.type, default[each.name])
+                if each.name in default
+                else each.default is not NO_DEFAULT
+                for each in fields
+            )
+        case _:
+            return False
+
+
+def _fits_primitive(kind: str, default: JsonValue) -> bool:
+    match kind:
+        case "null":
+            return default is None
+        case "boolean":
+            return isinstance(default, bool)
+        case "int" | "long":
+            # A bool is an int for isinstance, but not in Avro.
+            limit = _LIMITS[kind]
+            return type(default) is int and -limit <= default < limit
+        case "float" | "double":
+            # Java takes any number, an integer too.
+            return type(default) in {int, float}
+        case "bytes":
+            return _is_bytes(default)
+        case _:
+            return isinstance(default, str)
+
+
+def _is_bytes(default: JsonValue) -> bool:
+    return isinstance(default, str) and all(ord(each) < _BYTE for each in default)

@@ -1,0 +1,142 @@
+"""Avro's types, as `avro_parser` reads them: named types are objects that refer to each other.
+
+Rule: a type is equal only to itself. A recursive type contains itself, so comparing and printing
+follow names, not contents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, TypeAlias
+
+from streamlog.schemas.json_text import JsonValue
+
+
+class NoDefault(Enum):
+    """A default that is absent, since null is a default as well."""
+
+    NO_DEFAULT = "no default"
+
+
+NO_DEFAULT: Final = NoDefault.NO_DEFAULT
+Properties: TypeAlias = Mapping[str, JsonValue]
+"""Attributes that Avro does not define, and logical types."""
+
+
+@dataclass(slots=True, eq=False)
+class AvroPrimitive:
+    """null, boolean, int, long, float, double, bytes or string."""
+
+    kind: str
+    properties: Properties = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class AvroArray:
+    """A list of values of one type."""
+
+    items: AvroType
+    properties: Properties = field(default_factory=dict)
+    kind: Final = "array"
+
+
+@dataclass(slots=True, eq=False)
+class AvroMap:
+    """Values of one type by text."""
+
+    values: AvroType
+    properties: Properties = field(default_factory=dict)
+    kind: Final = "map"
+
+
+@dataclass(slots=True, eq=False)
+class AvroUnion:
+    """A value of one of several types, of which at most one is an array, and so on."""
+
+    branches: tuple[AvroType, ...]
+    kind: Final = "union"
+
+
+@dataclass(slots=True, eq=False)
+class AvroField:
+    """A field of a record."""
+
+    name: str
+    type: AvroType
+    default: JsonValue = NO_DEFAULT
+    doc: str | None = None
+    order: str = "ascending"
+    aliases: tuple[str, ...] = ()
+    properties: Properties = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class AvroRecord:
+    """A record; `fields` are filled in after the name is known, since they may refer to it."""
+
+    name: str
+    """The full name."""
+    fields: tuple[AvroField, ...] = ()
+    doc: str | None = None
+    aliases: tuple[str, ...] = ()
+    """Full names."""
+    is_error: bool = False
+    properties: Properties = field(default_factory=dict)
+    kind: Final = "record"
+
+
+@dataclass(slots=True, eq=False)
+class AvroEnum:
+    """One of several symbols."""
+
+    name: str
+    symbols: tuple[str, ...]
+    default: str | None = None
+    doc: str | None = None
+    aliases: tuple[str, ...] = ()
+    properties: Properties = field(default_factory=dict)
+    kind: Final = "enum"
+
+
+@dataclass(slots=True, eq=False)
+class AvroFixed:
+    """A fixed number of bytes."""
+
+    name: str
+    size: int
+    doc: str | None = None
+    aliases: tuple[str, ...] = ()
+    properties: Properties = field(default_factory=dict)
+    kind: Final = "fixed"
+
+
+AvroNamed: TypeAlias = AvroRecord | AvroEnum | AvroFixed
+AvroType: TypeAlias = AvroPrimitive | AvroArray | AvroMap | AvroUnion | AvroNamed
+
+NAMED: Final = (AvroRecord, AvroEnum, AvroFixed)
+PRIMITIVES: Final = frozenset(
+    ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+)
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Return the namespace and the last part of a full name."""
+    namespace, _, last = name.rpartition(".")
+    return namespace, last
+
+
+def parts_of(found: AvroType) -> tuple[AvroType, ...]:
+    """Return the types that a type is made of."""
+    match found:
+        case AvroArray(items=items):
+            return (items,)
+        case AvroMap(values=values):
+            return (values,)
+        case AvroUnion(branches=branches):
+            return branches
+        case AvroRecord(fields=fields):
+            return tuple(each.type for each in fields)
+        case _:
+            return ()
