@@ -10,7 +10,12 @@ from __future__ import annotations
 
 from streamlog.errors import InvalidSchema
 from streamlog.schemas.avro.avro_schema import AvroSchema
-from streamlog.schemas.compatibility import CompatibilityLevel, Incompatibility
+from streamlog.schemas.compatibility import (
+    CompatibilityLevel,
+    Incompatibility,
+    check,
+    incompatibilities,
+)
 from streamlog.schemas.parsing import parse_schema
 from streamlog.schemas.schema import (
     DEFAULT_LIMITS,
@@ -32,5 +37,7 @@ __all__ = [
     "SchemaLimits",
     "SchemaReference",
     "SchemaType",
+    "check",
+    "incompatibilities",
     "parse_schema",
 ]

@@ -223,17 +223,23 @@ class AvroParser:
 
     def _check_depth(self, root: AvroType) -> None:
         """Bound the chains of names, which text nested within the limit can make long."""
-        seen: set[int] = set()
+        heights: dict[int, int] = {}
         # By hand, not by calls: this is what bounds the calls of everything that follows.
-        waiting = [(root, 0)]
+        waiting = [(root, iter(parts_of(root)))]
+        open_types = {id(root)}
         while waiting:
-            found, depth = waiting.pop()
-            if id(found) in seen:
-                continue
-            if depth > self.limits.depth:
-                raise too_deep(self.limits)
-            seen.add(id(found))
-            waiting += [(part, depth + 1) for part in parts_of(found)]
+            found, parts = waiting[len(waiting) - 1]
+            part = next(parts, None)
+            if part is None:
+                waiting.pop()
+                # A type that is still open contains this one: a recursion, which ends in values.
+                inner = (heights.get(id(each), -1) for each in parts_of(found))
+                heights[id(found)] = 1 + max(inner, default=-1)
+                if heights[id(found)] > self.limits.depth:
+                    raise too_deep(self.limits)
+            elif id(part) not in open_types:
+                open_types.add(id(part))
+                waiting.append((part, iter(parts_of(part))))
 
 
 def _rest(value: Mapping[str, JsonValue], defined: AbstractSet[str]) -> dict[str, JsonValue]:

@@ -44,19 +44,38 @@ class CompatibilityLevel(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Difference:
+    """A difference between a reader's and a writer's schema, without a sentence."""
+
+    kind: str
+    path: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Incompatibility:
     """One reason why a reader's schema can't read what a writer's schema writes."""
 
     kind: str
     """Confluent's name for it, such as READER_FIELD_MISSING_DEFAULT_VALUE."""
     path: str
-    """Where in the reader's schema, as Confluent gives it."""
+    """Where in the schema, as Confluent gives it."""
     message: str
     """A sentence that calls the two schemas "new" and "old"."""
     detail: str = ""
     """What Avro says of it: the name of the field, the symbols, the types."""
     earlier: int = 0
     """The index of the earlier schema that it concerns, among those that were passed."""
+
+    @property
+    def confluent_text(self) -> str:
+        """The text that Confluent's registry answers with `verbose=true`."""
+        if self.detail:
+            return (
+                f"{{errorType:'{self.kind}', description:'{self.message}', "
+                f"additionalInfo:'{self.detail}'}}"
+            )
+        return f'{{errorType:"{self.kind}", description:"{self.message}"}}'
 
     def __str__(self) -> str:
         return self.message
