@@ -114,7 +114,7 @@ def test_a_difference_counts_once_however_often_its_type_is_used() -> None:
 def test_large_unions_are_compared_by_name() -> None:
     union = [record(f"R{n}", field("a", "int")) for n in range(3_000)]
     assert found_between(union, union[::-1]) == []
-    assert len(found_between(union[:1_000], union)) == 1_000
+    assert len(found_between(union[:1_000], union)) == 2_000
 
 
 def test_schemas_that_are_nested_too_deep_together_are_refused() -> None:
