@@ -4,7 +4,8 @@
 serializers write them (`plain`), `Windowed[K]` (`windowed_keys`), all other types as JSON
 (`json_values`). Values without a declared type are MessagePack (`msgpack`). A user chooses Avro by
 passing its serde (`avro`). A type that has changed reads older data through a migration
-(`migrations`). `erased_types` names what the engine does not know of a user's types.
+(`migrations`). `derived` makes schemas of declared types. `erased_types` names what the engine
+does not know of a user's types.
 
 Rule: a serde never sees None, because a tombstone is a record without a value. Not done here:
 schema registries, and reading pickled data.
