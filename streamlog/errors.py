@@ -3,7 +3,8 @@
 StreamlogError                  base of every error of streamlog; catch this one
 ├─ UsageError                   the program or the call is wrong: fix it, do not retry
 │  ├─ TopologyError             the topology can't be built or does not match the log
-│  │  └─ StateLost              the program would lose state, without consent to that
+│  │  ├─ StateLost              the program would lose state, without consent to that
+│  │  └─ ContractBroken         the program would break other apps, without consent to that
 │  ├─ ConfigError               a setting is unknown or out of range
 │  ├─ SerdeError                a value does not fit the type that was declared for it
 │  └─ InvalidSchema             a schema is not one of its format, or exceeds a limit
@@ -71,6 +72,15 @@ class TopologyError(UsageError):
 
 class StateLost(TopologyError):
     """The program would lose state that the version before it has kept; nothing was changed."""
+
+    exit_code = 8
+
+
+class ContractBroken(TopologyError):
+    """Another app could not read what the program writes, or the program what others write.
+
+    Nothing was changed.
+    """
 
     exit_code = 8
 

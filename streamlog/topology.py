@@ -441,6 +441,16 @@ class Topology:
                 if sub.topics[first].partitioner != sub.topics[other].partitioner:
                     raise TopologyError(_partitioner_mismatch(node, sub, first, other))
 
+    def joined_topics(self) -> dict[str, set[str]]:
+        """Return, by topic, the topics that need as many partitions because of a join."""
+        found: defaultdict[str, set[str]] = defaultdict(set)
+        for sub in self.subtopologies:
+            joins = [node for node in sub.nodes if node.needs_equal_keys]
+            for _, first, other in _pairs(sub, joins):
+                found[first].add(other)
+                found[other].add(first)
+        return dict(found)
+
     def _check_alike(self, sub: Subtopology, counts: Mapping[str, int]) -> None:
         joins = [node for node in sub.nodes if node.needs_equal_keys]
         for node, first, other in _pairs(sub, joins):

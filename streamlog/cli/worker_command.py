@@ -216,16 +216,27 @@ async def _watch(log: Log) -> None:
         await asyncio.sleep(LOOK_MS / 1000)
 
 
+StateLossOption = Annotated[
+    bool,
+    typer.Option(
+        "--accept-state-loss",
+        help="Start even if the changed app can't use part of its state, and drop that part.",
+    ),
+]
+ContractBreaksOption = Annotated[
+    bool,
+    typer.Option(
+        "--accept-contract-breaks",
+        help="Start even if the types of other apps no longer fit: see `contracts check`.",
+    ),
+]
+
+
 def worker(
     context: typer.Context,
     *,
-    accept_state_loss: Annotated[
-        bool,
-        typer.Option(
-            "--accept-state-loss",
-            help="Start even if the changed app can't use part of its state, and drop that part.",
-        ),
-    ] = False,
+    accept_state_loss: StateLossOption = False,
+    accept_contract_breaks: ContractBreaksOption = False,
     source_lost: Annotated[
         Literal["fail", "earliest", "latest"] | None,
         typer.Option(
@@ -259,7 +270,11 @@ def worker(
     session: Session = context.obj
     app = session.require_app()
     with log_warnings():
-        program = replace(app.program(), accept_state_loss=accept_state_loss)
+        program = replace(
+            app.program(),
+            accept_state_loss=accept_state_loss,
+            accept_contract_breaks=accept_contract_breaks,
+        )
     if source_lost is not None:
         program = program.with_source_lost(source_lost)
     if version_name is not None:

@@ -1,4 +1,4 @@
-"""Finds the tables that a function uses directly, from its bytecode.
+"""Finds the tables, and other objects, that a function uses directly, from its bytecode.
 
 `totals[key] += 1` in an agent needs the row in the agent's worker, so the topology has to know the
 table before anything runs. Names in the code are looked up as the function itself would look them
@@ -30,20 +30,24 @@ _VARIABLES = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDER
 
 def tables_in_code(*functions: object) -> list[Table[UserKey, UserValue]]:
     """Return the tables that these functions use directly, in the order of the code."""
-    found: dict[int, Table[UserKey, UserValue]] = {}
+    used = used_in_code(functions)
+    return list({id(each): each for each in used if isinstance(each, Table)}.values())
+
+
+def used_in_code(functions: Iterable[object]) -> Iterator[object]:
+    """Yield the objects that these functions use directly, in the order of the code."""
     seen: set[CodeType] = set()
     pending = [each for each in map(_plain, functions) if each is not None]
     while pending:
-        # First in, first out: this keeps the tables in the order of the code.
+        # First in, first out: this keeps the objects in the order of the code.
         function = pending.pop(0)
         # Functions may call each other, so each code is read once.
         if function.__code__ in seen:
             continue
         named = list(_references(function, seen))
-        found |= {id(t): t for t, is_direct in named if isinstance(t, Table) and is_direct}
+        yield from (thing for thing, is_direct in named if is_direct)
         called = (_plain(thing) for thing, _ in named)
         pending += [each for each in called if each and each.__module__ == function.__module__]
-    return list(found.values())
 
 
 def tables_of_class(kind: type) -> list[Table[UserKey, UserValue]]:

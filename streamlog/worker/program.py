@@ -13,10 +13,11 @@ from typing import Any, Final, Literal, TypeAlias
 
 from streamlog.blueprints.version_copy import copy_version
 from streamlog.client.producer import Producer
+from streamlog.contracts.contract import Contract, contract_of
 from streamlog.dsl.agent import Agent
 from streamlog.dsl.app_runtime import GlobalAccess, RequestSender, TableAccess
 from streamlog.dsl.schedules import Crontab, Service, Timer
-from streamlog.dsl.services import WebPage
+from streamlog.dsl.services import Command, WebPage
 from streamlog.log import Log
 from streamlog.nodes.topic_spec import SourceLostPolicy, TopicSpec
 from streamlog.records.partitioners import Partitioner
@@ -52,6 +53,8 @@ class Program:
     """The services that each worker runs once."""
     pages: Sequence[WebPage] = ()
     """The app's pages on the worker's HTTP server."""
+    commands: Sequence[Command] = ()
+    """The app's commands, which may send while no worker runs."""
     state_cleanup_delay_ms: int = STATE_CLEANUP_DELAY_MS
     state_memory_bytes: int = MEMORY_BYTES
     commit_interval_ms: int = COMMIT_INTERVAL_MS
@@ -72,6 +75,8 @@ class Program:
     """What to do if a source is not the log that was read (see `lost_sources`)."""
     accept_state_loss: bool = False
     """Whether to continue without state that this program can't use (see `version_log`)."""
+    accept_contract_breaks: bool = False
+    """Whether to start although other apps' types do not fit (see `contract_log`)."""
     bind: Callable[[Producer], None] = field(default=lambda _producer: None)
     """Called with the producer that `Topic.send` uses."""
     bind_tables: Callable[[TableAccess], None] = field(default=lambda _tables: None)
@@ -115,9 +120,22 @@ class Program:
             timers=(),
             crontabs=(),
             tasks=(),
+            commands=(),
             origin=self.topology,
             renamed=names,
         )
+
+    @property
+    def contract(self) -> Contract:
+        """The topics that the app writes and reads, with their types."""
+        functions: dict[str, Callable[..., object]] = {
+            **{timer.name: timer.run for timer in self.timers},
+            **{crontab.name: crontab.run for crontab in self.crontabs},
+            **{service.name: service.run for service in self.tasks},
+            **{page.path: page.run for page in self.pages},
+            **{command.name: command.run for command in self.commands},
+        }
+        return contract_of(self.topology, self.topics, agents=self.agents, functions=functions)
 
     @property
     def is_transactional(self) -> bool:

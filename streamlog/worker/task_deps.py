@@ -1,7 +1,8 @@
 """Task deps: the objects of a worker that its tasks use, and the checks before a worker starts.
 
 The order of the checks: nothing is created or changed in the log until it is certain that no state
-and no records would be lost. Not done here: the checks themselves (`topics/`).
+and no records would be lost, and that no other app would break. Not done here: the checks
+themselves (`topics/`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from streamlog.worker.inputs.source_watch import SourceWatch, compare_source_ids
 from streamlog.worker.program import Program, WorkerStart
 from streamlog.worker.record_traces import RecordTraces
 from streamlog.worker.topics.app_topics import ensure_topics
+from streamlog.worker.topics.contract_log import check_contract, record_contract
 from streamlog.worker.topics.savepoint_messages import SavepointCut
 from streamlog.worker.topics.version_log import (
     HandOver,
@@ -84,6 +86,7 @@ async def prepare_log(program: Program, log: Log, *, log_url: str, web: str | No
 
     Raises:
         StateLost, SourceLost: state or records would be lost; nothing was changed.
+        ContractBroken: types do not fit those of other apps; nothing was changed.
         UnknownTopicOrPartition: a source is missing.
         TopologyError: partition counts contradict each other, or the existing state.
     """
@@ -96,12 +99,15 @@ async def prepare_log(program: Program, log: Log, *, log_url: str, web: str | No
     own = await own_log.check(
         source_lost=program.source_lost, accept_state_loss=program.accept_state_loss
     )
+    contract = program.contract
+    contracts = await check_contract(log, contract, accept_breaks=program.accept_contract_breaks)
     # On a cluster, a missing source is more likely a wrong name than a topic to create.
     required = () if log_url.startswith(EMBEDDED) else program.sources
     counts = await ensure_topics(log, program.topology, program.topics, required=required)
     handed = await read_hand_overs(log, program.app_id)
     # Recorded last: a start that fails before leaves the former version in force.
     change = await versions.settle(accept_state_loss=program.accept_state_loss)
+    await record_contract(log, contract, contracts)
     return WorkerStart(
         program=program,
         log=log,

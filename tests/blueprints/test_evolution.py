@@ -7,7 +7,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 import pytest
 
-from streamlog.blueprints.topology_difference import is_readable
+from streamlog.blueprints.readability import is_readable
 from streamlog.errors import SerdeError
 from streamlog.record import Windowed
 from streamlog.serdes import form_of, serde_for

@@ -15,7 +15,7 @@ import pytest
 from pydantic import BaseModel
 
 from streamlog import App
-from streamlog.blueprints.topology_difference import is_readable
+from streamlog.blueprints.readability import is_readable
 from streamlog.errors import ConfigError, SerdeError
 from streamlog.serdes import AvroSerde, form_of
 

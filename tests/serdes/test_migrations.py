@@ -11,7 +11,8 @@ from pydantic import BaseModel
 
 from streamlog import App, migration
 from streamlog.blueprints.blueprint import Blueprint
-from streamlog.blueprints.topology_difference import difference, is_readable
+from streamlog.blueprints.readability import is_readable
+from streamlog.blueprints.topology_difference import difference
 from streamlog.errors import SerdeError, TopologyError
 from streamlog.processing.task import Task, TaskId
 from streamlog.records.batch import LogRecord

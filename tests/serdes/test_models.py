@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from streamlog import App, agg
-from streamlog.blueprints.topology_difference import is_readable
+from streamlog.blueprints.readability import is_readable
 from streamlog.errors import SerdeError, TopologyError
 from streamlog.serdes import JsonSerde, ModelSerde, form_of, serde_for
 

@@ -1,11 +1,12 @@
 """Version log: what an app records about itself, in topics of its own.
 
-`<app>-topology` holds the versions of the topology, and the ids of the app's own topics and
-sources. A worker compares the program that it is about to run with the last version, reports the
-difference, and refuses to lose state without consent. A record names the version that it follows.
-If another writer was first, the record does not count, and its writer compares again, so all
-workers see one history. The ids show whether a changelog or a repartition topic was deleted or
-created again; the worker then refuses to start, because it would continue with empty state.
+`<app>-topology` holds the versions of the topology, the ids of the app's own topics and sources,
+and the app's contract (`contract_log`). A worker compares the program that it is about to run with
+the last version, reports the difference, and refuses to lose state without consent. A record names
+the version that it follows. If another writer was first, the record does not count, and its writer
+compares again, so all workers see one history. The ids show whether a changelog or a repartition
+topic was deleted or created again; the worker then refuses to start, because it would continue with
+empty state.
 
 `<app>-hand-overs` holds a record for each snapshot that the app's state began with, written in the
 transaction that wrote the rows. It makes a repeated hand-over harmless, and tells a worker where
@@ -190,6 +191,9 @@ CONFIGS = {"cleanup.policy": "delete", "retention.ms": "-1"}
 BROKER_DEFAULT = -1
 OWN_TOPICS = b'{"own_topics"'
 """The first bytes of the records in the version topic that hold topic ids."""
+CONTRACT: Final = b'{"contract"'
+"""The first bytes of the records in the version topic that hold the app's contract."""
+VERSION_TOPIC_SUFFIX: Final = "-topology"
 ATTEMPTS_MAX = 20
 """An attempt fails only if another program has written a version meanwhile."""
 
@@ -262,8 +266,8 @@ class VersionChange:
 
 
 def version_topic(app_id: str) -> str:
-    """Return the topic of an app's versions and topic ids."""
-    return f"{app_id}-topology"
+    """Return the topic of an app's versions, topic ids and contract."""
+    return f"{app_id}{VERSION_TOPIC_SUFFIX}"
 
 
 def current(records: Iterable[tuple[int, bytes]]) -> Version | None:
@@ -274,7 +278,7 @@ def current(records: Iterable[tuple[int, bytes]]) -> Version | None:
     """
     counts: Version | None = None
     for offset, data in records:
-        if data.startswith(OWN_TOPICS):
+        if data.startswith((OWN_TOPICS, CONTRACT)):
             continue
         try:
             wire = msgspec.json.decode(data, type=_VersionRecord)
