@@ -4,6 +4,7 @@ StreamlogError                  base of every error of streamlog; catch this one
 ├─ UsageError                   the program or the call is wrong: fix it, do not retry
 │  ├─ TopologyError             the topology can't be built or does not match the log
 │  │  ├─ StateLost              the program would lose state, without consent to that
+│  │  ├─ SchemaIncompatible     a registry would refuse a schema, or the program not read others
 │  │  └─ ContractBroken         the program would break other apps, without consent to that
 │  ├─ ConfigError               a setting is unknown or out of range
 │  ├─ SerdeError                a value does not fit the type that was declared for it
@@ -23,6 +24,7 @@ StreamlogError                  base of every error of streamlog; catch this one
 │  ├─ NotAuthorized             the principal may not do this
 │  ├─ ProducerFenced            fatal: another producer has taken over
 │  └─ TransactionAborted        the transaction has no effect: begin another one
+├─ SchemaRegistryError          a schema registry refused a request
 ├─ ConnectionLost               retriable: the broker can't be reached, or closed the connection
 ├─ RequestTimedOut              retriable: no answer within the time-out
 ├─ CorruptData                  bytes on disk or on the wire are damaged
@@ -76,6 +78,15 @@ class StateLost(TopologyError):
     exit_code = 8
 
 
+class SchemaIncompatible(TopologyError):
+    """A schema registry would refuse the program's schema, or the program could not read others.
+
+    Nothing was changed.
+    """
+
+    exit_code = 8
+
+
 class ContractBroken(TopologyError):
     """Another app could not read what the program writes, or the program what others write.
 
@@ -103,6 +114,19 @@ class InvalidSchema(UsageError):
     def __init__(self, message: str, *, path: str = "") -> None:
         super().__init__(f"{message} (at {path})" if path else message)
         self.path = path
+
+
+class SchemaRegistryError(StreamlogError):
+    """A schema registry refused a request; without one of its numbers, its answer is malformed."""
+
+    exit_code = 3
+
+    def __init__(self, message: str, *, status: int = 0, error_code: int = -1) -> None:
+        super().__init__(message)
+        self.status = status
+        """The HTTP status."""
+        self.error_code = error_code
+        """The registry's own code, such as 40401."""
 
 
 class LogError(StreamlogError):

@@ -69,7 +69,7 @@ class AvroSerde(Generic[T]):
             ConfigError: fastavro is not installed.
             SerdeError: one of the schemas is not an Avro schema.
         """
-        library = _fastavro()
+        library = load_fastavro()
         schemas: dict[bytes, JsonValue] = {}
         for each in (schema, *older):
             parsed = _parse_schema(library, each)
@@ -92,7 +92,7 @@ class AvroSerde(Generic[T]):
         """
         if not schemas:
             raise ConfigError("AvroSerde.registered needs at least one schema with its id")
-        library = _fastavro()
+        library = load_fastavro()
         found = {_ID.pack(REGISTERED, id_): _parse_schema(library, s) for id_, s in schemas.items()}
         serde = cls.__new__(cls)
         serde._take_over(library, found, into)  # noqa: SLF001 - its own class
@@ -183,7 +183,12 @@ class AvroSerde(Generic[T]):
         return self.declared is dict or hasattr(self.declared, "__total__")
 
 
-def _fastavro() -> ModuleType:
+def load_fastavro() -> ModuleType:
+    """Return fastavro.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
     try:
         return import_module("fastavro")
     except ImportError as error:

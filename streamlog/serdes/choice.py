@@ -6,17 +6,16 @@ type that contains a model of pydantic is read and written by pydantic, any othe
 
 from __future__ import annotations
 
-import types
 import typing
 from functools import lru_cache
-from typing import Union, cast
+from typing import cast
 
 import msgspec
 
 from streamlog.errors import SerdeError
 from streamlog.record import Windowed
 from streamlog.serdes.erased_types import AnySerde, TypeForm, UserValue
-from streamlog.serdes.json_values import JsonSerde, ModelSerde, has_model, resolve_alias
+from streamlog.serdes.json_values import JsonSerde, ModelSerde, has_model, without_none
 from streamlog.serdes.migrations import MigratingSerde, migration_to
 from streamlog.serdes.plain import BytesSerde, FloatSerde, IntSerde, StrSerde
 from streamlog.serdes.serde import unreadable_json_error
@@ -39,10 +38,11 @@ def serde_for(declared: TypeForm) -> AnySerde:
     Raises:
         SerdeError: the type can't be read from JSON, or `Windowed` lacks the type of its key.
     """
-    inner = _without_none(resolve_alias(declared))
+    inner = without_none(declared)
     if inner is Windowed:
         raise SerdeError("Windowed needs the type of its key: write Windowed[str]")
-    if typing.get_origin(inner) is Windowed:
+    origin: TypeForm = typing.get_origin(inner)
+    if origin is Windowed:
         return WindowedSerde(serde_for(typing.get_args(inner)[0]))
     # Exactly these types: a subclass of `str`, such as an enumeration, is JSON.
     return _PLAIN.get(inner) or _migrating(inner)
@@ -95,13 +95,6 @@ def from_json(serde: AnySerde, data: bytes) -> UserValue:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, ValueError) as error:
         raise unreadable_json_error(kind.__name__, data, str(error)) from error
-
-
-def _without_none(declared: object) -> object:
-    if typing.get_origin(declared) not in (Union, types.UnionType):
-        return declared
-    members = [member for member in typing.get_args(declared) if member is not type(None)]
-    return resolve_alias(members[0]) if len(members) == 1 else Union[tuple(members)]  # noqa: UP007 - built from values
 
 
 def _number(kind: type[int | float], text: str) -> float:

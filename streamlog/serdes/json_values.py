@@ -23,7 +23,7 @@ from typing import Annotated, Generic, Literal, Union, cast, is_typeddict
 import msgspec
 
 from streamlog.errors import SerdeError
-from streamlog.serdes.erased_types import ANY_TYPE, UserObject, UserValue
+from streamlog.serdes.erased_types import ANY_TYPE, TypeForm, UserObject, UserValue
 from streamlog.serdes.serde import T, type_name, unreadable_json_error, wrong_type_error
 
 ADVICE = (
@@ -204,6 +204,16 @@ def resolve_alias(declared: object) -> object:
     if typing.get_origin(declared) is Annotated and not _is_constrained(declared):
         return resolve_alias(typing.get_args(declared)[0])
     return declared
+
+
+def without_none(declared: TypeForm) -> TypeForm:
+    """Return the type of values that are not None: `X` for `X | None`, and for an alias of X."""
+    declared = resolve_alias(declared)
+    origin: TypeForm = typing.get_origin(declared)
+    if origin not in (Union, types.UnionType):
+        return declared
+    members = [member for member in typing.get_args(declared) if member is not type(None)]
+    return resolve_alias(members[0]) if len(members) == 1 else Union[tuple(members)]  # noqa: UP007 - built from values
 
 
 def _is_constrained(declared: object) -> bool:

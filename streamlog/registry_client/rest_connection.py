@@ -1,0 +1,176 @@
+"""REST connection: requests to the servers of one registry, with retries.
+
+Rule: a request is sent to the server that answered last. If a server can't be reached, or answers
+that it can't serve now (429, or 5xx), the next one is tried, and after all of them the whole round
+again, later each time. Every request of a registry may be repeated: registering a schema twice
+gives the same id.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+import threading
+from base64 import b64encode
+from typing import Final
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from streamlog.clock import Clock, SystemClock
+from streamlog.errors import ConfigError, ConnectionLost, SchemaRegistryError
+from streamlog.registry_client.registry_settings import RegistrySettings, RegistryUrl
+from streamlog.serdes.erased_types import JsonValue
+
+MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
+REQUEST_TIMEOUT_S: Final = 10.0
+"""How long one server may take to answer."""
+RETRY_MS: Final = 200
+"""The first pause between two rounds; each further pause is twice as long."""
+RETRY_MAX_MS: Final = 5_000
+ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
+"""The largest answer: a registry with very many subjects lists them in one."""
+_CLIENT_ERROR, _SERVER_ERROR, _TOO_MANY = 400, 500, 429
+Query = dict[str, str]
+
+
+class RestConnection:
+    """Requests to one registry; any thread may use it."""
+
+    def __init__(self, settings: RegistrySettings, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self._clock = clock or SystemClock()
+        self._context = _tls_context(settings)
+        self._closing = threading.Event()
+        self._at = 0
+        """The server that answered last."""
+
+    def request(
+        self,
+        method: str,
+        path: tuple[str | int, ...],
+        *,
+        query: Query | None = None,
+        body: object = None,
+        patience_ms: int = 0,
+    ) -> JsonValue:
+        """Send a request and return its answer.
+
+        Args:
+            method: GET, POST, PUT or DELETE.
+            path: the parts of the path.
+            query: the parameters of the URL.
+            body: the body, as data.
+            patience_ms: how long to try again while no server answers; 0: each one is tried once.
+
+        Raises:
+            SchemaRegistryError: the registry refused the request.
+            ConnectionLost: no server answered.
+        """
+        target = "/" + "/".join(quote(str(part), safe="") for part in path)
+        if query:
+            target += "?" + urlencode(query)
+        data = None if body is None else msgspec.json.encode(body)
+        deadline_ms, pause_ms = self._clock.now_ms() + patience_ms, RETRY_MS
+        while True:
+            try:
+                return self._round(method, target, data)
+            except ConnectionLost:
+                # The registry may be starting together with this worker, in one deployment.
+                left_ms = deadline_ms - self._clock.now_ms()
+                if left_ms <= 0 or self._closing.is_set():
+                    raise
+            self._closing.wait(min(pause_ms, left_ms) / 1000)
+            pause_ms = min(2 * pause_ms, RETRY_MAX_MS)
+
+    def close(self) -> None:
+        """End the pauses of requests in other threads."""
+        self._closing.set()
+
+    def _round(self, method: str, target: str, data: bytes | None) -> JsonValue:
+        """Try each server once, from the one that answered last on."""
+        reasons, urls = [], self.settings.urls
+        begin = self._at
+        for step in range(len(urls)):
+            at = (begin + step) % len(urls)
+            url = urls[at]
+            try:
+                status, answer = self._send(url, method, target, data)
+            except (OSError, http.client.HTTPException) as error:
+                reasons.append(f"{url}: {error or type(error).__name__}")
+                continue
+            # A refusal (4xx) is the registry's answer, and every server would give it.
+            if status < _SERVER_ERROR and status != _TOO_MANY:
+                self._at = at
+                return _result(status, answer, f"{method} {url}{target}")
+            reasons.append(f"{url}: status {status} {_message(answer)}")
+        raise ConnectionLost(f"the schema registry does not answer: {'; '.join(reasons)}")
+
+    def _send(
+        self, url: RegistryUrl, method: str, target: str, data: bytes | None
+    ) -> tuple[int, bytes]:
+        headers = {"Accept": f"{MEDIA_TYPE}, application/json", "Content-Type": MEDIA_TYPE}
+        if self.settings.auth:
+            token = b64encode(self.settings.auth.encode()).decode()
+            headers["Authorization"] = f"Basic {token}"
+        connection = self._connect(url)
+        try:
+            connection.request(method, url.path + target, data, headers)
+            response = connection.getresponse()
+            answer = response.read(ANSWER_BYTES_MAX + 1)
+        finally:
+            # Requests are few, one per schema, so a connection that is kept would mostly be idle.
+            connection.close()
+        if len(answer) > ANSWER_BYTES_MAX:
+            raise http.client.HTTPException(f"the answer is larger than {ANSWER_BYTES_MAX} bytes")
+        return response.status, answer
+
+    def _connect(self, url: RegistryUrl) -> http.client.HTTPConnection:
+        if url.is_tls:
+            return http.client.HTTPSConnection(
+                url.host, url.port, timeout=REQUEST_TIMEOUT_S, context=self._context
+            )
+        return http.client.HTTPConnection(url.host, url.port, timeout=REQUEST_TIMEOUT_S)
+
+
+def _result(status: int, answer: bytes, request: str) -> JsonValue:
+    if status >= _CLIENT_ERROR:
+        raise SchemaRegistryError(
+            f"{_message(answer)} ({request})", status=status, error_code=_error_code(answer)
+        )
+    try:
+        return msgspec.json.decode(answer)
+    except msgspec.DecodeError as error:
+        raise SchemaRegistryError(
+            f"{request}: the answer is not JSON: {answer[:60]!r}; is this a schema registry?",
+            status=status,
+        ) from error
+
+
+def _error_code(answer: bytes) -> int:
+    try:
+        found = msgspec.json.decode(answer)
+    except msgspec.DecodeError:
+        return -1
+    code = found.get("error_code") if isinstance(found, dict) else None
+    return code if isinstance(code, int) else -1
+
+
+def _message(answer: bytes) -> str:
+    try:
+        found = msgspec.json.decode(answer)
+    except msgspec.DecodeError:
+        return repr(answer[:60])
+    return str(found.get("message", "")) if isinstance(found, dict) else repr(answer[:60])
+
+
+def _tls_context(settings: RegistrySettings) -> ssl.SSLContext | None:
+    if not any(url.is_tls for url in settings.urls):
+        return None
+    try:
+        context = ssl.create_default_context(cafile=settings.ca_file or None)
+        if settings.certificate_file:
+            context.load_cert_chain(settings.certificate_file, settings.key_file or None)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"the TLS files of the schema registry can't be read: {error}") from error
+    return context

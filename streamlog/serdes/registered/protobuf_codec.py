@@ -1,0 +1,171 @@
+"""Protobuf codec: values of one type as messages.
+
+The type is a dataclass, Struct, TypedDict or model, whose `.proto` file is derived, or a class of
+messages that protoc has generated, whose file is registered as a descriptor in base64 (as
+Confluent's Python client does), with the files that it imports as references.
+
+Rule: a message is read by the own descriptor: Protobuf's rules need no other one. Fields that only
+the writer knows are skipped, and those that only the reader knows have their defaults. So no record
+waits for a registry.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
+from typing import Final
+
+from streamlog.errors import ConfigError, SerdeError
+from streamlog.schemas import Schema, SchemaType
+from streamlog.serdes.derived.protobuf_derivation import protobuf_file
+from streamlog.serdes.derived.protobuf_values import ProtobufValues, message_class
+from streamlog.serdes.derived.type_description import RecordType, describe_type
+from streamlog.serdes.erased_types import TypeForm, UserObject, UserValue
+from streamlog.serdes.json_values import without_none
+from streamlog.serdes.registered.framing import after_indexes, head_size, index_bytes
+from streamlog.serdes.registered.schema_source import RegisteredSchema
+from streamlog.serdes.registered.topic_schema import TopicSchema
+from streamlog.serdes.serde import type_name
+
+_MODULES: Final = (
+    "descriptor_pb2",
+    "descriptor_pool",
+    "duration_pb2",
+    "message",
+    "message_factory",
+    "timestamp_pb2",
+)
+BUILT_IN: Final = ("confluent/", "google/protobuf/", "google/type/")
+"""The directories of files that every registry knows."""
+
+
+class ProtobufCodec:
+    """Values of one type as messages."""
+
+    needs_writer_schema = False
+
+    def __init__(
+        self,
+        given: TopicSchema,
+        schema: Schema,
+        message: UserObject,
+        values: ProtobufValues | None,
+        name: str,
+    ) -> None:
+        """`values` converts to and from messages; None: the values are messages themselves."""
+        self.given = given
+        self.schema = schema
+        self.record_name: str | None = message.DESCRIPTOR.full_name
+        self._message = message
+        self._values = values
+        self._type_name = name
+        self._indexes = index_bytes(_indexes_of(message.DESCRIPTOR))
+        library = load_protobuf()
+        self.errors: tuple[type[Exception], ...] = (
+            SerdeError,
+            ValueError,
+            TypeError,
+            OverflowError,
+            RecursionError,
+            library.message.DecodeError,
+        )
+
+    def write(self, head: bytes, value: UserValue) -> bytes:
+        """Return the head with the message's indexes, followed by the value; see `SchemaCodec`."""
+        try:
+            message = self._message_of(value)
+            # Deterministic: maps have an order, so equal keys of records are equal bytes.
+            data: bytes = message.SerializeToString(deterministic=True)
+        except (SerdeError, ValueError, TypeError, load_protobuf().message.EncodeError) as error:
+            raise SerdeError(f"{self._type_name} can't be written as Protobuf: {error}") from error
+        return head + self._indexes + data
+
+    def reader(self, writer: RegisteredSchema | None) -> Callable[[bytes, int], UserValue]:  # noqa: ARG002 - see the rule of the module
+        """Return what reads bytes; see `SchemaCodec`."""
+        parse = self._message.FromString
+        values = self._values
+
+        def read(data: bytes, start: int) -> UserValue:
+            message = parse(data[after_indexes(data, start) :])
+            return message if values is None else values.read(message)
+
+        return read
+
+    def head_size(self, data: bytes) -> int:
+        """Return the size of the id or GUID, with the message's indexes."""
+        return after_indexes(data, head_size(data))
+
+    def _message_of(self, value: UserValue) -> UserObject:
+        if self._values is None:
+            if not isinstance(value, self._message):
+                raise SerdeError(f"{self._type_name} expected, got {type(value).__name__}")
+            return value
+        message = self._message()
+        self._values.put(message, value)
+        return message
+
+
+def load_protobuf() -> ModuleType:
+    """Return the library, with the modules that are used here.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        for name in _MODULES:
+            import_module(f"google.protobuf.{name}")
+        return import_module("google.protobuf")
+    except ImportError as error:
+        raise ConfigError(
+            "schema='protobuf' needs the extra `protobuf`: pip install 'streamlog[protobuf]'"
+        ) from error
+
+
+def protobuf_codec(given: TopicSchema, declared: TypeForm) -> ProtobufCodec:
+    """Return the codec of a type.
+
+    Raises:
+        SerdeError: the type has no equivalent in Protobuf.
+        ConfigError: protobuf is not installed.
+    """
+    declared = without_none(declared)
+    library = load_protobuf()
+    name = type_name(declared)
+    if isinstance(declared, type) and issubclass(declared, library.message.Message):
+        return ProtobufCodec(
+            given, given.schema or _compiled_schema(declared), declared, None, name
+        )
+    described = describe_type(declared)
+    file = protobuf_file(described, declared)
+    if not isinstance(described, RecordType):
+        raise SerdeError(f"{name} has no equivalent in Protobuf")
+    schema = given.schema or Schema(SchemaType.PROTOBUF, file.text)
+    values = ProtobufValues(described)
+    return ProtobufCodec(given, schema, message_class(library, file), values, name)
+
+
+def _compiled_schema(declared: UserObject) -> Schema:
+    file = declared.DESCRIPTOR.file
+    for imported in file.dependencies:
+        if not imported.name.startswith(BUILT_IN):
+            raise SerdeError(
+                f"{type_name(declared)}: {file.name} imports {imported.name}, which has to be "
+                "registered first: give TopicSchema(schema=Schema(..., references=...))"
+            )
+    return Schema(SchemaType.PROTOBUF, b64encode(file.serialized_pb).decode())
+
+
+def _indexes_of(descriptor: UserObject) -> list[int]:
+    """Return the position of a message in its file, from the outermost message inwards."""
+    # From the inside out: the message's index in its parent, then the parent's index, up to the
+    # file.
+    indexes: list[int] = []
+    while descriptor is not None:
+        parent = descriptor.containing_type
+        siblings = descriptor.file.message_types_by_name if parent is None else None
+        names = [*siblings] if siblings is not None else [n.name for n in parent.nested_types]
+        indexes.insert(0, names.index(descriptor.name))
+        descriptor = parent
+    return indexes
