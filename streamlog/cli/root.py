@@ -58,6 +58,7 @@ COMMANDS: Final = {
     "cluster": "cluster_command:cluster",
     "canary": "operate.canary_command:canary",
     "generate": "operate.generate_command:generate",
+    "contracts": "operate.contracts_command:contracts",
 }
 """Each command as MODULE:NAME in this package, in the order of `streamlog --help`."""
 

@@ -33,7 +33,7 @@ ENTRIES = frozenset({"Source", "TableSource", "GlobalTable"})
 """Kinds of nodes in a blueprint that read a topic."""
 
 
-class TypeForm(msgspec.Struct, frozen=True):
+class TopicType(msgspec.Struct, frozen=True):
     """The type of a topic's keys or values."""
 
     name: str
@@ -42,7 +42,7 @@ class TypeForm(msgspec.Struct, frozen=True):
     """The form of the serde (`serdes.form_of`): for JSON, the schema with its fields."""
 
     @classmethod
-    def of(cls, serde: AnySerde) -> TypeForm:
+    def of(cls, serde: AnySerde) -> TopicType:
         """Return the type that a serde writes and reads."""
         declared, form = declared_by(serde), form_of(serde)
         return cls(describe_form(form) if declared is None else type_name(declared), form)
@@ -51,8 +51,8 @@ class TypeForm(msgspec.Struct, frozen=True):
 class TopicUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How an app uses a topic."""
 
-    key: TypeForm
-    value: TypeForm
+    key: TopicType
+    value: TopicType
     read_by: list[str] = []
     """The nodes and agents that read it."""
     written_by: list[str] = []
@@ -125,8 +125,8 @@ def contract_of(
     }
     found = {
         name: TopicUse(
-            key=TypeForm.of(spec.key),
-            value=TypeForm.of(spec.value),
+            key=TopicType.of(spec.key),
+            value=TopicType.of(spec.value),
             read_by=reads.get(name, []),
             # 1. An app declares `orders`, reads nothing from it, and sends from a helper in another
             #    module, which `topics_in_code` does not follow.
@@ -163,8 +163,8 @@ def contract_of_blueprint(app_id: str, blueprint: Blueprint) -> Contract:
     return Contract(app_id, found)
 
 
-def _type_of(form: JsonValue) -> TypeForm:
-    return TypeForm(describe_form(form), form)
+def _type_of(form: JsonValue) -> TopicType:
+    return TopicType(describe_form(form), form)
 
 
 def _topics_in(kind: str, part: object, blueprint: Blueprint) -> Iterator[tuple[str, str]]:

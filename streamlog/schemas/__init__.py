@@ -1,7 +1,7 @@
 """Schemas as a registry keeps them: parsing, canonical texts, and compatibility of three formats.
 
-`parse_schema` (`parsing`) makes a `ParsedSchema` of a `Schema` (`schema`): of Avro (`avro`).
-`compatibility` tells whether a schema may follow others.
+`parse_schema` (`parsing`) makes a `ParsedSchema` of a `Schema` (`schema`): of Avro (`avro`) or JSON
+Schema (`json_schema`). `compatibility` tells whether a schema may follow others.
 
 Rule: pure functions of texts, without I/O. Not done here: which schemas are registered.
 """
@@ -16,6 +16,7 @@ from streamlog.schemas.compatibility import (
     check,
     incompatibilities,
 )
+from streamlog.schemas.json_schema.json_schema import JsonSchema
 from streamlog.schemas.parsing import parse_schema
 from streamlog.schemas.schema import (
     DEFAULT_LIMITS,
@@ -32,6 +33,7 @@ __all__ = [
     "CompatibilityLevel",
     "Incompatibility",
     "InvalidSchema",
+    "JsonSchema",
     "ParsedSchema",
     "Schema",
     "SchemaLimits",

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from streamlog.errors import InvalidSchema, quantity
 from streamlog.schemas.avro.avro_schema import parse_avro
+from streamlog.schemas.json_schema.json_schema import parse_json_schema
 from streamlog.schemas.schema import (
     DEFAULT_LIMITS,
     ParsedSchema,
@@ -45,6 +46,8 @@ def parse_schema(
     match schema.type:
         case SchemaType.AVRO:
             return parse_avro(schema, dependencies, limits, is_new=is_new)
+        case SchemaType.JSON:
+            return parse_json_schema(schema, dependencies, limits)
         case _:
             raise InvalidSchema(f"Schemas of type {schema.type} can't be parsed")
 

@@ -1,19 +1,17 @@
 """Whether a reader with one Avro schema reads what a writer with another has written.
 
 Rule: kinds, paths and details are those of Apache Avro's `SchemaCompatibility`, which Confluent's
-registry asks. Two things are stricter. A pair of types that was assumed to be compatible, because
-the types are recursive, and proves not to be, takes back what followed from the assumption; Avro's
-checker keeps it. And a reader's field that has several fields of the writer behind its name and
-aliases is refused with its path; Avro's checker ends with an exception.
+registry asks. Two things are stricter. What followed from an assumption about a recursive type that
+proves wrong is taken back (`pairs`); Avro's checker keeps it. And a reader's field that has several
+fields of the writer behind its name and aliases is refused with its path; Avro's checker ends with
+an exception.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import takewhile
 
-from streamlog.errors import InvalidSchema
 from streamlog.schemas.avro.avro_types import (
     NO_DEFAULT,
     AvroArray,
@@ -28,6 +26,7 @@ from streamlog.schemas.avro.avro_types import (
     split_name,
 )
 from streamlog.schemas.compatibility.levels import Difference
+from streamlog.schemas.compatibility.pairs import Pair, PairTable, Path, listed
 
 SENTENCES: Mapping[str, str] = {
     "FIXED_SIZE_MISMATCH": (
@@ -53,8 +52,6 @@ SENTENCES: Mapping[str, str] = {
     ),
 }
 """Confluent's sentences, by Avro's kinds."""
-MAX_DEPTH = 150
-"""How many pairs of types may be compared inside one another; each takes four frames of Python."""
 _PROMOTIONS = {
     "long": {"int"},
     "float": {"int", "long"},
@@ -63,19 +60,6 @@ _PROMOTIONS = {
     "string": {"bytes"},
 }
 """What a primitive type of a reader reads beside its own kind."""
-_Path = tuple[str, ...]
-
-
-@dataclass(slots=True, eq=False)
-class _Pair:
-    """A reader's and a writer's type: what is wrong with them, and the pairs inside."""
-
-    parts: list[Difference | _Pair] = field(default_factory=list)
-    """In the order of the reader's schema; only pairs that are wrong."""
-    is_open: bool = True
-    """Whether it is still being compared."""
-    is_assumed: bool = False
-    """Whether a pair inside it has taken it for compatible."""
 
 
 def avro_differences(reader: AvroType, writer: AvroType) -> list[Difference]:
@@ -84,107 +68,61 @@ def avro_differences(reader: AvroType, writer: AvroType) -> list[Difference]:
     Raises:
         InvalidSchema: the types are nested too deep to be compared.
     """
-    return _collect(_Comparison().compare(reader, writer, (), 0))
-
-
-def _collect(root: _Pair) -> list[Difference]:
-    found: dict[Difference, None] = {}
-    # A pair counts once, however often its types are used: a chain of records with two fields of
-    # the next one would double the list at each link.
-    seen = {id(root)}
-    waiting: list[Iterator[Difference | _Pair]] = [iter(root.parts)]
-    while waiting:
-        part = next(waiting[len(waiting) - 1], None)
-        match part:
-            case None:
-                waiting.pop()
-            case Difference():
-                found.setdefault(part)
-            case _Pair() if id(part) not in seen:
-                seen.add(id(part))
-                waiting.append(iter(part.parts))
-    return list(found)
+    found = listed(_AvroComparison().compare(reader, writer, ()))
+    return list(dict.fromkeys(each for _, each in found))
 
 
 @dataclass(slots=True)
-class _Comparison:
-    """Compares pairs of types, each once."""
+class _AvroComparison:
+    """Compares pairs of types. Differences have their paths in themselves, as in Avro."""
 
-    pairs: dict[tuple[int, int], _Pair] = field(default_factory=dict)
-    """By the identities of both types, in the order in which their comparison began."""
+    table: PairTable = field(default_factory=PairTable)
     fields: dict[int, dict[str, AvroField]] = field(default_factory=dict)
     """The fields of writers' records, by identity and name."""
     unions: dict[int, dict[str, list[AvroType]]] = field(default_factory=dict)
     """The branches of readers' unions, by identity and by kind or name."""
 
-    def compare(self, reader: AvroType, writer: AvroType, path: _Path, depth: int) -> _Pair:
+    def compare(self, reader: AvroType, writer: AvroType, path: Path) -> Pair:
         """Compare two types at a path of the reader's schema."""
-        if depth > MAX_DEPTH:
-            raise InvalidSchema(f"The schemas are nested deeper than {MAX_DEPTH} types together")
-        key = (id(reader), id(writer))
-        pair = self.pairs.get(key)
-        if pair is not None:
-            pair.is_assumed |= pair.is_open
-            return pair
-        pair = self.pairs[key] = _Pair()
-        self._fill(pair, reader, writer, path, depth)
-        pair.is_open = False
-        if pair.parts and pair.is_assumed:
-            self._take_back(key)
-        return pair
+        return self.table.compare(
+            reader, writer, lambda pair: self._fill(pair, reader, writer, path)
+        )
 
-    def _take_back(self, key: tuple[int, int]) -> None:
-        """Forget the compatible pairs that were compared since, on an assumption that is wrong."""
-        since = list(takewhile(lambda other: other != key, reversed(self.pairs)))
-        for other in since:
-            if not self.pairs[other].parts:
-                del self.pairs[other]
-
-    def _fill(
-        self, pair: _Pair, reader: AvroType, writer: AvroType, path: _Path, depth: int
-    ) -> None:
+    def _fill(self, pair: Pair, reader: AvroType, writer: AvroType, path: Path) -> None:
         match reader, writer:
             case (AvroUnion(), _) | (_, AvroUnion()):
-                self._unions(pair, reader, writer, path, depth)
+                self._unions(pair, reader, writer, path)
             case AvroArray(), AvroArray():
-                self._add(pair, reader.items, writer.items, (*path, "items"), depth)
+                self._add(pair, reader.items, writer.items, (*path, "items"))
             case AvroMap(), AvroMap():
-                self._add(pair, reader.values, writer.values, (*path, "values"), depth)
+                self._add(pair, reader.values, writer.values, (*path, "values"))
             case AvroRecord(), AvroRecord():
-                pair.parts += _name_differences(reader, writer, path)
-                self._fields(pair, reader, writer, (*path, "fields"), depth)
+                _add_all(pair, _name_differences(reader, writer, path))
+                self._fields(pair, reader, writer, (*path, "fields"))
             case _:
-                pair.parts += _leaf_differences(reader, writer, path)
+                _add_all(pair, _leaf_differences(reader, writer, path))
 
-    def _unions(
-        self, pair: _Pair, reader: AvroType, writer: AvroType, path: _Path, depth: int
-    ) -> None:
+    def _unions(self, pair: Pair, reader: AvroType, writer: AvroType, path: Path) -> None:
         match reader, writer:
             case AvroUnion(), AvroUnion():
                 for number, branch in enumerate(writer.branches):
-                    if not self._reads(reader, branch, depth):
-                        pair.parts.append(_lacking_branch(branch, (*path, str(number))))
+                    if not self._reads(reader, branch):
+                        pair.add(_lacking_branch(branch, (*path, str(number))))
             case _, AvroUnion():
                 # As in Avro, paths start again inside the union.
                 for branch in writer.branches:
-                    self._add(pair, reader, branch, (), depth)
+                    self._add(pair, reader, branch, ())
             case AvroUnion(), _:
-                if not self._reads(reader, writer, depth):
-                    pair.parts.append(_lacking_branch(writer, path))
+                if not self._reads(reader, writer):
+                    pair.add(_lacking_branch(writer, path))
 
-    def _add(
-        self, pair: _Pair, reader: AvroType, writer: AvroType, path: _Path, depth: int
-    ) -> None:
-        inner = self.compare(reader, writer, path, depth + 1)
-        # An open pair is a recursion: it is compatible unless something else proves that it is not.
-        if inner.parts and not inner.is_open:
-            pair.parts.append(inner)
+    def _add(self, pair: Pair, reader: AvroType, writer: AvroType, path: Path) -> None:
+        pair.include(self.compare(reader, writer, path))
 
-    def _reads(self, reader: AvroUnion, writer: AvroType, depth: int) -> bool:
+    def _reads(self, reader: AvroUnion, writer: AvroType) -> bool:
         """Whether a branch of the reader's union reads a type that is no union."""
         for branch in self._candidates(reader, writer):
-            inner = self.compare(branch, writer, (), depth + 1)
-            if inner.is_open or not inner.parts:
+            if self.compare(branch, writer, ()).fits:
                 return True
         return False
 
@@ -198,16 +136,16 @@ class _Comparison:
                     index.setdefault(key, []).append(branch)
         match writer:
             case AvroRecord() | AvroEnum() | AvroFixed():
+                # Names without their namespaces; aliases with theirs.
                 _, last = split_name(writer.name)
                 yield from index.get(f"{writer.kind} {last}", ())
                 yield from index.get(f"{writer.kind} alias {writer.name}", ())
             case _:
+                # A union has each primitive type once, so these are few.
                 for kind in (writer.kind, *_PROMOTIONS):
                     yield from index.get(kind, ())
 
-    def _fields(
-        self, pair: _Pair, reader: AvroRecord, writer: AvroRecord, path: _Path, depth: int
-    ) -> None:
+    def _fields(self, pair: Pair, reader: AvroRecord, writer: AvroRecord, path: Path) -> None:
         known = self.fields.get(id(writer))
         if known is None:
             known = self.fields[id(writer)] = {each.name: each for each in writer.fields}
@@ -216,11 +154,16 @@ class _Comparison:
             names = [name for name in dict.fromkeys((each.name, *each.aliases)) if name in known]
             if len(names) > 1:
                 detail = f"field {each.name} matches {', '.join(names)}"
-                pair.parts.append(Difference("NAME_MISMATCH", _pointer(here), detail))
+                pair.add(Difference("NAME_MISMATCH", _pointer(here), detail))
             elif names:
-                self._add(pair, each.type, known[names[0]].type, (*here, "type"), depth)
+                self._add(pair, each.type, known[names[0]].type, (*here, "type"))
             elif each.default is NO_DEFAULT:
-                pair.parts.append(_absent_field(each, writer, here))
+                pair.add(_absent_field(each, writer, here))
+
+
+def _add_all(pair: Pair, differences: list[Difference]) -> None:
+    for each in differences:
+        pair.add(each)
 
 
 def _index_keys(branch: AvroType) -> list[str]:
@@ -235,22 +178,22 @@ def _index_keys(branch: AvroType) -> list[str]:
             return [branch.kind]
 
 
-def _pointer(path: _Path) -> str:
+def _pointer(path: Path) -> str:
     return "/" + "/".join(path)
 
 
-def _lacking_branch(writer: AvroType, path: _Path) -> Difference:
+def _lacking_branch(writer: AvroType, path: Path) -> Difference:
     detail = f"reader union lacking writer type: {writer.kind.upper()}"
     return Difference("MISSING_UNION_BRANCH", _pointer(path), detail)
 
 
-def _type_mismatch(reader: AvroType, writer: AvroType, path: _Path) -> Difference:
+def _type_mismatch(reader: AvroType, writer: AvroType, path: Path) -> Difference:
     kinds = reader.kind.upper(), writer.kind.upper()
     detail = f"reader type: {kinds[0]} not compatible with writer type: {kinds[1]}"
     return Difference("TYPE_MISMATCH", _pointer(path), detail)
 
 
-def _leaf_differences(reader: AvroType, writer: AvroType, path: _Path) -> list[Difference]:
+def _leaf_differences(reader: AvroType, writer: AvroType, path: Path) -> list[Difference]:
     match reader, writer:
         case AvroEnum(), AvroEnum():
             names = _name_differences(reader, writer, path)
@@ -267,7 +210,7 @@ def _is_promoted(reader: AvroType, writer: AvroType) -> bool:
     return reader.kind == writer.kind or writer.kind in _PROMOTIONS.get(reader.kind, ())
 
 
-def _absent_field(reader: AvroField, writer: AvroRecord, path: _Path) -> Difference:
+def _absent_field(reader: AvroField, writer: AvroRecord, path: Path) -> Difference:
     if isinstance(reader.type, AvroEnum) and reader.type.default is not None:
         # The default of an enum is for symbols, not for fields; Avro says so by comparing the enum
         # with the record that lacks the field.
@@ -275,14 +218,14 @@ def _absent_field(reader: AvroField, writer: AvroRecord, path: _Path) -> Differe
     return Difference("READER_FIELD_MISSING_DEFAULT_VALUE", _pointer(path), reader.name)
 
 
-def _name_differences(reader: AvroNamed, writer: AvroNamed, path: _Path) -> list[Difference]:
+def _name_differences(reader: AvroNamed, writer: AvroNamed, path: Path) -> list[Difference]:
     # Namespaces do not count, unless an alias is compared.
     if split_name(reader.name)[1] == split_name(writer.name)[1] or writer.name in reader.aliases:
         return []
     return [Difference("NAME_MISMATCH", _pointer((*path, "name")), f"expected: {writer.name}")]
 
 
-def _symbol_differences(reader: AvroEnum, writer: AvroEnum, path: _Path) -> list[Difference]:
+def _symbol_differences(reader: AvroEnum, writer: AvroEnum, path: Path) -> list[Difference]:
     absent = sorted(set(writer.symbols) - set(reader.symbols))
     if not absent or reader.default is not None:
         return []
@@ -290,7 +233,7 @@ def _symbol_differences(reader: AvroEnum, writer: AvroEnum, path: _Path) -> list
     return [Difference("MISSING_ENUM_SYMBOLS", _pointer((*path, "symbols")), detail)]
 
 
-def _size_differences(reader: AvroFixed, writer: AvroFixed, path: _Path) -> list[Difference]:
+def _size_differences(reader: AvroFixed, writer: AvroFixed, path: Path) -> list[Difference]:
     if reader.size == writer.size:
         return []
     detail = f"expected: {writer.size}, found: {reader.size}"

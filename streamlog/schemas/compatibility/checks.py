@@ -11,11 +11,14 @@ from collections.abc import Mapping, Sequence
 from streamlog.schemas.avro.avro_schema import AvroSchema
 from streamlog.schemas.compatibility.avro_compatibility import SENTENCES as AVRO_SENTENCES
 from streamlog.schemas.compatibility.avro_compatibility import avro_differences
+from streamlog.schemas.compatibility.json_compatibility import json_incompatibilities
+from streamlog.schemas.compatibility.json_kinds import JSON_SENTENCES
 from streamlog.schemas.compatibility.levels import (
     CompatibilityLevel,
     Difference,
     Incompatibility,
 )
+from streamlog.schemas.json_schema.json_schema import JsonSchema
 from streamlog.schemas.schema import ParsedSchema
 
 OTHER_TYPE = "SCHEMA_TYPE_CHANGED"
@@ -40,8 +43,10 @@ def check(
         found: list[Incompatibility] = []
         if level.is_backward:
             found += incompatibilities(new, earlier[index], "new", "old", earlier=index)
+        # The old schema reads what programs with the new one will write.
         if level.is_forward:
             found += incompatibilities(earlier[index], new, "old", "new", earlier=index)
+        # One earlier schema is enough, and its version is what the answer names.
         if found:
             return found
     return []
@@ -70,6 +75,8 @@ def incompatibilities(
     match reader, writer:
         case AvroSchema(), AvroSchema():
             sentences, found = AVRO_SENTENCES, avro_differences(reader.root, writer.root)
+        case JsonSchema(), JsonSchema():
+            sentences, found = JSON_SENTENCES, json_incompatibilities(reader.root, writer.root)
         case _:
             message = "Incompatible because of different schema type"
             return [Incompatibility(OTHER_TYPE, "/", message, earlier=earlier)]

@@ -125,5 +125,5 @@ def test_schemas_that_are_nested_too_deep_together_are_refused() -> None:
         return found
 
     # Pairs of a circle of 31 types and one of 32 form a path of 992.
-    with pytest.raises(InvalidSchema, match="nested deeper than 150 types together"):
+    with pytest.raises(InvalidSchema, match="nested deeper than 110 types together"):
         found_between(cycle(31), cycle(32))

@@ -21,6 +21,7 @@ from streamlog.worker.topics.contract_log import (
     read_contracts,
 )
 from streamlog.worker.topics.version_log import compare_versions, current, version_topic
+from tests.worker.processes import STREAMLOG, running, streamlog
 
 
 @dataclass
@@ -134,3 +135,35 @@ def test_a_malformed_or_newer_contract_is_refused() -> None:
         decode_contract("shop", [(0, data[:-5])])
     with pytest.raises(CorruptData, match="use the newer streamlog"):
         decode_contract("shop", [(0, data.replace(b'"format":1}', b'"format":2}'))])
+
+
+SHOP = """
+import os
+from dataclasses import make_dataclass
+from streamlog import App
+
+app = App("shop", log="embedded:./log", state_dir="./state")
+fields = [(name, int) for name in os.environ["FIELDS"].split()]
+app.topic("orders", key=str, value=make_dataclass("Order", fields))
+"""
+
+
+@pytest.mark.slow
+def test_a_worker_process_ends_with_code_8_unless_breaks_are_accepted(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    work = ("-A", "shop", "worker")
+
+    async def prepare() -> None:
+        async with Log.open(f"embedded:{tmp_path}/log", listen=False) as log:
+            await start(log, shop(), reader("billing"))
+
+    asyncio.run(prepare())
+    code, output = streamlog(*work, cwd=tmp_path, FIELDS="id")
+    assert (code, "field `amount` is gone from `orders`; `billing` reads it" in output) == (8, True)
+    accepting = (*work, "--accept-contract-breaks")
+    with running(*STREAMLOG, *accepting, cwd=tmp_path, FIELDS="id") as worker:
+        worker.line(r"^app +shop")
+        assert worker.stop() == 0
+    with running(*STREAMLOG, *work, cwd=tmp_path, FIELDS="id") as worker:
+        worker.line(r"^app +shop")
+        assert worker.stop() == 0
