@@ -1,7 +1,8 @@
 """Schemas as a registry keeps them: parsing, canonical texts, and compatibility of three formats.
 
-`parse_schema` (`parsing`) makes a `ParsedSchema` of a `Schema` (`schema`): of Avro (`avro`) or JSON
-Schema (`json_schema`). `compatibility` tells whether a schema may follow others.
+`parse_schema` (`parsing`) makes a `ParsedSchema` of a `Schema` (`schema`): of Avro (`avro`), JSON
+Schema (`json_schema`) or Protobuf (`protobuf`). `compatibility` tells whether a schema may follow
+others.
 
 Rule: pure functions of texts, without I/O. Not done here: which schemas are registered.
 """
@@ -18,6 +19,7 @@ from streamlog.schemas.compatibility import (
 )
 from streamlog.schemas.json_schema.json_schema import JsonSchema
 from streamlog.schemas.parsing import parse_schema
+from streamlog.schemas.protobuf.protobuf_schema import ProtobufSchema
 from streamlog.schemas.schema import (
     DEFAULT_LIMITS,
     ParsedSchema,
@@ -35,6 +37,7 @@ __all__ = [
     "InvalidSchema",
     "JsonSchema",
     "ParsedSchema",
+    "ProtobufSchema",
     "Schema",
     "SchemaLimits",
     "SchemaReference",

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from streamlog.errors import InvalidSchema, quantity
 from streamlog.schemas.avro.avro_schema import parse_avro
 from streamlog.schemas.json_schema.json_schema import parse_json_schema
+from streamlog.schemas.protobuf.protobuf_schema import parse_protobuf
 from streamlog.schemas.schema import (
     DEFAULT_LIMITS,
     ParsedSchema,
@@ -41,6 +42,7 @@ def parse_schema(
     Raises:
         InvalidSchema: it is no schema of its type, refers to one that is absent from `referenced`,
             refers to itself through others, or exceeds a limit.
+        ConfigError: it is a Protobuf schema, and protobuf is not installed.
     """
     dependencies = order_references(schema, referenced, limits)
     match schema.type:
@@ -48,8 +50,8 @@ def parse_schema(
             return parse_avro(schema, dependencies, limits, is_new=is_new)
         case SchemaType.JSON:
             return parse_json_schema(schema, dependencies, limits)
-        case _:
-            raise InvalidSchema(f"Schemas of type {schema.type} can't be parsed")
+        case SchemaType.PROTOBUF:
+            return parse_protobuf(schema, dependencies, limits)
 
 
 def order_references(

@@ -18,7 +18,12 @@ from streamlog.schemas.compatibility.levels import (
     Difference,
     Incompatibility,
 )
+from streamlog.schemas.compatibility.protobuf_compatibility import (
+    PROTOBUF_SENTENCES,
+    protobuf_incompatibilities,
+)
 from streamlog.schemas.json_schema.json_schema import JsonSchema
+from streamlog.schemas.protobuf.protobuf_schema import ProtobufSchema
 from streamlog.schemas.schema import ParsedSchema
 
 OTHER_TYPE = "SCHEMA_TYPE_CHANGED"
@@ -77,6 +82,8 @@ def incompatibilities(
             sentences, found = AVRO_SENTENCES, avro_differences(reader.root, writer.root)
         case JsonSchema(), JsonSchema():
             sentences, found = JSON_SENTENCES, json_incompatibilities(reader.root, writer.root)
+        case ProtobufSchema(), ProtobufSchema():
+            sentences, found = PROTOBUF_SENTENCES, protobuf_incompatibilities(reader, writer)
         case _:
             message = "Incompatible because of different schema type"
             return [Incompatibility(OTHER_TYPE, "/", message, earlier=earlier)]
