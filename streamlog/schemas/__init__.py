@@ -17,7 +17,7 @@ from streamlog.schemas.compatibility import (
     check,
     incompatibilities,
 )
-from streamlog.schemas.json_schema.json_schema import JsonSchema
+from streamlog.schemas.json_schema.json_parsing import JsonSchema
 from streamlog.schemas.parsing import parse_schema
 from streamlog.schemas.protobuf.protobuf_schema import ProtobufSchema
 from streamlog.schemas.schema import (

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from streamlog.errors import InvalidSchema, quantity
 from streamlog.schemas.avro.avro_schema import parse_avro
-from streamlog.schemas.json_schema.json_schema import parse_json_schema
+from streamlog.schemas.json_schema.json_parsing import parse_json_schema
 from streamlog.schemas.protobuf.protobuf_schema import parse_protobuf
 from streamlog.schemas.schema import (
     DEFAULT_LIMITS,

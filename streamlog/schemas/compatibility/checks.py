@@ -22,7 +22,7 @@ from streamlog.schemas.compatibility.protobuf_compatibility import (
     PROTOBUF_SENTENCES,
     protobuf_incompatibilities,
 )
-from streamlog.schemas.json_schema.json_schema import JsonSchema
+from streamlog.schemas.json_schema.json_parsing import JsonSchema
 from streamlog.schemas.protobuf.protobuf_schema import ProtobufSchema
 from streamlog.schemas.schema import ParsedSchema
 

@@ -15,11 +15,11 @@ from itertools import count
 
 from streamlog.schemas.compatibility.levels import Difference
 from streamlog.schemas.compatibility.pairs import Pair, PairTable, Path, listed
-from streamlog.schemas.protobuf.proto_types import (
-    ProtoEnum,
-    ProtoField,
-    ProtoFile,
-    ProtoMessage,
+from streamlog.schemas.protobuf.linked_types import (
+    LinkedEnum,
+    LinkedField,
+    LinkedFile,
+    LinkedMessage,
 )
 from streamlog.schemas.protobuf.protobuf_schema import ProtobufSchema
 
@@ -132,7 +132,7 @@ class _ProtoComparison:
     new: ProtobufSchema
     table: PairTable = field(default_factory=PairTable)
 
-    def compare_files(self, old: ProtoFile, new: ProtoFile) -> Pair:
+    def compare_files(self, old: LinkedFile, new: LinkedFile) -> Pair:
         """Compare two files."""
         pair = Pair()
         if old.package != new.package:
@@ -143,8 +143,8 @@ class _ProtoComparison:
     def _types(
         self,
         pair: Pair,
-        old: ProtoFile | ProtoMessage,
-        new: ProtoFile | ProtoMessage,
+        old: LinkedFile | LinkedMessage,
+        new: LinkedFile | LinkedMessage,
         path: Path,
     ) -> None:
         """Compare the messages and enums of two files or messages, by name."""
@@ -168,10 +168,11 @@ class _ProtoComparison:
             else:
                 _compare_enums(pair, old.enums[name], new.enums[name], (*path, name))
 
-    def _compare(self, old: ProtoMessage, new: ProtoMessage) -> Pair:
+    def _compare(self, old: LinkedMessage, new: LinkedMessage) -> Pair:
         return self.table.compare(old, new, lambda pair: self._messages(pair, old, new))
 
-    def _messages(self, pair: Pair, old: ProtoMessage, new: ProtoMessage) -> None:
+    def _messages(self, pair: Pair, old: LinkedMessage, new: LinkedMessage) -> None:
+        # Moves concern a oneof as a whole; then each number is compared once.
         _compare_moves(pair, old, new)
         for name in dict.fromkeys((*old.oneofs, *new.oneofs)):
             if name not in new.oneofs:
@@ -189,9 +190,10 @@ class _ProtoComparison:
         self._types(pair, old, new, ())
 
     def _shared_field(
-        self, pair: Pair, old: ProtoField, new: ProtoField, old_oneofs: list[str]
+        self, pair: Pair, old: LinkedField, new: LinkedField, old_oneofs: list[str]
     ) -> None:
         path: Path = (str(new.number),)
+        # In one and the same oneof, its name is part of the path.
         if new.oneof and new.oneof == old.oneof:
             path = (new.oneof, *path)
         elif new.oneof in old_oneofs and new.oneof:
@@ -205,7 +207,7 @@ class _ProtoComparison:
             _note(pair, "REQUIRED_FIELD_ADDED", *path)
         self._field_types(pair, old, new, path)
 
-    def _field_types(self, pair: Pair, old: ProtoField, new: ProtoField, path: Path) -> None:
+    def _field_types(self, pair: Pair, old: LinkedField, new: LinkedField, path: Path) -> None:
         if _kind(old) != _kind(new):
             _note(pair, "FIELD_KIND_CHANGED", *path)
         elif old.entry is not None and new.entry is not None:
@@ -219,6 +221,7 @@ class _ProtoComparison:
     def _is_same_message(self, pair: Pair, old: str, new: str) -> bool:
         """Whether two fields have a message of one name, whose own changes fit."""
         before, after = self.old.messages[old], self.new.messages[new]
+        # Packages do not count: they are not part of what is written.
         if before.local_name != after.local_name:
             return False
         if before.file == self.old.file.path and after.file == self.new.file.path:
@@ -229,7 +232,7 @@ class _ProtoComparison:
         return inner.fits
 
 
-def _compare_enums(pair: Pair, old: ProtoEnum, new: ProtoEnum, path: Path) -> None:
+def _compare_enums(pair: Pair, old: LinkedEnum, new: LinkedEnum, path: Path) -> None:
     for number in sorted(old.values.keys() | new.values.keys()):
         if number not in new.values:
             _note(pair, "ENUM_CONST_REMOVED", *path, str(number))
@@ -239,7 +242,7 @@ def _compare_enums(pair: Pair, old: ProtoEnum, new: ProtoEnum, path: Path) -> No
             _note(pair, "ENUM_CONST_CHANGED", *path, str(number))
 
 
-def _compare_moves(pair: Pair, old: ProtoMessage, new: ProtoMessage) -> None:
+def _compare_moves(pair: Pair, old: LinkedMessage, new: LinkedMessage) -> None:
     """Compare which fields have moved into oneofs, where one value drives out the others."""
     for name in new.oneofs:
         numbers = [each.number for each in new.fields.values() if each.oneof == name]
@@ -247,11 +250,12 @@ def _compare_moves(pair: Pair, old: ProtoMessage, new: ProtoMessage) -> None:
         moved = [each for each in before if not each.oneof]
         if len(moved) > 1:
             _note(pair, "MULTIPLE_FIELDS_MOVED_TO_ONEOF", name)
+        # One that moves alone can't drive out what was written beside it.
         elif moved and len(before) > 1:
             _note(pair, "FIELD_MOVED_TO_EXISTING_ONEOF", name)
 
 
-def _note_removed(pair: Pair, old: ProtoField, new_oneofs: list[str]) -> None:
+def _note_removed(pair: Pair, old: LinkedField, new_oneofs: list[str]) -> None:
     number = str(old.number)
     if old.oneof:
         # A oneof that is gone is noted as a whole.
@@ -261,7 +265,7 @@ def _note_removed(pair: Pair, old: ProtoField, new_oneofs: list[str]) -> None:
         _note(pair, "REQUIRED_FIELD_REMOVED" if old.is_required else "FIELD_REMOVED", number)
 
 
-def _note_added(pair: Pair, new: ProtoField, old_oneofs: list[str]) -> None:
+def _note_added(pair: Pair, new: LinkedField, old_oneofs: list[str]) -> None:
     number = str(new.number)
     if new.oneof:
         if new.oneof in old_oneofs:
@@ -270,13 +274,13 @@ def _note_added(pair: Pair, new: ProtoField, old_oneofs: list[str]) -> None:
         _note(pair, "REQUIRED_FIELD_ADDED" if new.is_required else "FIELD_ADDED", number)
 
 
-def _kind(found: ProtoField) -> str:
+def _kind(found: LinkedField) -> str:
     if found.entry is not None:
         return "map"
     return "scalar" if found.scalar else "message"
 
 
-def _compare_scalars(pair: Pair, old: ProtoField, new: ProtoField, path: Path) -> None:
+def _compare_scalars(pair: Pair, old: LinkedField, new: LinkedField, path: Path) -> None:
     kind = _SCALAR_KINDS[new.scalar]
     if _SCALAR_KINDS[old.scalar] != kind:
         _note(pair, "FIELD_SCALAR_KIND_CHANGED", *path)

@@ -65,6 +65,7 @@ def read_file(data: bytes) -> Descriptor:
 
 def well_known_file(path: str) -> Descriptor | None:
     """Return a file that every schema may import without a reference; None if it is none."""
+    # A path of a user's is never imported as a module.
     if path not in _MODULES:
         return None
     try:
@@ -92,6 +93,7 @@ def link_files(files: Sequence[Descriptor]) -> Mapping[str, Descriptor]:
             # The library's only error for it, with the reason after a colon.
             reason = str(error).partition("descriptor pool: ")[2] or str(error)
             raise InvalidSchema(f"The Protobuf file {each.name} is invalid: {reason}") from error
+        # The library has resolved names by the scopes around them: these are full ones.
         linked[each.name] = load_library().FileDescriptorProto()
         found.CopyToProto(linked[each.name])
     return linked

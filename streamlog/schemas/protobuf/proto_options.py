@@ -41,6 +41,7 @@ def add_option(tokens: ProtoTokens, options: Descriptor) -> None:
         parts.append(_part(tokens))
     tokens.expect("=")
     known = options.DESCRIPTOR.fields_by_name.get(parts[0][0])
+    # Only one value of a kind that text has a word for; messages stay as they stand.
     is_simple = len(parts) == 1 and not parts[0][1] and known is not None
     if is_simple and not known.is_repeated and known.type in {_BOOL, _STRING, _ENUM}:
         setattr(options, known.name, _value(tokens, known))
@@ -53,6 +54,7 @@ def add_option(tokens: ProtoTokens, options: Descriptor) -> None:
 
 def _part(tokens: ProtoTokens) -> tuple[str, bool]:
     """Take a part of an option's name; whether it is one of an extension, in brackets."""
+    # An extension's name stands in brackets, since it may have dots.
     if not tokens.take("("):
         return tokens.name(), False
     name = tokens.full_name()
@@ -90,6 +92,7 @@ def _set_uninterpreted(tokens: ProtoTokens, option: Descriptor) -> None:
 
 
 def _set_number(tokens: ProtoTokens, option: Descriptor) -> None:
+    # inf and nan are names for a lexer, and numbers here.
     is_negative = tokens.take("-")
     if tokens.kind == "number" and _INTEGER.fullmatch(tokens.word):
         number = tokens.integer()
@@ -112,6 +115,7 @@ def _aggregate(tokens: ProtoTokens, depth: int) -> list[str]:
     """Take a message in text format with its braces, and return its tokens."""
     if depth > MAX_AGGREGATE_DEPTH:
         raise tokens.error(f"an option is nested deeper than {MAX_AGGREGATE_DEPTH}, the limit")
+    # Text format has three kinds of brackets; only their pairs count.
     closing = _CLOSING[tokens.word]
     words = [tokens.advance()]
     while tokens.word != closing:

@@ -124,6 +124,7 @@ class ProtoParser:
     def _import(self) -> None:
         tokens = self.tokens
         tokens.advance()
+        # Public and weak imports are known by their index among all imports.
         index = len(self.file.dependency)
         if tokens.take("public"):
             self.file.public_dependency.append(index)
@@ -138,6 +139,7 @@ class ProtoParser:
 
     def _message_body(self, message: Descriptor, depth: int) -> None:
         tokens = self.tokens
+        # Checked before the brace: what is inside is not looked at.
         if depth >= self.limits.depth:
             raise tokens.error(f"messages are nested deeper than {self.limits.depth}, the limit")
         tokens.expect("{")
@@ -181,6 +183,7 @@ class ProtoParser:
             if self.is_proto3 and label == "required":
                 raise tokens.error("proto3 has no required fields")
             tokens.advance()
+            # In proto3, `optional` says that presence is tracked, by a oneof of its own.
             found.label = LABELS[label]
             found.proto3_optional = self.is_proto3 and label == "optional"
             if not found.proto3_optional:
@@ -202,6 +205,7 @@ class ProtoParser:
 
     def _type(self, found: Descriptor) -> None:
         name = self.tokens.full_name()
+        # As protoc has it, a scalar's name is none of a message.
         if name in SCALARS:
             found.type = SCALARS[name]
         else:
@@ -249,6 +253,7 @@ class ProtoParser:
             data = tokens.text()
             # As in descriptors: bytes with escapes, text as it is.
             is_bytes = found.type == SCALARS["bytes"]
+            # Text that is no Unicode is refused when files are linked.
             return _escaped(data) if is_bytes else data.decode(errors="replace")
         sign = "-" if tokens.take("-") else ""
         if tokens.kind == "number" and not {".", "e", "E"} & set(tokens.word):
@@ -260,6 +265,7 @@ class ProtoParser:
     def _map(self, found: Descriptor, nested: Descriptor) -> None:
         tokens = self.tokens
         tokens.expect("<")
+        # A map is a repeated message with a key and a value; descriptors know nothing else.
         entry = nested.add()
         key, value = entry.field.add(), entry.field.add()
         for number, name, each in ((1, "key", key), (2, "value", value)):
@@ -280,6 +286,7 @@ class ProtoParser:
         group.name = tokens.name()
         if not group.name[0].isupper():
             raise tokens.error(f"the group {group.name} does not begin with a capital letter")
+        # A group is a message and a field at once.
         found.name = found.json_name = group.name.lower()
         found.type, found.type_name = GROUP, group.name
         tokens.expect("=")
@@ -297,6 +304,7 @@ class ProtoParser:
             if tokens.word == "option":
                 take_option(tokens, oneof.options)
             elif not tokens.take(";"):
+                # Fields of a oneof are fields of the message, with its index.
                 found = message.field.add(label=LABELS["optional"], oneof_index=index)
                 if tokens.word in LABELS or tokens.word == "map":
                     raise tokens.error("a oneof has fields without a label, and no maps")
@@ -335,6 +343,7 @@ class ProtoParser:
             for first, last in self._ranges(MAX_NUMBER)
         ]
         if tokens.take("["):
+            # The options of a statement are those of each of its ranges.
             options = load_library().ExtensionRangeOptions()
             while True:
                 add_option(tokens, options)
@@ -429,7 +438,8 @@ class ProtoParser:
 
 
 def _add_synthetic_oneofs(message: Descriptor) -> None:
-    """Give each optional field of proto3 the oneof by which its presence is told."""
+    """Give each optional field of proto3 the oneof that says whether it is there."""
+    # As protoc names them: an underscore before the name, and an X while it is taken.
     names = {each.name for each in message.field} | {each.name for each in message.oneof_decl}
     for each in message.field:
         if each.proto3_optional:

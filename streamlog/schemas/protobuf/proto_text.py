@@ -63,6 +63,7 @@ class _Writer:
         yield "}"
 
     def _members(self, message: Descriptor) -> Iterator[str]:
+        # Written with the field that they belong to.
         entries = {each.name: each for each in message.nested_type if each.options.map_entry}
         groups = {
             each.type_name.rpartition(".")[2]
@@ -106,6 +107,7 @@ class _Writer:
             key, value = entry.field
             yield f"map<{_type(key)}, {_type(value)}> {_tail(found)};"
             return
+        # proto3 has no word for a single field; editions have none either.
         label = f"{_LABEL_WORDS[found.label]} "
         if _is_in_oneof(found) or (
             not self.has_labels and found.label == LABELS["optional"] and not found.proto3_optional
@@ -172,6 +174,7 @@ def _field_options(found: Descriptor) -> str:
     if found.HasField("default_value"):
         is_text = found.type in _QUOTED
         options.append(f"default = {_quoted(found) if is_text else found.default_value}")
+    # protoc fills in what follows from the name; only another one is written.
     if found.json_name not in {"", camel_case(found.name)} and found.type != GROUP:
         options.append(f"json_name = {dump_json(found.json_name)}")
     options += _options(found.options)
@@ -194,6 +197,7 @@ def _character(each: str) -> str:
     code = ord(each)
     if each in '\\"':
         return f"\\{each}"
+    # Whatever an editor shows is written as it is.
     if each.isprintable():
         return each
     # A byte that is not UTF-8 has been decoded to a surrogate.

@@ -60,6 +60,7 @@ class ProtoTokens:
         """Go on to the next token; return the one before it."""
         before = self.word
         while True:
+            # Each pattern is possessive: no character is looked at twice.
             found = _TOKEN.match(self.source, self.at)
             if found is None:
                 break
@@ -67,6 +68,7 @@ class ProtoTokens:
             if found.lastgroup != "space":
                 self.kind, self.word = found.lastgroup or "", found[0]
                 return before
+        # An unknown sign, or a text or comment without its end.
         if self.at < len(self.source):
             self.start = self.at
             raise self.error(f"{shown(self.source[self.at : self.at + 20])} is not Protobuf")
@@ -75,6 +77,7 @@ class ProtoTokens:
 
     def error(self, message: str) -> InvalidSchema:
         """Return an error at the next token."""
+        # Counted only for an error, of which there is one.
         line = self.source.count("\n", 0, self.start) + 1
         column = self.start - self.source.rfind("\n", 0, self.start)
         return InvalidSchema(
@@ -117,6 +120,7 @@ class ProtoTokens:
         if self.kind != "number":
             raise self.unexpected("a number")
         try:
+            # Python has no octal numbers that begin with a bare zero.
             number = int(self.word, 8 if re.fullmatch("0[0-7]+", self.word) else 0)
         except ValueError as error:
             raise self.error(f"{shown(self.word)} is not an integer") from error
@@ -128,6 +132,7 @@ class ProtoTokens:
         if self.kind != "text":
             raise self.unexpected("a text")
         parts = []
+        # Texts beside each other are one, as in C.
         while self.kind == "text":
             parts.append(self._unescaped(self.word[1:-1]))
             self.advance()

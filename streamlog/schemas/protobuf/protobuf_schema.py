@@ -17,6 +17,12 @@ from typing import Final
 
 from streamlog.errors import InvalidSchema
 from streamlog.schemas.json_text import check_size, shown
+from streamlog.schemas.protobuf.linked_types import (
+    LinkedFile,
+    LinkedMessage,
+    messages_of,
+    read_types,
+)
 from streamlog.schemas.protobuf.proto_imports import CONFLUENT_FILES
 from streamlog.schemas.protobuf.proto_library import (
     Descriptor,
@@ -26,12 +32,6 @@ from streamlog.schemas.protobuf.proto_library import (
 )
 from streamlog.schemas.protobuf.proto_parser import parse_proto
 from streamlog.schemas.protobuf.proto_text import write_proto
-from streamlog.schemas.protobuf.proto_types import (
-    ProtoFile,
-    ProtoMessage,
-    messages_of,
-    read_types,
-)
 from streamlog.schemas.schema import Schema, SchemaLimits, SchemaReference, SchemaType
 
 DEFAULT_NAME: Final = "default.proto"
@@ -44,8 +44,8 @@ class ProtobufSchema:
     """A parsed Protobuf schema."""
 
     references: tuple[SchemaReference, ...]
-    file: ProtoFile
-    messages: Mapping[str, ProtoMessage]
+    file: LinkedFile
+    messages: Mapping[str, LinkedMessage]
     """All messages, those of imports among them, by full name with a dot before it."""
     files: tuple[bytes, ...]
     """All files as serialized FileDescriptorProtos, each after those that it imports; the last one
@@ -87,11 +87,13 @@ def parse_protobuf(
     if own.name in dependencies:
         # The name of a descriptor is its author's; a reference has the right to its path.
         own.name = f"_{own.name}"
+    # A reference is known by the path that imports it, whatever its descriptor says.
     read = {name: _read(each.text, name, limits) for name, each in dependencies.items()}
     for name, each in read.items():
         each.name = name
     files = _in_order(own, read, limits)
     linked = link_files(files)
+    # Of all files: a field may have a type of an import's import.
     types = {each.name: read_types(linked[each.name]) for each in files}
     return ProtobufSchema(
         schema.references,
@@ -116,6 +118,7 @@ def _read(text: str, name: str, limits: SchemaLimits) -> Descriptor:
         ) from error
     if not file.name:
         file.name = name
+    # Comments and columns are not part of the schema.
     file.ClearField("source_code_info")
     return file
 
@@ -129,6 +132,7 @@ def _in_order(
         InvalidSchema: an import is unknown or part of a circle.
     """
     ordered: dict[str, Descriptor] = {}
+    # By hand: a chain of imports may be longer than calls can be nested.
     open_names = [own.name]
     waiting: list[tuple[Descriptor, Iterator[str]]] = [(own, iter(own.dependency))]
     while waiting:
@@ -141,6 +145,7 @@ def _in_order(
             circle = " -> ".join([*open_names[open_names.index(path) :], path])
             raise InvalidSchema(f"The imports form a circle: {circle}")
         elif path not in ordered:
+            # References first: a registry may hold another release of a well-known file.
             found = read.get(path) or _known(path, limits)
             if found is None:
                 raise InvalidSchema(

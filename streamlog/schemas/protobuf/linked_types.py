@@ -15,7 +15,7 @@ _WORDS = {number: word for word, number in SCALARS.items()}
 
 
 @dataclass(slots=True, eq=False)
-class ProtoField:
+class LinkedField:
     """A field, or the key or value of a map."""
 
     name: str
@@ -28,12 +28,12 @@ class ProtoField:
     is_required: bool = False
     oneof: str = ""
     """The name of its oneof."""
-    entry: tuple[ProtoField, ProtoField] | None = None
+    entry: tuple[LinkedField, LinkedField] | None = None
     """The key and the value of a map."""
 
 
 @dataclass(slots=True, eq=False)
-class ProtoEnum:
+class LinkedEnum:
     """An enum."""
 
     name: str
@@ -42,7 +42,7 @@ class ProtoEnum:
 
 
 @dataclass(slots=True, eq=False)
-class ProtoMessage:
+class LinkedMessage:
     """A message."""
 
     name: str
@@ -50,27 +50,27 @@ class ProtoMessage:
     """The names of the messages around it and its own, with dots, without the package."""
     file: str
     """The path of the file that defines it."""
-    fields: dict[int, ProtoField] = field(default_factory=dict)
+    fields: dict[int, LinkedField] = field(default_factory=dict)
     """By number."""
     oneofs: list[str] = field(default_factory=list)
-    messages: dict[str, ProtoMessage] = field(default_factory=dict)
+    messages: dict[str, LinkedMessage] = field(default_factory=dict)
     """Inside it, by name."""
-    enums: dict[str, ProtoEnum] = field(default_factory=dict)
+    enums: dict[str, LinkedEnum] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
-class ProtoFile:
+class LinkedFile:
     """A file: a message without fields of its own, around all others."""
 
     path: str
     package: str
-    messages: dict[str, ProtoMessage]
-    enums: dict[str, ProtoEnum]
+    messages: dict[str, LinkedMessage]
+    enums: dict[str, LinkedEnum]
 
 
-def read_types(file: Descriptor) -> ProtoFile:
+def read_types(file: Descriptor) -> LinkedFile:
     """Return what a linked file says."""
-    return ProtoFile(
+    return LinkedFile(
         file.name,
         file.package,
         {each.name: _message(each, "", file.name) for each in file.message_type},
@@ -78,16 +78,18 @@ def read_types(file: Descriptor) -> ProtoFile:
     )
 
 
-def _message(found: Descriptor, around: str, file: str) -> ProtoMessage:
+def _message(found: Descriptor, around: str, file: str) -> LinkedMessage:
     local_name = f"{around}.{found.name}" if around else found.name
+    # The message of a map's entries is no type of its own.
     entries = {each.name: each for each in found.nested_type if each.options.map_entry}
-    message = ProtoMessage(found.name, local_name, file)
+    message = LinkedMessage(found.name, local_name, file)
     for each in found.field:
         entry = entries.get(each.type_name.rpartition(".")[2])
         oneof = ""
         if each.HasField("oneof_index") and not each.proto3_optional:
             oneof = found.oneof_decl[each.oneof_index].name
         message.fields[each.number] = _field(each, oneof, entry)
+    # A oneof that tracks the presence of one field is none in the text.
     names = (each.oneof for each in message.fields.values() if each.oneof)
     message.oneofs = list(dict.fromkeys(names))
     message.messages = {
@@ -99,9 +101,9 @@ def _message(found: Descriptor, around: str, file: str) -> ProtoMessage:
     return message
 
 
-def _field(found: Descriptor, oneof: str = "", entry: Descriptor | None = None) -> ProtoField:
+def _field(found: Descriptor, oneof: str = "", entry: Descriptor | None = None) -> LinkedField:
     scalar = "enum" if found.type == ENUM else _WORDS.get(found.type, "")
-    return ProtoField(
+    return LinkedField(
         found.name,
         found.number,
         scalar,
@@ -113,14 +115,15 @@ def _field(found: Descriptor, oneof: str = "", entry: Descriptor | None = None) 
     )
 
 
-def _enum(found: Descriptor) -> ProtoEnum:
-    enum = ProtoEnum(found.name)
+def _enum(found: Descriptor) -> LinkedEnum:
+    enum = LinkedEnum(found.name)
     for value in found.value:
+        # With allow_alias, a number has several names.
         enum.values.setdefault(value.number, value.name)
     return enum
 
 
-def messages_of(file: ProtoFile) -> Iterator[tuple[str, ProtoMessage]]:
+def messages_of(file: LinkedFile) -> Iterator[tuple[str, LinkedMessage]]:
     """Yield all messages of a file with their full names, a dot before them."""
     package = f".{file.package}" if file.package else ""
     waiting = list(file.messages.values())
