@@ -245,12 +245,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _has_memory(self) -> bool:
         """Return whether there is memory for the request being received; if not, wait for it."""
-        connections, reader = self._connections, self._reader
-        memory = connections.strangers_memory if self._is_stranger else connections.memory
         if self._is_checked:
             return False  # The request in the thread still uses the memory that it arrived in.
+        reader = self._reader
         if reader.due_bytes == self._granted_bytes == 0:
             return True
+        connections = self._connections
+        memory = connections.strangers_memory if self._is_stranger else connections.memory
         reader.trim(kept_bytes=READ_BYTES if memory.is_short else KEPT_BYTES_MAX)
         due_bytes = reader.due_bytes
         if due_bytes == self._granted_bytes:

@@ -120,7 +120,10 @@ class RunAppends:
         rules = RecordRules.of(config, now[1])
         # Pieces that failed their check keep their position among the outcomes: the runs between
         # them are appended, and each failure is its own outcome.
-        refused = {n: each for n, each in enumerate(prepared) if isinstance(each, StreamlogError)}
+        refused: dict[int, StreamlogError] = {}
+        if prepared:
+            found = enumerate(prepared)
+            refused = {n: each for n, each in found if isinstance(each, StreamlogError)}
         for stop in (*refused, len(pieces)):
             while len(outcomes) < stop:
                 begin = len(outcomes)
