@@ -53,6 +53,7 @@ from streamlog.record import TopicPartition
 from streamlog.records.compression import Compression
 from streamlog.records.record_columns import RecordColumns
 from streamlog.records.staged_segment import StagedSegment
+from streamlog.registry.running_registry import serve_if_configured
 from streamlog.transport.client_connection import TcpTransport, Transport
 from streamlog.transport.security import SSL, Security
 from streamlog.transport.socket_buffers import SYSTEM_BUFFERS, SocketBuffers, buffers_of
@@ -104,6 +105,7 @@ class Log:
         self._clock: Clock = SystemClock()
         self._stack = AsyncExitStack()
         self._broker: Broker | None = None
+        self._registry_url: str | None = None
         self._own: Cluster | None = None
 
     @classmethod
@@ -226,6 +228,14 @@ class Log:
         if self._directory is not None:
             return LogDirectory.read_listener(self._directory)
         return next(iter(self._addresses), None)
+
+    @property
+    def registry_url(self) -> str | None:
+        """The URL of the schema registry that this process serves; None if it serves none.
+
+        An embedded broker serves one at `schema.registry.listener` of its settings.
+        """
+        return self._registry_url
 
     def check(self) -> None:
         """Check that the directory of an embedded log of this process still exists.
@@ -456,6 +466,8 @@ class Log:
             server = await self._start_server(broker, previous)
             # After it listens: a process that finds the address can connect.
             broker.directory.write_listener(server.host, server.port)
+        serving = serve_if_configured(broker)
+        self._registry_url = await self._stack.enter_async_context(serving)
         await self._join()
 
     async def _start_server(self, broker: Broker, previous: Address | None) -> Acceptor:

@@ -22,6 +22,7 @@ from streamlog.broker.apis.metadata import MetadataRequests
 from streamlog.broker.apis.produce import ProduceRequests, WritablePartitions, when_flushed
 from streamlog.broker.apis.publish import Coordinators, PublishRequests
 from streamlog.broker.apis.replica_fetch import ReplicaFetches
+from streamlog.broker.apis.schema_registry import RegistryAccess
 from streamlog.broker.apis.security import AclRequests, RequestAuthorization, UserRequests
 from streamlog.broker.apis.table import (
     FETCH_ENDPOINTS_VERSION,
@@ -140,11 +141,9 @@ class Broker:
         self._metadata_requests = self._make_metadata_requests()
         self._leaders = LeaderEndpoints(self._metadata_requests, self._listener)
         self._produce = self._make_produce(threads)
-        config = directory.config
         self.shares = shares_now()
         """How many of the process's descriptors connections and files may use."""
-        self._users = UserRequests(metadata, peer_credentials(config))
-        self._acls = AclRequests(metadata, config.security, peers=peer_principals(config))
+        self._users, self._acls = self._make_security()
         self._authorization = RequestAuthorization(self._acls, self._partitions)
         self._maintenance = LogMaintenance(
             directory, self._partitions, clock=clock, threads=threads, on_job_done=self._arm
@@ -158,7 +157,10 @@ class Broker:
             directory, self._partitions, coordinators, internal_topics=INTERNAL_NAMES, clock=clock
         )
         self._telemetry = TelemetryRequests(directory, metadata, clock, spawn=self._tasks.spawn)
-        self._handlers = table_of(self._parts()) | self._lag.handlers()
+        self.registry_access = self._make_registry_access()
+        """What a schema registry on this broker needs of it."""
+        own = self._lag.handlers() | self.registry_access.handlers()
+        self._handlers = table_of(self._parts()) | own
 
     def _parts(self) -> Parts:
         return Parts(
@@ -193,6 +195,21 @@ class Broker:
             return when_flushed(self._flush, answer, lambda _: answer())
 
         return OffsetRequests(self._partitions, when_flushed=flushed)
+
+    def _make_security(self) -> tuple[UserRequests, AclRequests]:
+        config, metadata = self._directory.config, self._member.metadata
+        users = UserRequests(metadata, peer_credentials(config))
+        return users, AclRequests(metadata, config.security, peers=peer_principals(config))
+
+    def _make_registry_access(self) -> RegistryAccess:
+        return RegistryAccess(
+            self._directory,
+            self._member,
+            self._partitions,
+            security=(self._users, self._acls),
+            clock=self._clock,
+            spawn=self._tasks.spawn,
+        )
 
     def _make_lag(self) -> LagRequests:
         partitions, clock, metrics = self._partitions, self._clock, self._directory.metrics

@@ -45,6 +45,17 @@ LOOKS_TO_GIVE_BACK = 60
 """Checks between two returns of freed memory to the system."""
 
 
+RegistryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--registry",
+        metavar="HOST:PORT",
+        help="Serve the schema registry there; port 0 picks a free one. Default:"
+        " schema.registry.listener in FILE.",
+    ),
+]
+
+
 class FlushChoice(StrEnum):
     """When a broker acknowledges a record."""
 
@@ -82,26 +93,35 @@ def broker(
             "--config", metavar="FILE", help="The broker's settings, one NAME=VALUE per line."
         ),
     ] = None,
+    *,
     web: WebOption = None,
+    registry: RegistryOption = None,
 ) -> None:
     """Serve a log directory to Kafka clients until Ctrl-C."""
     settings = broker_config(config, flush)
     if web is not None:
         settings = replace(settings, web=web)
+    if registry is not None:
+        settings = replace(settings, registry=replace(settings.registry, listener=registry))
     if data:
         settings = replace(settings, log_dirs=",".join(map(str, data)))
     if not settings.log_dirs:
         raise UsageError("broker needs --data DIR, or log.dirs=DIR in --config FILE")
-    if listen is not None:
-        # The file's listeners go, and with them the addresses that it advertises.
-        settings = replace(
-            settings, security=replace(settings.security, listeners="", advertised_listeners="")
-        )
+    settings = _with_listener(settings, listen)
     listeners = listeners_of(settings.security)
     if not listeners:
         host, port = parse_address(listen or LISTEN_DEFAULT)
         listeners = (Listener(host=host, port=port),)
     run_broker(settings, listeners)
+
+
+def _with_listener(settings: BrokerConfig, listen: str | None) -> BrokerConfig:
+    """Return settings without the file's listeners, if the command line gives one."""
+    if listen is None:
+        return settings
+    # The file's listeners go, and with them the addresses that it advertises.
+    security = replace(settings.security, listeners="", advertised_listeners="")
+    return replace(settings, security=security)
 
 
 def run_broker(settings: BrokerConfig, listeners: Sequence[Listener]) -> None:
@@ -118,6 +138,7 @@ def run_broker(settings: BrokerConfig, listeners: Sequence[Listener]) -> None:
             web_of(opened),
             otel_of(opened),
             SocketServer(opened, listeners) as listening,
+            registry_of(opened),
         ):
             for server in listening.servers:
                 protocol = server.listener.protocol
@@ -166,6 +187,22 @@ async def web_of(opened: Broker) -> AsyncIterator[None]:
         ) from error
     async with serve_health(opened, address) as where:
         typer.echo(f"web       http://{where}")
+        yield
+
+
+@asynccontextmanager
+async def registry_of(opened: Broker) -> AsyncIterator[None]:
+    """Serve the schema registry in the block, if the broker's settings ask for it.
+
+    Raises:
+        ConfigError: an extra is not installed, or the setting is not HOST:PORT, or not secure.
+        ListenError: the address is taken.
+    """
+    from streamlog.registry.running_registry import serve_if_configured  # noqa: PLC0415 - the same
+
+    async with serve_if_configured(opened) as url:
+        if url is not None:
+            typer.echo(f"registry  {url}")
         yield
 
 

@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from streamlog.http_server import listen, serve
 from streamlog.worker.health.worker_health import HealthReport
-from streamlog.worker.web.web_server import listen, make_site, serve
+from streamlog.worker.web.web_server import make_site
 
 if TYPE_CHECKING:
     from streamlog.broker.broker import Broker

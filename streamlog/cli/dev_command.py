@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sys
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from streamlog.cli.broker_command import LISTEN_DEFAULT
-from streamlog.cli.cluster_init import NodeSetup, local_nodes, write_nodes
+from streamlog.cli.broker_command import LISTEN_DEFAULT, parse_address
+from streamlog.cli.cluster_init import NodeSetup, host_of, local_nodes, write_nodes
 from streamlog.cli.session import printer, serve
 from streamlog.errors import StreamlogError, UsageError, quantity
 from streamlog.properties import read_properties
@@ -23,6 +26,10 @@ from streamlog.worker.process.supervisor import Launch, Supervisor
 
 BROKERS_USUAL = 3
 DIRECTORY = Path(".streamlog/cluster")
+REGISTRY_DEFAULT = "127.0.0.1:8081"
+LISTENER_SETTING = "schema.registry.listener"
+REGISTRY_ANY = "127.0.0.1:0"
+"""For clusters beside the first: free ports."""
 ASK_AGAIN_S = 0.1
 
 
@@ -47,22 +54,65 @@ def dev(
             f" {LISTEN_DEFAULT}.",
         ),
     ] = None,
+    registry: Annotated[
+        str | None,
+        typer.Option(
+            "--registry",
+            metavar="HOST:PORT",
+            help="The first broker's schema registry; the others take the next ports. Default:"
+            f" {REGISTRY_DEFAULT}; a free port with --listen, or if that is taken.",
+        ),
+    ] = None,
 ) -> None:
     """Run a cluster on this machine until Ctrl-C: several brokers under one supervisor."""
     nodes = read_nodes(data)
     if not nodes:
         nodes = local_nodes(data, brokers or BROKERS_USUAL, listen or LISTEN_DEFAULT, {})
+        if registry is not None or find_spec("uvicorn") is not None:
+            # Confluent's port for the usual cluster. Those beside it would find it taken.
+            usual = REGISTRY_DEFAULT if listen is None else REGISTRY_ANY
+            nodes = with_registries(nodes, registry or usual)
         write_nodes(nodes, None)
     elif brokers not in (None, len(nodes)):
         raise UsageError(
             f"{data} has {quantity(len(nodes), 'broker')}: omit --brokers, or remove the directory"
         )
-    elif listen is not None:
+    elif listen is not None or registry is not None:
         raise UsageError(
-            f"the brokers in {data} already have addresses: omit --listen, or remove the directory"
+            f"the brokers in {data} already have addresses: omit --listen and --registry, or remove"
+            " the directory"
         )
     supervise_nodes(data, nodes)
     typer.echo(f"stopped: data and settings stay in {data} for the next run")
+
+
+def with_registries(nodes: list[NodeSetup], address: str) -> list[NodeSetup]:
+    """Return new nodes that each serve the schema registry, the first at `address`.
+
+    The others take the next ports. Instead of a port that is taken, a node gets a free one; the
+    settings keep it for later runs.
+
+    Raises:
+        UsageError: the address is not HOST:PORT.
+    """
+    host, first = parse_address(address)
+    setups = []
+    for index, node in enumerate(nodes):
+        port = _free_port(host, first + index if first else 0)
+        own = {LISTENER_SETTING: f"{host_of(host)}:{port}"}
+        setups.append(replace(node, settings={**node.settings, **own}))
+    return setups
+
+
+def _free_port(host: str, wanted: int) -> int:
+    """Return a port if no process listens on it, else one that the system chooses."""
+    for port in (wanted, 0):
+        try:
+            with socket.create_server((host, port)) as tried:
+                return int(tried.getsockname()[1])
+        except OSError:
+            continue  # The last one fails only if the host is not of this machine: the broker says.
+    return wanted
 
 
 def read_nodes(directory: Path) -> list[NodeSetup]:
@@ -123,9 +173,12 @@ async def tell_when_ready(directory: Path, nodes: list[NodeSetup]) -> None:
     addresses = ",".join(each.listeners for each in nodes)
     while not await _are_all_there(KAFKA + addresses, len(nodes)):  # noqa: ASYNC110 - they are asked
         await asyncio.sleep(ASK_AGAIN_S)
+    registries = [each.settings.get(LISTENER_SETTING) for each in nodes]
+    urls = ",".join(f"http://{each}" for each in registries if each)
     typer.echo(
         f"{quantity(len(nodes), 'broker')} in {directory}: bootstrap.servers={addresses}\n"
-        f"try: streamlog cluster status --log {KAFKA}{addresses}\n"
+        + (f"schema.registry.url={urls}\n" if urls else "")
+        + f"try: streamlog cluster status --log {KAFKA}{addresses}\n"
         "Ctrl-C here stops all brokers"
     )
 

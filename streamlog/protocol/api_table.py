@@ -115,6 +115,10 @@ from streamlog.protocol.messages.quorum_messages import (
     VoteRequest,
     VoteResponse,
 )
+from streamlog.protocol.messages.registry_messages import (
+    WriteToRegistryRequest,
+    WriteToRegistryResponse,
+)
 from streamlog.protocol.messages.sasl_acls_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -309,6 +313,7 @@ _SERVED: Final = (
     _api(OWN_KEY + 2, DropStagedRequest, DropStagedResponse),
     _api(OWN_KEY + 3, DescribeGroupLagRequest, DescribeGroupLagResponse),
     _api(OWN_KEY + 4, FindNextRecordsRequest, FindNextRecordsResponse, is_of_peers=True),
+    _api(OWN_KEY + 5, WriteToRegistryRequest, WriteToRegistryResponse, is_of_peers=True),
 )
 
 APIS: Final[dict[int, Api]] = {api.key: api for api in _SERVED}

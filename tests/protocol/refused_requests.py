@@ -12,6 +12,7 @@ from streamlog.protocol.messages import (
     produce_and_fetch,
     publishing,
     quorum_messages,
+    registry_messages,
     sasl_acls_quotas,
     telemetry,
     topics_and_configs,
@@ -709,6 +710,10 @@ RESPONSES: list[tuple[Message, Message]] = [
     (
         lag_messages.FindNextRecordsRequest(),
         lag_messages.FindNextRecordsResponse(error_code=CODE),
+    ),
+    (
+        registry_messages.WriteToRegistryRequest(),
+        registry_messages.WriteToRegistryResponse(error_code=CODE, error_message="why"),
     ),
 ]
 BY_ITEM: list[tuple[Message, Message]] = [

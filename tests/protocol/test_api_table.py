@@ -86,6 +86,7 @@ ADVERTISED = {
     "DropStaged": (20_002, 0, 0, 0),
     "DescribeGroupLag": (20_003, 0, 0, 0),
     "FindNextRecords": (20_004, 0, 0, 0),
+    "WriteToRegistry": (20_005, 0, 0, 0),
 }
 
 

@@ -188,6 +188,11 @@ class ClusterNode:
         return self._connections is None
 
     @property
+    def may_act(self) -> bool:
+        """Whether the metadata includes the registration of this process (rule R1)."""
+        return self.is_alone or self._session.may_act
+
+    @property
     def elections(self) -> Histogram:
         """The times of elections that this controller has decided, in seconds."""
         return self._events.elections
@@ -356,6 +361,17 @@ class ClusterNode:
         if self._connections is None:
             raise ConnectionLost(f"this broker is not in a cluster and knows no broker {node_id}")
         return await self._connections.lag.call(node_id, request, timeout_ms=timeout_ms)
+
+    async def write_to_registry(
+        self, node_id: int, request: Message, *, timeout_ms: int
+    ) -> Message:
+        """Pass a write of the schema registry on as `call` does, by a connection of its own.
+
+        The answer waits for the write, and no other request may wait behind it.
+        """
+        if self._connections is None:
+            raise ConnectionLost(f"this broker is not in a cluster and knows no broker {node_id}")
+        return await self._connections.registry.call(node_id, request, timeout_ms=timeout_ms)
 
     async def connect(self, node_id: int) -> Transport:
         """Open a connection to another broker; the caller is its only user.

@@ -289,6 +289,8 @@ class NodeConnections:
         """For questions to coordinators, for which producers wait."""
         self.lag = BrokerPeers(self._endpoint, security=peer_security(config, peer))
         """For questions to leaders about the lag of groups, which may wait for a disk."""
+        self.registry = BrokerPeers(self._endpoint, security=peer_security(config, peer))
+        """For writes of the schema registry, which wait until they are committed."""
 
     def _endpoint(self, node_id: int) -> Address | None:
         broker = self._metadata.brokers.get(node_id)
@@ -297,5 +299,12 @@ class NodeConnections:
 
     async def close(self) -> None:
         """Close all connections."""
-        for each in (self.quorum, self.controllers, self.brokers, self.coordinators, self.lag):
+        for each in (
+            self.quorum,
+            self.controllers,
+            self.brokers,
+            self.coordinators,
+            self.lag,
+            self.registry,
+        ):
             await each.close()

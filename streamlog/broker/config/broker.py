@@ -22,6 +22,7 @@ from streamlog.broker.config.cluster import (
 )
 from streamlog.broker.config.connections import ConnectionConfig
 from streamlog.broker.config.coordinators import GroupConfig, TransactionConfig
+from streamlog.broker.config.schema_service import RegistryConfig
 from streamlog.broker.config.security import SecurityConfig
 from streamlog.broker.config.settings import (
     INT_MAX,
@@ -264,6 +265,8 @@ class BrokerConfig:
     """Settings of client connections."""
     security: SecurityConfig = field(default_factory=SecurityConfig)
     """Settings of listeners, TLS, SASL and ACLs."""
+    registry: RegistryConfig = field(default_factory=RegistryConfig)
+    """Settings of the schema registry."""
     ignored: object = field(default_factory=IgnoredConfig)
     """Kafka's settings without effect here."""
     topic: TopicConfig = field(default_factory=TopicConfig)
@@ -363,6 +366,7 @@ _SECTIONS: Mapping[str, type[Any]] = {
     "replication": ReplicationConfig,
     "connections": ConnectionConfig,
     "security": SecurityConfig,
+    "registry": RegistryConfig,
     "ignored": IgnoredConfig,
 }
 """The parts of the broker's table."""

@@ -92,6 +92,7 @@ from streamlog.protocol.messages.quorum_messages import (
     FetchSnapshotRequest,
     VoteRequest,
 )
+from streamlog.protocol.messages.registry_messages import WriteToRegistryRequest
 from streamlog.protocol.messages.sasl_acls_quotas import (
     AlterClientQuotasRequest,
     AlterUserScramCredentialsRequest,
@@ -251,6 +252,7 @@ RULES: Final[Mapping[type[Message], Rule]] = {
     DescribeGroupsRequest: coordinator_rules.describe_groups,
     DescribeGroupLagRequest: coordinator_rules.describe_lag,
     FindNextRecordsRequest: act_as_member,
+    WriteToRegistryRequest: act_as_member,
     ListGroupsRequest: coordinator_rules.list_groups,
     SaslHandshakeRequest: for_everybody,
     ApiVersionsRequest: for_everybody,

@@ -314,11 +314,9 @@ async def _web(registry: Registry, address: str | None) -> AsyncIterator[None]:
         yield
         return
     try:
-        from streamlog.worker.web.web_server import (  # noqa: PLC0415 - an extra
-            listen,
-            make_site,
-        )
-        from streamlog.worker.web.web_server import serve as serve_site  # noqa: PLC0415 - the same
+        from streamlog.http_server import listen  # noqa: PLC0415 - an extra
+        from streamlog.http_server import serve as serve_site  # noqa: PLC0415 - the same
+        from streamlog.worker.web.web_server import make_site  # noqa: PLC0415 - the same
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"--web needs an extra that is not installed ({error.name} is missing):"

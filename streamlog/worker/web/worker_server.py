@@ -22,6 +22,7 @@ from starlette.routing import Route
 from streamlog import repeated
 from streamlog.dsl.services import REQUEST, WebPage
 from streamlog.errors import StreamlogError
+from streamlog.http_server import WebListener, listen, serve
 from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.worker.access.questions import RowHolder
 from streamlog.worker.access.routed_tables import RoutedTables
@@ -32,11 +33,8 @@ from streamlog.worker.web.hot_key_pages import hot_key_route
 from streamlog.worker.web.table_pages import peer_routes, table_routes
 from streamlog.worker.web.web_server import (
     BROKEN,
-    WebListener,
     error_answer,
     json_answer,
-    listen,
-    serve,
 )
 from streamlog.worker.web.web_server import make_site as site_of
 

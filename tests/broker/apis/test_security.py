@@ -109,6 +109,7 @@ from streamlog.protocol.messages.quorum_messages import (
     FetchSnapshotRequest,
     VoteRequest,
 )
+from streamlog.protocol.messages.registry_messages import WriteToRegistryRequest
 from streamlog.protocol.messages.sasl_acls_quotas import (
     AclCreation,
     AlterClientQuotasRequest,
@@ -331,6 +332,7 @@ MATRIX: list[tuple[Callable[[], Message], Need]] = [
     (lambda: ConsumerGroupDescribeRequest(group_ids=["g"]), (*G, OP.DESCRIBE)),
     (lambda: DescribeGroupLagRequest(groups=["g"]), (*G, OP.DESCRIBE)),
     (FindNextRecordsRequest, (*C, OP.CLUSTER_ACTION)),
+    (WriteToRegistryRequest, (*C, OP.CLUSTER_ACTION)),
     (lambda: DeleteGroupsRequest(groups_names=["g"]), (*G, OP.DELETE)),
     (lambda: OffsetDeleteRequest(group_id="g"), (*G, OP.DELETE)),
     (lambda: InitProducerIdRequest(transactional_id=None), (*C, OP.IDEMPOTENT_WRITE)),

@@ -74,7 +74,7 @@ def documented() -> set[str]:
 
 
 def test_the_documentation_lists_the_metrics_of_a_running_broker(tmp_path: Path) -> None:
-    with running(tmp_path) as broker:
+    with running(tmp_path, **{"schema.registry.listener": "127.0.0.1:0"}) as broker:
         served = set(re.findall(r"^# TYPE (\S+) ", broker.text(), re.MULTILINE))
         # The names of other pages: each belongs to one of them.
         assert served - documented() == set()

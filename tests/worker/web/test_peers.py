@@ -10,6 +10,7 @@ import pytest
 from starlette.applications import Starlette
 
 from streamlog.errors import RequestTimedOut
+from streamlog.http_server import listen, serve
 from streamlog.worker.access.questions import (
     AppliedAnswer,
     AppliedQuery,
@@ -20,7 +21,6 @@ from streamlog.worker.access.questions import (
     ScanQuery,
 )
 from streamlog.worker.web.table_pages import PeerRows, peer_routes
-from streamlog.worker.web.web_server import listen, serve
 
 WHERE: dict[str, Any] = {"app": "shop", "table": "t", "subtopology": 0, "partition": 2}
 

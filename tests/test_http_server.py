@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from streamlog.errors import ConfigError, ListenError
-from streamlog.worker.web.web_server import WebListener, listen, parse_address, serve
+from streamlog.http_server import WebListener, listen, parse_address, serve
 
 
 def site(answer: Callable[[], Awaitable[str]]) -> Starlette:
@@ -83,7 +83,7 @@ def test_an_address_in_use_is_reported() -> None:
 def test_an_endless_request_does_not_delay_the_stop(
     monkeypatch: pytest.MonkeyPatch, *, cancelled: bool
 ) -> None:
-    monkeypatch.setattr("streamlog.worker.web.web_server.GRACE_S", 0)
+    monkeypatch.setattr("streamlog.http_server.GRACE_S", 0)
 
     async def main() -> None:
         began = asyncio.Event()

@@ -1,0 +1,177 @@
+"""HTTP server: uvicorn inside a process of streamlog, from a bound address to the last answer.
+
+The address is bound before the process has started, so that a taken address ends it immediately,
+and so that others can be sent the port.
+
+Rules: the command line handles signals, and the server runs on the event loop of the process. It
+ends before the process does: requests in progress get `GRACE_S`, then their connections are closed,
+so a slow reader does not delay the end. Not done here: what is answered, and passwords.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from streamlog.errors import ConfigError, ListenError
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+HOST_DEFAULT = "127.0.0.1"
+"""Local by default: a client that reaches the port needs no password."""
+PORT_MAX = 65_535
+BACKLOG = 128
+CONNECTIONS_MAX = 256
+"""With more connections, requests are answered with 503 immediately."""
+REQUEST_HEAD_BYTES_MAX = 64 * 1024
+"""The largest head of a request; its path may hold a key."""
+KEEP_ALIVE_S = 15
+GRACE_S = 2
+"""How long requests in progress may take after the worker has begun to stop."""
+LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]", "::1")
+WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not bound to
+
+
+def parse_address(text: str, *, setting: str = "web") -> tuple[str, int]:
+    """Return host and port of "HOST:PORT", ":PORT" (127.0.0.1) or "[::1]:PORT".
+
+    `setting` is the name of the setting, for the error.
+
+    Raises:
+        ConfigError: the text has none of these forms.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > PORT_MAX:
+        raise ConfigError(
+            f"{setting}={text!r} is not HOST:PORT, such as {HOST_DEFAULT}:8080 or :8080"
+        )
+    return host.strip("[]") or HOST_DEFAULT, int(port)
+
+
+class WebListener:
+    """A bound address, and its names."""
+
+    def __init__(self, bound: socket.socket) -> None:
+        self.socket = bound
+        host, port = bound.getsockname()[:2]
+        self.host: str = host
+        self.port: int = port
+
+    @property
+    def endpoint(self) -> str:
+        """HOST:PORT for other workers; a wildcard address is replaced by the machine's name."""
+        host = socket.gethostname() if self.host in WILDCARDS else self.host
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The allowed values of a request's Host header; "*" allows any.
+
+        On a loopback address only loopback names are allowed. This prevents DNS rebinding: a
+        foreign web page whose name resolves to 127.0.0.1 can't read tables through a browser.
+        """
+        return LOCAL_NAMES if self.host in {"127.0.0.1", "::1"} else ("*",)
+
+
+@contextmanager
+def listen(address: str, *, setting: str = "web") -> Iterator[WebListener]:
+    """Bind an address without answering yet; port 0 takes a free one.
+
+    `setting` is the name of the setting that has the address, for errors.
+
+    Raises:
+        ConfigError: the address is not HOST:PORT.
+        ListenError: the address is taken, or doesn't belong to this machine.
+    """
+    host, port = parse_address(address, setting=setting)
+    try:
+        family, kind, protocol, _, bind_to = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        taken = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ListenError(_no_listener(address, error)) from error
+    with taken:
+        try:
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            taken.bind(bind_to)
+            # Immediately: with SO_REUSEADDR two sockets can bind one address until one listens.
+            taken.listen(BACKLOG)
+        except OSError as error:
+            raise ListenError(_no_listener(address, error)) from error
+        taken.settimeout(0)  # asyncio needs a non-blocking socket.
+        yield WebListener(taken)
+
+
+@asynccontextmanager
+async def serve(
+    app: ASGIApp, listener: WebListener, *, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[None]:
+    """Answer requests while the block lasts, then let requests in progress end."""
+    config = uvicorn.Config(
+        app,
+        loop="none",
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="critical",  # The pages log their errors themselves.
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=BACKLOG,
+        limit_concurrency=CONNECTIONS_MAX,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=GRACE_S,
+        h11_max_incomplete_event_size=REQUEST_HEAD_BYTES_MAX,
+    )
+    config.load()
+    # Its own settings for TLS can't be reloaded while it runs.
+    config.ssl = tls
+    server = _Server(config)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(server.run_on(listener.socket), name="web server")
+        try:
+            yield
+        finally:
+            # uvicorn ends by itself then; requests in progress get `GRACE_S`.
+            server.should_exit = True
+
+
+class _Server(uvicorn.Server):
+    """A server without signal handlers, which releases everything when it is cancelled."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to the command line."""
+        yield
+
+    async def run_on(self, listening: socket.socket) -> None:
+        """Serve until `should_exit`, or until cancelled."""
+        try:
+            await self.serve(sockets=[listening])
+        finally:
+            # After an orderly end these lists are empty; after a cancellation they are not.
+            for server in getattr(self, "servers", ()):
+                server.close()
+            for connection in list(self.server_state.connections):
+                connection.transport.abort()
+            answering = list(self.server_state.tasks)
+            for task in answering:
+                task.cancel()
+            await asyncio.gather(*answering, return_exceptions=True)
+
+
+def _no_listener(address: str, error: OSError) -> str:
+    reason = error.strerror or str(error)
+    if error.errno == errno.EADDRINUSE:
+        reason = "the port is taken; stop its process, or use another port (0 picks a free one)"
+    return f"the web server can't listen on {address}: {reason}"
