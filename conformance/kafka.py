@@ -66,7 +66,7 @@ _PROJECT = """
 </project>
 """
 _DEPENDENCY = (
-    "<dependency><groupId>org.apache.kafka</groupId><artifactId>{name}</artifactId>"
+    "<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>"
     "<version>{version}</version></dependency>"
 )
 _TOOL = '#!/bin/sh\nexec java {memory} -cp "{libraries}/*" {main} "$@"\n'
@@ -96,18 +96,22 @@ def home() -> Path:
     return CACHE
 
 
-def fetched(name: str, artifacts: Sequence[str], version: str) -> Path:
-    """The directory with some artifacts of Apache Kafka, and all that they need, as jars.
+def fetched(
+    name: str, artifacts: Sequence[str], version: str, *, group: str = "org.apache.kafka"
+) -> Path:
+    """The directory with some artifacts of a group, and all that they need, as jars.
 
     Raises:
         Unavailable: a tool is missing, or there is no network.
     """
     if missing := [tool for tool in ("java", "mvn") if shutil.which(tool) is None]:
-        raise Unavailable(f"Apache Kafka can't be run here, there is no {', '.join(missing)}")
+        raise Unavailable(f"{name} can't be run here, there is no {', '.join(missing)}")
     folder = CACHE.parent / name
     if not (folder / "fetched").exists():
         folder.mkdir(parents=True, exist_ok=True)
-        needs = "".join(_DEPENDENCY.format(name=each, version=version) for each in artifacts)
+        needs = "".join(
+            _DEPENDENCY.format(group=group, name=each, version=version) for each in artifacts
+        )
         (folder / "pom.xml").write_text(_PROJECT.format(dependencies=needs))
         _do(folder, "mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib")
         (folder / "fetched").touch()

@@ -235,3 +235,23 @@ def _primitive(kind: str, chance: Random) -> Any:  # noqa: PLR0911 - one return 
             return bytes(chance.choices(range(128), k=3))
         case _:
             return "".join(chance.choices("abäö", k=3))
+
+
+def spoil(schema: Any, chance: Random) -> Any:
+    """Return a schema of which one part is changed so that it may be none."""
+    part = chance.choice(walk(schema))
+    key = chance.choice(sorted(part))
+    match chance.randint(0, 5):
+        case 0:
+            del part[key]
+        case 1:
+            part[key] = chance.choice((None, 1, "", "x", "n.R0", "a-b", [], {}, True))
+        case 2:
+            part["name"] = chance.choice(("int", "1a", "a..b", ".a", "a.", "a.b-c", "é", "a$"))
+        case 3:
+            part["default"] = chance.choice((None, 1, -1, 1.5, "s", "é", "€", True, [], [1], {}))
+        case 4:
+            part["aliases"] = chance.choice(("a", ["a"], [1], ["a b"], None, []))
+        case _:
+            part["type"] = ["int", part["type"]] if "type" in part else ["int"]
+    return schema

@@ -1,10 +1,12 @@
 """Whether a default fits the type of its field, by Avro's rules for JSON defaults.
 
-Rule: a union's default fits any of its branches, as in Avro 1.12. Bytes are text whose characters
-are below 256.
+Rule: what Apache Avro's Java library accepts in a new schema is accepted. A union's default fits
+any of its branches; the default of an enum, a fixed or bytes is any text; NaN is a text.
 """
 
 from __future__ import annotations
+
+import re
 
 from streamlog.schemas.avro.avro_types import (
     NO_DEFAULT,
@@ -19,8 +21,8 @@ from streamlog.schemas.avro.avro_types import (
 )
 from streamlog.schemas.json_text import JsonValue, shown
 
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
 _LIMITS = {"int": 1 << 31, "long": 1 << 63}
-_BYTE = 256
 
 
 def default_problem(found: AvroType, default: JsonValue) -> str:
@@ -36,10 +38,8 @@ def fits(found: AvroType, default: JsonValue) -> bool:
     match found:
         case AvroPrimitive(kind=kind):
             return _fits_primitive(kind, default)
-        case AvroEnum(symbols=symbols):
-            return isinstance(default, str) and default in symbols
-        case AvroFixed(size=size):
-            return _is_bytes(default) and len(default) == size
+        case AvroEnum() | AvroFixed():
+            return isinstance(default, str)
         case AvroUnion(branches=branches):
             return any(fits(branch, default) for branch in branches)
         case _:
@@ -76,12 +76,12 @@ def _fits_primitive(kind: str, default: JsonValue) -> bool:
             return type(default) is int and -limit <= default < limit
         case "float" | "double":
             # Java takes any number, an integer too.
-            return type(default) in {int, float}
-        case "bytes":
-            return _is_bytes(default)
+            return type(default) in {int, float} or _is_number_text(default)
         case _:
             return isinstance(default, str)
 
 
-def _is_bytes(default: JsonValue) -> bool:
-    return isinstance(default, str) and all(ord(each) < _BYTE for each in default)
+def _is_number_text(default: JsonValue) -> bool:
+    return isinstance(default, str) and (
+        default in {"NaN", "Infinity", "-Infinity"} or _NUMBER.fullmatch(default) is not None
+    )

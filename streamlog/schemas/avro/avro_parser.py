@@ -1,12 +1,11 @@
 """Reads Avro schemas: names, types, and what Avro 1.12 demands of them.
 
-Rule: what Apache Avro's Java parser refuses is refused here, with the path to it. A name is known
-from where it is defined on, in the order of the text; names of references are known from the start.
+Rule: what Apache Avro's Java parser refuses is refused here, with the path to it. A name may be
+used before the text defines it, as in Avro since 1.12. Names of references are known at once.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -32,19 +31,27 @@ from streamlog.schemas.avro.avro_types import (
 from streamlog.schemas.json_text import JsonValue, shown, too_deep
 from streamlog.schemas.schema import DEFAULT_LIMITS, SchemaLimits
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ORDERS = frozenset(("ascending", "descending", "ignore"))
 _MAX_FIXED_BYTES = (1 << 31) - 1
-_COMMON = frozenset(("type", "name", "namespace", "doc", "aliases"))
-_DEFINED = {
-    "record": _COMMON | {"fields"},
-    "error": _COMMON | {"fields"},
-    "enum": _COMMON | {"symbols", "default"},
-    "fixed": _COMMON | {"size"},
-    "array": {"type", "items"},
-    "map": {"type", "values"},
-}
+_DEFINED = frozenset(
+    (
+        *("type", "name", "namespace", "doc", "aliases", "fields", "symbols", "size", "items"),
+        "values",
+    )
+)
+"""What Avro defines for one type or another; in no type is it an attribute of a user's."""
+_COMPLEX = frozenset(("record", "error", "enum", "fixed", "array", "map"))
 _FIELD_DEFINED = frozenset(("type", "name", "doc", "default", "order", "aliases"))
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class _ForwardUse(AvroRecord):
+    """A name that is used before its type is defined; it is gone when the schema has been read."""
+
+    name: str = field(kw_only=False)
+    bare_name: str = ""
+    """As it stands in the text."""
+    path: str = ""
 
 
 @dataclass(slots=True)
@@ -63,6 +70,7 @@ class AvroParser:
     limits: SchemaLimits = DEFAULT_LIMITS
     checks_defaults: bool = True
     _unchecked: list[tuple[AvroField, str]] = field(default_factory=list)
+    _has_forward_uses: bool = False
 
     def parse(self, value: JsonValue) -> AvroType:
         """Return the type that decoded JSON describes.
@@ -71,6 +79,8 @@ class AvroParser:
             InvalidSchema: it is no Avro schema.
         """
         found = self._type(value, "", "", 0)
+        if self._has_forward_uses:
+            found = self._resolved(found)
         self._check_depth(found)
         for each, path in self._unchecked if self.checks_defaults else ():
             problem = default_problem(each.type, each.default)
@@ -89,17 +99,14 @@ class AvroParser:
             case list():
                 return self._union(value, namespace, path, depth)
             case {"type": str(kind)} if kind in PRIMITIVES:
-                return AvroPrimitive(kind, _rest(value, {"type"}))
-            case {"type": str(kind)} if kind in _DEFINED:
+                return AvroPrimitive(kind, _rest(value, _DEFINED))
+            case {"type": str(kind)} if kind in _COMPLEX:
                 return self._complex(kind, value, namespace, path, depth)
             # A name with attributes of its own: Avro ignores them.
             case {"type": str(kind)}:
                 return self._by_name(kind, namespace, f"{path}/type")
-            case {"type": inner}:
-                # {"type": {"type": ...}}: Avro's Java parser reads through it.
-                return self._type(inner, namespace, f"{path}/type", depth + 1)
             case dict():
-                raise InvalidSchema('A schema has no "type"', path=path or "/")
+                raise InvalidSchema('A schema has no "type" that is a text', path=path or "/")
             case _:
                 raise InvalidSchema(f"{shown(value)} is not an Avro schema", path=path or "/")
 
@@ -110,12 +117,43 @@ class AvroParser:
         full = name if "." in name or not namespace else f"{namespace}.{name}"
         found = self.names.get(full) or self.names.get(name)
         if found is None:
-            raise InvalidSchema(
-                f'"{shown(name)}" is not a defined name: define the type before its use, or pass a '
-                "reference with this name",
-                path=path or "/",
-            )
+            self._has_forward_uses = True
+            return _ForwardUse(full, bare_name=name, path=path or "/")
         return found
+
+    def _resolved(self, root: AvroType) -> AvroType:
+        """Put the types that are defined after their use in the place of their names."""
+        root = self._defined(root)
+        seen = {id(root)}
+        waiting = [root]
+        while waiting:
+            found = waiting.pop()
+            match found:
+                case AvroArray():
+                    found.items = self._defined(found.items)
+                case AvroMap():
+                    found.values = self._defined(found.values)
+                case AvroUnion():
+                    found.branches = tuple(map(self._defined, found.branches))
+                case AvroRecord():
+                    for each in found.fields:
+                        each.type = self._defined(each.type)
+            fresh = [part for part in parts_of(found) if id(part) not in seen]
+            seen.update(map(id, fresh))
+            waiting += fresh
+        return root
+
+    def _defined(self, found: AvroType) -> AvroType:
+        if not isinstance(found, _ForwardUse):
+            return found
+        known = self.names.get(found.name) or self.names.get(found.bare_name)
+        if known is None:
+            raise InvalidSchema(
+                f'"{shown(found.bare_name)}" is not a defined name: define the type, or pass a '
+                "reference with this name",
+                path=found.path,
+            )
+        return known
 
     def _union(self, branches: list[JsonValue], namespace: str, path: str, depth: int) -> AvroUnion:
         found: list[AvroType] = []
@@ -135,7 +173,7 @@ class AvroParser:
     def _complex(
         self, kind: str, value: Mapping[str, JsonValue], namespace: str, path: str, depth: int
     ) -> AvroType:
-        properties = _rest(value, _DEFINED[kind])
+        properties = _rest(value, _DEFINED | {"default"} if kind == "enum" else _DEFINED)
         match kind:
             case "array":
                 items = self._inner(value, "items", namespace, path, depth)
@@ -196,7 +234,7 @@ class AvroParser:
         if not isinstance(value, dict):
             raise InvalidSchema(f"{shown(value)} is not a field", path=path)
         name = value.get("name")
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
+        if not isinstance(name, str) or not _is_name(name):
             raise InvalidSchema(f"{shown(name)} is not a name for a field", path=f"{path}/name")
         if "type" not in value:
             raise InvalidSchema(f"Field '{name}' has no \"type\"", path=path)
@@ -261,29 +299,45 @@ def _full_name(value: Mapping[str, JsonValue], namespace: str, path: str) -> str
     if "." not in name:
         space = own if isinstance(own, str) else namespace
         name = f"{space}.{name}" if space else name
-    if not all(_NAME.fullmatch(part) for part in name.removeprefix(".").split(".")):
+    _check_name(name, f"{path}/name")
+    # Such a name could never be referred to, unless a namespace tells it from the type's.
+    if name in PRIMITIVES:
+        raise InvalidSchema(f'"{name}" is the name of a primitive type', path=f"{path}/name")
+    return name.removeprefix(".")
+
+
+def _is_name(name: str) -> bool:
+    # Letters of all languages, as in Avro's Java library; the specification has those of ASCII.
+    return (
+        name[:1] != ""
+        and not name[0].isdecimal()
+        and all(each.isalpha() or each.isdecimal() or each == "_" for each in name)
+    )
+
+
+def _check_name(name: str, path: str) -> None:
+    if not all(map(_is_name, name.removeprefix(".").split("."))):
         raise InvalidSchema(
             f'"{shown(name)}" is not a name: letters, digits and _ with dots between them',
-            path=f"{path}/name",
+            path=path,
         )
-    _, last = split_name(name)
-    # Such a name could never be referred to.
-    if last in PRIMITIVES:
-        raise InvalidSchema(f'"{last}" is the name of a primitive type', path=f"{path}/name")
-    return name.removeprefix(".")
+
+
+def _qualified(name: str, namespace: str, path: str) -> str:
+    _check_name(name, path)
+    return name if "." in name or not namespace else f"{namespace}.{name}"
 
 
 def _aliases(value: Mapping[str, JsonValue], namespace: str, path: str) -> tuple[str, ...]:
     return tuple(
-        each if "." in each or not namespace else f"{namespace}.{each}"
-        for each in _strings(value, "aliases", path)
+        _qualified(each, namespace, f"{path}/aliases") for each in _strings(value, "aliases", path)
     )
 
 
 def _strings(value: Mapping[str, JsonValue], key: str, path: str) -> tuple[str, ...]:
-    found = value.get(key)
-    if found is None:
+    if key not in value:
         return ()
+    found = value[key]
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
         raise InvalidSchema(f'"{key}" is not a list of names', path=f"{path}/{key}")
     return tuple(found)
@@ -296,7 +350,7 @@ def _symbols(value: Mapping[str, JsonValue], path: str) -> tuple[str, ...]:
     seen: set[str] = set()
     # One pass for both: a schema of the largest size has some 200,000 symbols.
     for number, each in enumerate(symbols):
-        if not _NAME.fullmatch(each):
+        if not _is_name(each):
             raise InvalidSchema(
                 f'"{shown(each)}" is not a symbol: letters, digits and _',
                 path=f"{path}/symbols/{number}",
@@ -311,9 +365,10 @@ def _enum_default(
     value: Mapping[str, JsonValue], symbols: tuple[str, ...], path: str
 ) -> str | None:
     default = value.get("default")
-    if default is None:
+    if not isinstance(default, str):
+        # As in Java, a default that is no text is none.
         return None
-    if not isinstance(default, str) or default not in symbols:
+    if default not in symbols:
         raise InvalidSchema(
             f"The default {shown(default)} of an enum is none of its symbols",
             path=f"{path}/default",

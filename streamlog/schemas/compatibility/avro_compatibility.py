@@ -109,9 +109,8 @@ class _AvroComparison:
                     if not self._reads(reader, branch):
                         pair.add(_lacking_branch(branch, (*path, str(number))))
             case _, AvroUnion():
-                # As in Avro, paths start again inside the union.
-                for branch in writer.branches:
-                    self._add(pair, reader, branch, ())
+                for number, branch in enumerate(writer.branches):
+                    self._add(pair, reader, branch, (*path, str(number)))
             case AvroUnion(), _:
                 if not self._reads(reader, writer):
                     pair.add(_lacking_branch(writer, path))

@@ -37,7 +37,8 @@ def field(name: str, kind: Any, **rest: Any) -> dict[str, Any]:
         ('"int"', '"int"'),
         ("string", '"string"'),
         (' {"type" : "int"} ', '"int"'),
-        ('{"type":{"type":"int"}}', '"int"'),
+        ('{"type":"int","name":"n","size":1}', '"int"'),
+        ('{"type":"fixed","name":"é1","size":0}', '{"type":"fixed","name":"é1","size":0}'),
         ('{"type":"int","logicalType":"date"}', '{"type":"int","logicalType":"date"}'),
         (
             '{"name":"E","symbols":["B","A"],"type":"enum","default":"A","x":1,"namespace":"n"}',
@@ -103,6 +104,7 @@ def test_references_stay_names_in_the_canonical_text_and_are_resolved_for_reader
         ("Nothing", '"Nothing" is not a defined name'),
         (1, "1 is not an Avro schema"),
         ({}, 'no "type"'),
+        ({"type": {"type": "int"}}, 'no "type" that is a text'),
         ({"type": "nothing"}, '"nothing" is not a defined name.* /type'),
         ({"type": "array"}, 'An array has no "items"'),
         ({"type": "record", "fields": []}, 'A record has no "name"'),
@@ -138,16 +140,19 @@ def test_what_avro_refuses_is_refused_with_its_path(schema: Any, problem: str) -
         ("int", True, False),
         ("double", 1, True),
         ("bytes", "ÿ", True),
-        ("bytes", "€", False),
+        ("bytes", "€", True),
+        ("double", "NaN", True),
+        ("double", "1e5", True),
+        ("double", "x", False),
         (["null", "int"], 1, True),
         (["null", "int"], "x", False),
         ({"type": "map", "values": "int"}, {"a": 1}, True),
         ({"type": "array", "items": "int"}, [1, "x"], False),
         (record("In", field("a", "int"), field("b", "int", default=1)), {"a": 1}, True),
         (record("In", field("a", "int")), {}, False),
-        ({"type": "enum", "name": "E", "symbols": ["a"]}, "b", False),
+        ({"type": "enum", "name": "E", "symbols": ["a"]}, 1, False),
         ({"type": "fixed", "name": "F", "size": 2}, "ab", True),
-        ({"type": "fixed", "name": "F", "size": 2}, "abc", False),
+        ({"type": "fixed", "name": "F", "size": 2}, 12, False),
     ],
 )
 def test_a_default_fits_its_type(kind: Any, default: Any, fits: bool) -> None:
@@ -159,6 +164,15 @@ def test_a_default_fits_its_type(kind: Any, default: Any, fits: bool) -> None:
         parsed(schema)
     stored = Schema(SchemaType.AVRO, json.dumps(schema))
     assert parse_schema(stored, is_new=False).record_name == "R"
+
+
+def test_a_name_may_be_used_before_its_definition() -> None:
+    item = record("n.Item", field("price", "double"))
+    early = record("n.R", field("a", ["null", "Item"]), field("b", item), field("c", "R"))
+    found = parsed(early)
+    assert found.canonical.index('"price"') < found.canonical.index('"name":"b"')
+    assert parsed(found.resolved).canonical == found.canonical
+    fastavro_parse(found.resolved)
 
 
 def test_nesting_through_brackets_and_through_names_is_bounded() -> None:

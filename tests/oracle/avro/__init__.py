@@ -1,0 +1,1 @@
+"""Apache Avro as an oracle: random pairs of schemas on its SchemaCompatibility and on ours."""
