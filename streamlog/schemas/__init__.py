@@ -2,7 +2,7 @@
 
 `parse_schema` (`parsing`) makes a `ParsedSchema` of a `Schema` (`schema`): of Avro (`avro`), JSON
 Schema (`json_schema`) or Protobuf (`protobuf`). `compatibility` tells whether a schema may follow
-others.
+others, and `changes` what has changed, in words.
 
 Rule: pure functions of texts, without I/O. Not done here: which schemas are registered.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from streamlog.errors import InvalidSchema
 from streamlog.schemas.avro.avro_schema import AvroSchema
+from streamlog.schemas.changes import describe_changes
 from streamlog.schemas.compatibility import (
     CompatibilityLevel,
     Incompatibility,
@@ -43,6 +44,7 @@ __all__ = [
     "SchemaReference",
     "SchemaType",
     "check",
+    "describe_changes",
     "incompatibilities",
     "parse_schema",
 ]

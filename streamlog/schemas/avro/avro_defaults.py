@@ -25,37 +25,46 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", r
 _LIMITS = {"int": 1 << 31, "long": 1 << 63}
 
 
-def default_problem(found: AvroType, default: JsonValue) -> str:
+def default_problem(
+    found: AvroType, default: JsonValue, around: frozenset[AvroRecord] = frozenset()
+) -> str:
     """Return what is wrong with a default, as the end of a sentence; "" if it fits.
 
     The default is JSON of a bounded depth, which bounds the recursion.
+
+    Args:
+        found: the type of the field.
+        default: its default, as decoded JSON.
+        around: the records that the field is part of. None of them can be the default, which would
+            contain itself without an end.
     """
-    return "" if fits(found, default) else f"does not fit its type: {shown(default)}"
+    return "" if _fits(found, default, around) else f"does not fit its type: {shown(default)}"
 
 
-def fits(found: AvroType, default: JsonValue) -> bool:
-    """Whether a JSON default is a value of a type."""
+def _fits(found: AvroType, default: JsonValue, around: frozenset[AvroRecord]) -> bool:
     match found:
         case AvroPrimitive(kind=kind):
             return _fits_primitive(kind, default)
         case AvroEnum() | AvroFixed():
             return isinstance(default, str)
         case AvroUnion(branches=branches):
-            return any(fits(branch, default) for branch in branches)
+            return any(_fits(branch, default, around) for branch in branches)
         case _:
-            return _fits_parts(found, default)
+            return _fits_parts(found, default, around)
 
 
-def _fits_parts(found: AvroArray | AvroMap | AvroRecord, default: JsonValue) -> bool:
+def _fits_parts(
+    found: AvroArray | AvroMap | AvroRecord, default: JsonValue, around: frozenset[AvroRecord]
+) -> bool:
     match found, default:
         case AvroArray(items=items), list():
-            return all(fits(items, each) for each in default)
+            return all(_fits(items, each, around) for each in default)
         case AvroMap(values=values), dict():
-            return all(fits(values, each) for each in default.values())
+            return all(_fits(values, each, around) for each in default.values())
         case AvroRecord(fields=fields), dict():
             # A field that is absent from the default takes its own default, which is checked too.
-            return all(
-                fits(each.type, default[each.name])
+            return found not in around and all(
+                _fits(each.type, default[each.name], around)
                 if each.name in default
                 else each.default is not NO_DEFAULT
                 for each in fields

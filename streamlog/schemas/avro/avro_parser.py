@@ -69,8 +69,10 @@ class AvroParser:
     names: dict[str, AvroNamed] = field(default_factory=dict)
     limits: SchemaLimits = DEFAULT_LIMITS
     checks_defaults: bool = True
-    _unchecked: list[tuple[AvroField, str]] = field(default_factory=list)
+    _unchecked: list[tuple[AvroField, str, frozenset[AvroRecord]]] = field(default_factory=list)
     _has_forward_uses: bool = False
+    _open: list[AvroRecord] = field(default_factory=list)
+    """The records whose fields are being read."""
 
     def parse(self, value: JsonValue) -> AvroType:
         """Return the type that decoded JSON describes.
@@ -82,8 +84,8 @@ class AvroParser:
         if self._has_forward_uses:
             found = self._resolved(found)
         self._check_depth(found)
-        for each, path in self._unchecked if self.checks_defaults else ():
-            problem = default_problem(each.type, each.default)
+        for each, path, around in self._unchecked if self.checks_defaults else ():
+            problem = default_problem(each.type, each.default, around)
             if problem:
                 raise InvalidSchema(f"The default of field '{each.name}' {problem}", path=path)
         # The parser may be used for one schema after another.
@@ -199,7 +201,9 @@ class AvroParser:
         # The name is known before the fields are read, which may refer to it.
         record = AvroRecord(name, (), doc, aliases, kind == "error", properties)
         self._define(record, path)
+        self._open.append(record)
         record.fields = self._fields(record, value.get("fields"), path, depth)
+        self._open.pop()
         return record
 
     def _inner(
@@ -256,7 +260,7 @@ class AvroParser:
         )
         if found.default is not NO_DEFAULT:
             # The types of later fields, and of this one's record, may be incomplete until the end.
-            self._unchecked.append((found, f"{path}/default"))
+            self._unchecked.append((found, f"{path}/default", frozenset(self._open)))
         return found
 
     def _check_depth(self, root: AvroType) -> None:

@@ -7,9 +7,19 @@ from typing import Any
 
 import pytest
 from fastavro import parse_schema as fastavro_parse
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streamlog.errors import InvalidSchema
-from streamlog.schemas import AvroSchema, Schema, SchemaReference, SchemaType, parse_schema
+from streamlog.schemas import (
+    AvroSchema,
+    Schema,
+    SchemaReference,
+    SchemaType,
+    describe_changes,
+    incompatibilities,
+    parse_schema,
+)
 
 
 def parsed(value: Any, **referenced: Any) -> AvroSchema:
@@ -166,6 +176,12 @@ def test_a_default_fits_its_type(kind: Any, default: Any, fits: bool) -> None:
     assert parse_schema(stored, is_new=False).record_name == "R"
 
 
+def test_a_default_can_not_contain_itself() -> None:
+    with pytest.raises(InvalidSchema, match="The default of field 'a' does not fit"):
+        parsed(record("R", field("a", ["null", "R"], default={})))
+    parsed(record("R", field("a", {"type": "map", "values": "R"}, default={})))
+
+
 def test_a_name_may_be_used_before_its_definition() -> None:
     item = record("n.Item", field("price", "double"))
     early = record("n.R", field("a", ["null", "Item"]), field("b", item), field("c", "R"))
@@ -186,3 +202,28 @@ def test_nesting_through_brackets_and_through_names_is_bounded() -> None:
     chain += [record(f"R{n + 1}", field("a", f"R{n}")) for n in range(150)]
     with pytest.raises(InvalidSchema, match="nested deeper than 100 types"):
         parsed(record("All", *(field(f"f{n}", each) for n, each in enumerate(chain))))
+
+
+KEYS = st.sampled_from(["type", "name", "fields", "items", "values", "symbols", "size", "default"])
+VALUES = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-2, 2),
+        st.sampled_from(["record", "int", "enum", "fixed", "array", "map", "R", "n.R", "", "null"]),
+    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(KEYS, inner, max_size=5)),
+    max_leaves=20,
+)
+
+
+@given(VALUES, VALUES)
+def test_any_json_is_a_schema_or_refused_and_any_schemas_are_compared(one: Any, other: Any) -> None:
+    try:
+        pair = parsed(one), parsed(other)
+    except InvalidSchema:
+        return
+    assert parsed(json.loads(pair[0].canonical)).canonical == pair[0].canonical
+    assert incompatibilities(pair[0], pair[0]) == []
+    assert describe_changes(pair[0], pair[0]) == []
+    assert isinstance(incompatibilities(*pair), list)
