@@ -1,8 +1,8 @@
 """Schemas as a registry keeps them: parsing, canonical texts, and compatibility of three formats.
 
-`parse_schema` (`parsing`) makes a `ParsedSchema` of a `Schema` (`schema`): of Avro (`avro`), JSON
-Schema (`json_schema`) or Protobuf (`protobuf`). `compatibility` tells whether a schema may follow
-others, and `changes` what has changed, in words.
+`parse_schema` (`parsing`) makes a `ParsedSchema` of a `Schema` (`schema`): of Avro
+(`avro_schemas`), JSON Schema (`json_schema`) or Protobuf (`protobuf`). `compatibility` tells
+whether a schema may follow others, and `changes` what has changed, in words.
 
 Rule: pure functions of texts, without I/O. Not done here: which schemas are registered.
 """
@@ -10,7 +10,7 @@ Rule: pure functions of texts, without I/O. Not done here: which schemas are reg
 from __future__ import annotations
 
 from streamlog.errors import InvalidSchema
-from streamlog.schemas.avro.avro_schema import AvroSchema
+from streamlog.schemas.avro_schemas.avro_schema import AvroSchema
 from streamlog.schemas.changes import describe_changes
 from streamlog.schemas.compatibility import (
     CompatibilityLevel,

@@ -1,7 +1,7 @@
 """Changes in words: what a person sees between two versions of a schema, field by field.
 
 A field has a path: `customer.street`, `items[].price` for the records of a list, `by_name{}.price`
-for those of a map. The three formats are told in the same words.
+for those of a map. All three formats have the same words.
 
 Rule: every change of a field is one sentence, compatible ones included. Whether readers bear it is
 the business of `compatibility`.
@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from streamlog.schemas.avro.avro_schema import AvroSchema
-from streamlog.schemas.avro.avro_types import (
+from streamlog.schemas.avro_schemas.avro_schema import AvroSchema
+from streamlog.schemas.avro_schemas.avro_types import (
     NO_DEFAULT,
     AvroArray,
     AvroEnum,
@@ -146,7 +146,7 @@ def _avro_fields(
     found: AvroType, path: str, around: tuple[AvroRecord, ...]
 ) -> Iterator[_FieldText]:
     match found:
-        # A recursive type is told once: its fields have been listed above.
+        # The fields of a recursive type have been listed above.
         case AvroRecord() if found not in around:
             for each in found.fields:
                 inner = _join(path, each.name)

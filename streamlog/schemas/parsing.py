@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from streamlog.errors import InvalidSchema, quantity
-from streamlog.schemas.avro.avro_schema import parse_avro
+from streamlog.schemas.avro_schemas.avro_schema import parse_avro
 from streamlog.schemas.json_schema.json_parsing import parse_json_schema
 from streamlog.schemas.protobuf.protobuf_schema import parse_protobuf
 from streamlog.schemas.schema import (

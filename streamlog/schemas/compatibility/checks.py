@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from streamlog.schemas.avro.avro_schema import AvroSchema
+from streamlog.schemas.avro_schemas.avro_schema import AvroSchema
 from streamlog.schemas.compatibility.avro_compatibility import SENTENCES as AVRO_SENTENCES
 from streamlog.schemas.compatibility.avro_compatibility import avro_differences
 from streamlog.schemas.compatibility.json_compatibility import json_incompatibilities

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from streamlog.schemas.avro.avro_parser import AvroParser
-from streamlog.schemas.avro.avro_text import AvroWriter
-from streamlog.schemas.avro.avro_types import NAMED, AvroNamed, AvroType
+from streamlog.schemas.avro_schemas.avro_parser import AvroParser
+from streamlog.schemas.avro_schemas.avro_text import AvroWriter
+from streamlog.schemas.avro_schemas.avro_types import NAMED, AvroNamed, AvroType
 from streamlog.schemas.json_text import JsonValue, check_size, dump_json, load_json
 from streamlog.schemas.schema import Schema, SchemaLimits, SchemaReference, SchemaType
 

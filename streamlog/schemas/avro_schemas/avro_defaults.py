@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from streamlog.schemas.avro.avro_types import (
+from streamlog.schemas.avro_schemas.avro_types import (
     NO_DEFAULT,
     AvroArray,
     AvroEnum,

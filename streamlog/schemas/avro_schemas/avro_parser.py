@@ -11,8 +11,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from streamlog.errors import InvalidSchema
-from streamlog.schemas.avro.avro_defaults import default_problem
-from streamlog.schemas.avro.avro_types import (
+from streamlog.schemas.avro_schemas.avro_defaults import default_problem
+from streamlog.schemas.avro_schemas.avro_types import (
     NO_DEFAULT,
     PRIMITIVES,
     AvroArray,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from streamlog.schemas.avro.avro_types import (
+from streamlog.schemas.avro_schemas.avro_types import (
     NO_DEFAULT,
     AvroArray,
     AvroEnum,
