@@ -16,12 +16,15 @@ from confluent_kafka.schema_registry import (
 )
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.schema_registry.common.schema_registry_client import ConfigCompatibilityLevel
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.schema_registry.schema_registry_client import (
     Metadata,
     MetadataProperties,
     SchemaReference,
 )
 from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from tests.registry.running import RunningRegistry
 
@@ -185,3 +188,29 @@ def test_avro_records_come_back(client: SchemaRegistryClient) -> None:
     assert data[0] == 0
     assert deserializer(data, where) == {"number": 7}
     assert topic_subject_name_strategy(where, None) == "avro-records-value"
+
+
+def test_json_records_come_back(client: SchemaRegistryClient) -> None:
+    schema = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "Order",
+        "type": "object",
+        "properties": {"number": {"type": "integer"}},
+    }
+    serializer = JSONSerializer(json.dumps(schema), client)
+    deserializer = JSONDeserializer(json.dumps(schema), schema_registry_client=client)
+    where = SerializationContext("json-records", MessageField.VALUE)
+    data = serializer({"number": 7}, where)
+    assert data is not None
+    assert deserializer(data, where) == {"number": 7}
+    assert client.get_latest_version("json-records-value").schema.schema_type == "JSON"
+
+
+def test_protobuf_records_come_back(client: SchemaRegistryClient) -> None:
+    serializer = ProtobufSerializer(Timestamp, client)
+    deserializer = ProtobufDeserializer(Timestamp)
+    where = SerializationContext("protobuf-records", MessageField.VALUE)
+    data = serializer(Timestamp(seconds=7), where)
+    assert data is not None
+    assert deserializer(data, where) == Timestamp(seconds=7)
+    assert client.get_latest_version("protobuf-records-value").schema.schema_type == "PROTOBUF"
