@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 
 MAX_STATES = 2_000
 """How many states a pattern may have; counted repetitions are written out."""
-MAX_STEPS = 5_000_000
+MAX_STEPS = 2_000_000
 """How many states all searches of one comparison visit; later ones count as found."""
 MAX_GROUPS = 50
 """How deep groups may be nested."""
