@@ -5,7 +5,8 @@ that its functions send to, and those that it declares but does not read. Topics
 itself writes and reads (repartitions, changelogs) are no part of its contract.
 
 Rule: a contract is derived from declarations and from code, which is read but never run. Not done
-here: comparing contracts (`findings`), and where they are stored (`worker/topics/contract_log`).
+here: comparing contracts (`contract_findings`), and where they are stored
+(`worker/topics/contract_log`).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from streamlog.blueprints.picture import Arrow, Box, Mark, Picture
 from streamlog.contracts.contract import Contract, TopicUse
-from streamlog.contracts.findings import ContractFinding
+from streamlog.contracts.contract_findings import ContractFinding
 from streamlog.errors import quantity
 
 

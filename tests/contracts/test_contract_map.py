@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from streamlog.blueprints.picture import mermaid
 from streamlog.blueprints.svg import svg
+from streamlog.contracts.contract_findings import compare_contracts
 from streamlog.contracts.contract_map import describe_map, map_topics, picture_of_map
-from streamlog.contracts.findings import compare_contracts
 from tests.contracts.apps import CONTRACTS, Line, billing, contract, fraud, shop
 
 

@@ -18,11 +18,13 @@ from streamlog.cli.session import Session, load_app
 from streamlog.errors import StreamlogError
 from streamlog.log import Log
 from streamlog.worker.task_deps import prepare_log
+from tests.registry.running import run_registry
 
 PAGE = (Path(__file__).parents[2] / "docs" / "schemas.md").read_text()
 BLOCK = re.compile(
-    r"^```(python|console)(?: (\S+?)(?:: (\S+))?)?\n(.*?)^```", re.DOTALL | re.MULTILINE
+    r"^```(python|json|console)(?: (\S+?)(?:: (\S+))?)?\n(.*?)^```", re.DOTALL | re.MULTILINE
 )
+REFUSED = re.compile(r"^(error:|!|.*: not compatible$)", re.MULTILINE)
 COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 
 
@@ -66,8 +68,15 @@ def run(line: str) -> tuple[str, int]:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with run_registry(tmp_path_factory.mktemp("registry")) as running:
+        yield running.url
+
+
+@pytest.fixture
+def here(tmp_path: Path, registry: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STREAMLOG_REGISTRY", registry)
     monkeypatch.syspath_prepend(tmp_path)
     # A file that changes twice within a second would be read from its compiled form.
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -78,7 +87,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_the_tutorial_runs_as_written(here: Path) -> None:
     commands, code = 0, 0
     for kind, file, part, text in BLOCK.findall(PAGE):
-        if kind == "python" and file:
+        if kind != "console" and file:
             change(here / file, part, text) if part else (here / file).write_text(text)
         for line, expected in COMMAND.findall(text) if kind == "console" else ():
             commands += 1
@@ -87,5 +96,5 @@ def test_the_tutorial_runs_as_written(here: Path) -> None:
                 continue
             output, code = run(line)
             assert output == expected, line
-            assert bool(code) == expected.startswith(("error:", "!")), line
+            assert bool(code) == bool(REFUSED.search(expected)), line
     assert commands > 10

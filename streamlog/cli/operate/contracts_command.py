@@ -19,8 +19,8 @@ from streamlog.cli.session import LogOption, Session, with_log
 from streamlog.cli.terminal import log_warnings, say
 from streamlog.contracts.async_api import async_api, read_document
 from streamlog.contracts.contract import Contract
+from streamlog.contracts.contract_findings import ContractFinding, compare_contracts
 from streamlog.contracts.contract_map import describe_map, map_topics, picture_of_map
-from streamlog.contracts.findings import ContractFinding, compare_contracts
 from streamlog.errors import ContractBroken, UsageError, quantity
 from streamlog.worker.topics.contract_log import LogContracts, read_contracts
 

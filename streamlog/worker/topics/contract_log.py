@@ -8,7 +8,7 @@ its stored topology tells of.
 
 Rule: contracts of other apps are read as far as possible. A topic that is damaged, or that this
 worker may not read, does not keep it from starting. Not done here: the comparison
-(`contracts/findings`).
+(`contracts/contract_findings`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ import msgspec
 from streamlog import repeated
 from streamlog.client.admin import NewTopic
 from streamlog.contracts.contract import Contract, contract_of_blueprint
-from streamlog.contracts.findings import PARTITION_COUNT, ContractFinding, compare_contracts
+from streamlog.contracts.contract_findings import (
+    PARTITION_COUNT,
+    ContractFinding,
+    compare_contracts,
+)
 from streamlog.errors import ContractBroken, CorruptData, LogError, RequestTimedOut, TopicExists
 from streamlog.log import Log
 from streamlog.record import TopicPartition

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from streamlog import App, Windowed, hopping, tumbling
-from streamlog.blueprints.readability import UnreadKind, unread_parts
+from streamlog.blueprints.readability import unread_parts
+from streamlog.blueprints.unread_part import UnreadKind
 from streamlog.contracts.contract import Contract
-from streamlog.contracts.findings import ContractFinding, compare_contracts
+from streamlog.contracts.contract_findings import ContractFinding, compare_contracts
 from streamlog.errors import SerdeError
 from streamlog.serdes import form_of, serde_for
 

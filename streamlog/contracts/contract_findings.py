@@ -18,7 +18,8 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from streamlog.blueprints.readability import UnreadKind, UnreadPart, unread_parts
+from streamlog.blueprints.readability import unread_parts
+from streamlog.blueprints.unread_part import UnreadKind, UnreadPart
 from streamlog.contracts.contract import Contract
 from streamlog.records.partitioners import PARTITIONERS
 
