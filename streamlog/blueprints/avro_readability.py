@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from streamlog.blueprints.unread_part import UnreadKind, UnreadPart, parts_inside
-from streamlog.schemas.avro.avro_types import (
+from streamlog.schemas.avro_schemas.avro_types import (
     NAMED,
     NO_DEFAULT,
     AvroArray,
@@ -33,6 +33,7 @@ def unread_avro(reader: AvroType, writer: AvroType, *, needs_all: bool = False) 
     Raises:
         InvalidSchema: the types are nested too deep to be compared.
     """
+    # Most pairs fit, and one comparison tells so. The walk below compares again at each level.
     if not needs_all and not avro_differences(reader, writer):
         return []
     return [*dict.fromkeys(_Walk(needs_all=needs_all).unread(reader, writer))]
@@ -89,6 +90,7 @@ class _Walk:
             if name is not None:
                 inner = self.unread(field.type, written[name].type)
                 yield from parts_inside(field.name, inner)
+            # A field that only the writer has is skipped, whatever its type is.
             elif self._needs_all or field.default is NO_DEFAULT:
                 yield UnreadPart(field.name, UnreadKind.MISSING, describe_avro(field.type), "")
 

@@ -54,6 +54,9 @@ def _unread(
         # A field of the first message is known by its name alone.
         path = ".".join(part for part in here[0] if part != root)
         texts = (_describe(here[1]), _describe(there[1]))
+        # 1. The writer has a message `Note` that the reader lacks: its registry would refuse the
+        #    reader as a next version, but records without what `Note` says are read as before.
+        # 2. The writer has `id` as text where the reader has a number: the bytes are refused.
         if each.kind in KINDS:
             yield UnreadPart(path, KINDS[each.kind], *texts)
         elif needs_all and each.kind == ADDED and there[1] is None:
@@ -66,6 +69,7 @@ def _find(
     """Return the names on a path of a schema, with those of fields, and the field at its end."""
     found: list[str] = []
     message: LinkedMessage | None = None
+    # A path has names of messages, then perhaps of a oneof, then the number of a field.
     for name in names:
         if name.isdecimal() and message is not None:
             field = message.fields.get(int(name))

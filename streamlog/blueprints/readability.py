@@ -107,6 +107,7 @@ def _unread_schemas(kind: SchemaType, new: str, old: str, *, needs_all: bool) ->
     except InvalidSchema:
         # Such as one that refers to others, which only the registry has.
         schemas = []
+    # Schemas of two formats never get here: their bytes differ from the first one on.
     match schemas:
         case [AvroSchema() as reader, AvroSchema() as writer]:
             return unread_avro(reader.root, writer.root, needs_all=needs_all)

@@ -59,6 +59,7 @@ COMMANDS: Final = {
     "canary": "operate.canary_command:canary",
     "generate": "operate.generate_command:generate",
     "contracts": "operate.contracts_command:contracts",
+    "schemas": "operate.schemas_command:schemas",
 }
 """Each command as MODULE:NAME in this package, in the order of `streamlog --help`."""
 

@@ -55,7 +55,7 @@ class RegistryClient:
         """
         path = ("schemas", "guids", _dashed(key.guid)) if key.guid else ("schemas", "ids", key.id)
         answer = self._get(*path)
-        schema = _schema_of(answer)
+        schema = schema_of(answer)
         found = key.id if key.id is not None else answer.get("id", 0)
         guid = key.guid or _plain_guid(answer)
         return RegisteredSchema(found, guid, schema, self.referenced(schema))
@@ -66,8 +66,8 @@ class RegistryClient:
         Raises:
             SchemaRegistryError: it has none; the status is 404.
         """
-        answer = self._send("POST", "subjects", subject, body=_body(schema), normalize=normalize)
-        return _version_of(subject, answer, schema)
+        answer = self._send("POST", "subjects", subject, body=body_of(schema), normalize=normalize)
+        return version_of(subject, answer, schema)
 
     def register(self, subject: str, schema: Schema) -> int:
         """Register a schema; returns its id, which is that of the version if it has one already.
@@ -76,8 +76,8 @@ class RegistryClient:
             SchemaRegistryError: the schema is invalid (42201), or incompatible with earlier
                 versions (409).
         """
-        answer = self._send("POST", "subjects", subject, "versions", body=_body(schema))
-        return _whole(answer, "id")
+        answer = self._send("POST", "subjects", subject, "versions", body=body_of(schema))
+        return whole_number(answer, "id")
 
     def latest(self, subject: str) -> RegisteredVersion | None:
         """Return the latest version of a subject; None if it has none."""
@@ -87,7 +87,7 @@ class RegistryClient:
             if error.status == NOT_FOUND:
                 return None
             raise
-        return _version_of(subject, answer, _schema_of(answer))
+        return version_of(subject, answer, schema_of(answer))
 
     def versions(self, subject: str) -> list[int]:
         """Return the versions of a subject, oldest first; none if there is no such subject."""
@@ -102,7 +102,7 @@ class RegistryClient:
     def version(self, subject: str, version: int) -> RegisteredVersion:
         """Return a version of a subject."""
         answer = self._get("subjects", subject, "versions", version)
-        return _version_of(subject, answer, _schema_of(answer))
+        return version_of(subject, answer, schema_of(answer))
 
     def level(self, subject: str) -> CompatibilityLevel:
         """Return the compatibility level that holds for a subject."""
@@ -113,7 +113,7 @@ class RegistryClient:
     def incompatibilities(self, subject: str, schema: Schema) -> list[str]:
         """Return why the registry would refuse a schema; none if it would not."""
         path = ("compatibility", "subjects", subject, "versions")
-        answer = self._send("POST", *path, body=_body(schema), verbose=True)
+        answer = self._send("POST", *path, body=body_of(schema), verbose=True)
         messages = [str(each) for each in answer.get("messages", ())]
         if answer.get("is_compatible", True):
             return []
@@ -166,7 +166,8 @@ class RegistryClient:
         )
 
 
-def _body(schema: Schema) -> dict[str, object]:
+def body_of(schema: Schema) -> dict[str, object]:
+    """Return a schema as the body of a request."""
     body: dict[str, object] = {"schema": schema.text}
     # Registries before schema types know Avro alone, without a name.
     if schema.type is not SchemaType.AVRO:
@@ -179,7 +180,12 @@ def _body(schema: Schema) -> dict[str, object]:
     return body
 
 
-def _schema_of(answer: JsonValue) -> Schema:
+def schema_of(answer: JsonValue) -> Schema:
+    """Return the schema in an answer.
+
+    Raises:
+        SchemaRegistryError: there is none.
+    """
     try:
         references = tuple(
             SchemaReference(each["name"], each["subject"], each["version"])
@@ -190,13 +196,27 @@ def _schema_of(answer: JsonValue) -> Schema:
         raise SchemaRegistryError(f"the answer has no schema: {error}") from error
 
 
-def _version_of(subject: str, answer: JsonValue, schema: Schema) -> RegisteredVersion:
+def version_of(subject: str, answer: JsonValue, schema: Schema) -> RegisteredVersion:
+    """Return the version of a subject in an answer, with its schema.
+
+    Raises:
+        SchemaRegistryError: the answer has no version or id.
+    """
     return RegisteredVersion(
-        subject, _whole(answer, "version"), _whole(answer, "id"), _plain_guid(answer), schema
+        subject,
+        whole_number(answer, "version"),
+        whole_number(answer, "id"),
+        _plain_guid(answer),
+        schema,
     )
 
 
-def _whole(answer: JsonValue, name: str) -> int:
+def whole_number(answer: JsonValue, name: str) -> int:
+    """Return a whole number in an answer.
+
+    Raises:
+        SchemaRegistryError: there is none of this name.
+    """
     found = answer.get(name) if isinstance(answer, dict) else None
     if not isinstance(found, int):
         raise SchemaRegistryError(f"the answer has no {name}: {str(answer)[:60]}")
