@@ -2,7 +2,7 @@
 
 A topic is a channel, each type in it a message, and each use by an app an operation. The contracts
 themselves are in the extension `x-streamlog-contracts`, so that a document stands in for a log
-where there is none, as in CI.
+where there is none, as in CI. Each is a text, because tools follow references in extensions too.
 
 Rule: the document follows AsyncAPI's JSON Schema. JSON Schemas of types are rewritten in draft 7,
 which AsyncAPI's Schema Object extends.
@@ -80,7 +80,7 @@ def async_api(
         "channels": writing.channels,
         "operations": writing.operations,
         "components": {"messages": writing.messages, "schemas": writing.schemas},
-        EXTENSION: {each.app: msgspec.to_builtins(each) for each in contracts},
+        EXTENSION: {each.app: each.encode().decode() for each in contracts},
     }
 
 
@@ -102,7 +102,8 @@ def read_document(data: bytes, name: str) -> tuple[dict[str, Contract], dict[str
             raise CorruptData(
                 f"{name} has no {EXTENSION!r}: write it with `streamlog contracts export`"
             )
-        found = msgspec.json.decode(document[EXTENSION], type=dict[str, Contract])
+        texts = msgspec.json.decode(document[EXTENSION], type=dict[str, str])
+        found = {app: Contract.decode(text.encode()) for app, text in texts.items()}
         channels = msgspec.json.decode(document.get("channels", b"{}"), type=dict[str, _Channel])
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise CorruptData(f"{name} is no document of contracts: {error}") from error
