@@ -17,16 +17,17 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from streamlog.dsl.app_runtime import GlobalAccess, RequestSender, TableAccess
+from streamlog.dsl.app_runtime import GlobalAccess, RequestSender, SchemaAssigner, TableAccess
 from streamlog.dsl.declarations import Declarations
 from streamlog.dsl.topic import Topic
 from streamlog.dsl.writable_tables import build_topology
 from streamlog.durations import Dur, When, duration_ms, when_ms
-from streamlog.errors import ConfigError
+from streamlog.errors import ConfigError, SerdeError
 from streamlog.interrupts import exit_at_once, exit_quietly_if_uncaught
 from streamlog.nodes.policies import ErrorPolicy, on_error
 from streamlog.nodes.topic_spec import SourceLostPolicy, check_source_lost
 from streamlog.record import Headers
+from streamlog.serdes.registered.schema_source import NO_REGISTRY, SchemaSource
 from streamlog.tables.state.store_transaction import MEMORY_BYTES, MEMORY_BYTES_MIN
 from streamlog.topology import Topology
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from streamlog.client.producer import Producer
     from streamlog.history.job import BackfillJob
     from streamlog.history.live_comparison import LiveComparison
+    from streamlog.registry_client import RegistrySettings
     from streamlog.snapshots.snapshot import Snapshot
     from streamlog.testing import Rehearsal, Simulation, TestDriver
     from streamlog.transport.security import Security
@@ -65,6 +67,7 @@ SETTINGS = (
     "web",
     "trace_ratio",
     "otel_metrics",
+    "schema_registry",
 )
 
 
@@ -148,6 +151,15 @@ def security_of(given: Security | Mapping[str, str] | None) -> Security | None:
     return Security.of(given)
 
 
+def registry_of(given: str | Mapping[str, str] | None) -> RegistrySettings | None:
+    """Return the settings of the schema registry; raises what `RegistrySettings.of` does."""
+    if given is None:
+        return None
+    from streamlog.registry_client import RegistrySettings  # noqa: PLC0415 - an app without needs no http
+
+    return RegistrySettings.of(given)
+
+
 class App(Declarations):
     """A stream processing program: topics, streams, tables and agents, with their settings.
 
@@ -180,6 +192,7 @@ class App(Declarations):
         web: str | None = None,
         trace_ratio: float | None = None,
         otel_metrics: bool = False,
+        schema_registry: str | Mapping[str, str] | None = None,
         **unknown: object,
     ) -> None:
         """Create an app that declares nothing yet.
@@ -230,6 +243,10 @@ class App(Declarations):
                 Records with the header are followed if their trace is sampled. None: no traces.
             otel_metrics: whether each worker exports its metrics by OTLP (needs the extra `[otel]`;
                 see docs/watching.md), with or without `web`.
+            schema_registry: the URLs of the schema registry of topics with `schema=`, separated by
+                commas, or settings by Confluent's names (`{"schema.registry.url": "https://...",
+                "basic.auth.user.info": "user:password"}`). By default the registry that the log
+                itself serves.
             unknown: any other setting raises ConfigError.
 
         Raises:
@@ -258,6 +275,8 @@ class App(Declarations):
         self.web = web
         self.trace_ratio = ratio_of(trace_ratio)
         self.otel_metrics = otel_metrics
+        self.schema_registry = registry_of(schema_registry)
+        self.schemas.connect_by(self._connect_registry)
         self._warned: set[str] = set()
 
     def topology(self) -> Topology:
@@ -507,6 +526,7 @@ class App(Declarations):
             },
             partitioners={name: spec.partitioner for name, spec in topics.items()},
             runtime=self.runtime,
+            schemas=self.schemas,
             agents=self.agents,
             timers=self.timers,
             crontabs=self.crontabs,
@@ -520,6 +540,8 @@ class App(Declarations):
         from streamlog.worker.program import Program  # noqa: PLC0415 - the same
 
         topology = self.topology()
+        # A test in this process may have put a registry in memory here.
+        self.schemas.use(None)
         return Program(
             app_id=self.id,
             topology=topology,
@@ -541,6 +563,9 @@ class App(Declarations):
             web=self.web,
             trace_ratio=self.trace_ratio,
             otel_metrics=self.otel_metrics,
+            schema_registry=self.schema_registry,
+            schemas=self.schemas,
+            bind_schemas=self._bind_schemas,
             bind=self._bind,
             bind_tables=self._bind_tables,
             bind_global_tables=self._bind_global_tables,
@@ -554,8 +579,19 @@ class App(Declarations):
         exit_at_once()
         importlib.import_module("streamlog.cli").main(self)
 
+    def _connect_registry(self) -> SchemaSource:
+        """Return the source of schemas for programs other than a worker and a test."""
+        from streamlog.registry_client import SchemaBook  # noqa: PLC0415 - only with a registry
+
+        if self.schema_registry is None:
+            raise SerdeError(NO_REGISTRY)
+        return SchemaBook(self.schema_registry)
+
     def _bind(self, producer: Producer) -> None:
         self.runtime.sender = _ProducerSender(producer)
+
+    def _bind_schemas(self, schemas: SchemaAssigner) -> None:
+        self.runtime.schemas = schemas
 
     def _bind_requests(self, requests: RequestSender) -> None:
         self.runtime.requests = requests

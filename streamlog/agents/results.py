@@ -18,6 +18,7 @@ from streamlog.dsl.agent import Agent
 from streamlog.dsl.topic import Topic
 from streamlog.durations import when_ms
 from streamlog.processing.column_batch import serialize_column
+from streamlog.processing.inputs.schema_headers import split_headers
 from streamlog.processing.outbox import SinkBatch
 from streamlog.record import Record
 from streamlog.serdes.erased_types import UserKey, UserValue
@@ -168,7 +169,8 @@ class Results:
         else:
             times = [slice_.timestamp_ms(row) for row in rows]
         by = sink.spec.partitioner
-        return [SinkBatch(sink.name, None, times, keys, raw_values, partitioner=by)]
+        written = split_headers(sink.spec, keys, raw_values, None)
+        return [SinkBatch(sink.name, None, times, *written, partitioner=by)]
 
     def _one(
         self, sink: Topic[UserKey, UserValue], slice_: Slice, result: tuple[int, bool, UserValue]
@@ -186,4 +188,5 @@ class Results:
         except Exception as error:
             raise slice_.part.failed(self._agent.name, raw, error) from error
         by = sink.spec.partitioner
-        return SinkBatch(sink.name, None, [time_ms], [key], [data], headers, partitioner=by)
+        written = split_headers(sink.spec, [key], [data], headers)
+        return SinkBatch(sink.name, None, [time_ms], *written, partitioner=by)

@@ -20,6 +20,7 @@ from streamlog.durations import moment, when_ms
 from streamlog.errors import ProcessingError
 from streamlog.processing.column_batch import deserialize_column, map_until_error, processing_error
 from streamlog.processing.inputs.record_queue import EventTimes, seconds_hint
+from streamlog.processing.inputs.schema_headers import absorb_record
 from streamlog.record import Record
 from streamlog.records.batch import LogRecord as RawRecord
 from streamlog.serdes.erased_types import AnyRecord, AnySerde, UserKey, UserValue
@@ -104,7 +105,7 @@ class Slice:
         """The lane that these records occupy until they are handled."""
         self.given = 0
         """The number of records that the call has got; the last of them is current."""
-        self.raws = list(raws)
+        self.raws = [absorb_record(part.topic.spec, raw) for raw in raws]
         self.values: list[UserValue] = []
         self.results: list[tuple[int, bool, UserValue]] = []
         """Yielded values: the index of the record, whether the value is for that record alone (not

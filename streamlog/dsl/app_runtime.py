@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable
 from typing import Protocol
 
+from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.record import Headers
 from streamlog.serdes.erased_types import UserKey, UserValue
 
@@ -61,6 +62,13 @@ class TableAccess(Protocol):
         """
 
 
+class SchemaAssigner(Protocol):
+    """Port: registers schemas; a worker implements it."""
+
+    async def assign(self, topic: TopicSpec) -> None:
+        """Give the serdes of a topic the ids of their schemas."""
+
+
 class RecordSender(Protocol):
     """Port: writes one serialized record; a worker or a test driver implements it."""
 
@@ -100,3 +108,15 @@ class AppRuntime:
         """Reads and writes rows of the app's tables."""
         self.global_tables: GlobalAccess | None = None
         """Reads rows of global tables."""
+        self.schemas: SchemaAssigner | None = None
+        """Gives serdes the ids of their schemas, before the first value that is sent."""
+
+    async def prepare_schemas(self, topic: TopicSpec) -> None:
+        """Give the serdes of a topic the ids of their schemas, if a registry keeps these.
+
+        Raises:
+            StreamlogError: a schema can't be registered.
+        """
+        serdes = (topic.key, topic.value)
+        if self.schemas is not None and not all(getattr(s, "is_assigned", True) for s in serdes):
+            await self.schemas.assign(topic)

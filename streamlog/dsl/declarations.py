@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TypeVar, overload
+from typing import Literal, TypeVar, overload
 
 from streamlog.dsl.agent import Agent, AgentRef
 from streamlog.dsl.app_runtime import AppRuntime
@@ -21,7 +21,7 @@ from streamlog.dsl.topic import Topic, refuse_other
 from streamlog.dsl.value_types import Shape, topic_key
 from streamlog.dsl.writable_tables import writable_table
 from streamlog.durations import Dur, When, duration_ms
-from streamlog.errors import SerdeError, TopologyError
+from streamlog.errors import ConfigError, SerdeError, TopologyError
 from streamlog.nodes.policies import ErrorPolicy
 from streamlog.nodes.stream_nodes import Order, Source, TableSource
 from streamlog.nodes.table_nodes import BACKENDS, Backend, VersionedTable
@@ -29,7 +29,16 @@ from streamlog.nodes.table_nodes import GlobalTableNode as GlobalDefinition
 from streamlog.nodes.topic_spec import SourceLostPolicy, TopicSpec, check_name, check_source_lost
 from streamlog.records.partitioners import DEFAULT, PARTITIONERS, Partitioner
 from streamlog.serdes import Serde, serde_for
-from streamlog.serdes.erased_types import AnySerde, UserKey, UserObject, UserValue
+from streamlog.serdes.erased_types import AnySerde, TypeForm, UserKey, UserObject, UserValue
+from streamlog.serdes.registered.registry_serde import registry_serde
+from streamlog.serdes.registered.schema_source import SchemaAccess
+from streamlog.serdes.registered.topic_schema import (
+    SchemaFormat,
+    SchemaPolicy,
+    TopicSchema,
+    check_policy,
+    topic_schema_of,
+)
 from streamlog.tables.stores.store import StoreSpec
 from streamlog.topology import Topology, dead_letter_topics
 from streamlog.windows.definitions import Windows
@@ -100,6 +109,8 @@ class Declarations(AppServices):
         if timestamp_ahead_max is not None:
             # For the error: the limit is checked here, where it is set, and not at the first topic.
             duration_ms(timestamp_ahead_max)
+        self.schemas = SchemaAccess()
+        """The source of the schemas that a registry keeps."""
         self.runtime = AppRuntime()
         """The access to the running app, through which `Topic.send` sends."""
         self._builder = AppBuilder(app_id, self.runtime, on_error=on_error)
@@ -131,6 +142,9 @@ class Declarations(AppServices):
         source_lost: SourceLostPolicy | None = None,
         key_serde: Serde[K] | None = None,
         value_serde: Serde[V] | None = None,
+        schema: SchemaFormat | TopicSchema | None = None,
+        key_schema: SchemaFormat | TopicSchema | None = None,
+        schema_policy: SchemaPolicy = "register",
         windows: Windows | None = None,
         on_error: ErrorPolicy | None = None,
     ) -> Topic[K, V]:
@@ -158,6 +172,13 @@ class Declarations(AppServices):
                 was truncated: "fail", "earliest" or "latest"; by default the app's setting.
             key_serde: the serde of the keys; by default the one of the type.
             value_serde: the serde of the values; by default the one of the type.
+            schema: "avro", "json" or "protobuf": values in this format, whose schema is derived
+                from the type and kept in a schema registry; `TopicSchema` sets more. By default
+                values have no schema.
+            key_schema: the same for keys.
+            schema_policy: "register" lets a worker register a schema that the registry does not
+                have, "check" makes it refuse to start without. Both refuse a schema that breaks
+                compatibility (exit code 8). "off" does neither.
             windows: the windows of keys of type `Windowed`, for a topic that another program
                 writes. These keys have the bytes of Kafka Streams, which do not contain the end of
                 a window.
@@ -167,9 +188,9 @@ class Declarations(AppServices):
         Raises:
             TopologyError: the name is taken or is not a valid topic name, `partitions` is below 1,
                 the partitioner is unknown, or there are windows without key=Windowed[...].
-            ConfigError: `retention` or `timestamp_ahead_max` is not a duration, or `source_lost` is
-                unknown.
-            SerdeError: a type can't be serialized.
+            ConfigError: `retention` or `timestamp_ahead_max` is not a duration, `source_lost` or a
+                setting of a schema is unknown, or there is a schema besides a serde.
+            SerdeError: a type can't be serialized, or has no equivalent in a schema.
         """
         check_name("a topic", name)
         if name in self._topics:
@@ -178,17 +199,14 @@ class Declarations(AppServices):
             )
         if partitions is not None and partitions < 1:
             raise TopologyError(f"topic {name!r}: partitions must be 1 or more, not {partitions}")
-        if not callable(partitioner) and partitioner not in PARTITIONERS:
-            raise TopologyError(
-                f"topic {name!r}: unknown partitioner {partitioner!r}: use one of "
-                f"{', '.join(PARTITIONERS)}, or a function of the key's bytes and the number of "
-                "partitions"
-            )
+        _check_partitioner(name, partitioner)
         ahead_max = self._ahead_max if timestamp_ahead_max is None else timestamp_ahead_max
         spec = TopicSpec(
             name,
-            key_serde or topic_key(name, key, windows),
-            value_serde or _serde(name, "value", value),
+            self._registered(name, "key", key, key_schema, key_serde)
+            or topic_key(name, key, windows),
+            self._registered(name, "value", value, schema, value_serde)
+            or _serde(name, "value", value),
             timestamp=timestamp,
             timestamp_ahead_max_ms=None if ahead_max is None else duration_ms(ahead_max),
             source_lost=check_source_lost(source_lost, f"topic {name!r}: "),
@@ -196,11 +214,31 @@ class Declarations(AppServices):
             compact=compact,
             partitioner=partitioner,
             retention_ms=None if retention is None else duration_ms(retention),
+            schema_policy=check_policy(schema_policy),
         )
         self._topics[name] = spec
         if on_error is not None:
             self._builder.topic_policies[name] = on_error
         return Topic(spec, self.runtime)
+
+    def _registered(
+        self,
+        topic: str,
+        field: Literal["key", "value"],
+        declared: TypeForm,
+        schema: SchemaFormat | TopicSchema | None,
+        serde: AnySerde | None,
+    ) -> AnySerde | None:
+        """Return the serde of a key or value with a schema, else the serde that was given."""
+        found = topic_schema_of(schema)
+        if found is None:
+            return serde
+        if serde is not None:
+            raise ConfigError(f"topic {topic!r}: the {field} has a schema and a serde: drop one")
+        try:
+            return registry_serde(found, declared, topic, field, self.schemas)
+        except SerdeError as error:
+            raise SerdeError(f"the {field} of topic {topic!r}: {error}") from error
 
     def stream(self, *topics: Topic[K, V]) -> Stream[K, V]:
         """Read the records of these topics; several topics are read in the order of event time.
@@ -402,6 +440,15 @@ class Declarations(AppServices):
 
     def _position(self, node: str, spec: TopicSpec) -> StreamPosition:
         return StreamPosition(self._builder, node, Shape(given=spec.key), Shape(given=spec.value))
+
+
+def _check_partitioner(topic: str, partitioner: Partitioner) -> None:
+    if not callable(partitioner) and partitioner not in PARTITIONERS:
+        raise TopologyError(
+            f"topic {topic!r}: unknown partitioner {partitioner!r}: use one of "
+            f"{', '.join(PARTITIONERS)}, or a function of the key's bytes and the number of "
+            "partitions"
+        )
 
 
 def _serde(topic: str, what: str, declared: object) -> AnySerde:

@@ -16,6 +16,7 @@ from streamlog.errors import ProcessingError, SerdeError, StreamlogError, Topolo
 from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.record import Record
 from streamlog.serdes.erased_types import AnySerde, UserKey, UserValue
+from streamlog.serdes.registered.framing import absorb_header, split_header
 
 if TYPE_CHECKING:
     from streamlog.records.batch import LogRecord as RawRecord
@@ -83,7 +84,8 @@ class Topic(Generic[K, V]):
 
         Raises:
             UsageError: the app does not run, neither in a worker nor in a test.
-            SerdeError: key or value does not have the topic's type.
+            SerdeError: key or value does not have the topic's type, or its schema is not
+                registered.
         """
         sender = self._runtime.sender
         if sender is None:
@@ -91,13 +93,15 @@ class Topic(Generic[K, V]):
                 f"the app is not running, so nothing can be sent to {self.name!r}: send from an "
                 "agent, timer or crontab of a running worker, or in `with app.test()`"
             )
-        raw_key, raw_value = self.encoded(key, value)
+        await self._runtime.prepare_schemas(self.spec)
+        record = (*self.encoded(key, value), tuple((headers or {}).items()))
+        raw_key, raw_value, written = split_header(self.spec.key, self.spec.value, record)
         sent = await sender.send(
             self.name,
             raw_value,
             key=raw_key,
             timestamp_ms=None if timestamp is None else when_ms(timestamp),
-            headers=tuple((headers or {}).items()),
+            headers=written,
             partition=partition,
         )
         return Sent._make(sent)
@@ -122,8 +126,10 @@ class Topic(Generic[K, V]):
         """
         spec = self.spec
         try:
-            key: UserKey = None if record.key is None else spec.key.loads(record.key)
-            value: UserValue = None if record.value is None else spec.value.loads(record.value)
+            written = (record.key, record.value, record.headers)
+            raw_key, raw_value, headers = absorb_header(spec.key, spec.value, written)
+            key: UserKey = None if raw_key is None else spec.key.loads(raw_key)
+            value: UserValue = None if raw_value is None else spec.value.loads(raw_value)
             timestamp_ms = record.timestamp_ms
             # A tombstone has no value to take a time from: the record's own timestamp counts.
             if spec.timestamp is not None and value is not None:
@@ -132,7 +138,7 @@ class Topic(Generic[K, V]):
             failure = error
         else:
             at = (self.name, partition, record.offset)
-            return Record(key, value, moment(timestamp_ms), record.headers, *at)
+            return Record(key, value, moment(timestamp_ms), headers, *at)
         raise ProcessingError(
             f"the record at offset {record.offset} of {self.name}-{partition} can't be read: "
             f"{failure}",

@@ -30,6 +30,7 @@ from streamlog.history.stage_task import Attempt, Shuffled, StageTask
 from streamlog.history.task_run import Arrival, Arrivals, Effects, InputReader, TaskRun
 from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.processing.inputs.record_queue import PartitionKey
+from streamlog.processing.inputs.schema_headers import absorb_record
 from streamlog.processing.outbox import CallResult, SinkBatch, TaskCall
 from streamlog.processing.provenance import (
     MARK,
@@ -126,8 +127,10 @@ class Lineage(LocalRun):
         """Note records that were processed by a task that writes the topic."""
         for each in taken:
             spec = self._plan.topology.topics[each.partition[0]]
-            for wanted in self._by_key.get(_comparable(_loaded(spec.key, each.record.key)), ()):
-                at_ms = _time_of(spec, each.record)
+            for wanted in self._by_key.get(
+                _comparable(_loaded(spec.key, absorb_record(spec, each.record).key)), ()
+            ):
+                at_ms = _time_of(spec, absorb_record(spec, each.record))
                 if not wanted.is_found and wanted.since_ms <= at_ms <= wanted.until_ms:
                     wanted.inputs.append(each)
 
@@ -179,6 +182,7 @@ class Lineage(LocalRun):
                 _, _, position, _ = unpack_record(data)
                 source, number = source_of(data[RECORD_BYTES:])
                 origin = f"{source}-{number} at {position}"
+        record = absorb_record(spec, record)
         key, value = _loaded(spec.key, record.key), _loaded(spec.value, record.value)
         return f"{origin}: {key!r} = {value!r}, {moment(_time_of(spec, record)).isoformat()}"
 

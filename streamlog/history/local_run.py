@@ -259,7 +259,7 @@ def load_global_tables(tables: GlobalTables, plan: Plan, reader: PartitionReader
         for number in range(plan.counts[topic]):
             start, end = plan.ends[topic, number]
             for arrival in reader.read(TopicPartition(topic, number), start, end, damaged):
-                tables.apply(topic, arrival.records.keys, arrival.records.values)
+                tables.apply(topic, arrival.records)
 
 
 def with_ends(plan: Plan, reader: LogReader) -> Plan:

@@ -15,6 +15,7 @@ from streamlog.durations import When
 from streamlog.errors import ConfigError, TopologyError
 from streamlog.records.partitioners import DEFAULT, Partitioner
 from streamlog.serdes.erased_types import AnySerde, UserValue
+from streamlog.serdes.registered.topic_schema import SchemaPolicy
 
 SourceLostPolicy: TypeAlias = Literal["fail", "earliest", "latest"]
 SOURCE_LOST: Final = ("fail", "earliest", "latest")
@@ -87,6 +88,8 @@ class TopicSpec:
     """Whether its records may have any timestamp, whatever the log's limits are."""
     internal: bool = False
     """A repartition topic: written and read by this app only."""
+    schema_policy: SchemaPolicy = "register"
+    """What a worker does with the schemas of serdes that a registry keeps."""
     is_own: bool = False
     """Whether it is the topic of rows put into a table: written and read by this app, and created
     with as many partitions as the topics that are read with it."""

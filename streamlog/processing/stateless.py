@@ -29,6 +29,7 @@ from streamlog.nodes.stream_nodes import (
 )
 from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.processing.column_batch import Batch, TimeSource
+from streamlog.processing.inputs.schema_headers import split_headers
 from streamlog.processing.node_clock import NodeTime
 from streamlog.processing.outbox import Collector, SinkBatch, sample
 from streamlog.processing.provenance import (
@@ -292,7 +293,9 @@ class SinkStep(Step):
     def process(self, batch: Batch) -> None:
         """Add the records as bytes to the outbox; their keys decide the partitions."""
         batch, keys, values = self.serialize_for(batch, self._topic)
-        headers, times = batch.origin.headers, batch.origin.log_times
+        times = batch.origin.log_times
+        headers = None if batch.origin.headers is None else batch.of_origin(batch.origin.headers)
+        keys, values, headers = split_headers(self._topic, keys, values, headers)
         self._collector.send(
             SinkBatch(
                 self._topic.name,
@@ -300,7 +303,7 @@ class SinkStep(Step):
                 batch.timestamps,
                 keys,
                 values,
-                None if headers is None else batch.of_origin(headers),
+                headers,
                 window_bytes(self._topic.key),
                 partitioner=self._topic.partitioner,
                 log_times=() if times is None else [times[row] for row in sample(batch.rows)],

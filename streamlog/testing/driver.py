@@ -39,6 +39,7 @@ from streamlog.records.batch import LogRecord as RawRecord
 from streamlog.records.control_batches import TimeMark
 from streamlog.records.partitioners import DEFAULT, Partitioner
 from streamlog.serdes.erased_types import UserKey, UserValue
+from streamlog.serdes.registered.schema_source import MEMORY_REGISTRY, SchemaAccess
 from streamlog.tables.state.changelog import Restoration
 from streamlog.tables.stores.memory_store import MemoryStore
 from streamlog.tables.stores.store import Change
@@ -77,6 +78,8 @@ class Rehearsal:
     partitioners: Mapping[str, Partitioner] = field(default_factory=dict)
     """The partitioners of topics that do not use the default one."""
     runtime: AppRuntime
+    schemas: SchemaAccess = field(default_factory=SchemaAccess)
+    """The source of the schemas that a registry keeps; in a test, one in memory."""
     agents: Sequence[Agent[UserKey, UserValue]] = ()
     timers: Sequence[Timer] = ()
     crontabs: Sequence[Crontab] = ()
@@ -172,6 +175,7 @@ class TestDriver:
         self._runs = False
 
     def __enter__(self) -> Self:
+        self._rehearsal.schemas.use(MEMORY_REGISTRY)
         self._rehearsal.runtime.sender = _Sender(self)
         self._rehearsal.runtime.requests = self._agents
         self._rehearsal.runtime.global_tables = self._global_tables.tables

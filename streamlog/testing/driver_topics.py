@@ -20,12 +20,14 @@ from streamlog.errors import ProcessingError, StreamlogError, UsageError, quanti
 from streamlog.nodes.stream_nodes import Entry, Sink
 from streamlog.nodes.table_nodes import TableTableJoin
 from streamlog.nodes.topic_spec import TopicSpec
+from streamlog.processing.inputs.schema_headers import absorb_record
 from streamlog.processing.joins.stream_table_join import GlobalTables
 from streamlog.processing.table_rows import TableRows, prefix_of, tables_in
 from streamlog.record import Headers, Record
 from streamlog.records.batch import LogRecord as RawRecord
 from streamlog.records.control_batches import ClockTime, TimeMark
 from streamlog.records.partitioners import DEFAULT, Partitioner, partition_by
+from streamlog.records.record_columns import RecordColumns
 from streamlog.tables.stores.store import KeyValueStore, prefix_end
 from streamlog.topology import Subtopology, Topology
 
@@ -109,8 +111,7 @@ class ListedTables:
         for name, topic in self._topics.items():
             records = [record for _, record in topic.arrivals[self._read[name] :]]
             self._read[name] += len(records)
-            keys, values = [r.key for r in records], [r.value for r in records]
-            self.tables.apply(name, keys, values)
+            self.tables.apply(name, RecordColumns.of(records))
 
 
 def check_state(subtopology: Subtopology, store: KeyValueStore) -> None:
@@ -149,7 +150,8 @@ def _check_table(rows: TableRows, prefix: bytes, store: KeyValueStore) -> None:
 
 
 def _check_topic(spec: TopicSpec, topic: MemoryTopic) -> None:
-    for partition, record in topic.arrivals:
+    for partition, written in topic.arrivals:
+        record = absorb_record(spec, written)
         parts = (("key", spec.key, record.key), ("value", spec.value, record.value))
         for what, serde, data in parts:
             if data is None:

@@ -381,7 +381,7 @@ class GlobalReader:
 
     def _apply(self, polled: Mapping[TopicPartition, RecordColumns]) -> None:
         for partition, records in polled.items():
-            self.tables.apply(partition.topic, records.keys, records.values)
+            self.tables.apply(partition.topic, records)
 
     async def _is_loaded(self, reader: RangeReader) -> bool:
         """Return whether everything up to the ends at the start is read; updates `left`."""

@@ -15,12 +15,14 @@ from streamlog.blueprints.version_copy import copy_version
 from streamlog.client.producer import Producer
 from streamlog.contracts.contract import Contract, contract_of
 from streamlog.dsl.agent import Agent
-from streamlog.dsl.app_runtime import GlobalAccess, RequestSender, TableAccess
+from streamlog.dsl.app_runtime import GlobalAccess, RequestSender, SchemaAssigner, TableAccess
 from streamlog.dsl.schedules import Crontab, Service, Timer
 from streamlog.dsl.services import Command, WebPage
 from streamlog.log import Log
 from streamlog.nodes.topic_spec import SourceLostPolicy, TopicSpec
 from streamlog.records.partitioners import Partitioner
+from streamlog.registry_client import RegistrySettings
+from streamlog.serdes.registered import SchemaAccess
 from streamlog.tables.state.store_transaction import MEMORY_BYTES
 from streamlog.topology import Topology
 from streamlog.worker.assignment.rebalance_plan import Placement, Policy, merge_topic_sets
@@ -28,6 +30,7 @@ from streamlog.worker.commit.commit import OnStep, ignore_step
 from streamlog.worker.health.loop_watch import Limits
 from streamlog.worker.state.restore import STATE_CLEANUP_DELAY_MS
 from streamlog.worker.topics.lost_sources import policy_of
+from streamlog.worker.topics.topic_schemas import TopicSchemas
 from streamlog.worker.topics.version_log import HandOver, OwnTopics, VersionChange
 
 Guarantee: TypeAlias = Literal["exactly_once", "at_least_once"]
@@ -77,6 +80,12 @@ class Program:
     """Whether to continue without state that this program can't use (see `version_log`)."""
     accept_contract_breaks: bool = False
     """Whether to start although other apps' types do not fit (see `contract_log`)."""
+    schema_registry: RegistrySettings | None = None
+    """The schema registry; None: the one that the log serves."""
+    schemas: SchemaAccess = field(default_factory=SchemaAccess)
+    """The source of the schemas that the serdes of topics use."""
+    bind_schemas: Callable[[SchemaAssigner], None] = field(default=lambda _schemas: None)
+    """Called with what registers the schema of a topic that is sent to."""
     bind: Callable[[Producer], None] = field(default=lambda _producer: None)
     """Called with the producer that `Topic.send` uses."""
     bind_tables: Callable[[TableAccess], None] = field(default=lambda _tables: None)
@@ -212,3 +221,5 @@ class WorkerStart:
     """The recorded ids of the app's topics."""
     hand_over: HandOver | None = None
     """The last hand-over, if the app's state has begun with a snapshot."""
+    schemas: TopicSchemas | None = None
+    """The schemas that a registry keeps; None: no topic has any."""

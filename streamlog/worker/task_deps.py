@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from streamlog.client.consumer import Consumer
 from streamlog.client.producer import Producer
-from streamlog.clock import Clock
+from streamlog.clock import Clock, SystemClock
 from streamlog.log import EMBEDDED, Log
 from streamlog.processing.task_progress import Era
 from streamlog.worker.commit.commit import OnStep
@@ -26,6 +26,7 @@ from streamlog.worker.record_traces import RecordTraces
 from streamlog.worker.topics.app_topics import ensure_topics
 from streamlog.worker.topics.contract_log import check_contract, record_contract
 from streamlog.worker.topics.savepoint_messages import SavepointCut
+from streamlog.worker.topics.topic_schemas import TopicSchemas, has_schemas, registry_settings
 from streamlog.worker.topics.version_log import (
     HandOver,
     OwnTopics,
@@ -61,6 +62,8 @@ class TaskDeps:
     """Called with the steps of each commit."""
     reader: GlobalReader
     """Reads the global tables, which tasks may look up."""
+    schemas: TopicSchemas | None = None
+    """The schemas that a registry keeps; None: no topic has any."""
     traces: RecordTraces | None = None
     """The spans of records; None: the app has no traces."""
     hand_over: HandOver | None = None
@@ -101,6 +104,7 @@ async def prepare_log(program: Program, log: Log, *, log_url: str, web: str | No
     )
     contract = program.contract
     contracts = await check_contract(log, contract, accept_breaks=program.accept_contract_breaks)
+    schemas = await prepare_schemas(program, log)
     # On a cluster, a missing source is more likely a wrong name than a topic to create.
     required = () if log_url.startswith(EMBEDDED) else program.sources
     counts = await ensure_topics(log, program.topology, program.topics, required=required)
@@ -118,7 +122,26 @@ async def prepare_log(program: Program, log: Log, *, log_url: str, web: str | No
         change=change,
         own_topics=await own_log.note(own, await compare_source_ids(log, program, own)),
         hand_over=handed[-1] if handed else None,
+        schemas=schemas,
     )
+
+
+async def prepare_schemas(program: Program, log: Log) -> TopicSchemas | None:
+    """Register the schemas of the app's topics; returns None if no topic has one in a registry.
+
+    Raises:
+        ConfigError: there is no registry.
+        SchemaIncompatible: a schema breaks compatibility; nothing was changed.
+        StreamlogError: the registry can't be used.
+    """
+    if not has_schemas(program.topics):
+        return None
+    settings = registry_settings(program.schema_registry, program.topics, log.registry_url)
+    schemas = TopicSchemas(program.contract, program.topics, settings, SystemClock())
+    program.schemas.use(schemas.book)
+    await schemas.prepare()
+    program.bind_schemas(schemas)
+    return schemas
 
 
 def task_deps_of(
@@ -150,6 +173,7 @@ def task_deps_of(
         transactor=transactor,
         on_step=program.on_step,
         reader=reader,
+        schemas=start.schemas,
         traces=traces,
         hand_over=start.hand_over,
         cut=cut,

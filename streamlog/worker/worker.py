@@ -66,6 +66,7 @@ from streamlog.worker.inputs.assigned_partitions import (
     refuse_growth,
     watch_directory,
 )
+from streamlog.worker.inputs.schema_waits import Marks, schema_waits_of
 from streamlog.worker.inputs.source_watch import LOST, Lost
 from streamlog.worker.program import Program, WorkerStart
 from streamlog.worker.record_traces import tracing
@@ -77,6 +78,7 @@ from streamlog.worker.state.restore import remove_abandoned
 from streamlog.worker.task_deps import TaskDeps, prepare_log, task_deps_of
 from streamlog.worker.tasks import AgentWrites, WorkerTasks
 from streamlog.worker.topics.savepoint_messages import SavepointCut
+from streamlog.worker.topics.topic_schemas import registry_config
 from streamlog.worker.worker_agents import (
     Replies,
     WorkerAgents,
@@ -254,7 +256,10 @@ class Worker:
             ConnectionLost: no broker answered after `stop`, so the last commit is missing.
             StreamlogError: the worker can't continue; the work that failed is not committed.
         """
-        log = Log.open(self._log_url, security=self._security)
+        config = registry_config(
+            self._program.schema_registry, self._program.topics, embedded=self._log_url
+        )
+        log = Log.open(self._log_url, security=self._security, config=config)
         async with (
             log as opened,
             SavepointWatch(opened, self._program.app_id, self._clock) as watch,
@@ -415,14 +420,14 @@ class _WorkerLoop:
         self._program = program
         self._counts = counts
         self._reader = deps.reader
-        self._log = deps.log
-        self._consumer = deps.consumer
+        self._log, self._consumer = deps.log, deps.consumer
         self._sources, self._own_topics = deps.sources, deps.own_topics
         self._clock = deps.clock
         self._background = deps.background
         self._metrics = deps.metrics
         self._engine = deps.engine
         self._pauses = Pauses(deps.consumer)
+        self._waits = schema_waits_of(deps.schemas, program.topics, deps.consumer, self._pauses)
         self._tasks = WorkerTasks(program.topology, counts, deps, self._pauses)
         self._agents = WorkerAgents(
             program.agents,
@@ -509,6 +514,8 @@ class _WorkerLoop:
             for watch in watches:
                 watch.cancel()
             self._is_over = True
+            if self._waits is not None:
+                self._waits.close()
             await self._copies.standbys.close()
             await self._tasks.close()
 
@@ -544,7 +551,8 @@ class _WorkerLoop:
         """Return what a task or an agent waits for, for the watchdog."""
         if self._is_committing:
             return "a commit is under way: the log has not acknowledged its records yet"
-        return self._agents.reason(who) or self._tasks.reason(who)
+        waiting = None if self._waits is None else self._waits.reason()
+        return waiting or self._agents.reason(who) or self._tasks.reason(who)
 
     async def _end_late(self, stop: asyncio.Event) -> None:
         """Raise if a function still runs long after the request to stop."""
@@ -584,8 +592,12 @@ class _WorkerLoop:
         except LOST as error:
             await self._reopen(error)
             return
+        marks: Marks = self._consumer.time_marks()
+        # Before agents and tasks take anything: both read what is handed on here.
+        if self._waits is not None:
+            polled, marks = self._waits.admit(polled, marks)
         self._agents.take(polled)
-        self._tasks.take(polled, self._consumer.time_marks())
+        self._tasks.take(polled, marks)
         await self._tasks.process()
         self._tasks.admit()
         due_ms = self._committed_ms + self._program.commit_interval_ms
@@ -708,6 +720,9 @@ class _WorkerLoop:
 
     def _go_to(self, starts: Mapping[TopicPartition, StartOffset]) -> None:
         self._offsets.begin(starts)
+        if self._waits is not None:
+            # What was to be read again after the wait lies elsewhere now.
+            self._waits.forget(starts)
         for partition, start in starts.items():
             self._consumer.seek(partition, start.start)
 
@@ -761,6 +776,8 @@ class _WorkerLoop:
         closed = self._tasks.of(partitions)
         self._agents.give_up(partitions)
         await self._tasks.give_up(partitions)
+        if self._waits is not None:
+            self._waits.forget(partitions)
         self._pauses.forget(partitions)
         self._offsets.forget(partitions)
         if partitions >= self._consumer.assignment():

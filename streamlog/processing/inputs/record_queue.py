@@ -48,6 +48,7 @@ from streamlog.processing.inputs.end_of_input import (
     InputEnd,
     MergeKey,
 )
+from streamlog.processing.inputs.schema_headers import absorb_headers
 from streamlog.record import Headers
 from streamlog.records.batch import LogRecord
 from streamlog.records.control_batches import TimeMark
@@ -159,6 +160,7 @@ class Chunk:
             ProcessingError: a record is unreadable or has no event time, and there is no policy.
         """
         self._accepted = accepted
+        records = absorb_headers(topic.key, topic.value, records)
         timestamps = records.timestamps
         self.at = 0
         self.offsets: Sequence[int] = records.offsets

@@ -34,12 +34,13 @@ from streamlog.nodes.table_nodes import (
     VersionedTable,
 )
 from streamlog.processing.column_batch import Batch, BatchOrigin, TimeSource, deserialize_column
+from streamlog.processing.inputs.schema_headers import absorb_headers
 from streamlog.processing.joins.join_buffer import DueRow, DueRows, due_row_key
 from streamlog.processing.node_clock import NodeTime
 from streamlog.processing.outbox import Collector
 from streamlog.processing.step import Step, without_void_deletions
 from streamlog.processing.tables.aggregate import ROW_BYTES, STATE_TIMES
-from streamlog.records.record_columns import has_none
+from streamlog.records.record_columns import RecordColumns, has_none
 from streamlog.serdes.erased_types import JsonValue, UserKey, UserValue
 from streamlog.tables.stores.store import TIME_MS_MAX, Change, KeyValueStore, NamedStore, prefix_end
 from streamlog.tables.stores.timed_stores import VersionedStore
@@ -174,13 +175,12 @@ class GlobalTables:
             found.setdefault(rows.table.topic.name, []).append(name)
         return found
 
-    def apply(
-        self, topic: str, keys: Sequence[bytes | None], values: Sequence[bytes | None]
-    ) -> None:
+    def apply(self, topic: str, records: RecordColumns) -> None:
         """Apply records of one of the topics, in their order."""
         for rows in self._tables.values():
             if rows.table.topic.name == topic:
-                rows.apply(keys, values)
+                found = absorb_headers(rows.table.topic.key, rows.table.topic.value, records)
+                rows.apply(found.keys, found.values)
 
     def rows_of(self, table: str) -> GlobalRows:
         """Return the rows of a table.

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import md5
-from typing import Protocol
+from typing import Final, Protocol
 from weakref import WeakSet
 
 from streamlog.errors import SerdeError
@@ -88,11 +88,14 @@ MEMORY_REGISTRY = MemoryRegistry()
 older one has written."""
 
 
+NO_REGISTRY: Final = (
+    "there is no schema registry: set App(schema_registry='http://HOST:8081'), or run on a log "
+    "that serves one"
+)
+
+
 def _refuse() -> SchemaSource:
-    raise SerdeError(
-        "there is no schema registry: set App(schema_registry='http://HOST:8081'), or run on a log "
-        "that serves one"
-    )
+    raise SerdeError(NO_REGISTRY)
 
 
 class SchemaAccess:
@@ -103,6 +106,10 @@ class SchemaAccess:
         self._connect = connect
         self._source: SchemaSource | None = None
         self._serdes: WeakSet[_Forgetting] = WeakSet()
+
+    def connect_by(self, connect: Callable[[], SchemaSource]) -> None:
+        """Set what returns the source when it is first needed."""
+        self._connect = connect
 
     @property
     def source(self) -> SchemaSource:
