@@ -9,7 +9,7 @@ HOT := $(TYPES) $(TYPES:.pxd=.py)
 WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark spark questions test test-changed quick lint shape architecture bench simulate simulate-coverage chaos alerts procedures soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro conformance conformance-cluster conformance-kafka compile clean
+.PHONY: help demo demo-spark spark questions test test-changed quick lint shape architecture bench simulate simulate-coverage chaos alerts procedures soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro conformance conformance-cluster conformance-kafka registry-kills bench-registry compile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -127,6 +127,13 @@ conformance: $(VENV)/.dev ## clients of others through all features, and suites 
 
 conformance-cluster: $(VENV)/.dev ## the same clients on three brokers of ours, one of which is restarted every 10 s
 	@$(BIN)/python -m conformance --only three $(ARGS)
+
+registry-kills: $(VENV)/.dev ## the primary of the schema registry is killed KILLS=200 times under registrations (checker: ids, lost schemas), then Confluent's client on three brokers of which one is restarted every 10 s
+	@$(BIN)/python -m chaos.registry_kills --kills $(or $(KILLS),200)
+	@$(BIN)/python -m chaos.registry_kills --kills 12 --restart-every 10
+
+bench-registry: $(VENV)/.dev ## the schema registry with 10,000 subjects of 5 versions: start, look-ups by id, memory
+	@$(BIN)/python -m benchmarks.schema_registry
 
 conformance-kafka: $(VENV)/.dev ## the same features on Apache Kafka itself, each request with its nullable fields null, empty and set beside ours, our client's tests, apps whose workers are killed, and Spark
 	@$(BIN)/python -m conformance --only kafka $(ARGS)

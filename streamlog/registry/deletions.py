@@ -9,7 +9,8 @@ highest ids, so that no id is given out twice.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+
+import msgspec
 
 from streamlog.registry.refusals import (
     SUBJECT_NOT_SOFT_DELETED,
@@ -65,7 +66,7 @@ def delete_version(
         return PlannedWrite(remove(state, [found]), number)
     # With the last version goes what was configured for the subject: a new subject of this name
     # begins with the level and the mode of all.
-    records = [version_record(replace(found, is_deleted=True))]
+    records = [version_record(msgspec.structs.replace(found, is_deleted=True))]
     if all(each.is_deleted or each == found for each in versions):
         records += _settings(state, subject)
     return PlannedWrite(tuple(records), number)

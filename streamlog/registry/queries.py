@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum, auto
+from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -198,9 +199,9 @@ def find_guid(state: RegistryState, guid: str, visible: Visible) -> tuple[int, S
         RegistryRefusal: 40403, there is none.
     """
     for context in state.contexts.values():
-        for schema_id, content in context.contents.items():
-            if content.guid == guid and any(map(visible, context.uses.get(schema_id, ()))):
-                return schema_id, content
+        schema_id = context.id_of_guid(guid)
+        if schema_id is not None and any(map(visible, context.uses.get(schema_id, ()))):
+            return schema_id, context.contents[schema_id]
     raise schema_not_found(guid[:40])
 
 
@@ -230,10 +231,14 @@ def list_contexts(state: RegistryState) -> list[str]:
     return [DEFAULT_CONTEXT, *sorted(names - {DEFAULT_CONTEXT})]
 
 
-def page(items: Iterable[T], offset: int, limit: int) -> list[T]:
-    """Return the items from `offset` on, at most `limit`; a negative limit is none."""
-    found = list(items)[max(offset, 0) :]
-    return found if limit < 0 else found[:limit]
+def page(items: Iterable[T], offset: int, limit: int, *, most: int) -> list[T]:
+    """Return the items from `offset` on, at most `limit`, and never more than `most`.
+
+    As in Confluent's registry, a limit that is zero or negative means `most`.
+    """
+    first = max(offset, 0)
+    count = limit if 0 < limit <= most else most
+    return list(islice(items, first, first + count))
 
 
 def has_prefix(name: str, prefix: str) -> bool:

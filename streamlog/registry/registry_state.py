@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from streamlog.registry.subject_names import (
     DEFAULT_CONTEXT,
     QualifiedSubject,
+    context_of,
     normalize_name,
     qualify,
     relative_name,
@@ -56,8 +57,8 @@ class Mode(StrEnum):
         return self in (Mode.READONLY, Mode.READONLY_OVERRIDE)
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaContent:
+# Structs that the garbage collector does not visit: there are many, and they hold no cycles.
+class SchemaContent(msgspec.Struct, frozen=True, gc=False):
     """What a registered schema says; schemas with equal contents share an id."""
 
     schema: Schema
@@ -80,8 +81,7 @@ class SchemaContent:
         return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaVersion:
+class SchemaVersion(msgspec.Struct, frozen=True, gc=False):
     """A version of a subject."""
 
     subject: str
@@ -111,6 +111,14 @@ class ContextSchemas:
     ids: dict[SchemaContent, int] = field(default_factory=dict)
     uses: dict[int, dict[str, set[int]]] = field(default_factory=dict)
     """The versions with an id, by subject."""
+    guids: dict[str, int] | None = None
+    """The ids by guid, from the first question on: most registries are never asked for one."""
+
+    def id_of_guid(self, guid: str) -> int | None:
+        """Return the id of the content with a guid; None if there is none."""
+        if self.guids is None:
+            self.guids = {content.guid: number for number, content in self.contents.items()}
+        return self.guids.get(guid)
 
 
 class RegistryState:
@@ -170,7 +178,7 @@ class RegistryState:
         self, subject: str, content: SchemaContent, *, deleted: bool = False
     ) -> SchemaVersion | None:
         """Return the newest version of a subject that has this content; None if there is none."""
-        context = self.context(qualify(subject).context)
+        context = self.context(context_of(subject))
         schema_id = context.ids.get(content)
         if schema_id is None:
             return None
@@ -272,7 +280,7 @@ class RegistryState:
             return
         found = decode_value(value, SchemaValue)
         content = _content_of(found)
-        context = self._context(qualify(subject).context)
+        context = self._context(context_of(subject))
         existing = context.contents.get(found.id)
         # Two registries on one topic, or a broken copy: the first schema with an id keeps it, since
         # records with it are in topics. Every replay decides alike, because it follows the order.
@@ -288,11 +296,14 @@ class RegistryState:
 
     def _put(self, version: SchemaVersion) -> None:
         subject, number, schema_id = version.subject, version.version, version.id
-        context = self._context(qualify(subject).context)
+        context = self._context(context_of(subject))
         context.max_id = max(context.max_id, schema_id)
         # The first content with an id counts: a later one with other metadata belongs to its own
         # version alone, and an answer by id stays what it was.
-        context.contents.setdefault(schema_id, version.content)
+        if schema_id not in context.contents:
+            context.contents[schema_id] = version.content
+            if context.guids is not None:
+                context.guids[version.content.guid] = schema_id
         context.ids.setdefault(version.content, schema_id)
         context.uses.setdefault(schema_id, {}).setdefault(subject, set()).add(number)
         self._subjects.setdefault(subject, {})[number] = version
@@ -307,7 +318,7 @@ class RegistryState:
             return
         if not numbers:
             del self._subjects[subject]
-        context = self._context(qualify(subject).context)
+        context = self._context(context_of(subject))
         uses = context.uses[version.id]
         uses[subject].discard(number)
         if not uses[subject]:
@@ -315,7 +326,9 @@ class RegistryState:
         if not uses:
             # The last version with the id is gone for good, and the id with it; `max_id` stays.
             del context.uses[version.id]
-            context.contents.pop(version.id, None)
+            content = context.contents.pop(version.id)
+            if context.guids is not None:
+                context.guids.pop(content.guid, None)
             if context.ids.get(version.content) == version.id:
                 del context.ids[version.content]
         for reference in version.content.schema.references:
@@ -332,7 +345,7 @@ class RegistryState:
         # by one record; 2. version 3 is registered; 3. a replay must not delete version 3.
         for number, version in numbers.items():
             if number <= last:
-                numbers[number] = replace(version, is_deleted=True)
+                numbers[number] = msgspec.structs.replace(version, is_deleted=True)
 
     def _clear(self, subject: str | None) -> None:
         for version in list(self.deleted_in(subject)):
@@ -356,7 +369,7 @@ class RegistryState:
                 yield wanted.name
             return
         for name in self._subjects:
-            if qualify(name).context == wanted.context:
+            if context_of(name) == wanted.context:
                 yield name
 
     def _apply_config(self, subject: str | None, value: bytes | None) -> None:
@@ -387,7 +400,10 @@ class RegistryState:
             self.known_contexts.add(name)
 
     def _context(self, name: str) -> ContextSchemas:
-        return self.contexts.setdefault(name, ContextSchemas())
+        found = self.contexts.get(name)
+        if found is None:
+            found = self.contexts[name] = ContextSchemas()
+        return found
 
 
 def scope_of(subject: str) -> tuple[str | None, ...]:
@@ -432,15 +448,18 @@ def canonical_json(value: object) -> str:
     return msgspec.json.encode(value, order="sorted").decode()
 
 
+_TYPES: Final[Mapping[str, SchemaType]] = {each.value: each for each in SchemaType}
+
+
 def _content_of(value: SchemaValue) -> SchemaContent:
-    kind = value.schema_type or SchemaType.AVRO
-    if kind not in frozenset(SchemaType):
-        raise UnreadableRecord(f"schema type {kind!r} is unknown")
+    kind = _TYPES.get(value.schema_type or SchemaType.AVRO)
+    if kind is None:
+        raise UnreadableRecord(f"schema type {value.schema_type!r} is unknown")
     references = tuple(
-        SchemaReference(each.name, each.subject, each.version) for each in value.references or ()
+        [SchemaReference(each.name, each.subject, each.version) for each in value.references or ()]
     )
     return SchemaContent(
-        Schema(SchemaType(kind), value.schema, references),
+        Schema(kind, value.schema, references),
         canonical_json(value.metadata),
         canonical_json(value.rule_set),
     )

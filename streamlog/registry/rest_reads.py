@@ -15,6 +15,10 @@ from streamlog.registry.subject_policies import read_config, read_mode
 from streamlog.schemas.schema import SchemaType
 
 T = TypeVar("T")
+ITEMS_MAX: Final = 20_000
+"""The names or numbers in one answer."""
+SCHEMAS_MAX: Final = 1_000
+"""The schemas in one answer; more of them would keep the broker from its other clients."""
 METHODS: Final = frozenset({"GET", "POST", "PUT", "DELETE"})
 
 
@@ -102,7 +106,7 @@ def _schemas(
             found = queries.list_schemas(
                 state, prefix, _deleted(request), visible, latest_only=request.flag("latestOnly")
             )
-            return [queries.version_answer(each) for each in _page(request, found)]
+            return [queries.version_answer(each) for each in _page(request, found, SCHEMAS_MAX)]
         case ["types"]:
             return [SchemaType.JSON, SchemaType.PROTOBUF, SchemaType.AVRO]
         case ["guids", guid]:
@@ -151,5 +155,6 @@ def _deleted(request: RestRequest) -> Deleted:
     return Deleted.INCLUDED if request.flag("deleted") else Deleted.LEFT_OUT
 
 
-def _page(request: RestRequest, items: Iterable[T]) -> list[T]:
-    return queries.page(items, request.number("offset", 0), request.number("limit", -1))
+def _page(request: RestRequest, items: Iterable[T], most: int = ITEMS_MAX) -> list[T]:
+    offset, limit = request.number("offset", 0), request.number("limit", -1)
+    return queries.page(items, offset, limit, most=most)

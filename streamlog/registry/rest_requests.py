@@ -136,6 +136,7 @@ def parse_request(method: str, target: str, body: bytes = b"") -> RestRequest:
         # Without a subject, a request is about the context itself.
         if path in (["config"], ["mode"]):
             path.append(QualifiedSubject(context, "").name)
+            parameters.setdefault("defaultToGlobal", "true")
     for name in _WITH_SUBJECT:
         if name in parameters:
             parameters[name] = _in_context(parameters[name], context)

@@ -8,8 +8,9 @@ of others; a write that was decided before them fails when it is appended
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final, Protocol, TypeVar
+
+import msgspec
 
 from streamlog.registry import queries
 from streamlog.registry.deletions import delete_subject, delete_version
@@ -181,7 +182,7 @@ class SchemaRequests:
         parsed = await self._examine(
             lambda examiner: examiner.content(resolved, is_new=False, normalize=normalize)
         )
-        content = replace(
+        content = msgspec.structs.replace(
             parsed, metadata=canonical_json(body.metadata), rule_set=canonical_json(body.rule_set)
         )
         found = state.registered(subject, content, deleted=deleted)

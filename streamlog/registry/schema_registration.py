@@ -15,7 +15,7 @@ before, after `defaultMetadata` and before `overrideMetadata` of the configurati
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -177,7 +177,9 @@ def settle(
     state: RegistryState, candidate: SchemaCandidate, parsed: SchemaContent
 ) -> SchemaVersion | RequiredComparison:
     """Return the version that a schema is registered as, else what it is to be compared with."""
-    content = replace(parsed, metadata=candidate.metadata, rule_set=candidate.rule_set)
+    content = msgspec.structs.replace(
+        parsed, metadata=candidate.metadata, rule_set=candidate.rule_set
+    )
     subject = candidate.subject
     # With a version, a client wants this very version, and not an equal one: an import.
     if not candidate.given_version:

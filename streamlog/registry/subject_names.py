@@ -49,9 +49,15 @@ def qualify(name: str) -> QualifiedSubject:
     return QualifiedSubject(DEFAULT_CONTEXT, name)
 
 
+def context_of(name: str) -> str:
+    """Return the context of a name."""
+    # Almost every name is one of the default context, and a start asks for each of them.
+    return qualify(name).context if name.startswith(":.") else DEFAULT_CONTEXT
+
+
 def normalize_name(name: str) -> str:
     """Return the one spelling of a subject: `:.:orders` is `orders`."""
-    return qualify(name).name
+    return qualify(name).name if name.startswith(":.") else name
 
 
 def relative_name(name: str, parent: str) -> str:

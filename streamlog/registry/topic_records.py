@@ -136,7 +136,7 @@ class UnreadableRecord(ValueError):
 
 V = TypeVar("V")
 _KEYS: Final = msgspec.json.Decoder(_Key)
-_KNOWN: Final = frozenset(KeyType)
+_KNOWN: Final[Mapping[str, KeyType]] = {each.value: each for each in KeyType}
 
 
 def decode_key(data: bytes) -> RecordKey:
@@ -149,9 +149,9 @@ def decode_key(data: bytes) -> RecordKey:
         found = _KEYS.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UnreadableRecord(f"the key is not JSON of a schema registry: {error}") from None
-    if found.keytype not in _KNOWN:
+    kind = _KNOWN.get(found.keytype)
+    if kind is None:
         raise UnreadableRecord(f"keytype {found.keytype!r} is unknown")
-    kind = KeyType(found.keytype)
     match kind:
         case KeyType.SCHEMA:
             if not found.subject or found.version < 1:

@@ -175,7 +175,7 @@ def test_metadata_is_kept_and_searched(client: SchemaRegistryClient) -> None:
 def test_types_and_contexts_are_listed(client: SchemaRegistryClient) -> None:
     assert set(client.get_schema_types()) == {"AVRO", "JSON", "PROTOBUF"}
     first = client.register_schema(":.other:orders-value", avro("Elsewhere", ("x", "int")))
-    assert first == 1
+    assert first >= 1
     assert ".other" in client.get_contexts()
 
 
