@@ -193,6 +193,26 @@ def test_models_of_pydantic_are_compared_by_their_schemas() -> None:
     assert found == ["field `amount` is gone from `orders`; `billing` reads it"]
 
 
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ("avro", "field `amount` is gone from `orders`; `billing` reads it"),
+        ("json", "field `amount` is gone from `orders`; `billing` reads it"),
+        # A Protobuf reader gets the default of the field's type.
+        ("protobuf", "field `amount` is gone from `orders`; `billing` has a default for it"),
+    ],
+)
+def test_schemas_that_a_registry_keeps_are_compared_by_their_fields(
+    schema: str, message: str
+) -> None:
+    before, now = (writing(value, schema=schema) for value in (Order, NO_AMOUNT))
+    reader = reading(Order, schema=schema)
+    assert messages(before, reader) == []
+    assert messages(now, reader, app="shop", before=before) == [message]
+    other = "json" if schema == "avro" else "avro"
+    assert only(writing(Order, schema=other), reader).kind == UnreadKind.CODING
+
+
 def test_keys_are_compared_too() -> None:
     found = only(writing(Order, key=int), reading(Order, key=NO_AMOUNT))
     assert found.side == "key"

@@ -41,7 +41,7 @@ def change(path: Path, part: str, text: str) -> None:
 
 
 def forget_modules() -> None:
-    for name in ("shop", "billing"):
+    for name in ("shop", "billing", "catalog"):
         sys.modules.pop(name, None)
 
 

@@ -45,7 +45,7 @@ RegistryOption = Annotated[
         metavar="URL|FILE",
         envvar=REGISTRY_VARIABLE,
         help="http://HOST:PORT of the registry (several with commas), or a file with Confluent's"
-        f" settings for clients. Default: {DEFAULT_REGISTRY}",
+        f" settings for clients. Default: that of the app, else {DEFAULT_REGISTRY}",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -79,6 +79,7 @@ ReferenceOption = Annotated[
 
 @schemas.command("list")
 def list_schemas(
+    context: typer.Context,
     *,
     prefix: Annotated[
         str, typer.Option("--prefix", metavar="TEXT", help="Only subjects that begin so.")
@@ -89,7 +90,7 @@ def list_schemas(
 ) -> None:
     """Print the subjects, each with its latest version."""
     # One request, however many subjects there are.
-    found = _admin(registry).latest_versions(prefix=prefix, deleted=deleted)
+    found = _admin(context, registry).latest_versions(prefix=prefix, deleted=deleted)
     found.sort(key=lambda each: each.subject)
     if as_json:
         _print_json([_as_json(each) for each in found])
@@ -102,6 +103,7 @@ def list_schemas(
 
 @schemas.command("get")
 def get_schema(
+    context: typer.Context,
     subject: Annotated[str | None, typer.Argument(metavar="[SUBJECT]")] = None,
     *,
     version: Annotated[
@@ -115,7 +117,7 @@ def get_schema(
     registry: RegistryOption = None,
 ) -> None:
     """Print a schema, as it was registered."""
-    admin = _admin(registry)
+    admin = _admin(context, registry)
     if (subject is None) == (id_ is None):
         raise UsageError("which schema? give a SUBJECT, or --id ID")
     if id_ is not None:
@@ -149,7 +151,7 @@ def register_schema(
 
     Ends with code 8 if the registry refuses one because it would break readers.
     """
-    admin = _admin(registry)
+    admin = _admin(context, registry)
     ids: dict[str, int] = {}
     for name, schema in _given(context, subject, file, type_, reference or []):
         try:
@@ -188,7 +190,7 @@ def check_schema(
 
     Ends with code 8 if one is incompatible. Nothing is registered.
     """
-    admin = _admin(registry)
+    admin = _admin(context, registry)
     at = None if version is None else _version_of(version)
     answers = []
     for name, schema in _given(context, subject, file, type_, reference or []):
@@ -211,6 +213,7 @@ def check_schema(
 
 @schemas.command("delete")
 def delete_schema(
+    context: typer.Context,
     subject: SubjectArgument,
     *,
     version: Annotated[
@@ -228,7 +231,7 @@ def delete_schema(
 
     Records that have the schema's id can be read until it is deleted permanently.
     """
-    admin = _admin(registry)
+    admin = _admin(context, registry)
     if version is None:
         found = admin.delete_subject(subject, permanent=permanent)
     else:
@@ -243,6 +246,7 @@ def delete_schema(
 
 @schemas.command("config")
 def configure_subject(
+    context: typer.Context,
     subject: SubjectOrGlobal = None,
     *,
     level: Annotated[
@@ -264,7 +268,7 @@ def configure_subject(
     registry: RegistryOption = None,
 ) -> None:
     """Print or change the settings of a subject, or of all: the compatibility level."""
-    admin = _admin(registry)
+    admin = _admin(context, registry)
     is_change = not (level is None and normalize is None and alias is None)
     if delete and is_change:
         raise UsageError("--delete removes all settings: give it alone")
@@ -282,6 +286,7 @@ def configure_subject(
 
 @schemas.command("mode")
 def set_mode(
+    context: typer.Context,
     subject: SubjectOrGlobal = None,
     *,
     set_: Annotated[
@@ -297,7 +302,7 @@ def set_mode(
     registry: RegistryOption = None,
 ) -> None:
     """Print or change the mode of a subject, or of all: READONLY, IMPORT and so on."""
-    admin = _admin(registry)
+    admin = _admin(context, registry)
     if delete and (subject is None or set_ is not None):
         raise UsageError("--delete needs a SUBJECT, and no --set")
     if delete and subject is not None:
@@ -328,11 +333,14 @@ def _config(admin: RegistryAdmin, subject: str | None) -> tuple[dict[str, JsonVa
     return admin.config(), False
 
 
-def _admin(given: str | None) -> RegistryAdmin:
-    """Return a client of the registry at a URL, or of a file's settings."""
+def _admin(context: typer.Context, given: str | None) -> RegistryAdmin:
+    """Return a client of the registry at a URL, of a file's settings, or of the app's registry."""
+    session: Session = context.obj
     # A password belongs into a file, not into the list of processes.
     if given is not None and "://" not in given:
         return RegistryAdmin(RegistrySettings.of(read_properties(given)))
+    if given is None and session.app is not None and session.app.schema_registry is not None:
+        return RegistryAdmin(session.app.schema_registry)
     return RegistryAdmin(RegistrySettings.of(given or DEFAULT_REGISTRY))
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from streamlog import App
 from streamlog.cli.operate.schemas_command import schemas
 from streamlog.cli.session import Session
 from streamlog.errors import ConfigError, SchemaRegistryError, UsageError
@@ -179,3 +181,32 @@ def test_settings_of_confluents_clients_come_from_a_file(url: str, tmp_path: Pat
     settings.write_text("schema.url=x\n")
     with pytest.raises(ConfigError, match=r"schema\.url"):
         call()
+
+
+@dataclass
+class Sale:
+    shop: str
+    cents: int
+
+
+def declared(value: type, url: str | None) -> App:
+    app = App("sales", schema_registry=url)
+    app.topic("sales", key=str, value=value, schema="avro", schema_policy="check")
+    return app
+
+
+def test_the_schemas_of_an_apps_topics_are_registered_and_checked(url: str) -> None:
+    def call(*words: str, app: App, code: int = 0) -> str:
+        found = CliRunner().invoke(schemas, words, obj=Session(app), catch_exceptions=False)
+        assert found.exit_code == code, found.output
+        return found.output
+
+    # Without --registry, at the registry of the app.
+    assert call("register", app=declared(Sale, url)).startswith("sales-value: id ")
+    assert "sales-value" in call("list", app=declared(Sale, url))
+    assert call("check", app=declared(Sale, url)) == "sales-value: compatible\n"
+    more = make_dataclass("Sale", [("shop", str), ("cents", int), ("till", int)])
+    refused = call("check", app=declared(more, url), code=8)
+    assert "The field 'till'" in refused
+    with pytest.raises(UsageError, match="no topic of app 'plain' has a schema"):
+        call("register", "--registry", url, app=App("plain"))
