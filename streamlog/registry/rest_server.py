@@ -159,7 +159,9 @@ class RegistrySite:
             self._check_host(headers)
             media_type = _produced(headers)
             body = await self._body(scope, headers, receive)
-            request = parse_request(scope["method"], _target(scope), body)
+            # A HEAD is a GET whose body stays here: load balancers ask so whether a server is up.
+            method = "GET" if scope["method"] == "HEAD" else scope["method"]
+            request = parse_request(method, _target(scope), body)
             answer = await self._answer(request, headers, scope)
         except StreamlogError as error:
             answer = refusal_answer(error)

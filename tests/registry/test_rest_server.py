@@ -130,6 +130,8 @@ def test_media_types_are_negotiated(registry: RunningRegistry) -> None:
         "POST", "/subjects/x/versions", V1, headers={"content-type": "text/plain"}
     )
     assert (refused.status, refused.code) == (415, 415)
+    head = registry.ask("HEAD", "/subjects")
+    assert (head.status, head.content) == (200, "")
     other_host = registry.ask("GET", "/subjects", headers={"host": "evil.example"})
     assert other_host.status == 400
 
