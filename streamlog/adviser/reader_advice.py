@@ -210,8 +210,8 @@ def _hanging(log: LogView, thresholds: Thresholds) -> Iterator[Diagnosis]:
             f"its transaction is open for {span(each.open_ms)}, its time-out is"
             f" {span(each.timeout_ms)}; partitions: {listed(map(_text, sorted(each.partitions)))}",
             "readers of committed records stop there, and compaction too",
-            "look at its producer and its coordinator, then abort it:"
-            " Admin.abort_transaction (docs/admin.md)",
+            "look at its producer and its coordinator; if that does not end it, find and abort it: "
+            + log.command("transactions find-hanging"),
         )
 
 

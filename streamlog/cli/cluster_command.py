@@ -22,6 +22,7 @@ from rich.table import Table as Grid
 from streamlog.cli.cluster_init import cluster_grow, cluster_init
 from streamlog.cli.operate.cluster_plan import cluster_cordon, cluster_plan, cluster_uncordon
 from streamlog.cli.operate.log_dirs_command import log_dirs
+from streamlog.cli.operate.partition_arguments import parse_partition
 from streamlog.cli.session import LogOption, Session, ask
 from streamlog.cli.terminal import out, say
 from streamlog.client.admin import Admin
@@ -442,18 +443,6 @@ def _show_moves(session: Session, log: str | None) -> bool:
         grid.add_row(f"{where.topic}-{where.partition}", *numbers)
     out().print(grid)
     return not under_way
-
-
-def parse_partition(text: str) -> TopicPartition:
-    """Parse a partition such as `orders-3`.
-
-    Raises:
-        UsageError: the text is not of that form.
-    """
-    topic, _, number = text.rpartition("-")
-    if not topic or not number.isdecimal():
-        raise UsageError(f"{text!r} is not a partition: write TOPIC-PARTITION, such as orders-3")
-    return TopicPartition(topic, int(number))
 
 
 def parse_moves(

@@ -50,6 +50,7 @@ COMMANDS: Final = {
     "configs": "topics_command:configs",
     "client-metrics": "topics_command:client_metrics",
     "groups": "groups_command:groups",
+    "transactions": "operate.transactions_command:transactions",
     "log": "log_command:log_commands",
     "users": "access_commands:users",
     "acls": "access_commands:acls",

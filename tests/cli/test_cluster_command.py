@@ -9,7 +9,7 @@ import pytest
 
 from chaos.ports import reserved_ports
 from streamlog.broker.broker import Broker
-from streamlog.cli.cluster_command import cluster, parse_move, parse_partition, spread, wait_for
+from streamlog.cli.cluster_command import cluster, parse_move, spread, wait_for
 from streamlog.cli.session import Session
 from streamlog.client.admin.cluster_descriptions import PartitionDescription
 from streamlog.errors import ConnectionLost, LogError, UsageError
@@ -55,12 +55,6 @@ def test_reassign_moves_partitions_to_existing_brokers(run_cluster: Invoke) -> N
         run_cluster("reassign", "orders-0=1,2")
     with pytest.raises(LogError, match="not being moved"):
         run_cluster("reassign", "orders-0=")
-
-
-@pytest.mark.parametrize("text", ["orders", "-1", "orders-x", "orders-"])
-def test_a_malformed_partition_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="TOPIC-PARTITION"):
-        parse_partition(text)
 
 
 def test_reassignments_are_parsed() -> None:

@@ -10,11 +10,12 @@ from typing import Annotated
 import typer
 from rich.table import Table as Grid
 
+from streamlog.cli.operate.partition_arguments import parse_partition
 from streamlog.cli.session import LogOption, Session, ask
 from streamlog.cli.terminal import out, say
 from streamlog.client.admin import Admin, LogDir
 from streamlog.clock import SystemClock
-from streamlog.errors import UsageError, quantity
+from streamlog.errors import quantity
 from streamlog.record import TopicPartition
 
 LOOK_S = 0.5
@@ -86,7 +87,7 @@ def move_log_dirs(
 ) -> None:
     """Move replicas to another log directory of their broker, while it serves them."""
     session: Session = context.obj
-    moved = [_parse_partition(each) for each in partitions]
+    moved = [parse_partition(each) for each in partitions]
     is_done = ask(
         session, log, lambda admin: move_replicas(admin, moved, broker=broker, to=to, wait_s=wait)
     )
@@ -136,14 +137,6 @@ async def move_replicas(
 
 def _moving(found: Collection[LogDir], broker: int) -> int:
     return sum(len(each.futures) for each in found if each.node_id == broker)
-
-
-def _parse_partition(text: str) -> TopicPartition:
-    # From the right: a topic's name may have a hyphen, or end with a number.
-    topic, _, number = text.rpartition("-")
-    if not topic or not number.isdecimal():
-        raise UsageError(f"{text!r} names no partition: write TOPIC-PARTITION, as in orders-0")
-    return TopicPartition(topic, int(number))
 
 
 def _as_json(each: LogDir) -> dict[str, object]:

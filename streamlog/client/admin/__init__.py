@@ -37,10 +37,6 @@ from streamlog.client.admin.group_admin import (
     GroupListing,
     GroupMemberDescription,
     PartitionLagDescription,
-    ProducerDescription,
-    TransactionAdmin,
-    TransactionDescription,
-    TransactionListing,
 )
 from streamlog.client.admin.security_admin import (
     Acl,
@@ -59,6 +55,13 @@ from streamlog.client.admin.topic_admin import (
     TopicAdmin,
     TopicDescription,
 )
+from streamlog.client.admin.transaction_admin import (
+    HangingTransaction,
+    ProducerDescription,
+    TransactionAdmin,
+    TransactionDescription,
+    TransactionListing,
+)
 from streamlog.client.metrics.client_metrics import ClientMetrics
 from streamlog.client.metrics.metric_names import ADMIN
 
@@ -76,6 +79,7 @@ __all__ = [
     "GroupDescription",
     "GroupListing",
     "GroupMemberDescription",
+    "HangingTransaction",
     "LogDir",
     "NewTopic",
     "PartitionLagDescription",
