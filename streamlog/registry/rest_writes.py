@@ -117,6 +117,7 @@ class SchemaRequests:
         # Whatever makes the new version differ from what the client sends is the primary's matter.
         if body.id is not None or body.version or not body.schema or has_defaults:
             return None
+        # The primary refuses this, or gives the first version its number.
         if state.mode(subject).is_read_only or not state.versions(subject):
             return None
         found = await self._look_up(state, request, body, subject)
@@ -163,6 +164,7 @@ class SchemaRequests:
         found = settle(state, candidate, content)
         if isinstance(found, SchemaVersion):
             return PlannedWrite((), {"id": found.id})
+        # Earlier schemas are parsed only where they are compared: most levels need just one.
         earlier, level = found.earlier, found.level
         incompatibilities: list[Incompatibility] = []
         if earlier:

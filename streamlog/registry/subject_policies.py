@@ -121,6 +121,7 @@ def delete_config(state: RegistryState, subject: str | None) -> PlannedWrite:
     """
     _check_mode(state, subject)
     own = state.configs.get(subject)
+    # The global settings always exist, if only as defaults: then there is nothing to remove.
     if own is None and subject is not None:
         raise subject_not_found(subject)
     shown = _shown(own or SubjectConfig(), state.default_level if subject is None else None)
@@ -138,6 +139,7 @@ def read_mode(
     """
     if subject is None or default_to_global:
         return {"mode": state.mode(subject)}
+    # It holds for all subjects, whatever mode they have.
     if state.modes.get(None) is Mode.READONLY_OVERRIDE:
         return {"mode": Mode.READONLY_OVERRIDE}
     own = state.modes.get(subject)

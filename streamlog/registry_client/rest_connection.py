@@ -89,6 +89,7 @@ class RestConnection:
 
     def _round(self, method: str, target: str, data: bytes | None) -> JsonValue:
         """Try each server once, from the one that answered last on."""
+        # Read once: another thread may move `_at` while this round is under way.
         reasons, urls = [], self.settings.urls
         begin = self._at
         for step in range(len(urls)):

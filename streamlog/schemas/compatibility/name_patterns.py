@@ -70,6 +70,7 @@ class NamePatterns:
         for position in range(len(name) + 1):
             # A match may begin anywhere.
             current = self._spread(program, {0, *current}, position, len(name))
+            # Out of steps counts as found, too: a difference is rather reported than missed.
             if end in current or self._steps > MAX_STEPS:
                 return True
             if position < len(name):
@@ -89,6 +90,7 @@ class NamePatterns:
             state = program[waiting.pop()]
             if state.takes is not None:
                 continue
+            # `^` and `$` take no character, and are passed only at an end of the name.
             if state.only_at and position != (0 if state.only_at == "^" else size):
                 continue
             fresh = [to for to in state.to if to not in found]
@@ -180,6 +182,8 @@ class _PatternReader:
         return begin, end
 
     def _repeated(self, first: int, last: int, begin_at: int, depth: int) -> tuple[int, int]:
+        # a{2,4} is written out as aa(a(a)?)?: each copy is read from the text again, since a state
+        # has one place in the program.
         low, high = self._count()
         if (low, high) == (1, 1):
             return first, last
@@ -194,12 +198,14 @@ class _PatternReader:
             loops = False
         copy = first
         for number in range(1, max(high, 1)):
+            # After `low` copies each further one may be left out.
             if number >= low:
                 self.states[last].to.append(end)
             self.at = begin_at
             copy, following = self._atom(depth)
             self.states[last].to.append(copy)
             last = following
+        # Without an upper bound, the last copy may come again.
         if loops:
             self.states[last].to.append(copy)
         if high > 0:
@@ -227,6 +233,7 @@ class _PatternReader:
         if self._peek() == "?":
             # Lazy: another match is preferred, but one is found where a greedy one is.
             self.at += 1
+        # {0} and {3,1} are legal or refused, depending on the engine: not decided here.
         if found == (0, 0) or (found[1] is not None and found[1] < found[0]):
             raise _Unknown
         return found
@@ -253,6 +260,7 @@ class _PatternReader:
 
     def _group(self, depth: int) -> tuple[int, int]:
         if self._peek() == "?":
+            # (?=, (?!, (?<=: look-around needs more than the set of states.
             if self.text[self.at : self.at + 2] != "?:":
                 raise _Unknown
             self.at += 2
@@ -275,6 +283,7 @@ class _PatternReader:
                 raise _Unknown
             self.at += len(digits)
             return ((int(digits, 16), int(digits, 16)),)
+        # \1 refers to a group, \p{L} to a property of Unicode, \b to a border of words.
         if sign.isalnum():
             raise _Unknown
         return ((ord(sign), ord(sign)),)
@@ -301,6 +310,7 @@ class _PatternReader:
         sign = self._next()
         if sign != "\\":
             return ((ord(sign), ord(sign)),)
+        # Within brackets, \b is a backspace.
         if self._peek() == "b":
             self.at += 1
             return ((8, 8),)
