@@ -66,7 +66,7 @@ shape: $(VENV)/.dev ## the figures of the tree with their goals: modules, names 
 architecture: $(VENV)/.dev ## the generated parts of docs/architecture.md: its rooms, and five journeys from traces
 	$(BIN)/python -m tools.journeys --write
 
-bench: $(VENV)/.dev ## produce, consume, windowed count, the engine against its peers, commits, latency, two workers, Nexmark beside the peers, memory, state, Spark: tables, and JSON in benchmarks/results
+bench: $(VENV)/.dev ## produce, consume, windowed count, the engine against its peers, commits, Avro by registry and by hand, latency, two workers, Nexmark beside the peers, memory, state, Spark: tables, and JSON in benchmarks/results
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 simulate: $(VENV)/.dev ## the shipped code on a simulated network, disk and clock, SEEDS=100 lives of each level (LEVELS="..."; SEED=n lives one again); JSON in build/simulation.json

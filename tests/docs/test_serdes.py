@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from streamlog import Windowed
 from streamlog.serdes import serde_for
 
 ROOT = Path(__file__).parent.parent.parent
-WINDOWED, PROGRAM = re.findall(
+WINDOWED, REGISTERED, PROGRAM = re.findall(
     r"```python\n(.*?)```", (ROOT / "docs/serdes.md").read_text(), re.DOTALL
 )
 
@@ -38,6 +39,20 @@ def test_windowed_keys_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert t.output(module.lines).pop().value == "4 from 09:00 to 10:00"
 
 
-@pytest.mark.parametrize(("program", "name"), [(PROGRAM, "till"), (WINDOWED, "report")])
+def test_a_topic_with_a_schema_needs_no_registry_in_a_test(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "documented_invoices.py").write_text(REGISTERED)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("documented_invoices")
+    invoice = module.Invoice("n-1", datetime(2025, 1, 1, tzinfo=UTC), Decimal("12.50"))
+    with module.app.test() as t:
+        t.input(module.invoices).send(invoice, key="n-1")
+        assert t.output(module.invoices).values == [invoice]
+
+
+@pytest.mark.parametrize(
+    ("program", "name"), [(PROGRAM, "till"), (WINDOWED, "report"), (REGISTERED, "invoices")]
+)
 def test_the_programs_type_check(program: str, name: str) -> None:
     assert program in (ROOT / f"tests/typed/accepted/{name}.py").read_text()
