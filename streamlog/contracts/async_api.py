@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from streamlog.contracts.contract import Contract, TopicType, TopicUse
+from streamlog.contracts.contract import MALFORMED, Contract, TopicType, TopicUse
 from streamlog.contracts.contract_map import MappedTopic, map_topics
 from streamlog.errors import CorruptData
 from streamlog.serdes.erased_types import JsonValue
@@ -198,6 +198,13 @@ class _Document:
 
     def _schema(self, type_: TopicType, prefix: str, suffix: str) -> Json:
         """Return the schema of a type; definitions in it go to the components."""
+        try:
+            return self._described(type_, prefix, suffix)
+        except MALFORMED:
+            # Another app's description comes from the log.
+            return {"description": type_.name}
+
+    def _described(self, type_: TopicType, prefix: str, suffix: str) -> Json:
         match type_.form:
             case {"json": {**words}} | {"msgpack": {**words}}:
                 schema: Json = {str(word): value for word, value in words.items()}
@@ -224,7 +231,7 @@ def _draft_7(schema: JsonValue, names: Mapping[str, str]) -> JsonValue:
         return schema
     # References begin at the root of the document, where a schema's own `$defs` are not.
     if "$ref" in schema:
-        return {"$ref": f"#/components/schemas/{names[schema['$ref'].rpartition('/')[2]]}"}
+        return {"$ref": f"#/components/schemas/{names[str(schema['$ref']).rpartition('/')[2]]}"}
     found: Json = {}
     is_tuple = "prefixItems" in schema
     for word, value in schema.items():

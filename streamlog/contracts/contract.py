@@ -30,6 +30,15 @@ from streamlog.serdes import declared_by, form_of, type_name
 from streamlog.serdes.erased_types import AnySerde, JsonValue
 from streamlog.topology import Topology
 
+MALFORMED = (
+    AttributeError,
+    KeyError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    msgspec.MsgspecError,
+)
+"""What code that follows the description of a type raises if it is no such description."""
 ENTRIES = frozenset({"Source", "TableSource", "GlobalTable"})
 """Kinds of nodes in a blueprint that read a topic."""
 
@@ -82,7 +91,7 @@ class Contract(msgspec.Struct, frozen=True):
         """
         try:
             return msgspec.json.decode(data, type=cls)
-        except (msgspec.MsgspecError, ValueError) as error:
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise CorruptData(f"a stored contract is not readable: {error}") from error
 
     @property

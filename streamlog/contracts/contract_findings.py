@@ -20,7 +20,7 @@ import msgspec
 
 from streamlog.blueprints.readability import unread_parts
 from streamlog.blueprints.unread_part import UnreadKind, UnreadPart
-from streamlog.contracts.contract import Contract
+from streamlog.contracts.contract import MALFORMED, Contract
 from streamlog.records.partitioners import PARTITIONERS
 
 Side = Literal["key", "value", "partitions"]
@@ -162,7 +162,7 @@ def _type_misfits(side: Side, written: object, read: object) -> Iterator[_Misfit
     # Bytes take everything, and so does text what another program has written as JSON.
     if read == BYTES or (read == TEXT and _is_json(written)):
         return
-    found = unread_parts(read, written)
+    found = _unread(read, written)
     for part in found:
         # A program that passes bytes on does not say what they are.
         kind = UnreadKind.INCOMPARABLE if written == BYTES else part.kind
@@ -170,9 +170,18 @@ def _type_misfits(side: Side, written: object, read: object) -> Iterator[_Misfit
     # Fields that the reader has a default for break nothing, but their values change silently once
     # they are no longer written.
     reported = {part.path for part in found}
-    for part in unread_parts(read, written, needs_all=True):
+    for part in _unread(read, written, needs_all=True):
         if part.kind is UnreadKind.MISSING and part.path not in reported:
             yield _misfit(side, part, DEFAULTED)
+
+
+def _unread(read: object, written: object, *, needs_all: bool = False) -> list[UnreadPart]:
+    try:
+        return unread_parts(read, written, needs_all=needs_all)
+    except MALFORMED:
+        # Descriptions of other apps come from the log. One that is malformed, or nested deeper than
+        # Python calls itself, must not keep this app from starting.
+        return [UnreadPart("", UnreadKind.INCOMPARABLE, "another type", "a type")]
 
 
 def _misfit(side: Side, part: UnreadPart, kind: str) -> _Misfit:

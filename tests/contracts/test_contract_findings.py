@@ -14,7 +14,8 @@ from pydantic import BaseModel
 from streamlog import App, Windowed, hopping, tumbling
 from streamlog.blueprints.readability import unread_parts
 from streamlog.blueprints.unread_part import UnreadKind
-from streamlog.contracts.contract import Contract
+from streamlog.contracts.async_api import async_api
+from streamlog.contracts.contract import Contract, TopicType, TopicUse
 from streamlog.contracts.contract_findings import ContractFinding, compare_contracts
 from streamlog.errors import SerdeError
 from streamlog.serdes import form_of, serde_for
@@ -280,6 +281,54 @@ def test_a_join_needs_keys_where_its_writers_put_them() -> None:
     assert found.breaks
     assert messages(reading(Order), writing(Order, partitioner="crc32")) == []
     assert not only(joining(), writing(Order, partitioner=lambda key, count: 0)).breaks
+
+
+WORDS = ["$ref", "$defs", "anyOf", "type", "properties", "required", "items", "enum"]
+ODD = st.recursive(
+    st.none() | st.sampled_from([*WORDS, "#/$defs/A", "object", 1, True]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from([*WORDS, "A", "json", "registry", "text"]), inner)
+    ),
+    max_leaves=12,
+)
+
+
+def described(app: str, form: object, *, writes: bool) -> Contract:
+    use = TopicUse(
+        key=TopicType("str", "StrSerde"),
+        value=TopicType("A", form),
+        written_by=["a"] if writes else [],
+        read_by=[] if writes else ["a"],
+    )
+    return Contract(app, {"orders": use})
+
+
+@given(ODD, ODD, st.sampled_from(["json", "msgpack", "avro", "windowed", "registry", ""]))
+def test_malformed_descriptions_of_types_are_compared_and_exported_without_an_error(
+    left: object, right: object, coding: str
+) -> None:
+    forms = [{coding: each} if coding else each for each in (left, right)]
+    apps = [
+        described("shop", forms[0], writes=True),
+        described("billing", forms[1], writes=False),
+    ]
+    compare_contracts(apps)
+    msgspec.json.encode(async_api(apps, title="a", version="1"))
+
+
+def test_types_that_are_nested_too_deep_are_a_note() -> None:
+    deep: Any = {"type": "integer"}
+    for _ in range(3000):
+        deep = {"type": "array", "items": deep}
+    found = only(
+        described("shop", {"json": deep}, writes=True),
+        described(
+            "billing", {"json": {"type": "array", "items": deep, "title": "A"}}, writes=False
+        ),
+    )
+    assert found.kind == UnreadKind.INCOMPARABLE
+    assert not found.breaks
 
 
 FIELDS = st.fixed_dictionaries(

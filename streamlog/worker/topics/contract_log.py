@@ -73,7 +73,7 @@ def decode_contract(app_id: str, records: Iterable[tuple[int, bytes]]) -> Contra
         return None if version is None else contract_of_blueprint(app_id, version.blueprint)
     try:
         found = msgspec.json.decode(data, type=_ContractRecord)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise CorruptData(f"the contract of {app_id!r} is malformed: {error}") from error
     if found.format != CONTRACT_FORMAT:
         raise CorruptData(
