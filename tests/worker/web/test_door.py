@@ -67,9 +67,9 @@ def test_a_worker_without_the_web_extra_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    for module in ("worker_server", "web_server"):
-        monkeypatch.delitem(sys.modules, f"streamlog.worker.web.{module}", raising=False)
-        monkeypatch.delattr(f"streamlog.worker.web.{module}", raising=False)
+    for module in ("worker.web.worker_server", "worker.web.web_server", "http_server"):
+        monkeypatch.delitem(sys.modules, f"streamlog.{module}", raising=False)
+        monkeypatch.delattr(f"streamlog.{module}", raising=False)
     app = App("bare", log=f"embedded:{tmp_path}/log", web=":0")
     worker = Worker(app.program(), log_url=app.log, announce=lambda _start: None)
     with pytest.raises(ConfigError, match=r"pip install 'streamlog\[web\]'"):
