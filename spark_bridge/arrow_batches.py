@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_bridge.offset_ranges import OffsetRange
+from spark_bridge.registered_values import registered_columns
 from spark_bridge.source_options import COLUMNS, ReadOptions
 from spark_bridge.typed_values import TypedValues, declared_columns
 from streamlog.errors import CorruptData, DamagedBatch, SerdeError
@@ -94,6 +95,8 @@ def spark_schema(options: ReadOptions, topics: Iterable[str]) -> str:
         typed["value"] = f"struct<{options.value_schema}>"
     elif options.app is not None:
         typed["value"] = declared_columns(options.app, topics)
+    elif options.registry is not None:
+        typed["value"] = registered_columns(options.registry, topics)
     columns = [f"{name} {typed[name]}" for name in COLUMNS if name in options.columns]
     return ", ".join([*columns, *([HEADERS] if options.include_headers else [])])
 

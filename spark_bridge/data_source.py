@@ -116,7 +116,8 @@ class StreamlogDataSource(DataSource):
         if options.is_batch:
             self._ranges = log_source(parse_options(self.options)).plan()
         topics = options.topics
-        if options.app is not None and options.pattern is not None:
+        is_named = options.app is not None or options.registry is not None
+        if is_named and options.pattern is not None:
             topics = tuple({topic for topic, _ in log_source(options).bounds()})
         return spark_schema(options, topics)
 
@@ -132,7 +133,7 @@ class StreamlogDataSource(DataSource):
         if not hasattr(self, "_ranges"):
             raise ConfigError(
                 "the streamlog source has fixed columns: omit .schema(...); for typed values use"
-                " the options 'valueSchema' or 'app'"
+                " the options 'valueSchema', 'app' or 'valueFormat'"
             )
         kind = PruningReader if options.filter_pushdown else LogBatchReader
         return kind(options, self._ranges, value_type(options, schema))
@@ -211,7 +212,8 @@ class PruningReader(LogBatchReader):
 
 def value_type(options: ReadOptions, schema: StructType) -> Any:  # noqa: ANN401 - Arrow's, untyped
     """Return the Arrow type of typed values; None if values are bytes."""
-    is_typed = options.value_schema is not None or options.app is not None
+    types = (options.value_schema, options.app, options.registry)
+    is_typed = any(each is not None for each in types)
     if not is_typed or "value" not in options.columns:
         return None
     return to_arrow_type(schema["value"].dataType, timezone="UTC")

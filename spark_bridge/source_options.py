@@ -21,6 +21,8 @@ from streamlog.durations import duration_ms
 from streamlog.errors import ConfigError
 from streamlog.records.compression import Compression
 from streamlog.records.partitioners import PARTITIONERS, Partitioner
+from streamlog.registry_client import RegistrySettings
+from streamlog.registry_client.registry_settings import NAMES, URL
 
 EARLIEST = -2
 LATEST = -1
@@ -30,6 +32,8 @@ BATCH_BYTES_MAX = 8 * 1024 * 1024
 """Bytes of keys and values in one Arrow batch: bounds the memory of large values."""
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 KAFKA = "kafka."
+REGISTRY = tuple(name if name == URL else f"schema.registry.{name}" for name in NAMES)
+"""The settings of the schema registry, by Confluent's names, as options."""
 
 BOTH = (
     "path",
@@ -50,6 +54,8 @@ BOTH = (
     "columns",
     "valueSchema",
     "app",
+    "valueFormat",
+    *REGISTRY,
     "batchBytes",
     "verifyCrc",
     "groupIdPrefix",
@@ -112,6 +118,8 @@ class ReadOptions:
     value_schema: str | None
     app: str | None
     """The app that declares the types of values, `module:name`."""
+    registry: RegistrySettings | None
+    """The schema registry that knows the types of values (`valueFormat=registry`)."""
     filter_pushdown: bool
     batch_bytes: int
     verify_crc: bool
@@ -172,6 +180,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = False)
         columns=tuple(name for name in COLUMNS if name in columns),
         value_schema=given.text("valueSchema"),
         app=given.text("app"),
+        registry=_registry(given),
         filter_pushdown=given.flag("filterPushdown", default=False),
         batch_bytes=given.number("batchBytes") or BATCH_BYTES_MAX,
         verify_crc=given.flag("verifyCrc", default=True),
@@ -254,6 +263,22 @@ class GivenOptions:
             for key, value in self._options.items()
             if key.startswith(KAFKA) and key not in own
         }
+
+
+def _registry(given: GivenOptions) -> RegistrySettings | None:
+    """Return the registry of a read with `valueFormat=registry`."""
+    settings = {
+        name: text
+        for name, option in zip(NAMES, REGISTRY, strict=True)
+        if (text := given.text(option))
+    }
+    if given.word("valueFormat", ("bytes", "registry"), "bytes") == "bytes":
+        if settings:
+            raise ConfigError("options of a schema registry need 'valueFormat' to be registry")
+        return None
+    if given.text("valueSchema") is not None or given.text("app") is not None:
+        raise ConfigError("give one of 'valueFormat', 'valueSchema' and 'app': each sets the type")
+    return RegistrySettings.of(settings)
 
 
 def _subscription(

@@ -19,9 +19,11 @@ import msgspec
 import pyarrow as pa
 from msgspec import inspect
 
+from spark_bridge.registered_values import registered_decoder
 from streamlog.errors import ConfigError, SerdeError
 from streamlog.serdes.json_values import JsonSerde
 from streamlog.serdes.plain import BytesSerde, FloatSerde, IntSerde, StrSerde
+from streamlog.serdes.registered import RegistrySerde
 from streamlog.serdes.serde import Serde
 
 if TYPE_CHECKING:
@@ -117,7 +119,7 @@ def declared_decoder(app: str, topic: str) -> Callable[[bytes], Any]:
 def _of_serde(serde: Serde[Any], topic: str) -> str:
     if type(serde) in _PLAIN:
         return _PLAIN[type(serde)]
-    if isinstance(serde, JsonSerde):
+    if isinstance(serde, JsonSerde | RegistrySerde):
         return _columns(inspect.type_info(serde.declared), topic)
     raise ConfigError(
         f"values of {topic!r} have the serde {type(serde).__name__}, which does not declare "
@@ -187,6 +189,9 @@ class TypedValues:
         if options.app is not None:
             self._what = f"the type that {options.app} declares"
             self._decode = declared_decoder(options.app, topic)
+        if options.registry is not None:
+            self._what = "the latest schema in the registry"
+            self._decode = registered_decoder(options.registry, topic)
 
     def typed(self, values: Any, offsets: OffsetRange, numbers: Any) -> Any:  # noqa: ANN401 - as above
         """Return the values as an Arrow array; `numbers` are their offsets.
