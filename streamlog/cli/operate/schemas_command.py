@@ -1,8 +1,8 @@
 """`streamlog schemas`: subjects of a schema registry, over its REST API.
 
 It works with the registry of streamlog's brokers and with any other that has Confluent's API. With
-an app and without a subject, `register` and `check` take the schemas of the app's topics, so that a
-deployment registers them before workers start that only check.
+an app and without a subject, `register` and `check` take the schemas of the topics that the app
+writes, so that a deployment registers them before workers start that only check.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ SubjectOrGlobal = Annotated[
 ]
 OwnSubject = Annotated[
     str | None,
-    typer.Argument(metavar="[SUBJECT]", help="Without it: the subjects of the app's topics."),
+    typer.Argument(metavar="[SUBJECT]", help="Without it: all that the app writes."),
 ]
 FileArgument = Annotated[
     Path | None, typer.Argument(metavar="[FILE]", help="The schema; - reads standard input.")
@@ -147,7 +147,7 @@ def register_schema(
     as_json: JsonOption = False,
     registry: RegistryOption = None,
 ) -> None:
-    """Register a schema, or those of the app's topics, and print the ids.
+    """Register a schema, or those of the topics that the app writes, and print the ids.
 
     Ends with code 8 if the registry refuses one because it would break readers.
     """
@@ -186,7 +186,7 @@ def check_schema(
     as_json: JsonOption = False,
     registry: RegistryOption = None,
 ) -> None:
-    """Compare a schema, or those of the app's topics, with the versions of its subject.
+    """Compare a schema, or those that the app writes, with the versions of its subject.
 
     Ends with code 8 if one is incompatible. Nothing is registered.
     """
@@ -364,16 +364,17 @@ def _given(
         raise UsageError("which schema? give SUBJECT and FILE, or an app: streamlog -A MODULE ...")
     found = {}
     with log_warnings():
-        topics = session.app.program().topics
+        program = session.app.program()
     # Topics that share a type by the name of its record share its subject: it counts once.
-    for topic in topics.values():
+    # A reader's type is no version of what is written: only topics that the app writes count.
+    for topic in (program.topics[name] for name in program.contract.written):
         for serde in (topic.key, topic.value):
             if isinstance(serde, RegistrySerde):
                 found[serde.subject] = serde.schema
     if not found:
         raise UsageError(
-            f"no topic of app {session.app.id!r} has a schema: declare it with app.topic(..., "
-            "schema='avro')"
+            f"no topic that app {session.app.id!r} writes has a schema: declare it with "
+            "app.topic(..., schema='avro')"
         )
     yield from found.items()
 
