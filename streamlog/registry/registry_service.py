@@ -157,7 +157,15 @@ class RegistryService:
     async def _examine(self, work: Callable[[Examiner], R]) -> R:
         """Run `work` in the thread that has the examiner."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, work, self._examiner)
+        try:
+            # The thread can't be stopped, but neither a client nor the writes behind this one wait
+            # for a schema that takes longer than a write may take.
+            async with asyncio.timeout(self.timeout_ms / 1000):
+                return await loop.run_in_executor(self._thread, work, self._examiner)
+        except TimeoutError:
+            raise RegistryRefusal(
+                TIMED_OUT, f"the schema was not examined within {self.timeout_ms} ms"
+            ) from None
 
     # ---- writes ----
 

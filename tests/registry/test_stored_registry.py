@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from pathlib import Path
+
+import pytest
 
 from streamlog.broker.config.broker import BrokerConfig
 from streamlog.client.admin.topic_admin import NewTopic
 from streamlog.log import Log
+from streamlog.registry.examination import Examiner, ResolvedSchema
+from streamlog.registry.registry_state import SchemaContent
 from tests.registry.running import run_registry
 
 RECORDS: list[tuple[dict[str, object], dict[str, object] | None]] = [
@@ -68,6 +73,30 @@ def test_a_topic_that_loses_schemas_or_is_spread_is_refused(tmp_path: Path) -> N
             refused = registry.ask("POST", "/subjects/s/versions", {"schema": '"int"'})
             assert refused.code == 50001
             assert ("cleanup.policy=compact" in refused.content["message"]) == (partitions == 1)
+
+
+def test_a_schema_that_takes_too_long_is_refused_and_blocks_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released = threading.Event()
+    usual = Examiner.content
+
+    def slow(self: Examiner, resolved: ResolvedSchema, **more: bool) -> SchemaContent:
+        if "Slow" in resolved.schema.text:
+            released.wait(60)
+        return usual(self, resolved, **more)
+
+    monkeypatch.setattr(Examiner, "content", slow)
+    with run_registry(tmp_path, {"schema.registry.timeout.ms": "300"}) as registry:
+        try:
+            schema = json.dumps({"type": "enum", "name": "Slow", "symbols": ["A"]})
+            refused = registry.ask("POST", "/subjects/s/versions", {"schema": schema})
+            assert (refused.status, refused.code) == (500, 50002)
+            assert registry.get("/subjects") == []
+        finally:
+            released.set()
+        while registry.ask("POST", "/subjects/s/versions", {"schema": '"int"'}).status != 200:
+            pass
 
 
 def test_an_embedded_log_serves_its_registry(tmp_path: Path) -> None:
