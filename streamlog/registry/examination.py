@@ -16,8 +16,10 @@ from streamlog.errors import InvalidSchema
 from streamlog.registry.refusals import invalid_schema
 from streamlog.registry.registry_state import RegistryState, SchemaContent
 from streamlog.registry.subject_names import relative_name
+from streamlog.schemas import AvroSchema, ProtobufSchema
 from streamlog.schemas.compatibility import CompatibilityLevel, Incompatibility
 from streamlog.schemas.compatibility.checks import check
+from streamlog.schemas.json_text import dump_json
 from streamlog.schemas.parsing import parse_schema
 from streamlog.schemas.schema import DEFAULT_LIMITS, ParsedSchema, Schema, SchemaLimits
 
@@ -25,6 +27,10 @@ PARSED_MAX: Final = 1_000
 """Parsed schemas in the cache."""
 PARSED_BYTES_MAX: Final = 8 * 1024 * 1024
 """The sizes of their texts, all together."""
+SERIALIZED: Final = "serialized"
+"""The format of a Protobuf schema as a FileDescriptorProto in base64, for `confluent_kafka`."""
+RESOLVED: Final = "resolved"
+"""The format of an Avro schema that needs no references."""
 LATEST: Final = -1
 """The version of a reference that means the latest."""
 
@@ -146,3 +152,18 @@ class Examiner:
         """
         parsed = self.parse(new, is_new=True)
         return check(parsed, [self.parse(each, is_new=False) for each in earlier], level)
+
+    def formatted(self, resolved: ResolvedSchema, name: str) -> str:
+        """Return the text of a registered schema in another format.
+
+        Raises:
+            RegistryRefusal: 42201, it is no schema of its type.
+        """
+        parsed = self.parse(resolved, is_new=False)
+        match parsed:
+            case ProtobufSchema() if name == SERIALIZED:
+                return parsed.serialized
+            case AvroSchema() if name == RESOLVED:
+                return dump_json(parsed.resolved)
+            case _:
+                return resolved.schema.text

@@ -39,7 +39,7 @@ from streamlog.protocol.messages.registry_messages import (
     WriteToRegistryResponse,
 )
 from streamlog.records.builder import encode_batch
-from streamlog.registry.examination import Examiner
+from streamlog.registry.examination import RESOLVED, SERIALIZED, Examiner, resolve
 from streamlog.registry.refusals import (
     FORWARDING_FAILED,
     NO_PRIMARY,
@@ -47,7 +47,7 @@ from streamlog.registry.refusals import (
     TIMED_OUT,
     RegistryRefusal,
 )
-from streamlog.registry.rest_reads import PlainText, answer_read, not_found
+from streamlog.registry.rest_reads import PlainText, answer_read, answered_schema, not_found
 from streamlog.registry.rest_requests import RestRequest, parse_request
 from streamlog.registry.rest_writes import SchemaRequests, is_repeatable, is_write
 from streamlog.registry.schemas_topic import PARTITION, SchemasTopic
@@ -143,9 +143,17 @@ class RegistryService:
             return _Written(await self._read(request, visible), -1)
 
     async def _read(self, request: RestRequest, visible: Visible) -> object:
-        if request.method == "GET":
-            return answer_read(self.topic.state, request, visible)
-        return await self._schemas.answer_check(self.topic.state, request)
+        if request.method != "GET":
+            return await self._schemas.answer_check(self.topic.state, request)
+        answer = answer_read(self.topic.state, request, visible)
+        name = request.parameters.get("format", "")
+        schema = answered_schema(answer)
+        if not isinstance(answer, dict) or schema is None or name not in {SERIALIZED, RESOLVED}:
+            return answer
+        subject = str(answer.get("subject", ""))
+        found = resolve(self.topic.state, subject, schema, is_new=False, limits=self.limits)
+        text = await self._examine(lambda examiner: examiner.formatted(found, name))
+        return {**answer, "schema": text}
 
     async def _has_moved(self) -> bool:
         try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, TypeVar
 
+import msgspec
+
 from streamlog.registry import queries
 from streamlog.registry.queries import Deleted, Visible
 from streamlog.registry.refusals import RegistryRefusal, schema_not_found
@@ -12,7 +14,7 @@ from streamlog.registry.registry_state import RegistryState, schema_members
 from streamlog.registry.rest_requests import RestRequest
 from streamlog.registry.subject_names import WILDCARD, QualifiedSubject
 from streamlog.registry.subject_policies import read_config, read_mode
-from streamlog.schemas.schema import SchemaType
+from streamlog.schemas.schema import Schema, SchemaReference, SchemaType
 
 T = TypeVar("T")
 ITEMS_MAX: Final = 20_000
@@ -56,6 +58,17 @@ def answer_read(state: RegistryState, request: RestRequest, visible: Visible) ->
             return _subject(state, request, state.resolve_alias(subject), rest)
         case _:
             return _policy(state, request)
+
+
+def answered_schema(answer: object) -> Schema | None:
+    """Return the schema of an answer; None for an answer without one."""
+    match answer:
+        case {"schema": str(text), **rest}:
+            kind = SchemaType(str(rest.get("schemaType", SchemaType.AVRO)))
+            references = msgspec.convert(rest.get("references", []), list[SchemaReference])
+            return Schema(kind, text, tuple(references))
+        case _:
+            return None
 
 
 def _policy(state: RegistryState, request: RestRequest) -> object:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from typing import Any
 
 import pytest
+from google.protobuf import descriptor_pb2
 
 from tests.registry.running import JSON_TYPE, RunningRegistry
 
@@ -202,3 +204,30 @@ def test_normalization_is_asked_for_or_configured(registry: RunningRegistry) -> 
     )
     text = registry.ask("POST", "/subjects/normal?normalize=false", {"schema": spaced})
     assert text.content["id"] == first
+
+
+def test_a_protobuf_schema_is_answered_as_a_descriptor_with_its_references(
+    registry: RunningRegistry,
+) -> None:
+    base = {"schemaType": "PROTOBUF", "schema": 'syntax = "proto3"; message Base { int32 a = 1; }'}
+    registry.ask("POST", "/subjects/base-proto/versions", base)
+    text = 'syntax = "proto3"; import "base.proto"; message Top { Base base = 1; }'
+    references = [{"name": "base.proto", "subject": "base-proto", "version": 1}]
+    top = {"schemaType": "PROTOBUF", "schema": text, "references": references}
+    number = registry.ask("POST", "/subjects/top-proto/versions", top).content["id"]
+    for path in (f"/schemas/ids/{number}", "/subjects/top-proto/versions/latest"):
+        found = registry.get(f"{path}?format=serialized")
+        file = descriptor_pb2.FileDescriptorProto.FromString(b64decode(found["schema"]))
+        assert [each.name for each in file.message_type] == ["Top"]
+        assert list(file.dependency) == ["base.proto"]
+        assert "message Top" in registry.get(path)["schema"]
+
+
+def test_an_avro_schema_is_answered_without_references(registry: RunningRegistry) -> None:
+    registry.ask("POST", "/subjects/base-avro/versions", V1)
+    references = [{"name": "R", "subject": "base-avro", "version": 1}]
+    top = {"schema": '{"type":"array","items":"R"}', "references": references}
+    assert registry.ask("POST", "/subjects/top-avro/versions", top).status == 200
+    path = "/subjects/top-avro/versions/1"
+    assert '"items":"R"' in registry.get(path)["schema"]
+    assert '"name":"x"' in registry.get(f"{path}?format=resolved")["schema"]

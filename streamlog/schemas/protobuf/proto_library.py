@@ -58,9 +58,27 @@ def read_file(data: bytes) -> Descriptor:
         InvalidSchema: the bytes are no FileDescriptorProto.
     """
     try:
-        return load_library().FileDescriptorProto.FromString(data)
+        file = load_library().FileDescriptorProto.FromString(data)
     except load_library("message").DecodeError as error:
         raise InvalidSchema("The schema is no serialized FileDescriptorProto") from error
+    if not file.IsInitialized() or not _has_only_text(file):
+        raise InvalidSchema(
+            "The FileDescriptorProto lacks a field, or has a text that is not UTF-8"
+        )
+    return file
+
+
+def _has_only_text(message: Descriptor) -> bool:
+    """Whether all texts of a descriptor are Unicode; the library leaves others as bytes."""
+    waiting = [message]
+    while waiting:
+        for known, value in waiting.pop().ListFields():
+            values = value if known.is_repeated else (value,)
+            if known.type == known.TYPE_MESSAGE:
+                waiting += values
+            elif known.type == known.TYPE_STRING and any(isinstance(x, bytes) for x in values):
+                return False
+    return True
 
 
 def well_known_file(path: str) -> Descriptor | None:

@@ -207,19 +207,26 @@ def _character(each: str) -> str:
 
 def _options(options: Descriptor) -> Iterator[str]:
     for known, value in options.ListFields():
-        if known.name == "uninterpreted_option" or known.type == _MESSAGE:
+        # An extension is only known where its module has been imported: the text must not depend on
+        # that.
+        if known.is_extension or known.type == _MESSAGE:
             continue
-        if known.enum_type is not None:
-            yield f"{known.name} = {known.enum_type.values_by_number[value].name}"
-        elif isinstance(value, bool):
-            yield f"{known.name} = {'true' if value else 'false'}"
-        else:
-            yield f"{known.name} = {_text(value.encode())}"
+        for each in value if known.is_repeated else (value,):
+            yield f"{known.name} = {_option_value(known, each)}"
     for each in options.uninterpreted_option:
         name = ".".join(
             f"({part.name_part})" if part.is_extension else part.name_part for part in each.name
         )
         yield f"{name} = {_uninterpreted(each)}"
+
+
+def _option_value(known: Descriptor, value: bool | int | str) -> str:  # noqa: FBT001 - any of these
+    if known.enum_type is not None:
+        named = known.enum_type.values_by_number.get(value)
+        return str(value) if named is None else str(named.name)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return _text(value.encode()) if isinstance(value, str) else str(value)
 
 
 _MESSAGE: Final = 11

@@ -93,6 +93,10 @@ def parse_protobuf(
         each.name = name
     files = _in_order(own, read, limits)
     linked = link_files(files)
+    if _is_descriptor(schema.text):
+        # What is registered is its text, so the text decides, not what it has no words for.
+        files[len(files) - 1] = own = parse_proto(write_proto(own), own.name, limits)
+        linked = link_files(files)
     # Of all files: a field may have a type of an import's import.
     types = {each.name: read_types(linked[each.name]) for each in files}
     return ProtobufSchema(
@@ -105,10 +109,14 @@ def parse_protobuf(
     )
 
 
+def _is_descriptor(text: str) -> bool:
+    # No `.proto` text is base64: a statement has a semicolon or a brace.
+    return bool(text.strip()) and _BASE64.fullmatch(text) is not None
+
+
 def _read(text: str, name: str, limits: SchemaLimits) -> Descriptor:
     check_size(text, limits)
-    # No `.proto` text is base64: a statement has a semicolon or a brace.
-    if not text.strip() or not _BASE64.fullmatch(text):
+    if not _is_descriptor(text):
         return parse_proto(text, name, limits)
     try:
         file = read_file(base64.b64decode("".join(text.split()), validate=True))

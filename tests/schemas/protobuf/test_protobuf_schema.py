@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import base64
+from random import Random
 
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streamlog.errors import InvalidSchema
 from streamlog.schemas import ProtobufSchema, Schema, SchemaReference, SchemaType, parse_schema
@@ -112,7 +115,7 @@ def test_a_descriptor_in_base64_is_the_schema_that_it_describes() -> None:
     binary = parsed(text.serialized)
     assert binary.normalized == text.normalized
     assert binary.record_name == "shop.Order"
-    assert binary.serialized == text.serialized
+    assert parsed(binary.canonical).canonical == binary.canonical
 
 
 def test_the_files_of_a_schema_make_messages() -> None:
@@ -167,3 +170,20 @@ def test_imports_that_form_a_circle_are_refused() -> None:
     b = 'syntax = "proto3"; import "a.proto";'
     with pytest.raises(InvalidSchema, match=r"circle: a\.proto -> b\.proto -> a\.proto"):
         parsed('syntax = "proto3"; import "a.proto";', a=a, b=b)
+
+
+@given(st.integers(0, 1 << 32))
+def test_a_spoilt_descriptor_is_read_or_refused(seed: int) -> None:
+    chance = Random(seed)
+    data = bytearray(DESCRIPTOR)
+    for _ in range(chance.randint(1, 4)):
+        at = chance.randrange(len(data))
+        data[at : at + chance.randint(0, 3)] = chance.randbytes(chance.randint(0, 3))
+    try:
+        found = parsed(base64.b64encode(bytes(data)).decode())
+    except InvalidSchema:
+        return
+    assert parsed(found.canonical).record_name == found.record_name
+
+
+DESCRIPTOR = base64.b64decode(parsed(ORDER).serialized)
