@@ -265,9 +265,7 @@ def version_record(version: SchemaVersion) -> SchemasRecord:
 
 def messages(incompatibilities: Sequence[Incompatibility], level: CompatibilityLevel) -> list[str]:
     """Return incompatibilities as sentences, and the level that forbids them."""
-    found = [
-        f"{{errorType:'{each.kind}', description:'{each.message}'}}" for each in incompatibilities
-    ]
+    found = [each.confluent_text for each in incompatibilities]
     shown = found[:SHOWN_MAX]
     if len(found) > len(shown):
         shown.append(f"and {len(found) - len(shown)} more")
