@@ -318,7 +318,7 @@ FIGURES = {
     "phrases": Figure("banned phrases in texts", banned_phrases, 0),
 }
 BARS: dict[str, float] = {
-    "modules": 683,
+    "modules": 684,
     "classes": 0,
     "basenames": 24,
     "small": 59,

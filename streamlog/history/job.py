@@ -44,6 +44,7 @@ from streamlog.history.local_run import LocalRun, RunDeps, add_source_logs, with
 from streamlog.history.lowering import Lower
 from streamlog.history.plan import EngineName, Outputs, Plan, plan_history
 from streamlog.history.readers import LogReader
+from streamlog.history.stored_schemas import read_stored_schemas
 from streamlog.history.task_run import FinishedTask, Read, sum_by_name
 from streamlog.nodes.stream_nodes import Source
 from streamlog.nodes.topic_spec import TopicSpec
@@ -67,6 +68,7 @@ from streamlog.transport.security import Security
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS
 from streamlog.worker.program import EXACTLY_ONCE, Program
 from streamlog.worker.topics.app_topics import declare_topics
+from streamlog.worker.topics.topic_schemas import has_schemas
 
 if TYPE_CHECKING:
     from streamlog.log import Log
@@ -381,6 +383,9 @@ class BackfillJob:
 
     def _planned(self, reader: LogReader) -> Plan:
         asked, program = self._asked, self._asked.program
+        if program.schema_registry is None and has_schemas(program.topics):
+            stored = reader.run(read_stored_schemas(reader.log, program.app_id))
+            program.schemas.use(stored)
         counts = {name: spec.partitions or 1 for name, spec in program.topics.items()}
         read = {topic for sub in program.topology.subtopologies for topic in sub.topics}
         if asked.outputs == "publish":
