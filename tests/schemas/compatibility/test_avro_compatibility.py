@@ -47,9 +47,10 @@ def test_what_is_compatible_is_read_and_most_of_the_rest_has_a_counterexample() 
     for seed in range(PAIRS):
         reader, writer = random_pair(seed)
         try:
-            pair = parsed(reader), parsed(writer)
-        except InvalidSchema:
-            continue  # A change has moved the use of a name before its definition.
+            fastavro.parse_schema(json.loads(json.dumps(reader)))
+        except fastavro.schema.UnknownType:
+            continue  # A change has moved a name before its definition, which fastavro can't read.
+        pair = parsed(reader), parsed(writer)
         is_compatible = not incompatibilities(*pair)
         problem = counterexample(pair[0].resolved, pair[1].resolved, writer, seed)
         if is_compatible:

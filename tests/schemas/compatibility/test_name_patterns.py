@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from streamlog.schemas.compatibility.name_patterns import NamePatterns
@@ -29,6 +29,8 @@ PATTERNS = st.recursive(
 
 @given(PATTERNS, st.text("abc1.", max_size=6))
 def test_a_pattern_is_found_where_re_finds_it(pattern: str, name: str) -> None:
+    # Python has possessive repetitions, ECMAScript has not.
+    assume(re.search(r"[*+?}]\+", pattern) is None)
     try:
         expected = re.search(pattern, name) is not None
     except re.error:
