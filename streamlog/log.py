@@ -231,10 +231,12 @@ class Log:
 
     @property
     def registry_url(self) -> str | None:
-        """The URL of the schema registry that this process serves; None if it serves none.
+        """The URL of the schema registry of an embedded log; None if it serves none.
 
-        An embedded broker serves one at `schema.registry.listener` of its settings.
+        The process that runs its broker serves one at `schema.registry.listener` of its settings.
         """
+        if self._broker is None and self._directory is not None:
+            return LogDirectory.read_registry_url(self._directory)
         return self._registry_url
 
     def check(self) -> None:
@@ -462,12 +464,13 @@ class Log:
         # Entered first, so closed last: the client of this process needs it until then.
         await self._stack.enter_async_context(broker)
         self._broker = broker
-        if self._listen:
-            server = await self._start_server(broker, previous)
-            # After it listens: a process that finds the address can connect.
-            broker.directory.write_listener(server.host, server.port)
         serving = serve_if_configured(broker)
         self._registry_url = await self._stack.enter_async_context(serving)
+        if self._listen:
+            server = await self._start_server(broker, previous)
+            # After both listen: a process that finds the addresses can connect.
+            url = self._registry_url
+            broker.directory.write_listener(server.host, server.port, registry_url=url)
         await self._join()
 
     async def _start_server(self, broker: Broker, previous: Address | None) -> Acceptor:

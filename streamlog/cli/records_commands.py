@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, NamedTuple
 import msgspec
 import typer
 
-from streamlog.cli.session import LogOption, Session, run, serve
+from streamlog.cli.session import LogOption, Session, run, serve, use_registry_of
 from streamlog.cli.terminal import say, text_of
 from streamlog.cli.topics_command import partitions_of
 from streamlog.client.consumer import Consumer
@@ -46,6 +46,7 @@ from streamlog.record import TopicPartition
 from streamlog.records.batch import LogRecord
 from streamlog.serdes import Serde, from_text
 from streamlog.worker.topics.app_topics import declare_topics
+from streamlog.worker.topics.topic_schemas import has_schemas
 
 if TYPE_CHECKING:
     from streamlog.app import App
@@ -185,11 +186,20 @@ def send(
         raise UsageError("--key and --key-separator can't be combined")
     if key_separator == "":
         raise UsageError("--key-separator is empty")
-    common_key = None if key is None else key_bytes(spec, key)
-    given = None if value is None else value_bytes(spec, value)
+
+    def encode() -> tuple[bytes | None, bytes | None]:
+        return (
+            None if key is None else key_bytes(spec, key),
+            None if value is None else value_bytes(spec, value),
+        )
+
+    # Mistakes in them end the command before the log is opened; ids of schemas are in the log.
+    encoded = None if has_schemas({topic: spec}) else encode()
 
     async def main() -> None:
         async with session.open(log, create=True) as opened:
+            await use_registry_of(opened, session.require_app())
+            common_key, given = encoded or encode()
             await declare_topics(opened, {topic: spec})
             async with opened.producer() as producer:
                 producer.partition_by({topic: spec.partitioner})
@@ -391,6 +401,8 @@ def consume(
 
     async def main(stop: asyncio.Event) -> None:
         async with session.open(log) as opened:
+            if session.app is not None:
+                await use_registry_of(opened, session.app)
             await _print(opened, wanted, stop)
 
     serve(main, "closing")

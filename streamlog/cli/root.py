@@ -24,7 +24,7 @@ from typer.core import TyperGroup
 from typer.main import get_command, get_group
 
 from streamlog.cli.output.log_lines import LogConfigOption, LogFormatOption, set_up_logging
-from streamlog.cli.session import Session, load_app, run
+from streamlog.cli.session import Session, load_app, run, use_registry_of
 from streamlog.cli.terminal import fail, first_of
 from streamlog.errors import StreamlogError, UsageError
 from streamlog.interrupts import EXIT_INTERRUPTED, exit_at_once, interruptible
@@ -144,6 +144,7 @@ async def _with_log(app: App, call: Callable[[], Any]) -> None:
     program = app.program()
     async with Log.open(app.log, listen=False, create=True, security=app.security) as log:
         await declare_topics(log, app.topics)
+        await use_registry_of(log, app)
         async with log.producer() as producer:
             producer.partition_by(program.partitioners)
             program.bind(producer)

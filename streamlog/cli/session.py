@@ -267,6 +267,25 @@ class Session:
         )
 
 
+async def use_registry_of(log: Log, app: App) -> None:
+    """Let the serdes of an app use the schema registry of the log, unless the app sets another.
+
+    If nothing serves it now, the schemas that it has are read from the log.
+    """
+    from streamlog.worker.topics.topic_schemas import has_schemas  # noqa: PLC0415 - see above
+
+    if app.schema_registry is not None or not has_schemas(app.topics):
+        return
+    from streamlog.history.stored_schemas import read_stored_schemas  # noqa: PLC0415 - see above
+    from streamlog.registry_client import RegistrySettings, SchemaBook  # noqa: PLC0415 - see above
+
+    url = log.registry_url
+    if url is None:
+        app.schemas.use(await read_stored_schemas(log, app.id))
+    else:
+        app.schemas.use(SchemaBook(RegistrySettings.of(url)))
+
+
 def with_log(
     session: Session,
     log: str | None,

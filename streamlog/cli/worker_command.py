@@ -41,6 +41,7 @@ from streamlog.worker.process.slots import Slot
 from streamlog.worker.process.supervisor import Launch, Supervisor
 from streamlog.worker.program import Program, WorkerStart
 from streamlog.worker.topics.app_topics import ensure_topics
+from streamlog.worker.topics.topic_schemas import registry_config
 from streamlog.worker.worker import Worker
 
 AUTO = "auto"
@@ -176,7 +177,10 @@ def supervise(program: Program, processes: int, *, log_url: str, security: Secur
             err=printer(sys.stderr.buffer),
         )
         supervisors.append(supervisor)
-        async with Log.open(log_url, security=security) as log, asyncio.TaskGroup() as group:
+        # The supervisor runs the broker of an embedded log, so it also serves its registry.
+        config = registry_config(program.schema_registry, program.topics, embedded=log_url)
+        log = Log.open(log_url, security=security, config=config)
+        async with log, asyncio.TaskGroup() as group:
             # Checked here, a missing topic is reported once, not by every worker.
             required = () if log_url.startswith(EMBEDDED) else program.sources
             await ensure_topics(log, program.topology, program.topics, required=required)

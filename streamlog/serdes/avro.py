@@ -149,6 +149,7 @@ class AvroSerde(Generic[T]):
         self._head, self._schema = next(iter(schemas.items()))
         self._type_name = type_name(into)
         self.declared: object = into
+        self.is_binary = True
         self._model: UserObject = (
             import_module("pydantic").TypeAdapter(into) if is_model(into) else None
         )

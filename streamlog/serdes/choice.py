@@ -18,7 +18,7 @@ from streamlog.serdes.erased_types import AnySerde, TypeForm, UserValue
 from streamlog.serdes.json_values import JsonSerde, ModelSerde, has_model, without_none
 from streamlog.serdes.migrations import MigratingSerde, migration_to
 from streamlog.serdes.plain import BytesSerde, FloatSerde, IntSerde, StrSerde
-from streamlog.serdes.serde import unreadable_json_error
+from streamlog.serdes.serde import declared_by, is_binary, unreadable_json_error
 from streamlog.serdes.windowed_keys import WindowedSerde
 
 _PLAIN: dict[object, AnySerde] = {
@@ -76,13 +76,13 @@ def from_text(serde: AnySerde, text: str) -> UserValue:
         case FloatSerde():
             return _number(float, text)
         case _:
-            return serde.loads(text.encode())
+            return _typed_serde(serde).loads(text.encode())
 
 
 def from_json(serde: AnySerde, data: bytes) -> UserValue:
     """Return the value that a JSON text holds; in JSON, bytes are base64.
 
-    A serde of the user's own gets the text as its bytes.
+    A serde of the user's own gets the text as its bytes; Avro and Protobuf, JSON of their type.
 
     Raises:
         SerdeError: the text is not a value of the type.
@@ -90,11 +90,16 @@ def from_json(serde: AnySerde, data: bytes) -> UserValue:
     kinds: dict[type, type] = {StrSerde: str, BytesSerde: bytes, IntSerde: int, FloatSerde: float}
     kind = kinds.get(type(serde))
     if kind is None:
-        return serde.loads(data)
+        return _typed_serde(serde).loads(data)
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, ValueError) as error:
         raise unreadable_json_error(kind.__name__, data, str(error)) from error
+
+
+def _typed_serde(serde: AnySerde) -> AnySerde:
+    """Return the serde of text that stands for a value: JSON of its type for a binary format."""
+    return serde_for(cast("TypeForm", declared_by(serde))) if is_binary(serde) else serde
 
 
 def _number(kind: type[int | float], text: str) -> float:

@@ -54,6 +54,11 @@ def declared_by(serde: Serde[T]) -> object:
     return getattr(serde, "declared", None)
 
 
+def is_binary(serde: Serde[T]) -> bool:
+    """Return whether people can't type the bytes of a serde, as its attribute `is_binary` says."""
+    return bool(getattr(serde, "is_binary", False))
+
+
 def type_name(declared: object) -> str:
     """Return a type as its author wrote it, without modules, for error messages."""
     if isinstance(declared, type) and not typing.get_args(declared):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from streamlog import App
 from streamlog.cli.records_commands import consume, parse_offset, send
 from streamlog.cli.session import Session
 from streamlog.errors import SerdeError, UnknownTopicOrPartition, UsageError
+from streamlog.worker.worker import Worker
 
 
 class Console:
@@ -51,6 +54,33 @@ def console(tmp_path: Path) -> Console:
     app.topic("sales", key=str, value=dict[str, int], partitions=1)
     app.topic("raw", key=bytes, value=bytes, partitions=1)
     return Console(tmp_path, app)
+
+
+@dataclass
+class Sale:
+    shop: str
+    count: int
+
+
+def test_values_in_avro_are_typed_and_printed_as_json(tmp_path: Path) -> None:
+    app = App("shop")
+    sales = app.topic("sales", key=str, value=Sale, schema="avro", partitions=1)
+    app.stream(sales).to(app.topic("copies", key=str, value=Sale, schema="avro", partitions=1))
+    console = Console(tmp_path, app)
+    with pytest.raises(SerdeError, match="a worker registers it when it starts"):
+        console("send", "sales", '{"shop": "ulm", "count": 2}')
+
+    async def start_once() -> None:
+        stop = asyncio.Event()
+        url = f"embedded:{tmp_path / 'log'}"
+        await Worker(app.program(), log_url=url, announce=lambda _: stop.set()).run(stop)
+
+    asyncio.run(start_once())
+    with pytest.raises(SerdeError, match="count"):
+        console("send", "sales", '{"shop": "ulm", "count": "two"}')
+    console("send", "sales", '{"shop": "ulm", "count": 2}', "--key", "a")
+    (record,) = console.objects("sales", "--from-beginning", "-e")
+    assert (record["key"], record["value"]) == ("a", {"shop": "ulm", "count": 2})
 
 
 def write_lines(tmp_path: Path, data: bytes) -> str:

@@ -327,9 +327,20 @@ class Catalog:
         except MALFORMED as error:
             raise self.damaged_error(LISTENER, error) from error
 
-    def write_listener(self, host: str, port: int) -> None:
-        """Write the broker's address."""
-        self._replace_json(LISTENER, {"version": _FORMAT, "host": host, "port": port})
+    def registry_url(self) -> str | None:
+        """Read the URL of the schema registry of that broker; None if it serves none."""
+        content = self._read_json(LISTENER)
+        if content is None:
+            return None
+        url = content.get("registry")
+        return None if url is None else str(url)
+
+    def write_listener(self, host: str, port: int, registry_url: str | None) -> None:
+        """Write the broker's address, and the URL of its schema registry."""
+        content = {"version": _FORMAT, "host": host, "port": port}
+        if registry_url is not None:
+            content["registry"] = registry_url
+        self._replace_json(LISTENER, content)
 
     def remove_listener(self) -> None:
         """Remove the broker's address."""
@@ -544,16 +555,16 @@ class ListenerFile:
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._pending: tuple[str, int] | None = None
+        self._pending: tuple[str, int, str | None] | None = None
 
     @property
     def is_write_pending(self) -> bool:
         """Whether a full disk has refused the file."""
         return self._pending is not None
 
-    def write(self, host: str, port: int) -> None:
+    def write(self, host: str, port: int, registry_url: str | None) -> None:
         """Write the address. Raises OSError, unless the disk is full."""
-        self._pending = (host, port)
+        self._pending = (host, port, registry_url)
         with unless_full(f"the address of this broker ({host}:{port})"):
             self.settle()
 

@@ -609,17 +609,17 @@ class LogDirectory:
                 return log
         return PartitionLog.open(self._files, folder, name=f"{name}-0", config=config)
 
-    def write_listener(self, host: str, port: int) -> None:
+    def write_listener(self, host: str, port: int, *, registry_url: str | None = None) -> None:
         """Write the broker's address for processes that find the lock taken.
 
-        On a full disk, it is written later.
+        On a full disk, it is written later. `registry_url` is that of its schema registry.
 
         Raises:
             LogDirectoryError: the disk refused.
         """
         self._check_writable()
         with self._disk():
-            self._listener.write(host, port)
+            self._listener.write(host, port, registry_url)
 
     @staticmethod
     def read_listener(path: str, *, files: Files | None = None) -> tuple[str, int] | None:
@@ -631,6 +631,19 @@ class LogDirectory:
         """
         try:
             return Catalog(OsFiles() if files is None else files, path).listener()
+        except OSError as error:
+            raise directory_error(error, path) from error
+
+    @staticmethod
+    def read_registry_url(path: str) -> str | None:
+        """Read the URL of the schema registry of the process that holds a directory, if any.
+
+        Raises:
+            LogDirectoryError: the disk refused.
+            CorruptData: the file is damaged.
+        """
+        try:
+            return Catalog(OsFiles(), path).registry_url()
         except OSError as error:
             raise directory_error(error, path) from error
 

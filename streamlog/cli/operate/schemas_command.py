@@ -16,9 +16,11 @@ import msgspec
 import typer
 from rich.table import Table as Grid
 
+from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.cli.session import Session
 from streamlog.cli.terminal import log_warnings, out, say
 from streamlog.errors import SchemaRegistryError, UsageError, quantity
+from streamlog.log import EMBEDDED
 from streamlog.properties import read_properties
 from streamlog.registry_client import RegistrySettings
 from streamlog.registry_client.registry_admin import LATEST, RegistryAdmin, RegistryMode
@@ -341,7 +343,15 @@ def _admin(context: typer.Context, given: str | None) -> RegistryAdmin:
         return RegistryAdmin(RegistrySettings.of(read_properties(given)))
     if given is None and session.app is not None and session.app.schema_registry is not None:
         return RegistryAdmin(session.app.schema_registry)
-    return RegistryAdmin(RegistrySettings.of(given or DEFAULT_REGISTRY))
+    return RegistryAdmin(RegistrySettings.of(given or _served(session) or DEFAULT_REGISTRY))
+
+
+def _served(session: Session) -> str | None:
+    """Return the URL of the registry of an embedded log that a process serves now, if any."""
+    url = session.log_url(None)
+    if not url.startswith(EMBEDDED):
+        return None
+    return LogDirectory.read_registry_url(url.removeprefix(EMBEDDED))
 
 
 def _given(

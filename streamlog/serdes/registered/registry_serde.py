@@ -75,6 +75,8 @@ class RegistrySerde(Generic[T]):
         self, codec: SchemaCodec, declared: object, subject: str, access: SchemaAccess, *, ids: str
     ) -> None:
         self.declared = declared
+        # JSON, too: the text that a person types has no id in front of it.
+        self.is_binary = True
         self.subject = subject
         """The subject that the schema is registered under."""
         self.ids_in_headers = ids == "header"

@@ -39,7 +39,7 @@ from streamlog.serdes.registered import RegistrySerde
 
 LISTENER: Final = "schema.registry.listener"
 ANY_PORT: Final = "127.0.0.1:0"
-"""Only this worker has to find the registry of its embedded log."""
+"""Other processes on the embedded log find the port in its directory."""
 START_MS: Final = 30_000
 """How long a worker that starts waits for a registry that does not answer."""
 REASONS_MAX: Final = 20

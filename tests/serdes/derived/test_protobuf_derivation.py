@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import google.protobuf
+import grpc_tools
 import msgspec
 import pytest
 from google.protobuf import (
@@ -21,6 +22,7 @@ from google.protobuf import (
     message_factory,
     timestamp_pb2,
 )
+from google.type import date_pb2
 from grpc_tools import protoc
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -148,14 +150,14 @@ def compiled(text: str, directory: Path) -> Any:
     (directory / "confluent/type/decimal.proto").write_text(DECIMAL)
     (directory / "streamlog").mkdir()
     (directory / "streamlog/derived.proto").write_text(text)
-    packages = Path(google.protobuf.__file__).parents[2]
+    standard = Path(grpc_tools.__file__).parent / "_proto"
     found = directory / "found"
     code = protoc.main(
         [
             "protoc",
             f"-I{directory}",
-            f"-I{packages}",
-            f"-I{packages}/grpc_tools/_proto",
+            f"-I{standard}",
+            f"-I{Path(date_pb2.__file__).parents[2]}",
             f"--descriptor_set_out={found}",
             "streamlog/derived.proto",
         ]

@@ -253,6 +253,14 @@ def test_an_embedded_log_serves_the_registry_of_its_worker(tmp_path: Path) -> No
                 await until(count, 1)
                 schemas = await log.read_range(TopicPartition("_schemas", 0))
                 assert any(b"orders-value" in (each.key or b"") for each in schemas)
+                # Another process on the log finds the registry in the log's directory.
+                url = log.registry_url
+                assert url is not None
+                client = RegistryClient(RegistrySettings.of(url))
+                assert await asyncio.to_thread(client.latest, "orders-value") is not None
+                joined = asyncio.Event()
+                other = Worker(app.program(), log_url=app.log, announce=lambda _: joined.set())
+                await other.run(joined)
             stop.set()
 
     asyncio.run(story())
