@@ -26,6 +26,7 @@ from conformance.kafka import apache_kafka
 from conformance.mock import beyond
 from conformance.own import Own
 from conformance.program import CLIENTS, FAIL, MOCK, NOT_SERVED, THREE, Outcome
+from conformance.schemas import REGISTRY
 from conformance.witness import served
 
 OURS, KAFKA = "streamlog", "kafka"
@@ -94,6 +95,8 @@ def _unserved(feature: Feature, client: str, cluster: str, keys: set[int]) -> st
         return f"no API {', '.join(map(str, missing))}"
     if feature.shows_pages and cluster != OURS:
         return "one broker of ours shows what clients push"
+    if feature.has_schemas and REGISTRY not in os.environ:
+        return "the cluster has no schema registry"
     return beyond(feature.name, client) if cluster == MOCK else ""
 
 

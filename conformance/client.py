@@ -10,6 +10,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
+from conformance.schemas import Schemas
+
 PATIENCE_S = int(os.environ.get("CONFORMANCE_PATIENCE_S", "60"))
 """How long anything may take that a broker does at once, on a machine with much else to do."""
 
@@ -247,6 +249,10 @@ class Client:
     def admin(self) -> Administrator:
         """The admin side."""
         not_offered("admin")
+
+    def schemas(self) -> Schemas:
+        """The side of a schema registry."""
+        not_offered("schema registries")
 
 
 ClientFactory = Callable[..., Client]

@@ -18,6 +18,7 @@ from time import monotonic
 
 from conformance.client import PATIENCE_S
 from conformance.mock import MockCluster
+from conformance.schemas import REGISTRY
 from conformance.witness import PAGE
 from tests.cluster.cluster import Cluster
 
@@ -25,6 +26,7 @@ RESTART_S = 10
 """From one broker's end to the next one's, or until that one is back if it takes longer."""
 THREE: Mapping[str, str] = {"num.partitions": "4"}
 WEB = re.compile(r"web +http://(\S+)")
+SERVED = re.compile(r"registry +(http://\S+)")
 LISTENING = re.compile(r"listening on ([^ ]+:\d+)")
 
 
@@ -35,7 +37,7 @@ def own_broker(
     """`streamlog broker` over an empty directory, with settings by their names; its address.
 
     `others` are further directories (`log.dirs`). Its page of metrics is in the environment, for
-    the witness.
+    the witness, and so is its schema registry.
     """
     with tempfile.TemporaryDirectory(prefix="streamlog-conformance-") as folder:
         file = Path(folder) / "broker.properties"
@@ -44,12 +46,14 @@ def own_broker(
         for other in others:
             arguments += ["--data", other]
         arguments += ["--flush", "os", "--config", str(file), "--web", "127.0.0.1:0"]
+        arguments += ["--registry", "127.0.0.1:0"]
         command = [sys.executable, "-m", "streamlog", *arguments]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             try:
                 yield _address(process)
             finally:
                 os.environ.pop(PAGE, None)
+                os.environ.pop(REGISTRY, None)
                 process.send_signal(signal.SIGTERM)
                 process.communicate(timeout=PATIENCE_S)
 
@@ -61,6 +65,9 @@ def _address(process: subprocess.Popen[str]) -> str:
         page = WEB.search(line)
         if page is not None:
             os.environ[PAGE] = page[1]
+        registry = SERVED.search(line)
+        if registry is not None:
+            os.environ[REGISTRY] = registry[1]
         found = LISTENING.search(line)
         if found is not None:
             return found[1]
@@ -72,9 +79,10 @@ def three_brokers() -> Iterator[str]:
     """Three brokers, one of which is stopped and started again every 10 s, each in its turn."""
     with (
         tempfile.TemporaryDirectory(prefix="streamlog-conformance-") as folder,
-        Cluster(Path(folder), settings=THREE) as cluster,
+        Cluster(Path(folder), settings=THREE, has_registry=True) as cluster,
     ):
         asyncio.run(cluster.ready())
+        os.environ[REGISTRY] = cluster.registry_urls
         over = Event()
         restarts = Thread(target=_restart_in_turn, args=(cluster, over))
         restarts.start()
@@ -83,6 +91,7 @@ def three_brokers() -> Iterator[str]:
         finally:
             over.set()
             restarts.join()
+            os.environ.pop(REGISTRY, None)
 
 
 def _restart_in_turn(cluster: Cluster, over: Event) -> None:

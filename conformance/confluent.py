@@ -23,6 +23,7 @@ from conformance.client import (
     Sent,
     Writer,
 )
+from conformance.schemas import ConfluentSchemas, Schemas
 
 _ADMIN: Any = admin_side  # It does not say which of its names are for others.
 
@@ -254,3 +255,6 @@ class Confluent(Client):
 
     def admin(self) -> Administrator:
         return _Administrator(self.address)
+
+    def schemas(self) -> Schemas:
+        return ConfluentSchemas()

@@ -7,10 +7,11 @@ one with a fault.
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,6 +24,16 @@ from conformance.client import (
     Sent,
     Writer,
     not_offered,
+)
+from conformance.schemas import (
+    AVRO,
+    AVRO_TEXT,
+    JSON,
+    PROTOBUF,
+    ConfluentSchemas,
+    OwnSchemas,
+    Refused,
+    Sale,
 )
 from conformance.witness import PARTITIONS, Witness
 from streamlog.records.compression import Compression
@@ -72,6 +83,8 @@ class Feature:
     """Keys of the APIs that it can't do without."""
     shows_pages: bool = False
     """Whether the broker has to show its metrics on a page, too."""
+    has_schemas: bool = False
+    """Whether the cluster has to serve a schema registry, too."""
 
 
 class Trial:
@@ -540,6 +553,54 @@ def log_sizes(trial: Trial) -> None:
         wait(lambda: admin.log_sizes(trial.topic) == wanted, f"sizes {wanted}")
 
 
+def in_format(format_: str) -> Callable[[Trial], None]:
+    """Return a program: values of a format, with their schema in the registry."""
+
+    def program(trial: Trial) -> None:
+        """What the client writes, it and the other library read, and the other way round."""
+        mine = trial.client.schemas()
+        other = OwnSchemas() if isinstance(mine, ConfluentSchemas) else ConfluentSchemas()
+        sales = [Sale(f"shop {number}", number - 5) for number in range(COUNT)]
+        values = [mine.to_bytes(format_, trial.topic, sale) for sale in sales]
+        assert {value[0] for value in values} == {0}, "a value does not begin with 0x00"
+        wrote = [each._replace(value=value) for each, value in zip(records(), values, strict=True)]
+        with closing(trial.client.writer()) as writer, closing(trial.client.reader()) as reader:
+            writer.write(trial.topic, wrote)
+            reader.assign(trial.topic, dict.fromkeys(range(PARTITIONS), 0))
+            found = [got.record.value for got in trial.read(reader, COUNT)]
+        for library in (mine, other):
+            read = [library.from_bytes(format_, trial.topic, value or b"") for value in found]
+            assert sorted(read, key=lambda sale: sale.count) == sales
+        again = other.to_bytes(format_, trial.topic + ".other", sales[0])
+        assert mine.from_bytes(format_, trial.topic + ".other", again) == sales[0]
+
+    return program
+
+
+def registry(trial: Trial) -> None:
+    """Versions of a subject, and one that is refused."""
+    client, subject = trial.client.schemas(), f"{trial.name}-value"
+    grown = json.loads(AVRO_TEXT)
+    grown["fields"].append({"name": "note", "type": "string", "default": ""})
+    broken = json.loads(AVRO_TEXT)
+    broken["fields"].append({"name": "note", "type": "string"})
+    first = client.register(subject, AVRO_TEXT)
+    assert client.register(subject, AVRO_TEXT) == first, "a schema has two ids"
+    assert json.loads(client.text_of(first)) == json.loads(AVRO_TEXT)
+    assert not client.is_compatible(subject, json.dumps(broken))
+    with suppress(Refused):
+        client.register(subject, json.dumps(broken))
+        raise AssertionError("a schema that breaks readers is registered")
+    assert client.is_compatible(subject, json.dumps(grown))
+    assert client.register(subject, json.dumps(grown)) != first
+    assert client.versions(subject) == [1, 2]
+    client.set_level(subject, "NONE")
+    client.register(subject, json.dumps(broken))
+    assert subject in client.subjects()
+    assert client.delete(subject) == [1, 2, 3]
+    assert subject not in client.subjects()
+
+
 _READ = frozenset({PRODUCE, FETCH, METADATA})
 
 FEATURES = (
@@ -568,4 +629,8 @@ FEATURES = (
     Feature("client metrics", client_metrics, _READ | {44, 71, 72}, shows_pages=True),
     Feature("client-metrics subscriptions", subscriptions, frozenset({32, 44, 74})),
     Feature("log directories", log_sizes, _READ | {35}),
+    Feature("schema registry", registry, frozenset(), has_schemas=True),
+    Feature("Avro by registry", in_format(AVRO), _READ, has_schemas=True),
+    Feature("JSON Schema by registry", in_format(JSON), _READ, has_schemas=True),
+    Feature("Protobuf by registry", in_format(PROTOBUF), _READ, has_schemas=True),
 )

@@ -25,6 +25,7 @@ from conformance.client import (
     Sent,
     Writer,
 )
+from conformance.schemas import OwnSchemas, Schemas
 from streamlog.client.admin import Admin, NewTopic
 from streamlog.client.consumer import Consumer
 from streamlog.client.consumer.consumer_settings import ConsumerOptions
@@ -350,3 +351,6 @@ class Own(Client):
 
     def admin(self) -> Administrator:
         return _Administrator(_Room(self._admin))
+
+    def schemas(self) -> Schemas:
+        return OwnSchemas()

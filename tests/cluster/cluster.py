@@ -74,6 +74,8 @@ class Node:
     directory: Path
     inner_port: int = 0
     """The port for other brokers."""
+    registry: str = ""
+    """Where it serves the schema registry, if it does."""
     environment: dict[str, str] = field(default_factory=dict)
     """Additional environment variables for its next start."""
     process: subprocess.Popen[bytes] | None = None
@@ -111,13 +113,15 @@ class Cluster:
         inner: str = "",
         outer: str = "PLAINTEXT",
         security: Security | None = None,
+        has_registry: bool = False,
     ) -> None:
         """Prepare the brokers without starting them; `settings` apply to all, on top of `SETTINGS`.
 
         With `inner`, brokers connect to each other by a second listener of this name; the listener
         of clients is called `outer`. With `security`, the test connects by the inner one, with
-        these settings.
+        these settings. With `has_registry`, each serves the schema registry.
         """
+        self._has_registry = has_registry
         self._inner, self._outer, self._security = inner, outer, security
         self.cluster_id = new_id()
         self._directory = directory
@@ -128,11 +132,15 @@ class Cluster:
 
     def __enter__(self) -> Self:
         """Create the directories and start the brokers, without waiting until they are `ready`."""
-        ports = self._stack.enter_context(reserved_ports(2 * self._count))
-        inner_ports = ports[self._count :]
+        ports = self._stack.enter_context(reserved_ports(3 * self._count))
+        inner_ports, registry_ports = ports[self._count :], ports[2 * self._count :]
         for number, port in enumerate(ports[: self._count], 1):
             inner_port = inner_ports[number - 1] if self._inner else port
-            node = Node(number, port, self._directory / f"broker-{number}", inner_port=inner_port)
+            node = Node(
+                *(number, port, self._directory / f"broker-{number}"),
+                inner_port=inner_port,
+                registry=f"127.0.0.1:{registry_ports[number - 1]}",
+            )
             self.nodes[number] = node
             node.directory.mkdir(parents=True, exist_ok=True)
             format_directory(str(node.data), node_id=number, cluster_id=self.cluster_id)
@@ -152,6 +160,11 @@ class Cluster:
     def bootstrap(self) -> str:
         """The bootstrap addresses for clients."""
         return ",".join(node.address for node in self.nodes.values())
+
+    @property
+    def registry_urls(self) -> str:
+        """The URLs of the schema registry, one a broker."""
+        return ",".join(f"http://{node.registry}" for node in self.nodes.values())
 
     @property
     def url(self) -> str:
@@ -180,6 +193,7 @@ class Cluster:
             "listeners": f"{self._outer}://{node.address}" + self._inner_listener(node),
             **SETTINGS,
             **({} if self._count == 1 else self._quorum()),
+            **({"schema.registry.listener": node.registry} if self._has_registry else {}),
             **self._settings,
             **(settings or {}),
         }
