@@ -318,7 +318,7 @@ FIGURES = {
     "phrases": Figure("banned phrases in texts", banned_phrases, 0),
 }
 BARS: dict[str, float] = {
-    "modules": 684,
+    "modules": 685,
     "classes": 0,
     "basenames": 24,
     "small": 59,

@@ -33,8 +33,16 @@ from streamlog.registry_client import (
     SchemaBook,
 )
 from streamlog.registry_client.rest_api import NOT_FOUND
-from streamlog.schemas import CompatibilityLevel, ParsedSchema, Schema, parse_schema
+from streamlog.schemas import (
+    CompatibilityLevel,
+    ParsedSchema,
+    Schema,
+    SchemaType,
+    parse_schema,
+)
 from streamlog.schemas.compatibility import check
+from streamlog.schemas.protobuf.protobuf_schema import ProtobufSchema
+from streamlog.schemas.protobuf.renumbering import renumbered_fields
 from streamlog.serdes.registered import RegistrySerde
 
 LISTENER: Final = "schema.registry.listener"
@@ -178,7 +186,26 @@ class TopicSchemas:
             reasons = [
                 f"{subject}: {text}" for text in self._client.incompatibilities(subject, schema)
             ]
+        if not reasons and level is not CompatibilityLevel.NONE:
+            reasons = [f"{subject}: {text}" for text in self._renumbered(schema, versions)]
         yield from reasons[:REASONS_MAX]
+
+    def _renumbered(self, schema: Schema, versions: list[RegisteredVersion]) -> Iterator[str]:
+        """Yield which fields of a Protobuf schema have moved, and the way out."""
+        if schema.type is not SchemaType.PROTOBUF:
+            return
+        latest = versions[-1]
+        try:
+            new, old = self._parse(schema), self._parse(latest.schema)
+        except InvalidSchema:
+            return  # `_compare` has told it.
+        if not isinstance(new, ProtobufSchema) or not isinstance(old, ProtobufSchema):
+            return
+        for text in renumbered_fields(old, new):
+            yield (
+                f"{text} in version {latest.version}, so records would be read wrongly: add new"
+                " fields at the end of the class, or keep the number with FieldNumber"
+            )
 
     def _unreadable(self, subject: str, schema: Schema) -> Iterator[str]:
         """Yield why the latest records of a topic can't be read, in words."""

@@ -43,9 +43,11 @@ def registry() -> Iterator[StubRegistry]:
         yield found
 
 
-def writer(registry: StubRegistry, value: Any = Order, **options: Any) -> Program:
+def writer(
+    registry: StubRegistry, value: Any = Order, *, schema: Any = "avro", **options: Any
+) -> Program:
     app = App("shop", schema_registry=registry.url)
-    orders = app.topic("orders", key=str, value=value, schema="avro", **options)
+    orders = app.topic("orders", key=str, value=value, schema=schema, **options)
     app.stream(app.topic("raw", key=str, value=str)).map_values(lambda _: value("ulm", 1)).to(
         orders
     )
@@ -97,6 +99,39 @@ def test_an_incompatible_schema_is_refused_in_words(registry: StubRegistry, tmp_
     assert "'note'" in message
     assert "(compared with version 1, BACKWARD)" in message
     assert texts(registry, "orders-value") == [AVRO_ORDER]
+
+
+@dataclass
+class Inserted:
+    __schema_name__ = "Order"
+
+    shop: str
+    customer: str
+    count: int
+
+
+@dataclass
+class Moved:
+    __schema_name__ = "Order"
+
+    customer: str
+    shop: str
+
+
+@dataclass
+class Plain:
+    __schema_name__ = "Order"
+
+    shop: str
+    customer: str
+
+
+def test_a_protobuf_field_that_has_moved_is_refused(registry: StubRegistry, tmp_path: Path) -> None:
+    start(tmp_path, writer(registry, Plain, schema="protobuf"))
+    # Both are text, so no registry sees that each would be read as the other.
+    with pytest.raises(SchemaIncompatible, match="`customer` of Order has number 1, and had 2"):
+        start(tmp_path, writer(registry, Moved, schema="protobuf"))
+    start(tmp_path, writer(registry, Inserted, schema="protobuf"))
 
 
 def test_a_compatible_schema_is_the_next_version(registry: StubRegistry, tmp_path: Path) -> None:
