@@ -469,8 +469,7 @@ class Log:
         if self._listen:
             server = await self._start_server(broker, previous)
             # After both listen: a process that finds the addresses can connect.
-            url = self._registry_url
-            broker.directory.write_listener(server.host, server.port, registry_url=url)
+            broker.directory.write_listener(server.host, server.port)
         await self._join()
 
     async def _start_server(self, broker: Broker, previous: Address | None) -> Acceptor:

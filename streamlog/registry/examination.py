@@ -145,7 +145,7 @@ class Examiner:
     def compare(
         self, new: ResolvedSchema, earlier: Iterable[ResolvedSchema], level: CompatibilityLevel
     ) -> list[Incompatibility]:
-        """Return why a schema is not compatible with earlier ones, of which the oldest is first.
+        """Return why a schema is not compatible with earlier ones, given from the oldest on.
 
         Raises:
             RegistryRefusal: 42201, the new one is no schema of its type.

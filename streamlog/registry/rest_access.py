@@ -1,4 +1,4 @@
-"""Access: which operation of which resource a request of the REST API needs.
+"""Access: the permission that a request of the REST API needs: an operation on a resource.
 
 Pure. A subject is guarded as the topic that it belongs to (`resource_of`):
 

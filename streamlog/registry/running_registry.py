@@ -37,4 +37,5 @@ async def serve_if_configured(broker: Broker) -> AsyncIterator[str | None]:
             f" ({error.name} is missing): pip install 'streamlog[registry]'"
         ) from error
     async with serve_registry(broker, address) as url:
+        broker.directory.serves_registry(url)
         yield url

@@ -2,8 +2,8 @@
 
 Rule: a request is sent to the server that answered last. If a server can't be reached, or answers
 that it can't serve now (429, or 5xx), the next one is tried, and after all of them the whole round
-again, later each time. Every request of a registry may be repeated: registering a schema twice
-gives the same id.
+again, later each time. Registering a schema twice gives the same id, so every request may be
+repeated but a deletion: if that may have arrived, it fails, and says so.
 """
 
 from __future__ import annotations
@@ -98,10 +98,18 @@ class RestConnection:
             try:
                 status, answer = self._send(url, method, target, data)
             except (OSError, http.client.HTTPException) as error:
+                # 1. A server deletes a version, and its answer is lost. 2. The next server says
+                # that the version does not exist. That would be no answer to this request.
+                if method == "DELETE" and not isinstance(error, ConnectionRefusedError):
+                    raise SchemaRegistryError(
+                        f"{method} {url}{target}: {error or type(error).__name__}; whether the"
+                        " deletion happened is not known"
+                    ) from error
                 reasons.append(f"{url}: {error or type(error).__name__}")
                 continue
-            # A refusal (4xx) is the registry's answer, and every server would give it.
-            if status < _SERVER_ERROR and status != _TOO_MANY:
+            # A refusal (4xx) is the registry's answer, and every server would give it. So is a 5xx
+            # to a deletion: it says whether the deletion may have happened.
+            if status != _TOO_MANY and (status < _SERVER_ERROR or method == "DELETE"):
                 self._at = at
                 return _result(status, answer, f"{method} {url}{target}")
             reasons.append(f"{url}: status {status} {_message(answer)}")

@@ -555,16 +555,18 @@ class ListenerFile:
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._pending: tuple[str, int, str | None] | None = None
+        self._pending: tuple[str, int] | None = None
+        self.registry_url: str | None = None
+        """The URL of the broker's schema registry, which the next write includes."""
 
     @property
     def is_write_pending(self) -> bool:
         """Whether a full disk has refused the file."""
         return self._pending is not None
 
-    def write(self, host: str, port: int, registry_url: str | None) -> None:
+    def write(self, host: str, port: int) -> None:
         """Write the address. Raises OSError, unless the disk is full."""
-        self._pending = (host, port, registry_url)
+        self._pending = (host, port)
         with unless_full(f"the address of this broker ({host}:{port})"):
             self.settle()
 
@@ -575,5 +577,5 @@ class ListenerFile:
             OSError: the disk refused.
         """
         if self._pending is not None:
-            self._catalog.write_listener(*self._pending)
+            self._catalog.write_listener(*self._pending, self.registry_url)
             self._pending = None

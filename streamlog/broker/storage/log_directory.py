@@ -609,17 +609,17 @@ class LogDirectory:
                 return log
         return PartitionLog.open(self._files, folder, name=f"{name}-0", config=config)
 
-    def write_listener(self, host: str, port: int, *, registry_url: str | None = None) -> None:
+    def write_listener(self, host: str, port: int) -> None:
         """Write the broker's address for processes that find the lock taken.
 
-        On a full disk, it is written later. `registry_url` is that of its schema registry.
+        On a full disk, it is written later.
 
         Raises:
             LogDirectoryError: the disk refused.
         """
         self._check_writable()
         with self._disk():
-            self._listener.write(host, port, registry_url)
+            self._listener.write(host, port)
 
     @staticmethod
     def read_listener(path: str, *, files: Files | None = None) -> tuple[str, int] | None:
@@ -633,6 +633,10 @@ class LogDirectory:
             return Catalog(OsFiles() if files is None else files, path).listener()
         except OSError as error:
             raise directory_error(error, path) from error
+
+    def serves_registry(self, url: str) -> None:
+        """Let `write_listener` write the URL of the broker's schema registry, too."""
+        self._listener.registry_url = url
 
     @staticmethod
     def read_registry_url(path: str) -> str | None:

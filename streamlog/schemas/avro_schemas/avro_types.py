@@ -53,7 +53,7 @@ class AvroMap:
 
 @dataclass(slots=True, eq=False)
 class AvroUnion:
-    """A value of one of several types, of which at most one is an array, and so on."""
+    """A value of one of several types; no two of them are arrays, maps, or of one name."""
 
     branches: tuple[AvroType, ...]
     kind: Final = "union"

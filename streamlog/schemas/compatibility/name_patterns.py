@@ -49,7 +49,7 @@ class _State:
 
 @dataclass(slots=True)
 class NamePatterns:
-    """Searches names for patterns, each of which is read once."""
+    """Searches names for patterns; reads each pattern once."""
 
     _programs: dict[str, list[_State] | None] = field(default_factory=dict)
     _steps: int = 0

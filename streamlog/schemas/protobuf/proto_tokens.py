@@ -77,7 +77,7 @@ class ProtoTokens:
 
     def error(self, message: str) -> InvalidSchema:
         """Return an error at the next token."""
-        # Counted only for an error, of which there is one.
+        # Lines are counted only here: parsing ends with its first error.
         line = self.source.count("\n", 0, self.start) + 1
         column = self.start - self.source.rfind("\n", 0, self.start)
         return InvalidSchema(

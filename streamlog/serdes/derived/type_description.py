@@ -342,8 +342,8 @@ class _Describer:
     def _enum(self, declared: type[Enum], path: str) -> EnumType:
         if issubclass(declared, Flag) or not len(declared):
             raise SerdeError(
-                f"{path}: {type_name(declared)} is a Flag or has no members; a schema lists the "
-                "members of an Enum, of which a value is one"
+                f"{path}: {type_name(declared)} is a Flag or has no members; use an Enum "
+                "with members, or int"
             )
         return EnumType(self._name(declared, declared, path), declared, tuple(declared))
 

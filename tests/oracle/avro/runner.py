@@ -5,20 +5,17 @@ One process of Java runs pair after pair (`PairRunner.java`). Its libraries come
 
 from __future__ import annotations
 
-import json
-import subprocess
-import tempfile
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
-from conformance.kafka import MEMORY, Unavailable, fetched
+from conformance.kafka import fetched
+from tests.oracle.java import JavaProgram
 
 VERSION: Final = "1.12.0"
 SOURCE: Final = Path(__file__).parent / "PairRunner.java"
 
 
-class AvroJava:
+class AvroJava(JavaProgram):
     """Compares pairs one after another.
 
     Raises:
@@ -27,36 +24,7 @@ class AvroJava:
 
     def __init__(self) -> None:
         libraries = fetched(f"avro-{VERSION}", ("avro",), VERSION, group="org.apache.avro")
-        self._folder = tempfile.TemporaryDirectory(prefix="streamlog-avro-")
-        classes, path = self._folder.name, f"{libraries}/*"
-        compiled = subprocess.run(
-            ["javac", "-nowarn", "-cp", path, "-d", classes, str(SOURCE)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if compiled.returncode:
-            raise Unavailable(f"{SOURCE.name} can't be compiled: {compiled.stderr}")
-        options = (MEMORY, f"-Djava.io.tmpdir={classes}", "-cp", f"{classes}:{path}")
-        self._process = subprocess.Popen(
-            ["java", *options, SOURCE.stem],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._process.communicate()
-        self._folder.cleanup()
+        super().__init__(SOURCE, libraries)
 
     def answer(self, reader: str, writer: str) -> dict[str, Any]:
         """Return what Avro says of two schemas, given as texts.
@@ -64,13 +32,4 @@ class AvroJava:
         `reader` and `writer` are their texts as Avro writes them, None for one that it refuses;
         `found` lists kinds, paths and details; `error` is there if the comparison ends with one.
         """
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
-        stdin.write(f"{json.dumps({'reader': reader, 'writer': writer})}\n")
-        stdin.flush()
-        line = stdout.readline()
-        if not line:
-            raise ConnectionError(f"Java ended with {self._process.wait()}")
-        found: dict[str, Any] = json.loads(line)
-        return found
+        return self.ask({"reader": reader, "writer": writer})
