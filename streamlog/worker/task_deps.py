@@ -23,7 +23,7 @@ from streamlog.worker.health.worker_metrics import WorkerMetrics
 from streamlog.worker.inputs.source_watch import SourceWatch, compare_source_ids
 from streamlog.worker.program import Program, WorkerStart
 from streamlog.worker.record_traces import RecordTraces
-from streamlog.worker.topics.app_topics import ensure_topics
+from streamlog.worker.topics.app_topics import check_sources, ensure_topics
 from streamlog.worker.topics.contract_log import check_contract, record_contract
 from streamlog.worker.topics.savepoint_messages import SavepointCut
 from streamlog.worker.topics.topic_schemas import TopicSchemas, has_schemas, registry_settings
@@ -104,9 +104,11 @@ async def prepare_log(program: Program, log: Log, *, log_url: str, web: str | No
     )
     contract = program.contract
     contracts = await check_contract(log, contract, accept_breaks=program.accept_contract_breaks)
-    schemas = await prepare_schemas(program, log)
-    # On a cluster, a missing source is more likely a wrong name than a topic to create.
+    # On a cluster, a missing source is more likely a wrong name than a topic to create. Checked
+    # before schemas are registered, so that such a start changes nothing.
     required = () if log_url.startswith(EMBEDDED) else program.sources
+    await check_sources(log, program.topics, required=required)
+    schemas = await prepare_schemas(program, log)
     counts = await ensure_topics(log, program.topology, program.topics, required=required)
     handed = await read_hand_overs(log, program.app_id)
     # Recorded last: a start that fails before leaves the former version in force.

@@ -190,6 +190,18 @@ async def ensure_topics(
     return topology.partition_counts({name: counts[name] for name in of_app})
 
 
+async def check_sources(
+    log: Log, declared: Mapping[str, TopicSpec], *, required: Collection[str]
+) -> None:
+    """Check that no required topic is missing; create none.
+
+    Raises:
+        UnknownTopicOrPartition: a required topic is missing.
+    """
+    counts = await _counts(log.admin())
+    _refuse_missing([spec for name, spec in declared.items() if name not in counts], required)
+
+
 async def declare_topics(
     log: Log, declared: Mapping[str, TopicSpec], *, required: Collection[str] = ()
 ) -> dict[str, int]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from streamlog import App
-from streamlog.errors import ConfigError, SchemaIncompatible
+from streamlog.errors import ConfigError, SchemaIncompatible, UnknownTopicOrPartition
 from streamlog.log import Log
 from streamlog.record import TopicPartition
 from streamlog.registry_client import RegistryClient, RegistrySettings
@@ -70,6 +70,18 @@ def start(path: Path, *programs: Program) -> None:
                 found.schemas.close()
 
     asyncio.run(main())
+
+
+def test_a_start_that_lacks_a_source_registers_nothing(
+    registry: StubRegistry, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with Log.open(f"embedded:{tmp_path}/log", listen=False) as log:
+            with pytest.raises(UnknownTopicOrPartition, match="'orders', which does not exist"):
+                await prepare_log(reader(registry), log, log_url="kafka://there", web=None)
+
+    asyncio.run(main())
+    assert registry.subjects == {}
 
 
 def texts(registry: StubRegistry, subject: str) -> list[str]:
