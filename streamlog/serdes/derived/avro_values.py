@@ -107,10 +107,12 @@ class AvroValues:
 
     def _union_writer(self, described: UnionType) -> Convert:
         others = described.others
-        # `X | None`, by far the most common union, has nothing to tell apart.
+        # `X | None`, by far the most common union, has nothing to tell apart. The name still goes
+        # with the value: without it, fastavro validates the whole value to find the member, which
+        # costs time, and its validation (1.13) refuses the name of an enum in a union further in.
         if len(others) == 1:
-            only = self._writer(others[0])
-            return lambda value: None if value is None else only(value)
+            only, only_name = self._writer(others[0]), avro_type(others[0], self._namespace)
+            return lambda value: None if value is None else (only_name, only(value))
         members = [(each, avro_type(each, self._namespace), self._writer(each)) for each in others]
         is_nullable = described.is_nullable
 
@@ -178,7 +180,10 @@ class AvroValues:
             for each in others
             if isinstance(each, RecordType | EnumType)
         }
-        unnamed = [(_raw_check(each), self._reader(each)) for each in others]
+        # A writer's union names its records and enums, so a text or dict without a name is rather a
+        # str or map; a record or enum comes without one only if the writer had no union here.
+        by_name_last = sorted(others, key=lambda each: isinstance(each, RecordType | EnumType))
+        unnamed = [(_raw_check(each), self._reader(each)) for each in by_name_last]
 
         def read(value: UserValue) -> UserValue:
             if value is None:

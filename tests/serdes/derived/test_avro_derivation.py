@@ -164,6 +164,32 @@ def test_values_of_every_kind_of_class_come_back(declared: Any, value: Any) -> N
     assert written_and_read(declared, value) == value
 
 
+class Nested(msgspec.Struct):
+    """A union in a record in a union, and members that look alike without their names."""
+
+    inner: Shaded | None
+    text: int | Shade | str
+    row: Item | dict[str, int]
+
+
+class Shade(Enum):
+    LIGHT = 1
+
+
+class Shaded(msgspec.Struct):
+    shade: int | Shade
+    shades: list[int | Shade] | None = None
+
+
+@pytest.mark.parametrize("text", ["", "LIGHT", Shade.LIGHT, 5])
+def test_members_of_nested_unions_come_back_as_what_they_are(text: int | Shade | str) -> None:
+    inner = Shaded(Shade.LIGHT, [1, Shade.LIGHT])
+    value = Nested(inner, text, {"sku": 1, "count": 2})
+    assert written_and_read(Nested, value) == value
+    value = Nested(None, text, Item(Sku("a"), 2))
+    assert written_and_read(Nested, value) == value
+
+
 @given(typed=records(nests=True, unions=True), data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_random_values_of_random_types_come_back(typed: Typed, data: st.DataObject) -> None:
