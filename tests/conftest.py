@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import Scheduling
 
+pytest_plugins = ["tests.servers.fixtures"]
+
 SHARING = ("tests/conformance/", "tests/spark_bridge/")
 """The first folder shares one broker with all its data, the second one a JVM."""
 

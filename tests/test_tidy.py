@@ -178,6 +178,7 @@ def test_tests_mirror_the_package(tree: shape.Tree) -> None:
             "golden",
             "oracle",
             "ports",
+            "servers",
             "simulation",
             "spark_bridge",
             "docs",
