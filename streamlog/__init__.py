@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from streamlog.dsl.table import Table
     from streamlog.dsl.topic import Sent, Topic
     from streamlog.dsl.windowed import WindowedStream
+    from streamlog.durations import Dur
     from streamlog.errors import ProcessingError, StreamlogError
     from streamlog.nodes.policies import ErrorPolicy, on_error
     from streamlog.nodes.stream_nodes import Aggregator
@@ -41,6 +42,7 @@ __all__ = [
     "Aggregator",
     "App",
     "Context",
+    "Dur",
     "Emit",
     "ErrorPolicy",
     "GlobalTable",
@@ -86,6 +88,7 @@ _HOMES = {
     "dsl.table": "Table",
     "dsl.topic": "Sent Topic",
     "dsl.windowed": "WindowedStream",
+    "durations": "Dur",
     "errors": "ProcessingError StreamlogError",
     "nodes.policies": "ErrorPolicy on_error",
     "nodes.stream_nodes": "Aggregator",

@@ -20,6 +20,7 @@ NAMES = [
     "Aggregator",
     "App",
     "Context",
+    "Dur",
     "Emit",
     "ErrorPolicy",
     "GlobalTable",

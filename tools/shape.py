@@ -318,8 +318,9 @@ FIGURES = {
     "phrases": Figure("banned phrases in texts", banned_phrases, 0),
 }
 BARS: dict[str, float] = {
-    "modules": 685,
-    "classes": 0,
+    "modules": 693,
+    # The ports of connectors have the names that Kafka Connect gives them (Schema, Field, ...).
+    "classes": 7,
     "basenames": 24,
     "small": 59,
     "folders": 0,

@@ -1,0 +1,60 @@
+"""Connect: the ports of connectors, which carry records into topics and out of them.
+
+A connector is a class of its own settings. A `Source` reads from outside into a topic; a `Sink`
+opens a `SinkTask`, which writes a topic to the outside. The runtime (worker, service or test
+driver) keeps their offsets, retries, restarts them and applies the error policies, so a connector
+has none of that. docs/connect.md shows how to write one.
+
+Rule of the room: pure. No I/O, clock or chance, and no knowledge of the wire; what a connector
+needs of its surroundings comes with its context.
+"""
+
+from streamlog.connect.connector_errors import (
+    BadRecord,
+    BadRecords,
+    ConnectError,
+    Fenced,
+    Retriable,
+)
+from streamlog.connect.row_schema import Field, Kind, Schema, fields_of
+from streamlog.connect.secrets import Secret
+from streamlog.connect.sink import Batch, Effect, Flush, Sink, SinkContext, SinkTask
+from streamlog.connect.source import (
+    Guarantee,
+    Json,
+    Read,
+    Source,
+    SourceContext,
+    SourceOffset,
+    SourcePartition,
+    Transform,
+)
+from streamlog.record import TopicPartition
+
+__all__ = [
+    "BadRecord",
+    "BadRecords",
+    "Batch",
+    "ConnectError",
+    "Effect",
+    "Fenced",
+    "Field",
+    "Flush",
+    "Guarantee",
+    "Json",
+    "Kind",
+    "Read",
+    "Retriable",
+    "Schema",
+    "Secret",
+    "Sink",
+    "SinkContext",
+    "SinkTask",
+    "Source",
+    "SourceContext",
+    "SourceOffset",
+    "SourcePartition",
+    "TopicPartition",
+    "Transform",
+    "fields_of",
+]

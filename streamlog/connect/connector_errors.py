@@ -1,0 +1,58 @@
+"""Connector errors: what a connector raises so that the runtime knows what to do next.
+
+Rule: the class decides. `BadRecord` and `BadRecords` go to the error policy, `Retriable` waits and
+tries again, `Fenced` ends the task without a failure, and any other error fails the task, unless
+the connector lists it as `transient`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from streamlog.durations import Dur, duration_ms
+from streamlog.errors import StreamlogError, quantity
+
+
+class ConnectError(StreamlogError):
+    """Base of the errors that a connector raises for the runtime."""
+
+    exit_code = 7
+
+
+class BadRecord(ConnectError):
+    """The record can't be carried, now or later: its error policy decides."""
+
+
+class BadRecords(ConnectError):
+    """Some records of a batch can't be carried; the others may be written again at once.
+
+    Attributes:
+        why: the reason for each bad record, by its index in the batch.
+    """
+
+    def __init__(self, why: Mapping[int, str]) -> None:
+        first = next(iter(why.items()), None)
+        detail = "" if first is None else f": record {first[0]}: {first[1]}"
+        super().__init__(f"{quantity(len(why), 'bad record')} in a batch{detail}")
+        self.why = dict(why)
+
+
+class Retriable(ConnectError):
+    """The records are sound, but the other side can't take or give them now: try again later.
+
+    Attributes:
+        after_ms: the shortest wait before the next attempt, in milliseconds; None leaves it to the
+            runtime's back-off.
+    """
+
+    retriable = True
+
+    def __init__(self, message: str, *, after: Dur | None = None) -> None:
+        super().__init__(message)
+        self.after_ms = None if after is None else duration_ms(after)
+
+
+class Fenced(ConnectError):
+    """Another task has taken over the partitions; nothing that this one does counts any more."""
+
+    fatal = True

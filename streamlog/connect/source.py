@@ -1,0 +1,294 @@
+"""Source: the port of connectors that read from outside into a topic.
+
+A source is a value: its fields are its settings. `partitions` names the parts of the outside that
+are read by themselves, such as the tables of a database; `read` is a generator over one part, and
+yields records together with the offset behind them.
+
+Rule: records and offset of one `Read` count together, in one transaction, or not at all. A source
+keeps no state besides: what its generator needs to continue is in the offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import (
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    overload,
+)
+
+import msgspec
+
+from streamlog.connect.read_columns import RawRecords, RowColumns
+from streamlog.connect.row_schema import Schema
+from streamlog.durations import Dur, When
+from streamlog.record import Headers, K, Record, V
+from streamlog.serdes.erased_types import AnyRecord, UserObject
+
+T = TypeVar("T")
+KR_co = TypeVar("KR_co", covariant=True)
+"""The type of the keys that are read."""
+VR_co = TypeVar("VR_co", covariant=True)
+"""The type of the values that are read."""
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+"""A value of JSON."""
+SourcePartition: TypeAlias = Mapping[str, Json]
+"""The name of a part of the outside that is read by itself, such as {"table": "orders"}. It is the
+key of the part's offset in the log; equal as JSON is the same part."""
+SourceOffset: TypeAlias = Mapping[str, Json]
+"""How far a part was read, such as {"inode": 42, "at": 1000}: everything that `read` needs to
+continue behind the last record."""
+Guarantee: TypeAlias = Literal["exactly_once", "at_least_once", "at_most_once"]
+
+READ_BYTES_MAX = 16 * 1024 * 1024
+"""The largest Read: all of it has to fit into one transaction."""
+
+
+class Transform(Protocol):
+    """Changes a record on its way, or leaves it out by returning None."""
+
+    def __call__(self, record: AnyRecord, /) -> AnyRecord | None:
+        """Return the record to carry, or None."""
+
+
+class Read(Generic[KR_co, VR_co]):
+    """One step of a source: records, and how far the part was read once they count.
+
+    Args:
+        records: the records, in order; none, if only the offset has moved.
+        offset: the offset behind the records.
+        schema: the schema of the values, if the declared type does not say it (rows as dicts).
+        committed: called on the event loop after the transaction with this Read has committed,
+            and never for a Read that does not count. It acknowledges outside what is in the log.
+
+    Attributes:
+        raw_records: for `Read.raw`, the columns of the records; None otherwise.
+        rows: for `Read.arrow`, the batch of rows; None otherwise.
+    """
+
+    __slots__ = ("_records", "committed", "offset", "raw_records", "rows", "schema")
+
+    def __init__(
+        self,
+        records: Iterable[Record[KR_co, VR_co]],
+        offset: SourceOffset,
+        *,
+        schema: Schema | None = None,
+        committed: Callable[[], object] | None = None,
+    ) -> None:
+        self._records: Sequence[Record[KR_co, VR_co]] | None = [*records]
+        self.offset = offset
+        self.schema = schema
+        self.committed = committed
+        self.raw_records: RawRecords | None = None
+        self.rows: RowColumns | None = None
+
+    @classmethod
+    def raw(
+        cls,
+        values: Sequence[bytes | None],
+        offset: SourceOffset,
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        timestamps_ms: Sequence[int] | None = None,
+        headers: Sequence[Headers] | None = None,
+        topic: str = "",
+        committed: Callable[[], object] | None = None,
+    ) -> Read[Any, Any]:
+        """Return a step whose keys and values go to the log as they are, without a serde.
+
+        Args:
+            values: the values; None is a tombstone.
+            offset: the offset behind the records.
+            keys: a key for each value; none by default.
+            timestamps_ms: a time for each value, in milliseconds since 1970; now by default.
+            headers: the headers of each value; none by default.
+            topic: the connector's own name of the topic (a table's), if it feeds several.
+            committed: as of `Read`.
+
+        Raises:
+            ValueError: the columns differ in length.
+        """
+        for column in (keys, timestamps_ms, headers):
+            if column is not None and len(column) != len(values):
+                raise ValueError(
+                    f"{len(values)} values with {len(column)} keys, timestamps or headers"
+                )
+        read = cls((), offset, committed=committed)
+        read.raw_records = RawRecords(values, keys, timestamps_ms, headers, topic)
+        read._records = None
+        return read
+
+    @classmethod
+    def arrow(
+        cls,
+        rows: UserObject,
+        offset: SourceOffset,
+        *,
+        key: Sequence[str] = (),
+        timestamp: str | None = None,
+        topic: str = "",
+        committed: Callable[[], object] | None = None,
+    ) -> Read[Any, Any]:
+        """Return a step with a record for each row of a `pyarrow.RecordBatch`.
+
+        Args:
+            rows: the batch; a value is a row as a dict.
+            offset: the offset behind the rows.
+            key: the columns of the key: one gives its value, several a dict, none no key.
+            timestamp: the column of the event time; now by default.
+            topic: the connector's own name of the topic, if it feeds several.
+            committed: as of `Read`.
+        """
+        read = cls((), offset, schema=Schema.of_arrow(rows.schema), committed=committed)
+        read.rows = RowColumns(rows, tuple(key), timestamp, topic)
+        read._records = None
+        return read
+
+    def __len__(self) -> int:
+        """Return the number of records."""
+        if self.raw_records is not None:
+            return len(self.raw_records.values)
+        return len(self.rows) if self.rows is not None else len(self._records or ())
+
+    def records(self, now: datetime) -> Sequence[Record[KR_co, VR_co]]:
+        """Return the records; those without a time of their own have `now`.
+
+        Keys and values of `Read.raw` are bytes, values of `Read.arrow` are dicts.
+        """
+        if self._records is None:
+            if self.raw_records is not None:
+                self._records = self.raw_records.records(now)
+            elif self.rows is not None:
+                self._records = self.rows.records(now)
+        return self._records or ()
+
+    def __repr__(self) -> str:
+        return f"Read(<{len(self)} records>, {dict(self.offset)!r})"
+
+
+class SourceContext(Protocol):
+    """What a running source gets from its runtime."""
+
+    @property
+    def name(self) -> str:
+        """The connector's name."""
+
+    @property
+    def task(self) -> int:
+        """The number of the task, 0 or more."""
+
+    def now(self) -> datetime:
+        """Return the time: of the wall clock in a worker, of the driver in a test."""
+
+    async def sleep(self, time: Dur) -> None:
+        """Wait; in a test, until the driver's time has advanced as far.
+
+        Raises:
+            asyncio.CancelledError: the task stops.
+        """
+
+    async def in_thread(self, fn: Callable[..., T], *args: UserObject) -> T:
+        """Return the result of a function that blocks; it runs in the one thread of the task."""
+
+    @overload
+    def record(
+        self,
+        value: V,
+        *,
+        timestamp: When | None = None,
+        headers: Headers = (),
+        topic: str = "",
+    ) -> Record[None, V]: ...
+    @overload
+    def record(
+        self,
+        value: V,
+        *,
+        key: K,
+        timestamp: When | None = None,
+        headers: Headers = (),
+        topic: str = "",
+    ) -> Record[K, V]: ...
+    def record(
+        self,
+        value: V,
+        *,
+        key: K | None = None,
+        timestamp: When | None = None,
+        headers: Headers = (),
+        topic: str = "",
+    ) -> Record[Any, V]:
+        """Return a record to yield.
+
+        Args:
+            value: the value.
+            key: the key; None by default.
+            timestamp: the event time; now by default.
+            headers: names and bytes.
+            topic: the connector's own name of the topic (a table's), if it feeds several.
+        """
+
+    def count(self, what: str, by: int = 1) -> None:
+        """Add to a figure of the connector's own: `streamlog_connector_<what>_total`."""
+
+
+class Source(msgspec.Struct, Generic[KR_co, VR_co], frozen=True, kw_only=True):
+    """Reads from outside into a topic.
+
+    A source is a value whose fields are its settings; nothing is opened when it is made.
+    """
+
+    guarantee: ClassVar[Guarantee] = "exactly_once"
+    """What the source promises. "exactly_once": read again from an offset, the same records come in
+    the same order. It is refused where `exactly.once.support=required` asks for more; the runtime
+    does the same for each."""
+    transient: ClassVar[tuple[type[BaseException], ...]] = (OSError, TimeoutError)
+    """Errors after which reading starts again behind the last Read, with back-off."""
+
+    def check(self) -> None:
+        """Refuse settings that do not go together, without touching anything outside.
+
+        Raises:
+            ConfigError: two settings contradict each other, or one is out of range.
+        """
+
+    async def partitions(self, context: SourceContext) -> Sequence[SourcePartition]:
+        """Return the parts that exist now; by default one that needs no name, `{}`.
+
+        The leader asks every `discover_every`, and deals the parts evenly to tasks. A part that is
+        missing from the list is read no more. The answer must not depend on which worker asks.
+        """
+        del context
+        return [{}]
+
+    def read(
+        self, partition: SourcePartition, offset: SourceOffset | None, context: SourceContext
+    ) -> AsyncIterator[Read[KR_co, VR_co]] | Iterator[Read[KR_co, VR_co]]:
+        """Yield what follows `offset`, while there may be more; a return means: never any more.
+
+        An async generator runs on the event loop. A plain generator may block: it runs in a thread
+        of its own. Either is asked for the next Read only when there is room for it, which is the
+        back-pressure. It is closed when the task stops, moves or starts over, so clean up in
+        `finally`. Only one reader of a part exists at a time, among all workers.
+
+        Args:
+            partition: one of the parts that `partitions` returned.
+            offset: the offset of the last Read that counts; None if the part was never read. If the
+                place to begin depends on the moment, yield an empty Read first: the runtime commits
+                it before it asks for anything else.
+            context: the runtime.
+
+        Raises:
+            BadRecord: the source can't make a record of what it read; the error policy decides.
+            Retriable: the other side can't answer now; reading starts again behind the last Read.
+        """
+        del partition, offset, context
+        raise TypeError(f"{type(self).__name__} has no method read")
