@@ -17,6 +17,7 @@ pid {directory}/nginx.pid;
 error_log {directory}/error.log;
 events {{ worker_connections 256; }}
 http {{
+  {http}
   access_log {directory}/access.log;
   client_body_temp_path {directory}/body;
   proxy_temp_path {directory}/proxy;
@@ -34,13 +35,17 @@ http {{
 
 
 class NginxServer(ServerProcess):
-    """An nginx that serves `www` and logs to `access_log`; `server` adds lines to its server."""
+    """An nginx that serves `www` and logs to `access_log`.
+
+    `http` and `server` are lines for the blocks of these names.
+    """
 
     name = "nginx"
     package = "nginx"
 
-    def __init__(self, server: str = "") -> None:
+    def __init__(self, server: str = "", *, http: str = "") -> None:
         super().__init__()
+        self.http = http
         self.server = server
 
     @property
@@ -64,7 +69,11 @@ class NginxServer(ServerProcess):
         account = "user root;" if os.geteuid() == 0 else ""
         config.write_text(
             CONFIG.format(
-                directory=self.directory, port=self.port, account=account, server=self.server
+                directory=self.directory,
+                port=self.port,
+                account=account,
+                http=self.http,
+                server=self.server,
             )
         )
         errors = str(self.directory / "error.log")
@@ -78,5 +87,5 @@ class NginxServer(ServerProcess):
         self.signal(signal.SIGUSR1)
 
     def kill(self) -> None:
-        """End the server at once, its worker processes with it."""
+        """End the server and its worker processes, which SIGKILL would leave behind."""
         self.end(signal.SIGTERM)

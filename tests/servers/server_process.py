@@ -3,7 +3,7 @@
 A server that is not installed skips the test, with the package that has it. Servers that refuse to
 run as root run under an account of their own, in a directory under /tmp that the account may enter
 (pytest's own directories are closed to it). The server ends with the process that started it, even
-if that is killed.
+if that is killed. The demonstrations use these servers, too, so pytest is not needed here.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ import socket
 import subprocess
 import tempfile
 import time
+import unittest
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
-
-import pytest
 
 START_SECONDS = 60
 STOP_SECONDS = 60
@@ -32,15 +31,23 @@ FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/usr/lib/postgresql/*/bin")
 """Where Debian has servers, beside PATH."""
 
 
+class MissingProgramError(unittest.SkipTest):
+    """This machine lacks a program; pytest skips the test and prints the message."""
+
+
 def program(name: str, package: str) -> Path:
-    """Return the path of a program; skip the test if this machine lacks it."""
+    """Return the path of a program.
+
+    Raises:
+        MissingProgramError: the machine lacks it; the message names Debian's package.
+    """
     found = shutil.which(name)
     if found is not None:
         return Path(found)
     for folder in FOLDERS:
         for each in sorted(Path("/").glob(f"{folder[1:]}/{name}"), reverse=True):
             return each
-    pytest.skip(f"{name} is not installed (Debian: apt-get install {package})")
+    raise MissingProgramError(f"{name} is not installed (Debian: apt-get install {package})")
 
 
 def free_port() -> int:
