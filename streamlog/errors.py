@@ -117,7 +117,11 @@ class InvalidSchema(UsageError):
 
 
 class SchemaRegistryError(StreamlogError):
-    """A schema registry refused a request; without one of its numbers, its answer is malformed."""
+    """A schema registry refused a request.
+
+    Without one of its numbers, its answer is malformed, or one side refused the other's
+    certificate.
+    """
 
     exit_code = 3
 

@@ -17,7 +17,8 @@ AUTH = "basic.auth.user.info"
 CA_FILE = "ssl.ca.location"
 CERTIFICATE_FILE = "ssl.certificate.location"
 KEY_FILE = "ssl.key.location"
-NAMES = (URL, AUTH, CA_FILE, CERTIFICATE_FILE, KEY_FILE)
+KEY_PASSWORD = "ssl.key.password"  # noqa: S105 - the name of a setting
+NAMES = (URL, AUTH, CA_FILE, CERTIFICATE_FILE, KEY_FILE, KEY_PASSWORD)
 DEFAULT_PORT = 8081
 
 
@@ -50,6 +51,8 @@ class RegistrySettings:
     """A PEM file with the certificate that the client shows; empty: none."""
     key_file: str = ""
     """The key of that certificate; empty: it is in the same file."""
+    key_password: str = field(default="", repr=False)
+    """The password of an encrypted key; empty: the key is not encrypted."""
 
     @classmethod
     def of(cls, given: str | Mapping[str, str]) -> Self:
@@ -79,6 +82,7 @@ class RegistrySettings:
             ca_file=settings.get(CA_FILE, ""),
             certificate_file=settings.get(CERTIFICATE_FILE, ""),
             key_file=settings.get(KEY_FILE, ""),
+            key_password=settings.get(KEY_PASSWORD, ""),
         )
 
     def __str__(self) -> str:

@@ -3,7 +3,8 @@
 Rule: a request is sent to the server that answered last. If a server can't be reached, or answers
 that it can't serve now (429, or 5xx), the next one is tried, and after all of them the whole round
 again, later each time. Registering a schema twice gives the same id, so every request may be
-repeated but a deletion: if that may have arrived, it fails, and says so.
+repeated but a deletion: if that may have arrived, it fails, and says so. A refused certificate is
+not retried: it stays refused until someone changes it.
 """
 
 from __future__ import annotations
@@ -18,9 +19,15 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from streamlog.clock import Clock, SystemClock
-from streamlog.errors import ConfigError, ConnectionLost, SchemaRegistryError
-from streamlog.registry_client.registry_settings import RegistrySettings, RegistryUrl
+from streamlog.errors import ConnectionLost, SchemaRegistryError
+from streamlog.registry_client.registry_settings import (
+    CA_FILE,
+    CERTIFICATE_FILE,
+    RegistrySettings,
+    RegistryUrl,
+)
 from streamlog.serdes.erased_types import JsonValue
+from streamlog.transport.security import Security
 
 MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 REQUEST_TIMEOUT_S: Final = 10.0
@@ -64,7 +71,8 @@ class RestConnection:
             patience_ms: how long to try again while no server answers; 0: each one is tried once.
 
         Raises:
-            SchemaRegistryError: the registry refused the request.
+            SchemaRegistryError: the registry refused the request, or one side refused the other's
+                certificate.
             ConnectionLost: no server answered.
         """
         target = "/" + "/".join(quote(str(part), safe="") for part in path)
@@ -90,7 +98,7 @@ class RestConnection:
     def _round(self, method: str, target: str, data: bytes | None) -> JsonValue:
         """Try each server once, from the one that answered last on."""
         # Read once: another thread may move `_at` while this round is under way.
-        reasons, urls = [], self.settings.urls
+        reasons, distrusts, urls = [], [], self.settings.urls
         begin = self._at
         for step in range(len(urls)):
             at = (begin + step) % len(urls)
@@ -98,6 +106,11 @@ class RestConnection:
             try:
                 status, answer = self._send(url, method, target, data)
             except (OSError, http.client.HTTPException) as error:
+                if isinstance(error, ssl.SSLError):
+                    distrust = _distrust(url, error)
+                    if distrust is not None:
+                        distrusts.append(distrust)
+                        continue
                 # 1. A server deletes a version, and its answer is lost. 2. The next server says
                 # that the version does not exist. That would be no answer to this request.
                 if method == "DELETE" and not isinstance(error, ConnectionRefusedError):
@@ -113,7 +126,13 @@ class RestConnection:
                 self._at = at
                 return _result(status, answer, f"{method} {url}{target}")
             reasons.append(f"{url}: status {status} {_message(answer)}")
-        raise ConnectionLost(f"the schema registry does not answer: {'; '.join(reasons)}")
+        # 1. One server has an expired certificate, the other is restarting: the next round may find
+        # the second one. 2. All were reached and none is trusted: another round changes nothing.
+        if distrusts and not reasons:
+            raise SchemaRegistryError("; ".join(distrusts))
+        raise ConnectionLost(
+            f"the schema registry does not answer: {'; '.join((*reasons, *distrusts))}"
+        )
 
     def _send(
         self, url: RegistryUrl, method: str, target: str, data: bytes | None
@@ -176,10 +195,27 @@ def _message(answer: bytes) -> str:
 def _tls_context(settings: RegistrySettings) -> ssl.SSLContext | None:
     if not any(url.is_tls for url in settings.urls):
         return None
-    try:
-        context = ssl.create_default_context(cafile=settings.ca_file or None)
-        if settings.certificate_file:
-            context.load_cert_chain(settings.certificate_file, settings.key_file or None)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"the TLS files of the schema registry can't be read: {error}") from error
-    return context
+    return Security(
+        protocol="SSL",
+        ca_file=settings.ca_file,
+        certificate_file=settings.certificate_file,
+        key_file=settings.key_file,
+        key_password=settings.key_password,
+    ).tls()
+
+
+def _distrust(url: RegistryUrl, error: ssl.SSLError) -> str | None:
+    """Return why TLS failed, and what to check; None if another attempt may succeed."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"the certificate of the schema registry at {url} is not trusted: "
+            f"{error.verify_message}; {CA_FILE} names the file of trusted authorities"
+        )
+    # The connection was cut: the server is stopping, or a proxy in front of it has no server.
+    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        return None
+    said = (error.reason or str(error)).lower().replace("_", " ")
+    return (
+        f"TLS with the schema registry at {url} failed ({said}): if it serves no TLS, write "
+        f"http:// in its URL; if it requires a client certificate, set {CERTIFICATE_FILE}"
+    )

@@ -78,7 +78,9 @@ class TaskDeps:
     """Watches that inputs are the logs that were read."""
 
 
-async def prepare_log(program: Program, log: Log, *, log_url: str, web: str | None) -> WorkerStart:
+async def prepare_log(
+    program: Program, log: Log, *, log_url: str, web: str | None, clock: Clock | None = None
+) -> WorkerStart:
     """Check that no state would be lost, and create missing topics.
 
     Args:
@@ -86,6 +88,7 @@ async def prepare_log(program: Program, log: Log, *, log_url: str, web: str | No
         log: the log.
         log_url: the URL of the log.
         web: HOST:PORT of the worker's HTTP server, or None.
+        clock: for time-outs; by default the system's.
 
     Raises:
         StateLost, SourceLost: state or records would be lost; nothing was changed.
@@ -108,7 +111,7 @@ async def prepare_log(program: Program, log: Log, *, log_url: str, web: str | No
     # before schemas are registered, so that such a start changes nothing.
     required = () if log_url.startswith(EMBEDDED) else program.sources
     await check_sources(log, program.topics, required=required)
-    schemas = await prepare_schemas(program, log)
+    schemas = await prepare_schemas(program, log, clock or SystemClock())
     counts = await ensure_topics(log, program.topology, program.topics, required=required)
     handed = await read_hand_overs(log, program.app_id)
     # Recorded last: a start that fails before leaves the former version in force.
@@ -128,7 +131,7 @@ async def prepare_log(program: Program, log: Log, *, log_url: str, web: str | No
     )
 
 
-async def prepare_schemas(program: Program, log: Log) -> TopicSchemas | None:
+async def prepare_schemas(program: Program, log: Log, clock: Clock) -> TopicSchemas | None:
     """Register the schemas of the app's topics; returns None if no topic has one in a registry.
 
     Raises:
@@ -139,7 +142,7 @@ async def prepare_schemas(program: Program, log: Log) -> TopicSchemas | None:
     if not has_schemas(program.topics):
         return None
     settings = registry_settings(program.schema_registry, program.topics, log.registry_url)
-    schemas = TopicSchemas(program.contract, program.topics, settings, SystemClock())
+    schemas = TopicSchemas(program.contract, program.topics, settings, clock)
     program.schemas.use(schemas.book)
     await schemas.prepare()
     program.bind_schemas(schemas)

@@ -279,7 +279,9 @@ class Worker:
             web = None if server is None else server.listener.endpoint
             if web is not None:
                 self.exchange.endpoint = web
-            start = await prepare_log(program, log, log_url=self._log_url, web=web)
+            start = await prepare_log(
+                program, log, log_url=self._log_url, web=web, clock=self._clock
+            )
             self._announce(start)
             # No linger: tasks send whole batches, and agents wait for each record that they send.
             producer = await stack.enter_async_context(log.producer(linger_ms=0))

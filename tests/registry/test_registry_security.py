@@ -13,11 +13,14 @@ import pytest
 from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig
 from streamlog.client.admin.security_admin import Acl
-from streamlog.errors import ConfigError
+from streamlog.errors import ConfigError, SchemaRegistryError
 from streamlog.log import Log
 from streamlog.protocol.acls import Operation, Pattern, Permission, ResourceType
 from streamlog.registry.rest_server import check_exposure
 from streamlog.registry.running_registry import serve_if_configured
+from streamlog.registry_client import RegistryClient, RegistrySettings
+from streamlog.schemas import Schema, SchemaType
+from streamlog.serdes.registered.framing import SchemaKey
 from tests.broker.certificates import certificates
 from tests.registry.running import RunningRegistry, run_registry
 
@@ -108,6 +111,21 @@ def test_acls_of_the_topic_hold_for_its_subjects(secured: RunningRegistry) -> No
     # An alias does not open what it stands for.
     assert status("PUT", "/config/orders-key", root, {"alias": "hidden"}) == 200
     assert status("GET", "/subjects/orders-key/versions", bob) == 403
+
+
+def test_a_client_with_tls_and_a_password_uses_it(secured: RunningRegistry) -> None:
+    given = {"schema.registry.url": secured.url, "ssl.ca.location": certificates().authority}
+    client = RegistryClient(
+        RegistrySettings.of({**given, "basic.auth.user.info": "root:root-secret"})
+    )
+    found = client.register("tls", Schema(SchemaType.AVRO, '"bytes"'))
+    assert client.find(SchemaKey(found)).schema.text == '"bytes"'
+    with pytest.raises(SchemaRegistryError, match="Unauthorized") as caught:
+        RegistryClient(RegistrySettings.of(given)).latest("tls")
+    assert caught.value.status == 401
+    other = {**given, "ssl.ca.location": certificates().stranger_authority}
+    with pytest.raises(SchemaRegistryError, match="is not trusted"):
+        RegistryClient(RegistrySettings.of(other)).latest("tls")
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:1", "10.1.2.3:1", "example.org:1", "[::]:1"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections import Counter
 from hashlib import md5
@@ -30,7 +31,8 @@ def without_defaults(body: dict[str, Any]) -> dict[str, Any]:
 class StubRegistry:
     """What the real one answers, as far as clients of these tests ask."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self.schemas: list[dict[str, Any]] = []
         """Schemas by id; the first one has id 1."""
         self.subjects: dict[str, list[int]] = {}
@@ -77,6 +79,12 @@ class StubRegistry:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
+        if self._tls is not None:
+            # The handshake happens in the thread of the connection: one that fails stops no other.
+            self._server.socket = self._tls.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )
+            self._server.handle_error = lambda *_: None  # type: ignore[method-assign]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self._thread.start()
         return self
@@ -95,7 +103,8 @@ class StubRegistry:
     @property
     def url(self) -> str:
         assert self._server is not None
-        return f"http://127.0.0.1:{self._server.server_port}"
+        scheme = "http" if self._tls is None else "https"
+        return f"{scheme}://127.0.0.1:{self._server.server_port}"
 
     def answer(self, method: str, parts: list[str], body: Any) -> Answer:  # noqa: PLR0911 - a table
         match (method, *parts):

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from streamlog import App
+from streamlog import App, on_error
+from streamlog.clock import SystemClock
 from streamlog.errors import ConfigError, SchemaIncompatible, UnknownTopicOrPartition
 from streamlog.log import Log
 from streamlog.record import TopicPartition
@@ -272,6 +273,65 @@ def test_records_wait_for_their_schema_and_others_continue(
 
     async def topics(log: Log) -> bool:
         return {"orders", "out"} <= {each.name for each in await log.admin().list_topics()}
+
+    asyncio.run(story())
+
+
+class HurriedClock(SystemClock):
+    """A clock whose time a test moves ahead, beside its usual pace."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.ahead_ms
+
+
+def test_after_60_s_the_policy_of_the_topic_handles_records_without_a_schema(
+    registry: StubRegistry, tmp_path: Path
+) -> None:
+    """The registry stays down: one record is skipped, and its partition continues."""
+    app = App("billing", schema_registry=registry.url, commit_interval="20ms")
+    orders = app.topic(
+        "orders", key=str, value=Order, schema="avro", partitions=1, on_error=on_error.skip()
+    )
+    app.stream(orders).map_values(lambda order: order.shop).to(
+        app.topic("out", key=str, value=str, partitions=1)
+    )
+    client, clock = RegistryClient(RegistrySettings.of(registry.url)), HurriedClock()
+    serde = orders.spec.value
+    client.register("orders-value", serde.schema)  # type: ignore[attr-defined]
+    known = b"\0\0\0\0\1"
+    unknown = b"\0\0\0\0\7"
+
+    async def story() -> None:
+        url = f"embedded:{tmp_path}/log"
+        async with Log.open(url) as log, log.producer() as producer:
+
+            async def shops() -> list[bytes | None]:
+                return [each.value for each in await log.read_range(TopicPartition("out", 0))]
+
+            async with asyncio.TaskGroup() as group:
+                stop, started = asyncio.Event(), asyncio.Event()
+                worker = Worker(
+                    app.program(), log_url=url, clock=clock, announce=lambda _: started.set()
+                )
+                group.create_task(worker.run(stop))
+                await started.wait()
+                for data in (known + b"\2a\2", unknown + b"\2b\2", known + b"\2c\2"):
+                    await (await producer.send("orders", data, partition=0))
+                    registry.is_down = True
+                    await until(shops, [b"a"])
+
+                async def asked() -> bool:
+                    return registry.asked["GET /schemas/ids/7"] > 0
+
+                await until(asked, True)
+                assert await shops() == [b"a"]
+                clock.ahead_ms += 60_000
+                await until(shops, [b"a", b"c"])
+                stop.set()
 
     asyncio.run(story())
 
