@@ -57,9 +57,10 @@ NAMES = [
 
 METHODS = {
     App: [
-        "agent", "agents", "backfill", "command", "commands", "compare", "crontab", "crontabs",
-        "global_table", "hand_over", "main", "page", "pages", "program", "simulate", "stream",
-        "table", "task", "tasks", "test", "timer", "timers", "topic", "topics", "topology",
+        "agent", "agents", "backfill", "command", "commands", "compare", "connectors", "crontab",
+        "crontabs", "global_table", "hand_over", "main", "page", "pages", "program", "simulate",
+        "sink", "source", "stream", "table", "task", "tasks", "test", "timer", "timers", "topic",
+        "topics", "topology",
     ],
     Snapshot: [
         "entry", "files", "id", "offsets", "open", "progress", "read", "remove", "rows", "url",
@@ -70,7 +71,7 @@ METHODS = {
         "amap_values", "dedupe", "filter", "filter_not", "flat_map", "flat_map_values", "group_by",
         "group_by_key", "items", "join", "left_join", "lookup", "map", "map_values", "merge",
         "outer_join", "peek", "process", "records", "rekey", "repartition", "set_timestamp",
-        "split", "take", "to", "to_table",
+        "sink", "split", "take", "to", "to_table",
     ],
     Grouped: ["agg", "aggregate", "cogroup", "count", "emit", "reduce", "windowed"],
     WindowedStream: ["agg", "aggregate", "count", "emit", "idle_after", "late", "reduce"],

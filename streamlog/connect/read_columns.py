@@ -37,6 +37,7 @@ class RawRecords:
 
     def records(self, now: datetime) -> list[Record[Any, Any]]:
         """Return the records, with bytes for keys and values."""
+        # Missing columns become rows of nothing, so one comprehension serves all forms.
         count = len(self.values)
         keys = self.keys or (None,) * count
         headers = self.headers or ((),) * count

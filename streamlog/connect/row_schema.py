@@ -162,6 +162,7 @@ def fields_of(value: object) -> Mapping[str, object]:
         BadRecord: the value has no fields.
     """
     if isinstance(value, Mapping):
+        # A view: a sink that adds a column of its own must not change the record.
         return MappingProxyType(value)
     names = _attributes(type(value))
     if names is None:
@@ -231,6 +232,7 @@ def decimal_schema(precision: int, scale: int) -> Schema:
 
 
 def _of_values(values: Sequence[object]) -> Schema:
+    # By type, not by isinstance: True is an int, and would make a boolean enum a number.
     kinds = {type(value) for value in values}
     return _PRIMITIVES.get(kinds.pop(), _JSON) if len(kinds) == 1 else _JSON
 

@@ -75,6 +75,7 @@ class Batch(Generic[KR_co, VR_co]):
         self.partition = partition
         self.records = records
         self.next_offset = next_offset
+        # An empty batch still moves offsets, past markers and past records that were left out.
         if first_offset is None:
             first_offset = records[0].offset if records else next_offset
         self.first_offset = first_offset

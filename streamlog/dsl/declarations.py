@@ -1,4 +1,4 @@
-"""Declarations: the topics of a program, and the streams, tables and agents that read them.
+"""Declarations: the topics of a program, and the streams, tables, agents and connectors at them.
 
 Rule: declaring is cheap and pure. The app turns declarations into a topology; workers, the test
 driver and histories run it.
@@ -8,8 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
+from streamlog.connect.declared_connectors import (
+    DISCOVER_EVERY,
+    Connector,
+    SinkConnector,
+    SourceConnector,
+    check_sink,
+    check_source,
+    check_transforms,
+    discover_ms,
+    named_policy,
+)
+from streamlog.connect.sink import Sink as SinkPort
+from streamlog.connect.source import Source as SourcePort
+from streamlog.connect.source import Transform
 from streamlog.dsl.agent import Agent, AgentRef
 from streamlog.dsl.app_runtime import AppRuntime
 from streamlog.dsl.global_table import GlobalTable
@@ -79,7 +93,7 @@ AgentFunction = Callable[[Stream[K, V]], UserObject]
 
 
 class Declarations(AppServices):
-    """The declarations of a program: topics, streams, tables and agents."""
+    """The declarations of a program: topics, streams, tables, agents and connectors."""
 
     def __init__(
         self,
@@ -126,6 +140,11 @@ class Declarations(AppServices):
     def agents(self) -> tuple[Agent[UserKey, UserValue], ...]:
         """The agents, in the order of their declaration."""
         return tuple(self._agents.values())
+
+    @property
+    def connectors(self) -> tuple[Connector, ...]:
+        """The connectors, in the order of their declaration."""
+        return self._builder.connectors.all
 
     def topic(
         self,
@@ -414,12 +433,137 @@ class Declarations(AppServices):
 
         return declare
 
+    @overload
+    def source(
+        self,
+        to: Topic[K, V],
+        connector: SourcePort[K | None, V],
+        *,
+        name: str | None = None,
+        tasks: int = 1,
+        discover_every: Dur = DISCOVER_EVERY,
+        transforms: Sequence[Transform] = (),
+        on_error: ErrorPolicy | None = None,
+    ) -> None: ...
+    @overload
+    def source(
+        self,
+        to: Mapping[str, Topic[Any, Any]],
+        connector: SourcePort[UserKey, UserValue],
+        *,
+        name: str | None = None,
+        tasks: int = 1,
+        discover_every: Dur = DISCOVER_EVERY,
+        transforms: Sequence[Transform] = (),
+        on_error: ErrorPolicy | None = None,
+    ) -> None: ...
+    def source(
+        self,
+        to: Topic[UserKey, UserValue] | Mapping[str, Topic[UserKey, UserValue]],
+        connector: SourcePort[UserKey, UserValue],
+        *,
+        name: str | None = None,
+        tasks: int = 1,
+        discover_every: Dur = DISCOVER_EVERY,
+        transforms: Sequence[Transform] = (),
+        on_error: ErrorPolicy | None = None,
+    ) -> None:
+        """Let a connector write what it reads outside to a topic, or to several.
+
+        Records and the offset behind them are written in one transaction of the worker.
+
+        Args:
+            to: the topic, or topics by the names that the connector gives them (tables).
+            connector: the source.
+            name: the identity of its offsets; the topic's name by default. Several topics need it.
+            tasks: the largest number of tasks, which share the parts of the source.
+            discover_every: how often the source is asked for its parts.
+            transforms: functions of a record that return the record to write, or None.
+            on_error: the policy for records that can't be carried; by default the topic's policy,
+                else the app's.
+
+        Raises:
+            TopologyError: the name is missing or taken, a topic belongs to another app, or the
+                connector is no source.
+            ConfigError: the settings of the connector contradict each other.
+        """
+        check_source(connector)
+        topics = to if isinstance(to, Mapping) else {"": to}
+        # One topic takes whatever the connector calls it; see `SourceConnector.topic_of`.
+        specs = {own: self._own(topic) for own, topic in topics.items()}
+        if not specs or (name is None and "" not in specs):
+            raise TopologyError(
+                "app.source with several topics needs a name, which identifies its offsets: "
+                "pass name="
+            )
+        first = next(iter(specs.values())).name
+        self._builder.connectors.add(
+            SourceConnector(
+                name=first if name is None else name,
+                source=connector,
+                topics=specs,
+                tasks=tasks,
+                discover_every_ms=discover_ms(discover_every),
+                transforms=check_transforms(transforms),
+                policy=self._policy_at(first, on_error),
+            )
+        )
+
+    def sink(
+        self,
+        of: Topic[K, V] | Sequence[Topic[K, V]],
+        connector: SinkPort[K, V],
+        *,
+        name: str | None = None,
+        tasks: int = 1,
+        transforms: Sequence[Transform] = (),
+        on_error: ErrorPolicy | None = None,
+    ) -> None:
+        """Let a connector carry the records of topics outside, whichever program writes them.
+
+        Args:
+            of: the topic, or several of equal types.
+            connector: the sink.
+            name: names the consumer group, `<app>-NAME`; the topic's name by default.
+            tasks: the largest number of tasks, which share the partitions.
+            transforms: functions of a record that return the record to carry, or None.
+            on_error: the policy for records that can't be carried; by default the topic's policy,
+                else the app's.
+
+        Raises:
+            TopologyError: the name is missing or taken, a topic belongs to another app, or the
+                connector is no sink.
+            ConfigError: the settings of the connector contradict each other.
+        """
+        check_sink(connector)
+        topics = [of] if isinstance(of, Topic) else [*of]
+        specs = [self._own(topic) for topic in topics]
+        if not specs or (name is None and len(specs) > 1):
+            raise TopologyError("app.sink needs one topic, or several and a name: pass name=")
+        self._builder.connectors.add(
+            SinkConnector(
+                name=specs[0].name if name is None else name,
+                sink=connector,
+                topics=specs,
+                tasks=tasks,
+                transforms=check_transforms(transforms),
+                policy=self._policy_at(specs[0].name, on_error),
+            )
+        )
+
+    def _policy_at(self, topic: str, own: ErrorPolicy | None) -> ErrorPolicy:
+        found = own or self._builder.topic_policies.get(topic, self.on_error)
+        return named_policy(found, self.id, topic)
+
     def _topics_of(self, topology: Topology) -> dict[str, TopicSpec]:
         """Return the declared topics and the dead-letter topics, by name."""
         policies = [agent.on_error for agent in self._agents.values()]
+        policies += [connector.policy for connector in self.connectors]
         letters = dead_letter_topics(policy.dlq_topic(self.id) for policy in policies)
         # The last one wins: a dead-letter topic that the program declares has the declared types.
-        return {**letters, **topology.dead_letters, **self._topics}
+        # A sink of a stream has a topic that no call of `topic` has declared.
+        own = self._builder.connectors.own_topics
+        return {**letters, **topology.dead_letters, **own, **self._topics}
 
     def _own(self, topic: Topic[UserKey, UserValue]) -> TopicSpec:
         refuse_other(topic)

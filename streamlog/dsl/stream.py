@@ -27,6 +27,14 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, Generic, Literal, NoReturn, TypeVar, overload
 
+from streamlog.connect.declared_connectors import (
+    SinkConnector,
+    check_sink,
+    check_transforms,
+    named_policy,
+)
+from streamlog.connect.sink import Sink as SinkPort
+from streamlog.connect.source import Transform
 from streamlog.dsl.global_table import GlobalTable
 from streamlog.dsl.grouped import Grouped
 from streamlog.dsl.processor import (
@@ -96,7 +104,7 @@ from streamlog.nodes.stream_nodes import (
     TableJoin,
 )
 from streamlog.nodes.table_nodes import AsOfJoin, GlobalJoin, VersionedTable
-from streamlog.nodes.topic_spec import check_name
+from streamlog.nodes.topic_spec import TopicSpec, check_name
 from streamlog.record import Record
 from streamlog.serdes.erased_types import UserFunction, UserKey, UserValue
 from streamlog.tables.stores.store import StoreSpec
@@ -992,6 +1000,55 @@ class Stream(StreamJoins[K, V]):
         # from the table that writes it.
         share_layout(self._position.key, topic.spec)
         self._add(Sink, None, topic=topic.spec, on_error=on_error)
+
+    def sink(
+        self,
+        connector: SinkPort[K, V],
+        *,
+        name: str,
+        tasks: int = 1,
+        partitions: int | None = None,
+        transforms: Sequence[Transform] = (),
+        on_error: ErrorPolicy | None = None,
+    ) -> None:
+        """Let a connector carry the records outside, by way of a topic of the app's own.
+
+        The topic, `<app>-NAME-sink`, is a buffer between unlike speeds. What the target has is
+        removed from it.
+
+        Args:
+            connector: the sink.
+            name: names the topic, and the consumer group, `<app>-NAME`.
+            tasks: the largest number of tasks, which share the partitions.
+            partitions: the number of partitions of the topic; the log's default by default.
+            transforms: functions of a record that return the record to carry, or None.
+            on_error: the policy for records that can't be carried; by default the app's.
+
+        Raises:
+            TopologyError: the name is taken, or the connector is no sink.
+            ConfigError: the settings of the connector contradict each other.
+            SerdeError: the values of the stream can't be serialized.
+        """
+        check_sink(connector)
+        position = self._position
+        builder = position.builder
+        if partitions is not None and partitions < 1:
+            raise TopologyError(f"sink {name!r}: partitions must be 1 or more, not {partitions}")
+        topic = check_name("a topic", f"{builder.app_id}-{check_name('a connector', name)}-sink")
+        spec = TopicSpec(topic, position.key.serde, position.value.serde, partitions=partitions)
+        builder.connectors.add(
+            SinkConnector(
+                name=name,
+                sink=connector,
+                topics=[spec],
+                tasks=tasks,
+                transforms=check_transforms(transforms),
+                policy=named_policy(on_error or builder.policy, builder.app_id, name),
+                is_own_topic=True,
+            )
+        )
+        # After the checks of the connector: a declaration that is refused adds no node.
+        self._add(Sink, f"{name}-sink", topic=spec)
 
     def __aiter__(self) -> AsyncIterator[V]:
         """Iterate over the values, inside an agent; elsewhere it raises UsageError."""

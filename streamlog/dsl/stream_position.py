@@ -14,6 +14,7 @@ import typing
 from dataclasses import dataclass, replace
 from typing import TypeVar, is_typeddict
 
+from streamlog.connect.declared_connectors import Connectors
 from streamlog.dsl.app_runtime import AppRuntime
 from streamlog.dsl.topic import Topic, refuse_other
 from streamlog.dsl.value_types import UNKNOWN, Shape, bare, is_union, may_be_none
@@ -28,13 +29,15 @@ from streamlog.topology import TopologyBuilder
 
 
 class AppBuilder(TopologyBuilder):
-    """The nodes of an app, and its ports to the process that runs it."""
+    """The nodes and connectors of an app, and its ports to the process that runs it."""
 
     def __init__(
         self, app_id: str, runtime: AppRuntime, *, on_error: ErrorPolicy = on_error.FAIL
     ) -> None:
         super().__init__(app_id, on_error=on_error)
         self.runtime = runtime
+        self.connectors = Connectors()
+        self.policy = on_error
 
 
 @dataclass(frozen=True, slots=True)
