@@ -13,6 +13,7 @@ import http.client
 import ssl
 import threading
 from base64 import b64encode
+from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, urlencode
 
@@ -39,6 +40,15 @@ ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 """The largest answer: a registry with very many subjects lists them in one."""
 _CLIENT_ERROR, _SERVER_ERROR, _TOO_MANY = 400, 500, 429
 Query = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """Why a server gave no answer."""
+
+    reason: str
+    is_distrust: bool = False
+    """Whether one side refused the other's certificate."""
 
 
 class RestConnection:
@@ -98,41 +108,51 @@ class RestConnection:
     def _round(self, method: str, target: str, data: bytes | None) -> JsonValue:
         """Try each server once, from the one that answered last on."""
         # Read once: another thread may move `_at` while this round is under way.
-        reasons, distrusts, urls = [], [], self.settings.urls
+        failures, urls = [], self.settings.urls
         begin = self._at
         for step in range(len(urls)):
             at = (begin + step) % len(urls)
             url = urls[at]
-            try:
-                status, answer = self._send(url, method, target, data)
-            except (OSError, http.client.HTTPException) as error:
-                if isinstance(error, ssl.SSLError):
-                    distrust = _distrust(url, error)
-                    if distrust is not None:
-                        distrusts.append(distrust)
-                        continue
-                # 1. A server deletes a version, and its answer is lost. 2. The next server says
-                # that the version does not exist. That would be no answer to this request.
-                if method == "DELETE" and not isinstance(error, ConnectionRefusedError):
-                    raise SchemaRegistryError(
-                        f"{method} {url}{target}: {error or type(error).__name__}; whether the"
-                        " deletion happened is not known"
-                    ) from error
-                reasons.append(f"{url}: {error or type(error).__name__}")
+            answered = self._attempt(url, method, target, data)
+            if isinstance(answered, _Failure):
+                failures.append(answered)
                 continue
+            status, answer = answered
             # A refusal (4xx) is the registry's answer, and every server would give it. So is a 5xx
             # to a deletion: it says whether the deletion may have happened.
             if status != _TOO_MANY and (status < _SERVER_ERROR or method == "DELETE"):
                 self._at = at
                 return _result(status, answer, f"{method} {url}{target}")
-            reasons.append(f"{url}: status {status} {_message(answer)}")
+            failures.append(_Failure(f"{url}: status {status} {_message(answer)}"))
+        reasons = "; ".join(each.reason for each in failures)
         # 1. One server has an expired certificate, the other is restarting: the next round may find
         # the second one. 2. All were reached and none is trusted: another round changes nothing.
-        if distrusts and not reasons:
-            raise SchemaRegistryError("; ".join(distrusts))
-        raise ConnectionLost(
-            f"the schema registry does not answer: {'; '.join((*reasons, *distrusts))}"
-        )
+        if all(each.is_distrust for each in failures):
+            raise SchemaRegistryError(reasons)
+        raise ConnectionLost(f"the schema registry does not answer: {reasons}")
+
+    def _attempt(
+        self, url: RegistryUrl, method: str, target: str, data: bytes | None
+    ) -> tuple[int, bytes] | _Failure:
+        """Return the status and the answer of one server, or why there is none.
+
+        Raises:
+            SchemaRegistryError: a deletion may have happened.
+        """
+        try:
+            return self._send(url, method, target, data)
+        except (OSError, http.client.HTTPException) as error:
+            distrust = _distrust(url, error) if isinstance(error, ssl.SSLError) else None
+            if distrust is not None:
+                return _Failure(distrust, is_distrust=True)
+            # 1. A server deletes a version, and its answer is lost. 2. The next server says that
+            # the version does not exist. That would be no answer to this request.
+            if method == "DELETE" and not isinstance(error, ConnectionRefusedError):
+                raise SchemaRegistryError(
+                    f"{method} {url}{target}: {error or type(error).__name__}; whether the deletion"
+                    " happened is not known"
+                ) from error
+            return _Failure(f"{url}: {error or type(error).__name__}")
 
     def _send(
         self, url: RegistryUrl, method: str, target: str, data: bytes | None
