@@ -272,16 +272,14 @@ class Worker:
         self, log: Log, watch: SavepointWatch, stop: asyncio.Event, cut: SavepointCut | None
     ) -> None:
         """Run until `stop` is set; with a cut, until all tasks of the app have reached it."""
-        program = self._program
+        program, clock = self._program, self._clock
         async with AsyncExitStack() as stack:
             # First, so that a taken address ends the worker before it changes anything.
             server = stack.enter_context(make_server(program.web, program.pages))
             web = None if server is None else server.listener.endpoint
             if web is not None:
                 self.exchange.endpoint = web
-            start = await prepare_log(
-                program, log, log_url=self._log_url, web=web, clock=self._clock
-            )
+            start = await prepare_log(program, log, log_url=self._log_url, web=web, clock=clock)
             self._announce(start)
             # No linger: tasks send whole batches, and agents wait for each record that they send.
             producer = await stack.enter_async_context(log.producer(linger_ms=0))
@@ -289,20 +287,20 @@ class Worker:
             transactor = await self._transactor(log, stack)
             consumer = await stack.enter_async_context(self._consumer(log))
             stack.push_async_exit(partial(_leave, consumer))
-            reader = await asyncio.to_thread(make_reader, program, log, start.counts, self._clock)
+            reader = await asyncio.to_thread(make_reader, program, log, start.counts, clock)
             await stack.enter_async_context(reader)
             program.bind_global_tables(reader.tables)
             background = await stack.enter_async_context(asyncio.TaskGroup())
             deps = task_deps_of(
                 start,
                 cut,
-                clock=self._clock,
+                clock=clock,
                 consumer=consumer,
                 producer=producer,
                 transactor=transactor,
                 reader=reader,
                 background=background,
-                engine=stack.enter_context(closing(EngineThread(self._clock))),
+                engine=stack.enter_context(closing(EngineThread(clock))),
                 traces=await stack.enter_async_context(tracing(program, self._process)),
             )
             self.exchange.host = state_host(program.state_path)
