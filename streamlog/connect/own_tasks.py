@@ -1,0 +1,246 @@
+"""OwnTasks: which tasks a worker of Connect runs, and in which state.
+
+A pure machine. A round of the group gives slots to this worker, and the offset of the configs topic
+up to which dealings count; settings of tasks beyond it wait for the next round, so no part has two
+readers. Pausing, stopping and restarting need no round: they take effect as their records are read.
+
+A task that failed is started again after 1, 2, 4 ... 300 s if its error may pass. A task that has
+run for `SOUND_MS` since is as good as new: its next failure waits 1 s again. Time is passed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from streamlog.connect.configs import ConnectConfigs
+from streamlog.connect.herder_requests import (
+    ConnectorSlot,
+    Effect,
+    PauseTask,
+    StartTask,
+    StopTask,
+    WriteStatus,
+)
+from streamlog.connect.lifecycle import ConnectorState, TargetState, next_state
+from streamlog.connect.statuses import ConnectStatuses, Status, short_trace
+
+RESTART_MS_FIRST: Final = 1_000
+"""The wait before the first restart; it doubles with each failure that follows."""
+RESTART_MS_MAX: Final = 300_000
+SOUND_MS: Final = 600_000
+"""How long a task has to run until its earlier failures are forgotten."""
+Settings: TypeAlias = Mapping[str, str]
+AUTO_RESTART: Final = "errors.auto.restart"
+"""Ours: whether a failed task is started again by itself; true by default."""
+
+
+@dataclass(slots=True)
+class Restarts:
+    """When a failed task is due to be started again."""
+
+    failures: int = 0
+    due_ms: int | None = None
+    """The time of the next restart; None if the task runs, or an operator has to restart it."""
+    running_since_ms: int = 0
+
+    def began(self, now_ms: int) -> None:
+        """Note that the task runs."""
+        self.running_since_ms, self.due_ms = now_ms, None
+
+    def failed(self, now_ms: int, *, may_pass: bool) -> None:
+        """Note a failure, and set the time of the restart if the error may pass."""
+        if now_ms - self.running_since_ms >= SOUND_MS:
+            self.failures = 0
+        self.failures += 1
+        self.due_ms = now_ms + restart_delay_ms(self.failures) if may_pass else None
+
+    def is_due(self, now_ms: int) -> bool:
+        """Return whether the task is to be started now."""
+        return self.due_ms is not None and now_ms >= self.due_ms
+
+
+def restart_delay_ms(failures: int) -> int:
+    """Return how long a task waits after its `failures`th failure in a row, from 1 on."""
+    # The exponent is bounded as well: 2 ** 100,000 would be computed only to be cut off.
+    doublings = min(failures - 1, RESTART_MS_MAX.bit_length())
+    return min(RESTART_MS_FIRST << doublings, RESTART_MS_MAX)
+
+
+@dataclass(slots=True)
+class _Running:
+    settings: Settings
+    state: ConnectorState
+    restarts: Restarts = field(default_factory=Restarts)
+    is_started: bool = True
+    """Whether the shell has it: false for one that has failed."""
+
+    @property
+    def is_paused(self) -> bool:
+        return self.state is ConnectorState.PAUSED
+
+
+class OwnTasks:
+    """The tasks of one worker."""
+
+    def __init__(self, worker_id: str, configs: ConnectConfigs, statuses: ConnectStatuses) -> None:
+        """`worker_id` is HOST:PORT of the worker's REST address."""
+        self._worker_id = worker_id
+        self._configs = configs
+        self._statuses = statuses
+        self._slots: frozenset[ConnectorSlot] = frozenset()
+        self._until = 0
+        self._generation = 0
+        self._dealings: dict[str, list[tuple[int, Sequence[Settings]]]] = {}
+        self._running: dict[ConnectorSlot, _Running] = {}
+
+    def dealt(self, connector: str, offset: int) -> None:
+        """Note the dealing of a connector that was committed at an offset."""
+        tasks = list(self._configs.tasks.get(connector, ()))
+        self._dealings.setdefault(connector, []).append((offset, tasks))
+
+    def forget(self, connector: str) -> None:
+        """Forget the dealings of a connector that was deleted."""
+        self._dealings.pop(connector, None)
+
+    def on_round(
+        self, slots: Collection[ConnectorSlot], until: int, generation: int
+    ) -> Iterator[Effect]:
+        """Take the slots that a round gives; yields what to stop before what to start.
+
+        Args:
+            slots: the slots of this worker.
+            until: the offset up to which dealings count; records up to it have been replayed.
+            generation: the group's generation.
+        """
+        self._slots, self._until, self._generation = frozenset(slots), until, generation
+        for dealings in self._dealings.values():
+            # Only the last one that counts, and those that wait, are needed from here on.
+            counted = sum(offset < until for offset, _ in dealings)
+            del dealings[: max(counted - 1, 0)]
+        yield from self.settle()
+
+    def settle(self) -> Iterator[Effect]:
+        """Yield what brings the tasks to what slots, dealings and target states ask for."""
+        wanted = {slot: found for slot in self._slots if (found := self._wanted(slot)) is not None}
+        for slot, running in list(self._running.items()):
+            if wanted.get(slot) != running.settings:
+                is_gone = slot not in wanted
+                yield from self._end(slot, running, is_gone=is_gone)
+        for slot, settings in sorted(wanted.items()):
+            is_paused = self._configs.target(slot.connector) is TargetState.PAUSED
+            ours = self._running.get(slot)
+            if ours is None:
+                yield StartTask(slot, settings, is_paused)
+                self._running[slot] = _Running(settings, ConnectorState.UNASSIGNED)
+            elif ours.is_started and is_paused != ours.is_paused:
+                yield PauseTask(slot, is_paused)
+                event = "paused" if is_paused else "resumed"
+                yield from self._to(slot, ours, next_state(event, ours.state))
+
+    def began(self, slot: ConnectorSlot, now_ms: int) -> Iterator[Effect]:
+        """Note that a task of this worker runs."""
+        running = self._running.get(slot)
+        if running is None:
+            return
+        running.restarts.began(now_ms)
+        is_paused = self._configs.target(slot.connector) is TargetState.PAUSED
+        state = ConnectorState.PAUSED if is_paused else next_state("begun", running.state)
+        yield from self._to(slot, running, state)
+
+    def failed(
+        self, slot: ConnectorSlot, trace: str, now_ms: int, *, may_pass: bool
+    ) -> Iterator[Effect]:
+        """Note that a task of this worker has ended with an error.
+
+        Args:
+            slot: the task.
+            trace: the error with its traceback.
+            now_ms: the time.
+            may_pass: whether a restart may help.
+        """
+        running = self._running.get(slot)
+        if running is None:
+            return
+        is_automatic = running.settings.get(AUTO_RESTART, "true").strip().lower() != "false"
+        running.is_started = False
+        running.restarts.failed(now_ms, may_pass=may_pass and is_automatic)
+        yield from self._to(slot, running, ConnectorState.FAILED, trace)
+
+    def restart(self, slot: ConnectorSlot) -> Iterator[Effect]:
+        """Yield what restarts a task of this worker, failed or not."""
+        running = self._running.get(slot)
+        if running is None:
+            return
+        # A failed task has ended by itself: its shell has nothing left to stop.
+        if running.is_started:
+            yield StopTask(slot)
+        yield from self._to(slot, running, next_state("restarting", running.state))
+        running.is_started = True
+        is_paused = self._configs.target(slot.connector) is TargetState.PAUSED
+        yield StartTask(slot, running.settings, is_paused)
+
+    def tick(self, now_ms: int) -> Iterator[Effect]:
+        """Yield the restarts that are due."""
+        for slot, running in list(self._running.items()):
+            if not running.is_started and running.restarts.is_due(now_ms):
+                yield from self.restart(slot)
+
+    def of(self, connector: str) -> list[ConnectorSlot]:
+        """Return the slots of a connector that this worker has, running or failed."""
+        return sorted(slot for slot in self._running if slot.connector == connector)
+
+    def has(self, slot: ConnectorSlot) -> bool:
+        """Return whether a round has given the slot to this worker."""
+        return slot in self._slots
+
+    def state(self, slot: ConnectorSlot) -> ConnectorState | None:
+        """Return the state of a task of this worker; None if it has none."""
+        found = self._running.get(slot)
+        return None if found is None else found.state
+
+    def _wanted(self, slot: ConnectorSlot) -> Settings | None:
+        """Return the settings with which a slot's task has to run; None: it must not."""
+        name = slot.connector
+        if name not in self._configs.connectors:
+            return None
+        if self._configs.target(name) is TargetState.STOPPED:
+            return None
+        # 1. The leader deals part p from task 0 to task 1, at offset 9. 2. This worker has task 1
+        # and reads offset 9 at once. 3. Another worker still reads p in task 0: so p counts only
+        # from the round on that says 10, before which that worker has given task 0 up.
+        counting = [tasks for at, tasks in self._dealings.get(name, ()) if at < self._until]
+        if not counting or slot.task >= len(counting[-1]):
+            return None
+        return counting[-1][slot.task]
+
+    def _end(self, slot: ConnectorSlot, running: _Running, *, is_gone: bool) -> Iterator[Effect]:
+        if running.is_started:
+            yield StopTask(slot)
+        del self._running[slot]
+        # A connector that was deleted or stopped has no tasks, so they have no status; the leader
+        # deletes those of tasks that no longer exist.
+        if is_gone and slot.connector in self._configs.connectors:
+            state = next_state("revoked", running.state)
+            if state is not running.state:
+                yield from self._to(slot, running, state)
+
+    def _to(
+        self,
+        slot: ConnectorSlot,
+        running: _Running,
+        state: ConnectorState,
+        trace: str | None = None,
+    ) -> Iterator[Effect]:
+        running.state = state
+        status = Status(
+            state=state,
+            worker_id=self._worker_id,
+            generation=self._generation,
+            trace=None if trace is None else short_trace(trace),
+        )
+        if state in (ConnectorState.RUNNING, ConnectorState.PAUSED) or self._statuses.may_write(
+            slot, status
+        ):
+            yield WriteStatus(slot, status)

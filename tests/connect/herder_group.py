@@ -1,0 +1,197 @@
+"""HerderGroup: several herders over one configs topic in memory, with rounds that a test calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from streamlog.connect.configs import TASK_PARTS
+from streamlog.connect.herder import ConnectorType, Herder
+from streamlog.connect.herder_requests import (
+    AskRound,
+    ConnectorSlot,
+    Discover,
+    Effect,
+    PauseTask,
+    Request,
+    RequestAnswer,
+    StartTask,
+    StopTask,
+    Write,
+    WriteStatus,
+)
+
+
+class PluginsOfTests:
+    """`Source` and `Sink` are installed; a setting `bad` is a fault."""
+
+    def kind(self, settings: Mapping[str, str]) -> ConnectorType:
+        found: dict[str, ConnectorType] = {"Source": "source", "Sink": "sink"}
+        return found.get(settings.get("connector.class", ""), "unknown")
+
+    def faults(self, settings: Mapping[str, str]) -> Sequence[str]:
+        return ["Invalid value for bad"] if "bad" in settings else []
+
+
+@dataclass
+class Member:
+    herder: Herder
+    position: int = 0
+    running: dict[ConnectorSlot, tuple[Mapping[str, str], bool]] = field(default_factory=dict)
+    """What the shell runs: the settings, and whether it is paused."""
+    slots: set[ConnectorSlot] = field(default_factory=set)
+
+
+class HerderGroup:
+    """Members, the topics, and what the members' shells did."""
+
+    def __init__(
+        self, names: Sequence[str], parts: Mapping[str, Sequence[Mapping[str, str]]]
+    ) -> None:
+        self.members = {name: Member(Herder(name, PluginsOfTests())) for name in names}
+        self.parts = dict(parts)
+        self.log: list[tuple[bytes, bytes | None]] = []
+        self.answers: dict[int, RequestAnswer] = {}
+        self.wants_round = False
+        self.discoveries: list[tuple[str, Discover]] = []
+        self.now_ms = 0
+        self.generation = 0
+        self.leader = names[0]
+
+    def join(self, name: str) -> None:
+        self.members[name] = Member(Herder(name, PluginsOfTests()))
+
+    def kill(self, name: str) -> None:
+        del self.members[name]
+
+    def ask(self, number: int, request: Request) -> None:
+        self._do(self.leader, self.members[self.leader].herder.asked(number, request, self.now_ms))
+
+    def read(self, name: str) -> bool:
+        """Let a member read one record; false if it has read them all."""
+        member = self.members[name]
+        if member.position == len(self.log):
+            return False
+        key, value = self.log[member.position]
+        self._do(name, member.herder.replayed(key, value, member.position, self.now_ms))
+        member.position += 1
+        return True
+
+    def round(self) -> None:
+        """One cooperative round: a slot moves only once its owner has given it up."""
+        self.wants_round = False
+        self.generation += 1
+        if self.leader not in self.members:
+            self.leader = min(self.members)
+        while self.read(self.leader):
+            pass
+        until = self.members[self.leader].position
+        slots = self.members[self.leader].herder.slots()
+        names = sorted(self.members)
+        given: dict[str, set[ConnectorSlot]] = {name: set() for name in names}
+        for at, slot in enumerate(slots):
+            wanted = names[at % len(names)]
+            owner = next((name for name in names if slot in self.members[name].slots), wanted)
+            if owner == wanted:
+                given[wanted].add(slot)
+            else:
+                self.wants_round = True
+        for name in names:
+            while self.members[name].position < until:
+                self.read(name)
+        for name in names:
+            self.members[name].slots = given[name]
+            self._do(
+                name,
+                self.members[name].herder.on_round(
+                    given[name],
+                    until=until,
+                    generation=self.generation,
+                    is_leader=name == self.leader,
+                    now_ms=self.now_ms,
+                ),
+            )
+
+    def discover(self) -> None:
+        name, asked = self.discoveries.pop(0)
+        if name in self.members:
+            found = self.parts.get(asked.connector, [{}])
+            herder = self.members[name].herder
+            self._do(name, herder.found(asked.connector, asked.settings, found, self.now_ms))
+
+    def settle(self) -> None:
+        """Run until nothing is left to do."""
+        for _ in range(1_000):
+            is_busy = sum(self.read(name) for name in list(self.members)) > 0
+            if self.discoveries:
+                self.discover()
+            elif not is_busy and self.wants_round:
+                self.round()
+            elif not is_busy:
+                return
+        raise AssertionError("the group does not come to rest")
+
+    def tick(self, by_ms: int) -> None:
+        self.now_ms += by_ms
+        for name, member in list(self.members.items()):
+            self._do(name, member.herder.tick(self.now_ms))
+
+    def fail(self, slot: ConnectorSlot, *, may_pass: bool = True) -> None:
+        for name, member in self.members.items():
+            if slot in member.running:
+                del member.running[slot]
+                self._do(
+                    name, member.herder.task_failed(slot, "why", self.now_ms, may_pass=may_pass)
+                )
+
+    def readers(self, connector: str) -> list[str]:
+        """The parts of a connector that are read, once for each reader."""
+        found: list[str] = []
+        for member in self.members.values():
+            for slot, (settings, _) in member.running.items():
+                if slot.connector == connector:
+                    parts = msgspec.json.decode(settings[TASK_PARTS], type=list[dict[str, str]])
+                    found += [part["p"] for part in parts]
+        return sorted(found)
+
+    def running(self) -> dict[ConnectorSlot, bool]:
+        """The running tasks, and whether they are paused."""
+        return {
+            slot: is_paused
+            for member in self.members.values()
+            for slot, (_, is_paused) in member.running.items()
+        }
+
+    def _do(self, name: str, effects: Sequence[Effect]) -> None:  # noqa: C901, PLR0912 - a case for each effect
+        member = self.members[name]
+        for effect in effects:
+            match effect:
+                case Write(records):
+                    # Its group refuses the transaction of a leader of before.
+                    if name == self.leader:
+                        self.log += records
+                case WriteStatus(key, status):
+                    for each in self.members.values():
+                        if status is None:
+                            each.herder.statuses.statuses.pop(key, None)
+                        else:
+                            each.herder.statuses.statuses[key] = status
+                case RequestAnswer(number):
+                    assert number not in self.answers, "answered twice"
+                    self.answers[number] = effect
+                case StartTask(slot, settings, is_paused):
+                    assert slot not in member.running, f"{slot} is started twice"
+                    member.running[slot] = settings, is_paused
+                    self._do(name, member.herder.task_began(slot, self.now_ms))
+                case StopTask(slot):
+                    del member.running[slot]
+                case PauseTask(slot, is_paused):
+                    member.running[slot] = member.running[slot][0], is_paused
+                case Discover():
+                    self.discoveries.append((name, effect))
+                case AskRound():
+                    self.wants_round = True
+                case _:
+                    pass
