@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from streamlog.connect.lifecycle import ConnectorState
-from streamlog.connect.statuses import (
+from streamlog.connect.herding.lifecycle import ConnectorState
+from streamlog.connect.herding.statuses import (
     TRACE_BYTES_MAX,
     ConnectStatuses,
     Status,

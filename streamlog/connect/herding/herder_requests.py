@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from streamlog.connect.configs import ConfigRecord
-from streamlog.connect.lifecycle import TargetState
-from streamlog.connect.statuses import Status, StatusKey
+from streamlog.connect.herding.configs import ConfigRecord
+from streamlog.connect.herding.lifecycle import TargetState
+from streamlog.connect.herding.statuses import Status, StatusKey
 from streamlog.errors import StreamlogError
 
 BAD_REQUEST = 400

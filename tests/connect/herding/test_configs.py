@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.connect.configs import (
+from streamlog.connect.herding.configs import (
     ConfigRecord,
     ConnectConfigs,
     RestartRequest,
@@ -21,7 +21,7 @@ from streamlog.connect.configs import (
     target_record,
     task_records,
 )
-from streamlog.connect.lifecycle import TargetState
+from streamlog.connect.herding.lifecycle import TargetState
 
 MALFORMED_KEYS = [
     *(b"connector-a", b"task-a-0", b"task-a-x", b"task-", b"commit-a", b"target-state-a"),

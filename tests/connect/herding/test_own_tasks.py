@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamlog.connect.own_tasks import RESTART_MS_MAX, SOUND_MS, Restarts, restart_delay_ms
+from streamlog.connect.herding.own_tasks import RESTART_MS_MAX, SOUND_MS, Restarts, restart_delay_ms
 
 
 def test_waits_double_up_to_their_limit() -> None:

@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from streamlog.connect.configs import ConnectConfigs
-from streamlog.connect.herder_requests import (
+from streamlog.connect.herding.configs import ConnectConfigs
+from streamlog.connect.herding.herder_requests import (
     ConnectorSlot,
     Effect,
     PauseTask,
@@ -23,8 +23,8 @@ from streamlog.connect.herder_requests import (
     StopTask,
     WriteStatus,
 )
-from streamlog.connect.lifecycle import ConnectorState, TargetState, next_state
-from streamlog.connect.statuses import ConnectStatuses, Status, short_trace
+from streamlog.connect.herding.lifecycle import ConnectorState, TargetState, next_state
+from streamlog.connect.herding.statuses import ConnectStatuses, Status, short_trace
 
 RESTART_MS_FIRST: Final = 1_000
 """The wait before the first restart; it doubles with each failure that follows."""

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.connect.herder import REQUEST_TIMEOUT_MS, REQUESTS_MAX
-from streamlog.connect.herder_requests import (
+from streamlog.connect.herding.herder import REQUEST_TIMEOUT_MS, REQUESTS_MAX
+from streamlog.connect.herding.herder_requests import (
     ConnectorSlot,
     ConnectRefusal,
     DeleteConnector,
@@ -18,8 +18,8 @@ from streamlog.connect.herder_requests import (
     RestartTask,
     SetTarget,
 )
-from streamlog.connect.lifecycle import ConnectorState, TargetState
-from tests.connect.herder_group import HerderGroup
+from streamlog.connect.herding.lifecycle import ConnectorState, TargetState
+from tests.connect.herding.herder_group import HerderGroup
 
 SOURCE = {"connector.class": "Source", "tasks.max": "2", "name": "x"}
 SINK = {"connector.class": "Sink", "tasks.max": "3", "name": "y"}

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from streamlog.connect.lifecycle import ConnectorState
+from streamlog.connect.herding.lifecycle import ConnectorState
 
 CONNECTOR: Final = "status-connector-"
 TASK: Final = "status-task-"

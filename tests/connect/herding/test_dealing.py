@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.connect.dealing import PARTS_MAX, deal
+from streamlog.connect.herding.dealing import PARTS_MAX, deal
 from streamlog.errors import ConfigError
 
 parts = st.lists(st.integers(0, 30), unique=True, max_size=20)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from streamlog.connect.configs import TASK_PARTS
-from streamlog.connect.herder import ConnectorType, Herder
-from streamlog.connect.herder_requests import (
+from streamlog.connect.herding.configs import TASK_PARTS
+from streamlog.connect.herding.herder import ConnectorType, Herder
+from streamlog.connect.herding.herder_requests import (
     AskRound,
     ConnectorSlot,
     Discover,

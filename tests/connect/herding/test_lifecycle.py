@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamlog.connect.lifecycle import ConnectorState, TargetState, next_state
+from streamlog.connect.herding.lifecycle import ConnectorState, TargetState, next_state
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
-from streamlog.connect.lifecycle import TargetState
+from streamlog.connect.herding.lifecycle import TargetState
 
 TASK_PARTS: Final = "task.parts"
 """The setting of a source's task that has its parts, as a JSON array."""

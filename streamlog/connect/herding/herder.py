@@ -17,7 +17,7 @@ from typing import Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from streamlog.connect.configs import (
+from streamlog.connect.herding.configs import (
     COMMIT,
     CONNECTOR,
     CONNECTOR_BYTES_MAX,
@@ -37,8 +37,8 @@ from streamlog.connect.configs import (
     target_record,
     task_records,
 )
-from streamlog.connect.dealing import deal
-from streamlog.connect.herder_requests import (
+from streamlog.connect.herding.dealing import deal
+from streamlog.connect.herding.herder_requests import (
     BAD_REQUEST,
     CONFLICT,
     INTERNAL_ERROR,
@@ -61,9 +61,9 @@ from streamlog.connect.herder_requests import (
     Write,
     WriteStatus,
 )
-from streamlog.connect.lifecycle import ConnectorState, TargetState
-from streamlog.connect.own_tasks import OwnTasks
-from streamlog.connect.statuses import ConnectStatuses, Status, StatusKey, short_trace
+from streamlog.connect.herding.lifecycle import ConnectorState, TargetState
+from streamlog.connect.herding.own_tasks import OwnTasks
+from streamlog.connect.herding.statuses import ConnectStatuses, Status, StatusKey, short_trace
 from streamlog.errors import ConfigError
 
 REQUEST_TIMEOUT_MS: Final = 30_000
