@@ -37,7 +37,10 @@ def test_an_empty_batch_stands_at_its_next_offset() -> None:
 
 
 def test_raw_pairs_are_those_of_the_log_or_the_bytes_themselves() -> None:
-    values = [Record(b"k", b"v", NOW, (), "rows", 3, 0), Record(None, None, NOW, (), "rows", 3, 1)]
+    values: list[Record[bytes | None, bytes | None]] = [
+        Record(b"k", b"v", NOW, (), "rows", 3, 0),
+        Record(None, None, NOW, (), "rows", 3, 1),
+    ]
     assert Batch(AT, values, next_offset=2).raw() == [(b"k", b"v"), (None, None)]
     assert Batch(AT, [record(0, 1)], next_offset=1, raw=[(b"k", b"1")]).raw() == [(b"k", b"1")]
     with pytest.raises(ConnectError, match="has no bytes"):
