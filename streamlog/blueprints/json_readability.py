@@ -170,6 +170,52 @@ def definitions_of(schema: object) -> JsonSchema:
     return {"#": schema, **schema.get("definitions", {}), **schema.get("$defs", {})}
 
 
+def bundle_json(schema: JsonValue, documents: Mapping[str, JsonValue]) -> JsonValue:
+    """Return a schema with the parts of other documents that it refers to in its definitions.
+
+    Args:
+        schema: the schema.
+        documents: the documents by the URI that a `$ref` names them by.
+
+    Raises:
+        KeyError: a `$ref` leads to nothing in a document.
+    """
+    if not documents or not isinstance(schema, Mapping):
+        return schema
+    added: dict[str, JsonValue] = {}
+
+    def moved(part: JsonValue, around: str) -> JsonValue:
+        """Return a part of a document with `$ref`s as they are in the bundle."""
+        if isinstance(part, list):
+            return [moved(each, around) for each in part]
+        if not isinstance(part, Mapping):
+            return part
+        found = {key: moved(each, around) for key, each in part.items()}
+        reference = part.get("$ref")
+        if isinstance(reference, str):
+            uri, _, pointer = reference.partition("#")
+            target = uri or around
+            if target in documents:
+                # 1. `address.json#/$defs/Zip` becomes the definition `address.json~$defs~Zip`.
+                # 2. It refers to `#/$defs/Area`, which is one of that document as well.
+                name = f"{target}{pointer}".replace("/", "~")
+                if name not in added:
+                    added[name] = None
+                    added[name] = moved(_pointed(documents[target], pointer), target)
+                found["$ref"] = f"#/$defs/{name}"
+        return found
+
+    whole = moved(schema, "")
+    return {**whole, "$defs": {**whole.get("$defs", {}), **added}}
+
+
+def _pointed(document: JsonValue, pointer: str) -> JsonValue:
+    found = document
+    for step in pointer.split("/")[1:]:
+        found = found[step.replace("~1", "/").replace("~0", "~")]
+    return found
+
+
 def _reference(schema: object) -> str:
     return str(schema.get("$ref", "")) if isinstance(schema, Mapping) else ""
 

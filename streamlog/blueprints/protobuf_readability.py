@@ -14,11 +14,13 @@ from streamlog.schemas.compatibility.protobuf_compatibility import protobuf_diff
 from streamlog.schemas.protobuf.linked_types import LinkedField, LinkedMessage
 from streamlog.schemas.protobuf.protobuf_schema import ProtobufSchema
 
+NAMED_TYPE = "FIELD_NAMED_TYPE_CHANGED"
+"""Another message, or the message of an import with differences of its own."""
 KINDS: Mapping[str, UnreadKind] = {
     "REQUIRED_FIELD_ADDED": UnreadKind.MISSING,
     "FIELD_KIND_CHANGED": UnreadKind.TYPE,
     "FIELD_SCALAR_KIND_CHANGED": UnreadKind.TYPE,
-    "FIELD_NAMED_TYPE_CHANGED": UnreadKind.TYPE,
+    NAMED_TYPE: UnreadKind.TYPE,
     "FIELD_NUMERIC_LABEL_CHANGED": UnreadKind.TYPE,
     "MULTIPLE_FIELDS_MOVED_TO_ONEOF": UnreadKind.TYPE,
     "FIELD_MOVED_TO_EXISTING_ONEOF": UnreadKind.TYPE,
@@ -50,17 +52,29 @@ def _unread(
     root = (reader.record_name or "").rpartition(".")[2]
     for each in protobuf_differences(reader, writer):
         names = each.path.removeprefix("#/").split("/")
-        here, there = (_find(schema.file.messages, names) for schema in (reader, writer))
+        here, there = (_find(_roots(schema), names) for schema in (reader, writer))
         # A field of the first message is known by its name alone.
         path = ".".join(part for part in here[0] if part != root)
         texts = (_describe(here[1]), _describe(there[1]))
         # 1. The writer has a message `Note` that the reader lacks: its registry would refuse the
         #    reader as a next version, but records without what `Note` says are read as before.
         # 2. The writer has `id` as text where the reader has a number: the bytes are refused.
+        # 3. Both have `Address` of an import, whose `zip` differs: `zip` is the part, not the field
+        #    that has the address.
+        if each.kind == NAMED_TYPE and texts[0] == texts[1]:
+            continue
         if each.kind in KINDS:
             yield UnreadPart(path, KINDS[each.kind], *texts)
         elif needs_all and each.kind == ADDED and there[1] is None:
             yield UnreadPart(path, UnreadKind.MISSING, texts[0], "")
+
+
+def _roots(schema: ProtobufSchema) -> dict[str, LinkedMessage]:
+    """Return the outermost messages by name, those of imports among them."""
+    imported = {
+        each.name: each for each in schema.messages.values() if each.name == each.local_name
+    }
+    return imported | schema.file.messages
 
 
 def _find(

@@ -18,6 +18,7 @@ import msgspec
 from streamlog.blueprints.avro_readability import unread_avro
 from streamlog.blueprints.json_readability import (
     JsonTypes,
+    bundle_json,
     definitions_of,
     describe_json,
     open_records,
@@ -25,7 +26,16 @@ from streamlog.blueprints.json_readability import (
 from streamlog.blueprints.protobuf_readability import unread_protobuf
 from streamlog.blueprints.unread_part import UnreadKind, UnreadPart
 from streamlog.errors import InvalidSchema
-from streamlog.schemas import AvroSchema, ProtobufSchema, Schema, SchemaType, parse_schema
+from streamlog.schemas import (
+    AvroSchema,
+    ParsedSchema,
+    ProtobufSchema,
+    Schema,
+    SchemaReference,
+    SchemaType,
+    parse_schema,
+)
+from streamlog.serdes.erased_types import JsonValue
 
 
 def is_readable(new: object, old: object, *, is_key: bool = False) -> bool:
@@ -88,8 +98,8 @@ def _unread_registered(
     """As `_unread`, for schemas that a registry keeps; other forms have nothing in common."""
     match new, old:
         case (
-            {"registry": {"type": str(kind), "text": str(here)}},
-            {"registry": {"type": str(other), "text": str(there)}},
+            {"registry": {"type": str(kind), "text": str()} as here},
+            {"registry": {"type": str(other), "text": str()} as there},
         ) if kind == other:
             found = _unread_schemas(SchemaType(kind), here, there, needs_all=needs_all)
             # The id of the schema is a part of the bytes.
@@ -97,15 +107,17 @@ def _unread_registered(
     return [_other_coding(new, old)]
 
 
-def _unread_schemas(kind: SchemaType, new: str, old: str, *, needs_all: bool) -> list[UnreadPart]:
+def _unread_schemas(
+    kind: SchemaType, new: JsonValue, old: JsonValue, *, needs_all: bool
+) -> list[UnreadPart]:
     if kind is SchemaType.JSON:
         # Readers skip fields that they do not know, although registered records are closed.
-        here, there = open_records(msgspec.json.decode(new)), msgspec.json.decode(old)
+        here, there = open_records(_bundle(new)), _bundle(old)
         return JsonTypes(here, there, needs_all=needs_all).unread()
     try:
-        schemas = [parse_schema(Schema(kind, text), is_new=False) for text in (new, old)]
+        schemas = [_parse(kind, form) for form in (new, old)]
     except InvalidSchema:
-        # Such as one that refers to others, which only the registry has.
+        # Such as one with a reference that its program does not give.
         schemas = []
     # Schemas of two formats never get here: their bytes differ from the first one on.
     match schemas:
@@ -115,6 +127,20 @@ def _unread_schemas(kind: SchemaType, new: str, old: str, *, needs_all: bool) ->
             return unread_protobuf(reader, writer, needs_all=needs_all)
     shown = f"a registered schema ({kind.capitalize()})"
     return [UnreadPart("", UnreadKind.INCOMPARABLE, shown, shown)]
+
+
+def _parse(kind: SchemaType, form: JsonValue) -> ParsedSchema:
+    """Return the schema of a form, with those that it refers to."""
+    # Each text comes after those that it refers to. Subjects matter to a registry alone.
+    referenced = {name: Schema(kind, text) for name, text in form.get("references", ())}
+    references = tuple(SchemaReference(name, "", 0) for name in referenced)
+    return parse_schema(Schema(kind, form["text"], references), referenced, is_new=False)
+
+
+def _bundle(form: JsonValue) -> JsonValue:
+    """Return a JSON Schema with those that it refers to in its definitions."""
+    documents = {name: msgspec.json.decode(text) for name, text in form.get("references", ())}
+    return bundle_json(msgspec.json.decode(form["text"]), documents)
 
 
 def _window(form: object) -> object:

@@ -215,6 +215,7 @@ class _Document:
                 found: Json = _draft_7(schema, names)
                 return found
             case {"registry": {"type": str(kind), "text": str(text)}}:
+                # Schemas that it refers to stay in the contract, `x-streamlog-contracts`.
                 registered: JsonValue = text if kind == "PROTOBUF" else msgspec.json.decode(text)
                 return {"schemaFormat": _FORMATS[kind], "schema": registered}
             case str(plain) if plain in _PLAIN:

@@ -55,7 +55,7 @@ def parse_schema(
 
 
 def order_references(
-    schema: Schema, referenced: Mapping[str, Schema], limits: SchemaLimits
+    schema: Schema, referenced: Mapping[str, Schema], limits: SchemaLimits = DEFAULT_LIMITS
 ) -> dict[str, Schema]:
     """Return the schemas that one refers to, each after those that it refers to itself.
 

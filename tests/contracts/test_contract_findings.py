@@ -14,11 +14,14 @@ from pydantic import BaseModel
 from streamlog import App, Windowed, hopping, tumbling
 from streamlog.blueprints.readability import unread_parts
 from streamlog.blueprints.unread_part import UnreadKind
-from streamlog.contracts.async_api import async_api
+from streamlog.contracts.async_api import async_api, read_document
 from streamlog.contracts.contract import Contract, TopicType, TopicUse
 from streamlog.contracts.contract_findings import ContractFinding, compare_contracts
 from streamlog.errors import SerdeError
+from streamlog.schemas import Schema, SchemaReference, SchemaType
 from streamlog.serdes import form_of, serde_for
+from streamlog.serdes.registered import TopicSchema
+from streamlog.serdes.registered.protobuf_codec import registered_message
 
 
 @dataclass
@@ -329,6 +332,63 @@ def test_types_that_are_nested_too_deep_are_a_note() -> None:
     )
     assert found.kind == UnreadKind.INCOMPARABLE
     assert not found.breaks
+
+
+def by_hand(form: Any, text: str, refers_to: str, inner: str) -> TopicSchema:
+    """Return a schema that refers to another one."""
+    kind = SchemaType(form.upper())
+    reference = SchemaReference(refers_to, "address", 1)
+    whole = Schema(kind, text, (reference,))
+    return TopicSchema(form, schema=whole, referenced={refers_to: Schema(kind, inner)})
+
+
+AVRO = '{"type":"record","name":"Order","fields":[{"name":"to","type":"Address"}]}'
+AVRO_ADDRESS = '{"type":"record","name":"Address","fields":[{"name":"zip","type":"%s"}]}'
+JSON = '{"type":"object","properties":{"to":{"$ref":"address.json#/$defs/A"}},"required":["to"]}'
+JSON_ADDRESS = (
+    '{"$defs":{"A":{"type":"object","properties":{"zip":{"$ref":"#/$defs/Z"}},"required":["zip"]},'
+    '"Z":{"type":"%s"}}}'
+)
+PROTO = 'syntax = "proto3"; import "address.proto"; message Order { Address to = 1; }'
+PROTO_ADDRESS = 'syntax = "proto3"; message Address { %s zip = 1; }'
+
+
+@pytest.mark.parametrize(
+    ("form", "texts", "name", "types", "path"),
+    [
+        ("avro", (AVRO, AVRO_ADDRESS), "Address", ("string", "long"), "to.zip"),
+        ("json", (JSON, JSON_ADDRESS), "address.json", ("string", "integer"), "to.zip"),
+        ("protobuf", (PROTO, PROTO_ADDRESS), "address.proto", ("string", "int64"), "Address.zip"),
+    ],
+    ids=["avro", "json", "protobuf"],
+)
+def test_schemas_are_compared_with_those_that_they_refer_to(
+    form: str, texts: tuple[str, str], name: str, types: tuple[str, str], path: str
+) -> None:
+    old, new = (by_hand(form, texts[0], name, texts[1] % each) for each in types)
+    assert messages(writing(dict, schema=old), reading(dict, schema=old)) == []
+    found = only(writing(dict, schema=new), reading(dict, schema=old))
+    assert (found.path, found.kind) == (path, UnreadKind.TYPE)
+    # The document of all contracts is exported, and read again.
+    apps = [writing(dict, schema=new), reading(dict, schema=old)]
+    document = msgspec.json.encode(async_api(apps, title="a", version="1"))
+    contracts, _ = read_document(document, "all.json")
+    (read,) = compare_contracts(contracts.values())
+    assert read == found
+
+
+def test_classes_of_messages_bring_their_imports_along() -> None:
+    def order(kind: str) -> Any:
+        given = by_hand("protobuf", PROTO, "address.proto", PROTO_ADDRESS % kind)
+        assert given.schema is not None
+        return registered_message(given.schema, given.referenced), TopicSchema(
+            "protobuf", schema=given.schema
+        )
+
+    (old, old_schema), (new, new_schema) = order("string"), order("int64")
+    assert messages(writing(old, schema=old_schema), reading(old, schema=old_schema)) == []
+    found = only(writing(new, schema=new_schema), reading(old, schema=old_schema))
+    assert (found.path, found.kind) == ("Address.zip", UnreadKind.TYPE)
 
 
 FIELDS = st.fixed_dictionaries(

@@ -14,7 +14,7 @@ from streamlog import Windowed
 from streamlog.serdes import serde_for
 
 ROOT = Path(__file__).parent.parent.parent
-WINDOWED, REGISTERED, PROGRAM = re.findall(
+WINDOWED, REGISTERED, BY_HAND, PROGRAM = re.findall(
     r"```python\n(.*?)```", (ROOT / "docs/serdes.md").read_text(), re.DOTALL
 )
 
@@ -51,8 +51,26 @@ def test_a_topic_with_a_schema_needs_no_registry_in_a_test(
         assert t.output(module.invoices).values == [invoice]
 
 
+def test_a_schema_by_hand_describes_dicts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "documented_orders_by_hand.py").write_text(BY_HAND)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("documented_orders_by_hand")
+    order = {"id": "o-1", "lines": [{"sku": "a", "price": 1.5}, {"sku": "b", "price": 2.0}]}
+    with module.app.test() as t:
+        t.input(module.orders).send(order, key="o-1")
+        assert t.output(module.amounts).values == [3.5]
+
+
 @pytest.mark.parametrize(
-    ("program", "name"), [(PROGRAM, "till"), (WINDOWED, "report"), (REGISTERED, "invoices")]
+    ("program", "name"),
+    [
+        (PROGRAM, "till"),
+        (WINDOWED, "report"),
+        (REGISTERED, "invoices"),
+        (BY_HAND, "orders_by_hand"),
+    ],
 )
 def test_the_programs_type_check(program: str, name: str) -> None:
     assert program in (ROOT / f"tests/typed/accepted/{name}.py").read_text()

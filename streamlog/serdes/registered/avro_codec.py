@@ -60,8 +60,11 @@ class AvroCodec:
         """Compile the conversions of a type; `described` is None for a schema written by hand."""
         self.given = given
         self.schema = schema
+        self.referenced = given.referenced
         self._library = load_fastavro()
-        self._parsed = _parse(self._library, RegisteredSchema(0, None, schema))
+        given.require_references()
+        own = RegisteredSchema(0, None, schema, given.referenced)
+        self._parsed = _parse(self._library, own)
         named = isinstance(self._parsed, Mapping)
         self.record_name: str | None = self._parsed.get("name") if named else None
         self._type_name = type_name(declared)
@@ -99,7 +102,8 @@ class AvroCodec:
         # 1. A record of the writer has another namespace: fastavro compares names without it.
         # 2. The writer has a field that this program lacks: it is skipped. 3. This program has a
         # field that the writer lacks: it gets its default, or each value is an error.
-        parsed = _parse(self._library, writer)
+        is_own = writer.schema == self.schema
+        parsed = self._parsed if is_own else _parse(self._library, writer)
         # Without a target, fastavro reads the value as it was written, which is faster.
         target = None if parsed == self._parsed else self._parsed
         read_avro, convert = self._library.schemaless_reader, self._from_avro

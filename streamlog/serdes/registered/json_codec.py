@@ -7,7 +7,7 @@ record waits for a registry. Values of `dict` are checked against a schema that 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Final
 
@@ -46,12 +46,14 @@ class JsonCodec:
         else:
             data = _data_of(given.schema.text)
             self.schema = given.schema
+        self.referenced = given.referenced
         title = data.get("title") if isinstance(data, dict) else None
         self.record_name: str | None = title or type_name(declared)
         # msgspec checks a declared type while it decodes, in a fraction of jsonschema's time.
         self._validator: UserObject = None
         if given.schema is not None and declared is dict:
-            self._validator = _validator_of(data)
+            given.require_references()
+            self._validator = _validator_of(data, given.referenced)
         self.errors: tuple[type[Exception], ...] = (SerdeError,)
 
     def write(self, head: bytes, value: UserValue) -> bytes:
@@ -95,9 +97,9 @@ def _data_of(text: str) -> JsonValue:
         raise SerdeError(f"{text[:SHOWN_CHARACTERS]} is not a JSON Schema: {error}") from error
 
 
-def _validator_of(data: JsonValue) -> UserObject:
+def _validator_of(data: JsonValue, referenced: Mapping[str, Schema]) -> UserObject:
     try:
-        library = import_module("jsonschema")
+        library, referencing = import_module("jsonschema"), import_module("referencing")
     except ImportError as error:
         raise ConfigError(
             "a JSON Schema of dict needs the extra `json-schema`: pip install "
@@ -108,4 +110,10 @@ def _validator_of(data: JsonValue) -> UserObject:
         kind.check_schema(data)
     except library.SchemaError as error:
         raise SerdeError(f"the JSON Schema is invalid: {error.message}") from error
-    return kind(data)
+    # A reference without `$schema` is of the draft of the schema that refers to it.
+    draft = referencing.jsonschema.specification_with(kind.META_SCHEMA["$schema"])
+    documents = [
+        (name, referencing.Resource.from_contents(_data_of(each.text), draft))
+        for name, each in referenced.items()
+    ]
+    return kind(data, registry=referencing.Registry().with_resources(documents))

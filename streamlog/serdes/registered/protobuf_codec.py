@@ -2,7 +2,8 @@
 
 The type is a dataclass, Struct, TypedDict or model, whose `.proto` file is derived, or a class of
 messages that protoc has generated, whose file is registered as a descriptor in base64 (as
-Confluent's Python client does), with the files that it imports as references.
+Confluent's Python client does), with the files that it imports as references. With a schema that
+was written by hand, the type may be `dict` (`message_dicts`).
 
 Rule: a message is read by the own descriptor: Protobuf's rules need no other one. Fields that only
 the writer knows are skipped, and those that only the reader knows have their defaults. So no record
@@ -12,19 +13,22 @@ waits for a registry.
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import ModuleType
 from typing import Final
 
-from streamlog.errors import ConfigError, SerdeError
-from streamlog.schemas import Schema, SchemaType
+from streamlog.errors import ConfigError, InvalidSchema, SerdeError
+from streamlog.schemas import Schema, SchemaReference, SchemaType, parse_schema
+from streamlog.schemas.protobuf.linked_types import messages_of
+from streamlog.schemas.protobuf.protobuf_schema import ProtobufSchema
 from streamlog.serdes.derived.protobuf_derivation import protobuf_file
 from streamlog.serdes.derived.protobuf_values import ProtobufValues, message_class
 from streamlog.serdes.derived.type_description import RecordType, describe_type
 from streamlog.serdes.erased_types import TypeForm, UserObject, UserValue
 from streamlog.serdes.json_values import without_none
 from streamlog.serdes.registered.framing import after_indexes, head_size, index_bytes
+from streamlog.serdes.registered.message_dicts import MessageDicts
 from streamlog.serdes.registered.schema_source import RegisteredSchema
 from streamlog.serdes.registered.topic_schema import TopicSchema
 from streamlog.serdes.serde import type_name
@@ -51,12 +55,14 @@ class ProtobufCodec:
         given: TopicSchema,
         schema: Schema,
         message: UserObject,
-        values: ProtobufValues | None,
+        values: ProtobufValues | MessageDicts | None,
         name: str,
     ) -> None:
         """`values` converts to and from messages; None: the values are messages themselves."""
         self.given = given
         self.schema = schema
+        is_message = values is None
+        self.referenced = _imported(message, schema) if is_message else given.referenced
         self.record_name: str | None = message.DESCRIPTOR.full_name
         self._message = message
         self._values = values
@@ -78,7 +84,7 @@ class ProtobufCodec:
             message = self._message_of(value)
             # Deterministic: maps have an order, so equal keys of records are equal bytes.
             data: bytes = message.SerializeToString(deterministic=True)
-        except (SerdeError, ValueError, TypeError, load_protobuf().message.EncodeError) as error:
+        except (*self.errors, load_protobuf().message.EncodeError) as error:
             raise SerdeError(f"{self._type_name} can't be written as Protobuf: {error}") from error
         return head + self._indexes + data
 
@@ -137,6 +143,8 @@ def protobuf_codec(given: TopicSchema, declared: TypeForm) -> ProtobufCodec:
         return ProtobufCodec(
             given, given.schema or _compiled_schema(declared), declared, None, name
         )
+    if declared is dict and given.schema is not None:
+        return _dict_codec(given, given.schema)
     described = describe_type(declared)
     file = protobuf_file(described, declared)
     if not isinstance(described, RecordType):
@@ -144,6 +152,64 @@ def protobuf_codec(given: TopicSchema, declared: TypeForm) -> ProtobufCodec:
     schema = given.schema or Schema(SchemaType.PROTOBUF, file.text)
     values = ProtobufValues(described)
     return ProtobufCodec(given, schema, message_class(library, file), values, name)
+
+
+def _dict_codec(given: TopicSchema, schema: Schema) -> ProtobufCodec:
+    """Return the codec of a message that only its schema describes."""
+    given.require_references()
+    message = registered_message(schema, given.referenced, given.message)
+    return ProtobufCodec(given, schema, message, MessageDicts(message.DESCRIPTOR), "dict")
+
+
+def registered_message(
+    schema: Schema, referenced: Mapping[str, Schema], name: str = ""
+) -> UserObject:
+    """Return the class of a message in a schema.
+
+    Args:
+        schema: the schema.
+        referenced: the schemas that it refers to.
+        name: the full name of the message; by default the first one.
+
+    Raises:
+        SerdeError: the schema is invalid, or has no such message.
+    """
+    library = load_protobuf()
+    try:
+        parsed = parse_schema(schema, referenced, is_new=False)
+    except InvalidSchema as error:
+        raise SerdeError(f"its schema is not one of Protobuf: {error}") from error
+    if not isinstance(parsed, ProtobufSchema) or parsed.record_name is None:
+        raise SerdeError("its schema has no message")
+    pool = library.descriptor_pool.DescriptorPool()
+    for each in parsed.files:
+        pool.AddSerializedFile(each)
+    wanted = name or parsed.record_name
+    # Of this file alone: the indexes of a record count its messages, not those of imports.
+    own = {each.removeprefix(".") for each, _ in messages_of(parsed.file)}
+    if wanted not in own:
+        raise SerdeError(f"its schema has no message {wanted}, but {', '.join(sorted(own))}")
+    return library.message_factory.GetMessageClass(pool.FindMessageTypeByName(wanted))
+
+
+def _imported(message: UserObject, schema: Schema) -> Mapping[str, Schema]:
+    """Return the files that the file of a message imports, as references name them."""
+    found: dict[str, Schema] = {}
+    names = {each.name for each in schema.references}
+    pending = [*message.DESCRIPTOR.file.dependencies]
+    while pending:
+        file = pending.pop()
+        if file.name.startswith(BUILT_IN) or file.name in found:
+            continue
+        references = tuple(
+            SchemaReference(each.name, "", 0)
+            for each in file.dependencies
+            if not each.name.startswith(BUILT_IN)
+        )
+        text = b64encode(file.serialized_pb).decode()
+        found[file.name] = Schema(SchemaType.PROTOBUF, text, references)
+        pending += file.dependencies
+    return found if names <= found.keys() else {}
 
 
 def _compiled_schema(declared: UserObject) -> Schema:

@@ -10,7 +10,7 @@ and found again in the cache of the source.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, Generic, Literal, Protocol
 
 from streamlog.errors import SerdeError
@@ -43,6 +43,8 @@ class SchemaCodec(Protocol):
     """The declaration that it was made from."""
     schema: Schema
     """The schema that values are written with."""
+    referenced: Mapping[str, Schema]
+    """The schemas that it refers to, as far as the program knows them, by reference name."""
     record_name: str | None
     """The full name of its record."""
     needs_writer_schema: bool
@@ -94,8 +96,14 @@ class RegistrySerde(Generic[T]):
 
     @property
     def form(self) -> object:
-        """The type and text of the schema."""
-        return {"registry": {"type": str(self.schema.type), "text": self.schema.text}}
+        """The type and text of the schema, with the texts that it refers to."""
+        form: dict[str, object] = {"type": str(self.schema.type), "text": self.schema.text}
+        # Only if there are any: forms that workers have recorded stay what they are.
+        if self._codec.referenced:
+            referenced = self._codec.referenced.items()
+            # A list: their order matters in Avro, and what is stored may sort names.
+            form["references"] = [[name, each.text] for name, each in referenced]
+        return {"registry": form}
 
     @property
     def is_assigned(self) -> bool:

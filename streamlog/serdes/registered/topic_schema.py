@@ -5,11 +5,13 @@ Rule: plain data and names; nothing here reads a type or asks a registry.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-from streamlog.errors import ConfigError
+from streamlog.errors import ConfigError, InvalidSchema
 from streamlog.schemas import Schema, SchemaType
+from streamlog.schemas.parsing import order_references
 
 SchemaFormat: TypeAlias = Literal["avro", "json", "protobuf"]
 SchemaPolicy: TypeAlias = Literal["register", "check", "off"]
@@ -45,6 +47,12 @@ class TopicSchema:
     Both are read."""
     schema: Schema | None = None
     """A schema that was written by hand, instead of the one that the type derives."""
+    referenced: Mapping[str, Schema] = field(default_factory=dict, hash=False)
+    """The schemas that `schema` refers to, directly or through others, by reference name. A class
+    of Protobuf messages brings them along."""
+    message: str = ""
+    """The full name of the message that values of `dict` are, in a Protobuf schema that was written
+    by hand; by default its first one."""
 
     def __post_init__(self) -> None:
         _check("schema", self.format, tuple(FORMATS))
@@ -53,6 +61,26 @@ class TopicSchema:
         if self.schema is not None and self.schema.type is not self.type:
             raise ConfigError(
                 f"the schema is {self.schema.type}, but the topic declares {self.format}"
+            )
+        if self.schema is not None and self.referenced:
+            try:
+                ordered = order_references(self.schema, self.referenced)
+            except InvalidSchema as error:
+                raise ConfigError(f"the schema and `referenced` do not fit: {error}") from error
+            # In this order, libraries meet no name before its definition.
+            object.__setattr__(self, "referenced", ordered)
+
+    def require_references(self) -> None:
+        """Check that the schemas are given that `schema` refers to.
+
+        Raises:
+            ConfigError: one is missing.
+        """
+        if self.schema is not None and self.schema.references and not self.referenced:
+            name = self.schema.references[0].name
+            raise ConfigError(
+                f"the schema refers to {name}: give TopicSchema(..., referenced={{{name!r}: "
+                "Schema(...)})"
             )
 
     @property
