@@ -27,3 +27,10 @@ amounts = app.topic("amounts", key=str, value=float)
 app.stream(orders).map_values(lambda order: sum(each["price"] for each in order["lines"])).to(
     amounts
 )
+
+
+def main() -> None:
+    order = {"id": "o-1", "lines": [{"sku": "a", "price": 1.5}, {"sku": "b", "price": 2.0}]}
+    with app.test() as t:
+        t.input(orders).send(order, key="o-1")
+        assert t.output(amounts).values == [3.5]
