@@ -51,9 +51,7 @@ def test_a_topic_with_a_schema_needs_no_registry_in_a_test(
         assert t.output(module.invoices).values == [invoice]
 
 
-def test_a_schema_by_hand_describes_dicts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_schema_by_hand_describes_dicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "documented_orders_by_hand.py").write_text(BY_HAND)
     monkeypatch.syspath_prepend(tmp_path)
     module = importlib.import_module("documented_orders_by_hand")
