@@ -1,0 +1,150 @@
+"""Object stores: puts whole files, in a directory of this machine or in a store of a cloud.
+
+Rule of the module: a file is complete or absent under its name, and durable when `put` returns.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+from streamlog.connect import ConnectError, Retriable
+from streamlog.errors import ConfigError
+from streamlog.serdes.erased_types import UserObject
+
+SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss")
+"""The stores of clouds, by the schemes that obstore knows."""
+RETRY_TIMEOUT_S = 30
+"""How long obstore repeats a request by itself; then the flush is aborted and tried again."""
+_temporary = itertools.count()
+
+
+class ObjectStore(Protocol):
+    """A place for files."""
+
+    async def put(self, path: str, data: bytes) -> None:
+        """Write a file, or replace it.
+
+        Raises:
+            Retriable: the store can't be reached, or not now.
+            ConnectError: the store refuses.
+        """
+
+
+def local_path(url: str) -> Path | None:
+    """Return the directory that a URL names, or None for the URL of a cloud's store.
+
+    Raises:
+        ConfigError: it is neither, or a path that is not absolute.
+    """
+    parsed = urlsplit(url)
+    if parsed.scheme in SCHEMES and parsed.netloc:
+        return None
+    path = unquote(parsed.path) if parsed.scheme == "file" else url
+    if (parsed.scheme not in {"", "file"}) or parsed.netloc or not path.startswith("/"):
+        raise ConfigError(
+            f"url={url!r} is no store: write s3://BUCKET/PREFIX, gs://, az://, or /absolute/path"
+        )
+    return Path(path)
+
+
+class LocalStore:
+    """Files below a directory of this machine.
+
+    Args:
+        root: the directory; it is made when the first file is written.
+        in_thread: calls a function that blocks.
+    """
+
+    def __init__(self, root: Path, in_thread: Callable[..., UserObject]) -> None:
+        self._root = root
+        self._in_thread = in_thread
+
+    async def put(self, path: str, data: bytes) -> None:
+        """Write a file: under another name first, then renamed, each of them synced."""
+        await self._in_thread(self._put, self._root / path, data)
+
+    def _put(self, path: Path, data: bytes) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # A name of its own: a task that was replaced may still write the same file.
+        hidden = path.with_name(f".{path.name}.{os.getpid()}-{next(_temporary)}.tmp")
+        try:
+            with hidden.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            hidden.replace(path)
+        finally:
+            hidden.unlink(missing_ok=True)
+        _sync_directory(path.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class CloudStore:
+    """Objects of S3, Google Cloud Storage or Azure, by obstore.
+
+    Args:
+        url: the bucket and a prefix.
+        options: obstore's settings of the store, such as `region` and `access_key_id`.
+
+    Raises:
+        ConfigError: obstore is not installed, or does not know a setting.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, str]) -> None:
+        self._url = url
+        try:
+            self._obstore: UserObject = import_module("obstore")
+            stores: UserObject = import_module("obstore.store")
+            self._errors: UserObject = import_module("obstore.exceptions")
+        except ImportError as error:
+            raise ConfigError(
+                f"url={url!r} needs obstore: pip install 'streamlog[objects]'"
+            ) from error
+        try:
+            self._store: UserObject = stores.from_url(
+                url,
+                config=dict(options),
+                client_options={"allow_http": options.get("endpoint", "").startswith("http:")},
+                retry_config={
+                    "max_retries": 5,
+                    "retry_timeout": timedelta(seconds=RETRY_TIMEOUT_S),
+                },
+            )
+        except (self._errors.BaseError, TypeError, ValueError) as error:
+            raise ConfigError(f"the store of {url} can't be opened: {error}") from error
+
+    async def put(self, path: str, data: bytes) -> None:
+        """Write an object, in parts if it is large."""
+        refused = (
+            FileNotFoundError,  # Of a bucket that does not exist.
+            self._errors.NotFoundError,
+            self._errors.PermissionDeniedError,
+            self._errors.UnauthenticatedError,
+            self._errors.InvalidPathError,
+        )
+        try:
+            await self._obstore.put_async(self._store, path, data)
+        except refused as error:
+            raise ConnectError(f"{self._url} refuses {path}: {_first_line(error)}") from error
+        except self._errors.BaseError as error:
+            why = _first_line(error)
+            raise Retriable(f"{self._url} could not take {path}: {why}") from error
+
+
+def _first_line(error: Exception) -> str:
+    # The rest is the error as a structure of Rust, over many lines.
+    return next(iter(str(error).splitlines()), type(error).__name__)

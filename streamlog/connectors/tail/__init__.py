@@ -1,0 +1,148 @@
+"""Tail: reads log files while they are written, over all rotations, every line once.
+
+Each log is a part; its offset names a file by inode and checksum, and the bytes that were read.
+Lines go to the topic as bytes. Not done here: rotation, cutting lines and reading files, which have
+modules of their own.
+"""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import msgspec
+
+from streamlog.connect import (
+    Guarantee,
+    Read,
+    Source,
+    SourceContext,
+    SourceOffset,
+    SourcePartition,
+)
+from streamlog.connectors.tail.rotation import COMPRESSED, FilePosition, log_name
+from streamlog.connectors.tail.tail_reader import TailReader, TailStep
+from streamlog.durations import Dur, duration_ms
+from streamlog.errors import ConfigError
+from streamlog.record import Headers
+from streamlog.repeated import logger
+
+log = logger(__name__)
+
+RECORD_BYTES_MAX = 1024 * 1024
+"""The longest record by default."""
+RECORD_BYTES_LIMIT = 8 * 1024 * 1024
+"""The largest `record_bytes_max`: a Read holds at most 16 MiB."""
+
+
+class Tail(Source[None, bytes], frozen=True, kw_only=True):
+    r"""Reads log files as they grow; a record is a line, without its end.
+
+    Exactly once over any number of renames, deletions of files that were read, and standstills. A
+    file that is truncated is read from its beginning again; with `copytruncate`, what was not read
+    before is read in the copy, but what a program writes between copy and truncation is lost, as
+    no file has it.
+
+    Attributes:
+        path: a log file, or a pattern such as "/var/log/nginx/*.log"; each log is a part. Names
+            that rotation gives (`.1`, `-20250131`, `.gz`) belong to their log.
+        start: where a log begins that was never read: at its "beginning", or at its "end" (only
+            lines that are written from then on). Files that were rotated before are not read.
+        first_line: a regular expression that matches the beginning of a record's first line, such
+            as `\d{4}-`; lines that don't match belong to the record before them. None: each line
+            is a record.
+        record_wait: how long the last record waits for another line, with `first_line`.
+        rotate_wait: how long a renamed file must be quiet until the next one is read.
+        record_bytes_max: a longer record is cut into several.
+        path_header: the name of a header for the log's path; None for no header.
+        poll: how often a quiet file is looked at.
+    """
+
+    guarantee: ClassVar[Guarantee] = "exactly_once"
+
+    path: str
+    start: Literal["beginning", "end"] = "beginning"
+    first_line: str | None = None
+    record_wait: Dur = "5s"
+    rotate_wait: Dur = "5s"
+    record_bytes_max: int = RECORD_BYTES_MAX
+    path_header: str | None = None
+    poll: Dur = "200ms"
+
+    def check(self) -> None:
+        """Raise ConfigError if a setting is none."""
+        if not self.path or self.path.endswith("/"):
+            raise ConfigError(f"path={self.path!r} names no file: write a path or a pattern")
+        if not 1 <= self.record_bytes_max <= RECORD_BYTES_LIMIT:
+            raise ConfigError(
+                f"record_bytes_max={self.record_bytes_max} is not from 1 to {RECORD_BYTES_LIMIT}"
+            )
+        for wait in (self.record_wait, self.rotate_wait, self.poll):
+            duration_ms(wait)
+        if not duration_ms(self.poll):
+            raise ConfigError(f"poll={self.poll!r} must be longer than 0")
+        try:
+            re.compile((self.first_line or "").encode())
+        except re.error as error:
+            raise ConfigError(
+                f"first_line={self.first_line!r} is no regular expression: {error}"
+            ) from error
+
+    async def partitions(self, context: SourceContext) -> Sequence[SourcePartition]:
+        """Return a part for each log that the pattern matches."""
+        if not glob.has_magic(self.path):
+            return [{"path": self.path}]
+        paths = await context.in_thread(self._paths)
+        return [{"path": path} for path in paths]
+
+    def _paths(self) -> list[str]:
+        found = map(Path, glob.glob(self.path, recursive=True))  # noqa: PTH207 - it may be absolute
+        logs = {each.with_name(log_name(each.name)) for each in found if each.is_file()}
+        return sorted(str(each) for each in logs if not each.name.endswith(COMPRESSED))
+
+    async def read(
+        self, partition: SourcePartition, offset: SourceOffset | None, context: SourceContext
+    ) -> AsyncIterator[Read[None, bytes]]:
+        """Yield the lines of one log, for ever."""
+        path = str(partition["path"])
+        reader = self._reader(path, offset)
+        headers: Headers = ()
+        if self.path_header is not None:
+            headers = ((self.path_header, path.encode()),)
+        try:
+            while True:
+                now_ms = int(context.now().timestamp() * 1000)
+                step = await context.in_thread(reader.step, now_ms)
+                if step is None:
+                    await context.sleep(self.poll)
+                    continue
+                _report(path, step, context)
+                yield Read.raw(
+                    step.records,
+                    msgspec.structs.asdict(step.position),
+                    headers=[headers] * len(step.records) if headers else None,
+                )
+        finally:
+            reader.close()
+
+    def _reader(self, path: str, offset: SourceOffset | None) -> TailReader:
+        return TailReader(
+            path,
+            None if offset is None else msgspec.convert(offset, FilePosition),
+            from_end=self.start == "end",
+            first_line=None if self.first_line is None else re.compile(self.first_line.encode()),
+            record_bytes_max=self.record_bytes_max,
+            rotate_wait_ms=duration_ms(self.rotate_wait),
+            record_wait_ms=duration_ms(self.record_wait),
+        )
+
+
+def _report(path: str, step: TailStep, context: SourceContext) -> None:
+    if step.notice:
+        log.warning("%s: %s", path, step.notice)
+        context.count("lost_files")
+    if step.is_long:
+        context.count("long_lines")

@@ -1,0 +1,109 @@
+"""Lines: cuts the bytes of a log into records.
+
+A record is a line without its end, or several lines if a pattern says how the first line of a
+record begins, as that of a stack trace does. What is not complete is left for the next time, so a
+position always stands at the beginning of a record. Rule of the module: a function of bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+
+class Cut(NamedTuple):
+    """Records, and how many bytes they take in the file.
+
+    Attributes:
+        records: the records, without line ends.
+        size_bytes: the bytes from the beginning to the end of the last record.
+        is_long: whether a record was cut because it is too long.
+    """
+
+    records: list[bytes]
+    size_bytes: int
+    is_long: bool = False
+
+
+NOTHING = Cut([], 0)
+
+
+def cut_lines(
+    data: bytes,
+    *,
+    record_bytes_max: int,
+    first_line: re.Pattern[bytes] | None = None,
+    is_final: bool = False,
+) -> Cut:
+    r"""Return the complete records at the beginning of `data`.
+
+    Lines end with \n or \r\n. A line over the maximum is cut into pieces of that length.
+
+    Args:
+        data: bytes of a file from the beginning of a record on.
+        record_bytes_max: the longest record, in bytes.
+        first_line: matches the first line of a record; lines that it does not match belong to the
+            record before them. None: each line is a record.
+        is_final: whether nothing will be added, so that what is at the end is complete.
+    """
+    end = len(data) if is_final else data.rfind(b"\n") + 1
+    if end <= 0:
+        return _piece(data, record_bytes_max)
+    lines = data[:end].split(b"\n")
+    if not lines[-1]:
+        del lines[-1]
+    if first_line is None and b"\r" not in data and _are_short(lines, record_bytes_max):
+        return Cut(lines, end)
+    return _cut_records(lines, data, record_bytes_max, first_line, is_final=is_final)
+
+
+def _are_short(lines: list[bytes], length: int) -> bool:
+    return max(map(len, lines), default=0) <= length
+
+
+def _piece(data: bytes, length: int) -> Cut:
+    if len(data) < length:
+        return NOTHING
+    return Cut([data[:length]], length, is_long=True)
+
+
+def _cut_records(
+    lines: list[bytes],
+    data: bytes,
+    length: int,
+    first_line: re.Pattern[bytes] | None,
+    *,
+    is_final: bool,
+) -> Cut:
+    records: list[bytes] = []
+    at = taken = 0  # The end of the present line, and the beginning of the present record.
+    for line in lines:
+        if first_line is not None and at > taken and first_line.match(line):
+            records.append(_without_end(data[taken:at]))
+            taken = at
+        following = min(at + len(line) + 1, len(data))
+        if following - taken > length + 2:
+            return _long_record(records, data, (taken, at), length)
+        at = following
+        if first_line is None:
+            records.append(_without_end(data[taken:at]))
+            taken = at
+    if is_final and at > taken:
+        records.append(_without_end(data[taken:at]))
+        taken = at
+    return Cut(records, taken)
+
+
+def _long_record(records: list[bytes], data: bytes, span: tuple[int, int], length: int) -> Cut:
+    taken, at = span
+    if at > taken:  # Several lines: the record ends before the line that is too much for it.
+        return Cut([*records, _without_end(data[taken:at])], at, is_long=True)
+    if records:
+        return Cut(records, taken)
+    return Cut([data[taken : taken + length]], taken + length, is_long=True)
+
+
+def _without_end(record: bytes) -> bytes:
+    if record.endswith(b"\n"):
+        record = record[:-1]
+    return record.removesuffix(b"\r")

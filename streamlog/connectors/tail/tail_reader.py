@@ -1,0 +1,277 @@
+"""TailReader: reads one log step by step, over all the files that it has had.
+
+A step reads at most one chunk; it blocks, so it runs in a thread. Between steps the open file is
+kept: a file that is deleted meanwhile is still read to its end. Rules of the module:
+
+- Content counts only if the file's first bytes are what they were *after* it was read. So a chunk
+  is never one from behind a truncation.
+- A file that another one follows is read until it has been quiet for `rotate_wait_ms`: its writer
+  may learn late that it was renamed (nginx: when each of its processes gets its signal).
+- A look at a directory is repeated until two are equal: in a single one, a file that is renamed
+  meanwhile may be missing, and would count as deleted.
+
+Not done here: which file follows (`rotation`), and what a record is (`lines`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from streamlog.connectors.tail.lines import Cut, cut_lines
+from streamlog.connectors.tail.rotation import (
+    COMPRESSED,
+    HEAD_BYTES,
+    FilePosition,
+    Following,
+    LogFile,
+    checksum,
+    first_file,
+    head_bytes,
+    log_name,
+    next_file,
+    resume,
+)
+from streamlog.errors import StreamlogError
+
+CHUNK_BYTES = 256 * 1024
+LOOKS_MAX = 20
+"""Looks at a directory until two are equal; a directory that changes with each look is an error."""
+
+
+class DirectoryChanging(StreamlogError, OSError):
+    """A directory changed with every look at it; as an OSError, it is tried again."""
+
+
+class TailStep(NamedTuple):
+    """What a step has read.
+
+    Attributes:
+        records: the records.
+        position: how far the log is read with them.
+        notice: what the operator has to know; "" for nothing.
+        is_long: whether a record was cut because it is too long.
+    """
+
+    records: list[bytes]
+    position: FilePosition
+    notice: str = ""
+    is_long: bool = False
+
+
+class TailReader:
+    """Reads the log under one path.
+
+    Args:
+        path: the log's own name.
+        position: how far it was read; None if it never was.
+        from_end: whether a log that was never read begins at its present end.
+        first_line: matches the first line of a record; None: each line is a record.
+        record_bytes_max: the longest record.
+        rotate_wait_ms: how long a file must be quiet until the next one is read.
+        record_wait_ms: how long the last record of several lines waits for another line.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        position: FilePosition | None,
+        *,
+        from_end: bool = False,
+        first_line: re.Pattern[bytes] | None = None,
+        record_bytes_max: int = 1024 * 1024,
+        rotate_wait_ms: int = 5_000,
+        record_wait_ms: int = 5_000,
+    ) -> None:
+        self.path = path
+        self.position = position
+        self._from_end = from_end
+        self._first_line = first_line
+        self._record_bytes_max = record_bytes_max
+        self._rotate_wait_ms = rotate_wait_ms
+        self._record_wait_ms = record_wait_ms
+        self._descriptor = -1
+        self._head = b""
+        """The first `HEAD_BYTES` of the file, as far as they were read."""
+        self._quiet: tuple[int, int] | None = None
+        """The size of the file, and since when it has had it, if its end was read."""
+
+    def close(self) -> None:
+        """Close the file; may be called twice."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def step(self, now_ms: int) -> TailStep | None:
+        """Read what comes next; None if there is nothing yet."""
+        if self._descriptor < 0 or self.position is None:
+            return self._begin()
+        read = self._read(self.position)
+        if read is None:  # The file does not hold any more what was read of it.
+            self.close()
+            return self._begin()
+        data, found = read
+        cut = self._cut(data)
+        if cut.size_bytes:
+            self._quiet = None
+            return self._advance(self.position, cut, (data, found))
+        return self._at_end(data, found, now_ms)
+
+    def _begin(self) -> TailStep | None:
+        """Open the file to go on with; the position in it is a step of its own."""
+        files = self._look()
+        if self.position is None:
+            file = first_file(files)
+            following = file and Following(file, self._start(file) if self._from_end else 0)
+            # The files before it count as read.
+            mtime_ns = max((each.mtime_ns for each in files if each != file), default=0)
+        else:
+            following = resume(self.position, files, {f.inode: _head(f.path) for f in files})
+            mtime_ns = self.position.mtime_ns
+        return self._open(following, mtime_ns) if following is not None else None
+
+    def _open(self, following: Following, mtime_ns: int) -> TailStep | None:
+        """Open a file, unless it was renamed or deleted since the look."""
+        file, at, lost = following
+        try:
+            descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        if os.fstat(descriptor).st_ino != file.inode:
+            os.close(descriptor)
+            return None
+        self.close()
+        self._descriptor = descriptor
+        self._quiet = None
+        self._head = os.pread(descriptor, head_bytes(at), 0)
+        before = self.position
+        # The old checksum if it still counts: if the file is truncated at this moment, it shows.
+        is_known = before is not None and at == before.at
+        crc = before.crc if before is not None and is_known else checksum(self._head)
+        self.position = FilePosition(file.inode, at, crc, mtime_ns)
+        return TailStep([], self.position, lost and f"{lost}; reading continues in {file.path}")
+
+    def _start(self, file: LogFile) -> int:
+        """Return the beginning of the last line if it is unfinished, else the end of the file."""
+        with Path(file.path).open("rb", buffering=0) as opened:
+            from_byte = max(0, file.size - CHUNK_BYTES)
+            tail = os.pread(opened.fileno(), file.size - from_byte, from_byte)
+        return from_byte + tail.rfind(b"\n") + 1 if b"\n" in tail else file.size
+
+    def _read(self, position: FilePosition) -> tuple[bytes, os.stat_result] | None:
+        """Return a chunk and the state of its file, or None if the file was truncated."""
+        data = os.pread(self._descriptor, CHUNK_BYTES, position.at)
+        if len(data) == CHUNK_BYTES and not self._cut(data).size_bytes:
+            data = os.pread(self._descriptor, self._record_bytes_max + 2, position.at)
+        found = os.fstat(self._descriptor)
+        head = os.pread(self._descriptor, head_bytes(position.at), 0)
+        if found.st_size < position.at or checksum(head) != position.crc:
+            return None
+        return data, found
+
+    def _cut(self, data: bytes, *, is_final: bool = False) -> Cut:
+        return cut_lines(
+            data,
+            record_bytes_max=self._record_bytes_max,
+            first_line=self._first_line,
+            is_final=is_final,
+        )
+
+    def _advance(
+        self, position: FilePosition, cut: Cut, read: tuple[bytes, os.stat_result]
+    ) -> TailStep | None:
+        data, found = read
+        at, crc = position.at + cut.size_bytes, position.crc
+        if position.at < HEAD_BYTES:
+            # Of the bytes that were read: those in the file may be others by now.
+            self._head = (self._head + data[: cut.size_bytes])[:HEAD_BYTES]
+            crc = checksum(self._head)
+        mtime_ns = max(position.mtime_ns, found.st_mtime_ns)
+        self.position = replace(position, at=at, crc=crc, mtime_ns=mtime_ns)
+        return TailStep(cut.records, self.position, is_long=cut.is_long)
+
+    def _at_end(self, data: bytes, found: os.stat_result, now_ms: int) -> TailStep | None:
+        """Go on to the next file if this one has ended; `data` is its unfinished record."""
+        position = self.position
+        if position is None:
+            return None
+        if self._quiet is None or self._quiet[0] != found.st_size:
+            self._quiet = found.st_size, now_ms
+        quiet_ms = now_ms - self._quiet[1]
+        following = self._next(position)
+        has_ended = following is not None and (
+            quiet_ms >= self._rotate_wait_ms
+            or following.mtime_ns - found.st_mtime_ns >= self._rotate_wait_ms * 1_000_000
+        )
+        if has_ended and data:
+            return self._advance(position, self._cut(data, is_final=True), (data, found))
+        if self._first_line is not None and quiet_ms >= self._record_wait_ms:
+            # Whole lines: what is behind the last line end may still become one.
+            whole = self._cut(data[: data.rfind(b"\n") + 1], is_final=True)
+            if whole.size_bytes:
+                return self._advance(position, whole, (data, found))
+        if following is None or not has_ended:
+            return None
+        mtime_ns = max(position.mtime_ns, found.st_mtime_ns)
+        return self._open(Following(following), mtime_ns)
+
+    def _next(self, position: FilePosition) -> LogFile | None:
+        try:
+            if Path(self.path).stat().st_ino == position.inode:
+                return None  # It is the active one: the usual case, without a look.
+        except FileNotFoundError:
+            pass
+        return next_file(position, self._look())
+
+    def _look(self) -> list[LogFile]:
+        """Return the files of the log, none of them twice.
+
+        Raises:
+            DirectoryChanging: the directory changes with each look.
+        """
+        before: list[tuple[str, int]] | None = None
+        for _ in range(LOOKS_MAX):
+            files = self._scan()
+            names = [(each.path, each.inode) for each in files]
+            if names == before:
+                return [*{each.inode: each for each in files}.values()]
+            before = names
+        raise DirectoryChanging(f"{Path(self.path).parent} changes with every look")
+
+    def _scan(self) -> list[LogFile]:
+        active = Path(self.path)
+        files: list[LogFile] = []
+        try:
+            paths = sorted(active.parent.iterdir())
+        except FileNotFoundError:
+            return []
+        for path in paths:
+            is_active = path.name == active.name
+            if not is_active and not _is_former(path.name, active.name):
+                continue
+            try:
+                found = path.stat()
+            except FileNotFoundError:
+                continue  # It was renamed or deleted: the next look tells.
+            if stat.S_ISREG(found.st_mode):
+                size, mtime_ns = found.st_size, found.st_mtime_ns
+                files.append(LogFile(str(path), found.st_ino, size, mtime_ns, is_active))
+        return files
+
+
+def _is_former(name: str, log: str) -> bool:
+    # A compressed file is one that was read before it was compressed.
+    return name.startswith(log[:1]) and not name.endswith(COMPRESSED) and log_name(name) == log
+
+
+def _head(path: str) -> bytes:
+    try:
+        with Path(path).open("rb", buffering=0) as file:
+            return file.read(HEAD_BYTES)
+    except FileNotFoundError:
+        return b""

@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import obstore
+import pyarrow.parquet as pq
+import pytest
+from moto.moto_server.threaded_moto_server import ThreadedMotoServer
+from obstore.store import from_url
+
+from streamlog.connect import (
+    BadRecords,
+    Batch,
+    ConnectError,
+    Field,
+    Flush,
+    Retriable,
+    Schema,
+    Secret,
+    TopicPartition,
+)
+from streamlog.connectors.objects import Objects
+from streamlog.errors import ConfigError
+from streamlog.record import Record
+from tests.connectors.runs import on_loop, writing
+
+PLACE = TopicPartition("orders", 0)
+START = datetime(2025, 1, 31, 22, tzinfo=UTC)
+SCHEMA = Schema("struct", fields=(Field("land", Schema("string")), Field("count", Schema("int64"))))
+
+
+def rows(first: int, count: int, place: TopicPartition = PLACE) -> Batch[Any, Any]:
+    """Return a batch of orders, an hour apart from each other."""
+    records = [
+        Record(
+            f"k{offset}",
+            {"land": ("de", "fr")[offset % 2], "count": offset},
+            START + timedelta(hours=offset),
+            (),
+            place.topic,
+            place.partition,
+            offset,
+        )
+        for offset in range(first, first + count)
+    ]
+    return Batch(place, records, next_offset=first + count, schema=SCHEMA)
+
+
+async def flush(sink: Objects, batches: Sequence[Batch[Any, Any]]) -> None:
+    async with writing(sink) as task:
+        await task.begin()
+        for batch in batches:
+            await task.write(batch)
+        await task.commit({batch.partition: batch.next_offset for batch in batches})
+
+
+def files(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+
+
+@on_loop
+async def test_a_flush_is_a_file_with_values_keys_times_and_offsets(tmp_path: Path) -> None:
+    await flush(Objects(url=str(tmp_path)), [rows(7, 2), rows(9, 1)])
+    assert files(tmp_path) == ["orders/orders+0+0000000007.parquet"]
+    table = pq.read_table(tmp_path / "orders/orders+0+0000000007.parquet", partitioning=None)
+    assert table.column_names == ["land", "count", "_key", "_timestamp", "_offset"]
+    assert table.column("_offset").to_pylist() == [7, 8, 9]
+    assert table.column("_key").to_pylist() == ["k7", "k8", "k9"]
+    assert table.column("_timestamp").to_pylist()[0] == START + timedelta(hours=7)
+
+
+@on_loop
+async def test_records_go_to_directories_by_their_time_and_fields(tmp_path: Path) -> None:
+    sink = Objects(
+        url=f"file://{tmp_path}",
+        format="jsonl",
+        path="dt={timestamp:%Y-%m-%d}/land={value.land}/",
+    )
+    await flush(sink, [rows(0, 4)])
+    assert files(tmp_path) == [
+        "dt=2025-01-31/land=de/orders+0+0000000000.jsonl",
+        "dt=2025-01-31/land=fr/orders+0+0000000001.jsonl",
+        "dt=2025-02-01/land=de/orders+0+0000000002.jsonl",
+        "dt=2025-02-01/land=fr/orders+0+0000000003.jsonl",
+    ]
+    line = json.loads((tmp_path / files(tmp_path)[1]).read_text())
+    assert line["land"] == "fr"
+    assert line["_offset"] == 1
+
+
+@pytest.mark.parametrize("sizes", [[6], [1] * 6, [2, 4], [5, 1]])
+def test_a_range_that_is_written_again_leaves_the_same_files(
+    tmp_path: Path, sizes: list[int]
+) -> None:
+    sink = Objects(url=str(tmp_path), format="csv", path="{value.land}/")
+    asyncio.run(flush(sink, [rows(10, 6)]))
+    before = {name: (tmp_path / name).read_bytes() for name in files(tmp_path)}
+    batches, at = [], 10
+    for size in sizes:
+        batches.append(rows(at, size))
+        at += size
+    asyncio.run(flush(sink, batches))
+    assert {name: (tmp_path / name).read_bytes() for name in files(tmp_path)} == before
+
+
+@on_loop
+async def test_what_was_aborted_leaves_nothing(tmp_path: Path) -> None:
+    async with writing(Objects(url=str(tmp_path))) as task:
+        await task.begin()
+        await task.write(rows(0, 3))
+        await task.abort()
+        await task.abort()
+        await task.begin()
+        await task.write(rows(1, 1))
+        await task.commit({PLACE: 2})
+    assert files(tmp_path) == ["orders/orders+0+0000000001.parquet"]
+
+
+@on_loop
+async def test_a_record_without_a_path_is_found_in_its_batch(tmp_path: Path) -> None:
+    sink = Objects(url=str(tmp_path), path="{value.town}/")
+    async with writing(sink) as task:
+        await task.begin()
+        with pytest.raises(BadRecords) as raised:
+            await task.write(rows(0, 2))
+    assert raised.value.why == {0: "the value has no field town, which the path names"} | {
+        1: "the value has no field town, which the path names"
+    }
+
+
+@on_loop
+async def test_a_template_with_too_many_values_is_an_error(tmp_path: Path) -> None:
+    sink = Objects(url=str(tmp_path), path="{value.count}/")
+    async with writing(sink) as task:
+        await task.begin()
+        with pytest.raises(ConnectError, match="more than 1000 files"):
+            await task.write(rows(0, 1_001))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"url": "data"}, "url='data' is no store"),
+        ({"url": "ftp://host/x"}, "is no store"),
+        ({"url": "/data", "path": "../x"}, "leads out"),
+        ({"url": "/data", "options": {"region": "x"}}, "has no options"),
+        ({"url": "/data", "format": "csv", "compression": "zstd"}, "is Parquet's"),
+        ({"url": "/data", "flush": Flush(size_bytes=2**30)}, "flush.size_bytes=1073741824 exceeds"),
+    ],
+)
+def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        Objects(**settings).check()
+    assert message in str(raised.value)
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    """Return the address of moto's server, a double of S3, with a bucket."""
+    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    address = f"http://{host}:{port}"
+    httpx.put(f"{address}/lake", headers={"Host": f"{host}:{port}"}).raise_for_status()
+    yield address
+    server.stop()
+
+
+def options(address: str) -> Any:
+    return {
+        "endpoint": address,
+        "region": "us-east-1",
+        "access_key_id": "test",
+        "secret_access_key": "test",
+    }
+
+
+def cloud(address: str, url: str = "s3://lake/raw") -> Objects:
+    return Objects(
+        url=url,
+        options={name: text for name, text in options(address).items() if "secret" not in name},
+        secrets={"secret_access_key": Secret("test")},
+        format="jsonl",
+    )
+
+
+@on_loop
+async def test_objects_of_s3_are_written_and_written_again(s3: str) -> None:
+    for _ in range(2):
+        await flush(cloud(s3), [rows(0, 3)])
+    store = from_url("s3://lake", config=options(s3), client_options={"allow_http": True})
+    (found,) = obstore.list(store).collect()
+    assert found["path"] == "raw/orders/orders+0+0000000000.jsonl"
+    lines = bytes(obstore.get(store, found["path"]).bytes()).splitlines()
+    assert [json.loads(line)["_offset"] for line in lines] == [0, 1, 2]
+
+
+@on_loop
+async def test_a_missing_bucket_is_not_tried_again(s3: str) -> None:
+    with pytest.raises(ConnectError, match="refuses orders/") as raised:
+        await flush(cloud(s3, "s3://nothing/x"), [rows(0, 1)])
+    assert not isinstance(raised.value, Retriable)
+
+
+def test_secrets_are_not_shown() -> None:
+    assert "hidden-key" not in repr(
+        Objects(url="s3://b", secrets={"secret_access_key": Secret("hidden-key")})
+    )

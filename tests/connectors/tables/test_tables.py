@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamlog.connectors.tables import TableCompression, TableFile, TableFormat, table_suffix
+
+ROWS: list[dict[str, Any]] = [
+    {"name": "a", "count": 1, "tags": ["x", "y"], "raw": b"text", "none": None},
+    {"name": 'b,"c"\n', "count": None, "tags": [], "raw": b"\xff", "none": None},
+    {"name": "", "count": 3, "tags": None, "raw": None, "none": None},
+]
+TEXTS = [{**row, "raw": raw} for row, raw in zip(ROWS, ("text", "/w==", None), strict=True)]
+FORMATS: list[TableFormat] = ["parquet", "jsonl", "csv"]
+
+
+def written(kind: TableFormat, *parts: Any, compression: TableCompression = "none") -> bytes:
+    file = TableFile(kind, compression)
+    for part in parts:
+        file.add(part)
+    return file.finish()
+
+
+def batch(rows: list[dict[str, Any]]) -> Any:
+    return pa.RecordBatch.from_pylist(rows)
+
+
+def test_parquet_has_the_rows() -> None:
+    table = pq.read_table(io.BytesIO(written("parquet", batch(ROWS), compression="zstd")))
+    assert table.to_pylist() == ROWS
+
+
+def test_json_lines_have_the_rows_with_bytes_as_text() -> None:
+    lines = written("jsonl", batch(ROWS)).splitlines()
+    assert [json.loads(line) for line in lines] == TEXTS
+
+
+def test_csv_has_the_rows_and_what_is_nested_as_json() -> None:
+    text = written("csv", batch(ROWS)).decode()
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert [row["name"] for row in rows] == ["a", 'b,"c"\n', ""]
+    assert [row["count"] for row in rows] == ["1", "", "3"]
+    assert [row["raw"] for row in rows] == ["text", "/w==", ""]
+    assert [row["tags"] for row in rows] == ['["x","y"]', "[]", ""]
+    assert '"",3' in text, "an empty text is not a missing one"
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_column_that_comes_later_is_empty_before(kind: TableFormat) -> None:
+    parts = batch([{"a": 1}]), batch([{"a": 2, "b": "x"}]), batch([{"b": "y", "a": 2.5}])
+    data = written(kind, *parts)
+    match kind:
+        case "parquet":
+            rows = pq.read_table(io.BytesIO(data)).to_pylist()
+        case "jsonl":
+            rows = [json.loads(line) for line in data.splitlines()]
+        case "csv":
+            rows = [
+                {"a": float(row["a"]), "b": row["b"] or None}
+                for row in csv.DictReader(io.StringIO(data.decode()))
+            ]
+    assert rows == [{"a": 1.0, "b": None}, {"a": 2.0, "b": "x"}, {"a": 2.5, "b": "y"}]
+
+
+@given(
+    st.lists(st.tuples(st.text(max_size=5), st.integers(-9, 9)), min_size=1, max_size=20),
+    st.lists(st.integers(1, 5), max_size=10),
+    st.sampled_from(FORMATS),
+)
+def test_the_rows_of_a_file_do_not_depend_on_batches(
+    rows: list[tuple[str, int]], sizes: list[int], kind: TableFormat
+) -> None:
+    whole = batch([{"name": name, "count": count} for name, count in rows])
+    parts, at = [], 0
+    for size in [*sizes, len(rows)]:
+        parts.append(whole.slice(at, size))
+        at = min(at + size, len(rows))
+    if kind == "parquet":
+        tables = [pq.read_table(io.BytesIO(written(kind, *each))) for each in ([whole], parts)]
+        assert tables[0].equals(tables[1])
+    else:
+        assert written(kind, *parts) == written(kind, whole)
+
+
+def test_equal_rows_are_equal_bytes_when_compressed() -> None:
+    data = [written("jsonl", batch(ROWS), compression="gzip") for _ in range(2)]
+    assert data[0] == data[1]
+    assert gzip.decompress(data[0]) == written("jsonl", batch(ROWS))
+
+
+def test_names_end_with_the_format() -> None:
+    assert table_suffix("parquet", "gzip") == ".parquet"
+    assert table_suffix("csv", "gzip") == ".csv.gz"
+    assert table_suffix("jsonl", "none") == ".jsonl"
