@@ -143,6 +143,7 @@ class ObjectsTask(SinkTask[object, object]):
             await self._context.in_thread(self._add, batch)
 
     def _add(self, batch: Batch[object, object]) -> None:
+        # Both may refuse records, so they come before any file is changed.
         paths = self._paths(batch)
         rows = batch.arrow()
         if len(paths) == 1:
@@ -183,6 +184,8 @@ class ObjectsTask(SinkTask[object, object]):
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Write all files; after an error the same ones are written again."""
         del offsets
+        # Not cleared until all are written: the runtime may abort in between, and writes again what
+        # this loop has written, under the same names.
         for name, file in self._files.values():
             data: bytes = await self._context.in_thread(file.finish)
             await self._store.put(name, data)

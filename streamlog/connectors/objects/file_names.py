@@ -95,6 +95,7 @@ def _part(template: str, field: str, spec: str, conversion: str | None) -> Part:
 
 
 def _check_time(template: str, spec: str) -> None:
+    # The slashes of a format are wanted: `%Y/%m/%d` makes three directories.
     example = datetime(2025, 1, 31, tzinfo=UTC).strftime(spec)
     if ".." in example.split("/"):
         raise ConfigError(f"path={template!r} leads out of the url: it must be relative")
@@ -111,6 +112,7 @@ def _quoted(name: str, value: object) -> str:
     if value is None or value == "":
         return NULL_NAME
     text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    # A dot is not quoted by RFC 3986, but a name of dots alone is a way upwards.
     found = quote(text, safe=" ")
     if not found.strip("."):
         found = found.replace(".", "%2E")

@@ -52,6 +52,7 @@ def cut_lines(
     lines = data[:end].split(b"\n")
     if not lines[-1]:
         del lines[-1]
+    # The way of nearly all chunks: one split, and no work for each line.
     if first_line is None and b"\r" not in data and _are_short(lines, record_bytes_max):
         return Cut(lines, end)
     return _cut_records(lines, data, record_bytes_max, first_line, is_final=is_final)
@@ -82,6 +83,7 @@ def _cut_records(
             records.append(_without_end(data[taken:at]))
             taken = at
         following = min(at + len(line) + 1, len(data))
+        # + 2: a record of the full length may have a line end besides.
         if following - taken > length + 2:
             return _long_record(records, data, (taken, at), length)
         at = following
@@ -98,6 +100,7 @@ def _long_record(records: list[bytes], data: bytes, span: tuple[int, int], lengt
     taken, at = span
     if at > taken:  # Several lines: the record ends before the line that is too much for it.
         return Cut([*records, _without_end(data[taken:at])], at, is_long=True)
+    # What came before the long line is returned alone, so that the piece counts as cut.
     if records:
         return Cut(records, taken)
     return Cut([data[taken : taken + length]], taken + length, is_long=True)

@@ -142,6 +142,7 @@ class TailReader:
             descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
+        # The path may be that of another file by now: the next step looks again.
         if os.fstat(descriptor).st_ino != file.inode:
             os.close(descriptor)
             return None
@@ -165,8 +166,11 @@ class TailReader:
 
     def _read(self, position: FilePosition) -> tuple[bytes, os.stat_result] | None:
         """Return a chunk and the state of its file, or None if the file was truncated."""
+        # The order matters: data, then size, then head. A file that was truncated and filled again
+        # between the first and the last shows another head, so its data is not taken for old data.
         data = os.pread(self._descriptor, CHUNK_BYTES, position.at)
         if len(data) == CHUNK_BYTES and not self._cut(data).size_bytes:
+            # A record that is longer than a chunk; + 2, so that its line end may be seen as well.
             data = os.pread(self._descriptor, self._record_bytes_max + 2, position.at)
         found = os.fstat(self._descriptor)
         head = os.pread(self._descriptor, head_bytes(position.at), 0)
@@ -204,10 +208,13 @@ class TailReader:
             self._quiet = found.st_size, now_ms
         quiet_ms = now_ms - self._quiet[1]
         following = self._next(position)
+        # Quiet by this reader's clock, or by those of the files: after a standstill of a day, the
+        # reader need not wait at each of the files that were renamed meanwhile.
         has_ended = following is not None and (
             quiet_ms >= self._rotate_wait_ms
             or following.mtime_ns - found.st_mtime_ns >= self._rotate_wait_ms * 1_000_000
         )
+        # A last line without its end will not get one any more.
         if has_ended and data:
             return self._advance(position, self._cut(data, is_final=True), (data, found))
         if self._first_line is not None and quiet_ms >= self._record_wait_ms:
