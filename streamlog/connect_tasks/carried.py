@@ -1,0 +1,363 @@
+"""Carried: records on their way between a connector and the log: serdes, transforms, error policy.
+
+A source's records are transformed and then encoded; a sink's are decoded and then transformed. A
+record that fails there gets the connector's error policy, as does one that the connector itself
+refuses. `FAIL` raises a ProcessingError with the record's coordinates.
+
+Rule: here only the last step of a policy decides. A serde and a transform give the same result each
+time, so the attempts of `on_error.retry` are for the connector's own calls (`sink_task`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from streamlog.connect.connector_errors import ConnectError
+from streamlog.connect.declared_connectors import SinkConnector, SourceConnector
+from streamlog.connect.sink_progress import SinkRow
+from streamlog.connect.source import READ_BYTES_MAX, Read, Transform
+from streamlog.durations import moment, when_ms
+from streamlog.errors import quantity
+from streamlog.nodes.topic_spec import TopicSpec
+from streamlog.processing.column_batch import deserialize_column, serialize_column
+from streamlog.processing.error_handling import DeadLetterRecord, NodeFailures
+from streamlog.processing.outbox import Drop, Reason, SinkBatch
+from streamlog.record import Headers, Record, TopicPartition
+from streamlog.records.record_columns import RecordColumns
+from streamlog.serdes import display_json
+from streamlog.serdes.erased_types import AnyRecord, AnySerde, UserValue
+
+AnyRead: TypeAlias = Read[Any, Any]
+"""A read whose types only its source knows."""
+UNWRITTEN: Final = -1
+"""Partition and offset of a source's record, which the log does not have."""
+
+
+@dataclass(slots=True)
+class CarriedRead:
+    """A read as records for the log, with its dead letters."""
+
+    batches: list[SinkBatch] = field(default_factory=list)
+    drops: list[Drop] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        """The number of records, dead letters included."""
+        return sum(len(batch.values) for batch in self.batches)
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of keys and values."""
+        return sum(
+            len(data)
+            for batch in self.batches
+            for column in (batch.keys, batch.values)
+            for data in column
+            if data is not None
+        )
+
+    def send(self, batch: SinkBatch) -> None:
+        """Add a dead letter; the sink of `NodeFailures`."""
+        self.batches.append(batch)
+
+    def drop(self, node: str, reason: Reason, count: int = 1, *, message: str = "") -> None:
+        """Count dropped records; the sink of `NodeFailures`."""
+        self.drops.append(Drop(node, reason, count, message=message))
+
+
+def change(record: AnyRecord, transforms: Sequence[Transform]) -> AnyRecord | None:
+    """Return a record as the transforms leave it; None if one of them leaves it out."""
+    changed: AnyRecord | None = record
+    for transform in transforms:
+        if changed is None:
+            return None
+        changed = transform(changed)
+    return changed
+
+
+class SourceCarrier:
+    """Makes records for the log of what a source reads."""
+
+    def __init__(self, connector: SourceConnector) -> None:
+        self._connector = connector
+        self._name, self._transforms = connector.name, connector.transforms
+
+    def carry(self, read: AnyRead, now: datetime) -> CarriedRead:
+        """Return the records of a read.
+
+        Raises:
+            ProcessingError: a record fails, and the policy is `FAIL`.
+            ConnectError: the read is larger than one transaction may be.
+            ConfigError: a record names a topic that the source does not feed.
+        """
+        carried = CarriedRead()
+        raw = read.raw_records
+        if raw is not None and not self._transforms:
+            # Bytes as they are: no record is made, as this is the way of every log line.
+            spec = self._connector.topic_of(raw.topic)
+            count = len(raw.values)
+            times = raw.timestamps_ms
+            if times is None:
+                times = [when_ms(now)] * count
+            keys = raw.keys if raw.keys is not None else [None] * count
+            if count:
+                carried.batches.append(
+                    SinkBatch(
+                        spec.name,
+                        None,
+                        times,
+                        keys,
+                        raw.values,
+                        raw.headers,
+                        partitioner=spec.partitioner,
+                    )
+                )
+        else:
+            self._carry_records(read.records(now), carried, is_bytes=raw is not None)
+        if (size_bytes := carried.size_bytes) > READ_BYTES_MAX:
+            raise ConnectError(
+                f"source {self._name!r} yields a Read of {quantity(size_bytes, 'byte')}; one"
+                f" Read is written in one transaction and may have {READ_BYTES_MAX}: yield smaller"
+                " ones"
+            )
+        return carried
+
+    def refuse(self, error: Exception, now: datetime) -> CarriedRead:
+        """Return what the policy makes of a record that the source could not read.
+
+        Raises:
+            ProcessingError: the policy is `FAIL`.
+        """
+        carried = CarriedRead()
+        spec = next(iter(self._connector.topics.values()))
+        self._give_up(spec.name, Record(None, None, now), error, carried, key=None, value=None)
+        return carried
+
+    def _carry_records(
+        self,
+        records: Sequence[AnyRecord],
+        carried: CarriedRead,
+        *,
+        is_bytes: bool,
+    ) -> None:
+        by_topic: dict[str, list[AnyRecord]] = {}
+        for record in records:
+            try:
+                changed = change(record, self._transforms)
+            except Exception as error:  # noqa: BLE001 - the user's code: that is what policies are for
+                self._drop(record, error, carried)
+                continue
+            if changed is not None:
+                by_topic.setdefault(changed.topic, []).append(changed)
+        for topic, some in by_topic.items():
+            self._encode(self._connector.topic_of(topic), some, carried, is_bytes=is_bytes)
+
+    def _encode(
+        self, spec: TopicSpec, records: list[AnyRecord], carried: CarriedRead, *, is_bytes: bool
+    ) -> None:
+        """Add the records of one topic; columns first, and one by one where that fails."""
+        try:
+            keys = self._column(spec.key, [record.key for record in records], is_bytes=is_bytes)
+            values = self._column(
+                spec.value, [record.value for record in records], is_bytes=is_bytes
+            )
+        except Exception as error:  # noqa: BLE001 - any serde's: a policy decides
+            if len(records) > 1:
+                # The column does not say which record it was. The order of the others stays.
+                for record in records:
+                    self._encode(spec, [record], carried, is_bytes=is_bytes)
+                return
+            self._drop(records[0], error, carried)
+            return
+        headers: list[Headers] | None = [record.headers for record in records]
+        if not any(headers or ()):
+            headers = None
+        times = [when_ms(record.timestamp) for record in records]
+        carried.batches.append(
+            SinkBatch(spec.name, None, times, keys, values, headers, partitioner=spec.partitioner)
+        )
+
+    def _column(
+        self, serde: AnySerde, column: list[UserValue], *, is_bytes: bool
+    ) -> Sequence[bytes | None]:
+        if is_bytes and all(isinstance(each, bytes | None) for each in column):
+            return column
+        return serialize_column(serde, column)
+
+    def _drop(self, record: AnyRecord, error: Exception, carried: CarriedRead) -> None:
+        # A transform that failed has not said which topic it means; the first one is named then.
+        topics = self._connector.topics
+        spec = topics.get(record.topic) or next(iter(topics.values()))
+        self._give_up(
+            spec.name,
+            record,
+            error,
+            carried,
+            key=_bytes_of(spec.key, record.key),
+            value=_bytes_of(spec.value, record.value),
+        )
+
+    def _give_up(
+        self,
+        topic: str,
+        record: AnyRecord,
+        error: Exception,
+        carried: CarriedRead,
+        *,
+        key: bytes | None,
+        value: bytes | None,
+    ) -> None:
+        letter = DeadLetterRecord(
+            topic=topic,
+            partition=UNWRITTEN,
+            offset=UNWRITTEN,
+            timestamp_ms=when_ms(record.timestamp),
+            key=key,
+            value=value,
+            headers=record.headers,
+            node=self._name,
+            error=error,
+            attempt=1,
+        )
+        NodeFailures(self._name, self._connector.policy, "", carried).give_up(letter)
+
+
+class SinkCarrier:
+    """Makes rows for a sink of the log's records."""
+
+    def __init__(self, connector: SinkConnector) -> None:
+        self.policy = connector.policy
+        self._name, self._transforms = connector.name, connector.transforms
+        self._topics = {spec.name: spec for spec in connector.topics}
+
+    def carry(
+        self, partition: TopicPartition, columns: RecordColumns
+    ) -> tuple[list[SinkRow], CarriedRead]:
+        """Return the rows of records, and the dead letters of those that can't be read.
+
+        Raises:
+            ProcessingError: a record fails, and the policy is `FAIL`.
+        """
+        spec, refused = self._topics[partition.topic], CarriedRead()
+        try:
+            keys = deserialize_column(spec.key, columns.keys)
+            values = deserialize_column(spec.value, columns.values)
+        except Exception:  # noqa: BLE001 - any serde's; the loop below finds the record
+            return self._carry_each(partition, columns, spec, refused), refused
+        return self._rows(partition, columns, keys, values, refused), refused
+
+    def give_up(
+        self, partition: TopicPartition, row: SinkRow, error: Exception, attempt: int = 1
+    ) -> CarriedRead:
+        """Return what the policy makes of a record that the sink can't take.
+
+        Raises:
+            ProcessingError: the policy ends in `FAIL`.
+        """
+        refused = CarriedRead()
+        topic, number = partition
+        letter = DeadLetterRecord(
+            topic=topic,
+            partition=number,
+            offset=row.offset,
+            timestamp_ms=row.time_ms,
+            key=row.key,
+            value=row.value,
+            headers=row.record.headers,
+            node=self._name,
+            error=error,
+            attempt=attempt,
+        )
+        NodeFailures(self._name, self.policy, "", refused).give_up(letter)
+        return refused
+
+    def _carry_each(
+        self,
+        partition: TopicPartition,
+        columns: RecordColumns,
+        spec: TopicSpec,
+        refused: CarriedRead,
+    ) -> list[SinkRow]:
+        rows: list[SinkRow] = []
+        for index in range(len(columns)):
+            one: RecordColumns = columns[index : index + 1]
+            try:
+                keys = deserialize_column(spec.key, one.keys)
+                values = deserialize_column(spec.value, one.values)
+            except Exception as error:  # noqa: BLE001 - any serde's: that is what policies are for
+                self._refuse(partition, one, error, refused)
+                continue
+            rows += self._rows(partition, one, keys, values, refused)
+        return rows
+
+    def _rows(
+        self,
+        partition: TopicPartition,
+        columns: RecordColumns,
+        keys: Sequence[UserValue],
+        values: Sequence[UserValue],
+        refused: CarriedRead,
+    ) -> list[SinkRow]:
+        topic, number = partition
+        headers = columns.headers or [()] * len(columns)
+        rows: list[SinkRow] = []
+        fields = zip(columns.offsets, columns.timestamps, keys, values, headers, strict=True)
+        for index, (offset, time_ms, key, value, header) in enumerate(fields):
+            record: AnyRecord | None = Record(
+                key, value, moment(time_ms), header, topic, number, offset
+            )
+            if self._transforms and record is not None:
+                try:
+                    record = change(record, self._transforms)
+                except Exception as error:  # noqa: BLE001 - the user's code: a policy decides
+                    self._refuse(partition, columns[index : index + 1], error, refused)
+                    continue
+            if record is not None:
+                if record.offset != offset:
+                    # A transform that makes a new record leaves out where it came from.
+                    record = Record(
+                        record.key, record.value, record.timestamp, record.headers,
+                        record.topic or topic, number, offset,
+                    )  # fmt: skip
+                rows.append(SinkRow(record, columns.keys[index], columns.values[index], time_ms))
+        return rows
+
+    def _refuse(
+        self,
+        partition: TopicPartition,
+        one: RecordColumns,
+        error: Exception,
+        refused: CarriedRead,
+    ) -> None:
+        topic, number = partition
+        letter = DeadLetterRecord(
+            topic=topic,
+            partition=number,
+            offset=one.offsets[0],
+            timestamp_ms=one.timestamps[0],
+            key=one.keys[0],
+            value=one.values[0],
+            headers=() if one.headers is None else one.headers[0],
+            node=self._name,
+            error=error,
+            attempt=1,
+        )
+        NodeFailures(self._name, self.policy, "", refused).give_up(letter)
+
+
+def _bytes_of(serde: AnySerde, value: UserValue) -> bytes | None:
+    """Return a value as its serde writes it, or else in a form for people."""
+    if value is None or isinstance(value, bytes):
+        return value
+    try:
+        return serde.dumps(value)
+    except Exception:  # noqa: BLE001 - it is what made the record a dead letter
+        try:
+            return display_json(value, enc_hook=repr)
+        except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
+            return f"a value of type {type(value).__name__} that can't be shown".encode()

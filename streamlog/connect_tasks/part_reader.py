@@ -1,0 +1,310 @@
+"""Readers: the generator of one part of a source, from its offset on, for as long as it is wanted.
+
+A reader asks its generator for a Read only when there is room, encodes it, and holds it until the
+owner takes it into a transaction. An async generator runs on the event loop, a plain one in a
+thread of its own, as it may block.
+
+After a broken connection (`Retriable`, or an error that the source names as transient) the
+generator is closed, and after a back-off a new one begins behind the last Read. Any other error
+ends the reader. Not done here: transactions and offsets (the owner), and which parts there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from streamlog import repeated
+from streamlog.connect.connector_errors import BadRecord, ConnectError, Retriable
+from streamlog.connect.parts import part_id
+from streamlog.connect.retries import Backoff
+from streamlog.connect.source import Source, SourceOffset, SourcePartition
+from streamlog.connect.source_progress import HeldRead, SourceProgress
+from streamlog.connect_tasks.carried import AnyRead, CarriedRead, SourceCarrier
+from streamlog.connect_tasks.contexts import ConnectorContext, TaskClock, TaskThread
+from streamlog.durations import moment
+from streamlog.errors import ConfigError, ProcessingError
+
+logger = repeated.logger(__name__)
+
+CLOSE_WAIT_MS: Final = 30_000
+"""How long the end of a reader waits for its generator's `finally`."""
+BUDGET_BYTES: Final = 256 * 1024 * 1024
+"""The bytes that all readers of a process hold together."""
+
+AnySource: TypeAlias = Source[Any, Any]
+"""A source whose types only its topic knows."""
+_NO_MORE: Final = object()
+
+
+class HeldBudget:
+    """The bytes that the readers of one process hold, and the limit for all of them together."""
+
+    def __init__(self, limit_bytes: int = BUDGET_BYTES) -> None:
+        self.limit_bytes = limit_bytes
+        self.held_bytes = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether readers that hold something have to wait."""
+        return self.held_bytes > self.limit_bytes
+
+
+@dataclass(slots=True)
+class ReaderFigures:
+    """What a reader has done since it began."""
+
+    polled: int = 0
+    """Records that the source has yielded."""
+    written: int = 0
+    """Records that count."""
+    retries: int = 0
+    skipped: int = 0
+    dead_letters: int = 0
+    commits: int = 0
+    failures: int = 0
+    """Errors of the connector, those that are retried included."""
+    waits_for: str = ""
+    """Why it reads nothing at present; empty while it reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderDeps:
+    """What the readers of a source have in common."""
+
+    name: str
+    source: AnySource
+    context: ConnectorContext
+    carrier: SourceCarrier
+    clock: TaskClock
+    chance: Callable[[], float]
+    budget: HeldBudget
+    on_read: Callable[[], None] = lambda: None
+    """Called when a reader holds something new, or waits for a commit."""
+
+
+class PartReader:
+    """Reads one part of a source."""
+
+    def __init__(
+        self, deps: ReaderDeps, part: SourcePartition, offset: SourceOffset | None
+    ) -> None:
+        """Create a reader that begins at `offset`; None: the part was never read."""
+        self.part = part
+        self.progress: SourceProgress[CarriedRead] = SourceProgress(offset)
+        self.figures = ReaderFigures()
+        self.is_finished = False
+        """Whether the part is read to its end for good."""
+        self._deps = deps
+        self._room = asyncio.Event()
+        self._paused = False
+
+    async def run(self) -> None:
+        """Read until the source ends; cancel it to stop.
+
+        Raises:
+            ProcessingError: the connector failed, or a record did and the policy is `FAIL`.
+        """
+        backoff = Backoff()
+        refused_at: object = _NO_MORE
+        while True:
+            steps = _Steps(self._deps, self.part, self.progress.last)
+            try:
+                await self._read_on(steps, backoff)
+            except BadRecord as error:
+                # The new generator begins at the same offset. If it fails there again, the source
+                # gives no way around the record, and would write its dead letter for ever.
+                if refused_at == self.progress.last:
+                    raise self._failure(error, "it can't read past this record") from error
+                refused_at = self.progress.last
+                self._hold_refused(error)
+            except (ConfigError, ProcessingError):
+                raise
+            except Exception as error:  # noqa: BLE001 - the connector's: `_retry_after_ms` decides
+                after_ms = self._retry_after_ms(error)
+                await self._wait_to_retry(
+                    error, backoff.fail(self._deps.chance(), at_least_ms=after_ms)
+                )
+            else:
+                self.is_finished = True
+                return
+            finally:
+                await steps.close()
+
+    def take(self) -> list[HeldRead[CarriedRead]]:
+        """Return what is held, for a transaction."""
+        return self.progress.take()
+
+    def count(self) -> None:
+        """Note that the transaction with what was taken is committed, and tell the source.
+
+        Raises:
+            ProcessingError: a `committed` of the source raised.
+        """
+        before = self.progress.held_bytes
+        counted = self.progress.count()
+        self._deps.budget.held_bytes -= before - self.progress.held_bytes
+        self.figures.commits += bool(counted)
+        for read in counted:
+            self.figures.written += read.count
+            if read.committed is not None:
+                self._acknowledge(read.committed)
+        self._room.set()
+
+    def drop(self) -> None:
+        """Drop everything that does not count; the reader has ended."""
+        # The budget is of the process: what a reader drops makes room for the others.
+        self._deps.budget.held_bytes -= self.progress.held_bytes
+        self.progress.undo()
+
+    def pause(self, *, is_paused: bool) -> None:
+        """Ask the source for no more, or again."""
+        self._paused = is_paused
+        self._room.set()
+
+    def _acknowledge(self, committed: Callable[[], object]) -> None:
+        try:
+            committed()
+        except Exception as error:
+            raise self._failure(error, "its `committed` raised") from error
+
+    async def _read_on(self, steps: _Steps, backoff: Backoff) -> None:
+        was_never_read = self.progress.counted is None
+        while True:
+            await self._have_room()
+            read = await steps.next()
+            if read is None:
+                return
+            backoff.succeed()
+            self.figures.waits_for = ""
+            self.figures.polled += len(read)
+            self._hold(read)
+            # Where a source begins may depend on the moment: "at the end of the file". 1. It says
+            # so and reads 5 lines. 2. The process is killed before the commit. 3. The next one
+            # would begin behind them. So the offset is committed before anything is read.
+            if was_never_read and not len(read):
+                await self._counted()
+            was_never_read = False
+
+    async def _have_room(self) -> None:
+        progress, budget = self.progress, self._deps.budget
+        while self._paused or progress.is_full or (budget.is_over and progress.held_bytes > 0):
+            self._room.clear()
+            self._deps.on_read()
+            await self._room.wait()
+
+    async def _counted(self) -> None:
+        while not self.progress.is_empty:
+            self._room.clear()
+            self._deps.on_read()
+            await self._room.wait()
+
+    def _hold(self, read: AnyRead) -> None:
+        deps = self._deps
+        carried = deps.carrier.carry(read, moment(deps.clock.wall_ms()))
+        self._add(carried, read.offset, read.committed)
+
+    def _hold_refused(self, error: BadRecord) -> None:
+        """Hold the dead letter of a record that the source refuses; raises under `FAIL`."""
+        self.figures.failures += 1
+        carried = self._deps.carrier.refuse(error, moment(self._deps.clock.wall_ms()))
+        last = self.progress.last
+        if last is not None:
+            self._add(carried, last, None)
+
+    def _add(
+        self, carried: CarriedRead, offset: SourceOffset, committed: Callable[[], object] | None
+    ) -> None:
+        for drop in carried.drops:
+            if drop.reason == "dead letter":
+                self.figures.dead_letters += drop.count
+            else:
+                self.figures.skipped += drop.count
+        size_bytes = carried.size_bytes
+        self._deps.budget.held_bytes += size_bytes
+        self.progress.hold(
+            HeldRead(
+                carried, carried.count, size_bytes, offset, committed, self._deps.clock.now_ms()
+            )
+        )
+        self._deps.on_read()
+
+    def _retry_after_ms(self, error: Exception) -> int | None:
+        """Return the wait that the other side has asked for.
+
+        Raises:
+            ProcessingError: the error is not one of a connection.
+        """
+        self.figures.failures += 1
+        if isinstance(error, Retriable):
+            return error.after_ms
+        if isinstance(error, ConnectError) or not isinstance(error, self._deps.source.transient):
+            raise self._failure(error) from error
+        return None
+
+    async def _wait_to_retry(self, error: Exception, wait_ms: int) -> None:
+        self.figures.retries += 1
+        self.figures.waits_for = f"{type(error).__name__}: {error}"
+        logger.warning(
+            "source %r, part %s: %s: %s; reads again behind what it has, with a growing pause",
+            self._deps.name, part_id(self.part), type(error).__name__, error,
+        )  # fmt: skip
+        await self._deps.clock.sleep_ms(wait_ms)
+
+    def _failure(self, error: Exception, why: str = "") -> ProcessingError:
+        reason = f": {why}" if why else ""
+        return ProcessingError(
+            f"source {self._deps.name!r}, part {part_id(self.part)}, failed behind offset "
+            f"{self.progress.last}{reason}: {type(error).__name__}: {error}",
+            node=self._deps.name,
+        )
+
+
+class _Steps:
+    """One generator of a source, async or plain."""
+
+    def __init__(
+        self, deps: ReaderDeps, part: SourcePartition, offset: SourceOffset | None
+    ) -> None:
+        self._deps = deps
+        self._made: AsyncIterator[AnyRead] | Iterator[AnyRead] | None = None
+        self._part, self._offset = part, offset
+        self._thread: TaskThread | None = None
+
+    async def next(self) -> AnyRead | None:
+        """Return the next Read; None at the end."""
+        if self._made is None:
+            deps = self._deps
+            self._made = deps.source.read(self._part, self._offset, deps.context)
+        if isinstance(self._made, AsyncIterator):
+            return await anext(self._made, None)
+        if self._thread is None:
+            self._thread = TaskThread(f"streamlog-connect-{self._deps.name}")
+        made = self._made
+        return await self._thread.call(lambda: next(made, None))
+
+    async def close(self) -> None:
+        """Close the generator, so that its `finally` runs; waits for a limited time."""
+        try:
+            async with asyncio.timeout(CLOSE_WAIT_MS / 1000):
+                await self._close()
+        except TimeoutError:
+            logger.warning(
+                "source %r: its generator has not ended within %d s of its close",
+                self._deps.name, CLOSE_WAIT_MS // 1000,
+            )  # fmt: skip
+        except Exception as error:  # noqa: BLE001 - cleaning up: the reader's own outcome counts
+            logger.warning("source %r: error while it cleans up: %r", self._deps.name, error)
+        if self._thread is not None:
+            self._thread.close()
+
+    async def _close(self) -> None:
+        made = self._made
+        if isinstance(made, AsyncGenerator):
+            await made.aclose()
+        elif isinstance(made, Generator) and self._thread is not None:
+            # Behind the blocking `next` that may still run: the thread runs calls in order.
+            close: Callable[[], None] = made.close
+            await self._thread.call(close)

@@ -1,0 +1,163 @@
+"""Which records of a topic a sink writes together, against an independent account."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamlog.connect.sink import Flush
+from streamlog.connect.sink_progress import FlushChunk, SinkProgress, SinkRow, WriteRange
+from streamlog.record import Record, TopicPartition
+
+PART = TopicPartition("t", 0)
+OTHER = TopicPartition("t", 1)
+
+
+def row(offset: int, time_ms: int = 0, size: int = 1) -> SinkRow:
+    record = Record(None, offset, datetime.fromtimestamp(time_ms / 1000, UTC), (), "t", 0, offset)
+    return SinkRow(record, None, b"x" * size, time_ms)
+
+
+def offsets(chunk: FlushChunk) -> list[int]:
+    return [each.offset for each in chunk.rows]
+
+
+def test_a_range_survives_its_metadata() -> None:
+    written = WriteRange(220, "9f31c2aa")
+    assert written.encode() == "streamlog:until=220,config=9f31c2aa"
+    assert WriteRange.decode(written.encode()) == written
+    for text in ("", "until=220", "streamlog:until=x,config=9f", f"{written.encode()} ", "ü"):
+        assert WriteRange.decode(text) is None
+
+
+def test_a_flush_is_due_by_records_bytes_or_age() -> None:
+    flush = Flush(records=3, size_bytes=100, every="1s")
+    progress = SinkProgress(flush)
+    progress.assign(PART, 0)
+    progress.assign(OTHER, 10)
+    part = progress.parts[PART]
+    part.take([row(0)], 1, now_ms=5)
+    assert progress.due(1_004) == []
+    assert progress.due(1_005) == [part.open]
+    progress.parts[OTHER].take([row(10), row(11)], 12, now_ms=6)
+    assert [chunk.partition for chunk in progress.due(7)] == [PART, OTHER], "together"
+    by_size = SinkProgress(flush)
+    by_size.assign(PART, 0)
+    by_size.parts[PART].take([row(0, size=100)], 1, now_ms=0)
+    assert by_size.due(0)
+
+
+def test_an_interrupted_range_is_committed_alone_and_whole() -> None:
+    progress = SinkProgress(Flush(records=1))
+    progress.assign(PART, 5, WriteRange(8, "c"))
+    part = progress.parts[PART]
+    part.take([row(5), row(6)], 7, now_ms=0)
+    assert progress.due(10**9, at_once=True) == [], "a part of it may not be committed"
+    part.take([row(7), row(8), row(9)], 10, now_ms=0)
+    (chunk,) = progress.due(0)
+    assert (chunk.start, chunk.end, offsets(chunk)) == (5, 8, [5, 6, 7])
+    part.commit(chunk)
+    (rest,) = progress.due(0)
+    assert (rest.start, rest.end, offsets(rest)) == (8, 10, [8, 9])
+
+
+def test_a_range_that_ends_with_a_gap_is_whole_when_the_position_passes_it() -> None:
+    progress = SinkProgress(Flush())
+    progress.assign(PART, 5, WriteRange(8, "c"))
+    part = progress.parts[PART]
+    part.take([row(5)], 6, now_ms=0)
+    assert progress.due(0) == []
+    part.take([], 9, now_ms=0)
+    (chunk,) = progress.due(0)
+    assert (chunk.start, chunk.end) == (5, 8)
+    assert part.open.start == 8
+
+
+TIMES = st.lists(st.integers(0, 50), max_size=30)
+
+
+@given(TIMES, st.data())
+def test_cuts_of_stream_time_do_not_depend_on_the_portions(
+    times: list[int], data: st.DataObject
+) -> None:
+    """However polls divide the records, chunks end where time first passes a multiple of 10."""
+    rows = [row(number, time) for number, time in enumerate(times)]
+    expected: list[list[int]] = [[]]
+    latest: int | None = None
+    for number, time in enumerate(times):
+        if latest is not None and time // 10 > latest // 10:
+            expected.append([])
+            latest = time
+        expected[-1].append(number)
+        latest = time if latest is None else max(latest, time)
+    progress = SinkProgress(Flush(stream_time="10ms"))
+    progress.assign(PART, 0)
+    part = progress.parts[PART]
+    at = 0
+    while at < len(rows):
+        size = data.draw(st.integers(1, 7))
+        part.take(rows[at : at + size], min(at + size, len(rows)), now_ms=0)
+        at += size
+    assert [offsets(chunk) for chunk in (*part.closed, part.open)] == expected
+    assert progress.due(10**9) == ([part.closed[0]] if part.closed else [])
+
+
+def test_a_time_mark_closes_the_file_of_a_quiet_partition() -> None:
+    progress = SinkProgress(Flush(stream_time="10ms"))
+    progress.assign(PART, 0)
+    part = progress.parts[PART]
+    part.take([row(0, 3)], 1, now_ms=0)
+    part.mark(1, 5)
+    assert progress.due(10**9) == [], "time 8 is in the interval"
+    part.mark(2, 5)
+    (chunk,) = progress.due(0)
+    assert (chunk.end, offsets(chunk)) == (3, [0])
+    part.mark(3, 100)
+    assert not part.open.records, "a file without records is not written"
+
+
+@given(st.integers(1, 200), st.sets(st.integers(0, 199), max_size=4))
+def test_bad_records_are_found_by_halves(count: int, bad: set[int]) -> None:
+    """At most 2·log2(n) + 1 more commits for each, in order, and nothing else is left out."""
+    bad = {each for each in bad if each < count}
+    progress = SinkProgress(Flush(records=count))
+    progress.assign(PART, 0)
+    part = progress.parts[PART]
+    part.take([row(number) for number in range(count)], count, now_ms=0)
+    written: list[int] = []
+    attempts = 0
+    while chunks := progress.due(0, at_once=True):
+        attempts += 1
+        (chunk,) = chunks
+        tried = [offset for offset in offsets(chunk) if offset not in part.left_out]
+        if bad & {*tried}:
+            if not part.split(chunk):
+                part.left_out.add(tried[0])
+            continue
+        written += tried
+        part.commit(chunk)
+        assert part.committed == chunk.end
+    assert written == [number for number in range(count) if number not in bad]
+    assert part.committed == count
+    depth = (count - 1).bit_length() + 1
+    assert attempts <= 1 + len(bad) * (2 * depth + 1)
+
+
+def test_a_streamed_chunk_is_read_again_with_planned_ends() -> None:
+    progress = SinkProgress(Flush(records=100), streams=True)
+    progress.assign(PART, 0)
+    part = progress.parts[PART]
+    part.take([row(number) for number in range(8)], 8, now_ms=0)
+    part.open.rows.clear()  # They are with the sink.
+    assert part.open.records == 8
+    assert part.rewind([4, 8]) == 0
+    part.take([row(number) for number in range(10)], 10, now_ms=0)
+    (first,) = progress.due(0)
+    assert (first.start, first.end, first.records) == (0, 4, 4)
+    part.commit(first)
+    (second,) = progress.due(0)
+    assert (second.start, second.end) == (4, 8)
+    part.commit(second)
+    assert offsets(part.open) == [8, 9]

@@ -1,0 +1,324 @@
+"""The readers of a source: kills and undone commits, broken connections, back-pressure, the end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from random import Random
+from typing import Any, ClassVar
+
+import pytest
+
+from streamlog.connect import (
+    BadRecord,
+    Read,
+    Retriable,
+    Source,
+    SourceContext,
+    SourceOffset,
+    SourcePartition,
+)
+from streamlog.connect.declared_connectors import SourceConnector
+from streamlog.connect_tasks.carried import SourceCarrier
+from streamlog.connect_tasks.contexts import ConnectorContext
+from streamlog.connect_tasks.part_reader import HeldBudget, ReaderDeps
+from streamlog.connect_tasks.source_task import SourceTask
+from streamlog.errors import ProcessingError
+from streamlog.nodes.policies import ErrorPolicy, on_error
+from streamlog.nodes.topic_spec import TopicSpec
+from streamlog.serdes import serde_for
+
+BYTES = TopicSpec("t", serde_for(str), serde_for(bytes))
+TEXT = TopicSpec("t", serde_for(str), serde_for(str))
+
+
+class Clock:
+    """Time that sleepers move."""
+
+    def __init__(self) -> None:
+        self.ms = 1_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def wall_ms(self) -> int:
+        return self.ms
+
+    async def sleep_ms(self, time_ms: int) -> None:
+        self.ms += time_ms
+        await asyncio.sleep(0)
+
+
+class Lines(Source[None, bytes], frozen=True, kw_only=True):
+    """Numbered lines in portions, with trouble at any of them."""
+
+    count: int = 100
+    trouble: ClassVar[Callable[[], None]] = lambda: None
+    closed: ClassVar[list[int]] = []
+
+    async def read(
+        self, partition: SourcePartition, offset: SourceOffset | None, context: SourceContext
+    ) -> AsyncIterator[Read[None, bytes]]:
+        at = 0 if offset is None else int(str(offset["at"]))
+        if offset is None:
+            yield Read([], {"at": 0})
+        try:
+            while at < self.count:
+                type(self).trouble()
+                end = min(at + 1 + at % 3, self.count)
+                yield Read.raw([b"%d" % n for n in range(at, end)], {"at": end})
+                at = end
+        finally:
+            self.closed.append(at)
+
+
+class Blocking(Lines, frozen=True, kw_only=True):
+    """The same as a plain generator."""
+
+    threads: ClassVar[set[int]] = set()
+
+    def read(  # type: ignore[override]
+        self, partition: SourcePartition, offset: SourceOffset | None, context: SourceContext
+    ) -> Iterator[Read[None, bytes]]:
+        at = 0 if offset is None else int(str(offset["at"]))
+        try:
+            while at < self.count:
+                self.threads.add(threading.get_ident())
+                type(self).trouble()
+                yield Read.raw([b"%d" % at], {"at": at + 1})
+                at += 1
+        finally:
+            self.closed.append(at)
+
+
+def task_of(
+    source: Source[Any, Any],
+    offset: SourceOffset | None = None,
+    *,
+    policy: ErrorPolicy = on_error.FAIL,
+    clock: Clock | None = None,
+    spec: TopicSpec = BYTES,
+    budget: HeldBudget | None = None,
+    parts: int = 1,
+    **more: Any,
+) -> SourceTask:
+    clock = clock or Clock()
+    connector = SourceConnector(
+        name="s", source=source, topics={"": spec}, policy=policy.named("app"), **more
+    )
+    deps = ReaderDeps(
+        name="s",
+        source=source,
+        context=ConnectorContext("s", 0, clock),
+        carrier=SourceCarrier(connector),
+        clock=clock,
+        chance=lambda: 0.0,
+        budget=budget or HeldBudget(),
+    )
+    return SourceTask(deps, 0, [({"n": number}, offset) for number in range(parts)])
+
+
+def commit(task: SourceTask) -> list[bytes | None]:
+    """Commit what is held; returns the values."""
+    values = [
+        value
+        for _, reads in task.take()
+        for read in reads
+        for batch in read.records.batches
+        for value in batch.values
+    ]
+    task.count()
+    return values
+
+
+@pytest.mark.parametrize("kind", [Lines, Blocking])
+@pytest.mark.parametrize("seed", range(5))
+def test_every_line_counts_once_over_lives_and_broken_connections(
+    kind: type[Lines], seed: int
+) -> None:
+    async def story() -> list[bytes | None]:
+        random = Random(seed)
+
+        def trouble() -> None:
+            if random.random() < 0.1:
+                raise random.choice([Retriable("later", after="1s"), OSError("gone")])
+
+        kind.trouble = trouble  # type: ignore[assignment]
+        log: list[bytes | None] = []
+        offset: SourceOffset | None = None
+        for _ in range(400):
+            task = task_of(kind(), offset)
+            running = asyncio.create_task(task.run())
+            for _ in range(random.randint(0, 20)):
+                await asyncio.sleep(0.0005 if kind is Blocking else 0)
+                if random.random() < 0.5:
+                    log += commit(task)
+                    offset = task.readers[0].progress.counted
+            if random.random() < 0.3:
+                task.take()  # In flight, and then undone.
+            running.cancel()
+            await asyncio.wait([running])
+            task.drop()
+            if offset == {"at": 100}:
+                break
+        return log
+
+    try:
+        assert asyncio.run(story()) == [b"%d" % number for number in range(100)]
+    finally:
+        kind.trouble = staticmethod(lambda: None)  # type: ignore[assignment]
+
+
+def test_where_a_source_begins_is_committed_before_anything_is_read() -> None:
+    async def story() -> None:
+        task = task_of(Lines())
+        running = asyncio.create_task(task.run())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert task.held_records == 0
+        assert task.readers[0].progress.last == {"at": 0}
+        commit(task)
+        await running
+        assert task.held_records == 100
+
+    asyncio.run(story())
+
+
+def test_a_reader_waits_while_it_holds_enough() -> None:
+    async def story() -> None:
+        task = task_of(Lines(count=30_000), {"at": 0})
+        running = asyncio.create_task(task.run())
+        total = 0
+        while not running.done():
+            for _ in range(50):
+                await asyncio.sleep(0)
+            if task.is_full:
+                assert 10_000 <= task.held_records <= 10_002
+            total += len(commit(task))
+        assert total + len(commit(task)) == 30_000
+
+    asyncio.run(story())
+
+
+def test_over_the_budget_of_all_readers_those_that_hold_something_wait() -> None:
+    async def story() -> None:
+        budget = HeldBudget(limit_bytes=50)
+        task = task_of(Lines(), {"at": 0}, budget=budget, parts=3)
+        running = asyncio.create_task(task.run())
+        seen = 0
+        while not running.done():
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert budget.held_bytes <= 50 + 3 * 6
+            seen += len(commit(task))
+        seen += len(commit(task))
+        assert (seen, budget.held_bytes) == (300, 0)
+
+    asyncio.run(story())
+
+
+def test_generators_are_closed_and_plain_ones_run_in_threads() -> None:
+    async def story() -> None:
+        Blocking.closed.clear()
+        task = task_of(Blocking(count=10**9), {"at": 0})
+        running = asyncio.create_task(task.run())
+        await asyncio.sleep(0.05)
+        running.cancel()
+        await asyncio.wait([running])
+        assert len(Blocking.closed) == 1
+        assert threading.get_ident() not in Blocking.threads
+
+    asyncio.run(story())
+
+
+def test_any_other_error_ends_the_task_with_its_coordinates() -> None:
+    def trouble() -> None:
+        raise ZeroDivisionError("no")
+
+    class Failing(Lines, frozen=True, kw_only=True):
+        pass
+
+    Failing.trouble = staticmethod(trouble)  # type: ignore[assignment]
+    with pytest.raises(
+        ProcessingError, match=r"source 's', part {\"n\":0}, failed behind .*'at': 7"
+    ):
+        asyncio.run(task_of(Failing(), {"at": 7}).run())
+
+
+class Mixed(Source[str, str], frozen=True, kw_only=True):
+    """Values of which one is no text; and a record that can't be made at all."""
+
+    refuses: bool = False
+
+    async def read(
+        self, partition: SourcePartition, offset: SourceOffset | None, context: SourceContext
+    ) -> AsyncIterator[Read[str, str]]:
+        values: list[Any] = ["a", 7, "b"]
+        yield Read([context.record(v, key="k", timestamp=9) for v in values], {"at": 3})
+        if self.refuses:
+            raise BadRecord("line 4 is torn")
+
+
+def test_a_record_that_does_not_fit_its_topic_goes_to_the_policy() -> None:
+    async def story(policy: ErrorPolicy) -> SourceTask:
+        task = task_of(Mixed(), policy=policy, spec=TEXT)
+        await task.run()
+        return task
+
+    task = asyncio.run(story(on_error.dlq()))
+    batches = [
+        batch for _, reads in task.take() for read in reads for batch in read.records.batches
+    ]
+    assert [(batch.topic, batch.values) for batch in batches] == [
+        ("t", [b"a"]),
+        ("app-dlq", [b"7"]),
+        ("t", [b"b"]),
+    ]
+    assert task.figures().dead_letters == 1
+    assert asyncio.run(story(on_error.skip())).figures().skipped == 1
+    with pytest.raises(ProcessingError, match="'s' failed"):
+        asyncio.run(story(on_error.FAIL))
+
+
+def test_a_source_that_can_not_pass_a_bad_record_fails_instead_of_repeating_its_letter() -> None:
+    task = task_of(Mixed(refuses=True), {"at": 0}, policy=on_error.dlq(), spec=TEXT)
+    with pytest.raises(ProcessingError, match="can't read past this record: BadRecord: line 4"):
+        asyncio.run(task.run())
+
+
+def test_transforms_change_and_leave_out_records() -> None:
+    class Good(Source[str, str], frozen=True, kw_only=True):
+        async def read(
+            self, partition: SourcePartition, offset: SourceOffset | None, context: SourceContext
+        ) -> AsyncIterator[Read[str, str]]:
+            yield Read([context.record(v, key="k") for v in "abc"], {"at": 3})
+
+    task = task_of(
+        Good(),
+        spec=TEXT,
+        transforms=[
+            lambda record: None if record.value == "b" else record,
+            lambda record: record.replace(value=record.value.upper()),
+        ],
+    )
+    asyncio.run(task.run())
+    assert commit(task) == [b"A", b"C"]
+
+
+def test_committed_is_called_in_order_and_only_for_what_counts() -> None:
+    called: list[int] = []
+
+    class Acknowledging(Source[None, bytes], frozen=True, kw_only=True):
+        async def read(
+            self, partition: SourcePartition, offset: SourceOffset | None, context: SourceContext
+        ) -> AsyncIterator[Read[None, bytes]]:
+            for n in range(3):
+                yield Read.raw([b"x"], {"at": n}, committed=lambda n=n: called.append(n))
+
+    task = task_of(Acknowledging(), {"at": 0})
+    asyncio.run(task.run())
+    task.take()
+    assert called == []
+    task.count()
+    assert called == [0, 1, 2]
