@@ -110,6 +110,7 @@ class ArrowBatches:
         self._corrupt = CorruptBatches(offsets, ignored=options.ignore_corrupt_batches)
         self._value_type = value_type
         self._values = TypedValues(options, offsets.topic, value_type)
+        self._needs_headers = value_type is not None and self._values.needs_headers
         types = {**_TYPES, **({} if value_type is None else {"value": value_type})}
         fields = [pa.field(name, types[name]) for name in options.columns]
         if options.include_headers:
@@ -182,7 +183,7 @@ class ArrowBatches:
         )
 
     def _slice_headers(self, batch: RecordBatch) -> list[Any]:
-        if not self._options.include_headers:
+        if not self._options.include_headers and not self._needs_headers:
             return []
         # A record batch may begin before the range and end after it.
         columns, wanted = batch.columns(), self._range
@@ -203,7 +204,10 @@ class ArrowBatches:
         arrays["partition"] = pa.repeat(pa.scalar(self._range.partition, pa.int32()), count)
         arrays["timestampType"] = pa.repeat(pa.scalar(timestamp_type, pa.int32()), count)
         if self._value_type is not None:
-            arrays["value"] = self._values.typed(arrays["value"], self._range, arrays["offset"])
+            # Headers come with a schema registry alone: reading them costs a decoding of each batch.
+            arrays["value"] = self._values.typed(
+                arrays["value"], self._range, arrays["offset"], headers
+            )
         columns = [arrays[name] for name in self._options.columns]
         if self._options.include_headers:
             # Spark's source has NULL, not an empty array, where a record has no headers.

@@ -1,66 +1,54 @@
-"""Registered values: columns of values in Avro whose schemas a registry keeps.
+"""Registered values: columns of values whose schemas a registry keeps.
 
-With `valueFormat=registry`, the columns follow from the latest version of `<topic>-value`, and each
-value is read by the schema that it names, and resolved to that version, as Spark's `from_avro` does
-with a registry. Times of day are numbers and UUIDs text, as there.
+With `valueFormat=registry`, the columns follow from the latest version of `<topic>-value`, in Avro
+(`avro_columns`), JSON Schema (`json_columns`) or Protobuf (`message_columns`).
 
-Rule: Spark's processes import no app and no JVM client; each asks the registry once per schema. Not
-done here: JSON and Protobuf (`app` gives their types), and ids in headers.
+Rule: Spark's processes import no app and no JVM client; each asks the registry once per schema.
 """
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
 
-import msgspec
-
-from streamlog.errors import ConfigError, SerdeError
-from streamlog.registry_client import RegisteredVersion, RegistrySettings, SchemaBook
-from streamlog.schemas import Schema, SchemaType
-from streamlog.serdes.avro import load_fastavro
-from streamlog.serdes.registered.framing import head_size, read_key
+from spark_bridge.avro_columns import AvroColumns
+from spark_bridge.json_columns import JsonColumns
+from spark_bridge.message_columns import MessageColumns
+from streamlog.errors import ConfigError
+from streamlog.registry_client import RegistrySettings, SchemaBook
+from streamlog.schemas import SchemaType
 
 WAIT_MS: Final = 30_000
 """How long a task of Spark waits for a registry that does not answer."""
-_SIMPLE: Final = {
-    "boolean": "boolean",
-    "int": "int",
-    "long": "bigint",
-    "float": "float",
-    "double": "double",
-    "bytes": "binary",
-    "fixed": "binary",
-    "string": "string",
-    "enum": "string",
-}
-_LOGICAL: Final = {
-    "date": "date",
-    "timestamp-millis": "timestamp",
-    "timestamp-micros": "timestamp",
-    "local-timestamp-millis": "timestamp_ntz",
-    "local-timestamp-micros": "timestamp_ntz",
-}
-"""Logical types that Spark has; the others are read as the types below them."""
-_KEPT: Final = {*_LOGICAL, "decimal"}
-_NESTING_MAX: Final = 100
-Data = Any
-"""A schema as data."""
+
+
+class RegisteredColumns(Protocol):
+    """Port: the values of one topic in one format."""
+
+    def spark_type(self, topic: str) -> str:
+        """Return the Spark type of values; `topic` is for messages.
+
+        Raises:
+            ConfigError: Spark has no such type.
+        """
+
+    def decode(self, data: bytes) -> object:
+        """Return a value.
+
+        Raises:
+            SerdeError: it can't be read.
+        """
 
 
 def registered_columns(settings: RegistrySettings, topics: Iterable[str]) -> str:
     """Return the Spark type of the topics' values.
 
     Raises:
-        ConfigError: a topic has no schema, it is not Avro, Spark has no such type, or the topics
-            have different types.
+        ConfigError: a topic has no schema, Spark has no such type, or the topics have different
+            types.
     """
     book = SchemaBook(settings, wait_ms=WAIT_MS)
-    found = {}
-    for topic in sorted(topics):
-        latest = _latest(book, topic)
-        found[topic] = _Columns(_named(book, latest.schema)).of(_data(latest.schema), topic, 0)
+    found = {topic: _columns_of(book, topic).spark_type(topic) for topic in sorted(topics)}
     if len({*found.values()}) > 1:
         types = "; ".join(f"{topic}: {columns}" for topic, columns in found.items())
         raise ConfigError(
@@ -69,134 +57,28 @@ def registered_columns(settings: RegistrySettings, topics: Iterable[str]) -> str
     return next(iter(found.values()), "binary")
 
 
-def registered_decoder(settings: RegistrySettings, topic: str) -> Callable[[bytes], Any]:
+def registered_decoder(settings: RegistrySettings, topic: str) -> Callable[[bytes], object]:
     """Return a function from bytes to a value for `registered_columns`; it raises SerdeError.
 
     Raises:
         ConfigError: as `registered_columns`.
     """
-    book = SchemaBook(settings, wait_ms=WAIT_MS)
-    library = load_fastavro()
-    latest = _latest(book, topic).schema
-    target = library.parse_schema(_data(latest), _named(book, latest))
-    parsed: dict[bytes, Data] = {}
-
-    def decode(data: bytes) -> object:
-        size = head_size(data)
-        schema = parsed.get(data[:size])
-        if schema is None:
-            found = book.find(read_key(data, "a value with a schema"))
-            if found.schema.type is not SchemaType.AVRO:
-                raise SerdeError(f"its schema is {found.schema.type}, and not Avro")
-            schema = library.parse_schema(_data(found.schema), _named(book, found.schema))
-            parsed[data[:size]] = schema
-        buffer = io.BytesIO(data)
-        buffer.seek(size)
-        try:
-            return library.schemaless_reader(buffer, schema, target)
-        except (
-            LookupError,
-            EOFError,
-            ArithmeticError,
-            library.read.SchemaResolutionError,
-        ) as error:
-            # Damaged bytes: errors of other kinds are known to the caller.
-            raise SerdeError(f"{type(error).__name__}: {error}") from error
-
-    return decode
+    return _columns_of(SchemaBook(settings, wait_ms=WAIT_MS), topic).decode
 
 
-def _latest(book: SchemaBook, topic: str) -> RegisteredVersion:
+def _columns_of(book: SchemaBook, topic: str) -> RegisteredColumns:
     latest = book.client.latest(f"{topic}-value")
     if latest is None:
         raise ConfigError(
             f"the schema registry {book.settings} has no subject {topic}-value: read bytes, or "
             "give the option 'app'"
         )
-    if latest.schema.type is not SchemaType.AVRO:
-        raise ConfigError(
-            f"{topic}-value is {latest.schema.type}; valueFormat=registry reads Avro: give the "
-            "option 'app' with the types that an app declares"
-        )
-    return latest
-
-
-def _named(book: SchemaBook, schema: Schema) -> dict[str, Data]:
-    """Return the types that a schema refers to, as fastavro takes them."""
-    named: dict[str, Data] = {}
-    # In the order of the client: each after those that it refers to.
-    for each in book.client.referenced(schema).values():
-        load_fastavro().parse_schema(_data(each), named)
-    return named
-
-
-def _data(schema: Schema) -> Data:
-    text = schema.text
-    return _without_logical(msgspec.json.decode(text) if text[:1] in '{["' else text)
-
-
-def _without_logical(data: Data) -> Data:
-    """Return a schema without the logical types that Spark lacks."""
-    if isinstance(data, list):
-        return [_without_logical(each) for each in data]
-    if not isinstance(data, dict):
-        return data
-    return {
-        # A default is a value and no schema, even if it looks like one.
-        name: part if name == "default" else _without_logical(part)
-        for name, part in data.items()
-        if name != "logicalType" or part in _KEPT
-    }
-
-
-class _Columns:
-    """The Spark type of one schema."""
-
-    def __init__(self, named: Mapping[str, Data]) -> None:
-        self._named = dict(named)
-
-    def of(self, data: Data, where: str, depth: int) -> str:
-        if depth > _NESTING_MAX:
-            raise ConfigError(f"{where}: Spark has no types that contain themselves: read bytes")
-        if isinstance(data, list):
-            return self._union(data, where, depth)
-        if isinstance(data, str) and data not in _SIMPLE:
-            if data not in self._named:
-                raise ConfigError(f"{where} has a type that Spark lacks ({data}): read bytes")
-            return self.of(self._named[data], where, depth + 1)
-        kind = data if isinstance(data, str) else data["type"]
-        if not isinstance(kind, str):
-            return self.of(kind, where, depth + 1)
-        return self._complex(kind, data, where, depth)
-
-    def _complex(self, kind: str, data: Data, where: str, depth: int) -> str:
-        if kind == "record":
-            self._note(data)
-            fields = [(each["name"], each["type"]) for each in data["fields"]]
-            columns = (
-                f"`{name}`: {self.of(part, f'{where}.{name}', depth + 1)}" for name, part in fields
-            )
-            return f"struct<{', '.join(columns)}>"
-        if kind == "array":
-            return f"array<{self.of(data['items'], f'{where}[]', depth + 1)}>"
-        if kind == "map":
-            return f"map<string, {self.of(data['values'], f'{where}[]', depth + 1)}>"
-        logical = data.get("logicalType") if isinstance(data, dict) else None
-        if logical == "decimal":
-            return f"decimal({data['precision']}, {data.get('scale', 0)})"
-        if kind in {"enum", "fixed"}:
-            self._note(data)
-        return _LOGICAL.get(str(logical)) or _SIMPLE.get(kind) or self.of(kind, where, depth + 1)
-
-    def _note(self, data: Data) -> None:
-        name = data["name"]
-        self._named[name] = data
-        if data.get("namespace") and "." not in name:
-            self._named[f"{data['namespace']}.{name}"] = data
-
-    def _union(self, members: list[Data], where: str, depth: int) -> str:
-        # Null and X is X: every column of Spark may be NULL.
-        found = {self.of(each, where, depth + 1) for each in members if each != "null"}
-        if len(found) != 1:
-            raise ConfigError(f"{where} has a type that Spark lacks (a union): read bytes")
-        return found.pop()
+    schema = latest.schema
+    referenced = book.client.referenced(schema)
+    match schema.type:
+        case SchemaType.AVRO:
+            return AvroColumns(book, schema, referenced)
+        case SchemaType.JSON:
+            return JsonColumns(schema, referenced)
+        case SchemaType.PROTOBUF:
+            return MessageColumns(book, schema, referenced)

@@ -9,7 +9,7 @@ does not fit fails the read with an error that names it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime
 from functools import lru_cache
 from importlib import import_module
@@ -24,11 +24,13 @@ from streamlog.errors import ConfigError, SerdeError
 from streamlog.serdes.json_values import JsonSerde
 from streamlog.serdes.plain import BytesSerde, FloatSerde, IntSerde, StrSerde
 from streamlog.serdes.registered import RegistrySerde
+from streamlog.serdes.registered.framing import absorb_value_header
 from streamlog.serdes.serde import Serde
 
 if TYPE_CHECKING:
     from spark_bridge.offset_ranges import OffsetRange
     from spark_bridge.source_options import ReadOptions
+    from streamlog.record import Headers
 
 
 _PLAIN: dict[type, str] = {
@@ -186,20 +188,37 @@ class TypedValues:
         self._type = value_type
         self._what = "the option valueSchema"
         self._decode: Callable[[bytes], Any] = msgspec.json.Decoder().decode
+        self.needs_headers = options.registry is not None
+        """Whether headers may name the schemas of values."""
         if options.app is not None:
+            self.needs_headers = isinstance(declared_serde(options.app, topic), RegistrySerde)
             self._what = f"the type that {options.app} declares"
             self._decode = declared_decoder(options.app, topic)
         if options.registry is not None:
             self._what = "the latest schema in the registry"
             self._decode = registered_decoder(options.registry, topic)
 
-    def typed(self, values: Any, offsets: OffsetRange, numbers: Any) -> Any:  # noqa: ANN401 - as above
-        """Return the values as an Arrow array; `numbers` are their offsets.
+    def typed(
+        self,
+        values: Any,  # noqa: ANN401 - as above
+        offsets: OffsetRange,
+        numbers: Any,  # noqa: ANN401 - as above
+        headers: Sequence[Headers],
+    ) -> Any:  # noqa: ANN401 - as above
+        """Return the values as an Arrow array.
+
+        Args:
+            values: the values as bytes.
+            offsets: the range that they are read from.
+            numbers: their offsets.
+            headers: their headers, if `needs_headers`.
 
         Raises:
             SerdeError: a value does not fit; names its offset.
         """
         texts = values.to_pylist()
+        if self.needs_headers:
+            texts = [*map(absorb_value_header, texts, headers)]
         # All values together, which is fast; only if that fails, one by one, to name the offset.
         try:
             return self._array(texts)

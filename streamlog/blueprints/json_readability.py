@@ -199,6 +199,7 @@ def bundle_json(schema: JsonValue, documents: Mapping[str, JsonValue]) -> JsonVa
                 # 1. `address.json#/$defs/Zip` becomes the definition `address.json~$defs~Zip`.
                 # 2. It refers to `#/$defs/Area`, which is one of that document as well.
                 name = f"{target}{pointer}".replace("/", "~")
+                # Noted before it is moved: a document may refer to itself.
                 if name not in added:
                     added[name] = None
                     added[name] = moved(_pointed(documents[target], pointer), target)

@@ -111,6 +111,20 @@ def after_indexes(data: bytes, start: int) -> int:
     return at
 
 
+def read_indexes(data: bytes) -> list[int]:
+    """Return message indexes; one zero byte is the first message.
+
+    Raises:
+        ValueError: the indexes are cut off.
+    """
+    count, at = _read_zigzag(data, 0)
+    found = []
+    for _ in range(count):
+        index, at = _read_zigzag(data, at)
+        found.append(index)
+    return found or [0]
+
+
 def schema_keys(
     serde: AnySerde, column: Iterable[bytes | None], headers: Iterable[Headers] | None, name: str
 ) -> set[SchemaKey]:
@@ -165,6 +179,12 @@ def absorb_header(key: AnySerde, value: AnySerde, record: RawRecord) -> RawRecor
         else:
             left.append((name, data))
     return raw_key, raw_value, tuple(left)
+
+
+def absorb_value_header(value: bytes | None, headers: Headers) -> bytes | None:
+    """Return a value that begins with what its headers say about its schema."""
+    found = next((data for name, data in headers if name == VALUE_HEADER), None)
+    return value if found is None or value is None else found + value
 
 
 def is_registered(serde: AnySerde) -> bool:

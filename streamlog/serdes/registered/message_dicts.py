@@ -47,11 +47,13 @@ _KNOWN: Final[Mapping[str, type]] = {
     DATE: date,
     TIME_OF_DAY: time,
 }
-_WRAPPERS: Final = frozenset(
+WRAPPERS: Final = frozenset(
     f"google.protobuf.{each}Value"
     for each in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 )
-_JSON: Final = frozenset(f"google.protobuf.{each}" for each in ("Struct", "Value", "ListValue"))
+JSON_MESSAGES: Final = frozenset(
+    f"google.protobuf.{each}" for each in ("Struct", "Value", "ListValue")
+)
 _SCALARS: Final[Mapping[str, tuple[type, ...]]] = {
     "INT32": (int,),
     "INT64": (int,),
@@ -99,9 +101,9 @@ class MessageDicts:
             return KNOWN_PUTTERS[_KNOWN[name]]
         if name == DECIMAL:
             return put_decimal
-        if name in _JSON:
+        if name in JSON_MESSAGES:
             return _put_json
-        if name in _WRAPPERS:
+        if name in WRAPPERS:
             put_value = self._field_putter(kind.fields_by_name["value"])
 
             def put_wrapped(message: Message, value: UserValue) -> None:
@@ -118,6 +120,7 @@ class MessageDicts:
         def put(message: Message, value: UserValue) -> None:
             if not isinstance(value, Mapping):
                 raise SerdeError(f"{kind.name} is a dict, got {type(value).__name__}")
+            # An empty dict is a message that is there, unlike None.
             message.SetInParent()
             for key, part in value.items():
                 found = fields.get(key)
@@ -146,6 +149,7 @@ class MessageDicts:
         write, has_presence = _scalar_writer(field), field.has_presence
 
         def put(message: Message, value: UserValue) -> None:
+            # None in a field that is never absent is an error of the writer, not its default.
             if value is not None or not has_presence:
                 setattr(message, name, write(value))
 
@@ -160,7 +164,8 @@ class MessageDicts:
                 raise SerdeError(f"list expected, got {type(value).__name__}")
             found = getattr(message, name)
             if write is not None:
-                found.extend(map(write, value))
+                # A copy first: the library would keep what it took before an error.
+                found.extend([*map(write, value)])
                 return
             for each in value:
                 self._put(kind, found.add(), each)
@@ -198,9 +203,9 @@ class MessageDicts:
             return KNOWN_READERS[_KNOWN[name]]
         if name == DECIMAL:
             return read_decimal
-        if name in _WRAPPERS:
+        if name in WRAPPERS:
             return lambda message: message.value
-        if name in _JSON:
+        if name in JSON_MESSAGES:
             return _read_json
         fields = {each.name: self._field_reader(each) for each in kind.fields}
         return lambda message: {name: read(message) for name, read in fields.items()}

@@ -27,7 +27,12 @@ from streamlog.serdes.derived.protobuf_values import ProtobufValues, message_cla
 from streamlog.serdes.derived.type_description import RecordType, describe_type
 from streamlog.serdes.erased_types import TypeForm, UserObject, UserValue
 from streamlog.serdes.json_values import without_none
-from streamlog.serdes.registered.framing import after_indexes, head_size, index_bytes
+from streamlog.serdes.registered.framing import (
+    after_indexes,
+    head_size,
+    index_bytes,
+    read_indexes,
+)
 from streamlog.serdes.registered.message_dicts import MessageDicts
 from streamlog.serdes.registered.schema_source import RegisteredSchema
 from streamlog.serdes.registered.topic_schema import TopicSchema
@@ -175,11 +180,8 @@ def registered_message(
         SerdeError: the schema is invalid, or has no such message.
     """
     library = load_protobuf()
-    try:
-        parsed = parse_schema(schema, referenced, is_new=False)
-    except InvalidSchema as error:
-        raise SerdeError(f"its schema is not one of Protobuf: {error}") from error
-    if not isinstance(parsed, ProtobufSchema) or parsed.record_name is None:
+    parsed = _parse(schema, referenced)
+    if parsed.record_name is None:
         raise SerdeError("its schema has no message")
     pool = library.descriptor_pool.DescriptorPool()
     for each in parsed.files:
@@ -190,6 +192,38 @@ def registered_message(
     if wanted not in own:
         raise SerdeError(f"its schema has no message {wanted}, but {', '.join(sorted(own))}")
     return library.message_factory.GetMessageClass(pool.FindMessageTypeByName(wanted))
+
+
+def message_at(schema: Schema, referenced: Mapping[str, Schema], indexes: bytes) -> str:
+    """Return the full name of the message that a record's indexes name.
+
+    Args:
+        schema: the schema that the record names.
+        referenced: the schemas that it refers to.
+        indexes: the message indexes, as they stand in the record.
+
+    Raises:
+        SerdeError: the schema is not one of Protobuf, or has no such message.
+    """
+    file = _parse(schema, referenced).file
+    messages, name = file.messages, file.package
+    for index in read_indexes(indexes):
+        names = [*messages]
+        if index >= len(names):
+            raise SerdeError(f"its schema has no message {index} in {name or 'its file'}")
+        name = f"{name}.{names[index]}" if name else names[index]
+        messages = messages[names[index]].messages
+    return name
+
+
+def _parse(schema: Schema, referenced: Mapping[str, Schema]) -> ProtobufSchema:
+    try:
+        parsed = parse_schema(schema, referenced, is_new=False)
+    except InvalidSchema as error:
+        raise SerdeError(f"its schema is not one of Protobuf: {error}") from error
+    if not isinstance(parsed, ProtobufSchema):
+        raise SerdeError(f"its schema is {schema.type}, and not Protobuf")
+    return parsed
 
 
 def _imported(message: UserObject, schema: Schema) -> Mapping[str, Schema]:
