@@ -204,7 +204,7 @@ class ArrowBatches:
         arrays["partition"] = pa.repeat(pa.scalar(self._range.partition, pa.int32()), count)
         arrays["timestampType"] = pa.repeat(pa.scalar(timestamp_type, pa.int32()), count)
         if self._value_type is not None:
-            # Headers come with a schema registry alone: reading them costs a decoding of each batch.
+            # There are headers with a schema registry alone: they cost a decoding of each batch.
             arrays["value"] = self._values.typed(
                 arrays["value"], self._range, arrays["offset"], headers
             )

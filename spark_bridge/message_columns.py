@@ -98,9 +98,9 @@ class MessageColumns:
         key = read_key(data, "a value with a schema")
         start = after_indexes(data, head_size(data))
         head = data[:start]
-        # 1. A record names its schema, and in it a message by its position. 2. Another version of the
-        # file may have another order, so only the writer's schema tells which message it is. 3. Once
-        # per schema and position: the head of the next record is known.
+        # 1. A record names its schema, and in it a message by its position. 2. Another version of
+        # the file may have another order, so only the writer's schema tells which message it is.
+        # 3. Once per schema and position: the head of the next record is known.
         if head not in self._known:
             found = self._book.find(key)
             name = message_at(found.schema, found.referenced, head[head_size(data) :])
