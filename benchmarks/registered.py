@@ -3,7 +3,8 @@
 The job of `engine` (filter, map, produce) runs as a task without a log: values are read, and the
 results become record batches as for a producer. The registry is the one of tests, in memory: a
 worker asks a real one once per schema, and not per record. Both read and write the one schema that
-the types derive, so their bytes differ only in what names it.
+the types derive, so their bytes differ only in what names it. Then the same from log to log, by
+worker processes (`registered_worker`).
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from statistics import median
 
+from benchmarks import registered_worker
 from benchmarks.engine.jobs import Event, Sale
 from benchmarks.harness import Reading
+from benchmarks.registered_worker import RATE_LEAST
 from streamlog import App
 from streamlog.processing.task import Task, TaskId
 from streamlog.records.batch import LogRecord, encode_columns
@@ -27,8 +30,6 @@ START_MS = 1_700_000_000_000
 POLL_RECORDS = 5_000
 """As many as a worker hands over at a time."""
 ROUNDS = 5
-RATE_LEAST = 0.6
-"""The least rate by registry, as a share of the rate by hand."""
 
 
 def _job(*, by_registry: bool) -> App:
@@ -85,7 +86,7 @@ def _records_per_s(app: App, arrivals: list[RecordColumns]) -> float:
     return count * 1e9 / (time.process_time_ns() - began_ns)
 
 
-async def figures(directory: Path, records: int) -> AsyncIterator[Reading]:  # noqa: ARG001 - no files
+async def figures(directory: Path, records: int) -> AsyncIterator[Reading]:
     """Yield both rates, and their ratio."""
     apps = {"by hand": _job(by_registry=False), "by registry": _job(by_registry=True)}
     arrivals = {name: _arrivals(app, records) for name, app in apps.items()}
@@ -99,3 +100,5 @@ async def figures(directory: Path, records: int) -> AsyncIterator[Reading]:  # n
         yield Reading(f"J1, Avro {name}", rate, "records/s of CPU", digits=0)
     share = found["by registry"] / found["by hand"]
     yield Reading("J1, Avro: by registry over by hand", share, "", least=RATE_LEAST, digits=2)
+    async for reading in registered_worker.figures(directory, records):
+        yield reading
