@@ -9,7 +9,7 @@ HOT := $(TYPES) $(TYPES:.pxd=.py)
 WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark spark questions test test-changed quick lint shape architecture bench simulate simulate-coverage chaos alerts procedures soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro conformance conformance-cluster conformance-kafka registry-kills bench-registry compile clean
+.PHONY: help demo demo-spark spark questions test test-changed quick lint shape architecture bench simulate simulate-coverage chaos alerts procedures soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect conformance conformance-cluster conformance-kafka registry-kills bench-registry compile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -117,6 +117,10 @@ oracle-kafka: $(VENV)/.dev ## random histories over all operators on Kafka Strea
 oracle-avro: $(VENV)/.dev ## random pairs of Avro schemas on Apache Avro's own parser and SchemaCompatibility and on ours: texts, refusals, kinds, paths and details; each difference with its reason (PAIRS=20000, SEED=n); needs Maven and a JDK
 	@mkdir -p build
 	@$(BIN)/python -m tests.oracle.avro --pairs $(or $(PAIRS),20000) $(if $(SEED),--seed $(SEED)) --report build/oracle-avro.json $(ARGS)
+
+oracle-connect: $(VENV)/.dev ## random records through Kafka Connect's own transforms, predicates and JsonConverter and through ours; each difference with its reason (RECORDS=2000 of each class, SEED=n); needs Maven and a JDK
+	@mkdir -p build
+	@$(BIN)/python -m tests.oracle.connect --records $(or $(RECORDS),2000) $(if $(SEED),--seed $(SEED)) --report build/oracle-connect.json $(ARGS)
 
 spark: $(VENV)/.dev ## histories in Spark at length: 200 random programs with tasks killed at random, and on a standalone cluster of this machine
 	STREAMLOG_PROFILE=thorough $(BIN)/python -m pytest -q tests/spark_bridge --timeout 1200 $(ARGS)

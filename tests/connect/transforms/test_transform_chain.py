@@ -1,0 +1,91 @@
+"""Chains: transforms named in a configuration, with predicates, and what is wrong with them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from streamlog.connect.schema_record import SchemaRecord
+from streamlog.connect.transforms.transform_chain import TransformChain, chain_of
+from streamlog.errors import ConfigError
+
+MIDNIGHT = datetime(2026, 1, 1, tzinfo=UTC)
+KAFKA = "org.apache.kafka.connect.transforms."
+
+
+def record(value: object, topic: str = "orders") -> SchemaRecord[object, object]:
+    return SchemaRecord(
+        key="k", value=value, timestamp=MIDNIGHT, topic=topic, partition=0, offset=7
+    )
+
+
+def test_transforms_run_in_the_order_of_their_aliases() -> None:
+    chain = chain_of(
+        {
+            "transforms": "hide, name",
+            "transforms.name.type": f"{KAFKA}RegexRouter",
+            "transforms.name.regex": "(.*)",
+            "transforms.name.replacement": "eu.$1",
+            "transforms.hide.type": f"{KAFKA}MaskField$Value",
+            "transforms.hide.fields": "card",
+        }
+    )
+    changed = chain(record({"card": "4711", "sum": 5}))
+    assert changed is not None
+    assert (changed.topic, changed.value) == ("eu.orders", {"card": "", "sum": 5})
+
+
+@pytest.mark.parametrize(("negate", "kept"), [("false", ["b"]), ("true", ["a"])])
+def test_a_predicate_says_what_a_filter_drops(negate: str, kept: list[str]) -> None:
+    chain = chain_of(
+        {
+            "transforms": "drop",
+            "transforms.drop.type": "Filter",
+            "transforms.drop.predicate": "isA",
+            "transforms.drop.negate": negate,
+            "predicates": "isA",
+            "predicates.isA.type": f"{KAFKA}predicates.TopicNameMatches",
+            "predicates.isA.pattern": "a",
+        }
+    )
+    assert [topic for topic in "ab" if chain(record({}, topic)) is not None] == kept
+
+
+def test_no_transforms_change_nothing() -> None:
+    assert chain_of({}) == TransformChain()
+    same = record({"a": 1})
+    assert chain_of({})(same) is same
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"transforms": "a"}, "transforms.a: type=: there is no such transform"),
+        ({"transforms": "a", "transforms.a.type": "Casting"}, "there are Cast, DropHeaders"),
+        ({"transforms": "a", "transforms.a.type": "Cast"}, r"say Cast\$Key or Cast\$Value"),
+        ({"transforms": "a", "transforms.a.type": "Filter$Key"}, r"Filter has no \$Key"),
+        ({"transforms": "a,a", "transforms.a.type": "Filter"}, "an alias is there twice"),
+        ({"transforms": "a", "transforms.a.type": "Cast$Value"}, "spec is missing"),
+        (
+            {"transforms": "a", "transforms.a.type": "Cast$Value", "transforms.a.spec": "b:int9"},
+            "neither a type nor FIELD:TYPE",
+        ),
+        (
+            {"transforms": "a", "transforms.a.type": "Filter", "transforms.a.predicate": "p"},
+            "transforms.a.predicate=p",
+        ),
+        ({"predicates": "p", "predicates.p.type": "Is"}, "there is no such predicate"),
+        (
+            {
+                "predicates": "p",
+                "predicates.p.type": "TopicNameMatches",
+                "predicates.p.pattern": "(",
+            },
+            "no regular expression",
+        ),
+    ],
+)
+def test_a_wrong_setting_is_named_with_what_it_may_be(settings: dict[str, str], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        chain_of(settings)

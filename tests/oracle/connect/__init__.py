@@ -1,0 +1,1 @@
+"""Kafka Connect's own transforms and JsonConverter, against ours."""
