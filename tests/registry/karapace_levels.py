@@ -1,4 +1,4 @@
-"""Which schemas may follow which by level, as karapace's REST tests expect (`karapace_sequences`)."""
+"""Which schemas may follow which, by level: what karapace's REST tests expect."""
 
 from __future__ import annotations
 
