@@ -23,7 +23,10 @@ ENTRY_POINTS: Final = "streamlog.connectors"
 """The group of the entry points of connectors in other packages."""
 ConnectorClass: TypeAlias = type[Source[Any, Any]] | type[Sink[Any, Any]]
 
-BUILT_IN: Final[Mapping[str, str]] = {}
+BUILT_IN: Final[Mapping[str, str]] = {
+    "SqlSink": "streamlog.connectors.sql",
+    "SqlSource": "streamlog.connectors.sql",
+}
 """The modules of the built-in connectors, by the names of their classes."""
 
 

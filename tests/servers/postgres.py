@@ -17,7 +17,6 @@ SETTINGS = {
     "max_prepared_transactions": "10",
     # The machine does not lose power in a test; a killed server loses nothing by it.
     "fsync": "off",
-    "synchronous_commit": "off",
     "shared_buffers": "32MB",
     "max_connections": "100",
     "listen_addresses": "127.0.0.1",

@@ -1,0 +1,393 @@
+"""Database: one connection to a database, with what differs between PostgreSQL, MariaDB and SQLite.
+
+SQLAlchemy makes the connection and knows the tables; statements over rows go to the driver itself,
+because a row costs less there. PostgreSQL takes rows by COPY.
+
+Rule: everything here blocks, so it runs in the thread of a task. Names of tables and columns are
+quoted; values are always parameters, never text of a statement.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Final, TypeAlias
+
+import sqlalchemy
+from sqlalchemy.engine import URL, Engine, make_url
+from sqlalchemy.engine.interfaces import DBAPICursor
+from sqlalchemy.pool import NullPool
+
+from streamlog.connect import Retriable, Secret
+from streamlog.connectors.sql.database_url import dialect_of
+from streamlog.serdes.erased_types import UserObject
+
+Row: TypeAlias = tuple[object, ...]
+
+IDLE_SECONDS = 30
+"""How long a transaction may stand between two statements before PostgreSQL ends it. A writer that
+was stopped there lets go of the row in the table of offsets that its successor waits for."""
+LOCK_SECONDS = 60
+"""How long a statement waits for a lock, twice what an idle transaction may hold it."""
+FETCH_ROWS = 10_000
+
+
+class Database(ABC):
+    """A connection to a database, opened by `connect` and closed by `close`.
+
+    Args:
+        engine: SQLAlchemy's engine, without a pool.
+    """
+
+    mark: str
+    """How the driver writes a parameter."""
+    name_type = "VARCHAR(255)"
+    """The type of a column of names, which differ if their letters do in any way."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._driver: UserObject = engine.dialect.dbapi
+        self._connection: UserObject = None
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection, sound or not."""
+        return self._connection is not None
+
+    @property
+    def integrity_error(self) -> type[Exception]:
+        """The driver's error of a key that exists already."""
+        found: type[Exception] = self._driver.IntegrityError
+        return found
+
+    @property
+    def errors(self) -> type[Exception]:
+        """The base of the driver's errors."""
+        found: type[Exception] = self._driver.Error
+        return found
+
+    def connect(self) -> None:
+        """Open the connection."""
+        self._connection = self.engine.raw_connection()
+        self.prepare()
+
+    def close(self) -> None:
+        """Close the connection, whatever state it is in; without one, do nothing."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            # `close` would roll back first, and wait for a server that does not answer.
+            with contextlib.suppress(self.errors, sqlalchemy.exc.SQLAlchemyError):
+                connection.invalidate()
+
+    def prepare(self) -> None:  # noqa: B027 - some need nothing
+        """Set up a new connection."""
+
+    @property
+    def connection(self) -> UserObject:
+        """The driver's own connection."""
+        return self._connection.driver_connection
+
+    def begin(self) -> None:  # noqa: B027 - psycopg begins by itself
+        """Start a transaction."""
+
+    def commit(self) -> None:
+        """Commit the transaction."""
+        self.connection.commit()
+
+    def rollback(self) -> None:
+        """Roll the transaction back; without one, do nothing."""
+        self.connection.rollback()
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commit what the block does, or roll it back if it fails."""
+        self.begin()
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(self.errors):
+                self.rollback()
+            raise
+        self.commit()
+
+    @contextlib.contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Raise `Retriable` for errors of the block that may pass, such as a lost connection."""
+        try:
+            yield
+        except (self.errors, sqlalchemy.exc.DBAPIError) as error:
+            cause = error.orig if isinstance(error, sqlalchemy.exc.DBAPIError) else error
+            if cause is not None and self.may_pass(cause):
+                raise Retriable(f"the database: {str(cause).strip()}") from error
+            raise
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """End the transaction that a driver begins for a query, so that none stays open."""
+        try:
+            yield
+        finally:
+            with contextlib.suppress(self.errors):
+                self.rollback()
+
+    @abstractmethod
+    def now(self, settle_ms: int, *, is_local: bool) -> object:
+        """Return the database's time some milliseconds ago, as `comparable_time` is compared with.
+
+        Args:
+            settle_ms: how many milliseconds ago.
+            is_local: whether the column has no time zone; it is taken as UTC.
+        """
+
+    def comparable_time(self, column: str) -> str:
+        """Return the expression by which a column of times is compared with `now`."""
+        return column
+
+    @abstractmethod
+    def may_pass(self, error: BaseException) -> bool:
+        """Whether the same statement may succeed later: the error is not the record's fault."""
+
+    def execute(self, statement: str, values: Sequence[object] = ()) -> DBAPICursor:
+        """Run a statement, and return its cursor; its parameters stand as `self.mark`."""
+        cursor: DBAPICursor = self.connection.cursor()
+        cursor.execute(statement, tuple(values))
+        return cursor
+
+    def execute_many(self, statement: str, rows: Sequence[Row]) -> None:
+        """Run a statement for each row of parameters."""
+        self.connection.cursor().executemany(statement, rows)
+
+    def verbatim(self, text: str) -> str:
+        """Return SQL of the user's for a statement with parameters."""
+        return text if self.mark == "?" else text.replace("%", "%%")
+
+    def quoted(self, *names: str) -> str:
+        """Return a name for a statement: `quoted("public", "orders")` is "public"."orders".
+
+        A `%` in it is doubled where the driver's parameters begin with one.
+        """
+        quote = self.engine.dialect.identifier_preparer.quote_identifier
+        return ".".join(quote(name) for name in names if name)
+
+    def insert(self, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
+        """Insert rows into a table.
+
+        Args:
+            table: its quoted name.
+            columns: the names of the columns, not quoted.
+            rows: a value for each column, as `table_columns` has adapted it.
+        """
+        self.execute_many(self.insert_statement(table, columns), rows)
+
+    @abstractmethod
+    def upsert(
+        self, table: str, columns: Sequence[str], keys: Sequence[str], rows: Sequence[Row]
+    ) -> None:
+        """Insert rows, or update the row that has the key. No two rows have one key."""
+
+    def delete(self, table: str, keys: Sequence[str], rows: Sequence[Row]) -> None:
+        """Delete the rows with these keys."""
+        where = " AND ".join(f"{self.quoted(key)} = {self.mark}" for key in keys)
+        self.execute_many(f"DELETE FROM {table} WHERE {where}", rows)  # noqa: S608 - quoted names
+
+    def insert_statement(self, table: str, columns: Sequence[str]) -> str:
+        """Return the statement that inserts one row."""
+        names = ", ".join(self.quoted(each) for each in columns)
+        marks = ", ".join([self.mark] * len(columns))
+        # Not one statement of many rows: a driver packs them better than its caller.
+        return f"INSERT INTO {table} ({names}) VALUES ({marks})"  # noqa: S608 - quoted names
+
+
+class PostgresDatabase(Database):
+    """PostgreSQL by psycopg 3: rows go by COPY, upserts through a temporary table."""
+
+    mark = "%s"
+    _PASSING: Final = ("08", "40", "53", "55", "57", "58", "25P03")
+    """Classes of SQLSTATE: connection, rollback (deadlock), resources, locks, operator, system."""
+
+    def prepare(self) -> None:
+        """Bound how long a transaction may hold locks between two statements."""
+        self._staged: dict[tuple[str, tuple[str, ...]], str] = {}
+        self.execute(f"SET idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'")
+        self.execute(f"SET lock_timeout = '{LOCK_SECONDS}s'")
+        # A crash would take back commits, and with them the epoch of this task.
+        self.execute(
+            "SELECT set_config('synchronous_commit', 'on', false) "
+            "WHERE current_setting('synchronous_commit') = 'off'"
+        )
+        self.connection.commit()
+
+    def now(self, settle_ms: int, *, is_local: bool) -> object:
+        """Return the time of the server."""
+        zone = " AT TIME ZONE 'UTC'" if is_local else ""
+        query = f"SELECT (clock_timestamp() - interval '{settle_ms} ms'){zone}"
+        return self.execute(query).fetchall()[0][0]
+
+    def may_pass(self, error: BaseException) -> bool:
+        """Decide by the SQLSTATE; an error without one is a lost connection."""
+        # psycopg has one class for "too many connections" and for "the row is too large".
+        if not isinstance(error, (self._driver.OperationalError, self._driver.InternalError)):
+            return isinstance(error, self._driver.InterfaceError)
+        state: str | None = getattr(error, "sqlstate", None)
+        return state is None or state.startswith(self._PASSING)
+
+    def insert(self, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
+        """Insert rows by COPY."""
+        names = ", ".join(self.quoted(each) for each in columns)
+        # COPY has no parameters, so a doubled `%` would stay doubled.
+        statement = f"COPY {table} ({names}) FROM STDIN".replace("%%", "%")
+        with self.connection.cursor().copy(statement) as copy:
+            write_row = copy.write_row
+            for row in rows:
+                write_row(row)
+
+    def upsert(
+        self, table: str, columns: Sequence[str], keys: Sequence[str], rows: Sequence[Row]
+    ) -> None:
+        """Copy rows into a temporary table, and merge it into the table in one statement."""
+        staged = self._stage(table, tuple(columns))
+        self.insert(staged, columns, rows)
+        names = ", ".join(self.quoted(each) for each in columns)
+        others = [self.quoted(each) for each in columns if each not in keys]
+        change = ", ".join(f"{each} = EXCLUDED.{each}" for each in others)
+        action = f"UPDATE SET {change}" if others else "NOTHING"
+        on = ", ".join(self.quoted(key) for key in keys)
+        self.execute(
+            f"INSERT INTO {table} ({names}) SELECT {names} FROM {staged} "  # noqa: S608 - quoted
+            f"ON CONFLICT ({on}) DO {action}"
+        )
+        # A later upsert of this transaction finds it empty; a commit empties it as well.
+        self.execute(f"DELETE FROM {staged}")  # noqa: S608 - a name of ours
+
+    def _stage(self, table: str, columns: tuple[str, ...]) -> str:
+        found = self._staged.get((table, columns))
+        if found is None:
+            found = f"streamlog_rows_{len(self._staged)}"
+            names = ", ".join(self.quoted(each) for each in columns)
+            # Dropped with the transaction if that rolls back, so its name is taken only if free.
+            self.execute(f"DROP TABLE IF EXISTS pg_temp.{found}")
+            self.execute(
+                f"CREATE TEMPORARY TABLE {found} ON COMMIT DELETE ROWS "  # noqa: S608 - quoted names
+                f"AS SELECT {names} FROM {table} WITH NO DATA"
+            )
+            self._staged[table, columns] = found
+        return found
+
+    def rollback(self) -> None:
+        """Roll back, and forget temporary tables that this transaction may have created."""
+        self._staged.clear()
+        super().rollback()
+
+    def forget_tables(self) -> None:
+        """Forget temporary tables, whose columns a change of the table has made outdated."""
+        self._staged.clear()
+
+
+class MariaDatabase(Database):
+    """MariaDB and MySQL by PyMySQL, which packs many rows into one INSERT."""
+
+    mark = "%s"
+    name_type = "VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+    _PASSING: Final = {1040, 1053, 1158, 1159, 1160, 1161, 1205, 1213, 2002, 2003, 2006, 2013}
+    """Too many connections, shutdown, network, lock wait, deadlock, server gone."""
+
+    def prepare(self) -> None:
+        """Refuse values that do not fit, which MariaDB would cut; times are UTC."""
+        self.execute("SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES')")
+        self.execute("SET SESSION time_zone = '+00:00'")
+        self.execute(f"SET SESSION innodb_lock_wait_timeout = {LOCK_SECONDS}")
+
+    def begin(self) -> None:
+        """Start a transaction, with a new view of the tables."""
+        # Without it, a new transaction would read as of the last one's first query.
+        self.connection.begin()
+
+    def now(self, settle_ms: int, *, is_local: bool) -> object:
+        """Return the time of the server in UTC, which is the zone of the session."""
+        del is_local
+        query = f"SELECT UTC_TIMESTAMP(6) - INTERVAL {settle_ms * 1_000} MICROSECOND"
+        return self.execute(query).fetchall()[0][0]
+
+    def may_pass(self, error: BaseException) -> bool:
+        """Decide by the server's number of the error."""
+        if isinstance(error, self._driver.InterfaceError):
+            return True
+        number = error.args[0] if error.args else None
+        return isinstance(error, self._driver.OperationalError) and number in self._PASSING
+
+    def upsert(
+        self, table: str, columns: Sequence[str], keys: Sequence[str], rows: Sequence[Row]
+    ) -> None:
+        """Insert rows, `ON DUPLICATE KEY UPDATE`."""
+        changed = [each for each in columns if each not in keys] or [keys[0]]
+        change = ", ".join(f"{self.quoted(each)} = VALUES({self.quoted(each)})" for each in changed)
+        statement = self.insert_statement(table, columns)
+        self.execute_many(f"{statement} ON DUPLICATE KEY UPDATE {change}", rows)
+
+
+class SqliteDatabase(Database):
+    """SQLite: one writer at a time, which waits for the other."""
+
+    mark = "?"
+
+    def prepare(self) -> None:
+        """Leave transactions to this class; the driver would begin them late."""
+        self.connection.isolation_level = None
+        self.execute(f"PRAGMA busy_timeout = {LOCK_SECONDS * 1_000}")
+
+    def begin(self) -> None:
+        """Start a transaction that writes."""
+        self.execute("BEGIN IMMEDIATE")
+
+    def now(self, settle_ms: int, *, is_local: bool) -> object:
+        """Return the time as a Julian day: text of times has more than one form."""
+        del is_local
+        query = f"SELECT julianday('now', '-{settle_ms / 1_000:.3f} seconds')"
+        return self.execute(query).fetchall()[0][0]
+
+    def comparable_time(self, column: str) -> str:
+        """Return a column's Julian day."""
+        return f"julianday({column})"
+
+    def may_pass(self, error: BaseException) -> bool:
+        """Whether another process holds the file."""
+        name: str = getattr(error, "sqlite_errorname", "")
+        return name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+
+    def upsert(
+        self, table: str, columns: Sequence[str], keys: Sequence[str], rows: Sequence[Row]
+    ) -> None:
+        """Insert rows, `ON CONFLICT DO UPDATE`."""
+        others = [self.quoted(each) for each in columns if each not in keys]
+        change = ", ".join(f"{each} = excluded.{each}" for each in others)
+        action = f"UPDATE SET {change}" if others else "NOTHING"
+        on = ", ".join(self.quoted(key) for key in keys)
+        statement = self.insert_statement(table, columns)
+        self.execute_many(f"{statement} ON CONFLICT ({on}) DO {action}", rows)
+
+
+_KINDS: Final = {
+    "postgresql": (PostgresDatabase, "postgresql+psycopg"),
+    "mysql": (MariaDatabase, "mysql+pymysql"),
+    "mariadb": (MariaDatabase, "mariadb+pymysql"),
+    "sqlite": (SqliteDatabase, "sqlite+pysqlite"),
+}
+
+
+def open_database(url: str, user: str | None, password: Secret | None) -> Database:
+    """Return a database that is not connected yet.
+
+    Args:
+        url: SQLAlchemy's URL or a JDBC URL, as `database_url` reads it.
+        user: the user, if the URL has none.
+        password: the password.
+    """
+    kind, driver = _KINDS[dialect_of(url)]
+    full: URL = make_url(url).set(drivername=driver)
+    if user is not None:
+        full = full.set(username=user)
+    if password is not None:
+        full = full.set(password=password.reveal())
+    options = {"check_same_thread": False} if kind is SqliteDatabase else {}
+    return kind(sqlalchemy.create_engine(full, poolclass=NullPool, connect_args=options))

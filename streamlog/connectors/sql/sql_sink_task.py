@@ -1,0 +1,389 @@
+"""SqlSinkTask: a task of `SqlSink` at work, on one connection and in one thread.
+
+Two races decide the order of its statements:
+
+1. A zombie. Task A is stopped behind its last row; task B takes the partition over. B raises the
+   epoch in a transaction of its own, and reads the next offset in it. A's transaction still has to
+   compare the epoch: `UPDATE ... WHERE epoch = A's`. If A did so before B, B's UPDATE waits for A's
+   end and then reads A's offset; if B was first, A's UPDATE finds no row, and A rolls back.
+2. A commit without an answer. The connection breaks while the server commits. The runtime gives the
+   same records again. On the new connection the task first reads which offset the database has,
+   under a lock that waits for the old transaction, and leaves out the records below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from streamlog.connect import (
+    Batch,
+    ConnectError,
+    Fenced,
+    Field,
+    Retriable,
+    SinkContext,
+    SinkTask,
+    TopicPartition,
+)
+from streamlog.connectors.sql import SqlSink
+from streamlog.connectors.sql.database import Database, open_database
+from streamlog.connectors.sql.row_changes import Run, adapt_rows, plan_runs
+from streamlog.connectors.sql.table_columns import (
+    TableColumns,
+    adapter_of,
+    add_columns,
+    create_table,
+    read_columns,
+)
+from streamlog.errors import ConfigError
+from streamlog.serdes.erased_types import AnyRecord
+
+UNKNOWN = -1
+"""The next offset of a partition that the database has no offset of."""
+
+
+@dataclass(slots=True)
+class Owned:
+    """A partition of this task.
+
+    Attributes:
+        epoch: the epoch that it has raised the partition to.
+        next_offset: the offset that the database has, or UNKNOWN.
+    """
+
+    epoch: int
+    next_offset: int
+
+
+class SqlSinkTask(SinkTask[object, object]):
+    """Writes records and their offsets in one transaction; see the module for the races.
+
+    Args:
+        sink: the settings.
+        context: the runtime.
+    """
+
+    def __init__(self, sink: SqlSink, context: SinkContext) -> None:
+        self._context = context
+        self._writer = SqlWriter(sink, context.name, open_database(*sink.login))
+
+    async def __aenter__(self) -> Self:
+        """Connect, and create the table of offsets if it is missing."""
+        await self._context.in_thread(self._writer.connect)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the connection."""
+        await self._context.in_thread(self._writer.close)
+
+    async def recover(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the offsets in the database, and fence earlier owners."""
+        return await self._context.in_thread(self._writer.recover, partitions)
+
+    async def begin(self) -> None:
+        """Start a transaction."""
+        await self._context.in_thread(self._writer.begin)
+
+    async def write(self, batch: Batch[object, object]) -> None:
+        """Write rows."""
+        await self._context.in_thread(self._writer.write, batch)
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Write the offsets and commit."""
+        await self._context.in_thread(self._writer.commit, offsets)
+
+    async def abort(self) -> None:
+        """Roll back."""
+        await self._context.in_thread(self._writer.abort)
+
+    async def revoked(self, partitions: Collection[TopicPartition]) -> None:
+        """Forget the epochs of partitions."""
+        self._writer.forget(partitions)
+
+    async def reset(self, offsets: Mapping[TopicPartition, int | None]) -> None:
+        """Set the offsets in the database."""
+        await self._context.in_thread(self._writer.reset, offsets)
+
+
+class SqlWriter:
+    """What the task does, in calls that block.
+
+    Args:
+        sink: the settings.
+        name: the connector's name, under which its offsets are.
+        database: the database, not connected.
+    """
+
+    def __init__(self, sink: SqlSink, name: str, database: Database) -> None:
+        self.sink = sink
+        self.name = name
+        self.database = database
+        self._owned: dict[TopicPartition, Owned] = {}
+        self._tables: dict[str, TableColumns] = {}
+        self._written: list[Batch[object, object]] = []
+        self._is_confirmed = True
+        """Whether the epochs and offsets of `_owned` are what the database has."""
+
+    def connect(self) -> None:
+        """Connect, and create the table of offsets if it is missing.
+
+        Raises:
+            Retriable: the database can't be reached.
+        """
+        with self.database.guarded():
+            self.database.connect()
+            with self.database.transaction():
+                # Five columns of types that every database has under these names.
+                self.database.execute(
+                    f"CREATE TABLE IF NOT EXISTS {self._offsets} ("
+                    f"sink {self.database.name_type} NOT NULL, "
+                    f"topic {self.database.name_type} NOT NULL, part INTEGER NOT NULL, "
+                    "next_offset BIGINT NOT NULL, epoch BIGINT NOT NULL, "
+                    "PRIMARY KEY (sink, topic, part))"
+                )
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.database.close()
+
+    def recover(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Raise the epoch of partitions, and return the next offsets that the database has."""
+        taken: dict[TopicPartition, Owned] = {}
+        self._reconnect()
+        with self.database.guarded(), self.database.transaction():
+            # All tasks take rows in one order, so none waits for another in a circle.
+            for partition in sorted(partitions):
+                taken[partition] = self._take(partition)
+        # Only what is committed is owned: a failed attempt must not leave an epoch here.
+        self._owned |= taken
+        known = {partition: owned.next_offset for partition, owned in taken.items()}
+        return {partition: offset for partition, offset in known.items() if offset != UNKNOWN}
+
+    def _take(self, partition: TopicPartition) -> Owned:
+        if not self._raise_epoch(partition, 1):
+            m = self.database.mark
+            try:
+                self.database.execute(
+                    f"INSERT INTO {self._offsets} (sink, topic, part, next_offset, epoch) "  # noqa: S608 - a quoted name
+                    f"VALUES ({m}, {m}, {m}, {UNKNOWN}, 1)",
+                    (self.name, *partition),
+                )
+            except self.database.integrity_error as error:
+                raise Retriable(f"another task takes {partition} just now") from error
+        return self._look(partition)
+
+    def _raise_epoch(self, partition: TopicPartition, by: int) -> bool:
+        """Lock the row of a partition, and return whether there is one."""
+        cursor = self.database.execute(
+            f"UPDATE {self._offsets} SET epoch = epoch + {by} WHERE {self._here}",  # noqa: S608 - a quoted name
+            (self.name, *partition),
+        )
+        return cursor.rowcount > 0
+
+    def _look(self, partition: TopicPartition) -> Owned:
+        row = self.database.execute(
+            f"SELECT epoch, next_offset FROM {self._offsets} WHERE {self._here}",  # noqa: S608 - a quoted name
+            (self.name, *partition),
+        ).fetchone()
+        epoch, next_offset = row or (UNKNOWN, UNKNOWN)
+        return Owned(int(epoch), int(next_offset))
+
+    @property
+    def _offsets(self) -> str:
+        return self.database.quoted(self.sink.schema or "", self.sink.offsets_table)
+
+    @property
+    def _here(self) -> str:
+        m = self.database.mark
+        return f"sink = {m} AND topic = {m} AND part = {m}"
+
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
+        """Forget partitions that another task gets."""
+        for partition in partitions:
+            self._owned.pop(partition, None)
+
+    def begin(self) -> None:
+        """Start a transaction, on a new connection if the last one is lost or in doubt.
+
+        Raises:
+            Fenced: another task has taken over a partition since the last connection.
+        """
+        self._written.clear()
+        self._reconnect()
+        if not self._is_confirmed:
+            self._confirm()
+        with self.database.guarded():
+            self.database.begin()
+
+    def _reconnect(self) -> None:
+        if not self.database.is_connected:
+            self.connect()
+
+    def _confirm(self) -> None:
+        """Read the offsets that the database has by now; see the second race of the module."""
+        with self.database.guarded(), self.database.transaction():
+            for partition, owned in sorted(self._owned.items()):
+                # Adding nothing still locks the row, so a commit that is under way ends first.
+                self._raise_epoch(partition, 0)
+                found = self._look(partition)
+                if found.epoch != owned.epoch:
+                    raise Fenced(f"{self.name}: another task has taken over {partition}")
+                owned.next_offset = found.next_offset
+        self._is_confirmed = True
+
+    def write(self, batch: Batch[object, object]) -> None:
+        """Write the rows of a batch.
+
+        Raises:
+            BadRecords: some records have no row.
+            ConfigError: the table lacks what the records need, and must not be changed.
+        """
+        with self.database.guarded():
+            self._write(batch)
+        self._written.append(batch)
+
+    def _write(self, batch: Batch[object, object]) -> None:
+        table = self.sink.table_of(batch.partition.topic)
+        runs = plan_runs(self._new_records(batch), self.sink.shape)
+        for run in runs:
+            # Before any row of the batch: a change of the table ends the transaction.
+            self._fit_table(batch, table, run)
+        for run in runs:
+            self._write_run(table, run)
+
+    def _new_records(self, batch: Batch[object, object]) -> Sequence[AnyRecord]:
+        owned = self._owned.get(batch.partition)
+        if owned is None or owned.next_offset <= batch.first_offset:
+            return batch.records
+        return [each for each in batch.records if each.offset >= owned.next_offset]
+
+    def _write_run(self, table: str, run: Run) -> None:
+        columns = self._tables[table]
+        dialect = self.database.engine.dialect.name
+        adapters = [adapter_of(columns.types[name], dialect) for name in run.columns]
+        rows = adapt_rows(run.rows, adapters)
+        quoted = self.database.quoted(self.sink.schema or "", table)
+        if run.is_deletion:
+            self.database.delete(quoted, run.columns, rows)
+        elif self.sink.insert_mode == "upsert":
+            if frozenset(run.keys) not in columns.unique:
+                raise ConfigError(
+                    f"table {table} has no primary key or unique index on ({', '.join(run.keys)}), "
+                    "by which an upsert finds a row: create one, or set pk_fields"
+                )
+            self.database.upsert(quoted, run.columns, run.keys, rows)
+        else:
+            self.database.insert(quoted, run.columns, rows)
+
+    def _fit_table(self, batch: Batch[object, object], table: str, run: Run) -> None:
+        """Create or widen the table if it lacks columns of a run and may be changed."""
+        known = self._tables.get(table) or self._look_up(table)
+        missing = run.columns if known is None else [n for n in run.columns if n not in known.types]
+        if known is not None and not missing:
+            return
+        fields = self.sink.shape.columns(batch.key_schema, batch.schema)
+        self._check_allowed(table, missing, fields, is_new=known is None)
+        self._change_table(batch, table, fields)
+        changed = self._look_up(table)
+        if changed is None or any(name not in changed.types for name in run.columns):
+            raise ConnectError(f"table {table} was dropped or changed while it was written")
+
+    def _look_up(self, table: str) -> TableColumns | None:
+        found = read_columns(self.database, table, self.sink.schema)
+        if found is not None:
+            self._tables[table] = found
+        return found
+
+    def _check_allowed(
+        self, table: str, missing: Sequence[str], fields: Sequence[Field], *, is_new: bool
+    ) -> None:
+        allowed = self.sink.auto_create if is_new else self.sink.auto_evolve
+        if not allowed:
+            what = f"table {table} does not exist" if is_new else f"table {table} lacks columns"
+            names = "" if is_new else f" {', '.join(missing)}"
+            setting = "auto_create" if is_new else "auto_evolve"
+            raise ConfigError(f"{what}{names}: create them, or set {setting}=True")
+        unknown = {*missing} - {each.name for each in fields}
+        if unknown:
+            raise ConfigError(
+                f"table {table} lacks {', '.join(sorted(unknown))}, and the records have no schema "
+                "that says their types: create them by hand, or use a type or converter with one"
+            )
+
+    def _change_table(
+        self, batch: Batch[object, object], table: str, fields: Sequence[Field]
+    ) -> None:
+        """Change the table between two transactions, and write again what was rolled back.
+
+        MariaDB commits at a change of a table, and a second connection would wait for the locks of
+        this transaction. So the transaction ends here, and its batches are written once more.
+        """
+        self.database.rollback()
+        name = (self.sink.schema, table)
+        # What another task has changed meanwhile is read first.
+        known = self._look_up(table)
+        if known is None:
+            keys = self.sink.shape.key_columns(batch.key_schema, batch.schema)
+            create_table(self.database, name, fields, [each.name for each in keys])
+        else:
+            add_columns(self.database, name, [f for f in fields if f.name not in known.types])
+        self._look_up(table)
+        self.database.begin()
+        for each in self._written:
+            self._write(each)
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Write the next offsets and commit.
+
+        Raises:
+            Fenced: another task has taken over a partition.
+        """
+        m = self.database.mark
+        with self.database.guarded():
+            for partition, offset in sorted(offsets.items()):
+                owned = self._owned.get(partition)
+                cursor = self.database.execute(
+                    f"UPDATE {self._offsets} SET next_offset = {m} "  # noqa: S608 - a quoted name
+                    f"WHERE {self._here} AND epoch = {m}",
+                    (offset, self.name, *partition, UNKNOWN if owned is None else owned.epoch),
+                )
+                # No row has this epoch: a successor has raised it.
+                if cursor.rowcount <= 0:
+                    raise Fenced(f"{self.name}: another task has taken over {partition}")
+            self._is_confirmed = False
+            self.database.commit()
+        self._is_confirmed = True
+        for partition, offset in offsets.items():
+            self._owned[partition].next_offset = offset
+        self._written.clear()
+
+    def abort(self) -> None:
+        """Roll back; close a connection that is broken or in doubt; `begin` makes another."""
+        self._written.clear()
+        try:
+            if self.database.is_connected and self._is_confirmed:
+                self.database.rollback()
+                return
+        except self.database.errors:
+            # The server rolls back what a lost connection has begun.
+            self._is_confirmed = False
+        self.database.close()
+
+    def reset(self, offsets: Mapping[TopicPartition, int | None]) -> None:
+        """Set the offsets in the database, or forget them where None."""
+        m = self.database.mark
+        with self.database.guarded(), self.database.transaction():
+            for partition, offset in sorted(offsets.items()):
+                self._take(partition)
+                self.database.execute(
+                    f"UPDATE {self._offsets} SET next_offset = {m} WHERE {self._here}",  # noqa: S608 - a quoted name
+                    (UNKNOWN if offset is None else offset, self.name, *partition),
+                )
