@@ -8,6 +8,7 @@ Not done here: parsing times (`durations`) and serialization (`serdes`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
@@ -19,6 +20,12 @@ V = TypeVar("V")
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 """Header names and values. Names may repeat, and keep their order, as on the wire (KIP-82)."""
+
+GivenHeaders: TypeAlias = (
+    Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
+)
+"""Headers as a program gives them: values by name, or pairs whose names may repeat. Text is written
+as UTF-8; None is a header without a value."""
 
 _KEEP = object()
 

@@ -71,7 +71,7 @@ METHODS = {
         "amap_values", "dedupe", "filter", "filter_not", "flat_map", "flat_map_values", "group_by",
         "group_by_key", "items", "join", "left_join", "lookup", "map", "map_values", "merge",
         "outer_join", "peek", "process", "records", "rekey", "repartition", "set_timestamp",
-        "sink", "split", "take", "to", "to_table",
+        "sink", "split", "take", "to", "to_table", "with_headers",
     ],
     Grouped: ["agg", "aggregate", "cogroup", "count", "emit", "reduce", "windowed"],
     WindowedStream: ["agg", "aggregate", "count", "emit", "idle_after", "late", "reduce"],

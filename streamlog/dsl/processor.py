@@ -28,7 +28,7 @@ from streamlog.nodes.process_nodes import (
     StoreBackend,
 )
 from streamlog.random_source import UUID, Random
-from streamlog.record import Record
+from streamlog.record import GivenHeaders, Record
 from streamlog.serdes import serde_for
 from streamlog.serdes.erased_types import AnyRecord, AnySerde, UserKey, UserObject, UserValue
 from streamlog.tables.stores.store import StoreSpec, ordered_serde
@@ -147,15 +147,22 @@ class Context(Protocol[KF_contra, VF_contra]):
     def uuid(self) -> UUID:
         """Return a new UUID, which is equal when the record is processed again."""
 
-    def forward(self, key: KF_contra, value: VF_contra, *, timestamp: When | None = None) -> None:
-        """Forward a record to the nodes below, with the headers of the current record.
-
-        While a timer or a punctuation fires, the record has no headers.
+    def forward(
+        self,
+        key: KF_contra,
+        value: VF_contra,
+        *,
+        timestamp: When | None = None,
+        headers: GivenHeaders | None = None,
+    ) -> None:
+        """Forward a record to the nodes below.
 
         Args:
             key: the key.
             value: the value.
             timestamp: the event time; by default, that of the current record, timer or punctuation.
+            headers: values by name, or pairs of both; by default, those of the current record, and
+                none while a timer or a punctuation fires.
         """
 
 

@@ -102,10 +102,11 @@ from streamlog.nodes.stream_nodes import (
     Split,
     StreamJoin,
     TableJoin,
+    WithHeaders,
 )
 from streamlog.nodes.table_nodes import AsOfJoin, GlobalJoin, VersionedTable
 from streamlog.nodes.topic_spec import TopicSpec, check_name
-from streamlog.record import Record
+from streamlog.record import GivenHeaders, Record
 from streamlog.serdes.erased_types import UserFunction, UserKey, UserValue
 from streamlog.tables.stores.store import StoreSpec
 from streamlog.windows.join_windows import JoinWindow
@@ -806,6 +807,35 @@ class Stream(StreamJoins[K, V]):
     ) -> Stream[K, V]:
         """Call `fn` with each record and pass the record on unchanged."""
         return Stream(self._add(Peek, None, fn=fn, on_error=on_error))
+
+    def with_headers(
+        self,
+        fn: Callable[[Record[K, V]], GivenHeaders],
+        *,
+        on_error: ErrorPolicy | None = None,
+    ) -> Stream[K, V]:
+        """Replace the headers of each record by what `fn` returns.
+
+        The records that are made from it have these headers, and so have those that are written to
+        a topic.
+
+        Args:
+            fn: returns the headers: a dict of names to bytes, text or None, or pairs of both if
+                names repeat. `{**dict(record.headers), "source": "web"}` adds one.
+            on_error: the policy for records on which `fn` fails; the app's policy by default.
+
+        Example:
+            >>> from streamlog import App
+            >>> app = App("shop")
+            >>> orders = app.topic("orders", key=str, value=int)
+            >>> big = app.topic("big", key=str, value=int)
+            >>> app.stream(orders).with_headers(lambda r: {"size": str(r.value)}).to(big)
+            >>> with app.test() as t:
+            ...     t.input(orders).send(7, key="a")
+            ...     t.output(big).pop().headers
+            (('size', b'7'),)
+        """
+        return Stream(self._add(WithHeaders, None, fn=fn, on_error=on_error))
 
     def rekey(
         self,

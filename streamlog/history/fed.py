@@ -43,6 +43,7 @@ from streamlog.nodes.stream_nodes import (
     TableFilter,
     TableMapValues,
     WholeNumbers,
+    WithHeaders,
 )
 from streamlog.nodes.table_nodes import (
     AtCommits,
@@ -83,7 +84,15 @@ BEHIND: Mapping[Behind, str] = {
     "left out": "a dropped one of its source",
 }
 _VALUES_ONLY = (
-    MapValues | Peek | Port | SetTimestamp | TableMapValues | TableFilter | Split | TableSide
+    MapValues
+    | Peek
+    | WithHeaders
+    | Port
+    | SetTimestamp
+    | TableMapValues
+    | TableFilter
+    | Split
+    | TableSide
 )
 _THINNING = Filter | FilterNot | FlatMapValues | Branch
 _REKEYING = Map | FlatMap | Rekey

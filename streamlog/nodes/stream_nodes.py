@@ -19,6 +19,7 @@ from typing import Generic, Literal, TypeAlias, TypeVar
 
 from streamlog.nodes.policies import ErrorPolicy
 from streamlog.nodes.topic_spec import TopicSpec
+from streamlog.record import GivenHeaders
 from streamlog.serdes.erased_types import AnyRecord, AnySerde, UserKey, UserState, UserValue
 from streamlog.tables.stores.store import StoreSpec
 from streamlog.windows.join_windows import JoinWindow
@@ -278,6 +279,13 @@ class Peek(Node):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WithHeaders(Node):
+    """Replaces the headers by those that the function returns for each record."""
+
+    fn: Callable[[AnyRecord], GivenHeaders]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rekey(Node):
     """Makes a new key from key and value."""
 
@@ -478,6 +486,7 @@ Stateless = (
     | Filter
     | FilterNot
     | Peek
+    | WithHeaders
     | Rekey
     | TableMapValues
     | TableFilter

@@ -12,6 +12,7 @@ happens to a record that fails (`error_handling`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from datetime import datetime
 from itertools import compress
 from typing import Protocol, TypeVar, cast
@@ -260,11 +261,34 @@ class BatchOrigin:
             log_times=self.log_times,
         )
 
+    def with_headers(self, headers: Sequence[Headers]) -> BatchOrigin:
+        """Return the origin with other headers, one entry per row."""
+        found = copy(self)
+        found.headers = headers if any(headers) else None
+        return found
+
+    def at_rows(self, rows: Sequence[int]) -> BatchOrigin:
+        """Return the origin with an entry for each of these rows, which may repeat."""
+        found, stamp = copy(self), self.stamp
+        for name in _COLUMNS:
+            column = getattr(self, name)
+            if column is not None:
+                setattr(found, name, [column[row] for row in rows])
+        found.stamp = None if stamp is None else lambda at: stamp(rows[at])
+        return found
+
     def record_id(self, row: int) -> bytes:
         """Return what identifies a record, independent of when and where it is processed."""
         if self.stamp is not None:
             return self.stamp(row)
         return b"%d " % self.positions[row] + self.feed.identity
+
+
+_COLUMNS = (
+    *("offsets", "positions", "times", "watermarks", "turns", "moments", "sources"),
+    *("raw_keys", "raw_values", "headers", "log_times"),
+)
+"""What an origin has an entry of for each row."""
 
 
 class WindowedKeys:
@@ -439,6 +463,24 @@ class Batch:
         """Return the records with another origin."""
         batch = self.with_old_values(self.old_values)
         batch.origin = origin
+        return batch
+
+    def with_headers(self, headers: Sequence[Headers]) -> Batch:
+        """Return the records with other headers, one entry per record."""
+        origin, rows = self.origin, self.rows
+        if isinstance(rows, range):
+            return self.with_origin(origin.with_headers(headers))
+        if len({*rows}) == len(rows):
+            column: list[Headers] = [()] * len(origin.offsets)
+            for row, each in zip(rows, headers, strict=True):
+                column[row] = each
+            return self.with_origin(origin.with_headers(column))
+        # 1. A flat_map makes two records of row 7, which share what the origin says of row 7.
+        # 2. Their headers may differ: each gets a row of its own. Their position stays one, so both
+        #    have the identity that they had (`RepartitionStep`, `ProcessorStep`).
+        batch = self.with_origin(origin.at_rows(rows).with_headers(headers))
+        # A list and no range: records were left out or repeated on the way here (`node_time`).
+        batch.rows = [*range(len(rows))]
         return batch
 
     def with_old_values(self, old_values: Sequence[UserValue] | None) -> Batch:

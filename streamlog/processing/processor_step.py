@@ -39,7 +39,9 @@ from streamlog.processing.node_clock import NodeTime
 from streamlog.processing.step import Step
 from streamlog.processing.table_rows import TaskRows
 from streamlog.processing.timers import DueTimer, DueTimers, KeyTimers
+from streamlog.processing.written_headers import written_headers
 from streamlog.random_source import UUID, Chance, Random
+from streamlog.record import GivenHeaders, Headers
 from streamlog.serdes.erased_types import AnyRecord, JsonValue, UserKey, UserValue
 from streamlog.tables.local_rows import use_local_tables
 from streamlog.tables.stores.memory_store import CachedStore, MemoryStore
@@ -55,30 +57,47 @@ AT_ONCE_MAX = 1_000_000
 class Forwarded:
     """Records forwarded by the user's code and not yet passed on: columns of one origin."""
 
-    __slots__ = ("keys", "rows", "timestamps", "values")
+    __slots__ = ("headers", "keys", "rows", "timestamps", "values")
 
     def __init__(self) -> None:
         self.rows: list[int] = []
         self.keys: list[UserKey] = []
         self.values: list[UserValue] = []
         self.timestamps: list[int] = []
+        self.headers: list[Headers | None] = []
+        """None: those of the row."""
 
     def cut(self, length: int) -> None:
         """Remove all but the first `length` records."""
-        for column in (self.rows, self.keys, self.values, self.timestamps):
+        for column in (self.rows, self.keys, self.values, self.timestamps, self.headers):
             del column[length:]
 
-    def add(self, row: int, key: object, value: object, timestamp_ms: int) -> None:
+    def add(
+        self,
+        row: int,
+        key: object,
+        value: object,
+        timestamp_ms: int,
+        *,
+        headers: Headers | None = None,
+    ) -> None:
         """Add a record that was made at this row of the origin."""
         self.rows.append(row)
         self.keys.append(key)
         self.values.append(value)
         self.timestamps.append(timestamp_ms)
+        self.headers.append(headers)
 
     def batch(self, origin: BatchOrigin) -> Batch:
         """Return the records as a batch."""
         batch = Batch(origin, self.rows, self.keys, self.values, self.timestamps)
         batch.keys_are_raw = batch.values_are_raw = False
+        if any(each is not None for each in self.headers):
+            kept = (
+                [()] * len(self.rows) if origin.headers is None else batch.of_origin(origin.headers)
+            )
+            given = zip(self.headers, kept, strict=True)
+            batch = batch.with_headers([own if each is None else each for each, own in given])
         return batch
 
 
@@ -211,7 +230,14 @@ class TaskContext:
         """Return a UUID derived from the identity of the current record or timer."""
         return self._drawn().uuid()
 
-    def forward(self, key: object, value: object, *, timestamp: When | None = None) -> None:
+    def forward(
+        self,
+        key: object,
+        value: object,
+        *,
+        timestamp: When | None = None,
+        headers: GivenHeaders | None = None,
+    ) -> None:
         """Forward a record."""
         if self._feed is None:
             raise UsageError(
@@ -221,7 +247,8 @@ class TaskContext:
         timestamp_ms = self._timestamp_ms if timestamp is None else when_ms(timestamp)
         if timestamp_ms < 0:
             raise UsageError(f"a record can't be forwarded with a time before 1970: {timestamp!r}")
-        self.forwarded.add(self._row, key, value, timestamp_ms)
+        written = None if headers is None else written_headers(headers)
+        self.forwarded.add(self._row, key, value, timestamp_ms, headers=written)
 
     def _drawn(self) -> Chance:
         if self._feed is None:

@@ -26,6 +26,7 @@ from streamlog.nodes.stream_nodes import (
     Stateless,
     TableFilter,
     TableMapValues,
+    WithHeaders,
 )
 from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.processing.column_batch import Batch, TimeSource
@@ -40,7 +41,8 @@ from streamlog.processing.provenance import (
     mark_headers,
 )
 from streamlog.processing.step import Step, view_changes
-from streamlog.record import Headers
+from streamlog.processing.written_headers import written_headers
+from streamlog.record import GivenHeaders, Headers
 from streamlog.serdes import window_bytes
 from streamlog.serdes.erased_types import AnyRecord, UserFunction, UserKey, UserValue
 from streamlog.windows.emit import UNKNOWN_MS
@@ -190,6 +192,22 @@ class PeekStep(Step):
         self.forward(batch)
 
 
+class WithHeadersStep(Step):
+    """A step that sets new headers."""
+
+    def __init__(self, name: str, fn: Callable[[AnyRecord], GivenHeaders]) -> None:
+        super().__init__(name)
+        self._fn = fn
+
+    def process(self, batch: Batch) -> None:
+        """Call the function with the record, and forward it with the headers of the result."""
+        batch, headers = self.apply_function(batch, self._headers, batch.records())
+        self.forward(batch.with_headers(headers))
+
+    def _headers(self, record: AnyRecord) -> Headers:
+        return written_headers(self._fn(record))
+
+
 class RekeyStep(Step):
     """A step that sets a new key."""
 
@@ -263,6 +281,7 @@ _STEPS: dict[type[Node], Callable[[str, UserFunction], Step]] = {
     Filter: FilterStep,
     FilterNot: FilterNotStep,
     Peek: PeekStep,
+    WithHeaders: WithHeadersStep,
     Rekey: RekeyStep,
     TableMapValues: TableMapValuesStep,
     TableFilter: TableFilterStep,
