@@ -120,7 +120,7 @@ class Contestant:
             AssertionError: one is wrong, missing, or there twice.
         """
         loads = self._app.topics[self._output.topic].value.loads
-        rows = [loads(each.value) for each in await self._log.read_range(self._output)]
+        rows = [loads(each.value or b"") for each in await self._log.read_range(self._output)]
         found = Counter((row.user, row.amount, row.ts) for row in rows)
         wanted = Counter(
             (event.user, 2 * event.amount, event.ts)
