@@ -24,8 +24,14 @@ ENTRY_POINTS: Final = "streamlog.connectors"
 ConnectorClass: TypeAlias = type[Source[Any, Any]] | type[Sink[Any, Any]]
 
 BUILT_IN: Final[Mapping[str, str]] = {
+    "Exec": "streamlog.connectors.exec",
+    "Lines": "streamlog.connectors.lines",
+    "Objects": "streamlog.connectors.objects",
+    "SpoolDir": "streamlog.connectors.spool_dir",
     "SqlSink": "streamlog.connectors.sql",
     "SqlSource": "streamlog.connectors.sql",
+    "Syslog": "streamlog.connectors.syslog",
+    "Tail": "streamlog.connectors.tail",
 }
 """The modules of the built-in connectors, by the names of their classes."""
 

@@ -31,6 +31,7 @@ from streamlog.connectors.objects.object_stores import (
     LocalStore,
     ObjectStore,
     local_path,
+    secret_option,
 )
 from streamlog.connectors.tables import (
     TEXT_COMPRESSIONS,
@@ -63,7 +64,8 @@ class Objects(Sink[object, object], frozen=True, kw_only=True):
         compression: "snappy", "zstd", "gzip" or "none" for Parquet; "none" or "gzip" for text.
             None: "snappy" for Parquet, "none" for text.
         options: settings of the store by obstore's names: `region`, `endpoint`, `access_key_id`.
-        secrets: such settings that must not be shown: `secret_access_key`.
+        secret: S3's secret access key, Azure's access key, or the service account key of Google as
+            JSON. None: obstore takes credentials from the environment.
         flush: when files are closed; by default at 500,000 records, 64 MiB of keys and values, or
             after 5 minutes.
     """
@@ -76,7 +78,7 @@ class Objects(Sink[object, object], frozen=True, kw_only=True):
     path: str = "{topic}/"
     compression: TableCompression | None = None
     options: Mapping[str, str] = {}
-    secrets: Mapping[str, Secret] = {}
+    secret: Secret | None = None
     flush: Flush = Flush(records=500_000, size_bytes=64 * 1024 * 1024, every="5m")
 
     @property
@@ -87,8 +89,10 @@ class Objects(Sink[object, object], frozen=True, kw_only=True):
     def check(self) -> None:
         """Raise ConfigError if the settings do not go together."""
         PathTemplate(self.path)
-        if local_path(self.url) is not None and (self.options or self.secrets):
-            raise ConfigError(f"url={self.url!r} is a directory, which has no options or secrets")
+        if local_path(self.url) is not None and (self.options or self.secret):
+            raise ConfigError(
+                f"url={self.url!r} is a directory, which has no options and no secret"
+            )
         if self.format != "parquet" and self.used_compression not in TEXT_COMPRESSIONS:
             raise ConfigError(
                 f"compression={self.compression!r} is Parquet's: {self.format} has "
@@ -113,8 +117,10 @@ class Objects(Sink[object, object], frozen=True, kw_only=True):
         root = local_path(self.url)
         if root is not None:
             return LocalStore(root, in_thread)
-        revealed = {name: secret.reveal() for name, secret in self.secrets.items()}
-        return CloudStore(self.url, {**self.options, **revealed})
+        options = dict(self.options)
+        if self.secret is not None:
+            options[secret_option(self.url)] = self.secret.reveal()
+        return CloudStore(self.url, options)
 
 
 class ObjectsTask(SinkTask[object, object]):

@@ -18,8 +18,17 @@ from streamlog.connect import ConnectError, Retriable
 from streamlog.errors import ConfigError
 from streamlog.serdes.erased_types import UserObject
 
-SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss")
-"""The stores of clouds, by the schemes that obstore knows."""
+SECRET_OPTIONS = {
+    "s3": "secret_access_key",
+    "s3a": "secret_access_key",
+    "gs": "service_account_key",
+    "az": "access_key",
+    "adl": "access_key",
+    "azure": "access_key",
+    "abfs": "access_key",
+    "abfss": "access_key",
+}
+"""The stores of clouds, by the schemes that obstore knows, and its names of their secrets."""
 RETRY_TIMEOUT_S = 30
 """How long obstore repeats a request by itself; then the flush is aborted and tried again."""
 _temporary = itertools.count()
@@ -44,7 +53,7 @@ def local_path(url: str) -> Path | None:
         ConfigError: it is neither, or a path that is not absolute.
     """
     parsed = urlsplit(url)
-    if parsed.scheme in SCHEMES and parsed.netloc:
+    if parsed.scheme in SECRET_OPTIONS and parsed.netloc:
         return None
     path = unquote(parsed.path) if parsed.scheme == "file" else url
     if (parsed.scheme not in {"", "file"}) or parsed.netloc or not path.startswith("/"):
@@ -52,6 +61,11 @@ def local_path(url: str) -> Path | None:
             f"url={url!r} is no store: write s3://BUCKET/PREFIX, gs://, az://, or /absolute/path"
         )
     return Path(path)
+
+
+def secret_option(url: str) -> str:
+    """Return obstore's name of the secret of a cloud's store."""
+    return SECRET_OPTIONS[urlsplit(url).scheme]
 
 
 class LocalStore:

@@ -3,16 +3,22 @@
 A `TableFile` collects `pyarrow.RecordBatch`es and returns the bytes of one file. Rule of the room:
 the columns of a file are those of all its batches, in the order in which they first appear; so the
 same rows give the same file, however they were cut into batches. No I/O.
+
+In text formats, bytes are written as text if they are UTF-8, else in base64, as neither format has
+bytes; what is nested is JSON in a field of CSV. A value that is missing is null, or an empty field;
+an empty text is `""`.
 """
 
 from __future__ import annotations
 
+import base64
 import gzip
 from importlib import import_module
 from typing import Literal, TypeAlias
 
-from streamlog.connectors.tables.text_rows import csv_text, json_lines
-from streamlog.serdes.erased_types import UserObject
+import msgspec
+
+from streamlog.serdes.erased_types import UserObject, UserValue
 
 TableFormat: TypeAlias = Literal["parquet", "jsonl", "csv"]
 TableCompression: TypeAlias = Literal["none", "gzip", "snappy", "zstd"]
@@ -57,7 +63,7 @@ class TableFile:
         rows = pa.concat_tables(tables, promote_options="permissive")
         if self._kind == "parquet":
             return self._parquet(pa, rows)
-        text = json_lines(rows) if self._kind == "jsonl" else csv_text(rows)
+        text = _json_lines(rows) if self._kind == "jsonl" else _csv_text(rows)
         # Without the time of day in its header: equal rows are equal files.
         return gzip.compress(text, mtime=0) if self._compression == "gzip" else text
 
@@ -67,3 +73,51 @@ class TableFile:
         parquet.write_table(rows, to, compression=self._compression)
         found: bytes = to.getvalue().to_pybytes()
         return found
+
+
+def _json_lines(rows: UserObject) -> bytes:
+    """Return a `pyarrow.Table` as JSON objects, one a line."""
+    return _json.encode_lines(_without_bytes(rows).to_pylist())
+
+
+def _csv_text(rows: UserObject) -> bytes:
+    """Return a `pyarrow.Table` as CSV (RFC 4180) with a line of names."""
+    pa: UserObject = import_module("pyarrow")
+    csv: UserObject = import_module("pyarrow.csv")
+    flat = _without_bytes(rows)
+    # Arrow writes no nested columns as CSV.
+    for at, field in enumerate(flat.schema):
+        if pa.types.is_nested(field.type):
+            column = flat.column(at).to_pylist()
+            texts = [None if each is None else _json.encode(each).decode() for each in column]
+            flat = flat.set_column(at, field.name, pa.array(texts, pa.string()))
+    to = pa.BufferOutputStream()
+    csv.write_csv(flat, to)
+    text: bytes = to.getvalue().to_pybytes()
+    return text
+
+
+def _without_bytes(rows: UserObject) -> UserObject:
+    pa: UserObject = import_module("pyarrow")
+    for at, field in enumerate(rows.schema):
+        if pa.types.is_binary(field.type):
+            texts = [_text(each) for each in rows.column(at).to_pylist()]
+            rows = rows.set_column(at, field.name, pa.array(texts, pa.string()))
+    return rows
+
+
+def _text(value: bytes | None) -> str | None:
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(value).decode()
+
+
+def _plain(value: UserValue) -> UserValue:
+    # Bytes within a struct or a list; msgspec has its own form for all else that Arrow returns.
+    return _text(value) if isinstance(value, bytes) else str(value)
+
+
+_json = msgspec.json.Encoder(enc_hook=_plain)

@@ -10,7 +10,7 @@ kept: a file that is deleted meanwhile is still read to its end. Rules of the mo
 - A look at a directory is repeated until two are equal: in a single one, a file that is renamed
   meanwhile may be missing, and would count as deleted.
 
-Not done here: which file follows (`rotation`), and what a record is (`lines`).
+Not done here: which file follows (`rotation`), and what a record is (`line_cutting`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from streamlog.connectors.tail.lines import Cut, cut_lines
+from streamlog.connectors.tail.line_cutting import Cut, cut_lines
 from streamlog.connectors.tail.rotation import (
     COMPRESSED,
     HEAD_BYTES,

@@ -185,7 +185,7 @@ def cloud(address: str, url: str = "s3://lake/raw") -> Objects:
     return Objects(
         url=url,
         options={name: text for name, text in options(address).items() if "secret" not in name},
-        secrets={"secret_access_key": Secret("test")},
+        secret=Secret("test"),
         format="jsonl",
     )
 
@@ -209,6 +209,4 @@ async def test_a_missing_bucket_is_not_tried_again(s3: str) -> None:
 
 
 def test_secrets_are_not_shown() -> None:
-    assert "hidden-key" not in repr(
-        Objects(url="s3://b", secrets={"secret_access_key": Secret("hidden-key")})
-    )
+    assert "hidden-key" not in repr(Objects(url="s3://b", secret=Secret("hidden-key")))

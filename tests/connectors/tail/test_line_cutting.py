@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.connectors.tail.lines import cut_lines
+from streamlog.connectors.tail.line_cutting import cut_lines
 
 TEXT = st.lists(st.sampled_from([b"a", b"bc", b"\n", b"\r\n", b"+"]), max_size=40).map(b"".join)
 FIRST_LINE = re.compile(rb"[^+]")

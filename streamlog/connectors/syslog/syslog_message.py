@@ -1,0 +1,166 @@
+"""Parser of syslog messages: RFC 5424, and RFC 3164 as it is found in the wild.
+
+Rule of the module: every message is carried. One that is neither has facility user and severity
+notice, and all of it is its text, as RFC 3164 (4.3.3) asks of a relay.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, timedelta, tzinfo
+from functools import lru_cache
+
+import msgspec
+
+FACILITIES = (
+    *("kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron"),
+    *("authpriv", "ftp", "ntp", "audit", "alert", "clock"),
+    *(f"local{number}" for number in range(8)),
+)
+SEVERITIES = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
+PRIORITIES = [(facility, severity) for facility in FACILITIES for severity in SEVERITIES]
+USER_NOTICE = 13
+
+_RFC_5424 = re.compile(
+    rb"<(\d{1,3})>1 (\S+) (\S+) (\S+) (\S+) (\S+) "
+    # Possessive: what is not structured data is refused in one pass, however it is made.
+    rb'(-|(?:\[(?:[^\]"]++|"(?:[^"\\]++|\\.)*+")*+\])++)(?: (?:\xef\xbb\xbf)?(.*))?',
+    re.DOTALL,
+)
+# Everything but the priority is optional: devices leave out the time, the host, or both.
+_RFC_3164 = re.compile(
+    rb"<(\d{1,3})>"
+    rb"(?:([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT\S+) (?:(\S+?)(?<!:) )?)?"
+    rb"(?:([^\s:\[\]<>]{1,48})(?:\[([^\]\s]{1,48})\])?: ?)?(.*)",
+    re.DOTALL,
+)
+_ELEMENT = re.compile(r'\[([^\s\]"=]+)((?: [^\s\]"=]+="(?:[^"\\]|\\.)*")*)\s*\]')
+_PARAMETER = re.compile(r' ([^\s\]"=]+)="((?:[^"\\]|\\.)*)"')
+_ESCAPED = re.compile(r'\\(["\\\]])')
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_HALF_YEAR = timedelta(days=183)
+
+
+class SyslogMessage(msgspec.Struct, frozen=True):
+    """A message of syslog.
+
+    Attributes:
+        facility: "kern", "user", "mail", ..., "local7".
+        severity: "emerg", "alert", "crit", "err", "warning", "notice", "info" or "debug".
+        timestamp: when it was written, by the sender's clock; None if it does not say.
+        host: the sender by its own name; None if it does not say.
+        app: the program; the tag of RFC 3164.
+        process_id: the process.
+        message_id: the kind of message (RFC 5424).
+        data: the structured data (RFC 5424): names and texts, by element.
+        text: the message.
+    """
+
+    facility: str
+    severity: str
+    timestamp: datetime | None = None
+    host: str | None = None
+    app: str | None = None
+    process_id: str | None = None
+    message_id: str | None = None
+    data: Mapping[str, Mapping[str, str]] = {}
+    text: str = ""
+
+
+def parse_syslog(message: bytes, *, now: datetime, zone: tzinfo = UTC) -> SyslogMessage:
+    """Return a message as its parts.
+
+    Args:
+        message: one message, without its frame.
+        now: the time of its arrival, which gives RFC 3164's times their year.
+        zone: the time zone of times without one (RFC 3164).
+    """
+    # RFC 5424 first: its version "1" would be the tag of a message of RFC 3164.
+    found = _RFC_5424.fullmatch(message)
+    if found is not None and int(found[1]) < len(PRIORITIES):
+        return _parse_5424(found)
+    found = _RFC_3164.fullmatch(message)
+    if found is not None and int(found[1]) < len(PRIORITIES):
+        return _parse_3164(found, now, zone)
+    facility, severity = PRIORITIES[USER_NOTICE]
+    return SyslogMessage(facility, severity, text=_text(message).rstrip("\n"))
+
+
+def _parse_5424(found: re.Match[bytes]) -> SyslogMessage:
+    priority, time, host, app, process_id, message_id, data, text = found.groups()
+    facility, severity = PRIORITIES[int(priority)]
+    return SyslogMessage(
+        facility,
+        severity,
+        _iso_time(time, UTC),
+        _unless_nil(host),
+        _unless_nil(app),
+        _unless_nil(process_id),
+        _unless_nil(message_id),
+        {} if data == b"-" else _elements(_text(data)),
+        "" if text is None else _text(text).rstrip("\n"),
+    )
+
+
+def _parse_3164(found: re.Match[bytes], now: datetime, zone: tzinfo) -> SyslogMessage:
+    priority, time, host, app, process_id, text = found.groups()
+    facility, severity = PRIORITIES[int(priority)]
+    moment = None
+    if time is not None:
+        is_iso = time[:1].isdigit()
+        moment = _iso_time(time, zone) if is_iso else _short_time(time, now.date(), zone)
+    return SyslogMessage(
+        facility,
+        severity,
+        moment,
+        None if host is None else _text(host),
+        None if app is None else _text(app),
+        None if process_id is None else _text(process_id),
+        text=_text(text).rstrip("\n"),
+    )
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="replace")
+
+
+def _unless_nil(data: bytes) -> str | None:
+    return None if data == b"-" else _text(data)
+
+
+def _iso_time(data: bytes, zone: tzinfo) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(data.decode())
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=zone)
+
+
+@lru_cache(maxsize=1_024)
+def _short_time(data: bytes, today: date, zone: tzinfo) -> datetime | None:
+    """Return a time without a year, in the year in which it is nearest to today.
+
+    A message of December 31 that arrives on January 1 is a day old, not 364 days early. Many
+    messages have the same second, so results are kept.
+    """
+    month, day, clock = data.decode().split()
+    hour, minute, second = map(int, clock.split(":"))
+    for year in (today.year, today.year - 1, today.year + 1):
+        try:
+            number = _MONTHS.index(month) + 1
+            found = datetime(year, number, int(day), hour, minute, second, tzinfo=zone)
+        except ValueError:
+            continue  # No month, no such day, or February 29 in another year.
+        if abs(found.date() - today) <= _HALF_YEAR:
+            return found
+    return None
+
+
+def _elements(text: str) -> dict[str, dict[str, str]]:
+    return {
+        element[1]: {
+            name: _ESCAPED.sub(r"\1", value) for name, value in _PARAMETER.findall(element[2])
+        }
+        for element in _ELEMENT.finditer(text)
+    }

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamlog.connectors.syslog.syslog_message import SyslogMessage, parse_syslog
+
+NOW = datetime(2026, 1, 1, 0, 30, tzinfo=UTC)
+
+
+def parse(message: bytes, now: datetime = NOW) -> SyslogMessage:
+    return parse_syslog(message, now=now)
+
+
+def test_the_examples_of_rfc_5424() -> None:
+    assert parse(
+        b"<34>1 2003-10-11T22:14:15.003Z mymachine.example.com su - ID47 - "
+        b"\xef\xbb\xbf'su root' failed for lonvick on /dev/pts/8"
+    ) == SyslogMessage(
+        "auth",
+        "crit",
+        datetime(2003, 10, 11, 22, 14, 15, 3000, tzinfo=UTC),
+        "mymachine.example.com",
+        "su",
+        None,
+        "ID47",
+        text="'su root' failed for lonvick on /dev/pts/8",
+    )
+    found = parse(b"<165>1 2003-08-24T05:14:15.000003-07:00 192.0.2.1 myproc 8710 - - %% It's time")
+    assert (found.facility, found.severity, found.process_id) == ("local4", "notice", "8710")
+    assert found.timestamp == datetime(
+        2003, 8, 24, 5, 14, 15, 3, tzinfo=timezone(timedelta(hours=-7))
+    )
+    found = parse(
+        b'<165>1 2003-10-11T22:14:15.003Z host evntslog - ID47 [exampleSDID@32473 iut="3" '
+        b'eventSource="Application" eventID="1011"][examplePriority@32473 class="high"]'
+    )
+    assert found.data == {
+        "exampleSDID@32473": {"iut": "3", "eventSource": "Application", "eventID": "1011"},
+        "examplePriority@32473": {"class": "high"},
+    }
+    assert found.text == ""
+
+
+def test_quoted_values_of_structured_data() -> None:
+    found = parse(rb'<13>1 - - - - - [a x="q\"]\\" y=""] text ]')
+    assert found.data == {"a": {"x": 'q"]\\', "y": ""}}
+    assert found.text == "text ]"
+    assert found.timestamp is None
+    assert found.host is None
+
+
+@pytest.mark.parametrize(
+    ("message", "app", "process_id", "text"),
+    [
+        (b"<34>Jan  1 00:14:15 host su: failed", "su", None, "failed"),
+        (b"<34>Jan  1 00:14:15 host sshd[42]: Accepted", "sshd", "42", "Accepted"),
+        (b"<34>Jan  1 00:14:15 su: no host\n", "su", None, "no host"),
+        (b"<34>2026-01-01T00:14:15+00:00 host app: iso", "app", None, "iso"),
+    ],
+)
+def test_messages_of_rfc_3164(message: bytes, app: str, process_id: str | None, text: str) -> None:
+    found = parse(message)
+    assert (found.facility, found.severity) == ("auth", "crit")
+    assert (found.app, found.process_id, found.text) == (app, process_id, text)
+    assert found.host == (None if b"no host" in message else "host")
+    assert found.timestamp == datetime(2026, 1, 1, 0, 14, 15, tzinfo=UTC)
+
+
+def test_a_time_without_a_year_is_the_nearest() -> None:
+    times = {
+        b"Dec 31 23:59:59": datetime(2025, 12, 31, 23, 59, 59, tzinfo=UTC),
+        b"Jan  1 00:31:00": datetime(2026, 1, 1, 0, 31, tzinfo=UTC),
+        b"Xyz  1 00:31:00": None,
+        b"Feb 30 00:31:00": None,
+    }
+    for text, time in times.items():
+        assert parse(b"<1>" + text + b" host a: b").timestamp == time
+    late = datetime(2025, 12, 31, 23, 59, tzinfo=UTC)
+    assert parse(b"<1>Jan  1 00:00:30 h a: b", late).timestamp == datetime(
+        2026, 1, 1, 0, 0, 30, tzinfo=UTC
+    )
+
+
+def test_a_time_without_a_zone_is_of_the_zone_that_is_set() -> None:
+    zone = ZoneInfo("Europe/Berlin")
+    found = parse_syslog(b"<1>Jan  1 01:00:00 h a: b", now=NOW, zone=zone)
+    assert found.timestamp == datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("message", [b"no priority", b"<999>1 - - - - - - x", b"", b"<x>y"])
+def test_what_is_no_syslog_is_a_text_of_user_notice(message: bytes) -> None:
+    found = parse(message)
+    assert (found.facility, found.severity, found.text) == ("user", "notice", message.decode())
+
+
+@given(
+    st.binary(max_size=80) | st.from_regex(rb"\A<\d{1,3}>(1 )?[ -~]{0,60}\Z"),
+    st.integers(31_536_000, 250_000_000_000).map(lambda s: datetime.fromtimestamp(s, UTC)),
+)
+def test_every_message_is_carried(message: bytes, now: datetime) -> None:
+    found = parse(message, now)
+    assert found.timestamp is None or found.timestamp.tzinfo is not None
+    assert isinstance(found.text, str)

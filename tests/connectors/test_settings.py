@@ -1,0 +1,59 @@
+"""Each built-in connector as a Connect configuration gives it: texts by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from streamlog.connect import Flush, Secret
+from streamlog.connect.connector_settings import read_settings
+from streamlog.connect.names import find_plugin
+from streamlog.connectors.exec import Exec
+from streamlog.connectors.lines import Lines
+from streamlog.connectors.listeners import TlsFiles
+from streamlog.connectors.objects import Objects
+from streamlog.connectors.spool_dir import SpoolDir
+from streamlog.connectors.syslog import Syslog
+from streamlog.connectors.tail import Tail
+
+CONFIGURATIONS: list[tuple[dict[str, str], Any]] = [
+    (
+        {"path": "/var/log/*.log", "start": "end", "rotate.wait": "1s", "path.header": "p"},
+        Tail(path="/var/log/*.log", start="end", rotate_wait="1s", path_header="p"),
+    ),
+    (
+        {"directory": "/in", "format": "csv", "columns": "n:int64,x:float64", "key": "n"},
+        SpoolDir(directory="/in", format="csv", columns={"n": "int64", "x": "float64"}, key="n"),
+    ),
+    (
+        {"address": ":5140", "transport": "tcp", "tls.certificate": "c", "tls.key": "k"},
+        Syslog(address=":5140", transport="tcp", tls=TlsFiles(certificate="c", key="k")),
+    ),
+    ({"address": ":1", "acknowledge": "true"}, Lines(address=":1", acknowledge=True)),
+    (
+        {"command": '["sh", "-c", "a,b"]', "environment": "A:1"},
+        Exec(command=["sh", "-c", "a,b"], environment={"A": "1"}),
+    ),
+    (
+        {"url": "s3://b/x", "secret": "s", "options": "region:eu", "flush.records": "7"},
+        Objects(
+            url="s3://b/x",
+            secret=Secret("s"),
+            options={"region": "eu"},
+            flush=Flush(records=7, size_bytes=64 * 1024 * 1024, every="5m"),
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("texts", "connector"), CONFIGURATIONS, ids=lambda each: type(each).__name__
+)
+def test_a_configuration_of_texts_makes_the_connector(
+    texts: dict[str, str], connector: Any
+) -> None:
+    plugin = find_plugin(type(connector).__name__)
+    found = read_settings(plugin.connector, texts)
+    assert found == connector
+    found.check()
