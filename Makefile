@@ -9,7 +9,7 @@ HOT := $(TYPES) $(TYPES:.pxd=.py)
 WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark spark questions test test-changed quick lint shape architecture bench simulate simulate-coverage chaos alerts procedures soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect conformance conformance-cluster conformance-kafka registry-kills bench-registry compile clean
+.PHONY: help demo demo-spark spark questions test test-changed quick lint shape architecture bench simulate simulate-coverage chaos alerts procedures soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect conformance conformance-cluster conformance-kafka registry-kills bench-registry bench-snapshots compile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -138,6 +138,9 @@ registry-kills: $(VENV)/.dev ## the primary of the schema registry is killed KIL
 
 bench-registry: $(VENV)/.dev ## the schema registry with 10,000 subjects of 5 versions: start, look-ups by id, memory
 	@$(BIN)/python -m benchmarks.schema_registry
+
+bench-snapshots: $(VENV)/.dev ## snapshots of state in moto's S3 on this machine: the restore of KEYS=10000000 keys with them and from the changelog alone, and what they cost J2
+	@KEYS=$(or $(KEYS),10000000) $(BIN)/python -m benchmarks.snapshots
 
 conformance-kafka: $(VENV)/.dev ## the same features on Apache Kafka itself, each request with its nullable fields null, empty and set beside ours, our client's tests, apps whose workers are killed, and Spark
 	@$(BIN)/python -m conformance --only kafka $(ARGS)

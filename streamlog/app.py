@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from streamlog.history.job import BackfillJob
     from streamlog.history.live_comparison import LiveComparison
     from streamlog.registry_client import RegistrySettings
+    from streamlog.snapshots.object_store import SnapshotSettings
     from streamlog.snapshots.snapshot import Snapshot
     from streamlog.testing import Rehearsal, Simulation, TestDriver
     from streamlog.transport.security import Security
@@ -53,6 +54,9 @@ SETTINGS = (
     "state_dir",
     "state_memory_bytes",
     "state_cleanup_delay",
+    "snapshots",
+    "snapshot_interval",
+    "snapshot_bytes_per_s",
     "standby_replicas",
     "warmup_replicas",
     "acceptable_lag",
@@ -160,6 +164,16 @@ def registry_of(given: str | Mapping[str, str] | None) -> RegistrySettings | Non
     return RegistrySettings.of(given)
 
 
+def snapshots_of(url: str | None, interval: Dur, bytes_per_s: int) -> SnapshotSettings | None:
+    """Return the settings of snapshots in object storage; raises what `SnapshotSettings` does."""
+    given_ms = interval_ms("snapshot_interval", interval)
+    if url is None:
+        return None
+    from streamlog.snapshots.object_store import SnapshotSettings  # noqa: PLC0415 - an app without needs none
+
+    return SnapshotSettings(url=url, interval_ms=given_ms, bytes_per_s=bytes_per_s)
+
+
 class App(Declarations):
     """A stream processing program: topics, streams, tables and agents, with their settings.
 
@@ -178,6 +192,9 @@ class App(Declarations):
         state_dir: str = "./.streamlog/state",
         state_memory_bytes: int = MEMORY_BYTES,
         state_cleanup_delay: Dur = "10m",
+        snapshots: str | None = None,
+        snapshot_interval: Dur = "10m",
+        snapshot_bytes_per_s: int = 64 * 1024 * 1024,
         standby_replicas: int = 0,
         warmup_replicas: int = 2,
         acceptable_lag: int = 10_000,
@@ -211,6 +228,13 @@ class App(Declarations):
                 for state that is not on disk yet; 192 MiB by default.
             state_cleanup_delay: how long a worker keeps the state of a task that has moved to
                 another machine, in case the task comes back.
+            snapshots: where workers snapshot the state of their tasks while they run, so that a
+                worker with an empty disk begins with it and reads only what followed from the
+                changelog: "s3://BUCKET/PREFIX", "gs://BUCKET/PREFIX", "az://CONTAINER/PREFIX" or
+                "file:///DIRECTORY" (needs the extra `[objects]`). Nowhere by default.
+            snapshot_interval: the time between two snapshots of a task. Each one writes the files
+                that have changed since the one before.
+            snapshot_bytes_per_s: the limit of a worker's uploads, in bytes per second; 1 or more.
             standby_replicas: the number of copies of each task's state that workers on other disks
                 keep up to date, so that one of them can take over at once; 0 or more.
             warmup_replicas: the number of state moves, over all workers, that prepare at one time;
@@ -260,21 +284,19 @@ class App(Declarations):
         super().__init__(
             id, timezone=timezone, on_error=on_error, timestamp_ahead_max=timestamp_ahead_max
         )
-        self.log = log
+        self.log, self.state_dir, self.web = log, state_dir, web
         # Each setting is checked here, so that the error names the line that creates the app.
         self.security = security_of(security)
-        self.state_dir = state_dir
         self.state_memory_bytes = memory_bytes(state_memory_bytes)
         self.state_cleanup_delay_ms = duration_ms(state_cleanup_delay)
+        self.snapshots = snapshots_of(snapshots, snapshot_interval, snapshot_bytes_per_s)
         self.policy = policy_of(standby_replicas, warmup_replicas, acceptable_lag)
         self.commit_interval_ms = interval_ms("commit_interval", commit_interval)
         self.watchdog_ms = interval_ms("watchdog", watchdog)
         self.watchdog_exit_ms = None if watchdog_exit is None else duration_ms(watchdog_exit)
         self.guarantee = check_guarantee(guarantee)
         self.source_lost = check_source_lost(source_lost)
-        self.web = web
-        self.trace_ratio = ratio_of(trace_ratio)
-        self.otel_metrics = otel_metrics
+        self.trace_ratio, self.otel_metrics = ratio_of(trace_ratio), otel_metrics
         self.schema_registry = registry_of(schema_registry)
         self.schemas.connect_by(self._connect_registry)
         self._warned: set[str] = set()
@@ -549,6 +571,7 @@ class App(Declarations):
             state_dir=self.state_dir,
             state_memory_bytes=self.state_memory_bytes,
             state_cleanup_delay_ms=self.state_cleanup_delay_ms,
+            snapshots=self.snapshots,
             agents=self.agents,
             timers=self.timers,
             crontabs=self.crontabs,

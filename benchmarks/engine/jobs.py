@@ -65,6 +65,8 @@ app = App(
     state_dir=os.environ.get("ENGINE_STATE", "./.streamlog/engine-state"),
     commit_interval=os.environ.get("ENGINE_COMMIT_MS", "500") + "ms",
     guarantee=cast("Guarantee", os.environ.get("ENGINE_GUARANTEE", "exactly_once")),
+    snapshots=os.environ.get("ENGINE_SNAPSHOTS") or None,
+    snapshot_interval=os.environ.get("ENGINE_SNAPSHOT_INTERVAL", "10m"),
 )
 _input = os.environ.get("ENGINE_INPUT", "events")
 _output = os.environ.get("ENGINE_OUTPUT", "output")

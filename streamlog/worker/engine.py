@@ -47,7 +47,7 @@ class Busy:
 class EngineThread:
     """A thread with a queue of work; one event loop uses it."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, name: str = "streamlog-engine") -> None:
         self.busy: Busy | None = None
         """The present work, or None. The thread writes it, and any thread may read it."""
         self._clock = clock
@@ -55,7 +55,7 @@ class EngineThread:
         self._pending: set[Future[Any]] = set()
         self._closed = False
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="streamlog-engine", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     @property

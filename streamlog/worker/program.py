@@ -23,6 +23,7 @@ from streamlog.nodes.topic_spec import SourceLostPolicy, TopicSpec
 from streamlog.records.partitioners import Partitioner
 from streamlog.registry_client import RegistrySettings
 from streamlog.serdes.registered import SchemaAccess
+from streamlog.snapshots.object_store import SnapshotSettings
 from streamlog.tables.state.store_transaction import MEMORY_BYTES
 from streamlog.topology import Topology
 from streamlog.worker.assignment.rebalance_plan import Placement, Policy, merge_topic_sets
@@ -60,6 +61,8 @@ class Program:
     """The app's commands, which may send while no worker runs."""
     state_cleanup_delay_ms: int = STATE_CLEANUP_DELAY_MS
     state_memory_bytes: int = MEMORY_BYTES
+    snapshots: SnapshotSettings | None = None
+    """Where workers snapshot the state of their tasks; None: nowhere."""
     commit_interval_ms: int = COMMIT_INTERVAL_MS
     guarantee: Guarantee = EXACTLY_ONCE
     on_step: OnStep = ignore_step

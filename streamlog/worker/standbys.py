@@ -20,7 +20,7 @@ part of the worker ends. Not done here: the assignment of standbys (`assignment/
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -39,6 +39,7 @@ from streamlog.worker.assignment.rebalance_plan import UNKNOWN_LAG
 from streamlog.worker.assignment.streams_assignor import StreamsAssignor
 from streamlog.worker.state.changelog_reader import ChangelogReader, offload
 from streamlog.worker.state.restore import Fences, check_cluster
+from streamlog.worker.state.snapshot_restore import SnapshotRestore
 from streamlog.worker.task_deps import TaskDeps
 from streamlog.worker.tasks import WorkerTasks
 
@@ -63,6 +64,8 @@ class StandbyDeps:
     """Shared with the tasks that run."""
     background: asyncio.TaskGroup
     """Runs the standbys."""
+    snapshots: Callable[[TaskId], SnapshotRestore | None] = lambda _task_id: None
+    """Returns the snapshots of a task in object storage, to begin with."""
 
 
 @dataclass(slots=True)
@@ -146,6 +149,10 @@ class Standbys:
         store = directory.open(deps.budget, skip_locked=True, is_standby=True)
         try:
             check_cluster(deps.log, store, path)
+            if (snapshots := deps.snapshots(task_id)) is not None:
+                # A warm-up comes to an empty disk as often as a task does.
+                store = await snapshots.begin(directory, store, deps.budget, is_standby=True)
+                check_cluster(deps.log, store, path)
             follower = ChangelogReader(
                 deps.log,
                 store,
@@ -220,6 +227,7 @@ class TaskLags:
                 state_path=deps.state_path,
                 budget=tasks.budget,
                 background=deps.background,
+                snapshots=tasks.snapshot_restore,
             )
         )
         self._on_disk: dict[TaskId, int] = {}

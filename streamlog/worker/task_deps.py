@@ -23,6 +23,7 @@ from streamlog.worker.health.worker_metrics import WorkerMetrics
 from streamlog.worker.inputs.source_watch import SourceWatch, compare_source_ids
 from streamlog.worker.program import Program, WorkerStart
 from streamlog.worker.record_traces import RecordTraces
+from streamlog.worker.state.snapshot_uploads import AppSnapshots
 from streamlog.worker.topics.app_topics import check_sources, ensure_topics
 from streamlog.worker.topics.contract_log import check_contract, record_contract
 from streamlog.worker.topics.savepoint_messages import SavepointCut
@@ -74,6 +75,8 @@ class TaskDeps:
     """The recorded ids of the app's topics."""
     accept_state_loss: bool
     """Whether to continue with empty state if a changelog is not the one of the state on disk."""
+    snapshots: AppSnapshots | None = None
+    """The tasks' snapshots in object storage; None: the app has none."""
     sources: SourceWatch
     """Watches that inputs are the logs that were read."""
 
@@ -149,6 +152,24 @@ async def prepare_schemas(program: Program, log: Log, clock: Clock) -> TopicSche
     return schemas
 
 
+def snapshots_of(start: WorkerStart) -> AppSnapshots | None:
+    """Return the tasks' snapshots in object storage, if the app has any.
+
+    Raises:
+        ConfigError: obstore is not installed, or does not take the URL.
+    """
+    program = start.program
+    if program.snapshots is None:
+        return None
+    return AppSnapshots(
+        program.snapshots,
+        program.topology,
+        start.counts,
+        cluster_id=start.log.cluster_id,
+        own_topics=start.own_topics,
+    )
+
+
 def task_deps_of(
     start: WorkerStart,
     cut: SavepointCut | None,
@@ -182,6 +203,7 @@ def task_deps_of(
         traces=traces,
         hand_over=start.hand_over,
         cut=cut,
+        snapshots=snapshots_of(start),
         sources=SourceWatch(consumer, clock, app_id=program.app_id, policy=program.source_policy),
         own_topics=start.own_topics,
         accept_state_loss=program.accept_state_loss,

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from time import perf_counter_ns
 from typing import TypeAlias, TypeVar
@@ -56,6 +57,8 @@ from streamlog.worker.running_task import (
     start_of,
 )
 from streamlog.worker.state.restore import Restorer, TaskState
+from streamlog.worker.state.snapshot_restore import SnapshotRestore
+from streamlog.worker.state.snapshot_uploads import AppSnapshots, SnapshotUploads
 from streamlog.worker.task_deps import TaskDeps
 from streamlog.worker.topics.savepoint_messages import CutLimits
 from streamlog.worker.topics.version_log import Base
@@ -134,6 +137,13 @@ FENCED_DELAY_MS = 5_000
 still belongs to this worker."""
 
 
+def uploads_of(deps: TaskDeps, snapshots: AppSnapshots) -> SnapshotUploads:
+    """Return what snapshots the tasks of a worker to object storage."""
+    return SnapshotUploads(
+        snapshots.settings, deps.engine, deps.background, deps.clock, deps.metrics.snapshots
+    )
+
+
 class WorkerTasks:
     """All tasks of this worker. Only the worker's loop uses it, except for the opening of tasks."""
 
@@ -173,6 +183,7 @@ class WorkerTasks:
         )
         self.budget = RocksBudget(deps.state_memory_bytes)
         """The memory of RocksDB, shared by all stores of this process."""
+        self._uploads = None if deps.snapshots is None else uploads_of(deps, deps.snapshots)
         self._restoring = asyncio.Semaphore(RESTORING_MAX)
         self._running: dict[TaskId, RunningTask] = {}
         self._opening: dict[TaskId, asyncio.Task[None]] = {}
@@ -182,8 +193,7 @@ class WorkerTasks:
         self._suspended = False
         self._reached: dict[TopicPartition, Reached] = {}
         self._calls = TaskCalls(deps.background)
-        log, consumer, clock = deps.log, deps.consumer, deps.clock
-        self.ends = InputEnds(topology, counts, log, consumer, clock)
+        self.ends = InputEnds(topology, counts, deps.log, deps.consumer, deps.clock)
         """Finds out whether inputs that seem to be read to their end have more records."""
         self._tables = tables_of(topology)
         self.hot_keys = HotKeys()
@@ -261,7 +271,10 @@ class WorkerTasks:
 
     def figures(self) -> tuple[TaskFigures, ...]:
         """Return the figures of each task, tasks that are being opened included."""
-        found = [running.figures() for running in list(self._running.values())]
+        found = [
+            replace(running.figures(), snapshot_age_ms=self._snapshot_age_ms(running.task.id))
+            for running in list(self._running.values())
+        ]
         for task_id in {*self._opening, *self._opened}:
             restorer = self._restorers.get(task_id)
             left = None if restorer is None else restorer.records_left
@@ -275,6 +288,9 @@ class WorkerTasks:
                 )
             )
         return tuple(sorted(found, key=lambda each: each.task))
+
+    def _snapshot_age_ms(self, task_id: TaskId) -> int | None:
+        return None if self._uploads is None else self._uploads.age_ms(task_id)
 
     def sights(self) -> dict[str, Sight]:
         """Return the progress of each task; while the engine works, as of the last idle moment."""
@@ -507,6 +523,12 @@ class WorkerTasks:
             if state.directory.is_snapshot_due(state.store, now_ms):
                 await asyncio.to_thread(state.directory.snapshot, state.store, now_ms)
 
+    async def save_snapshots(self) -> None:
+        """Begin to snapshot a task to object storage if it is time; call it after a commit."""
+        if self._uploads is not None:
+            states = [(each.task.id, each.state) for each in self._running.values()]
+            await self._uploads.offer({at: state for at, state in states if state is not None})
+
     async def drop(self) -> None:
         """Close all tasks, and drop everything that is not committed."""
         for task_id in [*self._opening]:
@@ -575,6 +597,9 @@ class WorkerTasks:
             self._engine.close()
         for task_id in [*self._opening]:
             await self._stop_opening(task_id)
+        if self._uploads is not None:
+            # A hanging object store must not keep the process alive.
+            self._uploads.close()
         if not self._engine.is_closed:
             await self.drop()
 
@@ -732,6 +757,7 @@ class WorkerTasks:
     async def _restore(self, task_id: TaskId, changelog: str) -> TaskState:
         """Return the state of a task, restored to the end of its changelog."""
         handed = self._with.hand_over
+        snapshots = self.snapshot_restore(task_id)
         restorer = Restorer(
             self._with.log,
             self._with.producer,
@@ -743,6 +769,7 @@ class WorkerTasks:
             own_topics=self._with.own_topics,
             accept_state_loss=self._with.accept_state_loss,
             in_transactions=self._transactor is not None,
+            snapshots=snapshots,
         )
         self._restorers[task_id] = restorer
         try:
@@ -750,10 +777,28 @@ class WorkerTasks:
                 state = await restorer.run()
         finally:
             del self._restorers[task_id]
+        if self._uploads is not None and snapshots is not None:
+            # After the restore, which has looked for snapshots: the age of the newest one decides
+            # when the next one is due.
+            self._uploads.add(task_id, snapshots.snapshots)
         self._with.metrics.restored.add(restorer.records)
         level = logging.INFO if restorer.records else logging.DEBUG
         logger.log(level, "task %s: restored %s", task_id, quantity(restorer.records, "record"))
         return state
+
+    def snapshot_restore(self, task_id: TaskId) -> SnapshotRestore | None:
+        """Return the snapshots of a task, for its store to begin with; None if there are none."""
+        snapshots = self._with.snapshots
+        changelog = self._topology.subtopologies[task_id.subtopology].changelog_topic
+        if snapshots is None or changelog is None:
+            return None
+        return SnapshotRestore(
+            self._with.log,
+            snapshots.of(task_id),
+            changelog=TopicPartition(changelog, task_id.partition),
+            clock=self._with.clock,
+            metrics=self._with.metrics.snapshots,
+        )
 
     async def _stop_opening(self, task_id: TaskId) -> None:
         opening = self._opening.pop(task_id, None)
@@ -767,6 +812,8 @@ class WorkerTasks:
     async def _close(self, task_id: TaskId) -> None:
         running = self._running.pop(task_id, None) or self._opened.pop(task_id)
         self._calls.cancel(task_id)
+        if self._uploads is not None:
+            self._uploads.drop(task_id)
         self.ends.forget(task_id)
         self.marks.forget(task_id, running.inputs)
         self._holdups.forget(str(task_id))

@@ -661,6 +661,7 @@ class _WorkerLoop:
             if moved:
                 await self._commit_offsets(moved)
             self._agents.rows.committed_until(self._tasks.of_open_tasks(written))
+        await self._tasks.save_snapshots()
         self._committed_ms = self._clock.now_ms()
         self._metrics.commits.record((self._committed_ms - started_ms) / 1000)
         return not self._is_between

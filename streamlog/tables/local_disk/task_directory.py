@@ -55,6 +55,9 @@ CURRENT_FILE = "CURRENT"
 it is not a database."""
 LINKED = ".sst"
 """The suffix of files that never change."""
+KEPT_APART = (".upload", ".download")
+"""The suffixes of databases that are on their way to an object store, or come from one. They are no
+source of later owners."""
 STANDBY_FILE = "standby"
 """The name of a file that marks a standby: a store that only follows its changelog."""
 LEFT_OUT = ("LOCK", "LOG", OWNER_FILE, DAMAGED_FILE, STANDBY_FILE)
@@ -85,7 +88,12 @@ class TaskDirectory:
         self._snapshot_ms: int | None = None
 
     def open(
-        self, budget: RocksBudget, *, skip_locked: bool = False, is_standby: bool = False
+        self,
+        budget: RocksBudget,
+        *,
+        skip_locked: bool = False,
+        is_standby: bool = False,
+        first: str | None = None,
     ) -> RocksStore:
         """Open a store in a new directory, with the newest state that exists.
 
@@ -93,6 +101,7 @@ class TaskDirectory:
             budget: shared by the stores of the process.
             skip_locked: begin with an older state if another owner still has the newest one.
             is_standby: mark the store as a standby, for which no other opening has to wait.
+            first: a database that is newer than the state that exists (see `fetched`).
 
         Raises:
             LogDirectoryLocked: another owner has the newest one, in this or another process.
@@ -111,6 +120,8 @@ class TaskDirectory:
             logger.warning("state in %s is damaged: the changelog restores it", self._path)
             sources = []
             self._is_damaged = True
+        if first is not None:
+            sources.insert(0, StateSource(0, is_store=False, number=0, path=first))
         path, lock = self._create_epoch()
         try:
             if is_standby:
@@ -133,6 +144,31 @@ class TaskDirectory:
             if source.epoch < self._epoch and (source.is_store or self._is_damaged):
                 _remove(source)
         self._is_damaged = False
+        for name in _names(f"{self._path}/{SNAPSHOTS}"):
+            epoch, _, _ = name.partition("-")
+            if name.endswith(KEPT_APART) and epoch.isdecimal() and int(epoch) < self._epoch:
+                self.let_go(f"{self._path}/{SNAPSHOTS}/{name}")
+
+    def hold(self, store: RocksStore) -> str:
+        """Write a checkpoint of the open store for an upload; returns its path.
+
+        It stays as it is while the store changes, until `let_go`.
+        """
+        self._number += 1
+        path = f"{self._path}/{SNAPSHOTS}/{self._epoch}-{self._number}{KEPT_APART[0]}"
+        # The number is new to this process, not to a former one with a copy of the directory.
+        self.let_go(path)
+        store.checkpoint(path)
+        return path
+
+    @property
+    def fetched(self) -> str:
+        """The path of a database that comes from an object store, for `open`, until `let_go`."""
+        return f"{self._path}/{SNAPSHOTS}/{self._epoch}-0{KEPT_APART[1]}"
+
+    def let_go(self, path: str) -> None:
+        """Remove a directory of `hold` or `fetched`, if it exists."""
+        shutil.rmtree(path, ignore_errors=True)
 
     def is_snapshot_due(self, store: RocksStore, now_ms: int) -> bool:
         """Return whether enough was written, or enough time has passed, for another snapshot."""
@@ -247,6 +283,9 @@ def _remove_task(path: str) -> None:
     directory = TaskDirectory(path)
     for source in directory.sources(is_any=True):
         _remove(source)
+    for name in _names(f"{path}/{SNAPSHOTS}"):
+        if name.endswith(KEPT_APART):
+            directory.let_go(f"{path}/{SNAPSHOTS}/{name}")
     # `rmdir` fails if anything is left, which is in use: then the task's directory stays.
     with suppress(OSError):
         os.rmdir(f"{path}/{SNAPSHOTS}")  # noqa: PTH106 - as above

@@ -147,6 +147,8 @@ class TaskFigures:
     """The estimated size of state changes that wait for a commit."""
     state_bytes: int | None = None
     """The size of the state on disk and in memory; None without state."""
+    snapshot_age_ms: int | None = None
+    """The age of its newest snapshot in object storage; None: there is none."""
     restore_left_records: int | None = None
     """For a task that restores, the changelog records left to read; None if unknown."""
     restored_records: int | None = None

@@ -16,6 +16,7 @@ from streamlog.metrics.registry import Family, Kind, Metric, Point, Registry, nu
 from streamlog.processing.node_figures import NodeFigures, sum_figures
 from streamlog.processing.outbox import Drop, SinkBatch
 from streamlog.processing.task import NAMED_MAX
+from streamlog.snapshots.task_snapshots import SnapshotMetrics
 from streamlog.worker.health.worker_health import TaskFigures, WorkerState
 
 COMMIT_BOUNDS_S = (
@@ -94,6 +95,7 @@ class WorkerMetrics:
             "since",
             bounds=LATENCY_BOUNDS_S,
         )
+        self.snapshots = SnapshotMetrics(registry)
         self._ended: dict[str, NodeFigures] = {}
         """The figures of nodes by tasks that have ended here."""
 
@@ -197,6 +199,13 @@ def _task_metrics(tasks: tuple[TaskFigures, ...]) -> Iterator[Metric]:
         # An unknown value is left out: 0 would look like a task that has caught up.
         known = [((task,), value) for task, value in values if value is not None]
         yield _gauge(name, text, ("task",), known)
+    ages = [(t.task, t.snapshot_age_ms) for t in tasks if t.snapshot_age_ms is not None]
+    yield _gauge(
+        "streamlog_task_snapshot_age_seconds",
+        "Age of the task's newest snapshot in object storage.",
+        ("task",),
+        [((task,), age_ms / 1000) for task, age_ms in ages],
+    )
 
 
 def _node_metrics(nodes: Sequence[NodeFigures]) -> Iterator[Metric]:

@@ -198,7 +198,9 @@ class ChangelogReader:
                 self._store,
                 start_offset=begin,
                 end_offset=self.end,
-                complete_offset=await self._complete_offset(consumer),
+                complete_offset=await find_complete_offset(
+                    consumer, changelog, wall_ms=self._clock.wall_ms(), end=self.end
+                ),
                 departure=await self._departure(consumer, begin),
             )
             if (read := stored_read_up_to(self._store)) is not None:
@@ -339,12 +341,15 @@ class ChangelogReader:
             begin=begin,
         )
 
-    async def _complete_offset(self, consumer: Consumer) -> int:
-        """Return the offset from which on no tombstone can have been compacted away yet."""
-        since_ms = self._clock.wall_ms() - DELETE_RETENTION_MS // 2  # Half, as clocks may differ.
-        found = await consumer.offsets_for_times({self._changelog: since_ms})
-        start = found[self._changelog]
-        return self.end if start is None else start.offset
+
+async def find_complete_offset(
+    consumer: Consumer, changelog: TopicPartition, *, wall_ms: int, end: int
+) -> int:
+    """Return the offset from which on no tombstone can have been compacted away yet."""
+    since_ms = wall_ms - DELETE_RETENTION_MS // 2  # Half, as clocks may differ.
+    found = await consumer.offsets_for_times({changelog: since_ms})
+    start = found[changelog]
+    return end if start is None else start.offset
 
 
 async def offload(work: Callable[[], T]) -> T:

@@ -48,6 +48,7 @@ from streamlog.tables.local_disk.task_directory import AbandonedTasks, TaskDirec
 from streamlog.tables.state.store_transaction import DeferredStore
 from streamlog.tables.stores.store import Change, Changes, KeyValueStore
 from streamlog.worker.state.changelog_reader import ChangelogReader, offload
+from streamlog.worker.state.snapshot_restore import SnapshotRestore
 from streamlog.worker.topics.version_log import Base, OwnTopics
 
 logger = repeated.logger(__name__)
@@ -227,6 +228,7 @@ class Restorer:
         own_topics: OwnTopics | None = None,
         accept_state_loss: bool = False,
         in_transactions: bool = False,
+        snapshots: SnapshotRestore | None = None,
     ) -> None:
         """Create a restorer.
 
@@ -243,6 +245,7 @@ class Restorer:
             accept_state_loss: whether state of another changelog is deleted instead.
             in_transactions: whether checkpoints are written in transactions; late keys then wait
                 for the first one.
+            snapshots: the task's snapshots in object storage, to begin with; None: there are none.
         """
         self.changelog = changelog
         own = own_topics or OwnTopics()
@@ -259,6 +262,7 @@ class Restorer:
         self._directory = TaskDirectory(path)
         self._budget = budget
         self._clock = clock
+        self._snapshots = snapshots
         self._follower: ChangelogReader | None = None
 
     @property
@@ -279,10 +283,17 @@ class Restorer:
             CorruptData: the state on disk is damaged.
         """
         store = await self._opened_store()
-        front = DeferredStore(store, self._budget.waiting)
         try:
             check_cluster(self._log, store, self._path)
             self._check_changelog(store)
+            if self._snapshots is not None:
+                store = await self._snapshots.begin(self._directory, store, self._budget)
+                check_cluster(self._log, store, self._path)
+        except BaseException:
+            store.close()
+            raise
+        front = DeferredStore(store, self._budget.waiting)
+        try:
             await self._adopt_base(store)
             # Before the replay: the fence is where the replay ends, and what a former owner writes
             # from now on is late.
