@@ -126,6 +126,7 @@ class ObjectFolder:
         Raises:
             ObjectStoreFailed: it can't be written; then there is no object, or the former one.
         """
+        # Only an iterator is worth an upload in parts, which takes three requests at least.
         is_large = not isinstance(pieces, Sequence)
         with self._failing(f"write {name}"):
             self._obstore.put(

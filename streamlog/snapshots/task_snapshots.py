@@ -80,6 +80,7 @@ class Throttle:
     def wait(self, size_bytes: int, stop: Event) -> None:
         """Wait until these bytes may be sent, or until `stop` is set."""
         now_ms = self._clock.now_ms()
+        # `max`: time in which nothing was sent is not saved up for a burst.
         begin_ms = max(self._free_ms, now_ms)
         self._free_ms = begin_ms + 1000 * size_bytes / self._bytes_per_s
         if begin_ms > now_ms:
@@ -293,6 +294,7 @@ class TaskSnapshots:
                 return sum(written.values())
             for file in lacking:
                 self._on_step("file begun")
+                # A small file goes as one request; only large ones are worth an upload in parts.
                 pieces = _read(f"{directory}/{file.name}", throttle, stop)
                 if file.size_bytes <= CHUNK_BYTES:
                     self._store.put(f"{self.prefix}/{file.object_name}", [*pieces])
@@ -307,6 +309,7 @@ class TaskSnapshots:
         names = {name: each for name, each in objects.items() if name.startswith(f"{MANIFESTS}/")}
         short = {name.removeprefix(f"{MANIFESTS}/"): each for name, each in names.items()}
         manifests, has_unknown = self._read_manifests(short)
+        # Its time of writing is "now" by the store's clock, which dates all other objects too.
         own = objects.get(written.name())
         if own is None:
             return  # Another owner has removed it: that one looks after the rest.
@@ -339,6 +342,7 @@ class TaskSnapshots:
             except CorruptData as error:
                 logger.warning("a snapshot at %s is not used: %s", self.url, error)
                 found[name] = None
+        # Damaged ones are read again at the next look: it may have been the network.
         self._manifests = {name: each for name, each in found.items() if each is not None}
         return found, has_unknown
 

@@ -82,6 +82,9 @@ def plan_removal(
         has_unknown: whether manifests exist whose files are not known; then all files stay.
         kept: the number of snapshots to keep, 1 or more.
     """
+    # 1. Owner A has snapshots at 400 and 500. The changelog is cut to 450 and grows again.
+    # 2. B snapshots 470: of those at or below it, 470 and 400 stay. The one at 500 is not judged.
+    # 3. B snapshots 510: now 510 and 500 stay, and a restore that finds 500 untrue takes 510.
     own = [
         (manifest.offset, name)
         for name, manifest in manifests.items()
@@ -93,6 +96,7 @@ def plan_removal(
     gone = {name for _, name in sorted(own, reverse=True)[kept - 1 :]}
     for name, manifest in manifests.items():
         is_foreign = manifest is None or manifest.identity != written.identity
+        # One that is not in the list was removed meanwhile: it has no age, and stays out of this.
         age_ms = now_ms - objects[name].modified_ms if name in objects else 0
         if is_foreign and age_ms >= FOREIGN_KEPT_MS:
             gone.add(name)
@@ -160,6 +164,8 @@ def candidates(
     """
     # State on disk that the changelog does not continue is rebuilt from the first record.
     start = local_offset if bounds.continues(local_offset) else bounds.begin
+    # The offset decides, and not the time of writing: a worker that was blocked may upload state of
+    # an earlier offset late.
     found = [
         each
         for each in manifests

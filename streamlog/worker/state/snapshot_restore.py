@@ -168,6 +168,7 @@ class SnapshotRestore:
         self, manifest: TaskManifest, consumer: Consumer, bounds: ChangelogBounds
     ) -> bool:
         """Return whether the changelog holds the records that the snapshot was made from."""
+        # The rows by which state on disk is compared with its changelog, as if they were on disk.
         rows = MemoryStore()
         rows.write([*changes_of(manifest), store_offset(manifest.offset)])
         why = await find_departure(

@@ -189,6 +189,7 @@ class SnapshotUploads:
         ]
         if not due:
             return
+        # One at a time: a checkpoint keeps replaced files on the disk until its upload ends.
         _, task_id = min(due)
         schedule, state = self._tasks[task_id], states[task_id]
         # Of the commits, not of the database: those that wait in memory are committed too.
@@ -201,6 +202,7 @@ class SnapshotUploads:
         # On the engine thread: the commit's rows go from memory to the database, in slices.
         await self._engine.call(task_id, state.front.flush)
         reserved = reserved_rows({key: state.store.get(key) for key in (PROGRESS_KEY, READ_KEY)})
+        # The loop waits here, so no commit comes between the rows above and the files.
         held = await asyncio.to_thread(state.directory.hold, state.store)
         upload = partial(
             schedule.snapshots.upload,
