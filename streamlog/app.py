@@ -553,6 +553,7 @@ class App(Declarations):
             timers=self.timers,
             crontabs=self.crontabs,
             tasks=self.tasks,
+            connectors=self.connectors,
             start_ms=when_ms(start),
         )
 

@@ -318,7 +318,7 @@ FIGURES = {
     "phrases": Figure("banned phrases in texts", banned_phrases, 0),
 }
 BARS: dict[str, float] = {
-    "modules": 768,
+    "modules": 773,
     # The ports of connectors have the names that Kafka Connect gives them (Schema, Field, ...).
     "classes": 7,
     "basenames": 24,

@@ -75,6 +75,7 @@ def _schema_of_keys(keys: Sequence[UserValue]) -> Schema:
 
 def _array(pa: UserObject, values: Sequence[UserValue], field: Field) -> UserObject:
     declared = field.schema.to_arrow()
+    # One pass for a column whose values are plain already, which is the common case.
     plain = plainer(field.schema)
     try:
         return pa.array(values if plain is None else [plain(each) for each in values], declared)

@@ -52,6 +52,7 @@ class SourceConnector:
         Raises:
             ConfigError: the app has declared no topic for this name.
         """
+        # "" is the topic of a source with one topic, whatever the source calls it.
         found = self.topics.get("") or self.topics.get(own_name)
         if found is None:
             raise ConfigError(

@@ -73,6 +73,7 @@ def find_plugin(name: str) -> Plugin:
 
 
 def _load(name: str) -> object:
+    # A built-in name wins: another package can't take its place.
     module = BUILT_IN.get(name)
     if module is not None:
         loaded: object = getattr(import_module(module), name)

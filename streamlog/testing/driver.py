@@ -21,6 +21,7 @@ from streamlog.agents.rows import AgentRows
 from streamlog.blueprints.blueprint import Blueprint
 from streamlog.blueprints.clock_names import partners
 from streamlog.blueprints.topology_difference import difference
+from streamlog.connect.declared_connectors import Connector
 from streamlog.dsl.agent import Agent
 from streamlog.dsl.app_runtime import AppRuntime
 from streamlog.dsl.schedules import Crontab, Service, Timer
@@ -43,7 +44,9 @@ from streamlog.serdes.registered.schema_source import MEMORY_REGISTRY, SchemaAcc
 from streamlog.tables.state.changelog import Restoration
 from streamlog.tables.stores.memory_store import MemoryStore
 from streamlog.tables.stores.store import Change
+from streamlog.testing.connector_doubles import TestSink, TestSource
 from streamlog.testing.driver_agents import DriverAgents
+from streamlog.testing.driver_connectors import DriverConnectors
 from streamlog.testing.driver_tables import DriverTables, DriverTaskRows, share_tasks
 from streamlog.testing.driver_time import DriverMarks, schedules
 from streamlog.testing.driver_topics import (
@@ -85,6 +88,7 @@ class Rehearsal:
     crontabs: Sequence[Crontab] = ()
     tasks: Sequence[Service] = ()
     """The functions that each worker runs once."""
+    connectors: Sequence[Connector] = ()
     start_ms: int = field(default_factory=lambda: when_ms(START))
     seed: int | None = None
     """The seed of the order in which tasks run; None orders them by number."""
@@ -111,6 +115,7 @@ class _Inheritance:
     times: dict[TaskId, dict[tuple[str, int], int]] = field(default_factory=dict)
     """The stream times of tasks, by input."""
     agents: DriverAgents | None = None
+    connectors: DriverConnectors | None = None
     now_ms: int = 0
 
 
@@ -150,20 +155,19 @@ class TestDriver:
         """The number of the worker that has a task; by default, the first worker has it."""
         self._calls: dict[TaskId, list[TaskCall]] = {}
         """The calls of tasks, which are awaited before the tasks process anything else."""
-        tables = tables_of(self._topology)
-        rows = AgentRows(
-            tables, self._counts, self._topology.worked_on, DriverTaskRows(self._tasks)
-        )
         self._agents = DriverAgents(
             rehearsal.agents,
             rehearsal.tasks,
             self._topics,
             self,
-            rows=rows,
+            rows=self._agent_rows(),
             write_rows=self.write_rows,
         )
         if before.agents is not None:
             self._agents.continue_from(before.agents)
+        self._connectors = DriverConnectors(
+            rehearsal.connectors, self._topics, self, before=before.connectors
+        )
         self._schedules = schedules(
             rehearsal.timers,
             rehearsal.crontabs,
@@ -173,6 +177,10 @@ class TestDriver:
         self._turns = None if rehearsal.seed is None else Random(rehearsal.seed)
         self._failure: StreamlogError | None = None
         self._runs = False
+
+    def _agent_rows(self) -> AgentRows:
+        tables, rows = tables_of(self._topology), DriverTaskRows(self._tasks)
+        return AgentRows(tables, self._counts, self._topology.worked_on, rows)
 
     def __enter__(self) -> Self:
         self._rehearsal.schemas.use(MEMORY_REGISTRY)
@@ -190,6 +198,7 @@ class TestDriver:
         try:
             self._start_tasks()
             self._agents.start()
+            self._connectors.start()
             self._runs = True
             self.settle()
         except BaseException:
@@ -226,6 +235,7 @@ class TestDriver:
         self._runs = False
         self._rehearsal.runtime.sender = self._rehearsal.runtime.tables = None
         self._rehearsal.runtime.requests = self._rehearsal.runtime.global_tables = None
+        self._connectors.close()
         self._agents.close()
         for task in self._tasks.values():
             task.close()
@@ -239,6 +249,22 @@ class TestDriver:
         """Return the object with which a test reads this topic."""
         self.topic(t.name)
         return TestTopicOut(self, t)
+
+    def source(self, name: str) -> TestSource:
+        """Return what stands for a source of the app, by the connector's name.
+
+        Raises:
+            UsageError: the app has no source of this name.
+        """
+        return TestSource(name, self._connectors, self, self._topics)
+
+    def sink(self, name: str) -> TestSink:
+        """Return what stands for a sink of the app, by the connector's name.
+
+        Raises:
+            UsageError: the app has no sink of this name.
+        """
+        return TestSink(name, self._connectors)
 
     def table(self, t: Table[K, V]) -> Mapping[K, V]:
         """Return the current rows of a table, of all partitions."""
@@ -313,8 +339,9 @@ class TestDriver:
         times = [each.due_ms for each in self._schedules]
         times += [task.next_wall_ms for task in self._tasks.values()]
         times.append(self._marks.next_ms(self._tasks.values()))
-        waiting_ms = self._agents.due_ms
-        return min(times if waiting_ms is None else [*times, waiting_ms], default=FAR_MS)
+        waiting = (self._agents.due_ms, self._connectors.due_ms)
+        times += [due_ms for due_ms in waiting if due_ms is not None]
+        return min(times, default=FAR_MS)
 
     def restart(self) -> None:
         """Commit, stop, and start again with the state of the changelogs."""
@@ -324,8 +351,10 @@ class TestDriver:
             self._commit(task)
             task.close()
         self._agents.close()
+        self._connectors.close()
         self._start_tasks()
         self._agents.start(workers=self._workers)
+        self._connectors.start()
         self.settle()
 
     def leave_to(self, topology: Topology, counts: Mapping[str, int]) -> _Inheritance:
@@ -359,6 +388,7 @@ class TestDriver:
             committed=self._committed,
             times=self._times,
             agents=self._agents,
+            connectors=self._connectors,
             now_ms=self.now_ms,
         )
 
@@ -396,8 +426,12 @@ class TestDriver:
         self.settle()
 
     def settle(self) -> None:
-        """Run tasks and agents until nothing is left to do."""
-        self._run_rounds(self._agents.handle)
+        """Run tasks, agents and connectors until nothing is left to do."""
+        self._run_rounds(self._handle_others)
+
+    def _handle_others(self) -> bool:
+        moved = self._agents.handle()
+        return self._connectors.handle() or moved
 
     def run_tasks(self) -> None:
         """Run the tasks alone until they have nothing to do."""
