@@ -86,39 +86,46 @@ class SnapshotRestore:
         Raises:
             LogDirectoryError: no store can be opened; the given one is closed.
         """
-        for manifest in await self._candidates(store):
-            began_ms = self._clock.now_ms()
-            try:
-                await transfer(partial(self.snapshots.download, manifest, directory.fetched))
-            except StreamlogError as error:
-                self._metrics.restores.series("failed").add()
-                logger.warning("task %s: %s", self.snapshots.identity.task, error)
-                continue
-            # The whole snapshot is here and checked: from now on the state that was on this disk is
-            # what the task falls back to, and no longer what it begins with.
+        try:
+            for manifest in await self._candidates(store):
+                began_ms = self._clock.now_ms()
+                if not await self._fetch(manifest, directory.fetched):
+                    continue
+                # The whole snapshot is here and checked: from now on the state that was on this
+                # disk is what the task falls back to, and no longer what it begins with.
+                store.close()
+                store = _open_fetched(directory, budget, is_standby=is_standby)
+                if self._is_content_of(manifest, store):
+                    self._note_use(manifest, took_ms=self._clock.now_ms() - began_ms)
+                    break
+        except BaseException:
+            # The caller knows the given store only, and may be cancelled after another was opened.
             store.close()
-            fetched = directory.fetched
-            try:
-                store = directory.open(
-                    budget, skip_locked=True, is_standby=is_standby, first=fetched
-                )
-            finally:
-                directory.let_go(fetched)
-            if not self._is_content_of(manifest, store):
-                continue
-            self._metrics.restores.series("used").add()
-            self._metrics.restored_bytes.add(manifest.size_bytes)
-            logger.info(
-                "task %s begins with the snapshot at offset %d: %s, %.1f MiB in %.1f s from %s",
-                self.snapshots.identity.task,
-                manifest.offset,
-                quantity(len(manifest.files), "file"),
-                manifest.size_bytes / MIB,
-                (self._clock.now_ms() - began_ms) / 1000,
-                self.snapshots.url,
-            )
-            break
+            raise
         return store
+
+    async def _fetch(self, manifest: TaskManifest, directory: str) -> bool:
+        """Fetch the files of a snapshot; returns whether all are there and right."""
+        try:
+            await transfer(partial(self.snapshots.download, manifest, directory))
+        except StreamlogError as error:
+            self._metrics.restores.series("failed").add()
+            logger.warning("task %s: %s", self.snapshots.identity.task, error)
+            return False
+        return True
+
+    def _note_use(self, manifest: TaskManifest, *, took_ms: int) -> None:
+        self._metrics.restores.series("used").add()
+        self._metrics.restored_bytes.add(manifest.size_bytes)
+        logger.info(
+            "task %s begins with the snapshot at offset %d: %s, %.1f MiB in %.1f s from %s",
+            self.snapshots.identity.task,
+            manifest.offset,
+            quantity(len(manifest.files), "file"),
+            manifest.size_bytes / MIB,
+            took_ms / 1000,
+            self.snapshots.url,
+        )
 
     def _is_content_of(self, manifest: TaskManifest, store: RocksStore) -> bool:
         """Return whether a store has the content of a snapshot; RocksDB may have refused it."""
@@ -188,6 +195,15 @@ class SnapshotRestore:
                 why,
             )
         return not why
+
+
+def _open_fetched(directory: TaskDirectory, budget: RocksBudget, *, is_standby: bool) -> RocksStore:
+    fetched = directory.fetched
+    try:
+        return directory.open(budget, skip_locked=True, is_standby=is_standby, first=fetched)
+    finally:
+        # The store has links to the files; or it could not be opened, and nothing needs them.
+        directory.let_go(fetched)
 
 
 async def transfer(work: Callable[[Event], T]) -> T:

@@ -316,3 +316,54 @@ def test_a_directory_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(LogDirectoryError, match="can't be created"):
         opened(tmp_path / "file" / "0_1")
+
+
+def test_a_checkpoint_for_an_upload_stays_as_it_was_and_is_no_state_of_later_owners(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "0_1"
+    directory, store = opened(path)
+    write(store, 0, 100)
+    held = directory.hold(store)
+    write(store, 100, 200)
+    store.close()
+    copy = RocksStore.open(held)
+    assert_reaches(copy, 100)
+    copy.close()
+    # The process was killed before it could let go of it.
+    directory, store = opened(path)
+    assert_reaches(store, 200)
+    directory.remove_old()
+    assert snapshots(path) == []
+    store.close()
+
+
+def test_a_fetched_database_comes_first_and_then_the_state_on_this_disk(tmp_path: Path) -> None:
+    path = tmp_path / "0_1"
+    directory, store = opened(path)
+    write(store, 0, 100)
+    shutil.copytree(directory.hold(store), tmp_path / "fetched")
+    write(store, 100, 200)
+    store.close()
+    store = directory.open(BUDGET, first=str(tmp_path / "fetched"))
+    assert_reaches(store, 100)
+    store.close()
+    shutil.rmtree(path)
+    directory, store = opened(path)
+    write(store, 0, 50)
+    store.close()
+    (tmp_path / "fetched" / "CURRENT").write_text("nonsense")
+    store = directory.open(BUDGET, first=str(tmp_path / "fetched"))
+    assert_reaches(store, 50)
+    store.close()
+
+
+def test_abandoned_state_is_removed_with_what_an_upload_has_left(tmp_path: Path) -> None:
+    directory, store = opened(tmp_path / "0_0")
+    write(store, 0, 100)
+    directory.hold(store)
+    store.close()
+    abandoned = AbandonedTasks(str(tmp_path), delay_ms=1_000)
+    abandoned.remove(0)
+    assert abandoned.remove(1_000) == ["0_0"]
+    assert [*tmp_path.iterdir()] == []
