@@ -578,6 +578,7 @@ class App(Declarations):
             crontabs=self.crontabs,
             tasks=self.tasks,
             pages=self.pages,
+            connectors=self.connectors,
             commands=tuple(self.commands.values()),
             commit_interval_ms=self.commit_interval_ms,
             limits=Limits(self.watchdog_ms, self.watchdog_exit_ms),

@@ -318,10 +318,11 @@ FIGURES = {
     "phrases": Figure("banned phrases in texts", banned_phrases, 0),
 }
 BARS: dict[str, float] = {
-    "modules": 773,
+    "modules": 780,
     # The ports of connectors have the names that Kafka Connect gives them (Schema, Field, ...).
     "classes": 7,
-    "basenames": 24,
+    # `worker/connect` is what `connect` is in the worker.
+    "basenames": 25,
     "small": 59,
     "folders": 0,
     "circles": 1,

@@ -24,6 +24,7 @@ from streamlog.connect.source import Source, SourceOffset, SourcePartition
 from streamlog.connect.source_progress import HeldRead, SourceProgress
 from streamlog.connect_tasks.carried import AnyRead, CarriedRead, SourceCarrier
 from streamlog.connect_tasks.contexts import ConnectorContext, TaskClock, TaskThread
+from streamlog.connect_tasks.task_figures import ReaderFigures
 from streamlog.durations import moment
 from streamlog.errors import ConfigError, ProcessingError
 
@@ -50,24 +51,6 @@ class HeldBudget:
     def is_over(self) -> bool:
         """Whether readers that hold something have to wait."""
         return self.held_bytes > self.limit_bytes
-
-
-@dataclass(slots=True)
-class ReaderFigures:
-    """What a reader has done since it began."""
-
-    polled: int = 0
-    """Records that the source has yielded."""
-    written: int = 0
-    """Records that count."""
-    retries: int = 0
-    skipped: int = 0
-    dead_letters: int = 0
-    commits: int = 0
-    failures: int = 0
-    """Errors of the connector, those that are retried included."""
-    waits_for: str = ""
-    """Why it reads nothing at present; empty while it reads."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
@@ -40,6 +39,7 @@ from streamlog.connect.sink import Batch, Sink, SinkTask
 from streamlog.connect.sink_progress import FlushChunk, SinkProgress, SinkRow, WriteRange
 from streamlog.connect_tasks.carried import CarriedRead, SinkCarrier
 from streamlog.connect_tasks.contexts import ConnectorContext, TaskClock
+from streamlog.connect_tasks.task_figures import SinkFigures
 from streamlog.errors import ConfigError, ProcessingError, StreamlogError
 from streamlog.processing.outbox import SinkBatch
 from streamlog.record import TopicPartition
@@ -72,27 +72,6 @@ class SinkLog(Protocol):
 
     async def write_letters(self, letters: Sequence[SinkBatch]) -> None:
         """Write dead letters, and wait until the log has acknowledged them."""
-
-
-@dataclass(slots=True)
-class SinkFigures:
-    """What a sink task has done since it began."""
-
-    read: int = 0
-    """Records that came from the log."""
-    sent: int = 0
-    """Records that were given to the connector and committed."""
-    commits: int = 0
-    """Commits of the target."""
-    aborts: int = 0
-    retries: int = 0
-    skipped: int = 0
-    dead_letters: int = 0
-    failures: int = 0
-    commit_ms_max: int = 0
-    put_ms_max: int = 0
-    waits_for: str = ""
-    """Why nothing is written at present; empty while the target answers."""
 
 
 OnStep = Callable[[str], None]

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from streamlog.connect.source import SourceOffset, SourcePartition
 from streamlog.connect.source_progress import HeldRead
 from streamlog.connect_tasks.carried import CarriedRead
-from streamlog.connect_tasks.part_reader import PartReader, ReaderDeps, ReaderFigures
+from streamlog.connect_tasks.part_reader import PartReader, ReaderDeps
+from streamlog.connect_tasks.task_figures import ReaderFigures, sum_figures
 
 
 class SourceTask:
@@ -86,15 +87,4 @@ class SourceTask:
 
     def figures(self) -> ReaderFigures:
         """Return the sums of the readers' figures."""
-        total = ReaderFigures()
-        for reader in self.readers:
-            each = reader.figures
-            total.polled += each.polled
-            total.written += each.written
-            total.retries += each.retries
-            total.skipped += each.skipped
-            total.dead_letters += each.dead_letters
-            total.commits += each.commits
-            total.failures += each.failures
-            total.waits_for = total.waits_for or each.waits_for
-        return total
+        return sum_figures(ReaderFigures(), [reader.figures for reader in self.readers])

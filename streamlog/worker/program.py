@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from streamlog.blueprints.version_copy import copy_version
 from streamlog.client.producer import Producer
+from streamlog.connect.declared_connectors import Connector, SinkConnector, SourceConnector
 from streamlog.contracts.contract import Contract, contract_of
 from streamlog.dsl.agent import Agent
 from streamlog.dsl.app_runtime import GlobalAccess, RequestSender, SchemaAssigner, TableAccess
@@ -57,6 +58,8 @@ class Program:
     """The services that each worker runs once."""
     pages: Sequence[WebPage] = ()
     """The app's pages on the worker's HTTP server."""
+    connectors: Sequence[Connector] = ()
+    """The sources and sinks that stand at the app's topics."""
     commands: Sequence[Command] = ()
     """The app's commands, which may send while no worker runs."""
     state_cleanup_delay_ms: int = STATE_CLEANUP_DELAY_MS
@@ -111,8 +114,8 @@ class Program:
     def as_version(self, version: str) -> Program:
         """Return a version of the program, with an id and output topics of its own.
 
-        A version has streams and tables only. Agents, timers and crontabs have effects that must
-        happen once, so they stay with the app.
+        A version has streams and tables only. Agents, timers, crontabs and connectors have effects
+        that must happen once, so they stay with the app.
 
         Raises:
             TopologyError: the version can't be a part of a topic's name.
@@ -132,6 +135,7 @@ class Program:
             timers=(),
             crontabs=(),
             tasks=(),
+            connectors=(),
             commands=(),
             origin=self.topology,
             renamed=names,
@@ -152,7 +156,18 @@ class Program:
     @property
     def is_transactional(self) -> bool:
         """Whether commits are transactions; an app with agents only has nothing to write in one."""
-        return self.guarantee == EXACTLY_ONCE and bool(self.topology.subtopologies)
+        writes = bool(self.topology.subtopologies or self.source_connectors)
+        return self.guarantee == EXACTLY_ONCE and writes
+
+    @property
+    def source_connectors(self) -> list[SourceConnector]:
+        """The connectors that read from outside into topics."""
+        return [each for each in self.connectors if isinstance(each, SourceConnector)]
+
+    @property
+    def sink_connectors(self) -> list[SinkConnector]:
+        """The connectors that write topics to the outside."""
+        return [each for each in self.connectors if isinstance(each, SinkConnector)]
 
     def source_policy(self, topic: str) -> SourceLostPolicy:
         """Return the policy for a source that is not the log that was read."""

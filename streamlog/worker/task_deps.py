@@ -8,11 +8,13 @@ themselves (`topics/`).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from streamlog.client.consumer import Consumer
 from streamlog.client.producer import Producer
 from streamlog.clock import Clock, SystemClock
+from streamlog.connect.declared_connectors import SourceConnector
 from streamlog.log import EMBEDDED, Log
 from streamlog.processing.task_progress import Era
 from streamlog.worker.commit.commit import OnStep
@@ -65,6 +67,8 @@ class TaskDeps:
     """Reads the global tables, which tasks may look up."""
     schemas: TopicSchemas | None = None
     """The schemas that a registry keeps; None: no topic has any."""
+    source_connectors: Sequence[SourceConnector] = ()
+    """The connectors that read from outside into topics."""
     traces: RecordTraces | None = None
     """The spans of records; None: the app has no traces."""
     hand_over: HandOver | None = None
@@ -200,6 +204,7 @@ def task_deps_of(
         on_step=program.on_step,
         reader=reader,
         schemas=start.schemas,
+        source_connectors=program.source_connectors,
         traces=traces,
         hand_over=start.hand_over,
         cut=cut,

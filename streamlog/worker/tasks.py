@@ -167,9 +167,9 @@ class WorkerTasks:
             deps.metrics,
             self._drops,
             holds=deps.transactor is not None,
+            sources=deps.source_connectors,
         )
-        self._transactor = deps.transactor
-        self._engine = deps.engine
+        self._transactor, self._engine = deps.transactor, deps.engine
         self.marks = TimeMarkRequests(topology, counts, deps.log, deps.consumer, deps.clock)
         """Requests time marks, so that stream time advances in quiet inputs."""
         self._holdups = Holdups()

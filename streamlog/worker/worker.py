@@ -51,6 +51,8 @@ from streamlog.transport.security import Security
 from streamlog.worker.access.routed_tables import LocalRows, RoutedTables
 from streamlog.worker.assignment.streams_assignor import StreamsAssignor
 from streamlog.worker.commit.exactly_once import CommitAborted, Transactor
+from streamlog.worker.connect.connect_metrics import ConnectMetrics
+from streamlog.worker.connect.connect_room import ConnectRoom
 from streamlog.worker.engine import EngineThread
 from streamlog.worker.global_reader import make_reader
 from streamlog.worker.health.hot_keys import HotKeys
@@ -277,8 +279,7 @@ class Worker:
             # First, so that a taken address ends the worker before it changes anything.
             server = stack.enter_context(make_server(program.web, program.pages))
             web = None if server is None else server.listener.endpoint
-            if web is not None:
-                self.exchange.endpoint = web
+            self.exchange.endpoint = web or ""
             start = await prepare_log(program, log, log_url=self._log_url, web=web, clock=clock)
             self._announce(start)
             # No linger: tasks send whole batches, and agents wait for each record that they send.
@@ -306,6 +307,7 @@ class Worker:
             self.exchange.host = state_host(program.state_path)
             replies = self._bind_replies(stack, deps)
             loop = _WorkerLoop(program, start.counts, deps, self.exchange, replies.answer)
+            loop.connect = await self._open_connectors(stack, start, deps)
             if cut is not None:
                 loop.savepoints = TaskSavepoints(cut, watch, start, deps)
             tables = self._bind_tables(start, loop.rows, producer)
@@ -334,6 +336,19 @@ class Worker:
         service = MeasuredService(self._program.app_id, self._process)
         wall_ms = self._clock.wall_ms
         return exporting(metrics.registry, service, setting="otel_metrics", wall_ms=wall_ms)
+
+    async def _open_connectors(
+        self, stack: AsyncExitStack, start: WorkerStart, deps: TaskDeps
+    ) -> ConnectRoom | None:
+        """Return the connectors of this worker; None if the app has none."""
+        # On the way to a cut connectors rest: what they read would lie behind it.
+        if deps.cut is not None or not self._program.connectors:
+            return None
+        room = ConnectRoom(
+            self._program, start.counts, deps, self.exchange, instance_id=self._instance_id
+        )
+        deps.metrics.registry.collect(ConnectMetrics(room, self._clock).collect)
+        return await stack.enter_async_context(room)
 
     def _bind_tables(
         self, start: WorkerStart, local: LocalRows, producer: Producer
@@ -408,6 +423,8 @@ class _WorkerLoop:
 
     savepoints: TaskSavepoints | None = None
     """Brings the tasks to a cut; None without a savepoint."""
+    connect: ConnectRoom | None = None
+    """The connectors of the app; None without any."""
 
     def __init__(
         self,
@@ -509,6 +526,8 @@ class _WorkerLoop:
             # gets its answer without that, as `is_suspended` tells it.
             self._tasks.suspend()
             await self._agents.finish()
+            if self.connect is not None:
+                await self.connect.finish()
             await self._commit_last()
         finally:
             for watch in watches:
@@ -545,14 +564,16 @@ class _WorkerLoop:
         if not self._assigned:
             return {}
         ends, read = self._consumer.high_watermark, self._consumer.positions()
-        return {**self._agents.sights(ends, read), **self._tasks.sights()}
+        sinks = {} if self.connect is None else self.connect.sights()
+        return {**self._agents.sights(ends, read), **self._tasks.sights(), **sinks}
 
     def reason(self, who: str) -> str:
         """Return what a task or an agent waits for, for the watchdog."""
         if self._is_committing:
             return "a commit is under way: the log has not acknowledged its records yet"
         waiting = None if self._waits is None else self._waits.reason()
-        return waiting or self._agents.reason(who) or self._tasks.reason(who)
+        sink = "" if self.connect is None else self.connect.reason(who)
+        return waiting or sink or self._agents.reason(who) or self._tasks.reason(who)
 
     async def _end_late(self, stop: asyncio.Event) -> None:
         """Raise if a function still runs long after the request to stop."""
@@ -601,7 +622,11 @@ class _WorkerLoop:
         await self._tasks.process()
         self._tasks.admit()
         due_ms = self._committed_ms + self._program.commit_interval_ms
-        if self._assigned and (self._tasks.is_large or self._clock.now_ms() >= due_ms):
+        is_large = self._tasks.is_large
+        if self.connect is not None:
+            await self.connect.look()
+            is_large = is_large or self.connect.is_full
+        if self._assigned and (is_large or self._clock.now_ms() >= due_ms):
             await self._commit()
         if self._starts_over and self._assigned and self._consumer.is_member:
             await self._start_over()
@@ -656,7 +681,7 @@ class _WorkerLoop:
                 if is_staying:
                     await self._commit_whole(self._transactor, moved, offsets, written)
         else:
-            fenced = await self._tasks.commit(written)
+            fenced = await self._commit_each(written)
             moved = {p: moved[p] for p in moved.keys() - fenced} if written else moved
             if moved:
                 await self._commit_offsets(moved)
@@ -666,6 +691,18 @@ class _WorkerLoop:
         self._metrics.commits.record((self._committed_ms - started_ms) / 1000)
         return not self._is_between
 
+    async def _commit_each(self, written: AgentWrites) -> list[TopicPartition]:
+        """Commit at least once: the offsets of sources follow their records."""
+        if self.connect is None:
+            return await self._tasks.commit(written)
+        # Offsets behind the flush: a crash in between reads the records again, and loses none.
+        records, offsets = self.connect.take()
+        await self._tasks.write(records)
+        fenced = await self._tasks.commit(written)
+        await self.connect.write_offsets(offsets)
+        self.connect.counted()
+        return fenced
+
     async def _commit_whole(
         self,
         transactor: Transactor,
@@ -674,6 +711,11 @@ class _WorkerLoop:
         written: AgentWrites,
     ) -> None:
         try:
+            # Within `staying`: the generation of what is taken is that of the transaction.
+            if self.connect is not None:
+                records, offsets = self.connect.take()
+                await self._tasks.write([*records, *offsets])
+                all_offsets = all_offsets or self.connect.fence
             await self._tasks.commit_whole(transactor, moved, all_offsets, written)
         except CommitAborted as aborted:
             self._aborts += 1
@@ -685,6 +727,8 @@ class _WorkerLoop:
             self._aborts = 0
             self._offsets.committed.update(moved)
             self._agents.rows.committed_until(written)
+            if self.connect is not None:
+                self.connect.counted()
 
     async def _reopen(self, error: Lost) -> None:
         """Continue with sources that were created again or truncated, as `source_lost` says.
@@ -718,6 +762,8 @@ class _WorkerLoop:
         self._go_to(starts)
         self._agents.resume()
         await self._tasks.assign(starts)
+        if self.connect is not None:
+            self.connect.begin_again()
 
     def _go_to(self, starts: Mapping[TopicPartition, StartOffset]) -> None:
         self._offsets.begin(starts)
@@ -771,6 +817,8 @@ class _WorkerLoop:
     async def _drop_all(self) -> None:
         self._starts_over = True
         await self._agents.wait_for_tasks()
+        if self.connect is not None:
+            await self.connect.start_over()
         await self._tasks.drop()
 
     async def _give_up(self, partitions: frozenset[TopicPartition]) -> None:
@@ -810,6 +858,9 @@ class _WorkerLoop:
         await self._copies.follow()
         await self._tasks.assign(starts)
         self._copies.look_at_disk()
+        # Last, as it may commit for slots that end here.
+        if self.connect is not None:
+            await self.connect.on_round(self._commit)
         mine = frozenset(self._consumer.assignment())
         logger.info("rebalance: %s", describe_start(mine, self._tasks.of(mine)))
 

@@ -7,14 +7,18 @@ warm-ups, and a directory of all workers, which is kept here as `peers`. The pro
 has caught up asks for a rebalance (KIP-441). If that moves no task, it asks again after a pause
 that doubles.
 
+The tasks of connectors are *slots*: units of the placement without a topic, named `connect:NAME`,
+which no topic can be. They travel as user data beside the partitions, and move as those do: revoked
+in one rebalance, assigned in the next.
+
 Rule: data that can't be decoded counts as absent. Not done here: the decision (`rebalance_plan`),
 and the group's requests (`client/group`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -42,6 +46,10 @@ LAGS_MAX = 4_000
 
 Tasks = dict[int, list[int]]
 """Task ids, encoded compactly: sub-topology number to partition numbers."""
+Slots = dict[str, list[int]]
+"""Connector to the numbers of its tasks."""
+SLOT_PREFIX = "connect:"
+"""What a slot's name begins with in the placement; a topic's name has no colon."""
 
 
 class MemberInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -59,6 +67,12 @@ class MemberInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     changelog records, or `UNKNOWN_LAG`. Running tasks are included only while they restore."""
     following: Tasks = {}
     """The tasks among `lags` whose changelog it follows."""
+    slots: Slots = {}
+    """The slots that it runs."""
+    slots_generation: int = -1
+    """The generation that gave it these slots."""
+    takes_slots: bool = False
+    """Whether it runs connectors; a worker of an earlier release does not."""
     asked: int = 0
     """The number of rebalances that the worker has asked for. It makes the data of each request
     differ: a coordinator does not start a rebalance for a member that sends equal data again."""
@@ -84,6 +98,10 @@ class MemberDirectory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """The tasks that the receiver follows as a standby."""
     warmup: Tasks = {}
     """The tasks that the receiver follows until they can move to it."""
+    slots: Slots = {}
+    """The slots that the receiver runs."""
+    configs_until: int = 0
+    """The offset of the configs topic up to which its records count for this rebalance."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -146,6 +164,33 @@ def pack_tasks(tasks: Iterable[TaskId]) -> Tasks:
 def unpack_tasks(tasks: Tasks) -> Collection[TaskId]:
     """Return the task ids of a grouped encoding (see `pack_tasks`)."""
     return [TaskId(number, partition) for number, many in tasks.items() for partition in many]
+
+
+def pack_slots(units: Iterable[TopicPartition]) -> Slots:
+    """Return the slots among the units of a placement."""
+    found: Slots = {}
+    for name, number in sorted(units):
+        if name.startswith(SLOT_PREFIX):
+            found.setdefault(name.removeprefix(SLOT_PREFIX), []).append(number)
+    return found
+
+
+def _undisputed_slots(infos: Mapping[str, MemberInfo]) -> dict[str, list[TopicPartition]]:
+    """Return the slots that each member runs; of two that name one slot, the later one runs it.
+
+    1. Worker a has slot 0 by generation 4, and is suspended beyond its session. 2. Worker b gets
+    the slot in generation 5. 3. Worker a joins again and still names it: only b runs it.
+    """
+    latest: dict[TopicPartition, tuple[int, str]] = {}
+    for member, info in infos.items():
+        for name, numbers in info.slots.items():
+            for number in numbers:
+                at = TopicPartition(f"{SLOT_PREFIX}{name}", number)
+                latest[at] = max(latest.get(at, (-2, "")), (info.slots_generation, member))
+    return {
+        member: sorted(at for at, (_, owner) in latest.items() if owner == member)
+        for member in infos
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +290,19 @@ class StreamsAssignor:
         """The tasks that this worker has to follow as a standby."""
         self.warmup: frozenset[TaskId] = frozenset()
         """The tasks that this worker has to follow until they can move to it."""
+        self.slot_counts: Callable[[], tuple[Mapping[str, int], int]] = lambda: ({}, 0)
+        """Returns the number of slots of each connector, and the offset of the configs topic up to
+        which that is so; called on the group's leader."""
+        self.own_slots: Slots = {}
+        """The slots that this worker runs, and does not give up."""
+        self.own_slots_generation = -1
+        """The generation that gave it these slots."""
+        self.takes_slots = False
+        """Whether this worker runs connectors."""
+        self.given_slots: Slots = {}
+        """The slots that the last rebalance gave to this worker."""
+        self.configs_until = 0
+        """The offset of the configs topic up to which its records count since then."""
         self._placement = placement
         self._policy = policy or Policy()
         self._asked_ms: int | None = None
@@ -276,6 +334,9 @@ class StreamsAssignor:
                     for task in sorted(lags, key=lambda task: (task not in following, task))
                 ],
                 following=pack_tasks(task for task in following if task in lags),
+                slots=self.own_slots,
+                slots_generation=self.own_slots_generation,
+                takes_slots=self.takes_slots,
                 asked=self._asked,
             )
         )
@@ -285,10 +346,16 @@ class StreamsAssignor:
     ) -> dict[str, Share]:
         """See `DirectingPort.direct`; runs on the group's leader."""
         infos = {member: decode_member_info(claim.user_data) for member, claim in members.items()}
+        counts, until = self.slot_counts()
+        units = {f"{SLOT_PREFIX}{name}": count for name, count in counts.items() if count}
+        placement = replace(
+            self._placement, groups=(*self._placement.groups, *((unit,) for unit in sorted(units)))
+        )
+        slots = _undisputed_slots(infos)
         candidates = {
             member: Candidate(
-                topics=claim.topics,
-                owned=claim.owned,
+                topics=[*claim.topics, *(units if infos[member].takes_slots else ())],
+                owned=[*claim.owned, *slots[member]],
                 host=infos[member].host,
                 lags={
                     TaskId(number, partition): lag for number, partition, lag in infos[member].lags
@@ -297,16 +364,18 @@ class StreamsAssignor:
             )
             for member, claim in members.items()
         }
-        parts = plan_round(self._placement, self._policy, candidates, partitions)
+        parts = plan_round(placement, self._policy, candidates, {**partitions, **units})
         peers = [self._describe(infos[member], part) for member, part in parts.items()]
         return {
             member: Share(
-                part.partitions,
+                [at for at in part.partitions if not at.topic.startswith(SLOT_PREFIX)],
                 encode_directory(
                     MemberDirectory(
                         peers=peers,
                         standby=pack_tasks(part.standby),
                         warmup=pack_tasks(part.warmup),
+                        slots=pack_slots(part.partitions),
+                        configs_until=until,
                     ),
                     members=len(members),
                 ),
@@ -323,6 +392,7 @@ class StreamsAssignor:
         # for the first pause.
         if warmup != self.warmup:
             self._pause_ms = ASK_MS
+        self.given_slots, self.configs_until = directory.slots, directory.configs_until
         self.standby, self.warmup = frozenset(unpack_tasks(directory.standby)), warmup
 
     def wants_rebalance(self, now_ms: int) -> bool:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from streamlog.client.producer.refused_records import RefusedRecord
+from streamlog.connect.declared_connectors import SourceConnector
 from streamlog.errors import LogError, MessageTooLarge, ProcessingError, quantity
 from streamlog.nodes.policies import ErrorPolicy, on_error
 from streamlog.processing.error_handling import INTERNAL, SIZE, DeadLetterRecord
@@ -88,7 +89,8 @@ class Settlement:
 class RefusedSinks:
     """Decides about refused records of one app's sinks."""
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, sources: Iterable[SourceConnector] = ()) -> None:
+        """`sources` are the connectors whose records the same transactions write."""
         self._app_id = topology.app_id
         self._writers: dict[str, _Writer] = {}
         self._letters: set[str] = set()
@@ -101,6 +103,11 @@ class RefusedSinks:
                     self._letters.add(letters)
                 for topic in node.writes:
                     self._note(topic.name, _Writer(node.name, policy))
+        for source in sources:
+            if (letters := source.policy.dlq_topic(self._app_id)) is not None:
+                self._letters.add(letters)
+            for spec in source.topics.values():
+                self._note(spec.name, _Writer(source.name, source.policy))
 
     def settle(self, refusals: Iterable[RefusedRecord]) -> Settlement:
         """Decide about refused records by the policies of their nodes.

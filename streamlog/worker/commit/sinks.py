@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from streamlog.client.producer import Producer
 from streamlog.client.producer.refused_records import RefusedRecord
+from streamlog.connect.declared_connectors import SourceConnector
 from streamlog.processing.outbox import SinkBatch
 from streamlog.topology import Topology
 from streamlog.worker.commit.commit import HeldSinks, Packs, SinkWriter
@@ -32,12 +33,13 @@ class Sinks:
         drops: DropLog,
         *,
         holds: bool,
+        sources: Sequence[SourceConnector] = (),
     ) -> None:
         """Create the sinks; with `holds`, records wait for `take`, else they are sent at once."""
         self._writer = SinkWriter(producer)
         self._held = HeldSinks(producer)
         self._holds = holds
-        self._refused = RefusedSinks(topology)
+        self._refused = RefusedSinks(topology, sources)
         self._metrics = metrics
         self._drops = drops
 

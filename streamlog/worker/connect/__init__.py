@@ -1,0 +1,1 @@
+"""Connect in the worker: slots of the group, offsets in its transactions, and groups of sinks."""

@@ -1,0 +1,359 @@
+"""Sink group: one task of a sink as a member of the sink's consumer group.
+
+The group is named `<app>-<connector>`, so lag tools show a sink as they show Kafka Connect's. Its
+members are cooperative: a rebalance stops only the partitions that move, after a last commit.
+
+Rule: the consumer is polled at short intervals whatever the target does, as rebalances run inside
+of polls; while the target does not answer, all partitions are paused. Not done here: the calls of
+the connector (`connect_tasks/sink_task`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from random import random
+from typing import Final
+
+from streamlog import repeated
+from streamlog.assignors import CooperativeStickyAssignor
+from streamlog.client.consumer import Consumer
+from streamlog.client.offset_metadata import OffsetAndMetadata
+from streamlog.client.producer import Producer
+from streamlog.clock import Clock
+from streamlog.connect.connector_errors import Fenced
+from streamlog.connect.declared_connectors import SinkConnector
+from streamlog.connect.row_schema import Schema
+from streamlog.connect_tasks.carried import SinkCarrier
+from streamlog.connect_tasks.contexts import ConnectorContext
+from streamlog.connect_tasks.sink_task import OnStep, SinkRunner
+from streamlog.errors import (
+    DamagedBatch,
+    LogError,
+    OffsetOutOfRange,
+    ProcessingError,
+    RebalanceInProgress,
+    SerdeError,
+    UnknownMember,
+)
+from streamlog.log import Log
+from streamlog.nodes.topic_spec import TopicSpec
+from streamlog.processing.outbox import SinkBatch
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.record import TopicPartition
+from streamlog.records.record_columns import RecordColumns
+from streamlog.serdes import BytesSerde, declared_by
+from streamlog.serdes.erased_types import AnySerde
+from streamlog.worker.commit.commit import SinkWriter
+from streamlog.worker.connect.source_slots import LoopClock
+
+logger = repeated.logger(__name__)
+
+POLL_MS: Final = 100
+SESSION_TIMEOUT_MS: Final = 15_000
+HEARTBEAT_INTERVAL_MS: Final = 3_000
+REBALANCE_TIMEOUT_MS: Final = 90_000
+MAX_POLL_INTERVAL_MS: Final = 2**31 - 1
+"""No limit: a target that blocks would block another member as well."""
+FENCED_MS: Final = 30_000
+"""How long a fenced task waits for the group to take its partitions before it fails."""
+CLOSE_WAIT_MS: Final = 30_000
+"""How long the last flush of a sink may take."""
+POLL_RECORDS_MAX: Final = 5_000
+_GONE: Final = frozenset(
+    {ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID}
+)
+
+
+def schema_of(serde: AnySerde) -> Schema | None:
+    """Return the schema of a topic's type; None for bytes, and for types that have none."""
+    declared = declared_by(serde)
+    if declared is None or isinstance(serde, BytesSerde):
+        return None
+    try:
+        return Schema.of(declared)
+    except SerdeError:
+        return None
+
+
+def schemas_of(topics: Sequence[TopicSpec]) -> dict[str, tuple[Schema | None, Schema | None]]:
+    """Return the schemas of keys and values, by topic."""
+    return {spec.name: (schema_of(spec.key), schema_of(spec.value)) for spec in topics}
+
+
+class SinkGroupOffsets:
+    """The group of a sink and its dead letters; a `SinkLog`."""
+
+    def __init__(self, consumer: Consumer, producer: Producer) -> None:
+        self._consumer, self._producer = consumer, producer
+
+    async def commit(self, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
+        """Commit offsets with metadata.
+
+        Raises:
+            Fenced: the group has given the partitions to another member.
+        """
+        named = {
+            at: OffsetAndMetadata(offset, metadata) for at, (offset, metadata) in offsets.items()
+        }
+        try:
+            await self._consumer.commit(named)
+        except (RebalanceInProgress, UnknownMember) as error:
+            raise Fenced(str(error)) from error
+        except LogError as error:
+            if error.code in _GONE:
+                raise Fenced(str(error)) from error
+            raise
+
+    async def write_letters(self, letters: Sequence[SinkBatch]) -> None:
+        """Write dead letters, and wait until they are acknowledged."""
+        # Outside of any transaction: the target's commit is none of the log's.
+        writer = SinkWriter(self._producer)
+        await writer.write(letters)
+        await writer.flush()
+        for refused in writer.take_refusals():
+            raise refused.error
+
+
+class SinkGroup:
+    """One task of a sink: a consumer, and the runner of the connector."""
+
+    def __init__(
+        self,
+        connector: SinkConnector,
+        number: int,
+        *,
+        app_id: str,
+        log: Log,
+        producer: Producer,
+        clock: Clock,
+        instance_id: str | None,
+        count: Callable[[str, str, int], None],
+        on_step: OnStep,
+    ) -> None:
+        """Create a task that has not joined yet; see `SinkRunner` for `on_step`."""
+        self.connector, self.number = connector, number
+        name = connector.name
+        self._log, self._producer, self._clock = log, producer, clock
+        self._stop = asyncio.Event()
+        self._fenced_ms: int | None = None
+        self._consumer = log.consumer(
+            group_id=f"{app_id}-{name}",
+            auto_offset_reset="none",
+            isolation_level="read_committed",
+            time_marks=connector.sink.flush.stream_time is not None,
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
+            rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
+            max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
+            assignor=CooperativeStickyAssignor(),
+            group_instance_id=instance_id and f"{instance_id}-{name}-{number}",
+        )
+
+        def add(what: str, by: int) -> None:
+            count(name, what, by)
+
+        task_clock = LoopClock(clock)
+        self.runner = SinkRunner(
+            connector.sink,
+            ConnectorContext(name, number, task_clock, count=add),
+            SinkCarrier(connector),
+            SinkGroupOffsets(self._consumer, producer),
+            task_clock,
+            chance=random,
+            schemas=schemas_of(connector.topics),
+            on_step=on_step,
+        )
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions that it reads."""
+        return len(self._consumer.assignment())
+
+    def lags(self) -> dict[TopicPartition, int]:
+        """Return the records between what the target has and the end of each partition."""
+        found = {}
+        for part, committed in self.runner.committed.items():
+            end = self._consumer.high_watermark(part)
+            if end is not None:
+                found[part] = max(end - committed, 0)
+        return found
+
+    def stop(self) -> None:
+        """Make `run` commit, leave the group and return."""
+        self._stop.set()
+        self._consumer.wakeup()
+
+    async def run(self) -> None:
+        """Carry records until `stop` is called.
+
+        Raises:
+            ProcessingError: the connector failed, or a record did and the policy is `FAIL`.
+            StreamlogError: the log can't be read.
+        """
+        async with self._consumer as consumer:
+            await consumer.subscribe(
+                [spec.name for spec in self.connector.topics],
+                on_assigned=self._on_assigned,
+                on_revoked=self._on_revoked,
+                on_lost=self._on_lost,
+            )
+            try:
+                while not self._stop.is_set():
+                    await self._round(consumer)
+                async with asyncio.timeout(CLOSE_WAIT_MS / 1000):
+                    await consumer.close(leave_group=True)
+            finally:
+                await self.runner.close()
+
+    async def _round(self, consumer: Consumer) -> None:
+        self._choose(consumer)
+        try:
+            polled = await consumer.poll_columns(
+                timeout_ms=self._poll_ms(), max_records=self._records_max()
+            )
+        except DamagedBatch as damaged:
+            polled = self._pass_damaged(consumer, damaged)
+        except OffsetOutOfRange as error:
+            raise ProcessingError(
+                f"sink {self.connector.name!r}: the log no longer has the records from where its "
+                f"group {self.connector.name!r} continues: {error}. They are lost for the target; "
+                "to continue with what the log has, set the group's offsets: `streamlog groups "
+                "reset`",
+                node=self.connector.name,
+            ) from error
+        # Positions, not records: they also pass markers and aborted batches, which have no records.
+        marks = consumer.time_marks()
+        for part, position in consumer.positions().items():
+            columns = polled.get(part) or RecordColumns()
+            await self.runner.take(part, columns, position, marks.get(part, ()))
+        await self._work()
+
+    async def _work(self) -> None:
+        try:
+            # From the range to the group's offset in one generation, as the worker's transactions.
+            # Between two generations the group refuses offsets; the next poll ends that.
+            with self._consumer.staying() as is_staying:
+                if is_staying:
+                    await self.runner.work()
+        except Fenced as error:
+            logger.info("sink %r: %s", self.connector.name, error)
+            self._fenced_ms = self._clock.now_ms()
+        self._apply_seeks()
+        if self._fenced_ms is not None:
+            await self._wait_for_group(self._fenced_ms)
+
+    async def _wait_for_group(self, fenced_ms: int) -> None:
+        """Fail if the group leaves the partitions with this task although others write them."""
+        if not self._consumer.assignment():
+            self._fenced_ms = None
+        elif self._clock.now_ms() - fenced_ms > FENCED_MS:
+            raise ProcessingError(
+                f"sink {self.connector.name!r}: the target belongs to another task, but the group "
+                "gives its partitions to this one: another app or service writes as a connector of "
+                "this name; give one of them another name",
+                node=self.connector.name,
+            )
+
+    def _pass_damaged(
+        self, consumer: Consumer, damaged: DamagedBatch
+    ) -> dict[TopicPartition, RecordColumns]:
+        if [*self.connector.policy.chain][-1].action == "fail":
+            raise ProcessingError(
+                f"sink {self.connector.name!r}: a batch of {damaged.topic}-{damaged.partition}"
+                f" can't be read: {damaged}",
+                topic=damaged.topic,
+                partition=damaged.partition,
+                offset=damaged.offset,
+                node=self.connector.name,
+            ) from damaged
+        logger.error("sink %r skips a batch that can't be read: %s", self.connector.name, damaged)
+        part = TopicPartition(damaged.topic, damaged.partition)
+        consumer.seek(part, damaged.next_offset)
+        return {}
+
+    def _choose(self, consumer: Consumer) -> None:
+        """Pause the partitions of which no records are wanted now."""
+        # Compared with what is paused already, as each resume wakes the fetcher.
+        paused = consumer.paused()
+        for part in consumer.assignment():
+            if self.runner.wants(part) and part in paused:
+                consumer.resume(part)
+            elif not self.runner.wants(part) and part not in paused:
+                consumer.pause(part)
+
+    def _poll_ms(self) -> int:
+        wait_ms = self.runner.retry_in_ms
+        return POLL_MS if wait_ms is None else min(POLL_MS, max(wait_ms, 1))
+
+    def _records_max(self) -> int:
+        return min(POLL_RECORDS_MAX, max(self.connector.sink.flush.records, 1))
+
+    def _apply_seeks(self) -> None:
+        assigned = self._consumer.assignment()
+        for part, offset in self.runner.seeks.items():
+            if part in assigned:
+                self._consumer.seek(part, offset)
+        self.runner.seeks.clear()
+
+    async def _on_assigned(self, added: frozenset[TopicPartition]) -> None:
+        partitions: Collection[TopicPartition] = added
+        if self._fenced_ms is not None:
+            # A round of the group says who has what: whatever was fenced begins anew.
+            partitions, self._fenced_ms = self._consumer.assignment(), None
+        if not partitions:
+            return
+        # Read in the callback: behind the round no earlier owner can commit any more.
+        committed = await self._consumer.committed_metadata(partitions)
+        begins = await self._consumer.begin_offsets(partitions)
+        offsets: dict[TopicPartition, tuple[int, str]] = {}
+        for part in partitions:
+            found = committed.get(part)
+            offsets[part] = (begins[part], "") if found is None else (found.offset, found.metadata)
+            # Paused until `recover` has said where the target is.
+            self._consumer.seek(part, offsets[part][0])
+            self._consumer.pause(part)
+        self.runner.assign(offsets)
+
+    async def _on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
+        try:
+            await self.runner.revoke(partitions, is_lost=False)
+        except Fenced as error:
+            logger.info("sink %r: %s", self.connector.name, error)
+            self._fenced_ms = self._clock.now_ms()
+        self._apply_seeks()
+
+    async def _on_lost(self, partitions: frozenset[TopicPartition]) -> None:
+        await self.runner.revoke(partitions, is_lost=True)
+        self._apply_seeks()
+
+
+PURGE_MS: Final = 60_000
+"""How often records are removed."""
+
+
+async def purge_once(log: Log, app_id: str, sinks: Sequence[SinkConnector]) -> None:
+    """Remove from the own topics of sinks what their targets have, once.
+
+    Only up to the group's offset, as a sink never reads before it.
+    """
+    admin = log.admin()
+    for sink in sinks:
+        topics = {spec.name for spec in sink.topics}
+        committed = await admin.group_offsets(f"{app_id}-{sink.name}")
+        ends = {part: offset for part, offset in committed.items() if part.topic in topics}
+        if ends:
+            await admin.delete_records(ends)
+
+
+async def purge_until_cancelled(
+    log: Log, app_id: str, sinks: Sequence[SinkConnector], *, is_due: Callable[[], bool]
+) -> None:
+    """Remove what the targets have, every minute if it is due; a refusal is only logged."""
+    while True:
+        await asyncio.sleep(PURGE_MS / 1000)
+        try:
+            if is_due():
+                await purge_once(log, app_id, sinks)
+        except LogError as error:
+            logger.warning("the topics of sinks can't be purged: %s", error)
