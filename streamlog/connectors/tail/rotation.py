@@ -26,8 +26,12 @@ HEAD_BYTES_MIN = 64
 """A shorter head may well be that of another file."""
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4")
 _NUMBER = r"\.\d{1,4}"
+_EPOCH = r"\.\d{10}"
+"""Seconds since 1970, as Apache's rotatelogs and supervisors name their files."""
 _DATE = r"[.-]\d{4}-?\d{2}-?\d{2}(?:[-_T.]?\d+)*"
-_ROTATED = re.compile(rf"(?:{_DATE}|{_NUMBER})+$|{_DATE}(?=\.[A-Za-z]\w*$)|\.(?:old|bak)$")
+_ROTATED = re.compile(
+    rf"(?:{_DATE}|{_NUMBER})+$|{_EPOCH}$|{_DATE}(?=\.[A-Za-z]\w*$)|\.(?:old|bak)$"
+)
 _LAST_NUMBER = re.compile(r"\.(\d{1,4})$")
 
 

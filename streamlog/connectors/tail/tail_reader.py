@@ -100,6 +100,8 @@ class TailReader:
         """The first `HEAD_BYTES` of the file, as far as they were read."""
         self._quiet: tuple[int, int] | None = None
         """The size of the file, and since when it has had it, if its end was read."""
+        self._newest_ns = 0
+        """The last write to any file of the log, at the latest look."""
 
     def close(self) -> None:
         """Close the file; may be called twice."""
@@ -208,11 +210,12 @@ class TailReader:
             self._quiet = found.st_size, now_ms
         quiet_ms = now_ms - self._quiet[1]
         following = self._next(position)
-        # Quiet by this reader's clock, or by those of the files: after a standstill of a day, the
-        # reader need not wait at each of the files that were renamed meanwhile.
+        # Quiet by this reader's clock, or by that of the files: after a standstill, the reader need
+        # not wait at each of the files that were renamed meanwhile. The newest file of all tells
+        # that time, for the next one may have been written to for a moment only.
         has_ended = following is not None and (
             quiet_ms >= self._rotate_wait_ms
-            or following.mtime_ns - found.st_mtime_ns >= self._rotate_wait_ms * 1_000_000
+            or self._newest_ns - found.st_mtime_ns >= self._rotate_wait_ms * 1_000_000
         )
         # A last line without its end will not get one any more.
         if has_ended and data:
@@ -233,7 +236,9 @@ class TailReader:
                 return None  # It is the active one: the usual case, without a look.
         except FileNotFoundError:
             pass
-        return next_file(position, self._look())
+        files = self._look()
+        self._newest_ns = max((each.mtime_ns for each in files), default=0)
+        return next_file(position, files)
 
     def _look(self) -> list[LogFile]:
         """Return the files of the log, none of them twice.

@@ -33,6 +33,7 @@ def position(inode: int, at: int = 500, mtime_ns: int = 0) -> FilePosition:
         ("access.log-20250131", "access.log"),
         ("access.log-20250131-1738281600.gz", "access.log"),
         ("access.log.2025-01-31", "access.log"),
+        ("access_log.1738281600", "access_log"),
         ("access.log.2025-01-31_10", "access.log"),
         ("app-2025-01-31.log", "app.log"),
         ("app-20250131.log", "app.log"),

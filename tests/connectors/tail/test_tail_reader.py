@@ -263,3 +263,24 @@ def test_a_record_of_several_lines_is_complete_once_nothing_was_added(tmp_path: 
     assert step is not None
     assert step.records == [b"1 error\n at a"]
     reader.close()
+
+
+def test_files_that_were_renamed_during_a_standstill_are_read_without_a_wait(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(b"0\n")
+    reader = TailReader(str(path), None, rotate_wait_ms=5_000)
+    read = [reader.step(0), reader.step(0)]
+    # A rotation each second: no file is much younger than the one before it.
+    for number in range(1, 11):
+        os.utime(path, ns=(number * 10**9,) * 2)
+        path.rename(tmp_path / f"a.log.{number}")
+        path.write_bytes(b"%d\n" % number)
+    os.utime(path, ns=(11 * 10**9,) * 2)
+    while (step := reader.step(0)) is not None:
+        read.append(step)
+    found = [record for each in read if each for record in each.records]
+    # The file of "6" got its last line less than five seconds before the last one of all.
+    assert found == [b"%d" % number for number in range(7)]
+    reader.close()
