@@ -33,6 +33,7 @@ from streamlog.cli.session import (
 )
 from streamlog.cli.terminal import log_warnings, out
 from streamlog.cli.topology_commands import print_difference, version
+from streamlog.connect.declared_connectors import SinkConnector, SourceConnector
 from streamlog.errors import UsageError
 from streamlog.log import EMBEDDED, Log
 from streamlog.transport.security import Security
@@ -297,6 +298,20 @@ def _format_address(start: WorkerStart) -> str:
     return f"{start.log_url} {where}{at}, cluster {start.log.cluster_id}"
 
 
+def describe_source(source: SourceConnector) -> str:
+    """Return a source's topics and what it promises, for the banner."""
+    topics = ", ".join(spec.name for spec in source.topics.values())
+    promise = source.source.guarantee.replace("_", " ")
+    return f"{source.name}: {type(source.source).__name__} to {topics}, {promise}"
+
+
+def describe_sink(sink: SinkConnector) -> str:
+    """Return a sink's topics and what it promises, for the banner."""
+    topics = ", ".join(spec.name for spec in sink.topics)
+    promise = "at least once" if sink.sink.effect == "appending" else "exactly once"
+    return f"{sink.name}: {topics} to {type(sink.sink).__name__}, {promise}"
+
+
 def _banner(start: WorkerStart) -> None:
     """Print what the worker runs, and on which log."""
     program, counts = start.program, start.counts
@@ -310,6 +325,8 @@ def _banner(start: WorkerStart) -> None:
         "state": program.state_path,
         "reads": ", ".join(f"{name} ({counts[name]})" for name in program.sources),
         "writes": ", ".join(f"{name} ({counts[name]})" for name in written),
+        "sources": "; ".join(map(describe_source, program.source_connectors)),
+        "sinks": "; ".join(map(describe_sink, program.sink_connectors)),
         "tasks": f"{start.tasks}, shared by all workers of the app" if start.tasks else "",
         "agents": ", ".join(agent.name for agent in program.agents),
         "schedules": ", ".join(schedules),
