@@ -57,7 +57,7 @@ class Objects(Sink[object, object], frozen=True, kw_only=True):
 
     Attributes:
         url: `s3://BUCKET/PREFIX`, `gs://...`, `az://...`, or a directory of this machine:
-            `/data/lake`, `file:///data/lake`.
+            `/data/lake`, `./lake`, `file:///data/lake`.
         format: "parquet", "jsonl" or "csv".
         path: directories below the URL, of `{topic}`, `{partition}`, `{timestamp:%Y-%m-%d}` (UTC),
             `{key}` and `{value.NAME}`, which are quoted; a missing value is Hive's default.

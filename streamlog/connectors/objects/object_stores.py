@@ -50,15 +50,17 @@ def local_path(url: str) -> Path | None:
     """Return the directory that a URL names, or None for the URL of a cloud's store.
 
     Raises:
-        ConfigError: it is neither, or a path that is not absolute.
+        ConfigError: it is neither.
     """
     parsed = urlsplit(url)
     if parsed.scheme in SECRET_OPTIONS and parsed.netloc:
         return None
     path = unquote(parsed.path) if parsed.scheme == "file" else url
-    if (parsed.scheme not in {"", "file"}) or parsed.netloc or not path.startswith("/"):
+    # A bare word is rather a bucket whose scheme was forgotten than a directory.
+    is_path = path.startswith(("/", "./", "../"))
+    if (parsed.scheme not in {"", "file"}) or parsed.netloc or not is_path:
         raise ConfigError(
-            f"url={url!r} is no store: write s3://BUCKET/PREFIX, gs://, az://, or /absolute/path"
+            f"url={url!r} is no store: write s3://BUCKET/PREFIX, gs://, az://, /path or ./path"
         )
     return Path(path)
 

@@ -210,3 +210,8 @@ async def test_a_missing_bucket_is_not_tried_again(s3: str) -> None:
 
 def test_secrets_are_not_shown() -> None:
     assert "hidden-key" not in repr(Objects(url="s3://b", secret=Secret("hidden-key")))
+
+
+@pytest.mark.parametrize("url", ["/data", "./data", "../data", "file:///data"])
+def test_a_directory_of_this_machine_is_a_store(url: str) -> None:
+    Objects(url=url).check()
