@@ -8,6 +8,7 @@ import pytest
 
 from streamlog import App, Stream
 from streamlog.errors import ConfigError, SerdeError, TopologyError, UsageError
+from streamlog.snapshots.object_store import SnapshotSettings
 
 
 def test_state_memory_has_a_minimum() -> None:
@@ -156,3 +157,15 @@ def test_the_program_contains_everything_declared() -> None:
     assert (program.commit_interval_ms, program.state_cleanup_delay_ms) == (1_000, 60_000)
     assert [*program.topics] == ["words"]
     assert program.topology.subtopologies[0].changelog_topic == "a-0-changelog"
+
+
+def test_snapshots_are_settings_of_workers() -> None:
+    assert App("a").program().snapshots is None
+    found = App("a", snapshots="s3://bucket/a", snapshot_interval="1m").program().snapshots
+    assert found == SnapshotSettings(url="s3://bucket/a", interval_ms=60_000)
+    with pytest.raises(ConfigError, match="snapshots is 'bucket': use s3://BUCKET/PREFIX"):
+        App("a", snapshots="bucket")
+    with pytest.raises(ConfigError, match="snapshot_interval must be longer than 0 ms"):
+        App("a", snapshot_interval="0s")
+    with pytest.raises(ConfigError, match="snapshot_bytes_per_s is 0"):
+        App("a", snapshots="file:///tmp/x", snapshot_bytes_per_s=0)
