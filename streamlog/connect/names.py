@@ -25,13 +25,17 @@ ConnectorClass: TypeAlias = type[Source[Any, Any]] | type[Sink[Any, Any]]
 
 BUILT_IN: Final[Mapping[str, str]] = {
     "Exec": "streamlog.connectors.exec",
+    "HttpSink": "streamlog.connectors.http.http_sink",
     "Lines": "streamlog.connectors.lines",
     "Objects": "streamlog.connectors.objects",
+    "Poll": "streamlog.connectors.http.poll",
     "SpoolDir": "streamlog.connectors.spool_dir",
     "SqlSink": "streamlog.connectors.sql",
     "SqlSource": "streamlog.connectors.sql",
+    "Sse": "streamlog.connectors.http.sse",
     "Syslog": "streamlog.connectors.syslog",
     "Tail": "streamlog.connectors.tail",
+    "Webhook": "streamlog.connectors.http.webhook",
 }
 """The modules of the built-in connectors, by the names of their classes."""
 

@@ -93,6 +93,7 @@ class Life:
 
     async def take(self, count: int) -> list[Any]:
         """Read and commit until there are so many records; return the values."""
+        self.commit()
         while len(self.records) < count:
             await self.step()
             self.commit()

@@ -10,6 +10,10 @@ from streamlog.connect import Flush, Secret
 from streamlog.connect.connector_settings import read_settings
 from streamlog.connect.names import find_plugin
 from streamlog.connectors.exec import Exec
+from streamlog.connectors.http.http_sink import HttpSink
+from streamlog.connectors.http.poll import Poll
+from streamlog.connectors.http.sse import Sse
+from streamlog.connectors.http.webhook import Webhook
 from streamlog.connectors.lines import Lines
 from streamlog.connectors.listeners import TlsFiles
 from streamlog.connectors.objects import Objects
@@ -34,6 +38,19 @@ CONFIGURATIONS: list[tuple[dict[str, str], Any]] = [
     (
         {"command": '["sh", "-c", "a,b"]', "environment": "A:1"},
         Exec(command=["sh", "-c", "a,b"], environment={"A": "1"}),
+    ),
+    (
+        {"url": "http://x/a", "body": "ndjson", "token": "t", "headers": "A:1"},
+        HttpSink(url="http://x/a", body="ndjson", token=Secret("t"), headers={"A": "1"}),
+    ),
+    (
+        {"url": "http://x", "mode": "cursor", "cursor.field": "id", "cursor.parameter": "p"},
+        Poll(url="http://x", mode="cursor", cursor_field="id", cursor_parameter="p"),
+    ),
+    ({"url": "http://x", "retry": "1s"}, Sse(url="http://x", retry="1s")),
+    (
+        {"address": ":1", "format": "flume", "headers": "A,B", "signature.secret": "s"},
+        Webhook(address=":1", format="flume", headers=("A", "B"), signature_secret=Secret("s")),
     ),
     (
         {"url": "s3://b/x", "secret": "s", "options": "region:eu", "flush.records": "7"},

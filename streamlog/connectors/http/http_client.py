@@ -1,0 +1,95 @@
+"""HTTP client: what the poller, the reader of events and the sink have in common.
+
+Rule of the module: the status decides. 408, 425, 429 and 5xx are tried again, not before the time
+that `Retry-After` asks for; any other status but 2xx is the task's failure or a record's. Redirects
+are not followed, as they would carry the token to another server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from email.utils import parsedate_to_datetime
+
+import httpx
+
+from streamlog.connect import ConnectError, Retriable, Secret
+from streamlog.durations import Dur, duration_ms
+from streamlog.errors import ConfigError
+
+TRIED_AGAIN = frozenset({408, 425, 429})
+RETRY_AFTER_MAX = timedelta(hours=1)
+"""The longest wait that a server can ask for."""
+ANSWER_SHOWN = 300
+"""Characters of an answer in the text of an error."""
+
+
+def check_url(url: str) -> None:
+    """Raise ConfigError if a URL is none of HTTP."""
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise ConfigError(f"url={url!r} is no URL: {error}") from error
+    if parsed.scheme not in {"http", "https"} or not parsed.host:
+        raise ConfigError(f"url={url!r} is no URL of http or https")
+    if parsed.userinfo:
+        raise ConfigError("url has a password, which would be shown: use token or headers")
+
+
+@asynccontextmanager
+async def http_client(
+    headers: Mapping[str, str], token: Secret | None, wait: Dur
+) -> AsyncIterator[httpx.AsyncClient]:
+    """Open a client with headers and a token (`Authorization: Bearer`); `wait`: for any answer."""
+    sent = dict(headers)
+    if token is not None:
+        sent["Authorization"] = f"Bearer {token.reveal()}"
+    async with httpx.AsyncClient(
+        headers=sent, timeout=duration_ms(wait) / 1000, follow_redirects=False
+    ) as client:
+        yield client
+
+
+@asynccontextmanager
+async def errors_of(url: str) -> AsyncIterator[None]:
+    """Turn httpx's errors of a connection into `Retriable`."""
+    try:
+        yield
+    except httpx.TransportError as error:
+        raise Retriable(f"{url}: {type(error).__name__}: {error}") from error
+
+
+def check_answer(answer: httpx.Response, now: datetime) -> None:
+    """Raise unless the status is 2xx.
+
+    Raises:
+        Retriable: the server can't answer now.
+        ConnectError: it refuses.
+    """
+    if answer.is_success:
+        return
+    message = f"{answer.request.method} {answer.request.url} was answered with {answer.status_code}"
+    if answer.status_code in TRIED_AGAIN or answer.is_server_error:
+        raise Retriable(message, after=retry_after(answer, now))
+    raise ConnectError(f"{message}: {shown(answer)}")
+
+
+def shown(answer: httpx.Response) -> str:
+    """Return the beginning of an answer's text, if it was read."""
+    return answer.text[:ANSWER_SHOWN] if answer.is_closed else ""
+
+
+def retry_after(answer: httpx.Response, now: datetime) -> timedelta | None:
+    """Return how long a server asks to wait (RFC 9110, 10.2.3), bounded; None if it does not."""
+    text = answer.headers.get("Retry-After", "")
+    if text.isdecimal():
+        # A number with many digits is more than `timedelta` holds.
+        wait = timedelta(seconds=min(int(text[:9]), int(RETRY_AFTER_MAX.total_seconds())))
+    else:
+        try:
+            wait = parsedate_to_datetime(text) - now
+        except (ValueError, TypeError):
+            return None
+    bounded = min(max(wait, timedelta()), RETRY_AFTER_MAX)
+    return timedelta(seconds=int(bounded.total_seconds()))

@@ -1,0 +1,294 @@
+"""Webhook: a source of requests that other programs send, answered when their records count."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import socket
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import ClassVar, Literal
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from streamlog.connect import (
+    Guarantee,
+    Read,
+    Secret,
+    Source,
+    SourceContext,
+    SourceOffset,
+    SourcePartition,
+)
+from streamlog.connectors.listeners import TlsFiles, check_listeners, parse_address
+from streamlog.durations import Dur, duration_ms
+from streamlog.errors import ConfigError, ListenError
+from streamlog.http_server import BACKLOG, WebListener, serve
+from streamlog.record import Headers
+
+BODY_BYTES_MAX = 1024 * 1024
+"""The largest body by default."""
+BODY_BYTES_LIMIT = 8 * 1024 * 1024
+HELD_BYTES_MAX = 8 * 1024 * 1024
+"""Bodies that wait for their commit; with more, requests are answered with 503."""
+TAKEN_MAX = 1_000
+"""The most requests of one step."""
+
+_json = msgspec.json.Decoder()
+_any_line = msgspec.json.Decoder(msgspec.Raw)
+
+
+class FlumeEvent(msgspec.Struct, frozen=True):
+    """An event as Flume's HTTP source takes it."""
+
+    body: str
+    headers: dict[str, str] = {}
+
+
+_flume = msgspec.json.Decoder(list[FlumeEvent])
+
+
+class Webhook(Source[None, bytes], frozen=True, kw_only=True):
+    """Receives requests (POST and PUT); records are their bodies, as bytes.
+
+    At least once: 200 is answered once the records are in the log; without it, the sender has to
+    send again. 503 is answered when too much waits, or when the commit takes too long.
+
+    Attributes:
+        address: HOST:PORT; ":PORT" is 127.0.0.1.
+        path: where requests go.
+        format: "json": a body is a record, and must be JSON; "ndjson": each line of it is; "raw":
+            a body is a record; "flume": a JSON list of objects with `headers` and `body`.
+        token: what requests have to bring as `Authorization: Bearer`.
+        signature_secret: the key of the HMAC-SHA256 of the body, which requests have to bring.
+        signature_header: the header with it, in hex, with or without "sha256=" in front.
+        headers: the headers of a request that become headers of its records.
+        tls: the files of TLS; None for plain text.
+        body_bytes_max: larger bodies are answered with 413.
+        timeout: how long a request waits for its commit.
+        listeners: how many tasks may listen; those of one machine share the port.
+    """
+
+    guarantee: ClassVar[Guarantee] = "at_least_once"
+
+    address: str
+    path: str = "/"
+    format: Literal["json", "ndjson", "raw", "flume"] = "json"
+    token: Secret | None = None
+    signature_secret: Secret | None = None
+    signature_header: str = "X-Hub-Signature-256"
+    headers: Sequence[str] = ("Idempotency-Key",)
+    tls: TlsFiles | None = None
+    body_bytes_max: int = BODY_BYTES_MAX
+    timeout: Dur = "30s"
+    listeners: int = 1
+
+    def check(self) -> None:
+        """Raise ConfigError if a setting is none."""
+        parse_address(self.address)
+        if not self.path.startswith("/"):
+            raise ConfigError(f"path={self.path!r} must begin with /")
+        if not 1 <= self.body_bytes_max <= BODY_BYTES_LIMIT:
+            raise ConfigError(
+                f"body_bytes_max={self.body_bytes_max} is not from 1 to {BODY_BYTES_LIMIT}"
+            )
+        if not duration_ms(self.timeout):
+            raise ConfigError(f"timeout={self.timeout!r} must be longer than 0")
+        check_listeners(self.listeners)
+
+    async def partitions(self, context: SourceContext) -> Sequence[SourcePartition]:
+        """Return a part for each listener."""
+        del context
+        return [{"listener": number} for number in range(self.listeners)]
+
+    async def read(
+        self, partition: SourcePartition, offset: SourceOffset | None, context: SourceContext
+    ) -> AsyncIterator[Read[None, bytes]]:
+        """Yield what arrives."""
+        del partition, offset, context
+        door = WebhookDoor(self)
+        async with AsyncExitStack() as stack:
+            bound = stack.enter_context(_bound(self.address))
+            tls = None if self.tls is None else self.tls.context()
+            # Closed by a stack of its own: the server's task group must not see that the generator
+            # is closed, which it would take for an error.
+            server = AsyncExitStack()
+            await server.enter_async_context(serve(door.app, WebListener(bound), tls=tls))
+            try:
+                while True:
+                    taken = await door.take()
+                    values = [value for each in taken for value in each.values]
+                    headers = [names for each in taken for names in each.headers]
+                    answer = partial(_answer_all, taken)
+                    yield Read.raw(values, {}, headers=headers, committed=answer)
+            finally:
+                door.close()
+                await server.aclose()
+
+
+class Delivery:
+    """The records of one request, which waits until they count."""
+
+    def __init__(self, values: list[bytes], headers: list[Headers], size: int) -> None:
+        self.values = values
+        self.headers = headers
+        self.size = size
+        self.counts: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        """Whether they are in the log; set once."""
+
+    def answer(self, *, counts: bool) -> None:
+        """Let the request be answered, unless its client has gone."""
+        if not self.counts.done():
+            self.counts.set_result(counts)
+
+
+def _answer_all(deliveries: list[Delivery]) -> None:
+    for each in deliveries:
+        each.answer(counts=True)
+
+
+class WebhookDoor:
+    """The application behind the address, and the requests that wait."""
+
+    def __init__(self, source: Webhook) -> None:
+        self._source = source
+        self._token = None if source.token is None else source.token.reveal()
+        secret = source.signature_secret
+        self._secret = None if secret is None else secret.reveal().encode()
+        self._arrived = asyncio.Event()
+        self._queue: deque[Delivery] = deque()
+        self._open: set[Delivery] = set()
+        self._open_bytes = 0
+        self._is_closed = False
+        self.app = Starlette(
+            routes=[Route(source.path, self._receive, methods=["POST", "PUT"])],
+        )
+
+    async def take(self) -> list[Delivery]:
+        """Return the requests that have arrived; wait for the first one."""
+        # Nothing is awaited between the test and `clear`, so no arrival is missed.
+        while not self._queue:
+            self._arrived.clear()
+            await self._arrived.wait()
+        return [self._queue.popleft() for _ in range(min(TAKEN_MAX, len(self._queue)))]
+
+    def close(self) -> None:
+        """Answer all that wait with 503: whether their records will count is unknown."""
+        self._is_closed = True
+        # Each handler removes its delivery later, when the loop gets to it.
+        for each in self._open:
+            each.answer(counts=False)
+
+    async def _receive(self, request: Request) -> Response:
+        body = b""
+        try:
+            async for data in request.stream():
+                body += data
+                if len(body) > self._source.body_bytes_max:
+                    return PlainTextResponse("the body is too large\n", 413)
+        except ClientDisconnect:
+            return Response(status_code=400)
+        # Before anything of the body is looked at: a stranger learns nothing from its answer.
+        if not self._is_allowed(request, body):
+            return PlainTextResponse("token or signature is wrong\n", 401)
+        try:
+            delivery = self._delivery(request, body)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            return PlainTextResponse(f"{error}\n", 400)
+        return await self._deliver(delivery)
+
+    async def _deliver(self, delivery: Delivery) -> Response:
+        if not delivery.values:
+            return Response(status_code=200)
+        # Not queued without bound: the sender keeps what the log can't take now.
+        if self._is_closed or self._open_bytes + delivery.size > HELD_BYTES_MAX:
+            return _try_again()
+        self._open.add(delivery)
+        self._open_bytes += delivery.size
+        self._queue.append(delivery)
+        self._arrived.set()
+        try:
+            async with asyncio.timeout(duration_ms(self._source.timeout) / 1000):
+                counts = await delivery.counts
+        except TimeoutError:
+            # The records may still count: the sender sends them again, so at least once.
+            counts = False
+        finally:
+            self._open.discard(delivery)
+            self._open_bytes -= delivery.size
+        return Response(status_code=200) if counts else _try_again()
+
+    def _is_allowed(self, request: Request, body: bytes) -> bool:
+        given = request.headers
+        if self._token is not None:
+            sent = given.get("Authorization", "").removeprefix("Bearer ")
+            # In constant time: how many letters were right must not show.
+            if not hmac.compare_digest(sent.encode(), self._token.encode()):
+                return False
+        if self._secret is None:
+            return True
+        expected = hmac.new(self._secret, body, hashlib.sha256).hexdigest()
+        signature = given.get(self._source.signature_header, "").removeprefix("sha256=")
+        return hmac.compare_digest(signature.lower().encode(), expected.encode())
+
+    def _delivery(self, request: Request, body: bytes) -> Delivery:
+        """Return the records of a body.
+
+        Raises:
+            msgspec.MsgspecError: the body is not what `format` says.
+        """
+        carried: Headers = tuple(
+            (name, request.headers[name].encode())
+            for name in self._source.headers
+            if name in request.headers
+        )
+        match self._source.format:
+            case "flume":
+                events = _flume.decode(body)
+                values = [event.body.encode() for event in events]
+                headers: list[Headers] = [
+                    (*carried, *((name, text.encode()) for name, text in event.headers.items()))
+                    for event in events
+                ]
+                return Delivery(values, headers, len(body))
+            case "ndjson":
+                values = [line for line in body.split(b"\n") if line.strip()]
+                for line in values:
+                    _any_line.decode(line)
+            case "json":
+                _json.decode(body)
+                values = [body]
+            case "raw":
+                values = [body]
+        return Delivery(values, [carried] * len(values), len(body))
+
+
+def _try_again() -> Response:
+    return PlainTextResponse("try again later\n", 503, headers={"Retry-After": "1"})
+
+
+def _bound(address: str) -> socket.socket:
+    """Return a socket that listens on an address, which other workers may share.
+
+    Raises:
+        ListenError: the address is taken, or is not of this machine.
+    """
+    host, port = parse_address(address)
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        bound.bind((host, port))
+        bound.listen(BACKLOG)
+        bound.settimeout(0)  # asyncio needs a socket that never blocks.
+    except OSError as error:
+        bound.close()
+        raise ListenError(f"{address} can't be listened on: {error}") from error
+    return bound

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from streamlog.connect import Secret
+from streamlog.connectors.http import webhook
+from streamlog.connectors.http.webhook import Webhook
+from streamlog.errors import ConfigError
+from tests.connectors.runs import Life, on_loop, reading
+from tests.connectors.test_lines import until_listening
+from tests.servers.server_process import free_port
+
+
+@asynccontextmanager
+async def served(**settings: Any) -> AsyncIterator[tuple[Life, httpx.AsyncClient]]:
+    """Run a webhook whose records are committed only by the test."""
+    port = free_port()
+    source = Webhook(address=f":{port}", **settings)
+    async with (
+        reading(source) as life,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as client,
+    ):
+        step = asyncio.ensure_future(life.step())
+        await until_listening(source.address, "tcp")
+        life.first = step  # type: ignore[attr-defined]
+        yield life, client
+        step.cancel()
+        await asyncio.gather(step, return_exceptions=True)
+
+
+async def committed(life: Life, post: Any) -> httpx.Response:
+    """Return the answer to a request whose records are read and committed."""
+    answer = asyncio.ensure_future(post)
+    await life.first  # type: ignore[attr-defined]
+    assert not answer.done(), "nothing counts yet"
+    life.commit()
+    found: httpx.Response = await answer
+    return found
+
+
+@on_loop
+async def test_a_request_is_answered_once_its_record_counts() -> None:
+    async with served() as (life, client):
+        body = b'{"id": 1}'
+        answer = await committed(
+            life, client.post("/", content=body, headers={"Idempotency-Key": "k1"})
+        )
+        assert answer.status_code == 200
+        assert life.values == [body]
+        assert life.records[0].headers == (("Idempotency-Key", b"k1"),)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "values"),
+    [
+        ("ndjson", b'{"a":1}\n\n[2]\n', [b'{"a":1}', b"[2]"]),
+        ("raw", b"\xff\x00", [b"\xff\x00"]),
+        ("flume", b'[{"headers":{"h":"x"},"body":"one"},{"body":"two"}]', [b"one", b"two"]),
+    ],
+)
+@on_loop
+async def test_formats(kind: str, body: bytes, values: list[bytes]) -> None:
+    async with served(format=kind) as (life, client):
+        answer = await committed(life, client.post("/", content=body))
+        assert answer.status_code == 200
+        assert life.values == values
+        if kind == "flume":
+            assert life.records[0].headers == (("h", b"x"),)
+
+
+@on_loop
+async def test_what_is_wrong_is_answered_at_once() -> None:
+    async with served(path="/in", body_bytes_max=20) as (_, client):
+        assert (await client.post("/in", content=b"{")).status_code == 400
+        assert (await client.post("/in", content=b"[" * 21)).status_code == 413
+        assert (await client.post("/other", content=b"1")).status_code == 404
+        assert (await client.get("/in")).status_code == 405
+
+
+@on_loop
+async def test_a_signature_and_a_token_are_checked() -> None:
+    signed = {"signature_secret": Secret("key"), "token": Secret("t")}
+    async with served(**signed) as (life, client):
+        signature = hmac.new(b"key", b"1", hashlib.sha256).hexdigest()
+        good = {"X-Hub-Signature-256": f"sha256={signature}", "Authorization": "Bearer t"}
+        wrong: list[dict[str, str]] = [
+            {},
+            good | {"Authorization": "Bearer x"},
+            good | {"X-Hub-Signature-256": "sha256=00"},
+            {"Authorization": "Bearer t"},
+        ]
+        for headers in wrong:
+            assert (await client.post("/", content=b"1", headers=headers)).status_code == 401
+        answer = await committed(life, client.post("/", content=b"1", headers=good))
+        assert answer.status_code == 200
+
+
+@on_loop
+async def test_a_request_whose_commit_takes_too_long_is_to_be_sent_again() -> None:
+    async with served(timeout="50ms") as (_, client):
+        answer = await client.post("/", content=b"1")
+        assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+
+
+@on_loop
+async def test_what_is_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhook, "HELD_BYTES_MAX", 10)
+    async with served() as (life, client):
+        waiting = asyncio.ensure_future(client.post("/", content=b"12345678"))
+        await life.first  # type: ignore[attr-defined]
+        assert (await client.post("/", content=b"123")).status_code == 503
+        life.commit()
+        assert (await waiting).status_code == 200
+        assert life.values == [b"12345678"]
+
+
+@on_loop
+async def test_requests_that_wait_when_the_source_ends_are_to_be_sent_again() -> None:
+    async with served() as (life, client):
+        waiting = asyncio.ensure_future(client.post("/", content=b"1"))
+        await life.first  # type: ignore[attr-defined]
+        await life._reads.aclose()  # type: ignore[attr-defined]
+        assert (await waiting).status_code == 503
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"address": "x"}, "is not HOST:PORT"),
+        ({"address": ":1", "path": "in"}, "must begin with /"),
+        ({"address": ":1", "body_bytes_max": 0}, "body_bytes_max=0"),
+        ({"address": ":1", "timeout": "0s"}, "must be longer than 0"),
+    ],
+)
+def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Webhook(**settings).check()
