@@ -9,7 +9,7 @@ HOT := $(TYPES) $(TYPES:.pxd=.py)
 WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark spark questions test test-changed quick lint shape architecture bench simulate simulate-coverage chaos alerts procedures soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect conformance conformance-cluster conformance-kafka registry-kills bench-registry bench-snapshots compile clean
+.PHONY: help demo demo-spark spark questions test test-changed quick lint shape architecture bench simulate simulate-coverage chaos alerts procedures soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect conformance conformance-cluster conformance-kafka registry-kills chaos-connect bench-registry bench-snapshots compile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -135,6 +135,9 @@ conformance-cluster: $(VENV)/.dev ## the same clients on three brokers of ours, 
 registry-kills: $(VENV)/.dev ## the primary of the schema registry is killed KILLS=200 times under registrations (checker: ids, lost schemas), then Confluent's client on three brokers of which one is restarted every 10 s
 	@$(BIN)/python -m chaos.registry_kills --kills $(or $(KILLS),200)
 	@$(BIN)/python -m chaos.registry_kills --kills 12 --restart-every 10
+
+chaos-connect: $(VENV)/.dev ## sources and sinks of an app: the worker is killed LIVES=10 times at each step of commits and flushes, and workers join, leave and are suspended beyond their session; rows of database, files and log are compared as multisets
+	@STREAMLOG_PROFILE=thorough STREAMLOG_CONNECT_LIVES=$(or $(LIVES),10) $(BIN)/python -m pytest tests/worker/connect/test_connect_kills.py -n 1 -q --timeout 7200
 
 bench-registry: $(VENV)/.dev ## the schema registry with 10,000 subjects of 5 versions: start, look-ups by id, memory
 	@$(BIN)/python -m benchmarks.schema_registry

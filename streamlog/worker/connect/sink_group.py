@@ -172,9 +172,10 @@ class SinkGroup:
 
     def lags(self) -> dict[TopicPartition, int]:
         """Return the records between what the target has and the end of each partition."""
-        found = {}
+        found, assigned = {}, self._consumer.assignment()
         for part, committed in self.runner.committed.items():
-            end = self._consumer.high_watermark(part)
+            # In the middle of a rebalance the consumer may have given up what the runner still has.
+            end = self._consumer.high_watermark(part) if part in assigned else None
             if end is not None:
                 found[part] = max(end - committed, 0)
         return found
@@ -201,10 +202,18 @@ class SinkGroup:
             try:
                 while not self._stop.is_set():
                     await self._round(consumer)
-                async with asyncio.timeout(CLOSE_WAIT_MS / 1000):
-                    await consumer.close(leave_group=True)
+                await self._leave(consumer)
             finally:
                 await self.runner.close()
+
+    async def _leave(self, consumer: Consumer) -> None:
+        """Commit once more and leave the group, within a limited time."""
+        try:
+            async with asyncio.timeout(CLOSE_WAIT_MS / 1000):
+                await consumer.close(leave_group=True)
+        except TimeoutError:
+            # What is not committed is read again; the end of the worker does not wait for a target.
+            logger.warning("sink %r: its last flush was not done in time", self.connector.name)
 
     async def _round(self, consumer: Consumer) -> None:
         self._choose(consumer)

@@ -20,7 +20,8 @@ from tests.worker.commit_steps import IS_THOROUGH, write_program
 from tests.worker.connect.outside import PARTS, PROGRAM
 from tests.worker.processes import DEADLINE_S, STREAMLOG, Process, attached, read_whole, running
 
-COUNT = 200
+COUNT = 150
+"""The numbers of each part for each life; a commit takes some tens of them."""
 COMMIT_STEPS = ("checkpointed", "begun", "sinks written", "offsets sent", "committed", "stored")
 FLUSH_STEPS = tuple(
     f"sink: {step}" for step in ("begin", "write", "range", "target committed", "group committed")
@@ -87,6 +88,14 @@ class Site:
         counts = [len(each) for each in (self.rows, self.file_lines, self.lines)]
         raise AssertionError(f"{counts} of {total} came out:\n{process.output[-3000:]}")
 
+    async def until_killed(self, process: Process) -> None:
+        """Wait until the process has killed itself; end it if it has nothing left to do."""
+        waiting = asyncio.create_task(asyncio.to_thread(process.wait))
+        while not (await asyncio.wait([waiting], timeout=1))[0]:
+            if len(self.rows) == len(self.lines) == PARTS * self.count:
+                process.kill()
+        assert await waiting == -9, process.output
+
     async def until_rows(self, count: int) -> None:
         """Wait until the database has so many rows."""
         async with asyncio.timeout(DEADLINE_S):
@@ -109,12 +118,12 @@ def site(path: Path, count: int = COUNT) -> Iterator[Site]:
 
 
 def test_every_row_arrives_once_wherever_the_worker_is_killed(tmp_path: Path) -> None:
-    with site(tmp_path, COUNT * LIVES) as here:
+    with site(tmp_path, COUNT * len(STEPS) * LIVES) as here:
 
         async def story(log: Log) -> Counter[int]:
             for number, step in enumerate([*STEPS] * LIVES):
-                with here.worker(step, 1 + number % 3) as doomed:
-                    assert await asyncio.to_thread(doomed.wait) == -9, doomed.output
+                with here.worker(step, number % 3) as doomed:
+                    await here.until_killed(doomed)
             with here.worker() as last:
                 await here.until_complete(last)
                 assert await asyncio.to_thread(last.stop) == 0, last.output
@@ -139,10 +148,12 @@ def test_tasks_move_between_workers_and_a_zombie_counts_no_more(tmp_path: Path) 
 
         async def story(log: Log) -> Counter[int]:
             first, second = worker(1), worker(2)
-            await asyncio.to_thread(first.line, "^up$")
+            for each in (first, second):
+                await asyncio.to_thread(each.line, "^up$")
             await here.until_rows(300)
             first.signal(signal.SIGSTOP)
             third = worker(3)
+            await asyncio.to_thread(third.line, "^up$")
             await here.until_rows(1_200)
             first.signal(signal.SIGCONT)
             assert await asyncio.to_thread(second.stop) == 0, second.output

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import urllib.request
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -31,6 +32,8 @@ from streamlog.worker.connect.sink_group import purge_once
 from streamlog.worker.program import WorkerStart
 from streamlog.worker.worker import Worker
 from tests.worker.processes import read_whole
+
+PAGE = (Path(__file__).parents[3] / "docs" / "watching.md").read_text()
 
 
 class Words(Source[str, str], frozen=True, kw_only=True):
@@ -125,6 +128,11 @@ def test_offsets_of_sources_are_in_the_topic_as_kafka_connect_writes_them(tmp_pa
             ("streamlog_connector_words_total", "in"),
         ):
             assert f'{name}{{connector="{labels}"}} 10' in metrics
+        named = re.findall(r"^\| `((?:kafka_connect|streamlog_connector)_\w+)", PAGE, re.MULTILINE)
+        shown = re.findall(
+            r"^# TYPE ((?:kafka_connect|streamlog_connector)_\w+)", metrics, re.MULTILINE
+        )
+        assert {*named} == {*shown} - {"streamlog_connector_words_total"}
 
     asyncio.run(story())
 
