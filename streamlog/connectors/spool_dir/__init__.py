@@ -164,17 +164,18 @@ class SpoolDirectory:
             case "delete":
                 path.unlink()
             case "rename":
-                path.rename(_unused(path.with_name(file.name + self._suffix)))
+                path.rename(_unused(self._path, file.name, self._suffix))
             case "move" if self._moved_to is not None:
-                path.rename(_unused(self._moved_to / file.name))
+                path.rename(_unused(self._moved_to, file.name, ""))
 
 
-def _unused(path: Path) -> Path:
-    """Return the path, or one with a number behind it if the path is taken."""
-    number, found = 0, path
+def _unused(directory: Path, name: str, suffix: str) -> Path:
+    """Return a path that is free: with a number behind the name if it is taken."""
+    number, found = 0, directory / f"{name}{suffix}"
     while found.exists():
         number += 1
-        found = path.with_name(f"{path.name}.{number}")
+        # In front of the suffix, by which the file is known to be read.
+        found = directory / f"{name}.{number}{suffix}"
     return found
 
 

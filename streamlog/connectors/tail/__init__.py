@@ -11,7 +11,7 @@ import glob
 import re
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import msgspec
 
@@ -24,7 +24,7 @@ from streamlog.connect import (
     SourcePartition,
 )
 from streamlog.connectors.tail.rotation import COMPRESSED, FilePosition, log_name
-from streamlog.connectors.tail.tail_reader import TailReader, TailStep
+from streamlog.connectors.tail.tail_reader import StartOfLog, TailReader, TailStep
 from streamlog.durations import Dur, duration_ms
 from streamlog.errors import ConfigError
 from streamlog.record import Headers
@@ -49,8 +49,9 @@ class Tail(Source[None, bytes], frozen=True, kw_only=True):
     Attributes:
         path: a log file, or a pattern such as "/var/log/nginx/*.log"; each log is a part. Names
             that rotation gives (`.1`, `-20250131`, `.gz`) belong to their log.
-        start: where a log begins that was never read: at its "beginning", or at its "end" (only
-            lines that are written from then on). Files that were rotated before are not read.
+        start: where a log begins that was never read: at the "beginning" of the present file, at
+            its "end" (only lines that are written from then on), or with the "oldest" of the files
+            that were rotated.
         first_line: a regular expression that matches the beginning of a record's first line, such
             as `\d{4}-`; lines that don't match belong to the record before them. None: each line
             is a record.
@@ -64,7 +65,7 @@ class Tail(Source[None, bytes], frozen=True, kw_only=True):
     guarantee: ClassVar[Guarantee] = "exactly_once"
 
     path: str
-    start: Literal["beginning", "end"] = "beginning"
+    start: StartOfLog = "beginning"
     first_line: str | None = None
     record_wait: Dur = "5s"
     rotate_wait: Dur = "5s"
@@ -132,7 +133,7 @@ class Tail(Source[None, bytes], frozen=True, kw_only=True):
         return TailReader(
             path,
             None if offset is None else msgspec.convert(offset, FilePosition),
-            from_end=self.start == "end",
+            start=self.start,
             first_line=None if self.first_line is None else re.compile(self.first_line.encode()),
             record_bytes_max=self.record_bytes_max,
             rotate_wait_ms=duration_ms(self.rotate_wait),

@@ -19,7 +19,7 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
@@ -31,13 +31,15 @@ from streamlog.connectors.tail.rotation import (
     Following,
     LogFile,
     checksum,
-    first_file,
     head_bytes,
+    in_order,
     log_name,
     next_file,
     resume,
 )
 from streamlog.errors import StreamlogError
+
+StartOfLog: TypeAlias = Literal["oldest", "beginning", "end"]
 
 CHUNK_BYTES = 256 * 1024
 LOOKS_MAX = 20
@@ -70,7 +72,7 @@ class TailReader:
     Args:
         path: the log's own name.
         position: how far it was read; None if it never was.
-        from_end: whether a log that was never read begins at its present end.
+        start: where a log begins that was never read.
         first_line: matches the first line of a record; None: each line is a record.
         record_bytes_max: the longest record.
         rotate_wait_ms: how long a file must be quiet until the next one is read.
@@ -82,7 +84,7 @@ class TailReader:
         path: str,
         position: FilePosition | None,
         *,
-        from_end: bool = False,
+        start: StartOfLog = "beginning",
         first_line: re.Pattern[bytes] | None = None,
         record_bytes_max: int = 1024 * 1024,
         rotate_wait_ms: int = 5_000,
@@ -90,7 +92,7 @@ class TailReader:
     ) -> None:
         self.path = path
         self.position = position
-        self._from_end = from_end
+        self._start_of_log = start
         self._first_line = first_line
         self._record_bytes_max = record_bytes_max
         self._rotate_wait_ms = rotate_wait_ms
@@ -128,10 +130,7 @@ class TailReader:
         """Open the file to go on with; the position in it is a step of its own."""
         files = self._look()
         if self.position is None:
-            file = first_file(files)
-            following = file and Following(file, self._start(file) if self._from_end else 0)
-            # The files before it count as read.
-            mtime_ns = max((each.mtime_ns for each in files if each != file), default=0)
+            following, mtime_ns = self._first(files)
         else:
             following = resume(self.position, files, {f.inode: _head(f.path) for f in files})
             mtime_ns = self.position.mtime_ns
@@ -158,6 +157,17 @@ class TailReader:
         crc = before.crc if before is not None and is_known else checksum(self._head)
         self.position = FilePosition(file.inode, at, crc, mtime_ns)
         return TailStep([], self.position, lost and f"{lost}; reading continues in {file.path}")
+
+    def _first(self, files: list[LogFile]) -> tuple[Following | None, int]:
+        """Return where a log begins that was never read, and the last write before it."""
+        if not files:
+            return None, 0
+        if self._start_of_log == "oldest":
+            return Following(in_order(files)[0]), 0
+        file = in_order(files)[-1]
+        at = self._start(file) if self._start_of_log == "end" else 0
+        # The files before it count as read.
+        return Following(file, at), max((f.mtime_ns for f in files if f != file), default=0)
 
     def _start(self, file: LogFile) -> int:
         """Return the beginning of the last line if it is unfinished, else the end of the file."""

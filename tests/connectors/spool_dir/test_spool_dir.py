@@ -68,7 +68,9 @@ async def test_a_name_may_come_again(tmp_path: Path) -> None:
         await life.take(1)
         put(tmp_path, "a", b"2\n", age=20)
         assert await life.take(2) == [b"1", b"2"]
-    assert names(tmp_path) == ["a.COMPLETED", "a.COMPLETED.1"]
+        put(tmp_path, "b", b"3\n", age=9)
+        assert await life.take(3) == [b"1", b"2", b"3"], "what was renamed is not read again"
+    assert names(tmp_path) == ["a.1.COMPLETED", "a.COMPLETED", "b.COMPLETED"]
 
 
 @on_loop

@@ -198,7 +198,7 @@ def test_lines_are_read_in_order(actions: list[str]) -> None:
 def test_a_log_is_read_from_its_present_end_if_that_is_wanted(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_bytes(b"old\nhalf")
-    reader = TailReader(str(path), None, from_end=True)
+    reader = TailReader(str(path), None, start="end")
     begin = reader.step(0)
     assert begin is not None
     assert (begin.records, begin.position.at) == ([], 4)
