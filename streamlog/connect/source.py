@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from importlib import import_module
 from typing import (
     Any,
     ClassVar,
@@ -123,7 +124,7 @@ class RowColumns:
                 raise ConfigError(f"the rows have no column {name}; they have {', '.join(known)}")
         return [
             Record(self._key(row), row, self._time(row, now), (), self.topic)
-            for row in self.rows.to_pylist()
+            for row in _in_microseconds(self.rows).to_pylist()
         ]
 
     def _key(self, row: Mapping[str, UserValue]) -> UserValue:
@@ -141,6 +142,27 @@ class RowColumns:
                 "type timestamp with a time zone"
             )
         return time
+
+
+def _in_microseconds(rows: UserObject) -> UserObject:
+    """Return rows whose times Python's own classes can hold."""
+    # With pandas installed, Arrow gives nanoseconds as pandas.Timestamp, which no serde knows.
+    pa: UserObject = import_module("pyarrow")
+    fields = []
+    for each in rows.schema:
+        kind = each.type
+        if pa.types.is_timestamp(kind) and kind.unit == "ns":
+            kind = pa.timestamp("us", kind.tz)
+        elif pa.types.is_duration(kind) and kind.unit == "ns":
+            kind = pa.duration("us")
+        fields.append(each.with_type(kind))
+    declared = pa.schema(fields)
+    if declared == rows.schema.remove_metadata():
+        return rows
+    columns = [
+        column.cast(field.type, safe=False) for column, field in zip(rows, fields, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=declared)
 
 
 class Read(Generic[KR_co, VR_co]):
