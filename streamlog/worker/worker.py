@@ -279,7 +279,7 @@ class Worker:
             # First, so that a taken address ends the worker before it changes anything.
             server = stack.enter_context(make_server(program.web, program.pages))
             web = None if server is None else server.listener.endpoint
-            self.exchange.endpoint = web or ""
+            self.exchange.endpoint = web or self.exchange.endpoint
             start = await prepare_log(program, log, log_url=self._log_url, web=web, clock=clock)
             self._announce(start)
             # No linger: tasks send whole batches, and agents wait for each record that they send.
