@@ -257,9 +257,13 @@ async def cost_of_j2(directory: Path) -> bool:
                 participant = replace(ours("j2"), prepare=choose)
                 plain, with_them = await contest.run_by_turns(participant, cost, [PLAIN, PLAIN])
                 pairs.append((plain.cpu_ns, with_them.cpu_ns))
+                print(
+                    f"  {plain.cpu_ns:.0f} ns per record without snapshots, "
+                    f"{with_them.cpu_ns:.0f} ns with them",
+                    flush=True,
+                )
     ratios = [after / before for before, after in pairs]
     percent = 100 * (median(ratios) - 1)
-    print("  without, with: " + ", ".join(f"{a:.0f} {b:.0f}" for a, b in pairs) + " ns per record")
     print(
         f"  J2 with a snapshot every {J2_INTERVAL_S} s, of which the job works for half: "
         f"{percent:+.1f} % (bar {COST_BAR_PERCENT} %)"
