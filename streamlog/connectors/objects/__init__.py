@@ -10,6 +10,7 @@ Not done here: paths and names (`file_names`), the formats (`tables`), the store
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import UTC
 from typing import ClassVar, Self
 
 from streamlog.connect import (
@@ -24,6 +25,7 @@ from streamlog.connect import (
     SinkContext,
     SinkTask,
     TopicPartition,
+    fields_of,
 )
 from streamlog.connectors.objects.file_names import PathTemplate, file_name
 from streamlog.connectors.objects.object_stores import (
@@ -149,14 +151,32 @@ class ObjectsTask(SinkTask[object, object]):
             await self._context.in_thread(self._add, batch)
 
     def _add(self, batch: Batch[object, object]) -> None:
-        # Both may refuse records, so they come before any file is changed.
         paths = self._paths(batch)
+        if batch.schema is None and all(isinstance(each, Mapping) for each in batch.values):
+            self._add_dicts(batch, paths)
+            return
+        # As `_paths`, this may refuse records, so both come before any file is changed.
         rows = batch.arrow()
         if len(paths) == 1:
             self._file(batch, next(iter(paths)), 0).add(rows)
             return
         for path, indexes in paths.items():
             self._file(batch, path, indexes[0]).add(rows.take(indexes))
+
+    def _add_dicts(self, batch: Batch[object, object], paths: dict[str, list[int]]) -> None:
+        """Add rows that have no schema, with the columns that `Batch.arrow` adds."""
+        rows = [
+            {
+                **fields_of(record.value),
+                "_key": record.key,
+                "_timestamp": record.timestamp.astimezone(UTC),
+                "_offset": record.offset,
+            }
+            for record in batch.records
+        ]
+        for path, indexes in paths.items():
+            chosen = rows if len(paths) == 1 else [rows[index] for index in indexes]
+            self._file(batch, path, indexes[0]).add_dicts(chosen)
 
     def _paths(self, batch: Batch[object, object]) -> dict[str, list[int]]:
         """Return the records' indexes by path."""

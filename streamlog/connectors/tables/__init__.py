@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Literal, TypeAlias
 
@@ -46,10 +47,15 @@ class TableFile:
         self._kind = kind
         self._compression = compression
         self._batches: list[UserObject] = []
+        self._dicts: list[Mapping[str, object]] = []
 
     def add(self, rows: UserObject) -> None:
         """Append the rows of a `pyarrow.RecordBatch`."""
         self._batches.append(rows)
+
+    def add_dicts(self, rows: Iterable[Mapping[str, object]]) -> None:
+        """Append rows without a schema; their columns get types from all rows of the file."""
+        self._dicts += rows
 
     def finish(self) -> bytes:
         """Return the bytes of the file.
@@ -58,12 +64,23 @@ class TableFile:
             pyarrow.ArrowException: a column has types that no type holds both.
         """
         pa: UserObject = import_module("pyarrow")
+        if self._kind == "jsonl" and not self._batches:
+            # JSON needs no types, so rows whose fields differ are no error here.
+            return self._text(_json.encode_lines(self._dicts))
         tables = [pa.Table.from_batches([each]) for each in self._batches]
+        if self._dicts:
+            # Not by batch: a field may be null in all rows of one, and has no type there.
+            names = dict.fromkeys(name for row in self._dicts for name in row)
+            tables.append(
+                pa.table({name: [row.get(name) for row in self._dicts] for name in names})
+            )
         # A schema that has evolved within the file: rows before lack its new columns.
         rows = pa.concat_tables(tables, promote_options="permissive")
         if self._kind == "parquet":
             return self._parquet(pa, rows)
-        text = _json_lines(rows) if self._kind == "jsonl" else _csv_text(rows)
+        return self._text(_json_lines(rows) if self._kind == "jsonl" else _csv_text(rows))
+
+    def _text(self, text: bytes) -> bytes:
         # Without the time of day in its header: equal rows are equal files.
         return gzip.compress(text, mtime=0) if self._compression == "gzip" else text
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import csv
+import io
 import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -107,6 +109,29 @@ def test_a_range_that_is_written_again_leaves_the_same_files(
         at += size
     asyncio.run(flush(sink, batches))
     assert {name: (tmp_path / name).read_bytes() for name in files(tmp_path)} == before
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "csv"])
+@on_loop
+async def test_rows_without_a_schema_get_their_columns_from_the_file(
+    tmp_path: Path, kind: Any
+) -> None:
+    values = [{"a": None}, {"a": 1, "b": "x"}, {"b": "y"}]
+    records = [Record("k", value, START, (), *PLACE, at) for at, value in enumerate(values)]
+    batches = [Batch(PLACE, [each], next_offset=each.offset + 1) for each in records]
+    await flush(Objects(url=str(tmp_path), format=kind), batches)
+    (name,) = files(tmp_path)
+    if kind == "parquet":
+        rows = pq.read_table(tmp_path / name, partitioning=None).to_pylist()
+    elif kind == "jsonl":
+        rows = [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
+    else:
+        rows = [
+            {**row, "a": int(row["a"] or 0) or None, "b": row["b"] or None}
+            for row in csv.DictReader(io.StringIO((tmp_path / name).read_text()))
+        ]
+    assert [(row.get("a"), row.get("b")) for row in rows] == [(None, None), (1, "x"), (None, "y")]
+    assert [int(row["_offset"]) for row in rows] == [0, 1, 2]
 
 
 @on_loop
