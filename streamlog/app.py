@@ -32,6 +32,7 @@ from streamlog.tables.state.store_transaction import MEMORY_BYTES, MEMORY_BYTES_
 from streamlog.topology import Topology
 
 if TYPE_CHECKING:
+    from streamlog.client.named_settings import ClientOptions
     from streamlog.client.producer import Producer
     from streamlog.history.job import BackfillJob
     from streamlog.history.live_comparison import LiveComparison
@@ -174,6 +175,24 @@ def snapshots_of(url: str | None, interval: Dur, bytes_per_s: int) -> SnapshotSe
     return SnapshotSettings(url=url, interval_ms=given_ms, bytes_per_s=bytes_per_s)
 
 
+def end_scripts_quietly(caller: Mapping[str, object]) -> None:
+    """End a script without a traceback if it is interrupted; `caller` has its global names."""
+    # A library that defines an app must not change the program's hook.
+    if caller.get("__name__") == "__main__":
+        exit_quietly_if_uncaught()
+
+
+def clients_of(
+    consumer: Mapping[str, object] | None, producer: Mapping[str, object] | None
+) -> ClientOptions | None:
+    """Return the options of an app's clients; raises what `client_options` does."""
+    if not consumer and not producer:
+        return None
+    from streamlog.client import named_settings  # noqa: PLC0415 - an app without needs no client
+
+    return named_settings.client_options(consumer, producer)
+
+
 class App(Declarations):
     """A stream processing program: topics, streams, tables and agents, with their settings.
 
@@ -210,6 +229,8 @@ class App(Declarations):
         trace_ratio: float | None = None,
         otel_metrics: bool = False,
         schema_registry: str | Mapping[str, str] | None = None,
+        consumer: Mapping[str, object] | None = None,
+        producer: Mapping[str, object] | None = None,
         **unknown: object,
     ) -> None:
         """Create an app that declares nothing yet.
@@ -271,6 +292,10 @@ class App(Declarations):
                 commas, or settings by Confluent's names (`{"schema.registry.url": "https://...",
                 "basic.auth.user.info": "user:password"}`). By default the registry that the log
                 itself serves.
+            consumer: settings of the consumer of the app's inputs, by Kafka's names
+                (`{"fetch.max.bytes": 8_000_000}`); docs/configuration.md lists them.
+            producer: settings of the producers of the app's rows, by Kafka's names
+                (`{"compression.type": "zstd"}`).
             unknown: any other setting raises ConfigError.
 
         Raises:
@@ -278,15 +303,13 @@ class App(Declarations):
             TopologyError: the id can't be a part of a topic's name.
         """
         refuse(unknown)
-        # Only for scripts: a library that defines an app must not change the program's hook.
-        if sys._getframe(1).f_globals.get("__name__") == "__main__":  # noqa: SLF001 - no other way
-            exit_quietly_if_uncaught()
+        end_scripts_quietly(sys._getframe(1).f_globals)  # noqa: SLF001 - no other way
         super().__init__(
             id, timezone=timezone, on_error=on_error, timestamp_ahead_max=timestamp_ahead_max
         )
         self.log, self.state_dir, self.web = log, state_dir, web
         # Each setting is checked here, so that the error names the line that creates the app.
-        self.security = security_of(security)
+        self.security, self.schema_registry = security_of(security), registry_of(schema_registry)
         self.state_memory_bytes = memory_bytes(state_memory_bytes)
         self.state_cleanup_delay_ms = duration_ms(state_cleanup_delay)
         self.snapshots = snapshots_of(snapshots, snapshot_interval, snapshot_bytes_per_s)
@@ -297,9 +320,8 @@ class App(Declarations):
         self.guarantee = check_guarantee(guarantee)
         self.source_lost = check_source_lost(source_lost)
         self.trace_ratio, self.otel_metrics = ratio_of(trace_ratio), otel_metrics
-        self.schema_registry = registry_of(schema_registry)
+        self.clients, self._warned = clients_of(consumer, producer), set[str]()
         self.schemas.connect_by(self._connect_registry)
-        self._warned: set[str] = set()
 
     def topology(self) -> Topology:
         """Return the topology of the streams and tables declared so far.
@@ -559,6 +581,7 @@ class App(Declarations):
 
     def program(self) -> Program:
         """Return the app in the form that a worker runs."""
+        from streamlog.client.named_settings import NO_OPTIONS  # noqa: PLC0415 - a worker's
         from streamlog.worker.health.loop_watch import Limits  # noqa: PLC0415 - brings the whole log in
         from streamlog.worker.program import Program  # noqa: PLC0415 - the same
 
@@ -589,6 +612,7 @@ class App(Declarations):
             trace_ratio=self.trace_ratio,
             otel_metrics=self.otel_metrics,
             schema_registry=self.schema_registry,
+            clients=self.clients or NO_OPTIONS,
             schemas=self.schemas,
             bind_schemas=self._bind_schemas,
             bind=self._bind,

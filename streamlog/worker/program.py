@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 
 from streamlog.blueprints.version_copy import copy_version
+from streamlog.client.named_settings import NO_OPTIONS, ClientOptions
 from streamlog.client.producer import Producer
 from streamlog.connect.declared_connectors import Connector, SinkConnector, SourceConnector
 from streamlog.contracts.contract import Contract, contract_of
@@ -88,6 +89,8 @@ class Program:
     """Whether to start although other apps' types do not fit (see `contract_log`)."""
     schema_registry: RegistrySettings | None = None
     """The schema registry; None: the one that the log serves."""
+    clients: ClientOptions = NO_OPTIONS
+    """Settings of the worker's clients that the app replaces."""
     schemas: SchemaAccess = field(default_factory=SchemaAccess)
     """The source of the schemas that the serdes of topics use."""
     bind_schemas: Callable[[SchemaAssigner], None] = field(default=lambda _schemas: None)

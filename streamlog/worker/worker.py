@@ -29,9 +29,10 @@ from uuid import uuid4
 from streamlog import repeated
 from streamlog.agents.asks import Answer
 from streamlog.client.consumer import Consumer
+from streamlog.client.consumer.consumer_settings import ConsumerOptions
 from streamlog.client.metrics.exposed_metrics import Measured
 from streamlog.client.offset_metadata import OffsetAndMetadata
-from streamlog.client.producer import Producer
+from streamlog.client.producer import Producer, ProducerOptions
 from streamlog.clock import Clock, SystemClock
 from streamlog.errors import (
     ConnectionLost,
@@ -282,8 +283,7 @@ class Worker:
             self.exchange.endpoint = web or self.exchange.endpoint
             start = await prepare_log(program, log, log_url=self._log_url, web=web, clock=clock)
             self._announce(start)
-            # No linger: tasks send whole batches, and agents wait for each record that they send.
-            producer = await stack.enter_async_context(log.producer(linger_ms=0))
+            producer = await stack.enter_async_context(self._producer(log))
             producer.partition_by(program.partitioners)
             transactor = await self._transactor(log, stack)
             consumer = await stack.enter_async_context(self._consumer(log))
@@ -371,22 +371,33 @@ class Worker:
         if not program.is_transactional:
             return None
         identity = stack.enter_context(WorkerIdentity(program.app_id, program.state_path))
-        transactor = Transactor(log, identity.transactional_id, on_step=program.on_step)
+        options = program.clients.producer
+        transactor = Transactor(
+            log, identity.transactional_id, on_step=program.on_step, options=options
+        )
         return await stack.enter_async_context(transactor)
 
+    def _producer(self, log: Log) -> Producer:
+        # No linger: tasks send whole batches, and agents wait for each record that they send.
+        options: ProducerOptions = {"linger_ms": 0, **self._program.clients.producer}
+        return log.producer(**options)
+
     def _consumer(self, log: Log) -> Consumer:
-        return log.consumer(
-            group_id=self._program.app_id,
-            auto_offset_reset="none",  # The worker seeks itself, and handles lost positions.
-            isolation_level="read_committed",
-            time_marks=True,
-            session_timeout_ms=SESSION_TIMEOUT_MS,
-            heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
-            rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
-            max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
-            assignor=self.exchange,
-            group_instance_id=self._instance_id,
-        )
+        # The app's settings replace those above them, and never those below.
+        options: ConsumerOptions = {
+            "session_timeout_ms": SESSION_TIMEOUT_MS,
+            "heartbeat_interval_ms": HEARTBEAT_INTERVAL_MS,
+            "max_poll_interval_ms": MAX_POLL_INTERVAL_MS,
+            **self._program.clients.consumer,
+            "group_id": self._program.app_id,
+            "auto_offset_reset": "none",  # The worker seeks itself, and handles lost positions.
+            "isolation_level": "read_committed",
+            "time_marks": True,
+            "rebalance_timeout_ms": REBALANCE_TIMEOUT_MS,
+            "assignor": self.exchange,
+            "group_instance_id": self._instance_id,
+        }
+        return log.consumer(**options)
 
     def _bind_replies(self, stack: AsyncExitStack, deps: TaskDeps) -> Replies:
         """Give the app a producer and a request sender; returns the latter."""

@@ -27,7 +27,7 @@ from typing import Self
 
 from streamlog.client.consumer import Consumer
 from streamlog.client.offset_metadata import Offsets
-from streamlog.client.producer import Producer
+from streamlog.client.producer import Producer, ProducerOptions
 from streamlog.client.producer.refused_records import RefusedRecord
 from streamlog.client.producer.sender import RecordMetadata
 from streamlog.errors import (
@@ -64,7 +64,16 @@ class CommitAborted(Exception):
 class Transactor:
     """Writes commits as transactions; an async context manager."""
 
-    def __init__(self, log: Log, transactional_id: str, *, on_step: OnStep) -> None:
+    def __init__(
+        self,
+        log: Log,
+        transactional_id: str,
+        *,
+        on_step: OnStep,
+        options: ProducerOptions | None = None,
+    ) -> None:
+        """`options` are those that an app sets for its producers."""
+        self._options: ProducerOptions = options or {}
         self._log = log
         self._transactional_id = transactional_id
         self._on_step = on_step
@@ -166,11 +175,15 @@ class Transactor:
         return [acknowledged[-1].result().offset + 1 for acknowledged in handed_over]
 
     async def _open(self) -> Producer:
-        producer = self._log.producer(
-            linger_ms=0,
-            transactional_id=self._transactional_id,
-            transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
-        )
+        # The app's settings replace what stands before them; what makes a commit a transaction
+        # stands behind them.
+        options: ProducerOptions = {
+            "linger_ms": 0,
+            **self._options,
+            "transactional_id": self._transactional_id,
+            "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS,
+        }
+        producer = self._log.producer(**options)
         self._producer = await producer.__aenter__()
         return producer
 
