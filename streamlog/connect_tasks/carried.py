@@ -21,6 +21,7 @@ from streamlog.connect.connector_errors import ConnectError
 from streamlog.connect.declared_connectors import SinkConnector, SourceConnector
 from streamlog.connect.sink_progress import SinkRow
 from streamlog.connect.source import READ_BYTES_MAX, Read, Transform
+from streamlog.connect_tasks.declared_rows import declare_rows
 from streamlog.durations import moment, when_ms
 from streamlog.errors import quantity
 from streamlog.nodes.topic_spec import TopicSpec
@@ -187,7 +188,7 @@ class SourceCarrier:
     ) -> Sequence[bytes | None]:
         if is_bytes and all(isinstance(each, bytes | None) for each in column):
             return column
-        return serialize_column(serde, column)
+        return serialize_column(serde, declare_rows(serde, column))
 
     def _drop(self, record: AnyRecord, error: Exception, carried: CarriedRead) -> None:
         # A transform that failed has not said which topic it means; the first one is named then.

@@ -616,8 +616,12 @@ def processing_error(
     if isinstance(error, ProcessingError):
         return error
     cause = str(error) if isinstance(error, StreamlogError) else f"{type(error).__name__}: {error}"
+    # A source fails on a record that the log does not have yet.
+    where = (
+        f"at offset {offset} of {topic}-{partition}" if offset >= 0 else f"on a record for {topic}"
+    )
     return ProcessingError(
-        f"{node!r} failed at offset {offset} of {topic}-{partition}: {cause}",
+        f"{node!r} failed {where}: {cause}",
         topic=topic,
         partition=partition,
         offset=offset,
