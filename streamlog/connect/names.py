@@ -31,6 +31,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "MemorySource": "streamlog.connectors.memory",
     "Objects": "streamlog.connectors.objects",
     "Poll": "streamlog.connectors.http.poll",
+    "PostgresCdc": "streamlog.connectors.postgres_cdc",
     "Print": "streamlog.connectors.memory",
     "SpoolDir": "streamlog.connectors.spool_dir",
     "SqlSink": "streamlog.connectors.sql",

@@ -1,0 +1,379 @@
+"""Change stream: turns the messages of a replication stream into records and their offsets.
+
+The offset is `{"lsn": "0/16B3748", "skip": 2000, "snapshot": {...}}`: the end of the last
+transaction that was taken whole, how many changes of the next one were taken, and how far the
+snapshot is. The server sends everything again that committed behind `lsn`; what stands before is
+dropped here. So a transaction of any size goes out in several Reads.
+
+Rule: pure. Frames come in, in the order of the stream; records and offsets go out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
+
+from streamlog.connect import ConnectError, Field, Json, Schema
+from streamlog.connectors.postgres_cdc.chunked_snapshot import ChunkedSnapshot, Key, Mark
+from streamlog.connectors.postgres_cdc.pgoutput import (
+    UNCHANGED,
+    Begin,
+    Columns,
+    Commit,
+    Delete,
+    Insert,
+    LogicalMessage,
+    Relation,
+    TruncateTables,
+    Update,
+    XLogData,
+    decode_message,
+    lsn_text,
+)
+from streamlog.connectors.postgres_cdc.row_values import Decoder, TypeCatalogue
+from streamlog.durations import moment
+from streamlog.record import Record
+from streamlog.serdes.erased_types import UserKey, UserValue
+
+Form: TypeAlias = Literal["rows", "changes"]
+OnTruncate: TypeAlias = Literal["fail", "ignore", "event"]
+Operation: TypeAlias = Literal["c", "u", "d", "r", "t"]
+"""Debezium's letters: create, update, delete, read (of a snapshot), truncate."""
+CdcRecord: TypeAlias = Record[UserKey, UserValue]
+RowDict: TypeAlias = dict[str, object]
+
+UNCHANGED_TEXT: Final = "__unchanged"
+"""What stands for a value that was neither sent nor found; never null, which would be a change."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedTable:
+    """A table to capture.
+
+    Attributes:
+        name: schema and table, such as "public.orders"; the connector's own name of the topic.
+        key: the columns of its primary key; () for none.
+    """
+
+    name: str
+    key: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Unfetched:
+    """A record whose row lacks values that the server did not send.
+
+    Attributes:
+        table: its table.
+        key: the text of its key's values, by column.
+        row: the row, with UNCHANGED_TEXT where a value is missing.
+        columns: the names of what is missing.
+    """
+
+    table: str
+    key: Mapping[str, object]
+    row: RowDict
+    columns: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class TableShape:
+    """A table as its last Relation message describes it."""
+
+    table: CapturedTable
+    relation: Relation
+    names: tuple[str, ...]
+    decoders: tuple[Decoder, ...]
+    key_at: tuple[int, ...]
+    schema: Schema
+
+    @classmethod
+    def of(cls, table: CapturedTable, relation: Relation, catalogue: TypeCatalogue) -> TableShape:
+        """Return the shape of a table.
+
+        Raises:
+            ConnectError: the table has lost a column of its key.
+        """
+        names = tuple(each.name for each in relation.columns)
+        lost = [each for each in table.key if each not in names]
+        if lost:
+            raise ConnectError(
+                f"table {table.name}: its key column {', '.join(lost)} is gone or not published; "
+                "start the connector again to read the new key"
+            )
+        fields = tuple(
+            Field(
+                each.name,
+                catalogue.schema(each.type_oid, each.modifier, optional=each.name not in table.key),
+            )
+            for each in relation.columns
+        )
+        return cls(
+            table,
+            relation,
+            names,
+            tuple(catalogue.decoder(each.type_oid) for each in relation.columns),
+            tuple(names.index(each) for each in table.key),
+            Schema("struct", fields=fields, name=table.name),
+        )
+
+    def raw_key(self, columns: Columns) -> Key:
+        """Return the text of a row's key."""
+        return tuple(columns[at] for at in self.key_at)
+
+    def key(self, columns: Columns, form: Form) -> UserKey:
+        """Return a row's key: of form "rows" one value alone, else by column."""
+        values = {self.names[at]: self._value(at, columns[at]) for at in self.key_at}
+        if not values:
+            return None
+        return next(iter(values.values())) if form == "rows" and len(values) == 1 else values
+
+    def row(self, columns: Columns) -> RowDict:
+        """Return a row by column."""
+        return {
+            name: None if part is None else self._value(at, part)
+            for at, (name, part) in enumerate(zip(self.names, columns, strict=True))
+        }
+
+    def _value(self, at: int, part: object) -> object:
+        return self.decoders[at](part) if isinstance(part, bytes) else UNCHANGED_TEXT
+
+
+@dataclass(slots=True)
+class ChangeStream:
+    """The state of a stream between two Reads.
+
+    Args:
+        tables: the captured tables, by name.
+        catalogue: the types that are not built in.
+        form: what a record has: the row, or the change of it.
+        on_truncate: what a TRUNCATE does.
+        lsn: the end of the last transaction that was taken whole.
+        skip: how many changes of the next one were taken.
+        snapshot: the snapshot.
+    """
+
+    tables: Mapping[str, CapturedTable]
+    catalogue: TypeCatalogue
+    form: Form
+    on_truncate: OnTruncate
+    lsn: int
+    skip: int
+    snapshot: ChunkedSnapshot
+    records: list[CdcRecord] = field(default_factory=list)
+    """What was taken since the last Read."""
+    unfetched: list[Unfetched] = field(default_factory=list)
+    size_bytes: int = 0
+    """The bytes of the messages of `records`."""
+    truncated: int = 0
+    unknown_types: int = 0
+    shapes: dict[int, TableShape] = field(default_factory=dict)
+    _begin: Begin | None = None
+    _index: int = 0
+    _is_dropped: bool = False
+
+    @property
+    def is_between(self) -> bool:
+        """Whether no transaction is open here."""
+        return self._begin is None
+
+    def offset(self) -> dict[str, Json]:
+        """Return the offset behind everything taken so far."""
+        # Text, as numbers above 2^53 do not survive every JSON.
+        found: dict[str, Json] = {"lsn": lsn_text(self.lsn), "skip": self.skip}
+        found["snapshot"] = {**self.snapshot.offset}
+        return found
+
+    def reached(self, lsn: int) -> None:
+        """Note that everything that committed before a place was sent, as a keepalive says."""
+        # In the middle of a transaction, or of one sent in part, its changes are still to come.
+        if self.is_between and not self.skip:
+            self.lsn = max(self.lsn, lsn)
+
+    def take(self, frame: XLogData) -> Mark | None:
+        """Take the next frame; return the mark of the snapshot that it is, if it is one.
+
+        Raises:
+            ConnectError: a table was truncated, or has lost its key.
+            CorruptData: the message can't be decoded.
+        """
+        match decode_message(frame.message):
+            case Begin() as begin:
+                self._begin, self._index = begin, 0
+                # Sent again, because the slot confirms later than the log commits.
+                self._is_dropped = begin.final_lsn < self.lsn
+                self.snapshot.began(begin.xid)
+            case Commit(end_lsn=end):
+                if not self._is_dropped:
+                    self.lsn, self.skip = max(self.lsn, end), 0
+                self._begin, self._is_dropped = None, False
+            case LogicalMessage(is_transactional=False, content=content, prefix="streamlog"):
+                return self.snapshot.marked(content)
+            case Relation() as relation:
+                self._describe(relation)
+            case (Insert() | Update() | Delete() | TruncateTables()) as change:
+                self._change(change, len(frame.message))
+            case _:
+                pass
+        return None
+
+    def _describe(self, relation: Relation) -> None:
+        table = self.tables.get(f"{relation.namespace}.{relation.name}")
+        # A publication may have tables that this source does not capture.
+        if table is None:
+            self.shapes.pop(relation.oid, None)
+            return
+        self.shapes[relation.oid] = TableShape.of(table, relation, self.catalogue)
+        known = self.catalogue.knows
+        self.unknown_types += sum(not known(each.type_oid) for each in relation.columns)
+
+    def _change(self, change: Insert | Update | Delete | TruncateTables, size_bytes: int) -> None:
+        """Take a change, unless an earlier life has; either way the snapshot learns of its key."""
+        begin = self._begin
+        if begin is None or self._is_dropped:
+            return
+        self._index += 1
+        is_new = self._index > self.skip
+        records: Sequence[CdcRecord] = ()
+        if isinstance(change, TruncateTables):
+            records = self._truncate(change, begin, is_new=is_new)
+        elif (shape := self.shapes.get(change.relation)) is not None:
+            # Also what an earlier life has taken is newer than a chunk that did not see it.
+            maker = _Maker(self, shape, begin)
+            self.snapshot.changed(shape.table.name, maker.raw_keys(change))
+            records = maker.records(change) if is_new else ()
+        if is_new:
+            self.skip = self._index
+            self.records += records
+            self.size_bytes += size_bytes if records else 0
+
+    def _truncate(
+        self, change: TruncateTables, begin: Begin, *, is_new: bool
+    ) -> Sequence[CdcRecord]:
+        found = [self.shapes[each] for each in change.relations if each in self.shapes]
+        for shape in found:
+            self.snapshot.emptied(shape.table.name)
+        if not is_new or not found:
+            return ()
+        self.truncated += len(found)
+        if self.on_truncate == "fail":
+            names = ", ".join(shape.table.name for shape in found)
+            raise ConnectError(
+                f"TRUNCATE of {names}: a topic can't be emptied with it; set on_truncate to "
+                "'ignore' or, with form='changes', to 'event'"
+            )
+        if self.on_truncate == "ignore":
+            return ()
+        return [_Maker(self, shape, begin).record(None, None, None, "t") for shape in found]
+
+    def add_rows(
+        self, relation: Relation, rows: Iterable[tuple[Key, Columns]], now_ms: int
+    ) -> None:
+        """Take rows of the snapshot at their high mark.
+
+        Args:
+            relation: the table as the rows have it.
+            rows: keys and rows, as the snapshot has left them.
+            now_ms: the time of their records.
+        """
+        table = self.tables[f"{relation.namespace}.{relation.name}"]
+        shape = TableShape.of(table, relation, self.catalogue)
+        maker = _Maker(self, shape, Begin(self.lsn, now_ms, 0))
+        for _, row in rows:
+            key = shape.key(row, self.form)
+            self.records.append(maker.record(key, None, shape.row(row), "r"))
+            self.size_bytes += sum(len(part) for part in row if isinstance(part, bytes))
+
+    def drain(self) -> tuple[Sequence[CdcRecord], Sequence[Unfetched], Mapping[str, Json]]:
+        """Return the records of the next Read, what they lack, and the offset behind them."""
+        found = (self.records, self.unfetched, self.offset())
+        self.records, self.unfetched, self.size_bytes = [], [], 0
+        return found
+
+
+@dataclass(slots=True)
+class _Maker:
+    """Makes the records of a change."""
+
+    stream: ChangeStream
+    shape: TableShape
+    begin: Begin
+
+    def raw_keys(self, change: Insert | Update | Delete) -> Sequence[Key]:
+        """Return the keys that a change touches, as text."""
+        found: list[Key] = []
+        if isinstance(change, Update | Delete) and change.old is not None:
+            found.append(self.shape.raw_key(change.old))
+        if isinstance(change, Insert | Update):
+            found.append(self.shape.raw_key(change.new))
+        return found
+
+    def records(self, change: Insert | Update | Delete) -> Sequence[CdcRecord]:
+        """Return the records of a change."""
+        if isinstance(change, Insert):
+            key = self.shape.key(change.new, self.stream.form)
+            return [self.record(key, None, self._row(change.new), "c")]
+        if isinstance(change, Delete):
+            return self._deleted(change.old, is_full=change.is_full)
+        return self._updated(change)
+
+    def _updated(self, change: Update) -> Sequence[CdcRecord]:
+        old = change.old
+        new = change.new
+        if old is not None and change.is_full:
+            # With the whole old row sent, a value that was not sent is the old one.
+            pairs = zip(new, old, strict=True)
+            new = tuple(was if part is UNCHANGED else part for part, was in pairs)
+        key = self.shape.key(new, self.stream.form)
+        before = self.shape.row(old) if old is not None and change.is_full else None
+        # A topic has no way to rename a key: the old one goes, the new one comes.
+        if old is not None and self.shape.raw_key(old) != self.shape.raw_key(new):
+            gone = self._deleted(old, is_full=change.is_full)
+            return [*gone, self.record(key, None, self._row(new), "c")]
+        return [self.record(key, before, self._row(new), "u")]
+
+    def _row(self, columns: Columns) -> RowDict:
+        """Return a row; what it lacks is noted, to be fetched by its key."""
+        row = self.shape.row(columns)
+        missing = tuple(
+            name for name, part in zip(self.shape.names, columns, strict=True) if part is UNCHANGED
+        )
+        if missing:
+            texts = dict(zip(self.shape.table.key, self.shape.raw_key(columns), strict=True))
+            self.stream.unfetched.append(Unfetched(self.shape.table.name, texts, row, missing))
+        return row
+
+    def _deleted(self, old: Columns, *, is_full: bool) -> Sequence[CdcRecord]:
+        key = self.shape.key(old, self.stream.form)
+        tombstone = self._record(key, None)
+        if self.stream.form == "rows":
+            return [tombstone]
+        before = self.shape.row(old)
+        # The other columns of a key are null in the message, which they were not in the row.
+        if not is_full:
+            before = {name: before[name] for name in self.shape.table.key}
+        return [self.record(key, before, None, "d"), tombstone]
+
+    def record(
+        self, key: UserKey, before: RowDict | None, after: RowDict | None, op: Operation
+    ) -> CdcRecord:
+        """Return a record: the row, or Debezium's envelope of the change."""
+        if self.stream.form == "rows":
+            return self._record(key, after)
+        schema, _, table = self.shape.table.name.partition(".")
+        source = {
+            "connector": "postgresql",
+            "schema": schema,
+            "table": table,
+            "lsn": self.begin.final_lsn,
+            "txId": self.begin.xid or None,
+            "ts_ms": self.begin.commit_ms,
+            "snapshot": "true" if op == "r" else "false",
+        }
+        ts_ms = self.begin.commit_ms
+        envelope = {"before": before, "after": after, "source": source, "op": op, "ts_ms": ts_ms}
+        return self._record(key, envelope)
+
+    def _record(self, key: UserKey, value: UserValue) -> CdcRecord:
+        return Record(key, value, moment(self.begin.commit_ms), (), self.shape.table.name)

@@ -1,0 +1,253 @@
+"""Capture: one life of `PostgresCdc`, from the checks of the server to the Reads.
+
+It moves frames from the stream into `ChangeStream`, chunks from the tables into `ChunkedSnapshot`,
+and what both decide into Reads. A Read ends when nothing more has come, or when it is large enough,
+also in the middle of a transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from streamlog.connect import ConnectError, Read, SourceContext, SourceOffset
+from streamlog.connectors.postgres_cdc.change_stream import CapturedTable, ChangeStream
+from streamlog.connectors.postgres_cdc.chunked_snapshot import ChunkedSnapshot, TableChunk
+from streamlog.connectors.postgres_cdc.pgoutput import (
+    Keepalive,
+    decode_frame,
+    lsn_of,
+    standby_status,
+)
+from streamlog.connectors.postgres_cdc.server_checks import (
+    check_server,
+    ensure_publication,
+    ensure_slot,
+    read_tables,
+    read_types,
+)
+from streamlog.connectors.postgres_cdc.wal_stream import (
+    ReplicationStream,
+    TableQueries,
+    connection_text,
+)
+from streamlog.durations import EPOCH, duration_ms
+from streamlog.errors import ConfigError
+from streamlog.serdes.erased_types import UserKey, UserValue
+
+if TYPE_CHECKING:
+    from streamlog.connectors.postgres_cdc import PostgresCdc
+
+log = logging.getLogger(__name__)
+
+LAG_EVERY_MS = 30_000
+READ_RECORDS = 2_000
+READ_BYTES = 4 * 1024 * 1024
+FRAMES = 1_000
+"""How many frames are taken before the event loop gets its turn."""
+RETAKE_SECONDS = "100ms"
+
+
+class Capture:
+    """One life of the source.
+
+    Args:
+        source: the settings.
+        context: the runtime.
+    """
+
+    def __init__(self, source: PostgresCdc, context: SourceContext) -> None:
+        self._source = source
+        self._context = context
+        text = connection_text(source)
+        self._replication = ReplicationStream(text)
+        self._queries = TableQueries(text)
+        self._chunk: TableChunk | None = None
+        self._tables: Mapping[str, CapturedTable] = {}
+        self._system = ""
+        self._received = 0
+        self._flushed = 0
+        self._status_ms = self._lag_ms = 0
+        self._read_ms = self._yielded_lsn = 0
+        self._has_moved = False
+        self._status_every_ms = duration_ms(source.status_interval)
+
+    async def close(self) -> None:
+        """Close both connections; the slot stays."""
+        self._replication.close()
+        await self._context.in_thread(self._queries.close)
+
+    async def reads(self, offset: SourceOffset | None) -> AsyncIterator[Read[UserKey, UserValue]]:
+        """Yield Reads behind an offset, without end."""
+        self._stream = await self._context.in_thread(self._start, offset)
+        if offset is None:
+            # Where it begins depends on this moment, so it counts before anything else.
+            yield self._read()
+        await self._context.in_thread(
+            self._replication.connect,
+            self._source.slot,
+            self._source.publication,
+            self._stream.lsn,
+        )
+        while True:
+            await self._read_chunk()
+            has_more = await self._take_frames()
+            await self._check_lag()
+            self._send_status()
+            if self._is_due(has_more=has_more):
+                yield await self._finished_read()
+            elif not has_more:
+                await self._replication.wait(self._wait_seconds())
+
+    def _start(self, offset: SourceOffset | None) -> ChangeStream:
+        """Check the server and return where the stream starts; blocks."""
+        source = self._source
+        self._queries.connect()
+        connection = self._queries.connection
+        self._system = check_server(connection)
+        self._check_system(offset)
+        has_snapshot = source.snapshot == "initial"
+        tables = read_tables(connection, source.tables, needs_key=has_snapshot)
+        self._tables = {each.name: each for each in tables}
+        ensure_publication(connection, source.publication, source.tables, create=source.create_slot)
+        wanted = None if offset is None else lsn_of(str(offset["lsn"]))
+        start = ensure_slot(connection, source.slot, wanted, create=source.create_slot)
+        done: Sequence[str] = () if has_snapshot else source.tables
+        lsn, skip, after = start, 0, None
+        # The offset may be ahead of the slot, which learns of it after the commit.
+        if offset is not None and wanted is not None:
+            lsn, skip = wanted, int(str(offset["skip"]))
+            done, after = _progress(offset)
+        self._received = self._flushed = lsn
+        snapshot = ChunkedSnapshot(source.tables, {*done}, after, self._queries.draw_transaction())
+        types = read_types(connection)
+        return ChangeStream(
+            self._tables, types, source.form, source.on_truncate, lsn, skip, snapshot
+        )
+
+    def _check_system(self, offset: SourceOffset | None) -> None:
+        system = self._system if offset is None else offset.get("system", self._system)
+        if system != self._system:
+            raise ConfigError(
+                f"the server's system identifier is {self._system}, the log's changes are of "
+                f"{system}: this is another database; reset the connector's offsets for a new "
+                "snapshot"
+            )
+
+    async def _read_chunk(self) -> None:
+        """Read the next chunk; the stream waits meanwhile, and has its marks then."""
+        request = self._stream.snapshot.request()
+        if request is not None:
+            table = self._tables[request.table]
+            self._chunk = await self._context.in_thread(self._queries.read_chunk, request, table)
+
+    async def _take_frames(self) -> bool:
+        """Take the frames that have come; return whether there may be more at once."""
+        frames = self._replication.frames(FRAMES, READ_BYTES)
+        for frame in frames:
+            found = decode_frame(frame)
+            if isinstance(found, Keepalive):
+                self._received = max(self._received, found.end_lsn)
+                self._stream.reached(found.end_lsn)
+                if found.wants_reply:
+                    # A server that shuts down waits until its end is confirmed: offset first.
+                    self._status_ms = 0
+                    self._has_moved = self._has_moved or self._stream.lsn > self._yielded_lsn
+                continue
+            self._received = max(self._received, found.start_lsn)
+            # The chunk was read before its high mark was written, so it is here.
+            if self._stream.take(found) == "high":
+                await self._take_chunk()
+        return bool(frames)
+
+    async def _take_chunk(self) -> None:
+        """Take the rows of the chunk whose high mark the stream has just delivered."""
+        chunk, self._chunk = self._chunk, None
+        if chunk is None:
+            return
+        rows = self._stream.snapshot.took(chunk)
+        if rows is None:
+            self._context.count("retaken_chunks")
+            await self._context.sleep(RETAKE_SECONDS)
+            return
+        self._context.count("snapshot_rows", len(rows))
+        self._stream.add_rows(chunk.relation, rows, self._now_ms())
+        self._has_moved = True
+
+    def _is_due(self, *, has_more: bool) -> bool:
+        stream = self._stream
+        if len(stream.records) >= READ_RECORDS or stream.size_bytes >= READ_BYTES:
+            return True
+        if has_more or not stream.is_between:
+            return False
+        if stream.records or self._has_moved:
+            return True
+        # Where only other tables change, the slot has to move, too, or the server keeps their WAL.
+        is_quiet = self._now_ms() - self._read_ms >= self._status_every_ms
+        return is_quiet and stream.lsn > self._yielded_lsn
+
+    async def _finished_read(self) -> Read[UserKey, UserValue]:
+        # Before the Read is yielded: a record is final then.
+        if self._stream.unfetched and self._source.toast == "fetch":
+            unfetched, catalogue = [*self._stream.unfetched], self._stream.catalogue
+            await self._context.in_thread(self._queries.fetch, unfetched, catalogue)
+        return self._read()
+
+    def _read(self) -> Read[UserKey, UserValue]:
+        records, _, offset = self._stream.drain()
+        # Not `lsn + skip`: a transaction that is taken in part has to be sent again whole.
+        lsn = self._yielded_lsn = self._stream.lsn
+        self._read_ms, self._has_moved = self._now_ms(), False
+
+        def committed() -> None:
+            self._flushed = max(self._flushed, lsn)
+
+        return Read(records, {**offset, "system": self._system}, committed=committed)
+
+    def _send_status(self) -> None:
+        now_ms = self._now_ms()
+        if now_ms - self._status_ms >= self._status_every_ms:
+            self._status_ms = now_ms
+            status = standby_status(self._received, self._flushed, now_ms, wants_reply=True)
+            self._replication.send(status)
+
+    async def _check_lag(self) -> None:
+        """Look at how much WAL the server keeps for the slot; too much would fill its disk."""
+        source, now_ms = self._source, self._now_ms()
+        if now_ms - self._lag_ms < LAG_EVERY_MS:
+            return
+        self._lag_ms = now_ms
+        found = await self._context.in_thread(self._queries.retained_bytes, source.slot)
+        size_bytes, status = found
+        if source.slot_lag_stop_bytes is not None and size_bytes >= source.slot_lag_stop_bytes:
+            raise ConnectError(
+                f"the server keeps {size_bytes} bytes of WAL for slot {source.slot}, "
+                f"slot_lag_stop_bytes is {source.slot_lag_stop_bytes}: let the connector catch up "
+                "with a higher limit, or drop the slot and take a new snapshot"
+            )
+        if size_bytes >= source.slot_lag_warn_bytes or status not in {"reserved", "extended"}:
+            log.warning(
+                "%s: the server keeps %d bytes of WAL for slot %s (wal_status %s)",
+                self._context.name,
+                size_bytes,
+                source.slot,
+                status,
+            )
+
+    def _wait_seconds(self) -> float:
+        left_ms = self._status_ms + self._status_every_ms - self._now_ms()
+        return max(left_ms, 1) / 1_000
+
+    def _now_ms(self) -> int:
+        return int((self._context.now() - EPOCH).total_seconds() * 1_000)
+
+
+def _progress(offset: SourceOffset) -> tuple[Sequence[str], tuple[str, ...] | None]:
+    """Return which tables are copied, and the last key of the one that is not."""
+    found = offset.get("snapshot")
+    if not isinstance(found, dict):
+        return (), None
+    done, after = found.get("done"), found.get("after")
+    names = [str(each) for each in done] if isinstance(done, list) else []
+    return names, tuple(str(each) for each in after) if isinstance(after, list) else None

@@ -1,0 +1,332 @@
+"""WAL stream: the two connections of a capture, one that streams and one that asks.
+
+The stream is a COPY in both directions on libpq's own interface (psycopg's `pq`), because psycopg
+has no higher one: frames come in on the event loop, the status goes out by the same socket. The
+other connection reads chunks and unsent values, and blocks, so it runs in the task's thread.
+
+Rule: bytes in, bytes out. What frames mean is decided in `change_stream`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg import pq, sql
+from psycopg.conninfo import make_conninfo
+
+from streamlog.connect import ConnectError, Json, Retriable
+from streamlog.connectors.postgres_cdc.change_stream import CapturedTable, Unfetched
+from streamlog.connectors.postgres_cdc.chunked_snapshot import (
+    CHUNK_ROWS,
+    PREFIX,
+    ChunkRequest,
+    TableChunk,
+    VisibleTransactions,
+)
+from streamlog.connectors.postgres_cdc.pgoutput import (
+    Columns,
+    Relation,
+    RelationColumn,
+    lsn_text,
+)
+from streamlog.connectors.postgres_cdc.row_values import SESSION, TypeCatalogue
+from streamlog.connectors.postgres_cdc.server_checks import retained_bytes
+
+if TYPE_CHECKING:
+    from streamlog.connectors.postgres_cdc import PostgresCdc
+
+VISIBLE = "SELECT pg_current_snapshot()::text, array(SELECT transaction FROM pg_prepared_xacts)"
+
+
+def connection_text(source: PostgresCdc) -> str:
+    """Return libpq's connection string with the settings that both sessions share."""
+    login = {} if source.user is None else {"user": source.user}
+    if source.password is not None:
+        login["password"] = source.password.reveal()
+    options = " ".join(f"-c {name}={value}" for name, value in SESSION.items() if name.islower())
+    options += " " + " ".join(
+        f"-c {name}={value}" for name, value in SESSION.items() if not name.islower()
+    )
+    return make_conninfo(source.url, options=options.strip(), application_name="streamlog", **login)
+
+
+class ReplicationStream:
+    """A stream of one slot.
+
+    Args:
+        text: the connection string.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._connection: psycopg.Connection | None = None
+        self._readable = asyncio.Event()
+
+    def connect(self, slot: str, publication: str, lsn: int) -> None:
+        """Connect, and start the stream; blocks.
+
+        Args:
+            slot: the slot.
+            publication: the publication.
+            lsn: transactions that committed before are not sent.
+
+        Raises:
+            Retriable: the server can't be reached.
+            ConnectError: the server refuses; its message says why.
+        """
+        try:
+            self._connection = psycopg.connect(self._text, replication="database", autocommit=True)
+        except psycopg.OperationalError as error:
+            raise Retriable(f"the database: {str(error).strip()}") from error
+        # Both names were checked: letters, digits and _.
+        command = (
+            f"START_REPLICATION SLOT {slot} LOGICAL {lsn_text(lsn)} "
+            f"(proto_version '1', publication_names '{publication}', messages 'true')"
+        )
+        pgconn = self._connection.pgconn
+        result = pgconn.exec_(command.encode())
+        if result.status != pq.ExecStatus.COPY_BOTH:
+            message = result.error_message.decode(errors="replace").strip()
+            if result.error_field(pq.DiagnosticField.SQLSTATE) == b"55006":
+                # The walsender of an earlier life may still be there.
+                raise Retriable(message)
+            raise ConnectError(message)
+        pgconn.nonblocking = 1
+
+    def close(self) -> None:
+        """Close the connection; the slot stays."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    @property
+    def _pgconn(self) -> pq.abc.PGconn:
+        if self._connection is None:
+            raise Retriable("the replication stream is closed")
+        return self._connection.pgconn
+
+    def frames(self, most: int, most_bytes: int) -> Sequence[bytes]:
+        """Return the frames that have come, without waiting.
+
+        Args:
+            most: how many at most.
+            most_bytes: after how many bytes to stop; the frame that reaches them is the last.
+
+        Raises:
+            Retriable: the server has ended the stream, or the connection is lost.
+        """
+        pgconn = self._pgconn
+        found: list[bytes] = []
+        total_bytes = 0
+        try:
+            pgconn.consume_input()
+            while len(found) < most and total_bytes < most_bytes:
+                size, data = pgconn.get_copy_data(1)
+                if size > 0:
+                    found.append(bytes(data))
+                    total_bytes += size
+                elif size == 0:
+                    break
+                else:
+                    return self._ended(found)
+        except psycopg.OperationalError as error:
+            raise Retriable(f"the replication stream: {str(error).strip()}") from error
+        return found
+
+    def _ended(self, found: Sequence[bytes]) -> Sequence[bytes]:
+        if found:
+            return found
+        result = self._pgconn.get_result()
+        message = b"" if result is None else result.error_message
+        text = message.decode(errors="replace").strip() or "the server has ended it"
+        raise Retriable(f"the replication stream: {text}")
+
+    def send(self, status: bytes) -> None:
+        """Send a status.
+
+        Raises:
+            Retriable: the connection is lost.
+        """
+        try:
+            self._pgconn.put_copy_data(status)
+            self._pgconn.flush()
+        except psycopg.OperationalError as error:
+            raise Retriable(f"the replication stream: {str(error).strip()}") from error
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until frames have come, at most so many seconds."""
+        loop = asyncio.get_running_loop()
+        socket = self._pgconn.socket
+        self._readable.clear()
+        # What libpq has read already was taken by `frames`, so the socket says what is new.
+        loop.add_reader(socket, self._readable.set)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._readable.wait()
+        except TimeoutError:
+            return
+        finally:
+            loop.remove_reader(socket)
+
+
+class TableQueries:
+    """The connection that asks: chunks of a snapshot, and values that the stream has not.
+
+    Args:
+        text: the connection string.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._connection: psycopg.Connection | None = None
+
+    def connect(self) -> None:
+        """Connect.
+
+        Raises:
+            Retriable: the server can't be reached.
+        """
+        try:
+            self._connection = psycopg.connect(self._text, autocommit=True)
+        except psycopg.OperationalError as error:
+            raise Retriable(f"the database: {str(error).strip()}") from error
+
+    def close(self) -> None:
+        """Close the connection."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    @property
+    def connection(self) -> psycopg.Connection:
+        """The connection."""
+        if self._connection is None:
+            raise Retriable("the connection is closed")
+        return self._connection
+
+    def retained_bytes(self, slot: str) -> tuple[int, str]:
+        """Return how much WAL the server keeps for a slot, in bytes, and its `wal_status`.
+
+        Raises:
+            Retriable: the connection is lost.
+        """
+        try:
+            return retained_bytes(self.connection, slot)
+        except psycopg.OperationalError as error:
+            raise Retriable(f"the database: {str(error).strip()}") from error
+
+    def draw_transaction(self) -> int:
+        """Return a new transaction number, above all that were drawn before."""
+        row = self.connection.execute("SELECT pg_current_xact_id()::text").fetchone()
+        return int(row[0]) if row else 0
+
+    def read_chunk(self, request: ChunkRequest, table: CapturedTable) -> TableChunk:
+        """Write the low mark, read the rows of a chunk, write the high mark.
+
+        Raises:
+            Retriable: the connection is lost.
+        """
+        try:
+            return self._read_chunk(request, table)
+        except psycopg.OperationalError as error:
+            raise Retriable(f"the database: {str(error).strip()}") from error
+
+    def _read_chunk(self, request: ChunkRequest, table: CapturedTable) -> TableChunk:
+        connection = self.connection
+        self._mark(request.mark("low"))
+        order = sql.SQL(", ").join(map(sql.Identifier, table.key))
+        where: sql.Composable = sql.SQL("")
+        values = [*(request.after or ())]
+        if values:
+            # Texts without a type: the server takes them as the columns' own.
+            marks = sql.SQL(", ").join(sql.Placeholder() for _ in values)
+            where = sql.SQL("WHERE ({}) > ({}) ").format(order, marks)
+        query = sql.SQL("SELECT * FROM {} {}ORDER BY {} LIMIT {}").format(
+            sql.Identifier(*table.name.split(".", 1)), where, order, CHUNK_ROWS
+        )
+        with connection.transaction():
+            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            text, prepared = connection.execute(VISIBLE).fetchone() or ("1:1:", [])
+            result = connection.execute(query, values).pgresult
+        # Behind the end of the transaction: a mark inside it would wait for its commit.
+        self._mark(request.mark("high"))
+        if result is None:
+            raise Retriable("the database gave no rows")
+        relation = _relation(table, result)
+        rows = [
+            tuple(_raw(result.get_value(row, at)) for at in range(result.nfields))
+            for row in range(result.ntuples)
+        ]
+        return _chunk(
+            request, table, relation, rows, VisibleTransactions.parse(text, map(int, prepared))
+        )
+
+    def _mark(self, content: bytes) -> None:
+        """Write a mark; the transaction's number makes its commit flush the WAL at once."""
+        self.connection.execute(
+            "SELECT pg_logical_emit_message(false, %s, %s), pg_current_xact_id()",
+            (PREFIX, content.decode()),
+        )
+
+    def fetch(self, unfetched: Sequence[Unfetched], catalogue: TypeCatalogue) -> None:
+        """Fill in values that the stream did not send, as the tables have them now.
+
+        A row that is gone by now keeps its marks: its deletion follows in the stream.
+
+        Raises:
+            Retriable: the connection is lost.
+        """
+        try:
+            for each in unfetched:
+                self._fetch(each, catalogue)
+        except psycopg.OperationalError as error:
+            raise Retriable(f"the database: {str(error).strip()}") from error
+
+    def _fetch(self, each: Unfetched, catalogue: TypeCatalogue) -> None:
+        where = sql.SQL(" AND ").join(
+            sql.SQL("{} = {}").format(sql.Identifier(name), sql.Placeholder()) for name in each.key
+        )
+        query = sql.SQL("SELECT {} FROM {} WHERE {}").format(
+            sql.SQL(", ").join(map(sql.Identifier, each.columns)),
+            sql.Identifier(*each.table.split(".", 1)),
+            where,
+        )
+        values = [part.decode() if isinstance(part, bytes) else None for part in each.key.values()]
+        result = self.connection.execute(query, values).pgresult
+        if result is None or not result.ntuples:
+            return
+        for at, name in enumerate(each.columns):
+            raw = _raw(result.get_value(0, at))
+            each.row[name] = None if raw is None else catalogue.decoder(result.ftype(at))(raw)
+
+
+def _raw(value: object) -> bytes | None:
+    return None if value is None else bytes(value)  # type: ignore[call-overload]
+
+
+def _relation(table: CapturedTable, result: pq.abc.PGresult) -> Relation:
+    columns = []
+    for at in range(result.nfields):
+        name = (result.fname(at) or b"").decode()
+        columns.append(RelationColumn(name, name in table.key, result.ftype(at), result.fmod(at)))
+    namespace, _, name = table.name.partition(".")
+    return Relation(0, namespace, name, "d", tuple(columns))
+
+
+def _chunk(
+    request: ChunkRequest,
+    table: CapturedTable,
+    relation: Relation,
+    rows: Sequence[Columns],
+    visible: VisibleTransactions,
+) -> TableChunk:
+    names = [each.name for each in relation.columns]
+    key_at = [names.index(each) for each in table.key]
+    keyed = [(tuple(row[at] for at in key_at), row) for row in rows]
+    last: tuple[Json, ...] | None = None
+    if keyed:
+        last = tuple(part.decode() for part in keyed[-1][0] if isinstance(part, bytes))
+    return TableChunk(request, relation, keyed, last, len(keyed) < CHUNK_ROWS, visible)
