@@ -35,6 +35,20 @@ def read_properties(path: str, *, environment: Mapping[str, str] | None = None) 
         # `from None`: the cause of a decoding error shows bytes of the file.
         raise ConfigError(f"the settings in {path} can't be read: {reason}") from None
     known = os.environ if environment is None else environment
+    written = parse_properties(content, path)
+    return {name: resolve(name, value, known) for name, value in written.items()}
+
+
+def parse_properties(content: str, path: str) -> dict[str, str]:
+    """Return the settings in a file's content as they stand, references included.
+
+    Args:
+        content: the text of the file.
+        path: its name, for messages.
+
+    Raises:
+        ConfigError: a line is malformed, or a setting is there twice.
+    """
     settings: dict[str, str] = {}
     for number, line in enumerate(content.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith(("#", "!")):
@@ -44,7 +58,7 @@ def read_properties(path: str, *, environment: Mapping[str, str] | None = None) 
             raise ConfigError(f"{path}, line {number} is not NAME=VALUE")
         if name in settings:
             raise ConfigError(f"{path}, line {number}: {name} is set twice in this file")
-        settings[name] = resolve(name, value, known)
+        settings[name] = value
     return settings
 
 

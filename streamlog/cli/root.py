@@ -61,6 +61,8 @@ COMMANDS: Final = {
     "generate": "operate.generate_command:generate",
     "contracts": "operate.contracts_command:contracts",
     "schemas": "operate.schemas_command:schemas",
+    "connect": "operate.connect_command:connect",
+    "connectors": "operate.connectors_command:connectors",
 }
 """Each command as MODULE:NAME in this package, in the order of `streamlog --help`."""
 

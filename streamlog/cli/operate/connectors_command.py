@@ -1,0 +1,231 @@
+"""`streamlog connectors`: connectors of a Connect service, over its REST API.
+
+It works with `streamlog connect` and with Kafka Connect. What changes offsets shows what it would
+do, and does it with `--execute`.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+import typer
+from rich.table import Table as Grid
+
+from streamlog.cli.terminal import out, say
+from streamlog.connect_service.rest_site import REST_DEFAULT
+from streamlog.connect_service.service_files import read_connector_file
+from streamlog.errors import ConfigError, ConnectionLost, StreamlogError
+
+CONNECT_VARIABLE: Final = "STREAMLOG_CONNECT"
+DEFAULT_CONNECT: Final = f"http://{REST_DEFAULT}"
+TIMEOUT_S: Final = 60
+
+connectors = typer.Typer(help="Connectors of a Connect service: list, create, pause, restart.")
+UrlOption = Annotated[
+    str,
+    typer.Option(
+        "--connect",
+        metavar="URL",
+        envvar=CONNECT_VARIABLE,
+        help="The REST API of the service.",
+    ),
+]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME")]
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="Properties, or JSON.")]
+
+
+class ConnectAnswer(StreamlogError):
+    """The service refused a request."""
+
+    exit_code = 3
+
+
+@connectors.command("list")
+def list_connectors(*, connect: UrlOption = DEFAULT_CONNECT) -> None:
+    """Print all connectors with their states."""
+    found = _ask(connect, "GET", "/connectors?expand=status&expand=info")
+    grid = Grid("connector", "type", "class", "state", "tasks")
+    for name, each in sorted(found.items()):
+        info, status = each.get("info", {}), each.get("status", {})
+        states = [task["state"] for task in status.get("tasks", ())]
+        counts = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
+        kind = info.get("config", {}).get("connector.class", "").rpartition(".")[2]
+        state = status.get("connector", {}).get("state", "UNASSIGNED")
+        grid.add_row(name, info.get("type", ""), kind, state, counts)
+    out().print(grid)
+
+
+@connectors.command("describe")
+def describe(name: NameArgument, *, connect: UrlOption = DEFAULT_CONNECT) -> None:
+    """Print a connector's configuration, tasks and offsets as JSON."""
+    path = _path(name)
+    whole = {
+        **_ask(connect, "GET", path),
+        "status": _ask(connect, "GET", f"{path}/status"),
+        **_ask(connect, "GET", f"{path}/offsets"),
+    }
+    _print(whole)
+
+
+@connectors.command("create")
+def create(file: FileArgument, *, connect: UrlOption = DEFAULT_CONNECT) -> None:
+    """Create the connector of a file, or change it to what the file says."""
+    name, settings = read_connector_file(file)
+    _ask(connect, "PUT", f"{_path(name)}/config", settings)
+    say(f"connector {name} is set")
+
+
+@connectors.command("validate")
+def validate(file: FileArgument, *, connect: UrlOption = DEFAULT_CONNECT) -> None:
+    """Print what is wrong with the settings of a file; exit code 1 if anything is."""
+    name, settings = read_connector_file(file)
+    kind = settings.get("connector.class", "")
+    found = _ask(
+        connect, "PUT", f"/connector-plugins/{quote(kind, safe='')}/config/validate", settings
+    )
+    for each in found["configs"]:
+        for error in each["value"]["errors"]:
+            say(error)
+    if found["error_count"]:
+        raise typer.Exit(1)
+    say(f"connector {name} is valid")
+
+
+@connectors.command("delete")
+def delete(name: NameArgument, *, connect: UrlOption = DEFAULT_CONNECT) -> None:
+    """Delete a connector; its offsets stay."""
+    _ask(connect, "DELETE", _path(name))
+    say(f"connector {name} is deleted")
+
+
+@connectors.command("pause")
+def pause(name: NameArgument, *, connect: UrlOption = DEFAULT_CONNECT) -> None:
+    """Let a connector carry nothing; its tasks stay where they are."""
+    _ask(connect, "PUT", f"{_path(name)}/pause")
+    say(f"connector {name} pauses")
+
+
+@connectors.command("resume")
+def resume(name: NameArgument, *, connect: UrlOption = DEFAULT_CONNECT) -> None:
+    """Let a paused or stopped connector run."""
+    _ask(connect, "PUT", f"{_path(name)}/resume")
+    say(f"connector {name} runs")
+
+
+@connectors.command("stop")
+def stop(name: NameArgument, *, connect: UrlOption = DEFAULT_CONNECT) -> None:
+    """End the tasks of a connector; its offsets can be changed then."""
+    _ask(connect, "PUT", f"{_path(name)}/stop")
+    say(f"connector {name} stops")
+
+
+@connectors.command("restart")
+def restart(
+    name: NameArgument,
+    *,
+    task: Annotated[int | None, typer.Option("--task", help="Only this task.")] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="Only tasks that have failed.")] = False,
+    connect: UrlOption = DEFAULT_CONNECT,
+) -> None:
+    """Restart the tasks of a connector."""
+    if task is None:
+        query = f"?includeTasks=true&onlyFailed={str(failed).lower()}"
+        _ask(connect, "POST", f"{_path(name)}/restart{query}")
+    else:
+        _ask(connect, "POST", f"{_path(name)}/tasks/{task}/restart")
+    say(f"connector {name} restarts")
+
+
+@connectors.command("plugins")
+def plugins(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None,
+    *,
+    connect: UrlOption = DEFAULT_CONNECT,
+) -> None:
+    """Print the installed connectors, or the settings of one."""
+    if name is None:
+        grid = Grid("connector", "type", "version")
+        for each in _ask(connect, "GET", "/connector-plugins"):
+            grid.add_row(each["class"], each["type"], each.get("version") or "")
+    else:
+        grid = Grid("setting", "type", "default", "what it is")
+        for each in _ask(connect, "GET", f"/connector-plugins/{quote(name, safe='')}/config"):
+            default = "(required)" if each["required"] else each["default_value"] or ""
+            grid.add_row(each["name"], each["type"], default, each["documentation"])
+    out().print(grid)
+
+
+@connectors.command("offsets")
+def offsets(
+    name: NameArgument,
+    *,
+    new: Annotated[
+        str | None,
+        typer.Option("--set", metavar="JSON", help='[{"partition": {...}, "offset": {...}}, ...]'),
+    ] = None,
+    reset: Annotated[bool, typer.Option("--reset", help="Forget all offsets.")] = False,
+    execute: Annotated[bool, typer.Option("--execute", help="Do it; without it, show it.")] = False,
+    connect: UrlOption = DEFAULT_CONNECT,
+) -> None:
+    """Print how far a connector is, or set that; the connector has to be stopped."""
+    path = f"{_path(name)}/offsets"
+    if new is None and not reset:
+        _print(_ask(connect, "GET", path))
+        return
+    if new is not None and reset:
+        raise ConfigError("--set and --reset contradict each other")
+    try:
+        entries = None if new is None else json.loads(new)
+    except ValueError as error:
+        raise ConfigError(f"--set is no JSON: {error}") from None
+    if not execute:
+        _print({"before": _ask(connect, "GET", path)["offsets"], "behind": entries or []})
+        say("nothing was changed: say --execute")
+        return
+    method, body = ("DELETE", None) if entries is None else ("PATCH", {"offsets": entries})
+    say(_ask(connect, method, path, body)["message"])
+
+
+def _path(name: str) -> str:
+    return f"/connectors/{quote(name, safe='')}"
+
+
+def _print(value: object) -> None:
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def _ask(url: str, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - any JSON
+    """Return the JSON of an answer.
+
+    Raises:
+        ConnectionLost: the service can't be reached.
+        ConnectAnswer: it refused the request; the message is its own.
+    """
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"--connect={url!r} is no URL: http://HOST:PORT")
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"Content-Type": "application/json", "Accept": "application/json"}
+    asked = urllib.request.Request(url.rstrip("/") + path, data, headers, method=method)  # noqa: S310 - checked above
+    try:
+        with urllib.request.urlopen(asked, timeout=TIMEOUT_S) as answer:  # noqa: S310
+            text = answer.read()
+    except urllib.error.HTTPError as error:
+        raise ConnectAnswer(_message_of(error)) from None
+    except (urllib.error.URLError, OSError) as error:
+        reason = getattr(error, "reason", error)
+        raise ConnectionLost(f"the service at {url} can't be reached: {reason}") from None
+    return json.loads(text) if text else None
+
+
+def _message_of(error: urllib.error.HTTPError) -> str:
+    with error:
+        text = error.read(64 * 1024)
+    try:
+        return str(json.loads(text)["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"HTTP {error.code}"

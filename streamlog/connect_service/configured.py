@@ -1,0 +1,344 @@
+"""Configured connectors: a Connect configuration as the declaration that an app would make.
+
+Converters become the serdes of topics, transforms a transform, and `errors.*` an error policy. A
+topic's values travel as `ConvertedValue`, so that a converter gets the schema with the value.
+
+Rule: values only. Nothing here connects, and secrets stay references.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, cast
+
+import msgspec
+
+from streamlog.connect.common_settings import PREFIXES, SinkConfig, SourceConfig, common_model
+from streamlog.connect.connector_settings import (
+    SettingsRefused,
+    definitions,
+    read_settings,
+    unknown_settings,
+    validated,
+)
+from streamlog.connect.converters import ConvertedValue, JsonConverter, converter_of
+from streamlog.connect.converters.converter import Converter, Side
+from streamlog.connect.declared_connectors import SinkConnector, SourceConnector
+from streamlog.connect.herding.herder import ConnectorType
+from streamlog.connect.names import Plugin, find_plugin, plugin_names
+from streamlog.connect.schema_record import with_schemas
+from streamlog.connect.secrets import resolve_secrets
+from streamlog.connect.sink import Sink
+from streamlog.connect.source import Source
+from streamlog.connect.transforms.transform_chain import TransformChain, chain_of
+from streamlog.durations import duration_ms
+from streamlog.errors import ConfigError, SerdeError, StreamlogError
+from streamlog.nodes.policies import ErrorPolicy, on_error
+from streamlog.nodes.topic_spec import TopicSpec, check_name
+from streamlog.serdes.erased_types import AnyRecord, JsonValue
+
+CLASS: Final = "connector.class"
+EXECUTING: Final = frozenset({"Exec"})
+"""Connectors that run commands of the machine."""
+ALLOW_EXEC: Final = "allow.exec"
+"""Ours: the worker's setting that allows them."""
+DEFAULT_CONVERTER: Final = JsonConverter(schemas_enable=False)
+"""What a worker converts with if its settings name no converter: JSON without schemas."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConverterSerde:
+    """A converter as the serde of a topic's keys or values."""
+
+    converter: Converter
+
+    def dumps(self, obj: object) -> bytes:
+        """Return the bytes of a value; bytes stay as they are."""
+        if isinstance(obj, bytes):
+            return obj
+        schema, value = obj if isinstance(obj, ConvertedValue) else (None, obj)
+        try:
+            written = self.converter.encode(schema, value)
+        except StreamlogError as error:
+            raise SerdeError(str(error)) from error
+        # A null with a schema is bytes as well: the envelope of an optional schema has a payload.
+        return b"null" if written is None else written
+
+    def loads(self, data: bytes) -> ConvertedValue:
+        """Return a value with its schema."""
+        try:
+            return self.converter.decode(data)
+        except StreamlogError as error:
+            raise SerdeError(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTransform:
+    """The transforms of a source: its record in, a record of the log's topic out."""
+
+    chain: TransformChain
+    topic: str
+    """The topic of records that name none."""
+
+    def __call__(self, record: AnyRecord, /) -> AnyRecord | None:
+        """Return the record with its values and schemas together, for the converters."""
+        named = replace(record, topic=record.topic or self.topic)
+        changed = self.chain(named)
+        if changed is None:
+            return None
+        whole = with_schemas(changed)
+        return replace(
+            whole,
+            key=_together(whole.key, ConvertedValue(whole.key_schema, whole.key)),
+            value=_together(whole.value, ConvertedValue(whole.value_schema, whole.value)),
+        )
+
+
+def _together(value: object, converted: ConvertedValue) -> object:
+    # None stays None: it is a tombstone. Bytes stay bytes: raw reads are not converted.
+    return value if value is None or isinstance(value, bytes) else converted
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTransform:
+    """The transforms of a sink: a record as converters read it in, a record for the sink out."""
+
+    chain: TransformChain
+
+    def __call__(self, record: AnyRecord, /) -> AnyRecord | None:
+        """Return the record with plain values."""
+        key_schema, key = _apart(record.key)
+        value_schema, value = _apart(record.value)
+        whole = replace(
+            with_schemas(record),
+            key=key,
+            value=value,
+            key_schema=key_schema,
+            value_schema=value_schema,
+        )
+        return self.chain(whole)
+
+
+def _apart(value: object) -> ConvertedValue:
+    return value if isinstance(value, ConvertedValue) else ConvertedValue(None, value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfiguredSource(SourceConnector):
+    """A source whose records may name any topic, as transforms and tables do."""
+
+    key: ConverterSerde
+    value: ConverterSerde
+    topic: str
+
+    def topic_of(self, own_name: str) -> TopicSpec:
+        """Return the topic of a record.
+
+        Raises:
+            ConfigError: the record names none, and neither does the configuration.
+        """
+        # Whatever the record says by now: transforms may have named another topic.
+        name = own_name or self.topic
+        if not name:
+            raise ConfigError(
+                f"source {self.name!r} reads records for no topic of their own: set topic=NAME"
+            )
+        return TopicSpec(check_name("a topic", name), self.key, self.value)
+
+
+def configured(
+    name: str, settings: Mapping[str, str], worker: Mapping[str, str]
+) -> SourceConnector | SinkConnector:
+    """Return the connector that a configuration describes.
+
+    Args:
+        name: its name.
+        settings: its configuration, with secrets as references.
+        worker: the worker's settings, which have the converters that the configuration lacks.
+
+    Raises:
+        ConfigError: a setting is wrong; the message names it.
+    """
+    plugin = find_plugin(settings.get(CLASS, ""))
+    # A client of the REST API could run any command of the machine otherwise.
+    if plugin.name in EXECUTING and worker.get(ALLOW_EXEC) != "true":
+        raise ConfigError(
+            f"{CLASS}={plugin.name} runs commands: start `streamlog connect` with --allow-exec"
+        )
+    common = read_settings(common_model(plugin.kind), {"name": name, **settings})
+    made = read_settings(plugin.connector, settings)
+    # Read here as well as at the start of a task, so that a typing error is refused at once.
+    chain = chain_of(settings)
+    key, value = (_serde(settings, worker, side) for side in ("key", "value"))
+    policy = _policy(name, common)
+    if isinstance(common, SinkConfig):
+        if not common.topics:
+            raise ConfigError("topics: names the topics that the sink carries; it is missing")
+        return SinkConnector(
+            name=name,
+            sink=cast("Sink[Any, Any]", made),
+            topics=[TopicSpec(check_name("a topic", each), key, value) for each in common.topics],
+            tasks=common.tasks_max,
+            transforms=(WriteTransform(chain),),
+            policy=policy,
+        )
+    _check_guarantee(plugin, common)
+    topic = common.topic or ""
+    # Without transforms a source of raw lines is carried as columns, at a third of the cost.
+    needs_records = bool(chain.steps) or not topic
+    return ConfiguredSource(
+        name=name,
+        source=cast("Source[Any, Any]", made),
+        topics={"": TopicSpec(topic, key, value)} if topic else {"": TopicSpec(name, key, value)},
+        tasks=common.tasks_max,
+        discover_every_ms=max(duration_ms(common.discover_every), 1),
+        transforms=(ReadTransform(chain, topic),) if needs_records else (),
+        policy=policy,
+        key=key,
+        value=value,
+        topic=topic,
+    )
+
+
+def with_secrets(
+    connector: SourceConnector | SinkConnector, resolve: Callable[[str], str]
+) -> SourceConnector | SinkConnector:
+    """Return a connector with its secrets replaced by `resolve(text)`."""
+    if isinstance(connector, SourceConnector):
+        return replace(connector, source=resolve_secrets(connector.source, resolve))
+    return replace(connector, sink=resolve_secrets(connector.sink, resolve))
+
+
+class InstalledPlugins:
+    """The connectors that are installed, as the herder asks for them; a `Plugins`."""
+
+    def __init__(self, worker: Mapping[str, str]) -> None:
+        """`worker` has the worker's settings."""
+        self._worker = worker
+
+    def kind(self, settings: Mapping[str, str]) -> ConnectorType:
+        """Return whether settings are those of a source or a sink."""
+        try:
+            return find_plugin(settings.get(CLASS, "")).kind
+        except ConfigError:
+            return "unknown"
+
+    def faults(self, settings: Mapping[str, str]) -> list[str]:
+        """Return a sentence for each setting that is wrong."""
+        try:
+            configured(settings.get("name", "connector"), settings, self._worker)
+        except SettingsRefused as error:
+            return [str(fault) for fault in error.faults]
+        except ConfigError as error:
+            return [str(error)]
+        return []
+
+
+def validation(
+    name: str, settings: Mapping[str, str], worker: Mapping[str, str]
+) -> dict[str, JsonValue]:
+    """Return what `PUT /connector-plugins/NAME/config/validate` answers.
+
+    Raises:
+        ConfigError: there is no such connector.
+    """
+    plugin = find_plugin(name)
+    common = common_model(plugin.kind)
+    configs = [
+        *validated(common, settings, group="Common"),
+        *validated(plugin.connector, settings, group=plugin.name),
+    ]
+    models = (common, plugin.connector)
+    # Kafka Connect passes them over; here a misspelt setting must not fall back to its default.
+    configs += [_unknown(each) for each in unknown_settings(models, settings, PREFIXES)]
+    # Only once each setting is right by itself can transforms and the whole be looked at.
+    own = count_errors(configs)
+    whole = InstalledPlugins(worker).faults({CLASS: name, **settings}) if not own else []
+    configs += [_fault(each) for each in whole]
+    return {
+        "name": plugin.name,
+        "error_count": count_errors(configs),
+        "groups": ["Common", plugin.name],
+        "configs": configs,
+    }
+
+
+def plugin_settings(name: str) -> list[dict[str, JsonValue]]:
+    """Return what `GET /connector-plugins/NAME/config` answers.
+
+    Raises:
+        ConfigError: there is no such connector.
+    """
+    plugin = find_plugin(name)
+    common = definitions(common_model(plugin.kind), group="Common")
+    return [*common, *definitions(plugin.connector, group=plugin.name)]
+
+
+def plugins() -> list[Plugin]:
+    """Return the connectors that are installed and can be imported."""
+    found = []
+    for name in plugin_names():
+        try:
+            found.append(find_plugin(name))
+        except ConfigError:
+            # Its library is missing: it can't be run, so it is not offered.
+            continue
+    return found
+
+
+def count_errors(configs: Sequence[JsonValue]) -> int:
+    """Return the number of errors among the answers about settings."""
+    return sum(len(msgspec.convert(each, _Answered).value.errors) for each in configs)
+
+
+class _Errors(msgspec.Struct):
+    errors: list[str]
+
+
+class _Answered(msgspec.Struct):
+    value: _Errors
+
+
+def _unknown(name: str) -> JsonValue:
+    return _answered(name, f"{name} is no setting of this connector")
+
+
+def _fault(why: str) -> JsonValue:
+    """Return a fault of a transform, a converter or the whole as that of the class."""
+    return _answered(CLASS, why)
+
+
+def _answered(name: str, why: str) -> JsonValue:
+    definition: dict[str, JsonValue] = {
+        "name": name, "type": "STRING", "required": False, "default_value": None,
+        "importance": "LOW", "documentation": "", "group": None, "width": "NONE",
+        "display_name": name, "dependents": [], "order": -1,
+    }  # fmt: skip
+    value: dict[str, JsonValue] = {
+        "name": name, "value": None, "recommended_values": [], "errors": [why], "visible": True,
+    }  # fmt: skip
+    return {"definition": definition, "value": value}
+
+
+def _serde(settings: Mapping[str, str], worker: Mapping[str, str], side: Side) -> ConverterSerde:
+    default = converter_of(worker, side, default=DEFAULT_CONVERTER)
+    return ConverterSerde(converter_of(settings, side, default=default))
+
+
+def _policy(name: str, common: SourceConfig | SinkConfig) -> ErrorPolicy:
+    if common.errors_tolerance == "none":
+        return on_error.FAIL
+    topic = common.errors_deadletterqueue_topic_name
+    last = on_error.dlq(topic) if topic else on_error.skip(log=common.errors_log_enable)
+    return last.named(name)
+
+
+def _check_guarantee(plugin: Plugin, common: SourceConfig | SinkConfig) -> None:
+    # A source that promises less would run as well, and its operator rely on what is not so.
+    required = isinstance(common, SourceConfig) and common.exactly_once_support == "required"
+    promised = getattr(plugin.connector, "guarantee", "at_least_once")
+    if required and promised != "exactly_once":
+        raise ConfigError(
+            f"exactly.once.support=required: {plugin.name} promises {promised.replace('_', ' ')}"
+        )

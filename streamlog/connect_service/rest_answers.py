@@ -1,0 +1,414 @@
+"""REST answers: Kafka Connect's REST API, from a request's parts to status and body.
+
+Paths, bodies, statuses and messages are those of Kafka Connect 4.4. A path is split before it is
+decoded, so the name of a connector may have a slash in it, as `%2F`. Rule: everything from outside
+is bounded, and an error is `{"error_code", "message"}` always.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+
+from streamlog.connect.herding.herder import ConnectorType, status_body
+from streamlog.connect.herding.herder_requests import (
+    BAD_REQUEST,
+    CONFLICT,
+    INTERNAL_ERROR,
+    NOT_FOUND,
+    ConnectorSlot,
+    ConnectRefusal,
+    DeleteConnector,
+    PatchConnector,
+    PutConnector,
+    RestartConnector,
+    RestartTask,
+    SetLevel,
+    SetTarget,
+)
+from streamlog.connect.herding.lifecycle import TargetState
+from streamlog.connect_service.configured import plugin_settings, plugins, validation
+from streamlog.connect_service.connector_offsets import ConnectorOffsets
+from streamlog.connect_service.herder_shell import ConnectService
+from streamlog.errors import ConfigError, StreamlogError
+
+VERSION: Final = "4.4.0"
+"""The version of Kafka Connect whose API this is."""
+COMMIT: Final = "streamlog"
+TARGET_BYTES_MAX: Final = 16 * 1024
+PARAMETERS_MAX: Final = 100
+METHOD_NOT_ALLOWED: Final = 405
+LEVELS: Final = frozenset({"TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF"})
+"""Log4j's names, which the API has; Python's are below."""
+PYTHON_LEVELS: Final = {
+    "TRACE": logging.DEBUG,
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARN": logging.WARNING,
+    "ERROR": logging.ERROR,
+    "FATAL": logging.CRITICAL,
+    "OFF": logging.CRITICAL + 1,
+}
+_LEVEL_NAMES: Final = {logging.WARNING: "WARN", logging.CRITICAL: "FATAL", logging.NOTSET: "INFO"}
+T = TypeVar("T")
+
+
+class NewConnector(msgspec.Struct):
+    """The body of `POST /connectors`."""
+
+    name: str | None = None
+    config: dict[str, str | int | float | bool | None] | None = None
+    initial_state: str | None = None
+
+
+class _Level(msgspec.Struct):
+    level: str
+
+
+@dataclass(frozen=True, slots=True)
+class RestCall:
+    """One request."""
+
+    method: str
+    path: tuple[str, ...]
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+    def flag(self, name: str) -> bool:
+        """Return a boolean parameter; false if it is absent."""
+        return self.parameters.get(name, "").lower() == "true"
+
+    def decode(self, kind: type[T]) -> T:
+        """Return the body.
+
+        Raises:
+            ConnectRefusal: it is no JSON of this kind.
+        """
+        try:
+            return msgspec.json.decode(self.body, type=kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise ConnectRefusal(BAD_REQUEST, f"The body is not what this takes: {error}") from None
+
+
+def parse_call(method: str, target: str, body: bytes = b"") -> RestCall:
+    """Return a request by its method, its target as it came, and its body.
+
+    Raises:
+        ConnectRefusal: the target is too long or malformed.
+    """
+    if len(target) > TARGET_BYTES_MAX:
+        raise ConnectRefusal(414, f"The path is longer than {TARGET_BYTES_MAX} bytes")
+    raw, _, query = target.partition("?")
+    try:
+        path = tuple(unquote(part, errors="strict") for part in raw.split("/") if part)
+        pairs = parse_qsl(
+            query, keep_blank_values=True, errors="strict", max_num_fields=PARAMETERS_MAX
+        )
+    except ValueError as error:
+        raise ConnectRefusal(BAD_REQUEST, f"The path can't be decoded: {error}") from None
+    parameters = dict(pairs)
+    # `expand` may be there twice: ?expand=status&expand=info.
+    parameters["expand"] = ",".join(value for name, value in pairs if name == "expand")
+    return RestCall(method, path, parameters, body)
+
+
+Answer = tuple[int, object]
+
+
+class ConnectRest:
+    """Answers requests by a service."""
+
+    def __init__(
+        self, service: ConnectService, offsets: ConnectorOffsets, *, cluster_id: str
+    ) -> None:
+        self._service, self._herder = service, service.herder
+        self._offsets, self._cluster_id = offsets, cluster_id
+
+    async def answer(self, call: RestCall) -> Answer:
+        """Return status and body of an answer; an error is one as well."""
+        try:
+            return await self._routed(call)
+        except ConnectRefusal as error:
+            return refusal(error.status, str(error))
+        except ConfigError as error:
+            return refusal(BAD_REQUEST, str(error))
+        except StreamlogError as error:
+            return refusal(CONFLICT if error.retriable else INTERNAL_ERROR, str(error))
+
+    async def _routed(self, call: RestCall) -> Answer:
+        match call.path:
+            case ():
+                route: Callable[[RestCall], Awaitable[Answer]] = self._root
+            case ("health",):
+                route = self._health
+            case ("connectors",):
+                route = self._connectors
+            case ("connectors", *_):
+                route = self._connector
+            case ("connector-plugins", *_):
+                route = self._plugins
+            case ("admin", "loggers", *_):
+                route = self._loggers
+            case _:
+                raise ConnectRefusal(NOT_FOUND, "HTTP 404 Not Found")
+        return await route(call)
+
+    async def _root(self, call: RestCall) -> Answer:
+        _require_method(call, "GET")
+        version = {"version": VERSION, "commit": COMMIT, "kafka_cluster_id": self._cluster_id}
+        return 200, version
+
+    async def _health(self, call: RestCall) -> Answer:
+        _require_method(call, "GET")
+        if self._service.ready.is_set():
+            return 200, {
+                "status": "healthy",
+                "message": "Worker has completed startup and is ready",
+            }
+        return 503, {"status": "starting", "message": "Worker is still starting up."}
+
+    # ---------------------------------------------------------------------------- connectors
+
+    async def _connectors(self, call: RestCall) -> Answer:
+        _require_method(call, "GET", "POST")
+        if call.method == "POST":
+            return await self._create(call)
+        # As the topic has them at this moment: a deletion that was answered is not shown.
+        names = sorted(self._herder.configs.connectors)
+        expand = [each for each in call.parameters["expand"].split(",") if each]
+        if not expand:
+            return 200, names
+        shown: dict[str, dict[str, object]] = {}
+        for name in names:
+            shown[name] = {}
+            if "status" in expand and self._herder.statuses.connector(name) is not None:
+                shown[name]["status"] = self._herder.status(name)
+            if "info" in expand:
+                shown[name]["info"] = self._herder.info(name)
+        return 200, shown
+
+    async def _create(self, call: RestCall) -> Answer:
+        new = call.decode(NewConnector)
+        settings = _texts(new.config or {})
+        name = (new.name or settings.get("name", "")).strip()
+        _check_name(name)
+        target = None
+        if new.initial_state is not None:
+            known = {
+                "RUNNING": TargetState.STARTED,
+                "PAUSED": TargetState.PAUSED,
+                "STOPPED": TargetState.STOPPED,
+            }
+            if new.initial_state.upper() not in known:
+                raise ConnectRefusal(
+                    BAD_REQUEST,
+                    f"initial_state {new.initial_state!r} is none of {', '.join(known)}",
+                )
+            target = known[new.initial_state.upper()]
+        # The name in the settings may be left out; if it is there, it has to be this one.
+        settings = _named(name, settings)
+        answer = await self._service.ask(PutConnector(name, settings, is_new=True, target=target))
+        return answer.status, answer.body
+
+    async def _connector(self, call: RestCall) -> Answer:
+        name, what = call.path[1], call.path[2:]
+        if what == ("config",):
+            return await self._config(call, name)
+        if what == ("offsets",):
+            return await self._offsets.answer(call.method, name, call.body)
+        shown = self._shown(name, what) if call.method == "GET" else None
+        return await self._changed(call, name, what) if shown is None else (200, shown)
+
+    async def _changed(self, call: RestCall, name: str, what: tuple[str, ...]) -> Answer:
+        match call.method, what:
+            case "DELETE", ():
+                return await self._ask(DeleteConnector(name))
+            case "PUT", ("pause" | "resume" | "stop" as target,):
+                return await self._ask(SetTarget(name, _TARGETS[target]))
+            case "POST", ("restart",):
+                wish = RestartConnector(name, call.flag("includeTasks"), call.flag("onlyFailed"))
+                return await self._ask(wish)
+            case "POST", ("tasks", number, "restart"):
+                return await self._ask(RestartTask(ConnectorSlot(name, _number(number))))
+        raise _unknown(call, known=not what or (len(what) == 1 and what[0] in _PATHS))
+
+    def _shown(self, name: str, what: tuple[str, ...]) -> object:
+        """Return what a GET below a connector shows; None for an unknown path."""
+        match what:
+            case ():
+                return self._herder.info(name)
+            case ("status",):
+                return self._herder.status(name)
+            case ("tasks",):
+                return self._tasks(name)
+            case ("tasks", number, "status"):
+                return self._task_status(name, number)
+            case ("topics",):
+                return {name: {"topics": self._topics(name)}}
+        return None
+
+    async def _config(self, call: RestCall, name: str) -> Answer:
+        _require_method(call, "GET", "PUT", "PATCH")
+        if call.method == "GET":
+            return 200, self._herder.info(name)["config"]
+        given = call.decode(dict[str, str | int | float | bool | None])
+        if call.method == "PATCH":
+            changes = {key: _text(value) for key, value in given.items()}
+            return await self._ask(PatchConnector(name, changes))
+        _check_name(name)
+        return await self._ask(PutConnector(name, _named(name, _texts(given))))
+
+    async def _ask(self, request: Any) -> Answer:  # noqa: ANN401 - any of the herder's requests
+        answer = await self._service.ask(request)
+        return answer.status, answer.body
+
+    def _tasks(self, name: str) -> list[dict[str, object]]:
+        self._herder.info(name)
+        return [
+            {"id": {"connector": name, "task": number}, "config": config}
+            for number, config in enumerate(self._herder.configs.tasks.get(name, ()))
+        ]
+
+    def _task_status(self, name: str, text: str) -> dict[str, object]:
+        number = _number(text)
+        found = self._herder.statuses.statuses.get((name, number))
+        if found is None:
+            raise ConnectRefusal(NOT_FOUND, f"No status found for task {name}-{number}")
+        return {"id": number, **status_body(found)}
+
+    def _topics(self, name: str) -> list[str]:
+        """Return the topics of a sink; those of sources are not recorded."""
+        used = set(self._herder.statuses.topics_of(name))
+        settings = self._herder.configs.connectors.get(name, {})
+        used |= {each.strip() for each in settings.get("topics", "").split(",") if each.strip()}
+        return sorted(used | ({settings["topic"]} if settings.get("topic") else set()))
+
+    # ---------------------------------------------------------------------------- plugins
+
+    async def _plugins(self, call: RestCall) -> Answer:
+        match call.method, call.path[1:]:
+            case "GET", ():
+                return 200, [_plugin(each.name, each.kind) for each in plugins()]
+            case "GET", (name, "config"):
+                return 200, plugin_settings(name)
+            case "PUT", (name, "config", "validate"):
+                settings = _texts(call.decode(dict[str, str | int | float | bool | None]))
+                given = settings.get("connector.class", name)
+                if given.rpartition(".")[2] != name.rpartition(".")[2]:
+                    raise ConnectRefusal(
+                        BAD_REQUEST,
+                        f"Included connector type {given} does not match request type {name}",
+                    )
+                worker = self._service.settings.others
+                return 200, validation(name, settings, worker)
+        raise _unknown(call, known=len(call.path) != 2)  # noqa: PLR2004 - a plugin by itself has none
+
+    # ---------------------------------------------------------------------------- loggers
+
+    async def _loggers(self, call: RestCall) -> Answer:
+        _require_method(call, "GET", "PUT")
+        names = call.path[2:]
+        if call.method == "GET" and not names:
+            return 200, {name: _level(name) for name in ("root", *sorted(_loggers_set()))}
+        if len(names) != 1:
+            raise ConnectRefusal(NOT_FOUND, "HTTP 404 Not Found")
+        if call.method == "GET":
+            return 200, _level(names[0])
+        level = call.decode(_Level).level.upper()
+        if level not in LEVELS:
+            raise ConnectRefusal(NOT_FOUND, f"invalid log level '{level[:40]}'.")
+        # KIP-976: with scope=cluster the level is a record that every worker of the group follows,
+        # and which one that starts later finds.
+        if call.parameters.get("scope", "worker").lower() == "cluster":
+            await self._service.ask(SetLevel(names[0], level))
+            return 204, None
+        set_level(names[0], level)
+        return 200, [names[0]]
+
+
+_TARGETS: Final = {
+    "pause": TargetState.PAUSED,
+    "resume": TargetState.STARTED,
+    "stop": TargetState.STOPPED,
+}
+_PATHS: Final = frozenset(
+    {"config", "status", "tasks", "pause", "resume", "stop", "restart", "topics", "offsets"}
+)
+
+
+def refusal(status: int, message: str) -> Answer:
+    """Return an error as the API shows it."""
+    return status, {"error_code": status, "message": message}
+
+
+def set_level(name: str, level: str) -> None:
+    """Set the level of a logger of Python; `root` is the one above all."""
+    target = logging.getLogger(None if name == "root" else name)
+    target.setLevel(PYTHON_LEVELS.get(level.upper(), logging.INFO))
+
+
+def _loggers_set() -> list[str]:
+    found = logging.root.manager.loggerDict.items()
+    return [name for name, each in found if isinstance(each, logging.Logger) and each.level]
+
+
+def _level(name: str) -> dict[str, object]:
+    level = logging.getLogger(None if name == "root" else name).getEffectiveLevel()
+    return {"level": _LEVEL_NAMES.get(level, logging.getLevelName(level)), "last_modified": None}
+
+
+def _require_method(call: RestCall, *allowed: str) -> None:
+    if call.method not in allowed:
+        raise ConnectRefusal(METHOD_NOT_ALLOWED, "HTTP 405 Method Not Allowed")
+
+
+def _unknown(call: RestCall, *, known: bool) -> ConnectRefusal:
+    if known:
+        return ConnectRefusal(METHOD_NOT_ALLOWED, "HTTP 405 Method Not Allowed")
+    return ConnectRefusal(
+        NOT_FOUND, f"HTTP 404 Not Found: {call.method} /{'/'.join(call.path)[:200]}"
+    )
+
+
+def _check_name(name: str) -> None:
+    if not name or any(ord(character) < 32 or ord(character) == 127 for character in name):  # noqa: PLR2004 - control characters
+        raise ConnectRefusal(
+            BAD_REQUEST, "Connector name cannot be empty or contain control characters"
+        )
+
+
+def _named(name: str, settings: dict[str, str]) -> dict[str, str]:
+    own = settings.setdefault("name", name)
+    if own != name:
+        raise ConnectRefusal(
+            BAD_REQUEST,
+            f"Connector name configuration ({own}) doesn't match connector name in the URL"
+            f" ({name})",
+        )
+    return settings
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or len(text) > 9:  # noqa: PLR2004 - the digits of an int32
+        raise ConnectRefusal(NOT_FOUND, "HTTP 404 Not Found")
+    return int(text)
+
+
+def _texts(given: Mapping[str, str | float | bool | None]) -> dict[str, str]:
+    """Return settings as texts: JSON of people has numbers and booleans as well."""
+    return {key: text for key, value in given.items() if (text := _text(value)) is not None}
+
+
+def _text(value: str | float | bool | None) -> str | None:  # noqa: FBT001 - a value of JSON
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return None if value is None else str(value)
+
+
+def _plugin(name: str, kind: ConnectorType) -> dict[str, object]:
+    return {"class": name, "type": kind, "version": VERSION}

@@ -1,0 +1,152 @@
+"""Service files: the worker's settings and connectors in files, and secrets beside them.
+
+A worker's file and a connector's are Kafka Connect's: properties, or for a connector also JSON, as
+`POST /connectors` takes it. Rule: a file of a connector is read as it is; references to secrets in
+it are resolved by the process that runs a task, from the environment and from directories that the
+operator has allowed, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from streamlog.connect_service.herder_shell import ServiceSettings
+from streamlog.errors import ConfigError
+from streamlog.properties import parse_properties
+
+BOOTSTRAP: Final = "bootstrap.servers"
+FILE_BYTES_MAX: Final = 1024 * 1024
+_REFERENCE: Final = re.compile(r"\$\{(env|file|dir):([^}:]*)(?::([^}]*))?\}")
+_NAMES: Final = {
+    "group.id": "group_id",
+    "config.storage.topic": "configs_topic",
+    "offset.storage.topic": "offsets_topic",
+    "status.storage.topic": "status_topic",
+}
+_NUMBERS: Final = {
+    "offset.storage.partitions": "offsets_partitions",
+    "status.storage.partitions": "status_partitions",
+    "offset.flush.interval.ms": "commit_ms",
+}
+_PARTITIONS_MAX: Final = 10_000
+
+
+class _Connector(msgspec.Struct):
+    name: str
+    config: dict[str, str]
+
+
+def read_worker_file(path: Path | None) -> dict[str, str]:
+    """Return the settings of a worker's file; none without a file.
+
+    Raises:
+        ConfigError: the file can't be read, or is no properties file.
+    """
+    return {} if path is None else parse_properties(_read(path), str(path))
+
+
+def service_settings(given: Mapping[str, str]) -> ServiceSettings:
+    """Return a worker's settings by Kafka Connect's names; others are accepted, and kept.
+
+    Raises:
+        ConfigError: a number is none, or out of range.
+    """
+    texts = {ours: given[name] for name, ours in _NAMES.items() if given.get(name)}
+    numbers: dict[str, int] = {}
+    for name, ours in _NUMBERS.items():
+        text = given.get(name, "").strip()
+        if not text:
+            continue
+        if not text.isdecimal() or not 1 <= int(text[:9]) <= _limit_of(name) or len(text) > 9:  # noqa: PLR2004 - of int32
+            raise ConfigError(f"{name}={text[:20]!r} is no number from 1 to {_limit_of(name)}")
+        numbers[ours] = int(text)
+    return ServiceSettings(**texts, **numbers, others=dict(given))  # type: ignore[arg-type]
+
+
+def read_connector_file(path: Path) -> tuple[str, dict[str, str]]:
+    """Return the name and configuration in a connector's file, references as they stand.
+
+    Raises:
+        ConfigError: the file can't be read, or lacks the name.
+    """
+    text = _read(path)
+    if path.suffix != ".json":
+        settings = parse_properties(text, str(path))
+        if not settings.get("name"):
+            raise ConfigError(f"{path}: name= is missing: it names the connector")
+        return settings["name"], settings
+    try:
+        whole = msgspec.json.decode(text, type=_Connector)
+    except msgspec.MsgspecError:
+        try:
+            settings = msgspec.json.decode(text, type=dict[str, str])
+        except msgspec.MsgspecError as error:
+            raise ConfigError(
+                f'{path} is neither {{"name": ..., "config": {{...}}}} nor settings: {error}'
+            ) from None
+        if not settings.get("name"):
+            raise ConfigError(f'{path}: "name" is missing: it names the connector') from None
+        return settings["name"], settings
+    return whole.name, {"name": whole.name, **whole.config}
+
+
+def secrets_of(
+    directories: Sequence[Path], environment: Mapping[str, str] | None = None
+) -> Callable[[str], str]:
+    """Return a function that replaces references to secrets in a text.
+
+    `${env:NAME}` is a variable, `${file:PATH:KEY}` a setting in a properties file, and
+    `${dir:PATH:KEY}` the content of the file KEY in a directory: Kafka's three providers.
+
+    Args:
+        directories: where files may lie.
+        environment: the variables; None for those of the process.
+    """
+    allowed = [each.resolve() for each in directories]
+    known = os.environ if environment is None else environment
+
+    def value_of(found: re.Match[str]) -> str:
+        provider, at, key = found.groups()
+        if provider == "env":
+            if at not in known:
+                raise ConfigError(f"the environment variable {at} is not set")
+            return known[at]
+        if key is None:
+            raise ConfigError(f"${{{provider}:{at}}} lacks its key: ${{{provider}:PATH:KEY}}")
+        path = Path(at) if provider == "file" else Path(at) / key
+        # Resolved first: a link or `..` must not lead out of what is allowed.
+        whole = path.resolve()
+        if not any(whole.is_relative_to(each) for each in allowed):
+            raise ConfigError(
+                f"${{{provider}:{at}:{key}}} is below none of the directories of --secrets-dir"
+            )
+        text = _read(whole)
+        if provider == "dir":
+            return text.rstrip("\r\n")
+        settings = parse_properties(text, str(path))
+        if key not in settings:
+            raise ConfigError(f"{path} has no {key}")
+        return settings[key]
+
+    return lambda text: _REFERENCE.sub(value_of, text)
+
+
+def _limit_of(name: str) -> int:
+    return _PARTITIONS_MAX if name.endswith("partitions") else 600_000
+
+
+def _read(path: Path) -> str:
+    try:
+        if path.stat().st_size > FILE_BYTES_MAX:
+            raise ConfigError(f"{path} is larger than {FILE_BYTES_MAX} bytes")
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        # `from None`: the cause of a decoding error shows bytes of the file.
+        raise ConfigError(f"{path} can't be read: {reason}") from None

@@ -1,0 +1,335 @@
+"""TaskKeeper: the tasks that this process runs, started and stopped as the herder says.
+
+A task of a source has a transactional producer of its own, as in Kafka Connect (KIP-618): its id
+names group, connector and task, so a task that still runs in an older process is fenced before its
+offsets are read. Its records and offsets are one transaction. A task of a sink is a member of the
+group `connect-NAME`.
+
+Rule: what stops has committed and ended before anything starts, since a part may move from one task
+to another. Not done here: the decisions (`herding`), and the connectors' calls (`connect_tasks`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import random
+from typing import Final, Protocol
+
+from streamlog import repeated
+from streamlog.client.producer import Producer
+from streamlog.clock import Clock
+from streamlog.connect.connector_errors import BadRecord, BadRecords
+from streamlog.connect.declared_connectors import SinkConnector, SourceConnector
+from streamlog.connect.herding.herder_requests import ConnectorSlot, PauseTask, StartTask, StopTask
+from streamlog.connect.parts import OffsetBook, encode_offset
+from streamlog.connect_tasks.carried import SourceCarrier
+from streamlog.connect_tasks.contexts import ConnectorContext
+from streamlog.connect_tasks.part_reader import HeldBudget, ReaderDeps
+from streamlog.connect_tasks.source_task import SourceTask
+from streamlog.errors import ConfigError, SerdeError
+from streamlog.log import Log
+from streamlog.processing.outbox import SinkBatch
+from streamlog.worker.commit.commit import SinkWriter
+from streamlog.worker.connect.compacted_topic import CompactedTopic
+from streamlog.worker.connect.sink_group import SinkGroup
+from streamlog.worker.connect.source_slots import LoopClock, decode_parts
+from streamlog.worker.topics.app_topics import declare_topics
+
+logger = repeated.logger(__name__)
+
+STOP_MS: Final = 30_000
+"""How long a task may take to commit and end; then it is cancelled."""
+COMMIT_MS: Final = 500
+"""How often the reads of a source are committed, by default (`offset.flush.interval.ms`)."""
+LASTING: Final = (BadRecord, BadRecords, ConfigError, SerdeError)
+"""Errors that a restart does not mend."""
+Command = StartTask | StopTask | PauseTask
+
+
+class TaskEvents(Protocol):
+    """What happens to tasks, for the herder."""
+
+    def began(self, slot: ConnectorSlot) -> None:
+        """A task runs."""
+
+    def failed(self, slot: ConnectorSlot, trace: str, *, may_pass: bool) -> None:
+        """A task has ended with an error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeeperDeps:
+    """What tasks of a service have in common."""
+
+    log: Log
+    clock: Clock
+    group_id: str
+    offsets: OffsetBook
+    offsets_topic: str
+    follower: CompactedTopic
+    """Reads the offsets."""
+    letters: Producer
+    """Writes dead letters of sinks."""
+    declare: Callable[[str, Mapping[str, str]], SourceConnector | SinkConnector]
+    """Makes a connector of its settings, with secrets."""
+    commit_ms: int = COMMIT_MS
+
+
+class _SourceRun:
+    """One task of a source, from its producer to its last commit."""
+
+    def __init__(self, slot: ConnectorSlot, connector: SourceConnector, deps: KeeperDeps) -> None:
+        self._slot, self._connector, self._deps = slot, connector, deps
+        self._stop = asyncio.Event()
+        self._task: SourceTask | None = None
+        self._is_paused = False
+        self._known: set[str] = set()
+        """Topics that exist."""
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def pause(self, *, is_paused: bool) -> None:
+        self._is_paused = is_paused
+        if self._task is not None:
+            self._task.pause(is_paused=is_paused)
+
+    async def run(self, settings: Mapping[str, str], began: Callable[[], None]) -> None:
+        name, number = self._slot
+        identity = f"{self._deps.group_id}-{name}-{number}"
+        # 1. The producer opens: an older task of this id is fenced, its transaction aborted.
+        # 2. Only then the offsets are read: what they say is final.
+        async with self._deps.log.producer(transactional_id=identity) as producer:
+            await self._deps.follower.catch_up()
+            self._task = task = self._new_task(settings)
+            task.pause(is_paused=self._is_paused)
+            # Not of a group: its error is looked at below, once its last reads are committed.
+            reading = asyncio.get_running_loop().create_task(task.run(), name=f"source {name}")
+            began()
+            try:
+                await self._commit_until_stopped(task, reading, producer)
+            finally:
+                reading.cancel()
+                await asyncio.wait([reading])
+            # What was read before an error counts: the task begins again behind it.
+            await self._commit(task, producer)
+            if not reading.cancelled():
+                reading.result()
+
+    def _new_task(self, settings: Mapping[str, str]) -> SourceTask:
+        name, number = self._slot
+        clock = LoopClock(self._deps.clock)
+        reader = ReaderDeps(
+            name=name,
+            source=self._connector.source,
+            context=ConnectorContext(name, number, clock),
+            carrier=SourceCarrier(self._connector),
+            clock=clock,
+            chance=random,
+            # Of this task alone: a source that waits for its log must not stop the others.
+            budget=HeldBudget(),
+        )
+        # A part that was never read has no offset: the source decides where it begins.
+        offsets = self._deps.offsets
+        parts = [(part, offsets.offset(name, part)) for part in decode_parts(settings)]
+        return SourceTask(reader, number, parts)
+
+    async def _commit_until_stopped(
+        self, task: SourceTask, reading: asyncio.Task[None], producer: Producer
+    ) -> None:
+        stopping = asyncio.get_running_loop().create_task(self._stop.wait(), name="stop")
+        try:
+            while not self._stop.is_set() and not (reading.done() and reading.exception()):
+                # A source that was read to its end for good keeps its task, which does nothing.
+                watched = [stopping] if reading.done() else [stopping, reading]
+                await asyncio.wait(
+                    watched,
+                    timeout=self._deps.commit_ms / 1000,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                if not self._stop.is_set():
+                    await self._commit(task, producer)
+        finally:
+            stopping.cancel()
+
+    async def _commit(self, task: SourceTask, producer: Producer) -> None:
+        """Write what is held, and the offsets behind it, in one transaction."""
+        name, book = self._slot.connector, self._deps.offsets
+        taken = task.take()
+        if not taken:
+            return
+        keys: list[bytes | None] = [book.key(name, reader.part) for reader, _ in taken]
+        values = [encode_offset(reads[-1].offset) for _, reads in taken]
+        times = [self._deps.clock.wall_ms()] * len(keys)
+        records = [batch for _, reads in taken for read in reads for batch in read.records.batches]
+        await self._create_topics({batch.topic for batch in records})
+        offsets = SinkBatch(self._deps.offsets_topic, None, times, keys, values)
+        async with producer.transaction():
+            writer = SinkWriter(producer)
+            await writer.write([*records, offsets])
+            await writer.flush()
+            for refused in writer.take_refusals():
+                raise refused.error
+        task.count()
+
+    async def _create_topics(self, names: set[str]) -> None:
+        """Create the topics that are written for the first time, if they do not exist."""
+        new = names - self._known
+        if new:
+            # A transform may name any topic, so they are known only now.
+            specs = {name: self._connector.topic_of(name) for name in new}
+            await declare_topics(self._deps.log, specs)
+            self._known |= new
+
+
+class _SinkRun:
+    """One task of a sink; a paused one has left its group."""
+
+    def __init__(self, slot: ConnectorSlot, connector: SinkConnector, deps: KeeperDeps) -> None:
+        self._slot, self._connector, self._deps = slot, connector, deps
+        self._stop, self._changed = asyncio.Event(), asyncio.Event()
+        self._is_paused = False
+        self._group: SinkGroup | None = None
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._look()
+
+    def pause(self, *, is_paused: bool) -> None:
+        self._is_paused = is_paused
+        self._look()
+
+    async def run(self, _settings: Mapping[str, str], began: Callable[[], None]) -> None:
+        # A sink may be there before the source that feeds it.
+        specs = {spec.name: spec for spec in self._connector.topics}
+        await declare_topics(self._deps.log, specs)
+        began()
+        while not self._stop.is_set():
+            self._changed.clear()
+            if self._is_paused:
+                await self._changed.wait()
+                continue
+            self._group = SinkGroup(
+                self._connector,
+                self._slot.task,
+                app_id="connect",
+                log=self._deps.log,
+                producer=self._deps.letters,
+                clock=self._deps.clock,
+                instance_id=None,
+                count=_uncounted,
+                on_step=_unwatched,
+            )
+            await self._group.run()
+            self._group = None
+
+    def _look(self) -> None:
+        self._changed.set()
+        if self._group is not None and (self._is_paused or self._stop.is_set()):
+            self._group.stop()
+
+
+def _uncounted(_name: str, _what: str, _by: int) -> None:
+    """Leave a connector's own figures out: a service shows none yet."""
+
+
+def _unwatched(_step: str) -> None:
+    """No test watches the steps of this sink."""
+
+
+@dataclass(slots=True)
+class _Running:
+    run: _SourceRun | _SinkRun
+    task: asyncio.Task[None]
+
+
+class TaskKeeper:
+    """Carries out the herder's commands, one after another."""
+
+    def __init__(self, deps: KeeperDeps, events: TaskEvents, background: asyncio.TaskGroup) -> None:
+        """`background` runs the tasks; their errors go to `events`."""
+        self._deps, self._events, self._background = deps, events, background
+        self._commands: asyncio.Queue[Command] = asyncio.Queue()
+        self._running: dict[ConnectorSlot, _Running] = {}
+
+    def do(self, command: Command) -> None:
+        """Carry out a command behind those before it."""
+        self._commands.put_nowait(command)
+
+    async def run(self) -> None:
+        """Carry out commands until cancelled; then all tasks commit and end."""
+        try:
+            while True:
+                command: Command | None = await self._commands.get()
+                stops: list[ConnectorSlot] = []
+                # Stops that stand side by side run side by side: each may take seconds.
+                while isinstance(command, StopTask):
+                    stops.append(command.slot)
+                    command = None if self._commands.empty() else self._commands.get_nowait()
+                # 1. Part p moves from task 0 to task 1: stop 0, start 1. 2. Task 0 commits p's
+                # offset as its last act. 3. Task 1 reads it. In any other order p is read twice.
+                await self._stop(stops)
+                if command is not None:
+                    self._carry_out(command)
+        finally:
+            await self._stop(list(self._running))
+
+    def _carry_out(self, command: StartTask | PauseTask) -> None:
+        if isinstance(command, PauseTask):
+            found = self._running.get(command.slot)
+            if found is not None:
+                found.run.pause(is_paused=command.is_paused)
+            return
+        try:
+            connector = self._deps.declare(command.slot.connector, command.settings)
+        except ConfigError as error:
+            self._events.failed(command.slot, str(error), may_pass=False)
+            return
+        run: _SourceRun | _SinkRun
+        if isinstance(connector, SourceConnector):
+            run = _SourceRun(command.slot, connector, self._deps)
+        else:
+            run = _SinkRun(command.slot, connector, self._deps)
+        run.pause(is_paused=command.is_paused)
+        task = self._background.create_task(self._watch(command, run), name=str(command.slot))
+        self._running[command.slot] = _Running(run, task)
+
+    async def _watch(self, command: StartTask, run: _SourceRun | _SinkRun) -> None:
+        slot = command.slot
+        try:
+            await run.run(command.settings, lambda: self._events.began(slot))
+        except Exception as error:  # noqa: BLE001 - any error of a connector fails its task alone
+            # A task that was stopped meanwhile is no longer listed, and one that has replaced it
+            # must not lose its place for its sake.
+            mine = self._running.get(slot)
+            if mine is not None and mine.run is run:
+                del self._running[slot]
+            logger.warning("task %s-%d failed: %s", *slot, error)
+            trace = "".join(traceback.format_exception(error))
+            self._events.failed(slot, trace, may_pass=_may_pass(error))
+
+    async def _stop(self, slots: list[ConnectorSlot]) -> None:
+        ending = [found for slot in slots if (found := self._running.pop(slot, None)) is not None]
+        # All are asked before the first is waited for.
+        for each in ending:
+            each.run.stop()
+        if not ending:
+            return
+        tasks = [each.task for each in ending]
+        _, late = await asyncio.wait(tasks, timeout=STOP_MS / 1000)
+        # What it held was not committed, so nothing of it counts.
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late)
+
+
+def _may_pass(error: BaseException | None) -> bool:
+    """Return whether a restart may help: not if a record or a setting is wrong."""
+    while error is not None:
+        if isinstance(error, LASTING):
+            return False
+        error = error.__cause__
+    return True

@@ -1,0 +1,210 @@
+"""The service: connectors made, changed and removed by requests, and what they carry."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamlog.connect import names
+from tests.connect_service.outside import BROKEN, WRITTEN
+from tests.connect_service.running import Client, running
+
+SOURCE = {"connector.class": "Numbers", "topic": "numbers", "tasks.max": "2", "count": "5"}
+ROWS = Counter((part, number) for part in range(3) for number in range(5))
+
+
+@pytest.fixture(autouse=True)
+def _connectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = "tests.connect_service.outside"
+    monkeypatch.setattr(names, "BUILT_IN", {"Numbers": here, "Listed": here})
+    WRITTEN.clear()
+    BROKEN.clear()
+
+
+def sink(into: str) -> dict[str, str]:
+    return {"connector.class": "Listed", "topics": "numbers", "into": into}
+
+
+def lives(
+    directory: Path, *lives_of: Callable[[Client], Coroutine[Any, Any, None]], **others: str
+) -> None:
+    """Run a service once for each function."""
+
+    async def main() -> None:
+        for life in lives_of:
+            async with asyncio.timeout(60), running(directory, **others) as client:
+                await life(client)
+
+    asyncio.run(main())
+
+
+def rows(into: str) -> Counter[tuple[int, int]]:
+    found = (row for row in WRITTEN[into] if isinstance(row, dict))
+    return Counter((int(row["part"]), int(row["number"])) for row in found)
+
+
+def test_rows_go_from_a_source_through_the_log_to_a_sink(tmp_path: Path) -> None:
+    async def life(client: Client) -> None:
+        status, body = await client.ask("POST", "/connectors", {"name": "in", "config": SOURCE})
+        assert status == 201
+        assert body == {
+            "name": "in", "config": {**SOURCE, "name": "in"}, "tasks": [], "type": "source",
+        }  # fmt: skip
+        status, _ = await client.ask("PUT", "/connectors/out/config", sink("a"))
+        assert status == 201
+        await client.until(lambda: rows("a") == ROWS)
+        await client.until_state("in", "RUNNING", tasks=2)
+        await client.until_state("out", "RUNNING", tasks=1)
+        assert await client.get("/connectors") == ["in", "out"]
+        offsets = (await client.get("/connectors/in/offsets"))["offsets"]
+        assert sorted((each["partition"]["part"], each["offset"]["at"]) for each in offsets) == [
+            (0, 5), (1, 5), (2, 5),
+        ]  # fmt: skip
+
+    lives(tmp_path, life)
+
+
+def test_a_service_that_is_started_again_goes_on_where_it_was(tmp_path: Path) -> None:
+    async def first(client: Client) -> None:
+        await client.ask("PUT", "/connectors/in/config", {**SOURCE, "count": "2"})
+        await client.ask("PUT", "/connectors/out/config", sink("a"))
+        await client.until(lambda: sum(rows("a").values()) == 6)
+
+    async def second(client: Client) -> None:
+        assert await client.get("/connectors/in/config") == {**SOURCE, "count": "2", "name": "in"}
+        await client.ask("PATCH", "/connectors/in/config", {"count": "5"})
+        await client.until(lambda: rows("a") == ROWS)
+
+    lives(tmp_path, first, second)
+
+
+def test_stop_offsets_reset_and_resume_read_everything_again(tmp_path: Path) -> None:
+    async def life(client: Client) -> None:
+        await client.ask("PUT", "/connectors/in/config", SOURCE)
+        await client.ask("PUT", "/connectors/out/config", sink("a"))
+        await client.until(lambda: rows("a") == ROWS)
+        status, body = await client.ask("DELETE", "/connectors/in/offsets")
+        assert (status, "must be in the STOPPED state" in body["message"]) == (400, True)
+        assert (await client.ask("PUT", "/connectors/in/stop"))[0] == 202
+        await client.until_state("in", "STOPPED", tasks=0)
+        part = {"partition": {"part": 1}, "offset": {"at": 4}}
+        status, _ = await client.ask("PATCH", "/connectors/in/offsets", {"offsets": [part]})
+        assert status == 200
+        assert part in (await client.get("/connectors/in/offsets"))["offsets"]
+        assert (await client.ask("DELETE", "/connectors/in/offsets"))[0] == 200
+        assert await client.get("/connectors/in/offsets") == {"offsets": []}
+        assert (await client.ask("PUT", "/connectors/in/resume"))[0] == 202
+        await client.until(lambda: rows("a") == ROWS + ROWS)
+
+    lives(tmp_path, life)
+
+
+def test_offsets_of_a_sink_are_its_groups_and_its_target_follows(tmp_path: Path) -> None:
+    async def life(client: Client) -> None:
+        await client.ask("PUT", "/connectors/in/config", SOURCE)
+        await client.ask("PUT", "/connectors/out/config", sink("a"))
+        await client.until(lambda: rows("a") == ROWS)
+        await client.ask("PUT", "/connectors/out/stop")
+        await client.until_state("out", "STOPPED", tasks=0)
+        offsets = (await client.get("/connectors/out/offsets"))["offsets"]
+        assert {each["partition"]["kafka_topic"] for each in offsets} == {"numbers"}
+        assert (await client.ask("DELETE", "/connectors/out/offsets"))[0] == 200
+        assert WRITTEN["a"][-1] == "reset"
+        await client.ask("PUT", "/connectors/out/resume")
+        await client.until(lambda: rows("a") == ROWS + ROWS)
+
+    lives(tmp_path, life)
+
+
+def test_a_paused_connector_carries_nothing_until_it_is_resumed(tmp_path: Path) -> None:
+    async def life(client: Client) -> None:
+        await client.ask("PUT", "/connectors/in/config", SOURCE)
+        await client.ask(
+            "POST",
+            "/connectors",
+            {"name": "out", "config": sink("a"), "initial_state": "PAUSED"},
+        )
+        await client.until_state("in", "RUNNING", tasks=2)
+        await client.until_state("out", "PAUSED", tasks=1)
+        assert not WRITTEN["a"]
+        await client.ask("PUT", "/connectors/out/resume")
+        await client.until(lambda: rows("a") == ROWS)
+        await client.until_state("out", "RUNNING", tasks=1)
+
+    lives(tmp_path, life)
+
+
+def test_a_failed_task_shows_its_trace_and_is_restarted(tmp_path: Path) -> None:
+    async def life(client: Client) -> None:
+        BROKEN.add("x")
+        await client.ask("PUT", "/connectors/out/config", sink("a"))
+        config = {**SOURCE, "label": "x", "errors.auto.restart": "false", "tasks.max": "1"}
+        await client.ask("PUT", "/connectors/in/config", config)
+
+        async with asyncio.timeout(30):
+            while True:
+                _, body = await client.ask("GET", "/connectors/in/tasks/0/status")
+                if body.get("state") == "FAILED":
+                    break
+                await asyncio.sleep(0.02)
+        assert "x is broken" in body["trace"]
+        assert body["worker_id"] == "127.0.0.1:8083"
+        BROKEN.clear()
+        assert (await client.ask("POST", "/connectors/in/tasks/0/restart"))[0] == 204
+        await client.until(lambda: rows("a") == ROWS)
+
+    lives(tmp_path, life)
+
+
+def test_transforms_and_secrets_reach_the_task_and_stay_out_of_topics(tmp_path: Path) -> None:
+    async def life(client: Client) -> None:
+        config = {
+            **SOURCE,
+            "password": "${env:WORD}",
+            "transforms": "route,name",
+            "transforms.name.type": "org.apache.kafka.connect.transforms.ReplaceField$Value",
+            "transforms.name.renames": "hidden:shown",
+            "transforms.route.type": "org.apache.kafka.connect.transforms.RegexRouter",
+            "transforms.route.regex": "numbers",
+            "transforms.route.replacement": "others",
+        }
+        await client.ask("PUT", "/connectors/in/config", config)
+        await client.ask("PUT", "/connectors/out/config", {**sink("a"), "topics": "others"})
+        await client.until(lambda: rows("a") == ROWS)
+        assert {row["shown"] for row in WRITTEN["a"] if isinstance(row, dict)} == {"secret"}
+        assert (await client.get("/connectors/in/config"))["password"] == "${env:WORD}"
+
+    lives(tmp_path, life)
+
+
+def test_a_second_process_takes_over_and_the_first_one_ends(tmp_path: Path) -> None:
+    async def main() -> None:
+        from streamlog.errors import ProducerFenced  # noqa: PLC0415 - used here alone
+        from streamlog.log import Log  # noqa: PLC0415
+        from tests.connect_service.running import ServiceSettings, SystemClock, open_service  # noqa: PLC0415
+
+        settings = ServiceSettings(commit_ms=20, offsets_partitions=3, status_partitions=1)
+        with pytest.raises(ExceptionGroup) as ended:  # noqa: PT012 - both have to be open
+            async with (
+                asyncio.timeout(60),
+                Log.open(f"embedded:{tmp_path}") as log,
+                open_service(
+                    log, SystemClock(), settings, worker_id="a:1", resolve=str, set_level=print
+                ) as first,
+            ):
+                await first.ready.wait()
+                async with open_service(
+                    log, SystemClock(), settings, worker_id="b:1", resolve=str, set_level=print
+                ) as second:
+                    await second.ready.wait()
+                    status, _ = await Client(second).ask("PUT", "/connectors/in/config", SOURCE)
+                    assert status == 201
+                    await Client(first).ask("PUT", "/connectors/no/config", SOURCE)
+        assert ended.value.subgroup(ProducerFenced) is not None
+
+    asyncio.run(main())
