@@ -1,6 +1,8 @@
 """Carried: records on their way between a connector and the log: serdes, transforms, error policy.
 
-A source's records are transformed and then encoded; a sink's are decoded and then transformed. A
+A source's records are transformed and then encoded; a sink's are decoded and then transformed.
+A source of a database yields rows as dicts, and a topic may declare a class for them: such rows
+become values of that class. A
 record that fails there gets the connector's error policy, as does one that the connector itself
 refuses. `FAIL` raises a ProcessingError with the record's coordinates.
 
@@ -10,10 +12,10 @@ time, so the attempts of `on_error.retry` are for the connector's own calls (`si
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, get_origin, is_typeddict
 
 import msgspec
 
@@ -21,7 +23,6 @@ from streamlog.connect.connector_errors import ConnectError
 from streamlog.connect.declared_connectors import SinkConnector, SourceConnector
 from streamlog.connect.sink_progress import SinkRow
 from streamlog.connect.source import READ_BYTES_MAX, Read, Transform
-from streamlog.connect_tasks.declared_rows import declare_rows
 from streamlog.durations import moment, when_ms
 from streamlog.errors import quantity
 from streamlog.nodes.topic_spec import TopicSpec
@@ -32,6 +33,8 @@ from streamlog.record import Headers, Record, TopicPartition
 from streamlog.records.record_columns import RecordColumns
 from streamlog.serdes import display_json
 from streamlog.serdes.erased_types import AnyRecord, AnySerde, UserValue
+from streamlog.serdes.json_values import is_model
+from streamlog.serdes.serde import declared_by
 
 AnyRead: TypeAlias = Read[Any, Any]
 """A read whose types only its source knows."""
@@ -362,3 +365,31 @@ def _bytes_of(serde: AnySerde, value: UserValue) -> bytes | None:
             return display_json(value, enc_hook=repr)
         except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
             return f"a value of type {type(value).__name__} that can't be shown".encode()
+
+
+def declare_rows(serde: AnySerde, column: Sequence[UserValue]) -> Sequence[UserValue]:
+    """Return the column with each dict as a value of the serde's type, if that is a class.
+
+    Fields that the class lacks are left out, as they are when JSON is read.
+
+    Raises:
+        msgspec.ValidationError: a field is missing, or has another type; with its path.
+        ValueError: a model of pydantic refuses the row.
+    """
+    convert = _converter(declared_by(serde))
+    if convert is None:
+        return column
+    return [convert(value) if type(value) is dict else value for value in column]
+
+
+def _converter(declared: object) -> Callable[[UserValue], UserValue] | None:
+    """Return what makes a value of a declared type; None for types that a dict is a value of."""
+    kind: Any = get_origin(declared) or declared
+    if kind is None or kind is Any or is_typeddict(kind):
+        return None
+    if isinstance(kind, type) and (kind is object or issubclass(kind, Mapping | bytes | str)):
+        return None
+    if is_model(kind):
+        return kind.model_validate  # type: ignore[no-any-return]
+    # It takes a datetime, a Decimal or a UUID as it is, and a Decimal for a declared float.
+    return lambda row: msgspec.convert(row, declared)

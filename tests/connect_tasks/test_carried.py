@@ -1,4 +1,4 @@
-"""Rows of a source as values of the type that its topic declares."""
+"""Rows of a source become values of the type that its topic declares."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from pydantic import BaseModel
 
-from streamlog.connect_tasks.declared_rows import declare_rows
+from streamlog.connect_tasks.carried import declare_rows
 from streamlog.serdes import serde_for
 
 ROW = {
