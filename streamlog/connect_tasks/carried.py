@@ -1,10 +1,9 @@
 """Carried: records on their way between a connector and the log: serdes, transforms, error policy.
 
-A source's records are transformed and then encoded; a sink's are decoded and then transformed.
-A source of a database yields rows as dicts, and a topic may declare a class for them: such rows
-become values of that class. A
-record that fails there gets the connector's error policy, as does one that the connector itself
-refuses. `FAIL` raises a ProcessingError with the record's coordinates.
+A source's records are transformed and then encoded; a sink's are decoded and then transformed. Rows
+of a database, which are dicts, become values of the class that the topic declares. A record that
+fails there gets the connector's error policy, as does one that the connector itself refuses. `FAIL`
+raises a ProcessingError with the record's coordinates.
 
 Rule: here only the last step of a policy decides. A serde and a transform give the same result each
 time, so the attempts of `on_error.retry` are for the connector's own calls (`sink_task`).
