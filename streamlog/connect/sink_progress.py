@@ -89,19 +89,20 @@ class FlushChunk:
     """The number of its records, those that a sink has taken already included."""
     size_bytes: int = 0
     first_ms: int | None = None
-    """When its first record came, monotonic time; None without any."""
+    """When its first record came, monotonic time; without any, when its end first moved."""
     first_row: SinkRow | None = None
     """Its first record."""
 
     def add(self, rows: Sequence[SinkRow], end: int, now_ms: int) -> None:
         """Add the records that follow, and move the end."""
+        # Of markers alone, the age is theirs, until a record comes.
+        if (self.first_ms is None and end > self.end) or (rows and not self.records):
+            self.first_ms = now_ms
         self.end = end
-        # Without records only the end moves: age and size stay those of the records.
         if rows:
             self.rows += rows
             self.records += len(rows)
             self.size_bytes += sum(row.size_bytes for row in rows)
-            self.first_ms = now_ms if self.first_ms is None else self.first_ms
             self.first_row = self.first_row or rows[0]
 
 
@@ -333,5 +334,8 @@ class SinkProgress:
             return True
         if not self.streams and max(sizes, default=0) >= OPEN_BYTES_MAX:
             return True
-        begun = [chunk.first_ms for chunk in chunks if chunk.first_ms is not None]
+        # Markers alone are committed as well, so that a quiet sink has no lag, but they never make
+        # the records of another partition due.
+        with_records = [chunk for chunk in chunks if chunk.records]
+        begun = [chunk.first_ms for chunk in with_records or chunks if chunk.first_ms is not None]
         return self._every_ms is not None and bool(begun) and now_ms - min(begun) >= self._every_ms

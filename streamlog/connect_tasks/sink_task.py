@@ -167,6 +167,17 @@ class SinkRunner:
         return {at: part.committed for at, part in self._progress.parts.items()}
 
     @property
+    def reached(self) -> dict[TopicPartition, int]:
+        """The offset that shows progress, by partition, for the watchdog.
+
+        What is read counts, since a flush may be due in an hour. What is committed counts while a
+        flush is due.
+        """
+        is_due = bool(self._progress.due(self._clock.now_ms()))
+        parts = self._progress.parts.items()
+        return {at: part.committed if is_due else part.next_offset for at, part in parts}
+
+    @property
     def held_records(self) -> int:
         """The records that are read and not committed yet."""
         parts = self._progress.parts.values()

@@ -49,6 +49,21 @@ def test_a_flush_is_due_by_records_bytes_or_age() -> None:
     assert by_size.due(0)
 
 
+def test_markers_alone_are_due_by_their_age_and_make_no_records_due() -> None:
+    progress = SinkProgress(Flush(every="1s"))
+    progress.assign(PART, 0)
+    progress.assign(OTHER, 0)
+    progress.parts[PART].take([], 2, now_ms=5)
+    assert progress.due(1_004) == []
+    assert progress.due(1_005) == [progress.parts[PART].open]
+    progress.parts[OTHER].take([row(0)], 1, now_ms=900)
+    assert progress.due(1_005) == [], "the record is 105 ms old"
+    # A record behind markers is as old as itself.
+    progress.parts[PART].take([row(2)], 3, now_ms=1_800)
+    assert progress.due(1_899) == []
+    assert len(progress.due(1_900)) == 2
+
+
 def test_an_interrupted_range_is_committed_alone_and_whole() -> None:
     progress = SinkProgress(Flush(records=1))
     progress.assign(PART, 5, WriteRange(8, "c"))

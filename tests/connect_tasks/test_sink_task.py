@@ -539,6 +539,24 @@ def test_offsets_without_records_are_passed_without_a_commit_of_the_target() -> 
     asyncio.run(story())
 
 
+def test_what_is_read_is_progress_until_a_flush_is_due() -> None:
+    async def story() -> None:
+        clock, target = Clock(), Target()
+        group = Group(Random(0), 3)
+        runner = make(Table, target, group, clock, records=3)
+        runner.assign(dict.fromkeys(PARTS, (0, "")))
+        await runner.work()
+        runner.seeks.clear()
+        for end, reached in ((1, 1), (2, 2), (3, 0)):
+            columns, _ = group.read(PARTS[0], end - 1, 1)
+            await runner.take(PARTS[0], columns, end)
+            assert runner.reached[PARTS[0]] == reached
+        await runner.work()
+        assert runner.reached[PARTS[0]] == runner.committed[PARTS[0]] == 3
+
+    asyncio.run(story())
+
+
 def test_revoked_partitions_are_committed_first() -> None:
     async def story() -> None:
         clock, target = Clock(), Target()

@@ -148,9 +148,7 @@ class ConnectRoom:
     def sights(self) -> dict[str, Sight]:
         """Return the progress of each sink task, for the watchdog."""
         return {
-            f"sink {group.connector.name} {group.number}": Sight(
-                group.runner.committed, group.lags()
-            )
+            f"sink {group.connector.name} {group.number}": Sight(group.runner.reached, group.lags())
             for group in self.sink_groups
         }
 

@@ -171,13 +171,13 @@ class SinkGroup:
         return len(self._consumer.assignment())
 
     def lags(self) -> dict[TopicPartition, int]:
-        """Return the records between what the target has and the end of each partition."""
+        """Return the records between what was reached (see `SinkRunner.reached`) and the ends."""
         found, assigned = {}, self._consumer.assignment()
-        for part, committed in self.runner.committed.items():
+        for part, reached in self.runner.reached.items():
             # In the middle of a rebalance the consumer may have given up what the runner still has.
             end = self._consumer.high_watermark(part) if part in assigned else None
             if end is not None:
-                found[part] = max(end - committed, 0)
+                found[part] = max(end - reached, 0)
         return found
 
     def stop(self) -> None:
