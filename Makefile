@@ -9,7 +9,7 @@ HOT := $(TYPES) $(TYPES:.pxd=.py)
 WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark spark questions test test-changed quick lint shape architecture bench simulate simulate-coverage chaos alerts procedures soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect conformance conformance-cluster conformance-kafka registry-kills chaos-connect bench-registry bench-snapshots compile clean
+.PHONY: help demo demo-connect demo-spark spark questions test test-changed quick lint shape architecture bench simulate simulate-coverage chaos alerts procedures soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect conformance conformance-cluster conformance-kafka registry-kills chaos-connect bench-registry bench-snapshots compile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -25,12 +25,16 @@ $(VENV)/.examples: $(VENV)/.base
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[examples]'
 	@touch $@
 
+$(VENV)/.shop: $(VENV)/.base
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[shop]'
+	@touch $@
+
 $(VENV)/.spark: $(VENV)/.base
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[examples,spark]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.base
-	$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[dev,examples,spark]'
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[dev,examples,shop,spark]'
 	@touch $@
 
 demo: $(VENV)/.examples ## the flights of 2013 through an embedded log (CHAOS=1: with three SIGKILLs on the way, PROCESSES=n: with n workers)
@@ -38,6 +42,9 @@ demo: $(VENV)/.examples ## the flights of 2013 through an embedded log (CHAOS=1:
 
 demo-spark: $(VENV)/.spark ## the flights of 2013 as a history in Spark, held against the data frame (ENGINE=local: without a JVM; LIMIT=n); brings Java along, as a wheel
 	@$(BIN)/python -m examples.flights.history --engine $(or $(ENGINE),spark) $(if $(LIMIT),--limit $(LIMIT))
+
+demo-connect: $(VENV)/.shop ## a shop: nginx's access log and a table of PostgreSQL, joined, to Parquet files and to SQL, held against both servers (CHAOS=1: with three SIGKILLs and a crash of PostgreSQL); needs both servers
+	@$(BIN)/python -m examples.shop $(if $(CHAOS),--chaos) $(if $(SECONDS),--seconds $(SECONDS))
 
 questions: $(VENV)/.examples ## five more questions about the flights, one for each kind of window and join, held against data frames (the first 30,000; LIMIT=400000 for the year)
 	@$(BIN)/python -m examples.flights.questions --limit $(or $(LIMIT),30000)

@@ -22,6 +22,7 @@ SHELL_LINES = [
     for line in text.splitlines()
 ]
 FLIGHTS = (ROOT / "examples/flights/app.py").read_text()
+SHOP = (ROOT / "examples/shop/app.py").read_text()
 
 
 def block(words: str) -> str:
@@ -66,11 +67,18 @@ def test_hello_says_hello(hello: Path) -> None:
     assert worker.returncode == 0, "".join(output)
 
 
-def test_the_topology_shown_is_the_examples_topology() -> None:
-    def bare(text: str) -> str:
-        return re.sub(r"\s+|#.*", "", text)
+def bare(text: str) -> str:
+    return re.sub(r"\s+|#.*", "", text)
 
+
+def test_the_topology_shown_is_the_examples_topology() -> None:
     assert bare(block("per_hour = (")) in bare(FLIGHTS)
+
+
+def test_the_connectors_shown_are_those_of_the_shop() -> None:
+    sources, streams = block("PostgresCdc(").split("app.stream(lines)")
+    assert bare(sources) in bare(SHOP)
+    assert bare(streams.split("app.sink(")[0]) in bare(SHOP)
 
 
 @pytest.mark.parametrize("line", SHELL_LINES)
