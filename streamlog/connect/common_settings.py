@@ -9,6 +9,7 @@ SinkConnectorConfig is here, whether or not it has an effect, so a pasted config
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -34,6 +35,25 @@ PREFIXES: Final = (
 )
 """Beginnings of settings that belong to a transform, a converter or a client."""
 
+WITHOUT_EFFECT: Final = (
+    "errors.retry.timeout",
+    "errors.retry.delay.max.ms",
+    "errors.deadletterqueue.context.headers.enable",
+    "errors.deadletterqueue.topic.replication.factor",
+    "header.converter",
+    "producer.override.",
+    "consumer.override.",
+    "admin.override.",
+    "topic.creation.",
+    "offsets.storage.topic",
+)
+"""Settings, or their beginnings, that would change something in Kafka Connect and nothing here."""
+
+
+def without_effect(settings: Mapping[str, str]) -> list[str]:
+    """Return the settings of a configuration that have no effect here, for a warning."""
+    return sorted(name for name in settings if name.startswith(WITHOUT_EFFECT))
+
 
 class ConnectorConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of every connector.
@@ -45,13 +65,13 @@ class ConnectorConfig(msgspec.Struct, frozen=True, kw_only=True):
         tasks_max_enforce: accepted; no connector has more tasks than `tasks.max`.
         key_converter: the converter of keys; the worker's by default.
         value_converter: the converter of values; the worker's by default.
-        header_converter: the converter of headers; the worker's by default.
+        header_converter: without effect; headers are carried as bytes.
         transforms: the aliases of transforms, in their order.
         predicates: the aliases of predicates, which transforms refer to.
         config_action_reload: accepted; secrets are read again when a task restarts.
-        errors_retry_timeout: how long a failed record is tried again, in milliseconds; 0 for not
-            at all, -1 for ever. Broken connections are retried for ever, whatever this says.
-        errors_retry_delay_max_ms: the longest wait between two attempts.
+        errors_retry_timeout: without effect; broken connections are retried for ever, and a bad
+            record is bad at each attempt.
+        errors_retry_delay_max_ms: without effect.
         errors_tolerance: "none" fails the task at a bad record, "all" leaves it out.
         errors_log_enable: whether records that are left out are logged.
         errors_log_include_messages: whether the log has the record's topic, partition and offset.
@@ -86,11 +106,11 @@ class SourceConfig(ConnectorConfig, frozen=True, kw_only=True):
         transaction_boundary: accepted; a transaction ends at each commit of the worker, and never
             inside one step of the source.
         transaction_boundary_interval_ms: accepted; the worker's commit interval counts.
-        offsets_storage_topic: accepted; the worker's topic of offsets counts.
+        offsets_storage_topic: without effect; the worker's topic of offsets counts.
         errors_deadletterqueue_topic_name: the topic of records that can't be carried.
-        errors_deadletterqueue_topic_replication_factor: the replication of that topic.
-        errors_deadletterqueue_context_headers_enable: whether dead letters have Kafka Connect's
-            headers.
+        errors_deadletterqueue_topic_replication_factor: without effect; the log's default counts.
+        errors_deadletterqueue_context_headers_enable: without effect; dead letters always have
+            the headers `__streams.errors.*`.
         discover_every: how often the source is asked for its parts.
     """
 
@@ -113,9 +133,9 @@ class SinkConfig(ConnectorConfig, frozen=True, kw_only=True):
         topics: the topics that the sink carries outside.
         topics_regex: a regular expression of such topics, instead of `topics`.
         errors_deadletterqueue_topic_name: the topic of records that can't be carried.
-        errors_deadletterqueue_topic_replication_factor: the replication of that topic.
-        errors_deadletterqueue_context_headers_enable: whether dead letters have Kafka Connect's
-            headers.
+        errors_deadletterqueue_topic_replication_factor: without effect; the log's default counts.
+        errors_deadletterqueue_context_headers_enable: without effect; dead letters always have
+            the headers `__streams.errors.*`.
     """
 
     topics: tuple[str, ...] = ()

@@ -20,6 +20,7 @@ from typing import Final
 from streamlog import repeated
 from streamlog.client.producer import Producer
 from streamlog.clock import Clock
+from streamlog.connect.common_settings import without_effect
 from streamlog.connect.declared_connectors import SinkConnector, SourceConnector
 from streamlog.connect.herding.herder import Herder
 from streamlog.connect.herding.herder_requests import (
@@ -93,6 +94,8 @@ class ConnectService:
         self.worker_id = worker_id
         self.herder = Herder(worker_id, InstalledPlugins(settings.others))
         self.offsets = OffsetBook()
+        self._warned: dict[str, list[str]] = {}
+        """By connector, its settings without effect that the log has named."""
         self._clock, self._resolve, self._set_level = clock, resolve, set_level
         follow = CompactedTopic
         self.configs_log = follow(log, settings.configs_topic, 1, self._on_config)
@@ -153,7 +156,11 @@ class ConnectService:
         Raises:
             ConfigError: a setting is wrong, or a secret can't be found.
         """
-        return with_secrets(configured(name, settings, self.settings.others), self._resolve)
+        connector = configured(name, settings, self.settings.others)
+        if (idle := without_effect(settings)) and self._warned.get(name) != idle:
+            self._warned[name] = idle
+            logger.warning("connector %r: %s: without effect here", name, ", ".join(idle))
+        return with_secrets(connector, self._resolve)
 
     # ---------------------------------------------------------------------------- offsets
 
