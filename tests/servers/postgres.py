@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import count
 
 import psycopg
+from psycopg import sql
 
 from tests.servers.server_process import ServerProcess, program
 
@@ -69,7 +70,7 @@ class PostgresServer(ServerProcess):
         """Create an empty database and return its name."""
         name = f"test_{next(self._databases)}"
         with psycopg.connect(self.dsn("postgres"), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}")  # type: ignore[arg-type]
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         return name
 
     def stop(self) -> None:

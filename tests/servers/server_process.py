@@ -21,7 +21,7 @@ import unittest
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 START_SECONDS = 60
 STOP_SECONDS = 60
@@ -195,7 +195,7 @@ class ServerProcess(ABC):
             probe.settimeout(1)
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
-    def _as_account(self) -> dict[str, object]:
+    def _as_account(self) -> dict[str, Any]:
         if self.account is None:
             return {}
         return {"user": self.account.pw_uid, "group": self.account.pw_gid, "extra_groups": []}
