@@ -109,6 +109,7 @@ def test_closing_cancels_calls_that_have_not_started() -> None:
 
 
 BLOCKING = """
+import os
 import time
 from pathlib import Path
 from streamlog import App
@@ -122,8 +123,12 @@ app = App("blocking", log="LOG", state_dir="./state", commit_interval="50ms")
 words = app.topic("words", key=str, value=str, partitions=1)
 loud = app.topic("loud", key=str, value=str, partitions=1)
 
+def tell(line: str) -> None:
+    # In one piece: `print` writes the end of a line separately, and two threads tell.
+    os.write(1, f"{line}\\n".encode())
+
 def shout(word: str) -> str:
-    print(f"shouting {word}")
+    tell(f"shouting {word}")
     while word == "slow" and not Path("go").exists():
         time.sleep(0.01)
     return word.upper()
@@ -132,7 +137,7 @@ app.stream(words).map_values(shout).to(loud)
 
 @app.timer("100ms", on="every_worker")
 async def tick() -> None:
-    print("tick")
+    tell("tick")
 """
 WORKER = (*STREAMLOG, "-A", "blocking", "worker")
 JOINED = "rebalance: this worker has"
