@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import ipaddress
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,22 @@ def parse_address(text: str, *, setting: str = "web") -> tuple[str, int]:
             f"{setting}={text!r} is not HOST:PORT, such as {HOST_DEFAULT}:8080 or :8080"
         )
     return host.strip("[]") or HOST_DEFAULT, int(port)
+
+
+def is_local(host: str) -> bool:
+    """Return whether an address to listen on can be reached from this machine alone."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_allowed_host(header: str, hosts: Collection[str]) -> bool:
+    """Return whether a request's Host header has one of the names in `WebListener.hosts`."""
+    # 1. A page of evil.example is open in a browser on this machine. 2. Its name now resolves to
+    # 127.0.0.1. 3. The browser sends the page's requests here, with Host: evil.example.
+    name, _, port = header.rpartition(":")
+    return "*" in hosts or (name if port.isdecimal() else header) in hosts
 
 
 class WebListener:

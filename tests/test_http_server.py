@@ -15,7 +15,15 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from streamlog.errors import ConfigError, ListenError
-from streamlog.http_server import WebListener, listen, parse_address, serve
+from streamlog.http_server import (
+    LOCAL_NAMES,
+    WebListener,
+    is_allowed_host,
+    is_local,
+    listen,
+    parse_address,
+    serve,
+)
 
 
 def site(answer: Callable[[], Awaitable[str]]) -> Starlette:
@@ -133,3 +141,20 @@ def test_the_advertised_address_can_be_reached_by_others() -> None:
         assert listener.endpoint == f"{socket.gethostname()}:{listener.port}"
     with listen("localhost:0") as listener:
         assert listener.endpoint.endswith(f":{listener.port}")
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("x", False)],  # noqa: S104
+)
+def test_only_loopback_addresses_are_local(host: str, *, expected: bool) -> None:
+    assert is_local(host) == expected
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [("localhost:8083", True), ("[::1]:8083", True), ("127.0.0.1", True), ("evil.example", False)],
+)
+def test_a_name_that_resolves_to_this_machine_is_refused(header: str, *, expected: bool) -> None:
+    assert is_allowed_host(header, LOCAL_NAMES) == expected
+    assert is_allowed_host(header, ("*",))

@@ -14,7 +14,7 @@ from rich.table import Table
 from examples.shop.check import ReportRow, Verdict
 
 SHOWN: Final = 5
-"""So many differences are printed of each kind."""
+"""The most differences of each kind that are printed."""
 
 
 @dataclass

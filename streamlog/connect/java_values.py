@@ -27,7 +27,7 @@ _FLOAT: Final = re.compile(r"[+-]?(NaN|Infinity|(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?
 _MAX_PLAIN: Final = 1e7
 _MIN_PLAIN: Final = 1e-3
 _SHORTEST: Final = range(6, 10)
-"""The numbers of digits of which the first that gives a float32 back is its text."""
+"""The numbers of digits to try: the text of a float32 is the shortest that reads back as it."""
 
 
 def kind_of(value: object) -> Kind | None:

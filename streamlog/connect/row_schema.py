@@ -226,7 +226,7 @@ def _decimal(described: DecimalType) -> Schema:
 
 
 def decimal_schema(precision: int, scale: int) -> Schema:
-    """Return the schema of decimals with so many digits, `scale` of them behind the point."""
+    """Return the schema of decimals with `precision` digits, `scale` of them after the point."""
     parameters = (("scale", str(scale)), ("connect.decimal.precision", str(precision)))
     return Schema("bytes", logical="Decimal", parameters=parameters)
 

@@ -155,8 +155,8 @@ class Flush(msgspec.Struct, frozen=True, kw_only=True):
     """When what was written is committed: at the first of these.
 
     Attributes:
-        records: so many records, 1 or more.
-        size_bytes: so many bytes of keys and values, 1 or more.
+        records: the number of records, 1 or more.
+        size_bytes: the bytes of their keys and values, 1 or more.
         every: the age of the first record that is not committed.
         stream_time: stream time passes a multiple of this, by records and time marks alone, so
             that the cut is equal in every run; None for never.

@@ -8,7 +8,6 @@ so.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
@@ -17,7 +16,7 @@ from streamlog import repeated
 from streamlog.connect.herding.herder_requests import ConnectRefusal
 from streamlog.connect_service.rest_answers import ConnectRest, parse_call, refusal
 from streamlog.errors import ConfigError
-from streamlog.http_server import parse_address
+from streamlog.http_server import is_allowed_host, is_local, parse_address
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -37,13 +36,7 @@ _log = repeated.logger(__name__)
 def check_exposure(address: str, *, is_insecure: bool) -> None:
     """Raise ConfigError if others can reach an address, unless the operator wants that."""
     host, _ = parse_address(address, setting=SETTING)
-    if is_insecure or host == "localhost":
-        return
-    try:
-        is_local = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        is_local = False
-    if not is_local:
+    if not is_insecure and not is_local(host):
         raise ConfigError(
             f"{SETTING}={address}: other machines can reach this address, and can start and stop"
             " connectors without a password; use 127.0.0.1, or say --rest-insecure"
@@ -97,11 +90,9 @@ class RestSite:
 
     def _check_host(self, scope: Scope) -> None:
         """Refuse a name that a foreign page in a browser may have made up (DNS rebinding)."""
-        # The same danger as for the schema registry, and here a page could start a connector.
         headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get(b"host", "")
-        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-        if "*" not in self._hosts and name not in self._hosts:
+        if not is_allowed_host(host, self._hosts):
             raise ConnectRefusal(400, f"Host '{host[:80]}' is not this worker on 127.0.0.1")
 
 

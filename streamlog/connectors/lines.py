@@ -22,8 +22,8 @@ from streamlog.connectors.listeners import (
     TlsFiles,
     TransportName,
     check_listeners,
-    listening_tcp,
-    listening_udp,
+    listener_parts,
+    listening,
     parse_address,
 )
 from streamlog.connectors.message_framing import MESSAGE_BYTES_MAX, LineFramer
@@ -71,7 +71,7 @@ class Lines(Source[None, bytes], frozen=True, kw_only=True):
     async def partitions(self, context: SourceContext) -> Sequence[SourcePartition]:
         """Return a part for each listener."""
         del context
-        return [{"listener": number} for number in range(self.listeners)]
+        return listener_parts(self.listeners)
 
     async def read(
         self, partition: SourcePartition, offset: SourceOffset | None, context: SourceContext
@@ -79,13 +79,10 @@ class Lines(Source[None, bytes], frozen=True, kw_only=True):
         """Yield what arrives."""
         del partition, offset
         inbox = Inbox()
-        tls = None if self.tls is None else self.tls.context()
-        listening = (
-            listening_udp(self.address, inbox, partial(context.count, "kernel_drops"))
-            if self.transport == "udp"
-            else listening_tcp(self.address, inbox, partial(LineFramer, self.line_bytes_max), tls)
-        )
-        async with listening:
+        framer = partial(LineFramer, self.line_bytes_max)
+        async with listening(
+            self.transport, self.address, inbox, framer, tls=self.tls, context=context
+        ):
             while True:
                 received = await inbox.take()
                 yield Read.raw(

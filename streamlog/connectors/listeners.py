@@ -15,12 +15,14 @@ import ssl
 import struct
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from streamlog.connect import SourceContext, SourcePartition
 from streamlog.connectors.message_framing import Framer
 from streamlog.errors import ConfigError, CorruptData, ListenError
 from streamlog.repeated import logger
@@ -234,6 +236,11 @@ def check_listeners(count: int) -> None:
         raise ConfigError(f"listeners={count} is not from 1 to {LISTENERS_MAX}")
 
 
+def listener_parts(count: int) -> list[SourcePartition]:
+    """Return a part for each of a source's listeners."""
+    return [{"listener": number} for number in range(count)]
+
+
 class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
     """The files of a listener's TLS, in PEM.
 
@@ -323,3 +330,22 @@ async def listening_udp(
             yield
         finally:
             reader.close()
+
+
+def listening(
+    transport: TransportName,
+    address: str,
+    inbox: Inbox,
+    make_framer: Callable[[], Framer],
+    *,
+    tls: TlsFiles | None,
+    context: SourceContext,
+) -> AbstractAsyncContextManager[None]:
+    """Receive what arrives on an address while the block lasts; the kernel's drops are counted.
+
+    Raises:
+        ConfigError: a file of `tls` can't be used.
+    """
+    if transport == "udp":
+        return listening_udp(address, inbox, partial(context.count, "kernel_drops"))
+    return listening_tcp(address, inbox, make_framer, None if tls is None else tls.context())

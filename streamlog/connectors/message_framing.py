@@ -21,7 +21,7 @@ class Framer(Protocol):
     """Cuts what one connection sends."""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the messages that are complete with these bytes.
+        """Return the messages that these bytes complete.
 
         Raises:
             CorruptData: the stream has no messages any more.
@@ -39,7 +39,7 @@ class LineFramer:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the lines that are complete with these bytes."""
+        """Return the lines that these bytes complete."""
         # The rest is at most one line, so it is copied once for each packet at most.
         *lines, rest = (self._rest + data).split(b"\n")
         found = [piece for line in lines for piece in self._pieces(line.removesuffix(b"\r"))]
@@ -71,7 +71,7 @@ class SyslogFramer:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the messages that are complete with these bytes.
+        """Return the messages that these bytes complete.
 
         Raises:
             CorruptData: a count is no number, or larger than the longest message.

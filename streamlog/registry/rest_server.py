@@ -9,7 +9,6 @@ registry listens only on an address that no other machine reaches.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,14 @@ from streamlog import repeated
 from streamlog.broker.config.schema_service import AUTHENTICATION_BASIC
 from streamlog.broker.server.tls import Certificates
 from streamlog.errors import ConfigError, StreamlogError
-from streamlog.http_server import WebListener, listen, parse_address, serve
+from streamlog.http_server import (
+    WebListener,
+    is_allowed_host,
+    is_local,
+    listen,
+    parse_address,
+    serve,
+)
 from streamlog.protocol.acls import Operation
 from streamlog.registry.refusals import RegistryRefusal
 from streamlog.registry.registry_metrics import RegistryMetrics
@@ -111,13 +117,7 @@ async def _running(service: RegistryService) -> AsyncIterator[None]:
 def check_exposure(address: str, *, is_secure: bool) -> None:
     """Raise ConfigError if others can reach an address, and it is not secured."""
     host, _ = parse_address(address, setting=SETTING)
-    if is_secure or host == "localhost":
-        return
-    try:
-        is_local = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        is_local = False
-    if not is_local:
+    if not is_secure and not is_local(host):
         raise ConfigError(
             f"{SETTING}={address}: other machines can reach this address, so it needs"
             " schema.registry.ssl.enable=true and schema.registry.authentication.method=BASIC;"
@@ -219,13 +219,8 @@ class RegistrySite:
 
     def _check_host(self, headers: Mapping[str, str]) -> None:
         """Refuse a name that a foreign page in a browser may have made up (DNS rebinding)."""
-        # 1. A page of evil.example is open in a browser on this machine. 2. Its name now resolves
-        # to 127.0.0.1. 3. The browser sends the page's requests here, with Host: evil.example.
-        if "*" in self._hosts:
-            return
         host = headers.get("host", "")
-        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-        if name not in self._hosts:
+        if not is_allowed_host(host, self._hosts):
             raise RegistryRefusal(
                 400, f"Host '{host[:80]}' is not this registry, which listens on 127.0.0.1"
             )

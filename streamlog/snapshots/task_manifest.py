@@ -37,7 +37,7 @@ MANIFESTS: Final = "manifests"
 MANIFEST_BYTES_MAX: Final = 64 * 1024 * 1024
 """A larger object is no manifest. Most of a manifest is the task's progress, usually some KiB."""
 OFFSET_DIGITS: Final = 20
-"""So many digits that names sort as offsets do; segments of the log have as many."""
+"""Enough digits for names to sort as offsets do, as in the names of segments."""
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 """The names of RocksDB's files; none leads out of a directory."""

@@ -78,7 +78,7 @@ class Throttle:
         """When the bytes so far have had their time."""
 
     def wait(self, size_bytes: int, stop: Event) -> None:
-        """Wait until these bytes may be sent, or until `stop` is set."""
+        """Wait until `size_bytes` may be sent, or until `stop` is set."""
         now_ms = self._clock.now_ms()
         # `max`: time in which nothing was sent is not saved up for a burst.
         begin_ms = max(self._free_ms, now_ms)

@@ -247,7 +247,7 @@ def test_any_other_error_ends_the_task_with_its_coordinates() -> None:
 
 
 class Mixed(Source[str, str], frozen=True, kw_only=True):
-    """Values of which one is no text; and a record that can't be made at all."""
+    """Texts, a value that is no text, and a record that can't be made at all."""
 
     refuses: bool = False
 

@@ -92,7 +92,7 @@ class Life:
                 read.committed()
 
     async def take(self, count: int) -> list[Any]:
-        """Read and commit until there are so many records; return the values."""
+        """Read and commit until there are `count` records; return the values."""
         self.commit()
         while len(self.records) < count:
             await self.step()

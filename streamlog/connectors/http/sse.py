@@ -55,7 +55,7 @@ class SseParser:
         self._is_first = True
 
     def feed(self, data: bytes) -> list[SseEvent]:
-        r"""Return the events that are complete with these bytes.
+        r"""Return the events that these bytes complete.
 
         Lines end with \n, \r\n or \r. An event that is not complete when the stream ends is
         dropped, as the standard asks: the server sends it again.
@@ -166,7 +166,7 @@ class Sse(Source[None, bytes], frozen=True, kw_only=True):
             yield answer
 
     def _read(self, parser: SseParser, data: bytes) -> Read[None, bytes]:
-        """Return the events that are complete with these bytes; perhaps none."""
+        """Return the events that these bytes complete; perhaps none."""
         events = parser.feed(data)
         headers: list[Headers] | None = None
         if self.kind_header is not None:

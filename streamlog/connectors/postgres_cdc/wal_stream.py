@@ -157,7 +157,7 @@ class ReplicationStream:
             raise Retriable(f"the replication stream: {str(error).strip()}") from error
 
     async def wait(self, seconds: float) -> None:
-        """Wait until frames have come, at most so many seconds."""
+        """Wait for frames, for `seconds` at most."""
         loop = asyncio.get_running_loop()
         socket = self._pgconn.socket
         self._readable.clear()

@@ -131,7 +131,7 @@ def _column(database: Database, field: Field, *, is_key: bool) -> sa.Column[User
         found,
         primary_key=is_key,
         nullable=field.schema.optional and not is_key,
-        # A number in a key would count by itself, which no upsert wants.
+        # An integer key would number its rows by itself, but the key comes from the record.
         autoincrement=False,
     )
 

@@ -7,7 +7,6 @@ frames and sockets, which other listeners share.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from functools import partial
 from typing import ClassVar
 from zoneinfo import ZoneInfo
 
@@ -24,8 +23,8 @@ from streamlog.connectors.listeners import (
     TlsFiles,
     TransportName,
     check_listeners,
-    listening_tcp,
-    listening_udp,
+    listener_parts,
+    listening,
     parse_address,
 )
 from streamlog.connectors.message_framing import SyslogFramer
@@ -72,7 +71,7 @@ class Syslog(Source[str, SyslogMessage], frozen=True, kw_only=True):
     async def partitions(self, context: SourceContext) -> Sequence[SourcePartition]:
         """Return a part for each listener."""
         del context
-        return [{"listener": number} for number in range(self.listeners)]
+        return listener_parts(self.listeners)
 
     async def read(
         self, partition: SourcePartition, offset: SourceOffset | None, context: SourceContext
@@ -81,13 +80,10 @@ class Syslog(Source[str, SyslogMessage], frozen=True, kw_only=True):
         del partition, offset
         inbox = Inbox()
         zone = ZoneInfo(self.zone)
-        tls = None if self.tls is None else self.tls.context()
-        listening = (
-            listening_udp(self.address, inbox, partial(context.count, "kernel_drops"))
-            if self.transport == "udp"
-            else listening_tcp(self.address, inbox, SyslogFramer, tls)
-        )
-        async with listening:
+        framer = SyslogFramer
+        async with listening(
+            self.transport, self.address, inbox, framer, tls=self.tls, context=context
+        ):
             while True:
                 received = await inbox.take()
                 now = context.now()

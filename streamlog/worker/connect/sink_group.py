@@ -282,7 +282,7 @@ class SinkGroup:
         return {}
 
     def _choose(self, consumer: Consumer) -> None:
-        """Pause the partitions of which no records are wanted now."""
+        """Pause the partitions whose records have to wait, and resume the others."""
         # Compared with what is paused already, as each resume wakes the fetcher.
         paused = consumer.paused()
         for part in consumer.assignment():

@@ -105,7 +105,7 @@ class SourceSlots:
         follower: CompactedTopic,
         count: Callable[[str, str, int], None],
     ) -> None:
-        """Create the slots of a worker, none of which runs.
+        """Create the slots of a worker; none of them runs yet.
 
         Args:
             connectors: the sources of the app.

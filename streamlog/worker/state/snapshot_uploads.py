@@ -46,7 +46,7 @@ MIB = 1024 * 1024
 
 
 def retry_ms(failures: int, interval_ms: int) -> int:
-    """Return the pause after so many failures in a row, 1 or more, in milliseconds."""
+    """Return the pause in milliseconds after a number of failures in a row, 1 or more."""
     return int(min(RETRY_MS * 2 ** min(failures - 1, 20), interval_ms))
 
 

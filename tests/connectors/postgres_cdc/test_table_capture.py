@@ -108,7 +108,7 @@ def reading_of(shop: Shop, source: PostgresCdc, log: Log) -> aclosing:
 async def live(
     shop: Shop, source: PostgresCdc, log: Log, *, until: object, reads: int = 1_000
 ) -> None:
-    """Read until the log has the rows, or so many reads."""
+    """Read until the log has the rows, `reads` times at most."""
     async with reading_of(shop, source, log) as reading:
         for _ in range(reads):
             if log.offset is not None and log.rows() == until and is_copied(log):

@@ -119,7 +119,7 @@ class World:
         os.utime(self.path, ns=(self.now_ms * 10**6,) * 2)
 
     def delete(self) -> None:
-        """Delete old files, of which every line was committed."""
+        """Delete old files once all of their lines are committed."""
         self.now_ms = max(self.now_ms, self.late_until_ms)
         for path in self._rotated():
             if self.lines_until.get(path.stat().st_ino, 0) <= len(self.committed):

@@ -137,7 +137,7 @@ class FilesTask(SinkTask[str, int]):
 
 
 class Lines(Sink[str, int], frozen=True, kw_only=True):
-    """Lines behind each other, of which some may come twice."""
+    """Appends lines; some may come twice."""
 
     path: str
 

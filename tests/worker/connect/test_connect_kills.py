@@ -97,7 +97,7 @@ class Site:
         assert await waiting == -9, process.output
 
     async def until_rows(self, count: int) -> None:
-        """Wait until the database has so many rows."""
+        """Wait until the database has `count` rows."""
         async with asyncio.timeout(DEADLINE_S):
             while True:
                 if len(self.rows) >= count:
