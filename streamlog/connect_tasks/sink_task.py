@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -95,6 +95,20 @@ def config_of(sink: AnySink) -> str:
     return hashlib.sha256(data).hexdigest()[:CONFIG_CHARACTERS]
 
 
+class GroupPosition(NamedTuple):
+    """Where the group of a sink is in a partition."""
+
+    offset: int
+    """The offset from which the group continues."""
+    metadata: str = ""
+    """What the group has committed with it."""
+    is_committed: bool = True
+    """Whether the group has committed it, in the topic as it is now. False for a partition that is
+    new to the group, and for a topic that was deleted and created again."""
+    begins_anew: bool = False
+    """Whether the task forgets what the target has of a former topic of this name."""
+
+
 class SinkRunner:
     """Runs one task of a sink. One owner uses it, from one coroutine."""
 
@@ -136,8 +150,8 @@ class SinkRunner:
         self._backoff = Backoff()
         self._retry_ms: int | None = None
         self._attempts: dict[tuple[TopicPartition, int], int] = {}
-        self._new: dict[TopicPartition, tuple[int, str]] = {}
-        """Partitions that wait for `recover`, with the group's offset and its metadata."""
+        self._new: dict[TopicPartition, GroupPosition] = {}
+        """Partitions that wait for `recover`."""
         self._must_recover = False
         """Whether the known partitions have to be recovered again."""
         self._in_commit = False
@@ -183,14 +197,14 @@ class SinkRunner:
         parts = self._progress.parts.values()
         return sum(chunk.records for part in parts for chunk in (*part.closed, part.open))
 
-    def assign(self, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
-        """Add partitions, with the group's offset and its metadata; `work` recovers them.
+    def assign(self, offsets: Mapping[TopicPartition, GroupPosition]) -> None:
+        """Add partitions with the positions of the group; `work` recovers them.
 
         Raises:
             ConnectError: a range was begun with other settings.
         """
-        for partition, (_, metadata) in offsets.items():
-            begun = WriteRange.decode(metadata)
+        for partition, position in offsets.items():
+            begun = WriteRange.decode(position.metadata)
             is_ranged = self._sink.effect == "repeatable" and begun is not None
             if is_ranged and begun is not None and begun.config != self._config:
                 topic, number = partition
@@ -199,7 +213,7 @@ class SinkRunner:
                     f" up to offset {begun.until} with other settings ({begun.config}, not"
                     f" {self._config}), and can repeat that range with those only: put the former"
                     " settings back until the range is written, or give it up by committing the"
-                    f" offset {offsets[partition][0]} without metadata to its group, after which"
+                    f" offset {position.offset} without metadata to its group, after which"
                     " rows of the range may be in the target twice"
                 )
         self._new.update(offsets)
@@ -294,13 +308,19 @@ class SinkRunner:
         self._rewind()
         known = self._progress.parts
         again = [*known] if self._must_recover else []
-        found = await self._task.recover([*self._new, *again])
+        found = {**await self._task.recover([*self._new, *again])}
         is_transactional = self._sink.effect == "transactional"
-        for partition, (offset, metadata) in self._new.items():
+        if is_transactional:
+            found |= await self._forget_former_topics(self._task, found)
+        for partition, (offset, metadata, *_) in self._new.items():
             start = found.get(partition, offset) if is_transactional else offset
             begun = WriteRange.decode(metadata) if self._sink.effect == "repeatable" else None
             self._progress.assign(partition, start, begun)
             self.seeks[partition] = start
+        # Before the target has anything: its offsets are later known to be of this topic.
+        first = {at: position for at, position in self._new.items() if not position.is_committed}
+        if first:
+            await self._log.commit({at: (self.seeks[at], "") for at in first})
         for partition in again if is_transactional else ():
             # 1. The target's answer to a commit is lost. 2. It may have committed nevertheless.
             # 3. Its own offset says so: what is in memory counts only from there on.
@@ -309,6 +329,40 @@ class SinkRunner:
             self.seeks[partition] = start
         self._new.clear()
         self._must_recover = False
+
+    async def _forget_former_topics(
+        self, task: AnySinkTask, found: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """Return the offsets for partitions whose target has those of a former topic.
+
+        Raises:
+            ConnectError: there are such partitions, and the position does not say to begin anew.
+        """
+        # 1. The target has rows up to offset 5, and the topic is deleted, with the group's offsets.
+        # 2. It is created again and gets 8 records. 3. A task that believed the target would
+        # continue at 5, and five records would be missing without a trace.
+        former = [at for at, each in self._new.items() if not each.is_committed and at in found]
+        for topic, number in (at for at in former if not self._new[at].begins_anew):
+            offset = found[TopicPartition(topic, number)]
+            raise ConnectError(
+                f"sink {self._context.name!r}: its target has the records of {topic}-{number} up "
+                f"to offset {offset}, but its group has no offset of this topic: the topic was "
+                "deleted and created again, or the group's offsets have expired. To write the "
+                "topic from its beginning, start with --source-lost earliest, or reset the "
+                "connector's offsets; to continue where the target is, commit its offset to the "
+                "group"
+            )
+        if not former:
+            return {}
+        await task.reset(dict.fromkeys(former))
+        # Once more: what was reset has no owner in the target any more.
+        if still := await task.recover(former):
+            names = ", ".join(f"{topic}-{number}" for topic, number in still)
+            raise ConnectError(
+                f"sink {self._context.name!r}: its target still has offsets of {names} after "
+                f"`reset`: {type(task).__name__} has to forget them there"
+            )
+        return {at: self._new[at].offset for at in former}
 
     async def _write_streamed(self) -> bool:
         """Give a sink that takes records as they come those that have come; False if it failed."""

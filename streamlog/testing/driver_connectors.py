@@ -23,7 +23,7 @@ from streamlog.connect.source import Source, SourceOffset
 from streamlog.connect_tasks.carried import SinkCarrier, SourceCarrier
 from streamlog.connect_tasks.contexts import ConnectorContext
 from streamlog.connect_tasks.part_reader import HeldBudget, ReaderDeps
-from streamlog.connect_tasks.sink_task import SinkRunner
+from streamlog.connect_tasks.sink_task import GroupPosition, SinkRunner
 from streamlog.connect_tasks.source_task import SourceTask
 from streamlog.errors import UsageError
 from streamlog.processing.outbox import SinkBatch
@@ -269,7 +269,7 @@ class DriverConnectors:
                 chance=lambda: 0.0,
             )
             partitions = [*self._partitions(target.connector)]
-            runner.assign({at: (target.offsets.get(at, 0), "") for at in partitions})
+            runner.assign({at: GroupPosition(target.offsets.get(at, 0)) for at in partitions})
             for at in partitions:
                 self._fed[name, at] = target.offsets.get(at, 0)
         for source in self.sources.values():

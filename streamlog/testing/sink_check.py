@@ -25,7 +25,7 @@ from streamlog.connect.sink import SinkTask
 from streamlog.connect.sink_progress import SinkRow
 from streamlog.connect_tasks.carried import CarriedRead, SinkCarrier
 from streamlog.connect_tasks.contexts import ConnectorContext
-from streamlog.connect_tasks.sink_task import SinkRunner
+from streamlog.connect_tasks.sink_task import GroupPosition, SinkRunner
 from streamlog.durations import moment
 from streamlog.errors import ProcessingError, SerdeError
 from streamlog.nodes.policies import on_error
@@ -284,9 +284,9 @@ class _World:
         # From here on the group refuses the offsets of every earlier task.
         for at in partitions:
             self._group.owners[at] = self._count
-        offsets = {at: self._group.offsets.get(at, (0, "")) for at in partitions}
+        offsets = {at: GroupPosition(*self._group.offsets.get(at, (0, ""))) for at in partitions}
         runner.assign(offsets)
-        positions = {at: offset for at, (offset, _) in offsets.items()}
+        positions = {at: position.offset for at, position in offsets.items()}
         self._steps.note(f"task {self._count} begins with {offsets}")
         return _Life(self._count, runner, sink, plan, partitions, positions)
 

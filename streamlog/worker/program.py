@@ -178,6 +178,12 @@ class Program:
         own = None if spec is None else spec.source_lost
         return policy_of(own or self.source_lost, has_state=self.has_state(topic))
 
+    def source_settings(self, topics: Sequence[TopicSpec]) -> dict[str, SourceLostPolicy]:
+        """Return what the program says about topics that are not the logs that were read."""
+        own = {each.name: self.topics.get(each.name, each).source_lost for each in topics}
+        found = {name: policy or self.source_lost for name, policy in own.items()}
+        return {name: policy for name, policy in found.items() if policy is not None}
+
     def with_source_lost(self, policy: SourceLostPolicy) -> Program:
         """Return the program with this policy for every topic."""
         # A topic's own policy would win otherwise (`source_policy`).

@@ -26,7 +26,7 @@ from streamlog.connect import (
 from streamlog.connect.declared_connectors import SinkConnector
 from streamlog.connect_tasks.carried import SinkCarrier
 from streamlog.connect_tasks.contexts import ConnectorContext
-from streamlog.connect_tasks.sink_task import SinkRunner, config_of
+from streamlog.connect_tasks.sink_task import GroupPosition, SinkRunner, config_of
 from streamlog.errors import ProcessingError
 from streamlog.nodes.policies import ErrorPolicy, on_error
 from streamlog.nodes.topic_spec import TopicSpec
@@ -65,7 +65,7 @@ class Group:
 
     def __init__(self, random: Random, count: int, *, first: int = 100) -> None:
         self.rows = {part: self._fill(random, count, first) for part in PARTS}
-        self.offsets: dict[TopicPartition, tuple[int, str]] = dict.fromkeys(PARTS, (0, ""))
+        self.offsets: dict[TopicPartition, tuple[int, str]] = dict.fromkeys(PARTS, GroupPosition(0))
         self.owner: object = None
         self.letters: list[SinkBatch] = []
 
@@ -173,6 +173,10 @@ class TableTask(SinkTask[str, int]):
     async def abort(self) -> None:
         self.open = None
 
+    async def reset(self, offsets: Mapping[TopicPartition, int | None]) -> None:
+        for part in offsets:
+            self.target.offsets.pop(part, None)
+
 
 class Files(Sink[str, int], frozen=True, kw_only=True):
     """Files named by their first offset, which appear at the commit."""
@@ -266,7 +270,7 @@ async def live(
     runner: SinkRunner, group: Group, random: Random, *, until_done: bool = False
 ) -> None:
     """One life: bring records in portions, until all of them are committed or the life ends."""
-    runner.assign({part: group.offsets[part] for part in PARTS})
+    runner.assign({part: GroupPosition(*group.offsets[part]) for part in PARTS})
     at: dict[TopicPartition, int] = {}
     for _ in range(2_000):
         await runner.work()
@@ -498,7 +502,7 @@ def test_a_range_of_other_settings_is_refused_with_both_ways_out() -> None:
     group = Group(Random(0), 5)
     runner = make(Files, target, group, clock)
     with pytest.raises(ConnectError, match=r"put the former settings back.*or give it up"):
-        runner.assign({PARTS[0]: (3, "streamlog:until=9,config=00000000")})
+        runner.assign({PARTS[0]: GroupPosition(3, "streamlog:until=9,config=00000000")})
     assert config_of(Files(flush=Flush(records=3))) == config_of(Files())
     assert config_of(Files(directory="/b")) != config_of(Files())
 
@@ -508,7 +512,7 @@ def test_an_unreadable_record_is_a_dead_letter_before_the_commit_passes_it() -> 
         clock, target = Clock(), Target()
         group = Group(Random(0), 3)
         runner = make(Table, target, group, clock, policy=on_error.dlq("bad"))
-        runner.assign(dict.fromkeys(PARTS, (0, "")))
+        runner.assign(dict.fromkeys(PARTS, GroupPosition(0)))
         await runner.work()
         runner.seeks.clear()
         columns = RecordColumns()
@@ -528,7 +532,7 @@ def test_offsets_without_records_are_passed_without_a_commit_of_the_target() -> 
         clock, target = Clock(), Target()
         group = Group(Random(0), 3)
         runner = make(Files, target, group, clock)
-        runner.assign(dict.fromkeys(PARTS, (0, "")))
+        runner.assign(dict.fromkeys(PARTS, GroupPosition(0)))
         await runner.work()
         runner.seeks.clear()
         await runner.take(PARTS[0], RecordColumns(), 9)
@@ -539,12 +543,32 @@ def test_offsets_without_records_are_passed_without_a_commit_of_the_target() -> 
     asyncio.run(story())
 
 
+def test_offsets_of_a_former_topic_are_not_believed() -> None:
+    async def story() -> None:
+        clock, target = Clock(), Target()
+        group = Group(Random(0), 3)
+        target.offsets[PARTS[0]] = 2
+        runner = make(Table, target, group, clock)
+        runner.assign({PARTS[0]: GroupPosition(0, is_committed=False)})
+        with pytest.raises(ProcessingError, match="deleted and created again") as raised:
+            await runner.work()
+        assert "up to offset 2" in str(raised.value)
+        allowed = make(Table, target, group, clock)
+        allowed.assign({PARTS[0]: GroupPosition(0, is_committed=False, begins_anew=True)})
+        await allowed.work()
+        assert allowed.seeks == {PARTS[0]: 0}
+        assert PARTS[0] not in target.offsets
+        assert group.offsets[PARTS[0]] == (0, ""), "from here on the target is believed"
+
+    asyncio.run(story())
+
+
 def test_what_is_read_is_progress_until_a_flush_is_due() -> None:
     async def story() -> None:
         clock, target = Clock(), Target()
         group = Group(Random(0), 3)
         runner = make(Table, target, group, clock, records=3)
-        runner.assign(dict.fromkeys(PARTS, (0, "")))
+        runner.assign(dict.fromkeys(PARTS, GroupPosition(0)))
         await runner.work()
         runner.seeks.clear()
         for end, reached in ((1, 1), (2, 2), (3, 0)):
@@ -562,7 +586,7 @@ def test_revoked_partitions_are_committed_first() -> None:
         clock, target = Clock(), Target()
         group = Group(Random(0), 3)
         runner = make(Table, target, group, clock)
-        runner.assign(dict.fromkeys(PARTS, (0, "")))
+        runner.assign(dict.fromkeys(PARTS, GroupPosition(0)))
         await runner.work()
         runner.seeks.clear()
         for part in PARTS:

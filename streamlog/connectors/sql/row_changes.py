@@ -12,7 +12,7 @@ it would have if each record had been written alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias
 
 from streamlog.connect import BadRecord, BadRecords, Schema, fields_of
@@ -72,7 +72,8 @@ class RowShape:
                 SchemaField(TIME_COLUMN, _TIMESTAMP),
             )
             if self.pk_mode == "none" and key is not None:
-                rest = (SchemaField(KEY_COLUMN, key), *rest)
+                # Any record may lack a key, whatever the topic's type of keys says.
+                rest = (SchemaField(KEY_COLUMN, replace(key, optional=True)), *rest)
         known = {each.name for each in keys}
         return [*keys, *(each for each in rest if each.name not in known)]
 

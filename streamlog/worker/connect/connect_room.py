@@ -360,6 +360,7 @@ class ConnectRoom:
                         instance_id=self._instance_id,
                         count=self._count,
                         on_step=self._on_sink_step,
+                        source_lost=self._program.source_settings(self._sinks[name].topics),
                     )
                     running = self._deps.background.create_task(
                         group.run(), name=f"sink {name} {number}"

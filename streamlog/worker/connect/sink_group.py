@@ -11,6 +11,7 @@ the connector (`connect_tasks/sink_task`).
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from random import random
 from typing import Final
@@ -26,7 +27,7 @@ from streamlog.connect.declared_connectors import SinkConnector
 from streamlog.connect.row_schema import Schema
 from streamlog.connect_tasks.carried import SinkCarrier
 from streamlog.connect_tasks.contexts import ConnectorContext
-from streamlog.connect_tasks.sink_task import OnStep, SinkRunner
+from streamlog.connect_tasks.sink_task import GroupPosition, OnStep, SinkRunner
 from streamlog.errors import (
     DamagedBatch,
     LogError,
@@ -37,15 +38,17 @@ from streamlog.errors import (
     UnknownMember,
 )
 from streamlog.log import Log
-from streamlog.nodes.topic_spec import TopicSpec
+from streamlog.nodes.topic_spec import SourceLostPolicy, TopicSpec
 from streamlog.processing.outbox import SinkBatch
 from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.schema import ZERO_UUID
 from streamlog.record import TopicPartition
 from streamlog.records.record_columns import RecordColumns
 from streamlog.serdes import BytesSerde, declared_by
 from streamlog.serdes.erased_types import AnySerde
 from streamlog.worker.commit.commit import SinkWriter
 from streamlog.worker.connect.source_slots import LoopClock
+from streamlog.worker.topics.lost_sources import FAIL, LATEST
 
 logger = repeated.logger(__name__)
 
@@ -81,11 +84,31 @@ def schemas_of(topics: Sequence[TopicSpec]) -> dict[str, tuple[Schema | None, Sc
     return {spec.name: (schema_of(spec.key), schema_of(spec.value)) for spec in topics}
 
 
+_TOPIC: Final = re.compile(r"(?:(streamlog:.+),|streamlog:)topic=([0-9a-f]{32})")
+
+
+def name_topic(metadata: str, topic_id: bytes) -> str:
+    """Return the metadata of an offset with the id of its topic, if the brokers have ids."""
+    if topic_id in (b"", ZERO_UUID):
+        return metadata
+    return f"{metadata or 'streamlog:'}{',' if metadata else ''}topic={topic_id.hex()}"
+
+
+def split_topic(metadata: str) -> tuple[str, bytes]:
+    """Return the metadata without the id of the topic, and the id; empty if it names none."""
+    found = _TOPIC.fullmatch(metadata)
+    return (metadata, b"") if found is None else (found[1] or "", bytes.fromhex(found[2]))
+
+
 class SinkGroupOffsets:
-    """The group of a sink and its dead letters; a `SinkLog`."""
+    """The group of a sink and its dead letters; a `SinkLog`.
+
+    Offsets are committed with the id of their topic: a topic that was created again is another one.
+    """
 
     def __init__(self, consumer: Consumer, producer: Producer) -> None:
         self._consumer, self._producer = consumer, producer
+        self.topic_ids: dict[str, bytes] = {}
 
     async def commit(self, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         """Commit offsets with metadata.
@@ -94,7 +117,8 @@ class SinkGroupOffsets:
             Fenced: the group has given the partitions to another member.
         """
         named = {
-            at: OffsetAndMetadata(offset, metadata) for at, (offset, metadata) in offsets.items()
+            at: OffsetAndMetadata(offset, name_topic(metadata, self.topic_ids.get(at.topic, b"")))
+            for at, (offset, metadata) in offsets.items()
         }
         try:
             await self._consumer.commit(named)
@@ -130,8 +154,14 @@ class SinkGroup:
         instance_id: str | None,
         count: Callable[[str, str, int], None],
         on_step: OnStep,
+        source_lost: Mapping[str, SourceLostPolicy] | None = None,
     ) -> None:
-        """Create a task that has not joined yet; see `SinkRunner` for `on_step`."""
+        """Create a task that has not joined yet.
+
+        `source_lost` has the policies that the program sets, by topic; see `SinkRunner` for
+        `on_step`.
+        """
+        self._source_lost = source_lost or {}
         self.connector, self.number = connector, number
         name = connector.name
         self._log, self._producer, self._clock = log, producer, clock
@@ -154,11 +184,12 @@ class SinkGroup:
             count(name, what, by)
 
         task_clock = LoopClock(clock)
+        self._offsets = SinkGroupOffsets(self._consumer, producer)
         self.runner = SinkRunner(
             connector.sink,
             ConnectorContext(name, number, task_clock, count=add),
             SinkCarrier(connector),
-            SinkGroupOffsets(self._consumer, producer),
+            self._offsets,
             task_clock,
             chance=random,
             schemas=schemas_of(connector.topics),
@@ -302,8 +333,13 @@ class SinkGroup:
         assigned = self._consumer.assignment()
         for part, offset in self.runner.seeks.items():
             if part in assigned:
-                self._consumer.seek(part, offset)
+                self._seek(part, offset)
         self.runner.seeks.clear()
+
+    def _seek(self, part: TopicPartition, offset: int) -> None:
+        # With the id, a topic that is created again while this task runs is noticed.
+        topic_id = self._offsets.topic_ids.get(part.topic, b"")
+        self._consumer.seek(part, offset, topic_id=topic_id)
 
     async def _on_assigned(self, added: frozenset[TopicPartition]) -> None:
         partitions: Collection[TopicPartition] = added
@@ -314,13 +350,28 @@ class SinkGroup:
             return
         # Read in the callback: behind the round no earlier owner can commit any more.
         committed = await self._consumer.committed_metadata(partitions)
+        for topic in {part.topic for part in partitions}:
+            self._offsets.topic_ids[topic] = await self._consumer.topic_id(topic)
         begins = await self._consumer.begin_offsets(partitions)
-        offsets: dict[TopicPartition, tuple[int, str]] = {}
+        ends = await self._consumer.end_offsets(partitions)
+        offsets: dict[TopicPartition, GroupPosition] = {}
         for part in partitions:
-            found = committed.get(part)
-            offsets[part] = (begins[part], "") if found is None else (found.offset, found.metadata)
+            policy = self._source_lost.get(part.topic, FAIL)
+            begin = ends[part] if policy == LATEST else begins[part]
+            position = GroupPosition(begin, is_committed=False, begins_anew=policy != FAIL)
+            if (found := committed.get(part)) is not None:
+                metadata, topic_id = split_topic(found.metadata)
+                if topic_id in (b"", self._offsets.topic_ids[part.topic]):
+                    position = GroupPosition(found.offset, metadata)
+                else:
+                    logger.warning(
+                        "sink %r: topic %s was deleted and created again; its group had %s-%d up "
+                        "to offset %d of the former one",
+                        *(self.connector.name, part.topic, *part, found.offset),
+                    )
+            offsets[part] = position
             # Paused until `recover` has said where the target is.
-            self._consumer.seek(part, offsets[part][0])
+            self._seek(part, position.offset)
             self._consumer.pause(part)
         self.runner.assign(offsets)
 

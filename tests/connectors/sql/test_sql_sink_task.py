@@ -195,6 +195,18 @@ def test_a_missing_table_is_created_and_takes_every_type(url: str) -> None:
     assert moment.replace(tzinfo=moment.tzinfo or UTC) == NOW
 
 
+def test_a_record_without_a_key_is_a_row_of_a_table_that_was_created(url: str) -> None:
+    writer = writer_of(SqlSink(url=url, table="orders", auto_create=True))
+    writer.recover([PLACE])
+    text = Schema("string")
+    writer.begin()
+    writer.write(batch([(None, "a"), ("k", "b")], schema=text, key_schema=text))
+    writer.commit({PLACE: 2})
+    writer.close()
+    found = rows(url, "SELECT _key, value FROM orders ORDER BY value DESC")
+    assert found == [("k", "b"), (None, "a")]
+
+
 def test_a_new_field_widens_the_table_in_the_middle_of_a_transaction(url: str) -> None:
     run(url, ORDERS)
     writer = writer_of(sink_of(url, auto_evolve=True))
