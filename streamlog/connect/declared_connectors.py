@@ -43,6 +43,16 @@ class SourceConnector:
     policy: ErrorPolicy
     """For records that can't be carried."""
 
+    @property
+    def needs_schemas(self) -> bool:
+        """Whether transforms and serdes get the schemas of rows: a declared type needs none."""
+        return False
+
+    @property
+    def keeps_raw(self) -> bool:
+        """Whether the bytes of a raw Read are written as they are, without a record each."""
+        return not self.transforms
+
     def topic_of(self, own_name: str) -> TopicSpec:
         """Return the topic of a record.
 

@@ -92,7 +92,7 @@ class Schema:
             are LocalTimestamp (without a zone), Duration, uuid and json. Rows hold the values of
             Python: Decimal, date, time, datetime, timedelta, UUID, and for json whatever it is.
         parameters: names and texts, such as the "scale" and "connect.decimal.precision" of a
-            Decimal.
+            Decimal. A Decimal without a scale is of kind "string".
         doc: what it is, for people.
     """
 
@@ -221,7 +221,8 @@ def schema_of(described: DescribedType, within: tuple[RecordType, ...] = ()) -> 
 
 def _decimal(described: DecimalType) -> Schema:
     if described.digits is None:
-        return Schema("bytes", logical="Decimal")
+        # Without a scale each value has its own, which only text can hold.
+        return Schema("string", logical="Decimal")
     return decimal_schema(described.digits.precision, described.digits.scale)
 
 

@@ -45,6 +45,20 @@ def with_schemas(record: AnyRecord) -> SchemaRecord[object, object]:
     )
 
 
+def with_read_schemas(
+    record: AnyRecord, key_schema: Schema | None, value_schema: Schema | None
+) -> AnyRecord:
+    """Return a record of a source with the schemas of its Read, unless it brings its own."""
+    if isinstance(record, SchemaRecord):
+        return record
+    # A tombstone has none: null with a schema is a value, which a compacted topic would keep.
+    return replace(
+        with_schemas(record),
+        key_schema=None if record.key is None else key_schema,
+        value_schema=None if record.value is None else value_schema,
+    )
+
+
 def with_topic(record: AnyRecord, topic: str) -> AnyRecord:
     """Return a record that belongs to another topic."""
     return replace(record, topic=topic)

@@ -21,8 +21,11 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from enum import Enum
+from typing import Final, NamedTuple, TypeAlias
 
+from streamlog.connect.row_schema import Schema
+from streamlog.connect.schema_record import SchemaRecord
 from streamlog.connect.sink import Flush
 from streamlog.durations import duration_ms
 from streamlog.record import TopicPartition
@@ -72,6 +75,63 @@ class SinkRow(NamedTuple):
     def size_bytes(self) -> int:
         """The size of key and value."""
         return len(self.key or b"") + len(self.value or b"")
+
+
+SchemaPair: TypeAlias = tuple[Schema | None, Schema | None]
+"""The schemas of keys and values."""
+
+
+def schema_runs(
+    rows: Sequence[SinkRow], declared: SchemaPair
+) -> list[tuple[Sequence[SinkRow], SchemaPair]]:
+    """Return rows as runs of one schema each, in order.
+
+    A null has no schema, and belongs to any run, so a tombstone between two rows ends none.
+
+    Args:
+        rows: the rows.
+        declared: the schemas of records that have none of their own.
+    """
+    # The records of an app have the schema of their topic's type, all of them.
+    if not any(isinstance(row.record, SchemaRecord) for row in rows):
+        return [(rows, declared)]
+    runs: list[tuple[list[SinkRow], list[Schema | _AnySchema | None]]] = []
+    for row in rows:
+        found = _schemas_of(row.record, declared)
+        if not runs or not all(map(_agree, runs[-1][1], found)):
+            runs.append(([], [_ANY, _ANY]))
+        known = runs[-1][1]
+        known[:] = [new if old is _ANY else old for old, new in zip(known, found, strict=True)]
+        runs[-1][0].append(row)
+    return [(some, (_known(key), _known(value))) for some, (key, value) in runs]
+
+
+class _AnySchema(Enum):
+    ANY = 0
+
+
+_ANY: Final = _AnySchema.ANY
+
+
+def _schemas_of(
+    record: AnyRecord, declared: SchemaPair
+) -> tuple[Schema | _AnySchema | None, Schema | _AnySchema | None]:
+    key, value = declared
+    if isinstance(record, SchemaRecord):
+        key, value = record.key_schema, record.value_schema
+    return (
+        _ANY if key is None and record.key is None else key,
+        _ANY if value is None and record.value is None else value,
+    )
+
+
+def _agree(known: Schema | _AnySchema | None, found: Schema | _AnySchema | None) -> bool:
+    # A converter keeps the schemas that it has met, so most are one object.
+    return known is found or _ANY in (known, found) or known == found
+
+
+def _known(schema: Schema | _AnySchema | None) -> Schema | None:
+    return None if isinstance(schema, _AnySchema) else schema
 
 
 @dataclass(slots=True)

@@ -172,6 +172,8 @@ class Read(Generic[KR_co, VR_co]):
         records: the records, in order; none, if only the offset has moved.
         offset: the offset behind the records.
         schema: the schema of the values, if the declared type does not say it (rows as dicts).
+        key_schema: the schema of the keys. A record that brings its own schemas, a
+            `SchemaRecord`, keeps them, so that one Read may have the rows of several tables.
         committed: called on the event loop after the transaction with this Read has committed,
             and never for a Read that does not count. It acknowledges outside what is in the log.
 
@@ -180,7 +182,9 @@ class Read(Generic[KR_co, VR_co]):
         rows: for `Read.arrow`, the batch of rows; None otherwise.
     """
 
-    __slots__ = ("_records", "committed", "offset", "raw_records", "rows", "schema")
+    __slots__ = (
+        "_records", "committed", "key_schema", "offset", "raw_records", "rows", "schema",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -188,11 +192,13 @@ class Read(Generic[KR_co, VR_co]):
         offset: SourceOffset,
         *,
         schema: Schema | None = None,
+        key_schema: Schema | None = None,
         committed: Callable[[], object] | None = None,
     ) -> None:
         self._records: Sequence[Record[KR_co, VR_co]] | None = [*records]
         self.offset = offset
         self.schema = schema
+        self.key_schema = key_schema
         self.committed = committed
         self.raw_records: RawRecords | None = None
         self.rows: RowColumns | None = None

@@ -96,8 +96,11 @@ class ReadTransform:
 
 
 def _together(value: object, converted: ConvertedValue) -> object:
-    # None stays None: it is a tombstone. Bytes stay bytes: raw reads are not converted.
-    return value if value is None or isinstance(value, bytes) else converted
+    # Bytes without a schema stay as they are: raw reads are not converted.
+    if isinstance(value, bytes) and converted.schema is None:
+        return value
+    # None without a schema is a tombstone; with one it is a value, as JsonConverter writes it.
+    return value if value is None and converted.schema is None else converted
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +134,18 @@ class ConfiguredSource(SourceConnector):
     key: ConverterSerde
     value: ConverterSerde
     topic: str
+    is_verbatim: bool = False
+    """Whether nothing changes the bytes of a raw Read on their way to `topic`."""
+
+    @property
+    def needs_schemas(self) -> bool:
+        """Whether transforms and converters get the schemas of rows: always."""
+        return True
+
+    @property
+    def keeps_raw(self) -> bool:
+        """Whether the bytes of a raw Read are written as they are."""
+        return self.is_verbatim
 
     def topic_of(self, own_name: str) -> TopicSpec:
         """Return the topic of a record.
@@ -185,19 +200,19 @@ def configured(
         )
     _check_guarantee(plugin, common)
     topic = common.topic or ""
-    # Without transforms a source of raw lines is carried as columns, at a third of the cost.
-    needs_records = bool(chain.steps) or not topic
     return ConfiguredSource(
         name=name,
         source=cast("Source[Any, Any]", made),
         topics={"": TopicSpec(topic, key, value)} if topic else {"": TopicSpec(name, key, value)},
         tasks=common.tasks_max,
         discover_every_ms=max(duration_ms(common.discover_every), 1),
-        transforms=(ReadTransform(chain, topic),) if needs_records else (),
+        transforms=(ReadTransform(chain, topic),),
         policy=policy,
         key=key,
         value=value,
         topic=topic,
+        # Without transforms a source of raw lines is carried as columns, at a third of the cost.
+        is_verbatim=bool(topic) and not chain.steps,
     )
 
 

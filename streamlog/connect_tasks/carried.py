@@ -12,7 +12,7 @@ time, so the attempts of `on_error.retry` are for the connector's own calls (`si
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, TypeAlias, get_origin, is_typeddict
 
@@ -20,6 +20,7 @@ import msgspec
 
 from streamlog.connect.connector_errors import ConnectError
 from streamlog.connect.declared_connectors import SinkConnector, SourceConnector
+from streamlog.connect.schema_record import with_read_schemas
 from streamlog.connect.sink_progress import SinkRow
 from streamlog.connect.source import READ_BYTES_MAX, Read, Transform
 from streamlog.durations import moment, when_ms
@@ -100,7 +101,7 @@ class SourceCarrier:
         """
         carried = CarriedRead()
         raw = read.raw_records
-        if raw is not None and not self._transforms:
+        if raw is not None and self._connector.keeps_raw:
             # Bytes as they are: no record is made, as this is the way of every log line.
             spec = self._connector.topic_of(raw.topic)
             count = len(raw.values)
@@ -121,7 +122,12 @@ class SourceCarrier:
                     )
                 )
         else:
-            self._carry_records(read.records(now), carried, is_bytes=raw is not None)
+            records = read.records(now)
+            if self._connector.needs_schemas:
+                # Before the transforms, which change rows and schemas together.
+                schemas = read.key_schema, read.schema
+                records = [with_read_schemas(record, *schemas) for record in records]
+            self._carry_records(records, carried, is_bytes=raw is not None)
         if (size_bytes := carried.size_bytes) > READ_BYTES_MAX:
             raise ConnectError(
                 f"source {self._name!r} yields a Read of {quantity(size_bytes, 'byte')}; one"
@@ -323,10 +329,8 @@ class SinkCarrier:
             if record is not None:
                 if record.offset != offset:
                     # A transform that makes a new record leaves out where it came from.
-                    record = Record(
-                        record.key, record.value, record.timestamp, record.headers,
-                        record.topic or topic, number, offset,
-                    )  # fmt: skip
+                    named = record.topic or topic
+                    record = replace(record, topic=named, partition=number, offset=offset)
                 rows.append(SinkRow(record, columns.keys[index], columns.values[index], time_ms))
         return rows
 

@@ -36,7 +36,13 @@ from streamlog.connect.connector_errors import (
 from streamlog.connect.retries import Backoff
 from streamlog.connect.row_schema import Schema
 from streamlog.connect.sink import Batch, Sink, SinkTask
-from streamlog.connect.sink_progress import FlushChunk, SinkProgress, SinkRow, WriteRange
+from streamlog.connect.sink_progress import (
+    FlushChunk,
+    SinkProgress,
+    SinkRow,
+    WriteRange,
+    schema_runs,
+)
 from streamlog.connect_tasks.carried import CarriedRead, SinkCarrier
 from streamlog.connect_tasks.contexts import ConnectorContext, TaskClock
 from streamlog.connect_tasks.task_figures import SinkFigures
@@ -410,24 +416,33 @@ class SinkRunner:
         if not left or self._task is None:
             return
         is_first = chunk.first_row is not None and rows[0].offset == chunk.first_row.offset
-        keys, values = self._schemas.get(chunk.partition.topic, (None, None))
-        batch: Batch[Any, Any] = Batch(
-            chunk.partition,
-            [row.record for row in left],
-            # A repeatable sink names what it writes by the first offset: that of the range, which
-            # is in the log, and not that of a record, which may be left out the next time.
-            first_offset=chunk.start if is_first else rows[0].offset,
-            next_offset=chunk.end if rows[-1].offset < chunk.end else rows[-1].offset + 1,
-            schema=values,
-            key_schema=keys,
-            raw=[(row.key, row.value) for row in left],
-        )
+        # A repeatable sink names what it writes by the first offset: that of the range, which is in
+        # the log, and not that of a record, which may be left out the next time.
+        start = chunk.start if is_first else rows[0].offset
+        end = chunk.end if rows[-1].offset < chunk.end else rows[-1].offset + 1
+        declared = self._schemas.get(chunk.partition.topic, (None, None))
+        runs = schema_runs(left, declared)
+        for at, (some, (keys, values)) in enumerate(runs):
+            batch: Batch[Any, Any] = Batch(
+                chunk.partition,
+                [row.record for row in some],
+                first_offset=some[0].offset if at else start,
+                next_offset=runs[at + 1][0][0].offset if at + 1 < len(runs) else end,
+                schema=values,
+                key_schema=keys,
+                raw=[(row.key, row.value) for row in some],
+            )
+            await self._write_batch(self._task, batch, some)
+
+    async def _write_batch(
+        self, task: AnySinkTask, batch: Batch[Any, Any], rows: Sequence[SinkRow]
+    ) -> None:
         started_ms = self._clock.now_ms()
         try:
-            await self._task.write(batch)
+            await task.write(batch)
         except BadRecords as error:
-            bad = {left[index].offset: (left[index], why) for index, why in error.why.items()}
-            raise _Bad(chunk.partition, bad) from error
+            bad = {rows[index].offset: (rows[index], why) for index, why in error.why.items()}
+            raise _Bad(batch.partition, bad) from error
         finally:
             self.figures.put_ms_max = max(
                 self.figures.put_ms_max, self._clock.now_ms() - started_ms

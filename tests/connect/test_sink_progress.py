@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import UTC, datetime
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamlog.connect.row_schema import Schema
+from streamlog.connect.schema_record import SchemaRecord
 from streamlog.connect.sink import Flush
-from streamlog.connect.sink_progress import FlushChunk, SinkProgress, SinkRow, WriteRange
+from streamlog.connect.sink_progress import (
+    FlushChunk,
+    SinkProgress,
+    SinkRow,
+    WriteRange,
+    schema_runs,
+)
 from streamlog.record import Record, TopicPartition
 
 PART = TopicPartition("t", 0)
 OTHER = TopicPartition("t", 1)
+MOMENT = datetime(2026, 1, 2, tzinfo=UTC)
 
 
 def row(offset: int, time_ms: int = 0, size: int = 1) -> SinkRow:
@@ -176,3 +187,34 @@ def test_a_streamed_chunk_is_read_again_with_planned_ends() -> None:
     assert (second.start, second.end) == (4, 8)
     part.commit(second)
     assert offsets(part.open) == [8, 9]
+
+
+ORDERS = [Schema("struct", name=f"shop.Order{version}") for version in range(2)]
+SCHEMAS = st.sampled_from([None, *ORDERS])
+
+
+@given(st.lists(st.tuples(st.booleans(), SCHEMAS, SCHEMAS), min_size=1, max_size=12))
+def test_runs_of_one_schema_have_all_rows_in_order(given: list[Any]) -> None:
+    rows_of = [
+        SinkRow(
+            SchemaRecord(
+                None if key is None else "k", None if is_gone else {}, MOMENT, offset=at,
+                key_schema=key, value_schema=None if is_gone else value,
+            ),
+            b"", b"", 0,
+        )
+        for at, (is_gone, key, value) in enumerate(given)
+    ]  # fmt: skip
+    runs = schema_runs(rows_of, (None, None))
+    assert [row for some, _ in runs for row in some] == rows_of
+    for some, (key, value) in runs:
+        for row in some:
+            record = row.record
+            assert record.key is None or record.key_schema == key
+            assert record.value is None or record.value_schema == value
+    # No two neighbours could have been one: each differs from a row of the next run.
+    for (left, _), (right, _) in itertools.pairwise(runs):
+        both = [row.record for row in (*left, *right)]
+        keys = {each.key_schema for each in both if each.key is not None}
+        values = {each.value_schema for each in both if each.value is not None}
+        assert len(keys) > 1 or len(values) > 1

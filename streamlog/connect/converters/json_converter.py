@@ -120,7 +120,8 @@ class JsonConverter(msgspec.Struct, frozen=True, kw_only=True):
             if schema.optional:
                 return None
             raise BadRecord("Invalid null value for required field")
-        if schema.logical == "Decimal" and isinstance(value, int | Decimal):
+        is_decimal = schema.logical == "Decimal" and schema.kind == "bytes"
+        if is_decimal and isinstance(value, int | Decimal):
             return from_base(schema, value)
         return from_base(schema, self._of_kind(schema, value))
 
@@ -167,7 +168,8 @@ class JsonConverter(msgspec.Struct, frozen=True, kw_only=True):
             raise BadRecord(
                 "Conversion error: null value for field that is required and has no default value"
             )
-        if schema.logical == "Decimal" and self.decimal_format == "NUMERIC":
+        is_decimal = schema.logical == "Decimal" and schema.kind == "bytes"
+        if is_decimal and self.decimal_format == "NUMERIC":
             return _number(schema, value)
         return self._written_base(schema, to_base(schema, value))
 

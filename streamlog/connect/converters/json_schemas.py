@@ -10,7 +10,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import date, datetime, timedelta
-from decimal import Context, Decimal
+from decimal import Context, Decimal, InvalidOperation
 from typing import Final, get_args
 from uuid import UUID
 
@@ -25,7 +25,8 @@ CONNECT_LOGICAL: Final = "org.apache.kafka.connect.data."
 OWN_LOGICAL: Final = "streamlog."
 """Before the names of our logical types, which are plain kinds to everyone else."""
 CONNECT_NAMES: Final = frozenset({"Decimal", "Date", "Time", "Timestamp"})
-OWN_NAMES: Final = frozenset({"LocalTimestamp", "Duration", "uuid", "json"})
+OWN_NAMES: Final = frozenset({"LocalTimestamp", "Duration", "uuid", "json", "Decimal"})
+"""Kafka Connect's Decimal has a scale for all values; one without is text, and ours."""
 DEPTH_MAX: Final = 100
 """How deep a schema may be nested."""
 _FLOATS: Final[Mapping[str, Kind]] = {"float": "float32", "double": "float64"}
@@ -57,7 +58,7 @@ def schema_to_json(schema: Schema, default: JsonValue = None) -> JsonSchema:
     found["optional"] = schema.optional
     name, version = schema.name, schema.version
     # Kafka's logical types are named schemas of version 1; their scale is among the parameters.
-    if schema.logical in CONNECT_NAMES:
+    if is_connect_logical(schema):
         name, version = f"{CONNECT_LOGICAL}{schema.logical}", 1
     elif schema.logical is not None:
         name = f"{OWN_LOGICAL}{schema.logical}"
@@ -69,6 +70,11 @@ def schema_to_json(schema: Schema, default: JsonValue = None) -> JsonSchema:
     if default is not None:
         found["default"] = default
     return found
+
+
+def is_connect_logical(schema: Schema) -> bool:
+    """Return whether a schema is one of Kafka Connect's own logical types."""
+    return schema.logical in CONNECT_NAMES and schema.kind != "string"
 
 
 def schema_from_json(found: JsonValue, depth: int = 0) -> Schema | None:
@@ -210,7 +216,18 @@ def unscaled_bytes(schema: Schema, value: object) -> bytes:
     return number.to_bytes((bits + 7) // 8, "big", signed=True)
 
 
+def _decimal_text(schema: Schema, value: object) -> str:
+    if not isinstance(value, Decimal) or not value.is_finite():
+        raise _mismatch(schema, value)
+    return format(value, "f")
+
+
 def _decimal(schema: Schema, value: object) -> Decimal:
+    if isinstance(value, str) and schema.kind == "string":
+        try:
+            return Decimal(value)
+        except InvalidOperation:
+            raise _mismatch(schema, value) from None
     if isinstance(value, bytes):
         number = Decimal(int.from_bytes(value, "big", signed=True))
         return number.scaleb(-scale_of(schema), _EXACT)
@@ -256,7 +273,9 @@ def _local_us(_schema: Schema, value: object) -> object:
 
 
 _TO_BASE: Final[Mapping[str, Callable[[Schema, object], object]]] = {
-    "Decimal": unscaled_bytes,
+    "Decimal": lambda schema, value: (
+        _decimal_text(schema, value) if schema.kind == "string" else unscaled_bytes(schema, value)
+    ),
     "Date": _whole_days,
     "Time": _time_ms,
     "Timestamp": lambda _schema, value: moment_ms(value),

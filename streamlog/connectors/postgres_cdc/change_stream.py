@@ -10,11 +10,13 @@ Rule: pure. Frames come in, in the order of the stream; records and offsets go o
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from streamlog.connect import ConnectError, Field, Json, Schema
+from streamlog.connect.schema_record import SchemaRecord
 from streamlog.connectors.postgres_cdc.chunked_snapshot import ChunkedSnapshot, Key, Mark
 from streamlog.connectors.postgres_cdc.pgoutput import (
     UNCHANGED,
@@ -86,11 +88,15 @@ class TableShape:
     names: tuple[str, ...]
     decoders: tuple[Decoder, ...]
     key_at: tuple[int, ...]
+    key_schema: Schema | None
     schema: Schema
+    """The schema of a record's value: the row, or the change of it."""
 
     @classmethod
-    def of(cls, table: CapturedTable, relation: Relation, catalogue: TypeCatalogue) -> TableShape:
-        """Return the shape of a table.
+    def of(
+        cls, table: CapturedTable, relation: Relation, catalogue: TypeCatalogue, form: Form
+    ) -> TableShape:
+        """Return the shape of a table whose records have a form.
 
         Raises:
             ConnectError: the table has lost a column of its key.
@@ -109,13 +115,16 @@ class TableShape:
             )
             for each in relation.columns
         )
+        keys = tuple(fields[names.index(each)] for each in table.key)
+        row = Schema("struct", fields=fields, name=table.name)
         return cls(
             table,
             relation,
             names,
             tuple(catalogue.decoder(each.type_oid) for each in relation.columns),
             tuple(names.index(each) for each in table.key),
-            Schema("struct", fields=fields, name=table.name),
+            _key_schema(table.name, keys, form),
+            row if form == "rows" else envelope_schema(row),
         )
 
     def raw_key(self, columns: Columns) -> Key:
@@ -138,6 +147,48 @@ class TableShape:
 
     def _value(self, at: int, part: object) -> object:
         return self.decoders[at](part) if isinstance(part, bytes) else UNCHANGED_TEXT
+
+
+def _key_schema(table: str, keys: Sequence[Field], form: Form) -> Schema | None:
+    if not keys or (form == "rows" and len(keys) == 1):
+        return keys[0].schema if keys else None
+    return Schema("struct", fields=tuple(keys), name=f"{table}.Key")
+
+
+def envelope_schema(row: Schema) -> Schema:
+    """Return the schema of a change, by Debezium's names, from that of a row and its table.
+
+    Only a key's columns may be there of a row that was deleted, so all columns are optional.
+    """
+    columns = tuple(
+        dataclasses.replace(each, schema=dataclasses.replace(each.schema, optional=True))
+        for each in row.fields
+    )
+    value = dataclasses.replace(row, fields=columns, name=f"{row.name}.Value", optional=True)
+    fields = (
+        Field("before", value),
+        Field("after", value),
+        Field("source", SOURCE_SCHEMA),
+        Field("op", Schema("string")),
+        Field("ts_ms", Schema("int64", optional=True)),
+    )
+    return Schema("struct", fields=fields, name=f"{row.name}.Envelope")
+
+
+SOURCE_SCHEMA: Final = Schema(
+    "struct",
+    fields=(
+        Field("connector", Schema("string")),
+        Field("schema", Schema("string")),
+        Field("table", Schema("string")),
+        Field("lsn", Schema("int64", optional=True)),
+        Field("txId", Schema("int64", optional=True)),
+        Field("ts_ms", Schema("int64")),
+        Field("snapshot", Schema("string", optional=True)),
+    ),
+    name="io.debezium.connector.postgresql.Source",
+)
+"""Where a change comes from; `_Maker.record` fills it."""
 
 
 @dataclass(slots=True)
@@ -224,7 +275,7 @@ class ChangeStream:
         if table is None:
             self.shapes.pop(relation.oid, None)
             return
-        self.shapes[relation.oid] = TableShape.of(table, relation, self.catalogue)
+        self.shapes[relation.oid] = TableShape.of(table, relation, self.catalogue, self.form)
         known = self.catalogue.knows
         self.unknown_types += sum(not known(each.type_oid) for each in relation.columns)
 
@@ -278,7 +329,7 @@ class ChangeStream:
             now_ms: the time of their records.
         """
         table = self.tables[f"{relation.namespace}.{relation.name}"]
-        shape = TableShape.of(table, relation, self.catalogue)
+        shape = TableShape.of(table, relation, self.catalogue, self.form)
         maker = _Maker(self, shape, Begin(self.lsn, now_ms, 0))
         for _, row in rows:
             key = shape.key(row, self.form)
@@ -376,4 +427,14 @@ class _Maker:
         return self._record(key, envelope)
 
     def _record(self, key: UserKey, value: UserValue) -> CdcRecord:
-        return Record(key, value, moment(self.begin.commit_ms), (), self.shape.table.name)
+        shape = self.shape
+        # A Read has the rows of many tables, so each record brings its schemas.
+        return SchemaRecord(
+            key,
+            value,
+            moment(self.begin.commit_ms),
+            (),
+            shape.table.name,
+            key_schema=None if key is None else shape.key_schema,
+            value_schema=None if value is None else shape.schema,
+        )

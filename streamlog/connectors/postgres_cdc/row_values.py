@@ -96,7 +96,7 @@ _BASE: Final[Mapping[int, tuple[Decoder, Schema]]] = {
     1083: (_time, Schema("int32", logical="Time")),
     1114: (_timestamp, Schema("int64", logical="LocalTimestamp")),
     1184: (_timestamp, Schema("int64", logical="Timestamp")),
-    1700: (_decimal, Schema("bytes", logical="Decimal")),
+    1700: (_decimal, Schema("string", logical="Decimal")),
     2950: (_uuid, Schema("string", logical="uuid")),
     3802: (_json, Schema("string", logical="json")),
 }

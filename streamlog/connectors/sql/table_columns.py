@@ -24,6 +24,7 @@ from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.schema import CreateColumn, CreateTable
 
 from streamlog.connect import Field, Schema
+from streamlog.connect.row_schema import DECIMAL_DIGITS_MAX, decimal_schema
 from streamlog.connectors.sql.database import Database
 from streamlog.errors import ConfigError
 from streamlog.serdes.erased_types import UserObject
@@ -79,7 +80,16 @@ def read_columns(database: Database, table: str, schema: str | None) -> TableCol
             unique.append([*each["column_names"]])
     names = [[name for name in each if name is not None] for each in unique]
     keys = {frozenset(n) for n, each in zip(names, unique, strict=True) if len(n) == len(each) > 0}
-    return TableColumns({each["name"]: each["type"] for each in columns}, key, frozenset(keys))
+    is_sqlite = database.engine.dialect.name == "sqlite"
+    types = {each["name"]: _wide(each["type"]) if is_sqlite else each["type"] for each in columns}
+    return TableColumns(types, key, frozenset(keys))
+
+
+def _wide(found: SqlType) -> SqlType:
+    """Return the type of a column of SQLite, whose integers and floats have 8 bytes each."""
+    if isinstance(found, sa.Integer):
+        return sa.BigInteger()
+    return sa.Double() if isinstance(found, sa.Float) else found
 
 
 def create_table(
@@ -196,11 +206,9 @@ def schema_of_type(found: SqlType, *, optional: bool) -> Schema:
     text = Schema("string")
     schema = next((schema for kind, schema in _KINDS if isinstance(found, kind)), text)
     if isinstance(found, sa.Numeric) and found.asdecimal and not isinstance(found, sa.Float):
-        parameters: tuple[tuple[str, str], ...] = ()
+        schema = Schema("string", logical="Decimal")
         if found.scale is not None:
-            digits = (("connect.decimal.precision", str(found.precision or 38)),)
-            parameters = (("scale", str(found.scale)), *digits)
-        schema = Schema("bytes", logical="Decimal", parameters=parameters)
+            schema = decimal_schema(found.precision or DECIMAL_DIGITS_MAX, found.scale)
     elif isinstance(found, sa.DateTime) and not found.timezone:
         schema = Schema("int64", logical="LocalTimestamp")
     elif isinstance(found, sa.ARRAY):

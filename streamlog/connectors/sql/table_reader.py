@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from streamlog.connect import Read, Schema, SourceOffset
 from streamlog.connectors.sql import SqlSource
+from streamlog.connectors.sql.column_values import ToValue, value_readers
 from streamlog.connectors.sql.database import Database, open_database
 from streamlog.connectors.sql.polling import (
     TIES_MAX,
@@ -51,6 +52,8 @@ class TableReader:
         self._settle_ms = duration_ms(source.settle)
         self._settled = SettledValues(self._settle_ms)
         self._columns: TableColumns | None = None
+        self._schema: Schema | None = None
+        self._readers: Mapping[str, ToValue] = {}
         self._bound: SettledBound | None = None
         self._is_polling = False
 
@@ -90,6 +93,8 @@ class TableReader:
         self._columns = read_columns(self.database, self.table, self.source.schema)
         if self._columns is None:
             raise ConfigError(f"table {self.table} does not exist")
+        self._schema = self._columns.schema()
+        self._readers = value_readers(self._schema)
 
     @property
     def _rows(self) -> str:
@@ -174,12 +179,17 @@ class TableReader:
 
     def _read(self, rows: Sequence[RowDict], offset: SourceOffset | None, now: datetime) -> RowRead:
         column = self.source.timestamp_column
+        # Before the values are read as their types: an offset is compared by the database.
+        following = self._polling.offset_of(rows[-1], offset)
+        for name, read in self._readers.items():
+            for row in rows:
+                if row.get(name) is not None:
+                    row[name] = read(row[name])
         records = [
             Record(self._key_of(row), row, _time(row.get(column), now), (), self.table)
             for row in rows
         ]
-        following = self._polling.offset_of(rows[-1], offset)
-        return Read(records, following, schema=self._schema)
+        return Read(records, following, schema=self._schema, key_schema=self._key_schema)
 
     def _key_of(self, row: Mapping[str, object]) -> UserKey:
         if len(self._key) == 1:
@@ -187,8 +197,11 @@ class TableReader:
         return {name: row.get(name) for name in self._key} if self._key else None
 
     @property
-    def _schema(self) -> Schema | None:
-        return None if self._columns is None else self._columns.schema()
+    def _key_schema(self) -> Schema | None:
+        if self._schema is None or not self._key:
+            return None
+        fields = [each for name in self._key if (each := self._schema.field(name)) is not None]
+        return fields[0].schema if len(self._key) == 1 else Schema("struct", fields=tuple(fields))
 
 
 def _time(value: object, now: datetime) -> datetime:
