@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -161,6 +161,31 @@ def _quota_of(group: Path) -> float:
 
 def supervise(program: Program, processes: int, *, log_url: str, security: Security | None) -> None:
     """Run this process's command in `processes` child processes, until a signal."""
+    # The supervisor runs the broker of an embedded log, so it also serves its registry.
+    config = registry_config(program.schema_registry, program.topics, embedded=log_url)
+
+    async def prepare(log: Log) -> None:
+        # Checked here, a missing topic is reported once, not by every worker.
+        required = () if log_url.startswith(EMBEDDED) else program.sources
+        await ensure_topics(log, program.topology, program.topics, required=required)
+
+    supervise_processes(
+        processes, lambda: Log.open(log_url, security=security, config=config), prepare
+    )
+
+
+def supervise_processes(
+    processes: int,
+    open_log: Callable[[], Log],
+    prepare: Callable[[Log], Awaitable[None]],
+) -> None:
+    """Run this process's command in `processes` child processes, until a signal.
+
+    Args:
+        processes: how many.
+        open_log: opens the log, which runs here if it is embedded.
+        prepare: awaited with the log before a process is started.
+    """
     # Children inherit `ours` and read it. Only this process has `theirs`, so they notice its end.
     ours, theirs = os.pipe()
     launch = Launch(
@@ -178,13 +203,8 @@ def supervise(program: Program, processes: int, *, log_url: str, security: Secur
             err=printer(sys.stderr.buffer),
         )
         supervisors.append(supervisor)
-        # The supervisor runs the broker of an embedded log, so it also serves its registry.
-        config = registry_config(program.schema_registry, program.topics, embedded=log_url)
-        log = Log.open(log_url, security=security, config=config)
-        async with log, asyncio.TaskGroup() as group:
-            # Checked here, a missing topic is reported once, not by every worker.
-            required = () if log_url.startswith(EMBEDDED) else program.sources
-            await ensure_topics(log, program.topology, program.topics, required=required)
+        async with open_log() as log, asyncio.TaskGroup() as group:
+            await prepare(log)
             watch = group.create_task(_watch(log))
             await supervisor.run(stop)
             watch.cancel()

@@ -7,13 +7,19 @@ has offsets of its own is asked to follow (`SinkTask.reset`).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from streamlog.connect.declared_connectors import SinkConnector
-from streamlog.connect.herding.herder_requests import BAD_REQUEST, NOT_FOUND, ConnectRefusal
+from streamlog.connect.herding.herder_requests import (
+    BAD_REQUEST,
+    CONFLICT,
+    NOT_FOUND,
+    ConnectRefusal,
+)
 from streamlog.connect.herding.lifecycle import TargetState
 from streamlog.connect.parts import encode_offset
 from streamlog.connect_tasks.contexts import ConnectorContext
@@ -25,6 +31,8 @@ if TYPE_CHECKING:
 
 METHOD_NOT_ALLOWED: Final = 405
 OFFSETS_MAX: Final = 100_000
+REST_MS: Final = 30_000
+"""How long a change of offsets waits until the tasks of a stopped connector have ended."""
 
 
 class _Entry(msgspec.Struct):
@@ -58,7 +66,7 @@ class ConnectorOffsets:
             }
         if method not in ("PATCH", "DELETE"):
             raise ConnectRefusal(METHOD_NOT_ALLOWED, "HTTP 405 Method Not Allowed")
-        if herder.configs.target(name) is not TargetState.STOPPED or herder.own.of(name):
+        if not await self._comes_to_rest(name):
             raise ConnectRefusal(
                 BAD_REQUEST,
                 "Connectors must be in the STOPPED state before their offsets can be modified. This"
@@ -72,6 +80,23 @@ class ConnectorOffsets:
             await self._set_source(name, given)
         what = "altered" if given is not None else "reset"
         return 200, {"message": f"The offsets for this connector have been {what} successfully"}
+
+    async def _comes_to_rest(self, name: str) -> bool:
+        """Return whether no worker commits for a connector any more; waits for a round if need be.
+
+        Raises:
+            ConnectRefusal: 409, the round has not come within `REST_MS`.
+        """
+        herder, deadline_ms = self._service.herder, self._service.task_clock.now_ms() + REST_MS
+        while not herder.is_at_rest(name):
+            if herder.configs.target(name) is not TargetState.STOPPED:
+                return False
+            if self._service.task_clock.now_ms() > deadline_ms:
+                raise ConnectRefusal(
+                    CONFLICT, f"The tasks of connector {name} have not ended yet; try again later"
+                )
+            await self._service.group.moved_on()
+        return True
 
     async def _of_source(self, name: str) -> list[dict[str, object]]:
         await self._service.offsets_log.catch_up()

@@ -1,8 +1,8 @@
 """ConnectService: the shell of the herder: its topics, its tasks, and the answers to requests.
 
-Three compacted topics hold what Kafka Connect's hold: configurations, offsets, statuses. The topic
-of configs is written by one transactional producer for the whole group. A process that opens it
-fences the one before, which ends with its next write: so one process runs a group at a time.
+Three compacted topics hold what Kafka Connect's hold: configurations, offsets, statuses. Workers
+with one `group.id` share the connectors (`service_group`); their leader decides about changes and
+writes them, and every worker follows what the topics say.
 
 Rule: an effect of the herder is performed in the order in which it came; nothing is answered before
 its records are read back.
@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import traceback
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from streamlog import repeated
@@ -35,9 +36,15 @@ from streamlog.connect.herding.herder_requests import (
     Write,
     WriteStatus,
 )
-from streamlog.connect.herding.statuses import status_record
 from streamlog.connect.parts import OffsetBook
 from streamlog.connect_service.configured import InstalledPlugins, configured, with_secrets
+from streamlog.connect_service.service_group import (
+    GroupRound,
+    GroupTimes,
+    ServiceGroup,
+    ServiceWriter,
+)
+from streamlog.connect_service.session_keys import KEY_TTL_MS, SessionKeys
 from streamlog.connect_service.task_keeper import COMMIT_MS, KeeperDeps, TaskKeeper
 from streamlog.connect_tasks.contexts import ConnectorContext
 from streamlog.errors import ConfigError
@@ -64,16 +71,11 @@ class ServiceSettings:
     offsets_partitions: int = 25
     status_partitions: int = 5
     commit_ms: int = COMMIT_MS
+    times: GroupTimes = field(default_factory=GroupTimes)
+    key_ttl_ms: int = KEY_TTL_MS
+    """How long workers sign their requests with one key (`inter.worker.key.ttl.ms`)."""
     others: Mapping[str, str] = field(default_factory=dict)
     """All settings as they were given, for converters."""
-
-
-@dataclass(frozen=True, slots=True)
-class _OffsetWrite:
-    """Offsets that an operator sets."""
-
-    records: tuple[tuple[bytes, bytes | None], ...]
-    written: asyncio.Future[None]
 
 
 class ConnectService:
@@ -88,6 +90,7 @@ class ConnectService:
         worker_id: str,
         resolve: Callable[[str], str],
         set_level: Callable[[str, str], None],
+        instance_id: str | None = None,
     ) -> None:
         """Create a service that has read nothing yet; see `open_service`."""
         self.settings, self.log = settings, log
@@ -105,15 +108,32 @@ class ConnectService:
         self.offsets_log = follow(
             log, settings.offsets_topic, settings.offsets_partitions, self._on_offset
         )
+        self.group = ServiceGroup(
+            log,
+            settings.group_id,
+            settings.configs_topic,
+            endpoint=worker_id,
+            instance_id=instance_id,
+            times=settings.times,
+            slot_counts=self._slot_counts,
+            on_round=self._on_round,
+        )
+        self.keys = SessionKeys(clock, ttl_ms=settings.key_ttl_ms)
+        """The keys with which the workers sign their requests to each other."""
+        self._writer = ServiceWriter(
+            log,
+            self.group,
+            group_id=settings.group_id,
+            configs_topic=settings.configs_topic,
+            status_topic=settings.status_topic,
+        )
         self._answers: dict[int, asyncio.Future[RequestAnswer]] = {}
-        self._writes: asyncio.Queue[Write | WriteStatus | _OffsetWrite] = asyncio.Queue()
         self._keeper: TaskKeeper | None = None
         self._background: asyncio.TaskGroup | None = None
-        self._generation = 0
-        self._wants_round = asyncio.Event()
+        self._wants_round = False
         self._asked = 0
         self.ready = asyncio.Event()
-        """Set once everything that the topics say has been read and begun."""
+        """Set once the topics have been read, and the group has given this worker its tasks."""
 
     # ---------------------------------------------------------------------------- requests
 
@@ -173,48 +193,101 @@ class ConnectService:
         """Write offsets of a stopped source, as an operator sets them; all of them or none.
 
         Raises:
-            ProducerFenced: another process has taken the group over.
+            ConnectRefusal: this worker does not lead the group any more.
         """
-        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._writes.put_nowait(_OffsetWrite(tuple(records), written))
-        await written
+        await self._writer.write_offsets(self.settings.offsets_topic, records)
 
     # ---------------------------------------------------------------------------- running
 
-    async def run(self, background: asyncio.TaskGroup, leader: Producer, plain: Producer) -> None:
-        """Read the topics, begin what they say, and go on until cancelled.
+    async def run(self, background: asyncio.TaskGroup, plain: Producer) -> None:
+        """Read the topics, join the group, and do what it says until cancelled.
 
         Args:
             background: runs tasks and discoveries.
-            leader: the group's transactional producer; it is open, so others are fenced.
             plain: writes statuses and dead letters.
         """
         self._background = background
-        self._keeper = TaskKeeper(self._keeper_deps(plain), self, background)
+        self._keeper = keeper = TaskKeeper(self._keeper_deps(plain), self, background)
         topics = (self.configs_log, self.status_log, self.offsets_log)
         for topic in topics:
             await topic.open()
-        async with asyncio.TaskGroup() as group:
+        # The group outlives the tasks: their last commits are those of a member.
+        async with self.group, asyncio.TaskGroup() as group:
             for topic in topics:
                 group.create_task(topic.run(), name="connect topic")
-            # The leader's producer is open, so no process before writes any more: the end of
-            # the topics is the whole of what it has written.
             await self.status_log.catch_up()
             await self.configs_log.catch_up()
-            group.create_task(self._keeper.run(), name="connect tasks")
-            group.create_task(self._write(leader, plain), name="connect writer")
-            self._round()
-            self.ready.set()
+            group.create_task(keeper.run(), name="connect tasks")
+            group.create_task(self._writer.run(plain), name="connect writer")
+            group.create_task(self.group.run(), name="connect group")
+            await self.ready.wait()
             while True:
-                await self._wait_for_round()
-                # Time passes for the herder whether or not there was a round.
-                self._perform(self.herder.tick(self._clock.now_ms()))
+                await asyncio.sleep(TICK_MS / 1000)
+                self._tick()
+
+    def _tick(self) -> None:
+        # Between two rounds nothing is started: it may be another worker's by now.
+        if not self.group.is_settled:
+            return
+        self._perform(self.herder.tick(self._clock.now_ms()))
+        if not self.herder.is_leader:
+            return
+        # Dealings that follow each other closely are one round. What a leader before has dealt and
+        # no round has counted is found here as well.
+        herder = self.herder
+        if self._wants_round or herder.own.has_uncounted or self.group.is_outdated():
+            self._wants_round = False
+            self.group.ask_round()
+        elif (record := self.keys.renewal(herder.configs.session_key)) is not None:
+            self._perform([Write((record,))])
+
+    def _slot_counts(self) -> tuple[dict[str, int], int]:
+        counts = Counter(slot.connector for slot in self.herder.slots())
+        return dict(counts), self.herder.configs.next_offset
+
+    async def _on_round(self, given: GroupRound) -> None:
+        """Carry out a round: tasks that another worker gets have ended when it returns."""
+        if self._keeper is None:
+            raise RuntimeError("a round before the service runs")
+        if given.has_missed:
+            # Nothing that was read meanwhile may count: others had these tasks.
+            self._take(replace(given, slots=frozenset(), is_leader=False))
+            self._writer.depose()
+        while self.herder.configs.next_offset < given.until:
+            await self.configs_log.moved()
+        if given.is_leader and not self.herder.is_leader:
+            # 1. The producer opens, which aborts what the leader before has left open. 2. Then the
+            # end of the topics is the whole of what it has written: the group refuses the rest.
+            await self._writer.lead()
+            await self.status_log.catch_up()
+            await self.configs_log.catch_up()
+            logger.info("this worker leads the group %s", self.settings.group_id)
+        elif not given.is_leader and self.herder.is_leader:
+            self._writer.depose()
+        self._take(given)
+        await self._keeper.settled()
+        self.ready.set()
+
+    def _take(self, given: GroupRound) -> None:
+        effects = self.herder.on_round(
+            given.slots,
+            until=given.until,
+            generation=given.generation,
+            is_leader=given.is_leader,
+            now_ms=self._clock.now_ms(),
+        )
+        # First: what ends now and is still this worker's makes its last commit as of this round.
+        if self._keeper is not None:
+            confirmed = self.herder.own.confirmed if not given.has_missed else frozenset()
+            self._keeper.confirm(given.generation, confirmed)
+        self._perform(effects)
 
     def _keeper_deps(self, plain: Producer) -> KeeperDeps:
         return KeeperDeps(
             log=self.log,
             clock=self._clock,
             group_id=self.settings.group_id,
+            group=self.group,
             offsets=self.offsets,
             offsets_topic=self.settings.offsets_topic,
             follower=self.offsets_log,
@@ -223,62 +296,19 @@ class ConnectService:
             commit_ms=self.settings.commit_ms,
         )
 
-    async def _wait_for_round(self) -> None:
-        """Make a round if the herder asks for one within a tick."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(TICK_MS / 1000):
-                await self._wants_round.wait()
-        # Dealings that follow each other closely are one round.
-        if self._wants_round.is_set():
-            self._round()
-
-    def _round(self) -> None:
-        """Make a round: the group is this process, so it ends at once."""
-        self._wants_round.clear()
-        self._generation += 1
-        self._perform(
-            self.herder.on_round(
-                self.herder.slots(),
-                until=self.herder.configs.next_offset,
-                generation=self._generation,
-                is_leader=True,
-                now_ms=self._clock.now_ms(),
-            )
-        )
-
-    async def _write(self, leader: Producer, plain: Producer) -> None:
-        while True:
-            write = await self._writes.get()
-            if isinstance(write, WriteStatus):
-                key, value = status_record(*write.key, write.status)
-                sent = await plain.send(self.settings.status_topic, value, key=key)
-                # A status that is lost is written again with the next change; nothing waits for it.
-                sent.add_done_callback(lambda done: done.cancelled() or done.exception())
-                continue
-            topic = self.settings.configs_topic
-            if isinstance(write, _OffsetWrite):
-                topic = self.settings.offsets_topic
-            async with leader.transaction():
-                for key, value in write.records:
-                    sent = await leader.send(topic, value, key=key)
-                    # The commit fails if it is lost.
-                    sent.add_done_callback(lambda done: done.cancelled() or done.exception())
-            if isinstance(write, _OffsetWrite) and not write.written.done():
-                write.written.set_result(None)
-
     # An effect is data, and this is the one function that acts: it must not wait, since records are
     # replayed meanwhile. What takes time goes into a queue, in the order in which it was asked for.
     def _perform(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             match effect:
                 case Write() | WriteStatus():
-                    self._writes.put_nowait(effect)
+                    self._writer.put(effect)
                 case RequestAnswer(number):
                     waiting = self._answers.get(number)
                     if waiting is not None and not waiting.done():
                         waiting.set_result(effect)
                 case AskRound():
-                    self._wants_round.set()
+                    self._wants_round = True
                 case LevelChanged(logger_name, level):
                     self._set_level(logger_name, level)
                 case Discover():
@@ -315,6 +345,7 @@ class ConnectService:
     def _on_config(self, record: LogRecord) -> None:
         now_ms = self._clock.now_ms()
         self._perform(self.herder.replayed(record.key, record.value, record.offset, now_ms))
+        self.keys.follow(self.herder.configs.session_key)
 
     def _on_status(self, record: LogRecord) -> None:
         self.herder.status_replayed(record.key, record.value)
@@ -332,31 +363,34 @@ async def open_service(
     worker_id: str,
     resolve: Callable[[str], str],
     set_level: Callable[[str, str], None],
+    instance_id: str | None = None,
 ) -> AsyncIterator[ConnectService]:
-    """Run a service in the block.
+    """Run a worker of a service in the block.
 
     Args:
         log: the log, open.
         clock: the time.
         settings: the worker's settings.
-        worker_id: HOST:PORT of its REST address.
+        worker_id: HOST:PORT of its REST address, by which the others reach it.
         resolve: replaces references to secrets in a text.
         set_level: sets the level of a logger.
+        instance_id: makes the worker a static member of the group: a later one with this id has its
+            tasks without a rebalance.
 
     Raises:
-        ProducerFenced: another process has taken the group over.
-        StreamlogError: the log can't be used.
+        StreamlogError: the log can't be used, or the group not be joined.
     """
     service = ConnectService(
-        log, clock, settings, worker_id=worker_id, resolve=resolve, set_level=set_level
+        log,
+        clock,
+        settings,
+        worker_id=worker_id,
+        resolve=resolve,
+        set_level=set_level,
+        instance_id=instance_id,
     )
-    identity = f"{settings.group_id}-leader"
-    async with (
-        log.producer() as plain,
-        log.producer(transactional_id=identity) as leader,
-        asyncio.TaskGroup() as background,
-    ):
-        running = background.create_task(service.run(background, leader, plain), name="connect")
+    async with log.producer() as plain, asyncio.TaskGroup() as background:
+        running = background.create_task(service.run(background, plain), name="connect")
         try:
             yield service
         finally:

@@ -78,6 +78,10 @@ class RestCall:
     path: tuple[str, ...]
     parameters: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
+    target: str = ""
+    """Path and query as they came."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """By their names in lower case."""
 
     def flag(self, name: str) -> bool:
         """Return a boolean parameter; false if it is absent."""
@@ -95,8 +99,10 @@ class RestCall:
             raise ConnectRefusal(BAD_REQUEST, f"The body is not what this takes: {error}") from None
 
 
-def parse_call(method: str, target: str, body: bytes = b"") -> RestCall:
-    """Return a request by its method, its target as it came, and its body.
+def parse_call(
+    method: str, target: str, body: bytes = b"", headers: Mapping[str, str] | None = None
+) -> RestCall:
+    """Return a request by its method, its target as it came, its body and headers.
 
     Raises:
         ConnectRefusal: the target is too long or malformed.
@@ -114,7 +120,7 @@ def parse_call(method: str, target: str, body: bytes = b"") -> RestCall:
     parameters = dict(pairs)
     # `expand` may be there twice: ?expand=status&expand=info.
     parameters["expand"] = ",".join(value for name, value in pairs if name == "expand")
-    return RestCall(method, path, parameters, body)
+    return RestCall(method, path, parameters, body, target, headers or {})
 
 
 Answer = tuple[int, object]
@@ -344,6 +350,11 @@ _PATHS: Final = frozenset(
 def refusal(status: int, message: str) -> Answer:
     """Return an error as the API shows it."""
     return status, {"error_code": status, "message": message}
+
+
+def message_of(body: object) -> str:
+    """Return the message of an error's body; the body itself if it is another one."""
+    return str(body["message"]) if isinstance(body, dict) and "message" in body else str(body)
 
 
 def set_level(name: str, level: str) -> None:

@@ -8,12 +8,14 @@ so.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
 from streamlog import repeated
 from streamlog.connect.herding.herder_requests import ConnectRefusal
+from streamlog.connect_service.peer_forwarding import PeerForwarding
 from streamlog.connect_service.rest_answers import ConnectRest, parse_call, refusal
 from streamlog.errors import ConfigError
 from streamlog.http_server import is_allowed_host, is_local, parse_address
@@ -46,7 +48,7 @@ def check_exposure(address: str, *, is_insecure: bool) -> None:
 class RestSite:
     """The ASGI application."""
 
-    def __init__(self, rest: ConnectRest, hosts: tuple[str, ...]) -> None:
+    def __init__(self, rest: ConnectRest | PeerForwarding, hosts: tuple[str, ...]) -> None:
         """`hosts` are the allowed values of the header Host; "*" allows any."""
         self._rest, self._hosts = rest, hosts
         self._answering = 0
@@ -75,7 +77,11 @@ class RestSite:
     async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, object]:
         if self._answering > REQUESTS_MAX:
             raise ConnectRefusal(503, f"{REQUESTS_MAX} requests wait already; try again later")
-        self._check_host(scope)
+        headers = {
+            name.lower().decode("latin-1"): value.decode("latin-1")
+            for name, value in scope["headers"]
+        }
+        self._check_host(headers)
         try:
             async with asyncio.timeout(BODY_TIMEOUT_MS / 1000):
                 body = await _read_body(receive)
@@ -86,12 +92,13 @@ class RestSite:
         raw = cast("bytes", scope.get("raw_path") or b"").decode("latin-1")
         query = cast("bytes", scope["query_string"]).decode("latin-1")
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        return await self._rest.answer(parse_call(method, f"{raw.partition('?')[0]}?{query}", body))
+        path = raw.partition("?")[0]
+        target = f"{path}?{query}" if query else path
+        return await self._rest.answer(parse_call(method, target, body, headers))
 
-    def _check_host(self, scope: Scope) -> None:
+    def _check_host(self, headers: Mapping[str, str]) -> None:
         """Refuse a name that a foreign page in a browser may have made up (DNS rebinding)."""
-        headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        host = headers.get(b"host", "")
+        host = headers.get("host", "")
         if not is_allowed_host(host, self._hosts):
             raise ConnectRefusal(400, f"Host '{host[:80]}' is not this worker on 127.0.0.1")
 

@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from streamlog.connect_service.herder_shell import ServiceSettings
+from streamlog.connect_service.service_group import GroupTimes
 from streamlog.errors import ConfigError
 from streamlog.properties import parse_properties
 
@@ -33,8 +34,16 @@ _NUMBERS: Final = {
     "offset.storage.partitions": "offsets_partitions",
     "status.storage.partitions": "status_partitions",
     "offset.flush.interval.ms": "commit_ms",
+    "inter.worker.key.ttl.ms": "key_ttl_ms",
 }
+_TIMES: Final = {
+    "session.timeout.ms": "session_timeout_ms",
+    "heartbeat.interval.ms": "heartbeat_interval_ms",
+    "rebalance.timeout.ms": "rebalance_timeout_ms",
+}
+_MS_MAX: Final = {"inter.worker.key.ttl.ms": 2**31 - 1, "session.timeout.ms": 1_800_000}
 _PARTITIONS_MAX: Final = 10_000
+_PORT_MAX: Final = 65_535
 
 
 class _Connector(msgspec.Struct):
@@ -58,15 +67,44 @@ def service_settings(given: Mapping[str, str]) -> ServiceSettings:
         ConfigError: a number is none, or out of range.
     """
     texts = {ours: given[name] for name, ours in _NAMES.items() if given.get(name)}
-    numbers: dict[str, int] = {}
-    for name, ours in _NUMBERS.items():
+    times = GroupTimes(**_numbers(given, _TIMES))
+    if times.heartbeat_interval_ms >= times.session_timeout_ms:
+        raise ConfigError(
+            f"heartbeat.interval.ms={times.heartbeat_interval_ms} has to be less than"
+            f" session.timeout.ms={times.session_timeout_ms}"
+        )
+    numbers = _numbers(given, _NUMBERS)
+    return ServiceSettings(**texts, **numbers, times=times, others=dict(given))  # type: ignore[arg-type]
+
+
+def advertised(given: Mapping[str, str], endpoint: str) -> str:
+    """Return HOST:PORT under which other workers reach the REST API of this one.
+
+    Args:
+        given: the worker's settings.
+        endpoint: HOST:PORT where it listens.
+
+    Raises:
+        ConfigError: the port is none.
+    """
+    host, _, port = endpoint.rpartition(":")
+    host = given.get("rest.advertised.host.name") or host
+    port = given.get("rest.advertised.port") or port
+    if not port.isdecimal() or not 1 <= int(port[:6]) <= _PORT_MAX:
+        raise ConfigError(f"rest.advertised.port={port[:20]!r} is no number from 1 to {_PORT_MAX}")
+    return f"{host}:{port}"
+
+
+def _numbers(given: Mapping[str, str], names: Mapping[str, str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for name, ours in names.items():
         text = given.get(name, "").strip()
         if not text:
             continue
-        if not text.isdecimal() or not 1 <= int(text[:9]) <= _limit_of(name) or len(text) > 9:  # noqa: PLR2004 - of int32
+        if not text.isdecimal() or len(text) > 10 or not 1 <= int(text) <= _limit_of(name):  # noqa: PLR2004 - the digits of an int32
             raise ConfigError(f"{name}={text[:20]!r} is no number from 1 to {_limit_of(name)}")
-        numbers[ours] = int(text)
-    return ServiceSettings(**texts, **numbers, others=dict(given))  # type: ignore[arg-type]
+        found[ours] = int(text)
+    return found
 
 
 def read_connector_file(path: Path) -> tuple[str, dict[str, str]]:
@@ -138,7 +176,7 @@ def secrets_of(
 
 
 def _limit_of(name: str) -> int:
-    return _PARTITIONS_MAX if name.endswith("partitions") else 600_000
+    return _PARTITIONS_MAX if name.endswith("partitions") else _MS_MAX.get(name, 600_000)
 
 
 def _read(path: Path) -> str:

@@ -2,8 +2,9 @@
 
 A task of a source has a transactional producer of its own, as in Kafka Connect (KIP-618): its id
 names group, connector and task, so a task that still runs in an older process is fenced before its
-offsets are read. Its records and offsets are one transaction. A task of a sink is a member of the
-group `connect-NAME`.
+offsets are read. Its records and offsets are one transaction, which the coordinator of the workers'
+group takes only in the generation that gave the task its parts: so a part that moves from one task
+to another has one reader as well. A task of a sink is a member of the group `connect-NAME`.
 
 Rule: what stops has committed and ended before anything starts, since a part may move from one task
 to another. Not done here: the decisions (`herding`), and the connectors' calls (`connect_tasks`).
@@ -13,23 +14,25 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from random import random
 from typing import Final, Protocol
 
 from streamlog import repeated
+from streamlog.client.offset_metadata import GroupMetadata
 from streamlog.client.producer import Producer
 from streamlog.clock import Clock
 from streamlog.connect.connector_errors import BadRecord, BadRecords
 from streamlog.connect.declared_connectors import SinkConnector, SourceConnector
 from streamlog.connect.herding.herder_requests import ConnectorSlot, PauseTask, StartTask, StopTask
 from streamlog.connect.parts import OffsetBook, encode_offset
+from streamlog.connect_service.service_group import ServiceGroup
 from streamlog.connect_tasks.carried import SourceCarrier
 from streamlog.connect_tasks.contexts import ConnectorContext
 from streamlog.connect_tasks.part_reader import HeldBudget, ReaderDeps
 from streamlog.connect_tasks.source_task import SourceTask
-from streamlog.errors import ConfigError, SerdeError
+from streamlog.errors import ConfigError, SerdeError, TransactionAborted
 from streamlog.log import Log
 from streamlog.processing.outbox import SinkBatch
 from streamlog.worker.commit.commit import SinkWriter
@@ -46,6 +49,10 @@ COMMIT_MS: Final = 500
 """How often the reads of a source are committed, by default (`offset.flush.interval.ms`)."""
 LASTING: Final = (BadRecord, BadRecords, ConfigError, SerdeError)
 """Errors that a restart does not mend."""
+REFUSED_MS: Final = 60_000
+"""How long a task that the group has refused waits to be stopped by the round that follows."""
+SETTLE_MS: Final = 5_000
+"""How long a task that stops waits for a rebalance to end before its last commit."""
 Command = StartTask | StopTask | PauseTask
 
 
@@ -65,6 +72,8 @@ class KeeperDeps:
 
     log: Log
     clock: Clock
+    group: ServiceGroup
+    """The workers' group, which checks each transaction."""
     group_id: str
     offsets: OffsetBook
     offsets_topic: str
@@ -77,10 +86,18 @@ class KeeperDeps:
     commit_ms: int = COMMIT_MS
 
 
+class _RefusedByGroup(Exception):
+    """The group has gone on without this worker, so the transaction is aborted."""
+
+
 class _SourceRun:
     """One task of a source, from its producer to its last commit."""
 
-    def __init__(self, slot: ConnectorSlot, connector: SourceConnector, deps: KeeperDeps) -> None:
+    def __init__(
+        self, slot: ConnectorSlot, connector: SourceConnector, deps: KeeperDeps, generation: int
+    ) -> None:
+        self.generation = generation
+        """The generation of the group that gave the task its parts, or has left them with it."""
         self._slot, self._connector, self._deps = slot, connector, deps
         self._stop = asyncio.Event()
         self._task: SourceTask | None = None
@@ -110,11 +127,19 @@ class _SourceRun:
             began()
             try:
                 await self._commit_until_stopped(task, reading, producer)
+            except _RefusedByGroup as refused:
+                # 1. This worker stood still beyond its session. 2. Its parts have another owner.
+                # 3. It will hear so when it joins again: an error to show would be none.
+                logger.info("source %s-%d has another owner: %s", *self._slot, refused)
+                reading.cancel()
+                async with asyncio.timeout(REFUSED_MS / 1000):
+                    await self._stop.wait()
+                return
             finally:
                 reading.cancel()
                 await asyncio.wait([reading])
             # What was read before an error counts: the task begins again behind it.
-            await self._commit(task, producer)
+            await self._commit_last(task, producer)
             if not reading.cancelled():
                 reading.result()
 
@@ -154,8 +179,28 @@ class _SourceRun:
         finally:
             stopping.cancel()
 
-    async def _commit(self, task: SourceTask, producer: Producer) -> None:
-        """Write what is held, and the offsets behind it, in one transaction."""
+    async def _commit_last(self, task: SourceTask, producer: Producer) -> None:
+        """Commit once more, if the parts are still this task's when the group has settled."""
+        clock = self._deps.clock
+        deadline_ms = clock.now_ms() + SETTLE_MS
+        while not await self._commit(task, producer) and clock.now_ms() < deadline_ms:
+            if self._deps.group.is_settled:
+                # The group has gone on: what is held is read again elsewhere.
+                return
+            await self._deps.group.moved_on()
+
+    async def _commit(self, task: SourceTask, producer: Producer) -> bool:
+        """Write what is held, and the offsets behind it, in one transaction.
+
+        Returns whether that was possible. If not, the group is between two rounds, or the last one
+        is not carried out here: what is held may be another task's by now.
+        """
+        with self._deps.group.staying(self.generation) as member:
+            if member is not None:
+                await self._commit_as(member, task, producer)
+            return member is not None
+
+    async def _commit_as(self, member: GroupMetadata, task: SourceTask, producer: Producer) -> None:
         name, book = self._slot.connector, self._deps.offsets
         taken = task.take()
         if not taken:
@@ -166,12 +211,16 @@ class _SourceRun:
         records = [batch for _, reads in taken for read in reads for batch in read.records.batches]
         await self._create_topics({batch.topic for batch in records})
         offsets = SinkBatch(self._deps.offsets_topic, None, times, keys, values)
-        async with producer.transaction():
+        async with producer.transaction() as transaction:
             writer = SinkWriter(producer)
             await writer.write([*records, offsets])
             await writer.flush()
             for refused in writer.take_refusals():
                 raise refused.error
+            try:
+                await self._deps.group.fence(transaction, member)
+            except TransactionAborted as error:
+                raise _RefusedByGroup(str(error)) from error
         task.count()
 
     async def _create_topics(self, names: set[str]) -> None:
@@ -251,18 +300,39 @@ class TaskKeeper:
     def __init__(self, deps: KeeperDeps, events: TaskEvents, background: asyncio.TaskGroup) -> None:
         """`background` runs the tasks; their errors go to `events`."""
         self._deps, self._events, self._background = deps, events, background
-        self._commands: asyncio.Queue[Command] = asyncio.Queue()
+        self._commands: asyncio.Queue[Command | asyncio.Event] = asyncio.Queue()
+        self._generation = -1
         self._running: dict[ConnectorSlot, _Running] = {}
 
     def do(self, command: Command) -> None:
         """Carry out a command behind those before it."""
         self._commands.put_nowait(command)
 
+    def confirm(self, generation: int, slots: Collection[ConnectorSlot]) -> None:
+        """Note a round of the group.
+
+        Args:
+            generation: the generation that it has begun; tasks which start now belong to it.
+            slots: the tasks whose parts no other task has in it; of all others nothing may be
+                committed any more.
+        """
+        self._generation = generation
+        for slot in slots:
+            found = self._running.get(slot)
+            if found is not None and isinstance(found.run, _SourceRun):
+                found.run.generation = generation
+
+    async def settled(self) -> None:
+        """Wait until all commands so far are carried out: what was to stop has ended."""
+        reached = asyncio.Event()
+        self._commands.put_nowait(reached)
+        await reached.wait()
+
     async def run(self) -> None:
         """Carry out commands until cancelled; then all tasks commit and end."""
         try:
             while True:
-                command: Command | None = await self._commands.get()
+                command: Command | asyncio.Event | None = await self._commands.get()
                 stops: list[ConnectorSlot] = []
                 # Stops that stand side by side run side by side: each may take seconds.
                 while isinstance(command, StopTask):
@@ -271,7 +341,9 @@ class TaskKeeper:
                 # 1. Part p moves from task 0 to task 1: stop 0, start 1. 2. Task 0 commits p's
                 # offset as its last act. 3. Task 1 reads it. In any other order p is read twice.
                 await self._stop(stops)
-                if command is not None:
+                if isinstance(command, asyncio.Event):
+                    command.set()
+                elif command is not None:
                     self._carry_out(command)
         finally:
             await self._stop(list(self._running))
@@ -289,7 +361,7 @@ class TaskKeeper:
             return
         run: _SourceRun | _SinkRun
         if isinstance(connector, SourceConnector):
-            run = _SourceRun(command.slot, connector, self._deps)
+            run = _SourceRun(command.slot, connector, self._deps, self._generation)
         else:
             run = _SinkRun(command.slot, connector, self._deps)
         run.pause(is_paused=command.is_paused)

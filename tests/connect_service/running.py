@@ -1,4 +1,4 @@
-"""A service over an embedded log, and its REST API without HTTP."""
+"""Workers of a service over an embedded log; one of them without HTTP, or several with it."""
 
 from __future__ import annotations
 
@@ -16,22 +16,27 @@ from streamlog.connect_service.herder_shell import (
     ServiceSettings,
     open_service,
 )
+from streamlog.connect_service.peer_forwarding import PeerForwarding
 from streamlog.connect_service.rest_answers import ConnectRest, parse_call, set_level
+from streamlog.connect_service.rest_site import RestSite
+from streamlog.connect_service.service_group import GroupTimes
+from streamlog.http_server import listen, serve
 from streamlog.log import Log
 
 WAIT_S = 30
 
 
 class Client:
-    """Asks a service as a client of the REST API does."""
+    """Asks a worker as a client of the REST API does."""
 
     def __init__(self, service: ConnectService) -> None:
         self.service = service
-        self._rest = ConnectRest(service, ConnectorOffsets(service), cluster_id="a-cluster")
+        rest = ConnectRest(service, ConnectorOffsets(service), cluster_id="a-cluster")
+        self.rest = PeerForwarding(service, rest)
 
     async def ask(self, method: str, target: str, body: object = None) -> tuple[int, Any]:
         data = b"" if body is None else json.dumps(body).encode()
-        return await self._rest.answer(parse_call(method, target, data))
+        return await self.rest.answer(parse_call(method, target, data))
 
     async def get(self, target: str) -> Any:
         status, body = await self.ask("GET", target)
@@ -58,21 +63,42 @@ class Client:
 
 @asynccontextmanager
 async def running(directory: Path, **others: str) -> AsyncIterator[Client]:
-    """Run a service; its commits are quick."""
-    settings = ServiceSettings(
-        commit_ms=20, offsets_partitions=3, status_partitions=1, others=others
-    )
+    """Run a service of one worker; its commits are quick."""
     async with (
         Log.open(f"embedded:{directory}") as log,
-        open_service(
-            log,
-            SystemClock(),
-            settings,
-            worker_id="127.0.0.1:8083",
-            resolve=lambda text: text.replace("${env:WORD}", "secret"),
-            set_level=set_level,
-        ) as service,
+        worker(log, "127.0.0.1:8083", **others) as client,
     ):
+        yield client
+
+
+@asynccontextmanager
+async def worker(log: Log, worker_id: str, **others: str) -> AsyncIterator[Client]:
+    """Run a worker, once it has its first tasks."""
+    settings = ServiceSettings(
+        commit_ms=20,
+        offsets_partitions=3,
+        status_partitions=1,
+        times=GroupTimes(heartbeat_interval_ms=100),
+        others=others,
+    )
+    async with open_service(
+        log,
+        SystemClock(),
+        settings,
+        worker_id=worker_id,
+        resolve=lambda text: text.replace("${env:WORD}", "secret"),
+        set_level=set_level,
+    ) as service:
         client = Client(service)
         await service.ready.wait()
         yield client
+
+
+@asynccontextmanager
+async def worker_with_http(log: Log) -> AsyncIterator[Client]:
+    """Run a worker whose REST API other workers reach."""
+    with listen("127.0.0.1:0") as listener:
+        async with worker(log, listener.endpoint) as client:
+            site = RestSite(client.rest, listener.hosts)
+            async with serve(site, listener):
+                yield client

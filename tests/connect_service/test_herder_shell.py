@@ -180,31 +180,3 @@ def test_transforms_and_secrets_reach_the_task_and_stay_out_of_topics(tmp_path: 
         assert (await client.get("/connectors/in/config"))["password"] == "${env:WORD}"
 
     lives(tmp_path, life)
-
-
-def test_a_second_process_takes_over_and_the_first_one_ends(tmp_path: Path) -> None:
-    async def main() -> None:
-        from streamlog.errors import ProducerFenced  # noqa: PLC0415 - used here alone
-        from streamlog.log import Log  # noqa: PLC0415
-        from tests.connect_service.running import ServiceSettings, SystemClock, open_service  # noqa: PLC0415
-
-        settings = ServiceSettings(commit_ms=20, offsets_partitions=3, status_partitions=1)
-        with pytest.raises(ExceptionGroup) as ended:  # noqa: PT012 - both have to be open
-            async with (
-                asyncio.timeout(60),
-                Log.open(f"embedded:{tmp_path}") as log,
-                open_service(
-                    log, SystemClock(), settings, worker_id="a:1", resolve=str, set_level=print
-                ) as first,
-            ):
-                await first.ready.wait()
-                async with open_service(
-                    log, SystemClock(), settings, worker_id="b:1", resolve=str, set_level=print
-                ) as second:
-                    await second.ready.wait()
-                    status, _ = await Client(second).ask("PUT", "/connectors/in/config", SOURCE)
-                    assert status == 201
-                    await Client(first).ask("PUT", "/connectors/no/config", SOURCE)
-        assert ended.value.subgroup(ProducerFenced) is not None
-
-    asyncio.run(main())

@@ -1,28 +1,41 @@
 """`streamlog connect`: a worker of the Connect service, with Kafka Connect's files and REST API.
 
 Without connector files it runs what its configs topic says, as `connect-distributed.sh` does; with
-them it creates or updates those connectors first, as `connect-standalone.sh` does. One process runs
-a group: a second one takes over, and the first ends.
+them it creates or updates those connectors first, as `connect-standalone.sh` does. Processes with
+one `group.id` share the connectors; `-w N` starts several on this machine.
 """
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import quote
 
+import msgspec
 import typer
 
-from streamlog.cli.session import LogOption, Session, serve
+from streamlog.cli.session import (
+    LogOption,
+    Session,
+    collect_rarely,
+    my_slot,
+    serve,
+    serve_until_orphaned,
+)
+from streamlog.cli.worker_command import processes_of, slot_address, supervise_processes
 from streamlog.clock import SystemClock
-from streamlog.connect.herding.herder_requests import ConnectRefusal, PutConnector
 from streamlog.connect_service.configured import ALLOW_EXEC
 from streamlog.connect_service.connector_offsets import ConnectorOffsets
 from streamlog.connect_service.herder_shell import ConnectService, open_service
-from streamlog.connect_service.rest_answers import ConnectRest, set_level
+from streamlog.connect_service.peer_forwarding import PeerForwarding
+from streamlog.connect_service.rest_answers import ConnectRest, message_of, parse_call, set_level
 from streamlog.connect_service.rest_site import REST_DEFAULT, SETTING, RestSite, check_exposure
 from streamlog.connect_service.service_files import (
     BOOTSTRAP,
+    advertised,
     read_connector_file,
     read_worker_file,
     secrets_of,
@@ -32,6 +45,30 @@ from streamlog.errors import ConfigError, quantity
 from streamlog.http_server import listen
 from streamlog.http_server import serve as serve_http
 from streamlog.log import Log
+from streamlog.worker.process.slots import Slot
+
+InsecureOption = Annotated[
+    bool,
+    typer.Option("--rest-insecure", help="Let other machines use the API without a password."),
+]
+SecretsOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--secrets-dir",
+        metavar="DIR",
+        help="Let ${file:...} and ${dir:...} refer to files below it; may be given repeatedly.",
+    ),
+]
+WorkersOption = Annotated[
+    str | None,
+    typer.Option(
+        "-w",
+        "--workers",
+        metavar="N|auto",
+        help="Number of worker processes under a supervisor; auto: one per core."
+        " Their REST APIs have ports that count up from that of --rest.",
+    ),
+]
 
 
 def connect(
@@ -52,21 +89,12 @@ def connect(
             help=f"Serve Kafka Connect's REST API here. Default: {REST_DEFAULT}; port 0 picks one.",
         ),
     ] = None,
-    rest_insecure: Annotated[
-        bool,
-        typer.Option("--rest-insecure", help="Let other machines use the API without a password."),
-    ] = False,
-    secrets_dir: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--secrets-dir",
-            metavar="DIR",
-            help="Let ${file:...} and ${dir:...} refer to files below it; may be given repeatedly.",
-        ),
-    ] = None,
+    rest_insecure: InsecureOption = False,
+    secrets_dir: SecretsOption = None,
     allow_exec: Annotated[
         bool, typer.Option("--allow-exec", help="Let connectors run commands (Exec).")
     ] = False,
+    workers: WorkersOption = None,
     log: LogOption = None,
 ) -> None:
     """Run connectors as a service, with Kafka Connect's configurations and REST API."""
@@ -78,9 +106,27 @@ def connect(
     check_exposure(address, is_insecure=rest_insecure)
     if log is None and BOOTSTRAP in worker:
         log = f"kafka://{worker[BOOTSTRAP]}"
-    opened = session.open(log, create=True)
-    run = _Run(opened, worker, connectors, address, secrets_dir or [])
-    serve(run.until, "the tasks commit and end")
+    # It listens, so that other processes of the group, and other commands, reach an embedded log.
+    open_log = partial(Log.open, session.log_url(log), security=session.security())
+    slot = my_slot()
+    if slot is None and workers is not None:
+        supervise_processes(processes_of(workers), open_log, _nothing_before)
+        typer.echo("stopped: everything is committed")
+        return
+    # One worker of a supervisor makes what the files say; the others follow the topic.
+    if slot is not None and slot.number != 1:
+        connectors = []
+    secrets = secrets_dir or []
+    run = _Run(open_log(), worker, connectors, address=address, secrets=secrets, slot=slot)
+    collect_rarely()
+    if slot is None:
+        serve(run.until, "the tasks commit and end")
+    else:
+        serve(partial(serve_until_orphaned, slot, run.until), "")
+
+
+async def _nothing_before(_log: Log) -> None:
+    """Make no topics: the workers make those of the service, and connectors theirs."""
 
 
 def _read_files(files: list[Path]) -> tuple[dict[str, str], list[tuple[str, dict[str, str]]]]:
@@ -101,10 +147,15 @@ class _Run:
         log: Log,
         worker: dict[str, str],
         connectors: list[tuple[str, dict[str, str]]],
+        *,
         address: str,
         secrets: list[Path],
+        slot: Slot | None,
     ) -> None:
-        self._log, self._address = log, address
+        self._log, self._worker = log, worker
+        self._address = address if slot is None else slot_address(address, slot)
+        self._is_supervised = slot is not None
+        self._instance_id = None if slot is None else slot.instance_id
         self._settings = service_settings(worker)
         self._connectors, self._resolve = connectors, secrets_of(secrets)
 
@@ -130,32 +181,35 @@ class _Run:
                     log,
                     SystemClock(),
                     self._settings,
-                    worker_id=listener.endpoint,
+                    worker_id=advertised(self._worker, listener.endpoint),
                     resolve=self._resolve,
                     set_level=set_level,
+                    instance_id=self._instance_id,
                 ) as service,
             ):
                 cluster_id = (await log.admin().describe_cluster()).cluster_id or ""
-                site = RestSite(
-                    ConnectRest(service, ConnectorOffsets(service), cluster_id=cluster_id),
-                    listener.hosts,
-                )
+                rest = ConnectRest(service, ConnectorOffsets(service), cluster_id=cluster_id)
+                forwarding = PeerForwarding(service, rest)
+                site = RestSite(forwarding, listener.hosts)
                 async with serve_http(site, listener):
                     typer.echo(f"connect: REST API at http://{listener.endpoint}")
-                    await self._create(service)
+                    await self._create(service, forwarding)
                     await stop.wait()
-        typer.echo("stopped: everything is committed")
+        if not self._is_supervised:
+            typer.echo("stopped: everything is committed")
 
-    async def _create(self, service: ConnectService) -> None:
+    async def _create(self, service: ConnectService, forwarding: PeerForwarding) -> None:
         await service.ready.wait()
         for name, settings in self._connectors:
             # Unchanged files must not restart tasks each time the service starts.
             if service.herder.configs.connectors.get(name) == settings:
                 continue
-            try:
-                await service.ask(PutConnector(name, settings))
-            except ConnectRefusal as error:
-                raise ConfigError(f"connector {name}: {error}") from error
+            # As a client would: another process may lead the group.
+            target = f"/connectors/{quote(name, safe='')}/config"
+            call = parse_call("PUT", target, msgspec.json.encode(settings))
+            status, body = await forwarding.answer(call)
+            if status >= HTTPStatus.BAD_REQUEST:
+                raise ConfigError(f"connector {name}: {message_of(body)}")
         typer.echo(f"connect: {quantity(len(service.herder.configs.connectors), 'connector')}")
 
 

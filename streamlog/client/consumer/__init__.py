@@ -255,7 +255,7 @@ class Consumer:
         Use it for transactions, which take several requests. While the block runs, a cooperative
         member does not join the next rebalance, which waits for it as it waits for a poll. The
         block's value is whether the group accepts commits now; False means that the member is
-        between two generations.
+        between two generations. Blocks of several tasks may overlap.
 
         Raises:
             ConfigError: there is no `group_id`.

@@ -251,6 +251,8 @@ class GroupSession:
         self._offsets = CommittedOffsets(self._coordinator)
         self._look = asyncio.Event()
         self._troubled_since_ms: int | None = None
+        self._staying = 0
+        """The number of `staying` blocks that run."""
 
     def subscribe(self, topics: Sequence[str]) -> None:
         """Become a member, or change the topics of the member."""
@@ -268,16 +270,22 @@ class GroupSession:
 
     @contextmanager
     def staying(self) -> Iterator[bool]:
-        """Stay in this generation; the value is whether the group accepts commits now."""
+        """Stay in this generation; the value is whether the group accepts commits now.
+
+        Blocks may overlap: the member stays until the last of them ends. One that begins while the
+        group wants to rebalance gets False, so that overlapping blocks don't hold it for ever.
+        """
         member = self.member
         if not isinstance(member, GroupMember):
             yield self.may_commit()
             return
+        self._staying += 1
         member.is_held = True
         try:
             yield member.may_commit and member.is_known
         finally:
-            member.is_held = False
+            self._staying -= 1
+            member.is_held = self._staying > 0
             self._look.set()
 
     def on_counts(self, partitions: Mapping[str, int]) -> None:

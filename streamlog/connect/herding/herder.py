@@ -305,6 +305,14 @@ class Herder:
             if self.configs.target(name) is not TargetState.STOPPED
         ]
 
+    def is_at_rest(self, name: str) -> bool:
+        """Return whether no worker can commit for a connector: it is stopped, and a round says so.
+
+        A worker that has not heard of that round can commit nothing, as the group has gone on.
+        """
+        is_stopped = self.configs.target(name) is TargetState.STOPPED
+        return is_stopped and not self.configs.tasks.get(name) and self.own.is_counted(name)
+
     def kind(self, name: str) -> ConnectorType:
         """Return whether a connector is a source or a sink."""
         return self._plugins.kind(self.configs.connectors[name])

@@ -19,6 +19,7 @@ BAD_REQUEST = 400
 NOT_FOUND = 404
 CONFLICT = 409
 INTERNAL_ERROR = 500
+BAD_GATEWAY = 502
 
 
 class ConnectRefusal(StreamlogError):

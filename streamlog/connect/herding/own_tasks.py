@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from streamlog.connect.herding.configs import ConnectConfigs
+from streamlog.connect.herding.configs import TASK_PARTS, ConnectConfigs
 from streamlog.connect.herding.herder_requests import (
     ConnectorSlot,
     Effect,
@@ -93,6 +93,9 @@ class OwnTasks:
         self._until = 0
         self._generation = 0
         self._dealings: dict[str, list[tuple[int, Sequence[Settings]]]] = {}
+        self.confirmed: frozenset[ConnectorSlot] = frozenset()
+        """The tasks that ran before the last round and whose parts it has given to no other one:
+        what they have read so far may still be committed, even of those that end with it."""
         self._running: dict[ConnectorSlot, _Running] = {}
 
     def dealt(self, connector: str, offset: int) -> None:
@@ -115,6 +118,15 @@ class OwnTasks:
             generation: the group's generation.
         """
         self._slots, self._until, self._generation = frozenset(slots), until, generation
+        # 1. Task 0 of this worker reads p; the round counts a dealing by which task 1 of another
+        # one reads p. 2. That one reads p's offset behind the round. 3. A last commit of task 0
+        # would move the offset once more. But a slot that was only given up has no other owner
+        # before the next round.
+        self.confirmed = frozenset(
+            slot
+            for slot, running in self._running.items()
+            if _parts(self._dealt(slot)) == _parts(running.settings)
+        )
         for dealings in self._dealings.values():
             # Only the last one that counts, and those that wait, are needed from here on.
             counted = sum(offset < until for offset, _ in dealings)
@@ -207,10 +219,27 @@ class OwnTasks:
             return None
         if self._configs.target(name) is TargetState.STOPPED:
             return None
+        return self._dealt(slot)
+
+    @property
+    def has_uncounted(self) -> bool:
+        """Whether there is a dealing that no round has counted yet."""
+        return any(
+            dealings and dealings[-1][0] >= self._until for dealings in self._dealings.values()
+        )
+
+    def is_counted(self, connector: str) -> bool:
+        """Return whether the newest dealing of a connector counts, so that no older one does."""
+        dealings = self._dealings.get(connector)
+        return not dealings or dealings[-1][0] < self._until
+
+    def _dealt(self, slot: ConnectorSlot) -> Settings | None:
+        """Return the settings of a slot by the dealing that counts; None: there is no such task."""
         # 1. The leader deals part p from task 0 to task 1, at offset 9. 2. This worker has task 1
         # and reads offset 9 at once. 3. Another worker still reads p in task 0: so p counts only
         # from the round on that says 10, before which that worker has given task 0 up.
-        counting = [tasks for at, tasks in self._dealings.get(name, ()) if at < self._until]
+        dealings = self._dealings.get(slot.connector, ())
+        counting = [tasks for at, tasks in dealings if at < self._until]
         if not counting or slot.task >= len(counting[-1]):
             return None
         return counting[-1][slot.task]
@@ -244,3 +273,8 @@ class OwnTasks:
             slot, status
         ):
             yield WriteStatus(slot, status)
+
+
+def _parts(settings: Settings | None) -> str | None:
+    """Return the parts in the settings of a task; None without settings, as no part is read."""
+    return None if settings is None else settings.get(TASK_PARTS, "")

@@ -73,6 +73,8 @@ class MemberInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The generation that gave it these slots."""
     takes_slots: bool = False
     """Whether it runs connectors; a worker of an earlier release does not."""
+    configs_until: int = 0
+    """The offset of the configs topic up to which its records count for this worker."""
     asked: int = 0
     """The number of rebalances that the worker has asked for. It makes the data of each request
     differ: a coordinator does not start a rebalance for a member that sends equal data again."""
@@ -102,6 +104,8 @@ class MemberDirectory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """The slots that the receiver runs."""
     configs_until: int = 0
     """The offset of the configs topic up to which its records count for this rebalance."""
+    leader: str = ""
+    """The process that leads the group."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -215,6 +219,8 @@ class WorkerPeers:
         """The name of this worker."""
         self.rounds = 0
         """The number of rebalances whose directory this worker has received."""
+        self.leader_process = ""
+        """The worker that leads the group; empty before the first rebalance."""
         self._peers: tuple[Peer, ...] = ()
         self._active: dict[TaskId, Peer] = {}
         self._standbys: dict[TaskId, list[Peer]] = {}
@@ -222,6 +228,7 @@ class WorkerPeers:
     def replace(self, directory: MemberDirectory) -> None:
         """Replace the view by the directory of a later rebalance."""
         self.rounds += 1
+        self.leader_process = directory.leader
         self._peers = tuple(
             Peer(
                 each.process,
@@ -241,6 +248,11 @@ class WorkerPeers:
     def all(self) -> Sequence[Peer]:
         """Every worker of the app, this one included; empty before the first round."""
         return self._peers
+
+    @property
+    def leader(self) -> Peer | None:
+        """The worker that leads the group; None if it is not known."""
+        return next((each for each in self._peers if each.process == self.leader_process), None)
 
     def active(self, task: TaskId) -> Peer | None:
         """Return the worker that runs the task, or None while it moves or if it is not known."""
@@ -337,6 +349,7 @@ class StreamsAssignor:
                 slots=self.own_slots,
                 slots_generation=self.own_slots_generation,
                 takes_slots=self.takes_slots,
+                configs_until=self.configs_until,
                 asked=self._asked,
             )
         )
@@ -347,6 +360,10 @@ class StreamsAssignor:
         """See `DirectingPort.direct`; runs on the group's leader."""
         infos = {member: decode_member_info(claim.user_data) for member, claim in members.items()}
         counts, until = self.slot_counts()
+        # 1. The leader counts records up to offset 10, and is killed. 2. The next one has read up
+        # to 8. 3. A worker that counted up to 10 keeps to that: a new one that counted up to 8 only
+        # would go by another dealing in the same generation. So what one has counted, all count.
+        until = max(until, *(info.configs_until for info in infos.values()))
         units = {f"{SLOT_PREFIX}{name}": count for name, count in counts.items() if count}
         placement = replace(
             self._placement, groups=(*self._placement.groups, *((unit,) for unit in sorted(units)))
@@ -376,6 +393,7 @@ class StreamsAssignor:
                         warmup=pack_tasks(part.warmup),
                         slots=pack_slots(part.partitions),
                         configs_until=until,
+                        leader=self.peers.process,
                     ),
                     members=len(members),
                 ),

@@ -39,6 +39,7 @@ from streamlog.worker.connect.source_slots import (
     Discovery,
     SlotKey,
     SourceSlots,
+    all_slots,
     decode_parts,
     encode_parts,
     slots_of,
@@ -216,13 +217,16 @@ class ConnectRoom:
         # that it read by generation 4 may count.
         if before is not None and generation != before + 1:
             await self._slots.stop_all()
+        # The leader may have read further. 1. Its dealing moves part p from task 0 here to another
+        # worker's. 2. That worker counts it at once. 3. Until this one has read it, p has two.
+        while self._newest.next_offset < self._exchange.configs_until:
+            await self._configs_log.moved()
         self._count_configs(self._exchange.configs_until)
         wanted = slots_of(self._given, self._counted)
-        ends = self._slots.others_than(wanted)
-        gone = [key for key in ends if key not in wanted]
         # A task whose parts have changed is dropped without a commit: in this generation its parts
         # may be another worker's already. What is only given up has no owner until the next round.
-        await self._slots.stop([key for key in ends if key in wanted])
+        await self._slots.stop(self._slots.others_than(all_slots(self._counted)))
+        gone = self._slots.others_than(wanted)
         if gone:
             await commit()
             await self._slots.stop(gone)

@@ -315,6 +315,11 @@ class Discovery:
             del self._asking[connector.name]
 
 
+def all_slots(configs: ConnectConfigs) -> dict[SlotKey, list[SourcePartition]]:
+    """Return the slots of all sources, with the parts that the dealing has for them."""
+    return slots_of({name: range(len(tasks)) for name, tasks in configs.tasks.items()}, configs)
+
+
 def slots_of(
     given: Mapping[str, Sequence[int]], configs: ConnectConfigs
 ) -> dict[SlotKey, list[SourcePartition]]:

@@ -40,6 +40,7 @@ from streamlog.worker.access.questions import (
     TaskQuery,
 )
 from streamlog.worker.access.routed_tables import RoutedRow, RoutedTables
+from streamlog.worker.web.peer_http import PeerCall, call_peer
 from streamlog.worker.web.web_server import (
     MALFORMED,
     NOT_FOUND,
@@ -56,7 +57,6 @@ ANSWER_MS = 5_000
 ANSWER_BYTES_MAX = 64 * 1024 * 1024 + 2 * PAGE_BYTES_MAX
 """The largest answer: a page ends after the row that fills it, and a row may be as large as the
 largest record."""
-READ_BYTES = 64 * 1024
 OK = 200
 CONTENT_TYPE = "application/msgpack"
 
@@ -86,7 +86,12 @@ class PeerRows:
         who = f"the worker at {self.endpoint}"
         try:
             async with asyncio.timeout((self._answer_ms + more_ms) / 1000):
-                status, body = await _post(self.endpoint, path, _encode(query))
+                call = PeerCall(
+                    target=path, headers={"content-type": CONTENT_TYPE}, body=_encode(query)
+                )
+                status, body = await call_peer(
+                    self.endpoint, call, answer_bytes_max=ANSWER_BYTES_MAX
+                )
             # Every failure counts as `NotHere`: the caller looks up the owner again and repeats the
             # query until its own time-out.
             if status != OK:
@@ -96,54 +101,6 @@ class PeerRows:
             raise NotHere(f"{who} has not answered within {self._answer_ms + more_ms} ms") from None
         except (OSError, h11.RemoteProtocolError, msgspec.MsgspecError) as error:
             raise NotHere(f"{who} can't be asked: {error}") from error
-
-
-async def _post(endpoint: str, path: str, body: bytes) -> tuple[int, bytes]:
-    host, _, port = endpoint.rpartition(":")
-    reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-    try:
-        http = h11.Connection(h11.CLIENT)
-        headers = [
-            ("host", endpoint),
-            ("content-type", CONTENT_TYPE),
-            ("content-length", str(len(body))),
-            ("connection", "close"),
-        ]
-        for event in (
-            h11.Request(method="POST", target=path, headers=headers),
-            h11.Data(data=body),
-            h11.EndOfMessage(),
-        ):
-            writer.write(http.send(event) or b"")
-        await writer.drain()
-        return await _response(http, reader)
-    finally:
-        writer.close()
-
-
-async def _response(http: h11.Connection, reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    status = 0
-    body = bytearray()
-    while True:
-        event = http.next_event()
-        match event:
-            case h11.NEED_DATA:
-                http.receive_data(await reader.read(READ_BYTES))
-            case h11.Response():
-                status = event.status_code
-            case h11.Data():
-                body += event.data
-                # Checked while data arrives, so that no answer fills the memory.
-                if len(body) > ANSWER_BYTES_MAX:
-                    raise h11.RemoteProtocolError(
-                        f"its answer has more than {ANSWER_BYTES_MAX} bytes"
-                    )
-            case h11.EndOfMessage():
-                return status, bytes(body)
-            case h11.ConnectionClosed():
-                raise h11.RemoteProtocolError("it closed the connection before its answer")
-            case _:
-                pass
 
 
 Q = TypeVar("Q", bound=TaskQuery)

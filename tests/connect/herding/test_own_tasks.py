@@ -1,8 +1,17 @@
-"""Restarts of failed tasks: waits grow, and are forgotten by a task that runs on."""
+"""Tasks of a worker: restarts that wait longer each time, and last commits over rounds."""
 
 from __future__ import annotations
 
-from streamlog.connect.herding.own_tasks import RESTART_MS_MAX, SOUND_MS, Restarts, restart_delay_ms
+from streamlog.connect.herding.configs import TASK_PARTS, ConnectConfigs
+from streamlog.connect.herding.herder_requests import ConnectorSlot
+from streamlog.connect.herding.own_tasks import (
+    RESTART_MS_MAX,
+    SOUND_MS,
+    OwnTasks,
+    Restarts,
+    restart_delay_ms,
+)
+from streamlog.connect.herding.statuses import ConnectStatuses
 
 
 def test_waits_double_up_to_their_limit() -> None:
@@ -28,3 +37,42 @@ def test_an_error_that_lasts_waits_for_an_operator() -> None:
     restarts = Restarts()
     restarts.failed(0, may_pass=False)
     assert not restarts.is_due(10**12)
+
+
+def given(own: OwnTasks, slots: set[int], *, until: int, generation: int) -> frozenset[int]:
+    """Carry out a round; returns the tasks that may still commit what they have read."""
+    list(own.on_round({ConnectorSlot("s", at) for at in slots}, until, generation))
+    return frozenset(slot.task for slot in own.confirmed)
+
+
+def dealt(own: OwnTasks, configs: ConnectConfigs, offset: int, *parts: str) -> None:
+    configs.tasks["s"] = [{TASK_PARTS: each} for each in parts]
+    own.dealt("s", offset)
+
+
+def test_a_task_commits_last_only_while_no_other_task_has_its_parts() -> None:
+    configs = ConnectConfigs(connectors={"s": {}})
+    own = OwnTasks("here:1", configs, ConnectStatuses())
+    dealt(own, configs, 5, "[1]", "[2]", "[3]")
+    assert own.has_uncounted
+    assert not own.is_counted("s")
+    assert given(own, {0, 1, 2}, until=6, generation=1) == set(), "none ran before"
+    assert own.is_counted("s")
+    # Task 2 is given up: it has no owner until the next round.
+    assert given(own, {0, 1}, until=6, generation=2) == {0, 1, 2}
+    # Part 1 moves from task 0 to task 1, which another worker gets: both begin anew.
+    dealt(own, configs, 9, "[4]", "[1]", "[3]")
+    assert given(own, {0, 1}, until=9, generation=3) == {0, 1}, "not counted yet"
+    assert given(own, {0}, until=10, generation=4) == set()
+    # There is one task left, which has the parts that it had.
+    dealt(own, configs, 12, "[4]")
+    assert given(own, {0}, until=13, generation=5) == {0}
+
+
+def test_a_deleted_connector_has_no_dealing_that_waits() -> None:
+    configs = ConnectConfigs(connectors={"s": {}})
+    own = OwnTasks("here:1", configs, ConnectStatuses())
+    dealt(own, configs, 5, "[1]")
+    own.forget("s")
+    assert own.is_counted("s")
+    assert not own.has_uncounted

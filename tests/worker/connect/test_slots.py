@@ -72,6 +72,22 @@ class Group:
         return is_moved
 
 
+def test_a_leader_that_has_read_less_counts_what_others_have_counted() -> None:
+    group = Group({"c": 2})
+    for name in ("a", "b"):
+        group.join(name)
+    group.settle()
+    group.members["b"].configs_until = 9
+    claims = {
+        name: Claim(["orders"], group.owned[name], member.subscription_data())
+        for name, member in group.members.items()
+    }
+    for share in group.members["a"].direct(claims, {"orders": 6}).values():
+        directory = decode_directory(share.user_data)
+        assert (directory.configs_until, directory.leader) == (9, "a")
+    assert group.members["b"].peers.leader == group.members["b"].peers.all[0]
+
+
 def test_slots_are_spread_evenly_and_stay_over_joins_and_leaves() -> None:
     group = Group({f"c{number}": 50 for number in range(20)})
     for name in ("a", "b", "c"):
