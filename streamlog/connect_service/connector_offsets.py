@@ -7,7 +7,6 @@ has offsets of its own is asked to follow (`SinkTask.reset`).
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
