@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from streamlog.connect.java_connectors import LeftOffsets
 from streamlog.connect.sink import Sink
-from streamlog.connect.source import Source, Transform
+from streamlog.connect.source import Source, SourceOffset, SourcePartition, Transform
 from streamlog.durations import Dur, duration_ms
 from streamlog.errors import ConfigError, TopologyError
 from streamlog.nodes.policies import ErrorPolicy
@@ -42,6 +43,11 @@ class SourceConnector:
     """Applied in order, before a record is written."""
     policy: ErrorPolicy
     """For records that can't be carried."""
+
+    def left_offset(self, part: SourcePartition, left: LeftOffsets) -> SourceOffset | None:
+        """Return where a part continues that has no offset, by those of a Java class: `left`."""
+        del part, left
+        return None
 
     @property
     def needs_schemas(self) -> bool:

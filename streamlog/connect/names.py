@@ -15,6 +15,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final, Literal, TypeAlias
 
+from streamlog.connect.java_connectors import JavaConnector
 from streamlog.connect.sink import Sink
 from streamlog.connect.source import Source
 from streamlog.errors import ConfigError
@@ -23,15 +24,22 @@ ENTRY_POINTS: Final = "streamlog.connectors"
 """The group of the entry points of connectors in other packages."""
 ConnectorClass: TypeAlias = type[Source[Any, Any]] | type[Sink[Any, Any]]
 
+_SUFFIX: Final = "Connector"
+"""Kafka Connect takes the name of a class without it."""
 BUILT_IN: Final[Mapping[str, str]] = {
     "Exec": "streamlog.connectors.exec",
+    "FileStreamSinkConnector": "streamlog.connectors.file_stream",
+    "FileStreamSourceConnector": "streamlog.connectors.file_stream",
     "HttpSink": "streamlog.connectors.http.http_sink",
+    "JdbcSinkConnector": "streamlog.connectors.sql.jdbc",
+    "JdbcSourceConnector": "streamlog.connectors.sql.jdbc",
     "Lines": "streamlog.connectors.lines",
     "MemorySink": "streamlog.connectors.memory",
     "MemorySource": "streamlog.connectors.memory",
     "Objects": "streamlog.connectors.objects",
     "Poll": "streamlog.connectors.http.poll",
     "PostgresCdc": "streamlog.connectors.postgres_cdc",
+    "PostgresConnector": "streamlog.connectors.postgres_cdc.debezium",
     "Print": "streamlog.connectors.memory",
     "SpoolDir": "streamlog.connectors.spool_dir",
     "SqlSink": "streamlog.connectors.sql",
@@ -51,6 +59,13 @@ class Plugin:
     name: str
     kind: Literal["source", "sink"]
     connector: ConnectorClass
+    java: type[JavaConnector] | None = None
+    """The settings of the Java class that the name is of, if it is one."""
+
+    @property
+    def settings(self) -> ConnectorClass | type[JavaConnector]:
+        """The class whose fields are the settings of a configuration."""
+        return self.java or self.connector
 
 
 def plugin_names() -> list[str]:
@@ -64,8 +79,10 @@ def find_plugin(name: str) -> Plugin:
     Raises:
         ConfigError: there is no connector of this name, or a library that it needs is missing.
     """
-    # Connect takes "a.b.FileStreamSource" and "FileStreamSource" alike.
+    # Connect takes "a.b.FileStreamSourceConnector" and "FileStreamSource" alike.
     short = name.rpartition(".")[2]
+    if short not in BUILT_IN and f"{short}{_SUFFIX}" in BUILT_IN:
+        short = f"{short}{_SUFFIX}"
     try:
         found = _load(short)
     except ImportError as error:
@@ -73,10 +90,13 @@ def find_plugin(name: str) -> Plugin:
             f"connector {short} can't be imported: {error}; docs/connectors.md names the extra "
             "that it needs"
         ) from error
+    java = None
+    if isinstance(found, type) and issubclass(found, JavaConnector):
+        java, found = found, found.stands_for
     if isinstance(found, type) and issubclass(found, Source):
-        return Plugin(short, "source", found)
+        return Plugin(short, "source", found, java)
     if isinstance(found, type) and issubclass(found, Sink):
-        return Plugin(short, "sink", found)
+        return Plugin(short, "sink", found, java)
     raise ConfigError(f"{short} is neither a Source nor a Sink: its entry point is wrong")
 
 

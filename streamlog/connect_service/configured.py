@@ -25,12 +25,14 @@ from streamlog.connect.connector_settings import (
 from streamlog.connect.converters import ConvertedValue, JsonConverter, converter_of
 from streamlog.connect.converters.converter import Converter, Side
 from streamlog.connect.declared_connectors import SinkConnector, SourceConnector
+from streamlog.connect.herding.configs import TASK_PARTS
 from streamlog.connect.herding.herder import ConnectorType
+from streamlog.connect.java_connectors import JavaConnector, LeftOffsets
 from streamlog.connect.names import Plugin, find_plugin, plugin_names
 from streamlog.connect.schema_record import with_schemas
 from streamlog.connect.secrets import resolve_secrets
 from streamlog.connect.sink import Sink
-from streamlog.connect.source import Source
+from streamlog.connect.source import Source, SourceOffset, SourcePartition, Transform
 from streamlog.connect.transforms.transform_chain import TransformChain, chain_of
 from streamlog.durations import duration_ms
 from streamlog.errors import ConfigError, SerdeError, StreamlogError
@@ -80,10 +82,15 @@ class ReadTransform:
     chain: TransformChain
     topic: str
     """The topic of records that name none."""
+    adapt: Transform | None = None
+    """Makes the record of it that a Java class writes."""
 
     def __call__(self, record: AnyRecord, /) -> AnyRecord | None:
         """Return the record with its values and schemas together, for the converters."""
-        named = replace(record, topic=record.topic or self.topic)
+        adapted = record if self.adapt is None else self.adapt(record)
+        if adapted is None:
+            return None
+        named = replace(adapted, topic=adapted.topic or self.topic)
         changed = self.chain(named)
         if changed is None:
             return None
@@ -137,6 +144,13 @@ class ConfiguredSource(SourceConnector):
     is_verbatim: bool = False
     """Whether nothing changes the bytes of a raw Read on their way to `topic`."""
 
+    java: JavaConnector | None = None
+    """The settings of a Java class, if the configuration names one."""
+
+    def left_offset(self, part: SourcePartition, left: LeftOffsets) -> SourceOffset | None:
+        """Return the offset that a Java class has left for a part."""
+        return None if self.java is None else self.java.left_offset(part, left)
+
     @property
     def needs_schemas(self) -> bool:
         """Whether transforms and converters get the schemas of rows: always."""
@@ -182,7 +196,9 @@ def configured(
             f"{CLASS}={plugin.name} runs commands: start `streamlog connect` with --allow-exec"
         )
     common = read_settings(common_model(plugin.kind), {"name": name, **settings})
-    made = read_settings(plugin.connector, settings)
+    given = read_settings(plugin.settings, settings)
+    java = given if isinstance(given, JavaConnector) else None
+    made = given if java is None else java.connector()
     # Read here as well as at the start of a task, so that a typing error is refused at once.
     chain = chain_of(settings)
     key, value = (_serde(settings, worker, side) for side in ("key", "value"))
@@ -195,7 +211,7 @@ def configured(
             sink=cast("Sink[Any, Any]", made),
             topics=[TopicSpec(check_name("a topic", each), key, value) for each in common.topics],
             tasks=common.tasks_max,
-            transforms=(WriteTransform(chain),),
+            transforms=(WriteTransform(chain), *([] if java is None else [java.adapt])),
             policy=policy,
         )
     _check_guarantee(plugin, common)
@@ -206,13 +222,14 @@ def configured(
         topics={"": TopicSpec(topic, key, value)} if topic else {"": TopicSpec(name, key, value)},
         tasks=common.tasks_max,
         discover_every_ms=max(duration_ms(common.discover_every), 1),
-        transforms=(ReadTransform(chain, topic),),
+        transforms=(ReadTransform(chain, topic, None if java is None else java.adapt),),
         policy=policy,
         key=key,
         value=value,
         topic=topic,
         # Without transforms a source of raw lines is carried as columns, at a third of the cost.
         is_verbatim=bool(topic) and not chain.steps,
+        java=java,
     )
 
 
@@ -262,11 +279,10 @@ def validation(
     common = common_model(plugin.kind)
     configs = [
         *validated(common, settings, group="Common"),
-        *validated(plugin.connector, settings, group=plugin.name),
+        *validated(plugin.settings, settings, group=plugin.name),
     ]
-    models = (common, plugin.connector)
     # Kafka Connect passes them over; here a misspelt setting must not fall back to its default.
-    configs += [_unknown(each) for each in unknown_settings(models, settings, PREFIXES)]
+    configs += [_unknown(each) for each in _unknown_names(plugin, settings)]
     # Only once each setting is right by itself can transforms and the whole be looked at.
     own = count_errors(configs)
     whole = InstalledPlugins(worker).faults({CLASS: name, **settings}) if not own else []
@@ -287,7 +303,21 @@ def plugin_settings(name: str) -> list[dict[str, JsonValue]]:
     """
     plugin = find_plugin(name)
     common = definitions(common_model(plugin.kind), group="Common")
-    return [*common, *definitions(plugin.connector, group=plugin.name)]
+    return [*common, *definitions(plugin.settings, group=plugin.name)]
+
+
+def strange_settings(settings: Mapping[str, str]) -> list[str]:
+    """Return the names in a configuration that nothing reads, for a warning."""
+    try:
+        names = _unknown_names(find_plugin(settings.get(CLASS, "")), settings)
+    except ConfigError:
+        return []
+    # The settings of a task have its parts as well, which the herder wrote.
+    return sorted({*names} - {TASK_PARTS})
+
+
+def _unknown_names(plugin: Plugin, settings: Mapping[str, str]) -> list[str]:
+    return unknown_settings((common_model(plugin.kind), plugin.settings), settings, PREFIXES)
 
 
 def plugins() -> list[Plugin]:

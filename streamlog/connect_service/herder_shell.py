@@ -37,7 +37,12 @@ from streamlog.connect.herding.herder_requests import (
     WriteStatus,
 )
 from streamlog.connect.parts import OffsetBook
-from streamlog.connect_service.configured import InstalledPlugins, configured, with_secrets
+from streamlog.connect_service.configured import (
+    InstalledPlugins,
+    configured,
+    strange_settings,
+    with_secrets,
+)
 from streamlog.connect_service.service_group import (
     GroupRound,
     GroupTimes,
@@ -177,9 +182,13 @@ class ConnectService:
             ConfigError: a setting is wrong, or a secret can't be found.
         """
         connector = configured(name, settings, self.settings.others)
-        if (idle := without_effect(settings)) and self._warned.get(name) != idle:
-            self._warned[name] = idle
-            logger.warning("connector %r: %s: without effect here", name, ", ".join(idle))
+        idle, strange = without_effect(settings), strange_settings(settings)
+        if (named := [*idle, *strange]) and self._warned.get(name) != named:
+            self._warned[name] = named
+            if idle:
+                logger.warning("connector %r: %s: without effect here", name, ", ".join(idle))
+            if strange:
+                logger.warning("connector %r: no such settings: %s", name, ", ".join(strange))
         return with_secrets(connector, self._resolve)
 
     # ---------------------------------------------------------------------------- offsets

@@ -27,6 +27,7 @@ from streamlog.connect.connector_errors import BadRecord, BadRecords
 from streamlog.connect.declared_connectors import SinkConnector, SourceConnector
 from streamlog.connect.herding.herder_requests import ConnectorSlot, PauseTask, StartTask, StopTask
 from streamlog.connect.parts import OffsetBook, encode_offset
+from streamlog.connect.source import SourceOffset, SourcePartition
 from streamlog.connect_service.service_group import ServiceGroup
 from streamlog.connect_tasks.carried import SourceCarrier
 from streamlog.connect_tasks.contexts import ConnectorContext
@@ -156,10 +157,15 @@ class _SourceRun:
             # Of this task alone: a source that waits for its log must not stop the others.
             budget=HeldBudget(),
         )
-        # A part that was never read has no offset: the source decides where it begins.
-        offsets = self._deps.offsets
-        parts = [(part, offsets.offset(name, part)) for part in decode_parts(settings)]
+        parts = [(part, self._offset(part)) for part in decode_parts(settings)]
         return SourceTask(reader, number, parts)
+
+    def _offset(self, part: SourcePartition) -> SourceOffset | None:
+        """Return where a part continues; None if it was never read: the source decides then."""
+        name, offsets = self._slot.connector, self._deps.offsets
+        own = offsets.offset(name, part)
+        # Only until the first commit: from then on the part has an offset of its own.
+        return own or self._connector.left_offset(part, offsets.offsets_of(name))
 
     async def _commit_until_stopped(
         self, task: SourceTask, reading: asyncio.Task[None], producer: Producer

@@ -1,0 +1,164 @@
+"""File streams: Apache Kafka's FileStreamSource and FileStreamSink, with its settings and offsets.
+
+The source reads the lines of one file as they are added; its part is `{"filename": ...}` and its
+offset `{"position": ...}`, as in Kafka Connect, so either can continue where the other was. `Tail`
+is the connector for logs: it follows rotation. The sink adds a line for each record to one file;
+`Objects` writes each record once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from streamlog.connect import (
+    Batch,
+    ConnectError,
+    Guarantee,
+    Read,
+    Schema,
+    Sink,
+    SinkContext,
+    SinkTask,
+    Source,
+    SourceContext,
+    SourceOffset,
+    SourcePartition,
+    TopicPartition,
+)
+from streamlog.connect.converters.converter import StringConverter
+from streamlog.durations import Dur, duration_ms
+from streamlog.errors import ConfigError
+
+POLL: Dur = "1s"
+CHUNK_BYTES = 1024 * 1024
+LINE_BYTES_MAX = 8 * 1024 * 1024
+"""The longest line: a Read holds at most 16 MiB."""
+
+
+class FileStreamSourceConnector(Source[None, str], frozen=True, kw_only=True):
+    """Reads the lines of one file as they are added; a record is a line, as text.
+
+    Attributes:
+        file: the path of the file; it may come into being later.
+        batch_size: how many lines are read at once, 1 or more.
+        poll: how often the end of the file is looked at.
+    """
+
+    guarantee: ClassVar[Guarantee] = "exactly_once"
+
+    file: str
+    batch_size: int = 2_000
+    poll: Dur = POLL
+
+    def check(self) -> None:
+        """Raise ConfigError if a setting is none."""
+        if not self.file:
+            raise ConfigError("file is empty: a worker does not read its standard input")
+        if self.batch_size < 1:
+            raise ConfigError(f"batch.size={self.batch_size}: write 1 or more")
+        if duration_ms(self.poll) < 1:
+            raise ConfigError("poll is 0: the file would be read without a pause")
+
+    async def partitions(self, context: SourceContext) -> Sequence[SourcePartition]:
+        """Return the file."""
+        del context
+        return [{"filename": self.file}]
+
+    async def read(
+        self, partition: SourcePartition, offset: SourceOffset | None, context: SourceContext
+    ) -> AsyncIterator[Read[None, str]]:
+        """Yield the lines behind a position.
+
+        Raises:
+            ConnectError: the file is shorter than what was read of it, or a line is too long.
+        """
+        path = Path(str(partition["filename"]))
+        position = 0 if offset is None else int(str(offset["position"]))
+        while True:
+            lines, position = await context.in_thread(read_lines, path, position, self.batch_size)
+            if not lines:
+                await context.sleep(self.poll)
+                continue
+            records = [context.record(line) for line in lines]
+            yield Read(records, {"position": position}, schema=Schema("string"))
+
+
+def read_lines(path: Path, position: int, count: int) -> tuple[list[str], int]:
+    """Return whole lines behind a position, without their ends, and the position behind them.
+
+    Raises:
+        ConnectError: the file is shorter than the position, or a line is too long.
+    """
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return [], position
+    lines: list[str] = []
+    with file:
+        size_bytes = file.seek(0, 2)
+        if size_bytes < position:
+            raise ConnectError(
+                f"{path} has {size_bytes} bytes, and {position} were read of it: it was truncated "
+                "or replaced. Reset the connector's offsets to read it from its beginning, or use "
+                "the connector Tail, which follows rotation"
+            )
+        file.seek(position)
+        taken = 0
+        while len(lines) < count and taken < CHUNK_BYTES:
+            line = file.readline(LINE_BYTES_MAX)
+            # A line without an end is still being written.
+            if not line.endswith(b"\n"):
+                if len(line) == LINE_BYTES_MAX:
+                    raise ConnectError(f"{path}: a line is longer than {LINE_BYTES_MAX} bytes")
+                break
+            taken += len(line)
+            lines.append(line[:-1].removesuffix(b"\r").decode(errors="replace"))
+    return lines, position + taken
+
+
+class FileStreamSinkConnector(Sink[object, object], frozen=True, kw_only=True):
+    """Adds a line for each record to a file: its value as Java shows it.
+
+    At least once: a flush that is repeated after a crash adds its lines again.
+
+    Attributes:
+        file: the path of the file; it is created if it is missing.
+    """
+
+    file: str
+
+    def check(self) -> None:
+        """Raise ConfigError if the path is empty."""
+        if not self.file:
+            raise ConfigError("file is empty: a worker does not write to its standard output")
+
+    def open(self, context: SinkContext) -> SinkTask[object, object]:
+        """Return a task that has written nothing yet."""
+        return _FileTask(Path(self.file), context)
+
+
+class _FileTask(SinkTask[object, object]):
+    def __init__(self, path: Path, context: SinkContext) -> None:
+        self._path, self._context = path, context
+        self._lines: list[str] = []
+
+    async def begin(self) -> None:
+        self._lines = []
+
+    async def write(self, batch: Batch[object, object]) -> None:
+        written = [StringConverter().encode(batch.schema, each) for each in batch.values]
+        self._lines += ["null" if each is None else each.decode() for each in written]
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        del offsets
+        await self._context.in_thread(self._add, self._lines)
+        self._lines = []
+
+    def _add(self, lines: Sequence[str]) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in lines)
+
+    async def abort(self) -> None:
+        self._lines = []

@@ -1,0 +1,267 @@
+"""Configurations as the documentation of Kafka, Confluent and Debezium has them, pasted.
+
+Only addresses, names and paths are those of the test. The servers are real.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.connect_service.running import Client, running
+from tests.servers.postgres import PostgresServer
+
+JSON = {"value.converter": "org.apache.kafka.connect.json.JsonConverter"}
+TEXT = {
+    "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+    "value.converter": "org.apache.kafka.connect.storage.StringConverter",
+}
+
+
+def life(directory: Path, act: Callable[[Client], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(60), running(directory) as client:
+            await act(client)
+
+    asyncio.run(main())
+
+
+async def create(client: Client, name: str, config: dict[str, str], state: str = "RUNNING") -> None:
+    body = {"name": name, "config": config, "initial_state": state}
+    status, answer = await client.ask("POST", "/connectors", body)
+    assert status == 201, answer
+    target = f"/connector-plugins/{config['connector.class']}/config/validate"
+    _, answer = await client.ask("PUT", target, {**config, "name": name})
+    assert answer["error_count"] == 0, answer
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def test_apache_kafkas_quickstart_copies_a_file(tmp_path: Path) -> None:
+    source, sink = tmp_path / "test.txt", tmp_path / "test.sink.txt"
+    source.write_text("foo\nbar\nunfinished")
+
+    async def act(client: Client) -> None:
+        # https://kafka.apache.org/quickstart: connect-file-source.properties and -sink.
+        await create(client, "local-file-sink", {
+            "connector.class": "FileStreamSink", "tasks.max": "1", "file": str(sink),
+            "topics": "connect-test", **TEXT, "flush.every": "50ms",
+        })  # fmt: skip
+        await create(client, "local-file-source", {
+            "connector.class": "FileStreamSource", "tasks.max": "1", "file": str(source),
+            "topic": "connect-test", "poll": "50ms", **TEXT,
+        })  # fmt: skip
+        await client.until(lambda: lines(sink) == ["foo", "bar"])
+        with source.open("a") as file:
+            file.write(" no more\n")
+        await client.until(lambda: lines(sink) == ["foo", "bar", "unfinished no more"])
+        # The offset is what Apache Kafka's connector writes.
+        found = await client.get("/connectors/local-file-source/offsets")
+        assert found["offsets"] == [
+            {"partition": {"filename": str(source)}, "offset": {"position": 27}}
+        ]
+
+    life(tmp_path / "log", act)
+
+
+@pytest.fixture
+def db(postgres: PostgresServer) -> Iterator[psycopg.Connection]:
+    with psycopg.connect(postgres.dsn(postgres.create_database()), autocommit=True) as opened:
+        yield opened
+
+
+ACCOUNTS = b"""
+    CREATE TABLE accounts (id INT PRIMARY KEY, name TEXT, balance NUMERIC(9, 2), visits NUMERIC(5),
+    modified TIMESTAMP NOT NULL)"""
+
+
+def test_confluents_jdbc_source_and_sink_copy_a_table(
+    tmp_path: Path, postgres: PostgresServer, db: psycopg.Connection
+) -> None:
+    name = db.info.dbname
+    db.execute(ACCOUNTS)
+    db.execute(
+        b"INSERT INTO accounts SELECT n, 'a' || n, n * 1.5, n, '2026-01-02 03:04:05.678'"
+        b" FROM generate_series(1, 5) n"
+    )
+    url = f"jdbc:postgresql://127.0.0.1:{postgres.port}/{name}"
+    out = tmp_path / "topic.txt"
+
+    async def act(client: Client) -> None:
+        # Confluent's "JDBC Source Connector for Confluent Platform", with its two transforms that
+        # make the key, and "JDBC Sink" with upsert.
+        await create(client, "jdbc_source", {
+            "connector.class": "io.confluent.connect.jdbc.JdbcSourceConnector",
+            "connection.url": url, "connection.user": "postgres", "connection.password": "x",
+            "topic.prefix": "postgres-jdbc-", "mode": "timestamp+incrementing",
+            "table.whitelist": "public.accounts", "timestamp.column.name": "modified",
+            "incrementing.column.name": "id", "validate.non.null": "false",
+            "numeric.mapping": "best_fit", "poll.interval.ms": "50", "tasks.max": "1",
+            "transforms": "createKey,extractInt",
+            "transforms.createKey.type": "org.apache.kafka.connect.transforms.ValueToKey",
+            "transforms.createKey.fields": "id",
+            "transforms.extractInt.type": "org.apache.kafka.connect.transforms.ExtractField$Key",
+            "transforms.extractInt.field": "id",
+            "key.converter": "org.apache.kafka.connect.json.JsonConverter", **JSON,
+        }, "STOPPED")  # fmt: skip
+        # What Confluent's connector has left: rows up to id 2.
+        left = {
+            "partition": {"protocol": "1", "table": f"{name}.public.accounts"},
+            "offset": {"timestamp": 1767323045678, "timestamp_nanos": 678000000, "incrementing": 2},
+        }
+        status, body = await client.ask(
+            "PATCH", "/connectors/jdbc_source/offsets", {"offsets": [left]}
+        )
+        assert status == 200, body
+        await client.ask("PUT", "/connectors/jdbc_source/resume")
+        await create(client, "jdbc_sink", {
+            "connector.class": "io.confluent.connect.jdbc.JdbcSinkConnector",
+            "connection.url": url, "connection.user": "postgres", "connection.password": "x",
+            "topics": "postgres-jdbc-accounts", "table.name.format": "copy_${topic}",
+            "insert.mode": "upsert", "pk.mode": "record_key", "pk.fields": "id",
+            "fields.whitelist": "id,name,balance,visits", "auto.create": "true",
+            "auto.evolve": "true", "batch.size": "3000",
+            "key.converter": "org.apache.kafka.connect.json.JsonConverter", **JSON,
+        })  # fmt: skip
+        await create(client, "reader", {
+            "connector.class": "FileStreamSink", "file": str(out),
+            "topics": "postgres-jdbc-accounts", "flush.every": "50ms", **TEXT,
+        })  # fmt: skip
+        db.execute(b"UPDATE accounts SET name = 'new', modified = now() WHERE id = 4")
+        wanted = [(3, "a3", 4.5, 3), (4, "new", 6.0, 4), (5, "a5", 7.5, 5)]
+        await client.until(
+            lambda: copied(db) == wanted and len(lines(out)) >= 3 and "new" in out.read_text()
+        )
+
+    life(tmp_path / "log", act)
+    # The topic has several partitions, whose records come in any order.
+    events = [json.loads(each) for each in lines(out)]
+    first = next(each for each in events if each["payload"]["id"] == 3)
+    kinds = {each["field"]: (each["type"], each.get("name")) for each in first["schema"]["fields"]}
+    assert kinds == {
+        "id": ("int32", None), "name": ("string", None), "balance": ("double", None),
+        "visits": ("int32", None),
+        "modified": ("int64", "org.apache.kafka.connect.data.Timestamp"),
+    }  # fmt: skip
+    assert first["payload"] == {
+        "id": 3, "name": "a3", "balance": 4.5, "visits": 3, "modified": 1767323045678,
+    }  # fmt: skip
+
+
+def copied(db: psycopg.Connection) -> list[tuple[Any, ...]]:
+    query = b'SELECT id, name, balance, visits FROM "copy_postgres-jdbc-accounts" ORDER BY id'
+    try:
+        return db.execute(query).fetchall()
+    except psycopg.errors.UndefinedTable:
+        return []
+
+
+ORDERS = b"""
+    CREATE TABLE orders (id INT PRIMARY KEY, item TEXT, price NUMERIC(9, 2), rate NUMERIC,
+    at TIMESTAMP, zoned TIMESTAMPTZ, day DATE)"""
+INSERT = b"""
+    INSERT INTO orders VALUES (%s, 'book', 12.50, 0.125, '2026-01-02 03:04:05.6',
+    '2026-01-02 03:04:05Z', '2026-01-02')"""
+
+
+def debezium(postgres: PostgresServer, name: str) -> dict[str, str]:
+    """Return the example of "Debezium connector for PostgreSQL", with pgoutput."""
+    return {
+        "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+        "database.hostname": "127.0.0.1", "database.port": str(postgres.port),
+        "database.user": "postgres", "database.password": "postgres", "database.dbname": name,
+        "topic.prefix": "fulfillment", "table.include.list": "public.orders",
+        "plugin.name": "pgoutput", "slot.name": name, "publication.name": f"{name}_pub",
+        "key.converter": "org.apache.kafka.connect.json.JsonConverter", **JSON,
+    }  # fmt: skip
+
+
+def test_debeziums_postgres_connector_writes_its_events(
+    tmp_path: Path, postgres: PostgresServer, db: psycopg.Connection
+) -> None:
+    name = db.info.dbname
+    db.execute(ORDERS)
+    db.execute(INSERT, (1,))
+    out = tmp_path / "topic.txt"
+
+    async def act(client: Client) -> None:
+        await create(client, "fulfillment-connector", debezium(postgres, name))
+        await create(client, "reader", {
+            "connector.class": "FileStreamSink", "file": str(out),
+            "topics": "fulfillment.public.orders", "flush.every": "50ms", **TEXT,
+        })  # fmt: skip
+        await client.until(lambda: len(lines(out)) == 1)
+        db.execute(b"UPDATE orders SET price = 13 WHERE id = 1")
+        db.execute(b"DELETE FROM orders WHERE id = 1")
+        await client.until(lambda: len(lines(out)) == 4)
+
+    life(tmp_path / "log", act)
+    found = lines(out)
+    assert found[3] == "null"
+    events = [json.loads(each) for each in found[:3]]
+    assert [each["payload"]["op"] for each in events] == ["r", "u", "d"]
+    schema = events[0]["schema"]
+    assert schema["name"] == "fulfillment.public.orders.Envelope"
+    after = next(each for each in schema["fields"] if each["field"] == "after")
+    assert after["name"] == "fulfillment.public.orders.Value"
+    # "Data types" of the same page, for time.precision.mode=adaptive.
+    assert {each["field"]: (each["type"], each.get("name")) for each in after["fields"]} == {
+        "id": ("int32", None), "item": ("string", None),
+        "price": ("bytes", "org.apache.kafka.connect.data.Decimal"),
+        "rate": ("struct", "io.debezium.data.VariableScaleDecimal"),
+        "at": ("int64", "io.debezium.time.MicroTimestamp"),
+        "zoned": ("string", "io.debezium.time.ZonedTimestamp"),
+        "day": ("int32", "io.debezium.time.Date"),
+    }  # fmt: skip
+    row = events[0]["payload"]["after"]
+    assert (row["at"], row["day"]) == (1767323045600000, 20455)
+    assert row["zoned"] == "2026-01-02T03:04:05.000000Z"
+    assert row["rate"] == {"scale": 3, "value": "fQ=="}
+    source = events[1]["payload"]["source"]
+    assert (source["name"], source["db"], source["table"]) == ("fulfillment", name, "orders")
+    assert Decimal(source["ts_ms"]) > 0
+
+
+def test_an_offset_of_debezium_is_read_once(
+    tmp_path: Path, postgres: PostgresServer, db: psycopg.Connection
+) -> None:
+    name = db.info.dbname
+    db.execute(ORDERS)
+    db.execute(b"SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (name,))
+    db.execute(f"CREATE PUBLICATION {name}_pub FOR TABLE orders".encode())
+    db.execute(INSERT, (1,))
+    (lsn,) = db.execute(b"SELECT pg_current_wal_lsn() - '0/0'").fetchone() or (0,)
+    db.execute(INSERT, (2,))
+    out = tmp_path / "topic.txt"
+
+    async def act(client: Client) -> None:
+        await create(client, "fulfillment", debezium(postgres, name), "STOPPED")
+        left = {
+            "partition": {"server": "fulfillment"},
+            "offset": {"lsn": int(lsn), "lsn_commit": int(lsn), "txId": 1, "ts_usec": 1},
+        }
+        status, body = await client.ask(
+            "PATCH", "/connectors/fulfillment/offsets", {"offsets": [left]}
+        )
+        assert status == 200, body
+        await client.ask("PUT", "/connectors/fulfillment/resume")
+        await create(client, "reader", {
+            "connector.class": "FileStreamSink", "file": str(out),
+            "topics": "fulfillment.public.orders", "flush.every": "50ms", **TEXT,
+        })  # fmt: skip
+        await client.until(lambda: len(lines(out)) >= 1)
+        db.execute(INSERT, (3,))
+        await client.until(lambda: len(lines(out)) >= 2)
+
+    life(tmp_path / "log", act)
+    payloads = [json.loads(each)["payload"] for each in lines(out)]
+    assert [(each["op"], each["after"]["id"]) for each in payloads] == [("c", 2), ("c", 3)]
