@@ -61,4 +61,4 @@ def test_what_is_no_connector_is_refused(name: str, message: str) -> None:
 
 @pytest.mark.parametrize("name", names.BUILT_IN)
 def test_every_built_in_connector_is_where_the_table_says(name: str) -> None:
-    assert names.find_plugin(name).connector.__name__ == name
+    assert names.find_plugin(name).settings.__name__ == name
