@@ -125,7 +125,7 @@ oracle-avro: $(VENV)/.dev ## random pairs of Avro schemas on Apache Avro's own p
 	@mkdir -p build
 	@$(BIN)/python -m tests.oracle.avro --pairs $(or $(PAIRS),20000) $(if $(SEED),--seed $(SEED)) --report build/oracle-avro.json $(ARGS)
 
-oracle-connect: $(VENV)/.dev ## random records through Kafka Connect's own transforms, predicates and JsonConverter and through ours; each difference with its reason (RECORDS=2000 of each class, SEED=n); needs Maven and a JDK
+oracle-connect: $(VENV)/.dev ## random records through Kafka Connect's own transforms, predicates and JsonConverter, Debezium's ExtractNewRecordState, and ours; each difference with its reason (RECORDS=2000 of each class, SEED=n); needs Maven and a JDK
 	@mkdir -p build
 	@$(BIN)/python -m tests.oracle.connect --records $(or $(RECORDS),2000) $(if $(SEED),--seed $(SEED)) --report build/oracle-connect.json $(ARGS)
 

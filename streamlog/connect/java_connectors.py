@@ -1,8 +1,8 @@
 """Java connectors: classes of Kafka Connect's world whose configurations make connectors of ours.
 
-The fields of a `JavaConnector` are the settings of the Java class. It makes the connector of ours
-that does the same, changes records to what the Java class writes, and reads the offsets that the
-Java class has left in the offsets topic.
+The fields of a `JavaConnector` are the settings of the Java class. It makes a connector of ours of
+them, changes records to what the Java class writes, and reads the offsets that the Java class has
+left in the offsets topic.
 
 Rule: every setting has its effect, or its description says that it is accepted without one. A value
 that would mean less than the Java class promises is refused.

@@ -64,6 +64,7 @@ class FileStreamSourceConnector(Source[None, str], frozen=True, kw_only=True):
     async def partitions(self, context: SourceContext) -> Sequence[SourcePartition]:
         """Return the file."""
         del context
+        # Apache Kafka's name of the part, so that its offsets count here, and ours there.
         return [{"filename": self.file}]
 
     async def read(
@@ -105,16 +106,16 @@ def read_lines(path: Path, position: int, count: int) -> tuple[list[str], int]:
                 "the connector Tail, which follows rotation"
             )
         file.seek(position)
-        taken = 0
-        while len(lines) < count and taken < CHUNK_BYTES:
-            line = file.readline(LINE_BYTES_MAX)
-            # A line without an end is still being written.
-            if not line.endswith(b"\n"):
-                if len(line) == LINE_BYTES_MAX:
-                    raise ConnectError(f"{path}: a line is longer than {LINE_BYTES_MAX} bytes")
-                break
+        taken, line = 0, file.readline(LINE_BYTES_MAX)
+        # A line without an end is still being written, and is read again whole.
+        while line.endswith(b"\n"):
             taken += len(line)
             lines.append(line[:-1].removesuffix(b"\r").decode(errors="replace"))
+            # A Read has a limit, and the rest of a large file can wait for the next one.
+            is_full = len(lines) == count or taken >= CHUNK_BYTES
+            line = b"" if is_full else file.readline(LINE_BYTES_MAX)
+    if len(line) == LINE_BYTES_MAX:
+        raise ConnectError(f"{path}: a line is longer than {LINE_BYTES_MAX} bytes")
     return lines, position + taken
 
 
@@ -157,6 +158,7 @@ class _FileTask(SinkTask[object, object]):
         self._lines = []
 
     def _add(self, lines: Sequence[str]) -> None:
+        # Opened for each flush: a file that was moved away meanwhile is created again.
         with self._path.open("a", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in lines)
 

@@ -22,10 +22,10 @@ class JavaProgram:
         Unavailable: there is no JDK, or the source can't be compiled.
     """
 
-    def __init__(self, source: Path, libraries: Path) -> None:
+    def __init__(self, source: Path, *libraries: Path) -> None:
         self._name = source.stem
         self._folder = tempfile.TemporaryDirectory(prefix="streamlog-java-")
-        classes, path = self._folder.name, f"{libraries}/*"
+        classes, path = self._folder.name, ":".join(f"{each}/*" for each in libraries)
         compiled = subprocess.run(
             ["javac", "-nowarn", "-cp", path, "-d", classes, str(source)],
             capture_output=True,

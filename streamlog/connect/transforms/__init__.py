@@ -1,4 +1,4 @@
-"""Transforms: Kafka Connect's single message transforms and predicates, by their names.
+"""Transforms: Kafka Connect's single message transforms and predicates, and one of Debezium's.
 
 Each is a Struct whose fields are its settings, and a function from a record to a record or None:
 `MaskField(fields=("card",))` in code, `transforms.mask.type=...MaskField$Value` in a configuration
@@ -15,6 +15,7 @@ from streamlog.connect.transforms.field_transforms import (
     ValueToKey,
 )
 from streamlog.connect.transforms.header_transforms import DropHeaders, HeaderFrom, InsertHeader
+from streamlog.connect.transforms.new_record_state import ExtractNewRecordState
 from streamlog.connect.transforms.predicates import FilterTransform as Filter
 from streamlog.connect.transforms.predicates import (
     HasHeaderKey,
@@ -29,6 +30,7 @@ __all__ = [
     "Cast",
     "DropHeaders",
     "ExtractField",
+    "ExtractNewRecordState",
     "Filter",
     "Flatten",
     "HasHeaderKey",

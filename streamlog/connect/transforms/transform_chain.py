@@ -29,6 +29,7 @@ from streamlog.connect.transforms.field_transforms import (
 )
 from streamlog.connect.transforms.header_transforms import DropHeaders, HeaderFrom, InsertHeader
 from streamlog.connect.transforms.key_or_value import KeyOrValue
+from streamlog.connect.transforms.new_record_state import ExtractNewRecordState
 from streamlog.connect.transforms.predicates import (
     AnyPredicate,
     FilterTransform,
@@ -46,6 +47,7 @@ ENTRY_POINTS: Final = "streamlog.transforms"
 """The group of the entry points of transforms in other packages."""
 TransformClass: TypeAlias = type[msgspec.Struct]
 PACKAGE: Final = "org.apache.kafka.connect.transforms."
+DEBEZIUM: Final = "io.debezium.transforms."
 TRANSFORMS: Final[Mapping[str, TransformClass]] = {
     "Filter": FilterTransform,
     **{
@@ -54,6 +56,7 @@ TRANSFORMS: Final[Mapping[str, TransformClass]] = {
             Cast,
             DropHeaders,
             ExtractField,
+            ExtractNewRecordState,
             Flatten,
             HeaderFrom,
             HoistField,
@@ -69,7 +72,7 @@ TRANSFORMS: Final[Mapping[str, TransformClass]] = {
         )
     },
 }
-"""Kafka's transforms, by the last part of their names."""
+"""Kafka's transforms and Debezium's, by the last part of their names."""
 PREDICATES: Final[Mapping[str, type[AnyPredicate]]] = {
     each.__name__: each for each in (HasHeaderKey, RecordIsTombstone, TopicNameMatches)
 }
@@ -134,7 +137,7 @@ def find_transform(name: str) -> tuple[TransformClass, str | None]:
     """
     # A name is looked up in tables and never imported: a configuration that comes over REST must
     # not choose which code a worker loads.
-    bare, _, side = name.removeprefix(PACKAGE).partition("$")
+    bare, _, side = name.removeprefix(PACKAGE).removeprefix(DEBEZIUM).partition("$")
     found = TRANSFORMS.get(bare)
     if found is None:
         entries = {each.name: each for each in entry_points(group=ENTRY_POINTS)}

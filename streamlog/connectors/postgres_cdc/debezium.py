@@ -107,6 +107,7 @@ class PostgresConnector(JavaConnector, frozen=True, kw_only=True):
 
     def connector(self) -> PostgresCdc:
         """Return the source."""
+        # Debezium leaves TRUNCATE out by default; "fail", ours, would end a connector that ran there.
         on_truncate: OnTruncate = "ignore" if self.skipped_operations == "t" else "event"
         return PostgresCdc(
             url=f"postgresql://{self.database_hostname}:{self.database_port}/{self.database_dbname}",
@@ -127,6 +128,7 @@ class PostgresConnector(JavaConnector, frozen=True, kw_only=True):
         whole = with_schemas(record)
         key, value = whole.key, whole.value
         key_schema, value_schema = whole.key_schema, whole.value_schema
+        # Keys have rows of their own: only values are envelopes.
         modes = self.time_precision_mode, self.decimal_handling_mode
         if key_schema is not None:
             key_schema, changes = debezium_row(key_schema, self.topic_prefix, *modes)
@@ -251,6 +253,7 @@ def _decimal_type(
 def _variable(value: object) -> object:
     if not isinstance(value, Decimal) or not value.is_finite():
         return value
+    # A number of an exponent above 0, such as 1E+3, has no digits behind the point.
     scale = max(-int(value.as_tuple().exponent), 0)
     number = int(value.scaleb(scale))
     bits = (number if number >= 0 else ~number).bit_length() + 1

@@ -147,6 +147,7 @@ class JdbcSourceConnector(JavaConnector, frozen=True, kw_only=True):
             with_schemas(record), key=None, key_schema=None,
             topic=f"{self.topic_prefix}{record.topic}",
         )  # fmt: skip
+        # The rows of a query on some databases have no schema; they stay as they are.
         row, before = whole.value, whole.value_schema
         if not isinstance(row, Mapping) or before is None:
             return whole
@@ -188,6 +189,7 @@ def jdbc_schema(row: Schema, mapping: NumericMapping) -> tuple[Schema, Mapping[s
     for each in row.fields:
         schema = each.schema
         change: Change | None = None
+        # JDBC reads a time without a zone as one of the connector's zone, which is UTC.
         if schema.logical == "LocalTimestamp":
             schema = dataclasses.replace(schema, logical="Timestamp")
             change = _in_utc
@@ -281,6 +283,7 @@ class JdbcSinkConnector(JavaConnector, frozen=True, kw_only=True):
 
     def connector(self) -> SqlSink:
         """Return the sink."""
+        # "public.copy_${topic}" names a schema of the database as well.
         schema, _, table = self.table_name_format.rpartition(".")
         return SqlSink(
             url=self.connection_url,

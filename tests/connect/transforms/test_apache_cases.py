@@ -1,4 +1,4 @@
-"""Transforms and JsonConverter do what Kafka Connect's own classes did with the same records.
+"""Transforms and JsonConverter do what the classes of Kafka Connect and Debezium did.
 
 The cases are answers of Apache's classes that `python -m tests.oracle.connect --golden` has kept.
 `make oracle-connect` asks them about thousands of other records.
@@ -27,4 +27,4 @@ def test_a_class_does_what_apaches_does(name: str) -> None:
 
 
 def test_every_class_has_cases() -> None:
-    assert len(CLASSES) == 29
+    assert len(CLASSES) == 30

@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error)
         return 2
     with java:
-        for seed in range(options.seed, options.seed + 17 * options.records):
+        for seed in range(options.seed, options.seed + 18 * options.records):
             asked = question(seed)
             theirs = java.ask(asked)
             verdict = judge(asked, theirs)

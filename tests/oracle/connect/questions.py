@@ -9,6 +9,7 @@ from random import Random
 from typing import Any, Final
 
 from tests.oracle.connect.runner import Question
+from tests.oracle.connect.unwrap_questions import CLASS, unwrap
 
 PACKAGE: Final = "org.apache.kafka.connect.transforms."
 LOGICAL: Final = "org.apache.kafka.connect.data."
@@ -38,10 +39,12 @@ Json = Any
 def question(seed: int) -> Question:
     """Return the question of a number."""
     chance = Random(seed)
+    if seed % (len(_KINDS) + 1) == len(_KINDS):
+        return _unwrap(chance)
     has_schemas = chance.random() < 0.6
     row = _struct if has_schemas else _map
     fields = chance.sample(NAMES, chance.randint(1, 4))
-    name, config = _KINDS[seed % len(_KINDS)](chance, fields)
+    name, config = _KINDS[seed % (len(_KINDS) + 1)](chance, fields)
     return {
         "class": f"{PACKAGE}{name}",
         "config": config,
@@ -55,6 +58,15 @@ def question(seed: int) -> Question:
         "headers": [[chance.choice("hij"), chance.choice(["x", "1", "true"])]]
         * chance.randint(0, 2),
     }
+
+
+def _unwrap(chance: Random) -> Question:
+    config, key, value = unwrap(chance)
+    return {
+        "class": CLASS, "config": config, "converter": {"schemas.enable": "true"}, "key": key,
+        "value": value, "topic": "p.s.t", "partition": 0, "offset": 1, "timestamp": 5,
+        "headers": [["h", "x"]] * chance.randint(0, 1),
+    }  # fmt: skip
 
 
 # ------------------------------------------------------------------------------ records

@@ -19,6 +19,8 @@ from streamlog.errors import StreamlogError
 from tests.oracle.java import JavaProgram
 
 VERSION: Final = "4.4.0"
+DEBEZIUM_VERSION: Final = "3.0.8.Final"
+"""The last one that Maven Central has whole."""
 SOURCE: Final = Path(__file__).parent / "TransformRunner.java"
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 PREDICATES: Final = "org.apache.kafka.connect.transforms.predicates."
@@ -34,7 +36,12 @@ class ConnectJava(JavaProgram):
 
     def __init__(self) -> None:
         artifacts = ("connect-transforms", "connect-json", "connect-runtime")
-        super().__init__(SOURCE, fetched(f"connect-{VERSION}", artifacts, VERSION))
+        debezium = f"debezium-{DEBEZIUM_VERSION}"
+        super().__init__(
+            SOURCE,
+            fetched(f"connect-{VERSION}", artifacts, VERSION),
+            fetched(debezium, ["debezium-core"], DEBEZIUM_VERSION, group="io.debezium"),
+        )
 
 
 def ours(asked: Question) -> dict[str, Any]:
