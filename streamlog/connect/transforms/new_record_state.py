@@ -159,7 +159,7 @@ class ExtractNewRecordState(msgspec.Struct, frozen=True, kw_only=True):
         mode = self._mode
         if is_deletion and mode == "drop":
             return None
-        # A row that stands for a deletion is told from the others by `__deleted`, which all have.
+        # All rows have `__deleted`, and in those that stand for a deletion it is true.
         rewrites = mode.startswith("rewrite")
         made = (_BEFORE if is_deletion and rewrites else _AFTER)(record)
         if made is None or made.value is None:

@@ -107,7 +107,7 @@ class PostgresConnector(JavaConnector, frozen=True, kw_only=True):
 
     def connector(self) -> PostgresCdc:
         """Return the source."""
-        # Debezium leaves TRUNCATE out by default; "fail", ours, would end a connector that ran there.
+        # Debezium leaves TRUNCATE out by default, where `PostgresCdc` would fail.
         on_truncate: OnTruncate = "ignore" if self.skipped_operations == "t" else "event"
         return PostgresCdc(
             url=f"postgresql://{self.database_hostname}:{self.database_port}/{self.database_dbname}",
