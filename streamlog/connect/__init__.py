@@ -16,7 +16,7 @@ from streamlog.connect.connector_errors import (
     Fenced,
     Retriable,
 )
-from streamlog.connect.row_schema import Field, Kind, Schema, fields_of
+from streamlog.connect.row_schema import Field, Kind, Schema, attributes_of, fields_of
 from streamlog.connect.secrets import Secret
 from streamlog.connect.sink import Batch, Effect, Flush, Sink, SinkContext, SinkTask
 from streamlog.connect.source import (
@@ -56,5 +56,6 @@ __all__ = [
     "SourcePartition",
     "TopicPartition",
     "Transform",
+    "attributes_of",
     "fields_of",
 ]

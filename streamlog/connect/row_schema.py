@@ -151,8 +151,9 @@ def _find_attributes(kind: type) -> tuple[str, ...] | None:
     return None
 
 
-_attributes: Final[Callable[[type], tuple[str, ...] | None]] = cache(_find_attributes)
-"""Which fields a class has never changes, and each row of a batch asks for them."""
+attributes_of: Final[Callable[[type], tuple[str, ...] | None]] = cache(_find_attributes)
+"""The names of a class's fields, in order; None if it declares none. Which fields a class has never
+changes, and each row of a batch asks for them."""
 
 
 def fields_of(value: object) -> Mapping[str, object]:
@@ -164,7 +165,7 @@ def fields_of(value: object) -> Mapping[str, object]:
     if isinstance(value, Mapping):
         # A view: a sink that adds a column of its own must not change the record.
         return MappingProxyType(value)
-    names = _attributes(type(value))
+    names = attributes_of(type(value))
     if names is None:
         raise BadRecord(
             f"{type_name(type(value))} has no fields: a row is a dict, dataclass, Struct or model"

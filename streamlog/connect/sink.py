@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import ClassVar, Generic, Literal, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeAlias, TypeVar
 
 import msgspec
 
 from streamlog.connect.arrow_columns import batch_to_arrow
 from streamlog.connect.connector_errors import ConnectError
 from streamlog.connect.row_schema import Schema
+from streamlog.connect.sink_rows import SinkRows
 from streamlog.durations import Dur
 from streamlog.record import Record, TopicPartition
 from streamlog.serdes.erased_types import UserObject
@@ -53,11 +54,12 @@ class Batch(Generic[KR_co, VR_co]):
 
     __slots__ = (
         "_raw",
+        "_records",
+        "_rows",
         "first_offset",
         "key_schema",
         "next_offset",
         "partition",
-        "records",
         "schema",
     )
 
@@ -73,7 +75,8 @@ class Batch(Generic[KR_co, VR_co]):
         raw: Sequence[tuple[bytes | None, bytes | None]] | None = None,
     ) -> None:
         self.partition = partition
-        self.records = records
+        self._records: Sequence[Record[KR_co, VR_co]] | None = records
+        self._rows: SinkRows | None = None
         self.next_offset = next_offset
         # An empty batch still moves offsets, past markers and past records that were left out.
         if first_offset is None:
@@ -83,15 +86,55 @@ class Batch(Generic[KR_co, VR_co]):
         self.key_schema = key_schema
         self._raw = raw
 
+    @classmethod
+    def of_rows(
+        cls,
+        rows: SinkRows,
+        *,
+        first_offset: int,
+        next_offset: int,
+        schema: Schema | None,
+        key_schema: Schema | None,
+    ) -> Batch[Any, Any]:
+        """Return a batch of rows, as the runtime makes them; takes the arguments of the class."""
+        batch: Batch[Any, Any] = cls(
+            rows.partition,
+            (),
+            next_offset=next_offset,
+            first_offset=first_offset,
+            schema=schema,
+            key_schema=key_schema,
+        )
+        batch._records, batch._rows = None, rows
+        return batch
+
+    @property
+    def records(self) -> Sequence[Record[KR_co, VR_co]]:
+        """The records. Where keys, values and offsets suffice, those cost less."""
+        if self._records is None:
+            self._records = () if self._rows is None else self._rows.records
+        return self._records
+
     @property
     def keys(self) -> Sequence[KR_co]:
         """The keys, in order."""
+        if self._rows is not None:
+            return self._rows.keys
         return [record.key for record in self.records]
 
     @property
     def values(self) -> Sequence[VR_co]:
         """The values, in order."""
+        if self._rows is not None:
+            return self._rows.values
         return [record.value for record in self.records]
+
+    @property
+    def offsets(self) -> Sequence[int]:
+        """The offsets, in order."""
+        if self._rows is not None:
+            return self._rows.offsets
+        return [record.offset for record in self.records]
 
     def arrow(self) -> UserObject:
         """Return the records as a `pyarrow.RecordBatch`.
@@ -112,6 +155,8 @@ class Batch(Generic[KR_co, VR_co]):
         """
         if self._raw is not None:
             return self._raw
+        if self._rows is not None:
+            return [*zip(self._rows.log.keys, self._rows.log.values, strict=True)]
         # A batch of bytes that were never decoded, or one that a test made.
         pairs: list[tuple[bytes | None, bytes | None]] = []
         for record in self.records:
@@ -123,7 +168,7 @@ class Batch(Generic[KR_co, VR_co]):
 
     def __len__(self) -> int:
         """Return the number of records."""
-        return len(self.records)
+        return len(self.records if self._rows is None else self._rows)
 
     def __repr__(self) -> str:
         topic, number = self.partition

@@ -17,19 +17,15 @@ the connector (`connect_tasks/sink_task`).
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
-from streamlog.connect.row_schema import Schema
-from streamlog.connect.schema_record import SchemaRecord
 from streamlog.connect.sink import Flush
+from streamlog.connect.sink_rows import SinkRow, SinkRows
 from streamlog.durations import duration_ms
 from streamlog.record import TopicPartition
-from streamlog.serdes.erased_types import AnyRecord
 
 OPEN_BYTES_MAX: Final = 64 * 1024 * 1024
 """The bytes of one partition that wait in memory for a flush; more start one early."""
@@ -58,82 +54,6 @@ class WriteRange(NamedTuple):
         return None if found is None else cls(int(found[1]), found[2])
 
 
-class SinkRow(NamedTuple):
-    """A record for a sink, with its bytes in the log."""
-
-    record: AnyRecord
-    key: bytes | None
-    value: bytes | None
-    time_ms: int
-
-    @property
-    def offset(self) -> int:
-        """The record's offset."""
-        return self.record.offset
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of key and value."""
-        return len(self.key or b"") + len(self.value or b"")
-
-
-SchemaPair: TypeAlias = tuple[Schema | None, Schema | None]
-"""The schemas of keys and values."""
-
-
-def schema_runs(
-    rows: Sequence[SinkRow], declared: SchemaPair
-) -> list[tuple[Sequence[SinkRow], SchemaPair]]:
-    """Return rows as runs of one schema each, in order.
-
-    A null has no schema, and belongs to any run, so a tombstone between two rows ends none.
-
-    Args:
-        rows: the rows.
-        declared: the schemas of records that have none of their own.
-    """
-    # The records of an app have the schema of their topic's type, all of them.
-    if not any(isinstance(row.record, SchemaRecord) for row in rows):
-        return [(rows, declared)]
-    runs: list[tuple[list[SinkRow], list[Schema | _AnySchema | None]]] = []
-    for row in rows:
-        found = _schemas_of(row.record, declared)
-        if not runs or not all(map(_agree, runs[-1][1], found)):
-            runs.append(([], [_ANY, _ANY]))
-        known = runs[-1][1]
-        known[:] = [new if old is _ANY else old for old, new in zip(known, found, strict=True)]
-        runs[-1][0].append(row)
-    return [(some, (_known(key), _known(value))) for some, (key, value) in runs]
-
-
-class _AnySchema(Enum):
-    ANY = 0
-
-
-_ANY: Final = _AnySchema.ANY
-
-
-def _schemas_of(
-    record: AnyRecord, declared: SchemaPair
-) -> tuple[Schema | _AnySchema | None, Schema | _AnySchema | None]:
-    key, value = declared
-    if isinstance(record, SchemaRecord):
-        key, value = record.key_schema, record.value_schema
-    return (
-        _ANY if key is None and record.key is None else key,
-        _ANY if value is None and record.value is None else value,
-    )
-
-
-def _agree(known: Schema | _AnySchema | None, found: Schema | _AnySchema | None) -> bool:
-    # A converter keeps the schemas that it has met, so most are one object.
-    return known is found or _ANY in (known, found) or known == found
-
-
-def _known(schema: Schema | _AnySchema | None) -> Schema | None:
-    return None if isinstance(schema, _AnySchema) else schema
-
-
 @dataclass(slots=True)
 class FlushChunk:
     """Records of one partition that are committed by one commit."""
@@ -143,7 +63,7 @@ class FlushChunk:
     """The offset from which the commit counts: everything before it is committed."""
     end: int
     """The offset behind the chunk; gaps and transaction markers are in it."""
-    rows: list[SinkRow] = field(default_factory=list)
+    rows: SinkRows = field(init=False)
     """Its records, except those that a sink has taken already (`SinkProgress.streams`)."""
     records: int = 0
     """The number of its records, those that a sink has taken already included."""
@@ -153,17 +73,21 @@ class FlushChunk:
     first_row: SinkRow | None = None
     """Its first record."""
 
-    def add(self, rows: Sequence[SinkRow], end: int, now_ms: int) -> None:
+    def __post_init__(self) -> None:
+        self.rows = SinkRows(self.partition)
+
+    def add(self, rows: SinkRows, end: int, now_ms: int) -> None:
         """Add the records that follow, and move the end."""
         # Of markers alone, the age is theirs, until a record comes.
-        if (self.first_ms is None and end > self.end) or (rows and not self.records):
+        if (self.first_ms is None and end > self.end) or (len(rows) and not self.records):
             self.first_ms = now_ms
         self.end = end
-        if rows:
-            self.rows += rows
+        if len(rows):
+            self.rows = self.rows.with_more(rows)
             self.records += len(rows)
-            self.size_bytes += sum(row.size_bytes for row in rows)
-            self.first_row = self.first_row or rows[0]
+            self.size_bytes += rows.size_bytes
+            if self.first_row is None:
+                self.first_row = rows.row(0)
 
 
 class StreamCut:
@@ -220,15 +144,16 @@ class PartProgress:
     @property
     def size_bytes(self) -> int:
         """The bytes of the rows in memory."""
-        return sum(chunk.size_bytes for chunk in (*self.closed, self.open) if chunk.rows)
+        return sum(chunk.size_bytes for chunk in (*self.closed, self.open) if len(chunk.rows))
 
-    def take(self, rows: Sequence[SinkRow], next_offset: int, now_ms: int) -> None:
+    def take(self, rows: SinkRows, next_offset: int, now_ms: int) -> None:
         """Take the records that follow, up to `next_offset`, where no record may be."""
         # A poll may bring again what came before a seek.
-        rows = [row for row in rows if row.offset >= self.open.end]
+        if known := rows.position(self.open.end):
+            rows = rows[known:]
         while self.ends and self.ends[0] <= next_offset:
             end = self.ends.popleft()
-            index = bisect_left(rows, end, key=lambda row: row.offset)
+            index = rows.position(end)
             self._take(rows[:index], end, now_ms)
             rows = rows[index:]
             self.close()
@@ -263,12 +188,12 @@ class PartProgress:
 
     def split(self, chunk: FlushChunk) -> bool:
         """Divide a chunk in memory, the first one, in two; returns False for a single record."""
-        rows = [row for row in chunk.rows if row.offset not in self.left_out]
-        if len(rows) <= 1:
+        offsets = [offset for offset in chunk.rows.offsets if offset not in self.left_out]
+        if len(offsets) <= 1:
             self.isolate(chunk)
             return False
-        middle = rows[len(rows) // 2].offset
-        index = bisect_left(chunk.rows, middle, key=lambda row: row.offset)
+        middle = offsets[len(offsets) // 2]
+        index = chunk.rows.position(middle)
         halves = [
             FlushChunk(self.partition, chunk.start, middle),
             FlushChunk(self.partition, middle, middle),
@@ -300,19 +225,27 @@ class PartProgress:
         if chunk is self.open:
             self.close()
 
-    def _take(self, rows: Sequence[SinkRow], end: int, now_ms: int) -> None:
+    def _take(self, rows: SinkRows, end: int, now_ms: int) -> None:
         if self._cut is None:
             self.open.add(rows, end, now_ms)
             return
-        # One by one: a cut at the end of what a poll has brought would differ from run to run.
-        for row in rows:
-            if self._cut.passes(row.time_ms) and self.open.records:
-                self.open.end = row.offset
+        # Record by record: a cut at the end of what a poll has brought would differ from run to
+        # run. Rows from `first` on are not in the open chunk yet.
+        first = size_bytes = 0
+        for at, (offset, time_ms) in enumerate(zip(rows.offsets, rows.log.timestamps, strict=True)):
+            if self._cut.passes(time_ms) and (self.open.records or at > first):
+                self.open.add(rows[first:at], offset, now_ms)
                 self.close()
-                self._cut.passes(row.time_ms)
-            self.open.add([row], row.offset + 1, now_ms)
-            if self.open.records >= self._records_max or self.open.size_bytes >= self._bytes_max:
+                self._cut.passes(time_ms)
+                first, size_bytes = at, 0
+            size_bytes += len(rows.log.keys[at] or b"") + len(rows.log.values[at] or b"")
+            records = self.open.records + at + 1 - first
+            if records >= self._records_max or self.open.size_bytes + size_bytes >= self._bytes_max:
+                self.open.add(rows[first : at + 1], offset + 1, now_ms)
                 self.close()
+                first, size_bytes = at + 1, 0
+        if first < len(rows):
+            self.open.add(rows[first:], rows.offsets[-1] + 1, now_ms)
         self.open.end = max(self.open.end, end)
 
 

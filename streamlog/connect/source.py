@@ -61,8 +61,8 @@ class Transform(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class RawRecords:
-    """Keys and values as bytes.
+class ReadColumns:
+    """Keys and values as columns.
 
     Attributes:
         values: the values; None is a tombstone.
@@ -72,14 +72,16 @@ class RawRecords:
         topic: the connector's own name of the topic; "" if it has one topic.
     """
 
-    values: Sequence[bytes | None]
-    keys: Sequence[bytes | None] | None
+    values: Sequence[UserValue]
+    keys: Sequence[UserValue] | None
     timestamps_ms: Sequence[int] | None
     headers: Sequence[Headers] | None
     topic: str
+    is_raw: bool
+    """Whether keys and values are bytes that go to the log as they are."""
 
     def records(self, now: datetime) -> list[Record[Any, Any]]:
-        """Return the records, with bytes for keys and values."""
+        """Return the records."""
         # Missing columns become rows of nothing, so one comprehension serves all forms.
         count = len(self.values)
         keys = self.keys or (None,) * count
@@ -178,12 +180,12 @@ class Read(Generic[KR_co, VR_co]):
             and never for a Read that does not count. It acknowledges outside what is in the log.
 
     Attributes:
-        raw_records: for `Read.raw`, the columns of the records; None otherwise.
+        read_columns: for `Read.raw` and `Read.columns`, the columns of the records; None otherwise.
         rows: for `Read.arrow`, the batch of rows; None otherwise.
     """
 
     __slots__ = (
-        "_records", "committed", "key_schema", "offset", "raw_records", "rows", "schema",
+        "_records", "committed", "key_schema", "offset", "read_columns", "rows", "schema",
     )  # fmt: skip
 
     def __init__(
@@ -200,7 +202,7 @@ class Read(Generic[KR_co, VR_co]):
         self.schema = schema
         self.key_schema = key_schema
         self.committed = committed
-        self.raw_records: RawRecords | None = None
+        self.read_columns: ReadColumns | None = None
         self.rows: RowColumns | None = None
 
     @classmethod
@@ -229,14 +231,60 @@ class Read(Generic[KR_co, VR_co]):
         Raises:
             ValueError: the columns differ in length.
         """
-        for column in (keys, timestamps_ms, headers):
-            if column is not None and len(column) != len(values):
-                raise ValueError(
-                    f"{len(values)} values with {len(column)} keys, timestamps or headers"
-                )
+        columns = ReadColumns(values, keys, timestamps_ms, headers, topic, is_raw=True)
+        return cls._of_columns(columns, offset, committed)
+
+    @classmethod
+    def columns(
+        cls,
+        values: Sequence[UserValue],
+        offset: SourceOffset,
+        *,
+        keys: Sequence[UserValue] | None = None,
+        timestamps_ms: Sequence[int] | None = None,
+        headers: Sequence[Headers] | None = None,
+        topic: str = "",
+        schema: Schema | None = None,
+        key_schema: Schema | None = None,
+        committed: Callable[[], object] | None = None,
+    ) -> Read[Any, Any]:
+        """Return a step whose keys and values the topic's types write, as of `Read`.
+
+        A record costs a quarter of what it costs as a `Record`, which matters for tables.
+
+        Args:
+            values: the values, of the topic's type or dicts; None is a tombstone.
+            offset: the offset behind the records.
+            keys: a key for each value; none by default.
+            timestamps_ms: a time for each value, in milliseconds since 1970; now by default.
+            headers: the headers of each value; none by default.
+            topic: the connector's own name of the topic (a table's), if it feeds several.
+            schema: as of `Read`.
+            key_schema: as of `Read`.
+            committed: as of `Read`.
+
+        Raises:
+            ValueError: the columns differ in length.
+        """
+        columns = ReadColumns(values, keys, timestamps_ms, headers, topic, is_raw=False)
+        read = cls._of_columns(columns, offset, committed)
+        read.schema, read.key_schema = schema, key_schema
+        return read
+
+    @classmethod
+    def _of_columns(
+        cls,
+        columns: ReadColumns,
+        offset: SourceOffset,
+        committed: Callable[[], object] | None,
+    ) -> Read[Any, Any]:
+        count = len(columns.values)
+        for column in (columns.keys, columns.timestamps_ms, columns.headers):
+            if column is not None and len(column) != count:
+                raise ValueError(f"{count} values with {len(column)} keys, timestamps or headers")
         read = cls((), offset, committed=committed)
-        # Not records: most raw reads are written as they are, and no object is made for a line.
-        read.raw_records = RawRecords(values, keys, timestamps_ms, headers, topic)
+        # Not records: most of these reads are written as they are, and no object is made for each.
+        read.read_columns = columns
         read._records = None
         return read
 
@@ -268,8 +316,8 @@ class Read(Generic[KR_co, VR_co]):
 
     def __len__(self) -> int:
         """Return the number of records."""
-        if self.raw_records is not None:
-            return len(self.raw_records.values)
+        if self.read_columns is not None:
+            return len(self.read_columns.values)
         return len(self.rows) if self.rows is not None else len(self._records or ())
 
     def records(self, now: datetime) -> Sequence[Record[KR_co, VR_co]]:
@@ -279,8 +327,8 @@ class Read(Generic[KR_co, VR_co]):
         """
         # Made once: transforms and the error policy ask for the records again.
         if self._records is None:
-            if self.raw_records is not None:
-                self._records = self.raw_records.records(now)
+            if self.read_columns is not None:
+                self._records = self.read_columns.records(now)
             elif self.rows is not None:
                 self._records = self.rows.records(now)
         return self._records or ()

@@ -17,10 +17,11 @@ from typing import Final, Generic, TypeVar
 
 from streamlog.connect.source import SourceOffset
 
-HELD_RECORDS_MAX: Final = 10_000
-"""The records that a reader holds before it is asked for no more."""
-HELD_BYTES_MAX: Final = 4 * 1024 * 1024
-"""The bytes that a reader holds before it is asked for no more."""
+HELD_RECORDS_MAX: Final = 50_000
+"""The records that a reader holds for the next commit before it is asked for no more; as many may
+be in flight."""
+HELD_BYTES_MAX: Final = 8 * 1024 * 1024
+"""The bytes that a reader holds for the next commit; as many may be in flight."""
 
 R = TypeVar("R")
 """The encoded records of a read."""
@@ -51,6 +52,7 @@ class SourceProgress(Generic[R]):
         self._held: deque[HeldRead[R]] = deque()
         self._in_flight: list[HeldRead[R]] = []
         self._records = self._bytes = 0
+        self._flying_records = self._flying_bytes = 0
 
     @property
     def last(self) -> SourceOffset | None:
@@ -78,8 +80,12 @@ class SourceProgress(Generic[R]):
     @property
     def is_full(self) -> bool:
         """Whether the reader must wait for a commit."""
-        # What is in flight takes memory, too: a slow commit holds the reader back.
-        return self._records >= HELD_RECORDS_MAX or self._bytes >= HELD_BYTES_MAX
+        # What is in flight does not count: the next commit is read while this one is under way. It
+        # is bounded as well, since it was held before.
+        return (
+            self._records - self._flying_records >= HELD_RECORDS_MAX
+            or self._bytes - self._flying_bytes >= HELD_BYTES_MAX
+        )
 
     @property
     def is_empty(self) -> bool:
@@ -97,6 +103,7 @@ class SourceProgress(Generic[R]):
         taken = [*self._held]
         self._held.clear()
         self._in_flight += taken
+        self._flying_records, self._flying_bytes = self._records, self._bytes
         return taken
 
     def count(self) -> list[HeldRead[R]]:
@@ -107,6 +114,7 @@ class SourceProgress(Generic[R]):
             self._records -= read.count
             self._bytes -= read.size_bytes
             self.counted = read.offset
+        self._flying_records = self._flying_bytes = 0
         return counted
 
     def undo(self) -> int:
@@ -116,6 +124,7 @@ class SourceProgress(Generic[R]):
         transaction is unknown, it may count after all.
         """
         dropped, self._records, self._bytes = self._records, 0, 0
+        self._flying_records = self._flying_bytes = 0
         self._held.clear()
         self._in_flight.clear()
         return dropped

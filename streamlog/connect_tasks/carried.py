@@ -11,7 +11,7 @@ time, so the attempts of `on_error.retry` are for the connector's own calls (`si
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, TypeAlias, get_origin, is_typeddict
@@ -21,16 +21,16 @@ import msgspec
 from streamlog.connect.connector_errors import ConnectError
 from streamlog.connect.declared_connectors import SinkConnector, SourceConnector
 from streamlog.connect.schema_record import with_read_schemas
-from streamlog.connect.sink_progress import SinkRow
-from streamlog.connect.source import READ_BYTES_MAX, Read, Transform
-from streamlog.durations import moment, when_ms
+from streamlog.connect.sink_rows import SinkRow, SinkRows
+from streamlog.connect.source import READ_BYTES_MAX, Read, ReadColumns, Transform
+from streamlog.durations import when_ms
 from streamlog.errors import quantity
 from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.processing.column_batch import deserialize_column, serialize_column
 from streamlog.processing.error_handling import DeadLetterRecord, NodeFailures
 from streamlog.processing.outbox import Drop, Reason, SinkBatch
 from streamlog.record import Headers, Record, TopicPartition
-from streamlog.records.record_columns import RecordColumns
+from streamlog.records.record_columns import RecordColumns, total_bytes
 from streamlog.serdes import display_json
 from streamlog.serdes.erased_types import AnyRecord, AnySerde, UserValue
 from streamlog.serdes.json_values import is_model
@@ -57,13 +57,7 @@ class CarriedRead:
     @property
     def size_bytes(self) -> int:
         """The size of keys and values."""
-        return sum(
-            len(data)
-            for batch in self.batches
-            for column in (batch.keys, batch.values)
-            for data in column
-            if data is not None
-        )
+        return sum(total_bytes(each.keys) + total_bytes(each.values) for each in self.batches)
 
     def send(self, batch: SinkBatch) -> None:
         """Add a dead letter; the sink of `NodeFailures`."""
@@ -100,34 +94,18 @@ class SourceCarrier:
             ConfigError: a record names a topic that the source does not feed.
         """
         carried = CarriedRead()
-        raw = read.raw_records
-        if raw is not None and self._connector.keeps_raw:
-            # Bytes as they are: no record is made, as this is the way of every log line.
-            spec = self._connector.topic_of(raw.topic)
-            count = len(raw.values)
-            times = raw.timestamps_ms
-            if times is None:
-                times = [when_ms(now)] * count
-            keys = raw.keys if raw.keys is not None else [None] * count
-            if count:
-                carried.batches.append(
-                    SinkBatch(
-                        spec.name,
-                        None,
-                        times,
-                        keys,
-                        raw.values,
-                        raw.headers,
-                        partitioner=spec.partitioner,
-                    )
-                )
-        else:
+        columns, connector = read.read_columns, self._connector
+        is_raw = columns is not None and columns.is_raw
+        # The bytes of a raw Read need no record each, as this is the way of every log line.
+        as_columns = connector.keeps_raw if is_raw else not self._transforms
+        as_columns = as_columns and (is_raw or not connector.needs_schemas)
+        if columns is None or not as_columns or not self._carry_columns(columns, carried, now):
             records = read.records(now)
-            if self._connector.needs_schemas:
+            if connector.needs_schemas:
                 # Before the transforms, which change rows and schemas together.
                 schemas = read.key_schema, read.schema
                 records = [with_read_schemas(record, *schemas) for record in records]
-            self._carry_records(records, carried, is_bytes=raw is not None)
+            self._carry_records(records, carried, is_bytes=is_raw)
         if (size_bytes := carried.size_bytes) > READ_BYTES_MAX:
             raise ConnectError(
                 f"source {self._name!r} yields a Read of {quantity(size_bytes, 'byte')}; one"
@@ -147,6 +125,35 @@ class SourceCarrier:
         self._give_up(spec.name, Record(None, None, now), error, carried, key=None, value=None)
         return carried
 
+    def _carry_columns(self, columns: ReadColumns, carried: CarriedRead, now: datetime) -> bool:
+        """Add records as columns, for which none is made; False if one of them can't be encoded."""
+        spec = self._connector.topic_of(columns.topic)
+        count = len(columns.values)
+        times = columns.timestamps_ms
+        if times is None:
+            times = [when_ms(now)] * count
+        keys: Sequence[Any] = columns.keys if columns.keys is not None else [None] * count
+        values: Sequence[Any] = columns.values
+        if not columns.is_raw:
+            try:
+                keys = self._column(spec.key, keys, is_bytes=False)
+                values = self._column(spec.value, values, is_bytes=False)
+            except Exception:  # noqa: BLE001 - any serde's: the other way finds the record
+                return False
+        if count:
+            carried.batches.append(
+                SinkBatch(
+                    spec.name,
+                    None,
+                    times,
+                    keys,
+                    values,
+                    columns.headers,
+                    partitioner=spec.partitioner,
+                )
+            )
+        return True
+
     def _carry_records(
         self,
         records: Sequence[AnyRecord],
@@ -155,6 +162,12 @@ class SourceCarrier:
         is_bytes: bool,
     ) -> None:
         by_topic: dict[str, list[AnyRecord]] = {}
+        for record in self._changed(records, carried) if self._transforms else records:
+            by_topic.setdefault(record.topic, []).append(record)
+        for topic, some in by_topic.items():
+            self._encode(self._connector.topic_of(topic), some, carried, is_bytes=is_bytes)
+
+    def _changed(self, records: Sequence[AnyRecord], carried: CarriedRead) -> Iterator[AnyRecord]:
         for record in records:
             try:
                 changed = change(record, self._transforms)
@@ -162,9 +175,7 @@ class SourceCarrier:
                 self._drop(record, error, carried)
                 continue
             if changed is not None:
-                by_topic.setdefault(changed.topic, []).append(changed)
-        for topic, some in by_topic.items():
-            self._encode(self._connector.topic_of(topic), some, carried, is_bytes=is_bytes)
+                yield changed
 
     def _encode(
         self, spec: TopicSpec, records: list[AnyRecord], carried: CarriedRead, *, is_bytes: bool
@@ -186,13 +197,13 @@ class SourceCarrier:
         headers: list[Headers] | None = [record.headers for record in records]
         if not any(headers or ()):
             headers = None
-        times = [when_ms(record.timestamp) for record in records]
+        times = _times_ms([record.timestamp for record in records])
         carried.batches.append(
             SinkBatch(spec.name, None, times, keys, values, headers, partitioner=spec.partitioner)
         )
 
     def _column(
-        self, serde: AnySerde, column: list[UserValue], *, is_bytes: bool
+        self, serde: AnySerde, column: Sequence[Any], *, is_bytes: bool
     ) -> Sequence[bytes | None]:
         if is_bytes and all(isinstance(each, bytes | None) for each in column):
             return column
@@ -246,7 +257,7 @@ class SinkCarrier:
 
     def carry(
         self, partition: TopicPartition, columns: RecordColumns
-    ) -> tuple[list[SinkRow], CarriedRead]:
+    ) -> tuple[SinkRows, CarriedRead]:
         """Return the rows of records, and the dead letters of those that can't be read.
 
         Raises:
@@ -257,8 +268,12 @@ class SinkCarrier:
             keys = deserialize_column(spec.key, columns.keys)
             values = deserialize_column(spec.value, columns.values)
         except Exception:  # noqa: BLE001 - any serde's; the loop below finds the record
-            return self._carry_each(partition, columns, spec, refused), refused
-        return self._rows(partition, columns, keys, values, refused), refused
+            rows = self._carry_each(partition, columns, spec, refused)
+            return SinkRows.of(partition, rows), refused
+        carried = SinkRows(partition, columns, keys, values)
+        if self._transforms:
+            carried = SinkRows.of(partition, self._changed(carried, refused))
+        return carried, refused
 
     def give_up(
         self, partition: TopicPartition, row: SinkRow, error: Exception, attempt: int = 1
@@ -301,38 +316,30 @@ class SinkCarrier:
             except Exception as error:  # noqa: BLE001 - any serde's: that is what policies are for
                 self._refuse(partition, one, error, refused)
                 continue
-            rows += self._rows(partition, one, keys, values, refused)
+            rows += self._changed(SinkRows(partition, one, keys, values), refused)
         return rows
 
-    def _rows(
-        self,
-        partition: TopicPartition,
-        columns: RecordColumns,
-        keys: Sequence[UserValue],
-        values: Sequence[UserValue],
-        refused: CarriedRead,
-    ) -> list[SinkRow]:
-        topic, number = partition
-        headers = columns.headers or [()] * len(columns)
-        rows: list[SinkRow] = []
-        fields = zip(columns.offsets, columns.timestamps, keys, values, headers, strict=True)
-        for index, (offset, time_ms, key, value, header) in enumerate(fields):
-            record: AnyRecord | None = Record(
-                key, value, moment(time_ms), header, topic, number, offset
+    def _changed(self, rows: SinkRows, refused: CarriedRead) -> list[SinkRow]:
+        """Return rows as the transforms leave them."""
+        topic, number = rows.partition
+        changed: list[SinkRow] = []
+        for index, (offset, given) in enumerate(zip(rows.offsets, rows.records, strict=True)):
+            try:
+                record = change(given, self._transforms)
+            except Exception as error:  # noqa: BLE001 - the user's code: a policy decides
+                self._refuse(rows.partition, rows.log[index : index + 1], error, refused)
+                continue
+            if record is None:
+                continue
+            if record.offset != offset:
+                # A transform that makes a new record leaves out where it came from.
+                named = record.topic or topic
+                record = replace(record, topic=named, partition=number, offset=offset)
+            log = rows.log
+            changed.append(
+                SinkRow(record, log.keys[index], log.values[index], log.timestamps[index])
             )
-            if self._transforms and record is not None:
-                try:
-                    record = change(record, self._transforms)
-                except Exception as error:  # noqa: BLE001 - the user's code: a policy decides
-                    self._refuse(partition, columns[index : index + 1], error, refused)
-                    continue
-            if record is not None:
-                if record.offset != offset:
-                    # A transform that makes a new record leaves out where it came from.
-                    named = record.topic or topic
-                    record = replace(record, topic=named, partition=number, offset=offset)
-                rows.append(SinkRow(record, columns.keys[index], columns.values[index], time_ms))
-        return rows
+        return changed
 
     def _refuse(
         self,
@@ -355,6 +362,13 @@ class SinkCarrier:
             attempt=1,
         )
         NodeFailures(self._name, self.policy, "", refused).give_up(letter)
+
+
+def _times_ms(times: Sequence[datetime]) -> list[int]:
+    # Records of a page of rows, or of a transaction, have one time.
+    if times.count(times[0]) == len(times):
+        return [when_ms(times[0])] * len(times)
+    return [*map(when_ms, times)]
 
 
 def _bytes_of(serde: AnySerde, value: UserValue) -> bytes | None:

@@ -66,6 +66,8 @@ class ReaderDeps:
     budget: HeldBudget
     on_read: Callable[[], None] = lambda: None
     """Called when a reader holds something new, or waits for a commit."""
+    on_full: Callable[[], None] = lambda: None
+    """Called when a reader waits for a commit, so that it need not wait for its time."""
 
 
 class PartReader:
@@ -176,12 +178,14 @@ class PartReader:
         while self._paused or progress.is_full or (budget.is_over and progress.held_bytes > 0):
             self._room.clear()
             self._deps.on_read()
+            self._deps.on_full()
             await self._room.wait()
 
     async def _counted(self) -> None:
         while not self.progress.is_empty:
             self._room.clear()
             self._deps.on_read()
+            self._deps.on_full()
             await self._room.wait()
 
     def _hold(self, read: AnyRead) -> None:

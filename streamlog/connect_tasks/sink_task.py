@@ -36,13 +36,8 @@ from streamlog.connect.connector_errors import (
 from streamlog.connect.retries import Backoff
 from streamlog.connect.row_schema import Schema
 from streamlog.connect.sink import Batch, Sink, SinkTask
-from streamlog.connect.sink_progress import (
-    FlushChunk,
-    SinkProgress,
-    SinkRow,
-    WriteRange,
-    schema_runs,
-)
+from streamlog.connect.sink_progress import FlushChunk, SinkProgress, WriteRange
+from streamlog.connect.sink_rows import SinkRow, SinkRows, schema_runs
 from streamlog.connect_tasks.carried import CarriedRead, SinkCarrier
 from streamlog.connect_tasks.contexts import ConnectorContext, TaskClock
 from streamlog.connect_tasks.task_figures import SinkFigures
@@ -248,9 +243,7 @@ class SinkRunner:
         # Marks lie between records: each ends the stretch of records before it.
         now_ms, start = self._clock.now_ms(), 0
         for mark in marks:
-            stop = start
-            while stop < len(rows) and rows[stop].offset < mark.offset:
-                stop += 1
+            stop = rows.position(mark.offset)
             part.take(rows[start:stop], max(part.next_offset, mark.offset), now_ms)
             part.mark(mark.offset, mark.elapsed_ms)
             start = stop
@@ -381,10 +374,10 @@ class SinkRunner:
 
         async def attempt() -> None:
             for chunk in chunks:
-                if chunk.rows:
+                if len(chunk.rows):
                     await self._begin()
                     await self._write(chunk, chunk.rows)
-                    chunk.rows.clear()
+                    chunk.rows = SinkRows(chunk.partition)
 
         return await self._attempt(attempt, [chunk for chunk in chunks if chunk.records])
 
@@ -410,38 +403,35 @@ class SinkRunner:
             self._begun = True
             self._on_step("begin")
 
-    async def _write(self, chunk: FlushChunk, rows: Sequence[SinkRow]) -> None:
+    async def _write(self, chunk: FlushChunk, rows: SinkRows) -> None:
         part = self._progress.parts[chunk.partition]
-        left = [row for row in rows if row.offset not in part.left_out]
-        if not left or self._task is None:
+        left = rows.without(part.left_out)
+        if not len(left) or self._task is None:
             return
-        is_first = chunk.first_row is not None and rows[0].offset == chunk.first_row.offset
+        first, last = rows.offsets[0], rows.offsets[-1]
+        is_first = chunk.first_row is not None and first == chunk.first_row.offset
         # A repeatable sink names what it writes by the first offset: that of the range, which is in
         # the log, and not that of a record, which may be left out the next time.
-        start = chunk.start if is_first else rows[0].offset
-        end = chunk.end if rows[-1].offset < chunk.end else rows[-1].offset + 1
+        start = chunk.start if is_first else first
+        end = chunk.end if last < chunk.end else last + 1
         declared = self._schemas.get(chunk.partition.topic, (None, None))
         runs = schema_runs(left, declared)
         for at, (some, (keys, values)) in enumerate(runs):
-            batch: Batch[Any, Any] = Batch(
-                chunk.partition,
-                [row.record for row in some],
-                first_offset=some[0].offset if at else start,
-                next_offset=runs[at + 1][0][0].offset if at + 1 < len(runs) else end,
+            batch: Batch[Any, Any] = Batch.of_rows(
+                some,
+                first_offset=some.offsets[0] if at else start,
+                next_offset=runs[at + 1][0].offsets[0] if at + 1 < len(runs) else end,
                 schema=values,
                 key_schema=keys,
-                raw=[(row.key, row.value) for row in some],
             )
             await self._write_batch(self._task, batch, some)
 
-    async def _write_batch(
-        self, task: AnySinkTask, batch: Batch[Any, Any], rows: Sequence[SinkRow]
-    ) -> None:
+    async def _write_batch(self, task: AnySinkTask, batch: Batch[Any, Any], rows: SinkRows) -> None:
         started_ms = self._clock.now_ms()
         try:
             await task.write(batch)
         except BadRecords as error:
-            bad = {rows[index].offset: (rows[index], why) for index, why in error.why.items()}
+            bad = {rows.offsets[index]: (rows.row(index), why) for index, why in error.why.items()}
             raise _Bad(batch.partition, bad) from error
         finally:
             self.figures.put_ms_max = max(
@@ -614,8 +604,8 @@ class SinkRunner:
                 return
         elif part.split(chunk):
             return
-        alone = next((row for row in chunk.rows if row.offset not in part.left_out), None)
-        row = alone or chunk.first_row
+        left = chunk.rows.without(part.left_out)
+        row = left.row(0) if len(left) else chunk.first_row
         if row is None:
             raise self._failure(error, chunks) from error
         await self._give_up(chunk.partition, row, error)

@@ -10,9 +10,11 @@ that can be read once only is refused.
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from itertools import islice
+from threading import Lock
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
@@ -119,17 +121,25 @@ def _arrow_table(values: Any) -> Any:  # noqa: ANN401 - a data frame of one of s
 
 
 class MemoryRows:
-    """What a `MemorySink` has collected.
-
-    Attributes:
-        records: the records, in the order of their commits.
-    """
+    """What a `MemorySink` has collected."""
 
     def __init__(self) -> None:
-        self.records: list[Record[Any, Any]] = []
+        self._records: list[Record[Any, Any]] = []
+        self._batches: deque[Batch[Any, Any]] = deque()
+        """Those whose records no program has asked for yet: making them costs the most."""
+        self._making = Lock()
         self._offsets: dict[TopicPartition, int] = {}
         self._owners: dict[TopicPartition, int] = {}
         self._owner = 0
+
+    @property
+    def records(self) -> list[Record[Any, Any]]:
+        """The records, in the order of their commits."""
+        # A test may look at them from its own thread while the app runs in another.
+        with self._making:
+            while self._batches:
+                self._records += self._batches.popleft().records
+        return self._records
 
     @property
     def values(self) -> list[Any]:
@@ -148,10 +158,10 @@ class MemoryRows:
     def add(
         self,
         owner: int,
-        records: Sequence[Record[Any, Any]],
+        batches: Sequence[Batch[Any, Any]],
         offsets: Mapping[TopicPartition, int],
     ) -> None:
-        """Add records together with the offsets behind them.
+        """Add batches together with the offsets behind them.
 
         Raises:
             Fenced: a partition has a later owner.
@@ -159,7 +169,7 @@ class MemoryRows:
         for at in offsets:
             if self._owners.get(at) != owner:
                 raise Fenced(f"another task has {at.topic}-{at.partition}")
-        self.records += records
+        self._batches += batches
         self._offsets.update(offsets)
 
     def set_offsets(self, offsets: Mapping[TopicPartition, int | None]) -> None:
@@ -190,14 +200,14 @@ class MemorySink(Sink[K, V], frozen=True, kw_only=True):
 class _MemoryTask(SinkTask[Any, Any]):
     def __init__(self, rows: MemoryRows) -> None:
         self._rows, self._owner = rows, 0
-        self._written: list[Record[Any, Any]] = []
+        self._written: list[Batch[Any, Any]] = []
 
     async def recover(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         self._owner, found = self._rows.take_over(partitions)
         return found
 
     async def write(self, batch: Batch[Any, Any]) -> None:
-        self._written += batch.records
+        self._written.append(batch)
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         self._rows.add(self._owner, self._written, offsets)

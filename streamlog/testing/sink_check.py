@@ -22,7 +22,7 @@ from streamlog.connect.connector_errors import Fenced
 from streamlog.connect.declared_connectors import SinkConnector
 from streamlog.connect.row_schema import Schema
 from streamlog.connect.sink import SinkTask
-from streamlog.connect.sink_progress import SinkRow
+from streamlog.connect.sink_rows import SinkRow, SinkRows
 from streamlog.connect_tasks.carried import CarriedRead, SinkCarrier
 from streamlog.connect_tasks.contexts import ConnectorContext
 from streamlog.connect_tasks.sink_task import GroupPosition, SinkRunner
@@ -128,9 +128,10 @@ class _Carrier(SinkCarrier):
 
     def carry(
         self, partition: TopicPartition, columns: RecordColumns
-    ) -> tuple[list[SinkRow], CarriedRead]:
+    ) -> tuple[SinkRows, CarriedRead]:
         made = self._records[partition]
-        return [made[offset].row for offset in columns.offsets], CarriedRead()
+        rows = SinkRows.of(partition, [made[offset].row for offset in columns.offsets])
+        return rows, CarriedRead()
 
 
 @dataclass(frozen=True, slots=True)

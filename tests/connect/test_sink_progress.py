@@ -12,13 +12,8 @@ from hypothesis import strategies as st
 from streamlog.connect.row_schema import Schema
 from streamlog.connect.schema_record import SchemaRecord
 from streamlog.connect.sink import Flush
-from streamlog.connect.sink_progress import (
-    FlushChunk,
-    SinkProgress,
-    SinkRow,
-    WriteRange,
-    schema_runs,
-)
+from streamlog.connect.sink_progress import FlushChunk, SinkProgress, WriteRange
+from streamlog.connect.sink_rows import SinkRow, SinkRows, schema_runs
 from streamlog.record import Record, TopicPartition
 
 PART = TopicPartition("t", 0)
@@ -31,8 +26,12 @@ def row(offset: int, time_ms: int = 0, size: int = 1) -> SinkRow:
     return SinkRow(record, None, b"x" * size, time_ms)
 
 
+def rows_of(*rows: SinkRow) -> SinkRows:
+    return SinkRows.of(PART, rows)
+
+
 def offsets(chunk: FlushChunk) -> list[int]:
-    return [each.offset for each in chunk.rows]
+    return [*chunk.rows.offsets]
 
 
 def test_a_range_survives_its_metadata() -> None:
@@ -49,14 +48,14 @@ def test_a_flush_is_due_by_records_bytes_or_age() -> None:
     progress.assign(PART, 0)
     progress.assign(OTHER, 10)
     part = progress.parts[PART]
-    part.take([row(0)], 1, now_ms=5)
+    part.take(rows_of(row(0)), 1, now_ms=5)
     assert progress.due(1_004) == []
     assert progress.due(1_005) == [part.open]
-    progress.parts[OTHER].take([row(10), row(11)], 12, now_ms=6)
+    progress.parts[OTHER].take(rows_of(row(10), row(11)), 12, now_ms=6)
     assert [chunk.partition for chunk in progress.due(7)] == [PART, OTHER], "together"
     by_size = SinkProgress(flush)
     by_size.assign(PART, 0)
-    by_size.parts[PART].take([row(0, size=100)], 1, now_ms=0)
+    by_size.parts[PART].take(rows_of(row(0, size=100)), 1, now_ms=0)
     assert by_size.due(0)
 
 
@@ -64,13 +63,13 @@ def test_markers_alone_are_due_by_their_age_and_make_no_records_due() -> None:
     progress = SinkProgress(Flush(every="1s"))
     progress.assign(PART, 0)
     progress.assign(OTHER, 0)
-    progress.parts[PART].take([], 2, now_ms=5)
+    progress.parts[PART].take(rows_of(), 2, now_ms=5)
     assert progress.due(1_004) == []
     assert progress.due(1_005) == [progress.parts[PART].open]
-    progress.parts[OTHER].take([row(0)], 1, now_ms=900)
+    progress.parts[OTHER].take(rows_of(row(0)), 1, now_ms=900)
     assert progress.due(1_005) == [], "the record is 105 ms old"
     # A record behind markers is as old as itself.
-    progress.parts[PART].take([row(2)], 3, now_ms=1_800)
+    progress.parts[PART].take(rows_of(row(2)), 3, now_ms=1_800)
     assert progress.due(1_899) == []
     assert len(progress.due(1_900)) == 2
 
@@ -79,9 +78,9 @@ def test_an_interrupted_range_is_committed_alone_and_whole() -> None:
     progress = SinkProgress(Flush(records=1))
     progress.assign(PART, 5, WriteRange(8, "c"))
     part = progress.parts[PART]
-    part.take([row(5), row(6)], 7, now_ms=0)
+    part.take(rows_of(row(5), row(6)), 7, now_ms=0)
     assert progress.due(10**9, at_once=True) == [], "a part of it may not be committed"
-    part.take([row(7), row(8), row(9)], 10, now_ms=0)
+    part.take(rows_of(row(7), row(8), row(9)), 10, now_ms=0)
     (chunk,) = progress.due(0)
     assert (chunk.start, chunk.end, offsets(chunk)) == (5, 8, [5, 6, 7])
     part.commit(chunk)
@@ -93,9 +92,9 @@ def test_a_range_that_ends_with_a_gap_is_whole_when_the_position_passes_it() -> 
     progress = SinkProgress(Flush())
     progress.assign(PART, 5, WriteRange(8, "c"))
     part = progress.parts[PART]
-    part.take([row(5)], 6, now_ms=0)
+    part.take(rows_of(row(5)), 6, now_ms=0)
     assert progress.due(0) == []
-    part.take([], 9, now_ms=0)
+    part.take(rows_of(), 9, now_ms=0)
     (chunk,) = progress.due(0)
     assert (chunk.start, chunk.end) == (5, 8)
     assert part.open.start == 8
@@ -124,7 +123,7 @@ def test_cuts_of_stream_time_do_not_depend_on_the_portions(
     at = 0
     while at < len(rows):
         size = data.draw(st.integers(1, 7))
-        part.take(rows[at : at + size], min(at + size, len(rows)), now_ms=0)
+        part.take(rows_of(*rows[at : at + size]), min(at + size, len(rows)), now_ms=0)
         at += size
     assert [offsets(chunk) for chunk in (*part.closed, part.open)] == expected
     assert progress.due(10**9) == ([part.closed[0]] if part.closed else [])
@@ -134,7 +133,7 @@ def test_a_time_mark_closes_the_file_of_a_quiet_partition() -> None:
     progress = SinkProgress(Flush(stream_time="10ms"))
     progress.assign(PART, 0)
     part = progress.parts[PART]
-    part.take([row(0, 3)], 1, now_ms=0)
+    part.take(rows_of(row(0, 3)), 1, now_ms=0)
     part.mark(1, 5)
     assert progress.due(10**9) == [], "time 8 is in the interval"
     part.mark(2, 5)
@@ -151,7 +150,7 @@ def test_bad_records_are_found_by_halves(count: int, bad: set[int]) -> None:
     progress = SinkProgress(Flush(records=count))
     progress.assign(PART, 0)
     part = progress.parts[PART]
-    part.take([row(number) for number in range(count)], count, now_ms=0)
+    part.take(rows_of(*map(row, range(count))), count, now_ms=0)
     written: list[int] = []
     attempts = 0
     while chunks := progress.due(0, at_once=True):
@@ -175,11 +174,11 @@ def test_a_streamed_chunk_is_read_again_with_planned_ends() -> None:
     progress = SinkProgress(Flush(records=100), streams=True)
     progress.assign(PART, 0)
     part = progress.parts[PART]
-    part.take([row(number) for number in range(8)], 8, now_ms=0)
-    part.open.rows.clear()  # They are with the sink.
+    part.take(rows_of(*map(row, range(8))), 8, now_ms=0)
+    part.open.rows = SinkRows(PART)  # They are with the sink.
     assert part.open.records == 8
     assert part.rewind([4, 8]) == 0
-    part.take([row(number) for number in range(10)], 10, now_ms=0)
+    part.take(rows_of(*map(row, range(10))), 10, now_ms=0)
     (first,) = progress.due(0)
     assert (first.start, first.end, first.records) == (0, 4, 4)
     part.commit(first)
@@ -195,7 +194,7 @@ SCHEMAS = st.sampled_from([None, *ORDERS])
 
 @given(st.lists(st.tuples(st.booleans(), SCHEMAS, SCHEMAS), min_size=1, max_size=12))
 def test_runs_of_one_schema_have_all_rows_in_order(given: list[Any]) -> None:
-    rows_of = [
+    rows = [
         SinkRow(
             SchemaRecord(
                 None if key is None else "k", None if is_gone else {}, MOMENT, offset=at,
@@ -205,16 +204,15 @@ def test_runs_of_one_schema_have_all_rows_in_order(given: list[Any]) -> None:
         )
         for at, (is_gone, key, value) in enumerate(given)
     ]  # fmt: skip
-    runs = schema_runs(rows_of, (None, None))
-    assert [row for some, _ in runs for row in some] == rows_of
+    runs = schema_runs(rows_of(*rows), (None, None))
+    assert [each for some, _ in runs for each in some.records] == [each.record for each in rows]
     for some, (key, value) in runs:
-        for row in some:
-            record = row.record
+        for record in some.records:
             assert record.key is None or record.key_schema == key
             assert record.value is None or record.value_schema == value
     # No two neighbours could have been one: each differs from a row of the next run.
     for (left, _), (right, _) in itertools.pairwise(runs):
-        both = [row.record for row in (*left, *right)]
+        both: list[Any] = [*left.records, *right.records]
         keys = {each.key_schema for each in both if each.key is not None}
         values = {each.value_schema for each in both if each.value is not None}
         assert len(keys) > 1 or len(values) > 1

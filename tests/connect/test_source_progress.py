@@ -5,7 +5,12 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from streamlog.connect.source_progress import HELD_RECORDS_MAX, HeldRead, SourceProgress
+from streamlog.connect.source_progress import (
+    HELD_BYTES_MAX,
+    HELD_RECORDS_MAX,
+    HeldRead,
+    SourceProgress,
+)
 
 
 class Progress(RuleBasedStateMachine):
@@ -61,9 +66,13 @@ def test_a_reader_waits_for_records_and_for_bytes_in_flight() -> None:
     progress.hold(HeldRead(0, HELD_RECORDS_MAX, 0, {}))
     assert progress.is_full
     progress.take()
+    assert not progress.is_full, "the next commit is read while this one is under way"
+    progress.hold(HeldRead(0, HELD_RECORDS_MAX, 0, {}))
     assert progress.is_full, "a slow commit holds the reader back"
     progress.count()
+    progress.take()
+    progress.count()
     assert not progress.is_full
-    progress.hold(HeldRead(0, 1, 4 * 1024 * 1024, {}, held_ms=7))
+    progress.hold(HeldRead(0, 1, HELD_BYTES_MAX, {}, held_ms=7))
     assert progress.is_full
     assert progress.oldest_ms == 7

@@ -4,6 +4,11 @@ A record becomes a row by the settings `pk_mode` and `pk_fields` (Kafka Connect'
 same): its columns are the fields of the value, plus those of the key. Consecutive records that
 write the same columns form a run, which the database takes in one statement.
 
+Nearly every batch is uniform: its values have one class, or one set of names. Then its rows are
+taken out by one call for each value (`plan_uniform`), at a third of the cost of `plan_runs`, which
+gives the same rows. What is not plainly uniform (a tombstone, a null in a key, a missing name) is
+no error there: `plan_runs` finds the record and the words for it.
+
 Rule: pure, and only about order: a run holds one row for each key, its last, because one statement
 must not change a row twice; a deletion between two writes begins a new run. So the table has what
 it would have if each record had been written alone.
@@ -13,9 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, TypeAlias
+from operator import attrgetter, itemgetter
+from typing import Any, Final, Literal, TypeAlias
 
-from streamlog.connect import BadRecord, BadRecords, Schema, fields_of
+from streamlog.connect import BadRecord, BadRecords, Batch, Schema, attributes_of, fields_of
 from streamlog.connect import Field as SchemaField
 from streamlog.serdes.erased_types import AnyRecord
 
@@ -27,6 +33,8 @@ VALUE_COLUMN: Final = "value"
 TIME_COLUMN: Final = "_timestamp"
 COORDINATES: Final = ("__connect_topic", "__connect_partition", "__connect_offset")
 _TIMESTAMP: Final = Schema("int64", logical="Timestamp")
+Cells: TypeAlias = tuple[object, ...]
+_PLAIN_KEYS: Final = frozenset({str, bytes, bool, int, float})
 _SCALARS: Final = (str, bytes, bytearray, memoryview, bool, int, float)
 
 
@@ -58,7 +66,7 @@ class RowShape:
             names = self.pk_fields or tuple(each.name for each in whole.fields)
             return [each for name in names if (each := whole.field(name)) is not None]
         if self.pk_mode == "record_key" and whole is not None:
-            return [SchemaField(self._scalar_key, whole)]
+            return [SchemaField(self.scalar_key, whole)]
         return ()
 
     def columns(self, key: Schema | None, value: Schema | None) -> Sequence[SchemaField]:
@@ -83,7 +91,8 @@ class RowShape:
         return self.pk_fields or COORDINATES
 
     @property
-    def _scalar_key(self) -> str:
+    def scalar_key(self) -> str:
+        """The column of a key that is one value."""
         return self.pk_fields[0] if self.pk_fields else KEY_COLUMN
 
     def key_of(self, record: AnyRecord) -> Mapping[str, object]:
@@ -99,7 +108,7 @@ class RowShape:
             return dict(zip(self.coordinates, here, strict=True))
         whole = record.key if self.pk_mode == "record_key" else record.value
         if isinstance(whole, _SCALARS) and self.pk_mode == "record_key":
-            return {self._scalar_key: whole}
+            return {self.scalar_key: whole}
         if whole is None:
             raise BadRecord(f"it has no {self.pk_mode.removeprefix('record_')} to take a key from")
         try:
@@ -107,7 +116,7 @@ class RowShape:
         except BadRecord:
             # A type without fields, such as a UUID or a date, is a key of one column.
             if self.pk_mode == "record_key":
-                return {self._scalar_key: whole}
+                return {self.scalar_key: whole}
             raise
         found = {name: fields.get(name) for name in self.pk_fields or fields}
         missing = [name for name, part in found.items() if part is None]
@@ -198,17 +207,120 @@ def _add(runs: list[Run], record: AnyRecord, shape: RowShape) -> None:
     last.put(values if shape.upserts or is_deletion else (), row)
 
 
+def plan_uniform(batch: Batch[object, object], first: int, shape: RowShape) -> Sequence[Run] | None:
+    """Return the one run of a batch; None if its records are not uniform.
+
+    Args:
+        batch: the records.
+        first: the index of the first record to take.
+        shape: how records become rows.
+    """
+    values = batch.values[first:]
+    fields = _fields(values)
+    if fields is None:
+        return None
+    names, cells_of = fields
+    # Not a row of columns, but a record without fields, to which its key is added.
+    if shape.pk_mode == "none" and {VALUE_COLUMN, TIME_COLUMN} <= {*names}:
+        return None
+    keys = _keys(batch, first, shape, values)
+    if keys is None:
+        return None
+    key_names, key_cells = keys
+    others = tuple(name for name in names if name not in key_names)
+    rest = map(cells_of(others), values) if others else ((),) * len(values)
+    rows = [key + row for key, row in zip(key_cells, rest, strict=True)]
+    if shape.upserts and key_names:
+        try:
+            # A dict keeps the position of a key's first row and has its last one.
+            rows = [*dict(zip(key_cells, rows, strict=True)).values()]
+        except TypeError:
+            return None
+    return [Run(key_names + others, key_names, is_deletion=False, rows=rows)]
+
+
+def _fields(
+    values: Sequence[object],
+) -> tuple[tuple[str, ...], Callable[[tuple[str, ...]], Callable[[object], Cells]]] | None:
+    """Return the names of all values, and what makes a function that takes some of them out."""
+    kinds = {*map(type, values)}
+    if len(kinds) != 1:
+        return None
+    (kind,) = kinds
+    if kind is not dict:
+        names = attributes_of(kind)
+        return None if names is None else (names, _attributes)
+    first = values[0]
+    names = tuple(first) if isinstance(first, dict) else ()
+    wanted = first.keys() if isinstance(first, dict) else set[str]()
+    if any(isinstance(each, dict) and each.keys() != wanted for each in values):
+        return None
+    return names, _items
+
+
+def _keys(
+    batch: Batch[object, object], first: int, shape: RowShape, values: Sequence[object]
+) -> tuple[tuple[str, ...], Sequence[Cells]] | None:
+    """Return the columns of the key, and the key of each row."""
+    if shape.pk_mode == "none":
+        return (), ((),) * len(values)
+    if shape.pk_mode == "kafka":
+        topic, number = batch.partition
+        return shape.coordinates, [(topic, number, at) for at in batch.offsets[first:]]
+    whole = batch.keys[first:] if shape.pk_mode == "record_key" else values
+    if shape.pk_mode == "record_key" and {*map(type, whole)} <= _PLAIN_KEYS:
+        return (shape.scalar_key,), [(key,) for key in whole]
+    fields = _fields(whole)
+    if fields is None:
+        return None
+    known, cells_of = fields
+    names = shape.pk_fields or known
+    if not {*names} <= {*known} or not names:
+        return None
+    cells = [*map(cells_of(names), whole)]
+    return None if any(None in key for key in cells) else (names, cells)
+
+
+def _attributes(names: tuple[str, ...]) -> Callable[[object], Cells]:
+    found = attrgetter(*names)
+    # One name alone is not given as a tuple.
+    return found if len(names) > 1 else lambda value: (found(value),)
+
+
+def _items(names: tuple[str, ...]) -> Callable[[object], Cells]:
+    found: Callable[..., Any] = itemgetter(*names)
+    return found if len(names) > 1 else lambda value: (found(value),)
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """Makes values fit for a column.
+
+    Attributes:
+        adapt: adapts a value other than None.
+        passes: the classes whose values it leaves as they are; not those of their subclasses.
+    """
+
+    adapt: Callable[[object], object]
+    passes: frozenset[type] = frozenset()
+
+
 def adapt_rows(
-    rows: Sequence[tuple[object, ...]], adapters: Sequence[Callable[[object], object] | None]
+    rows: Sequence[tuple[object, ...]], adapters: Sequence[Adapter]
 ) -> Sequence[tuple[object, ...]]:
     """Return rows as a driver takes them.
 
     Args:
         rows: the rows.
-        adapters: for each column what adapts a value other than None; None leaves it as it is.
+        adapters: the adapter of each column.
     """
-    # Most tables need no adapter at all: then no row is touched.
-    changed = [(at, adapt) for at, adapt in enumerate(adapters) if adapt is not None]
+    # Most columns have nothing to adapt, which their types tell for all rows at once.
+    kinds = [{*map(type, map(itemgetter(at), rows))} for at in range(len(adapters))]
+    changed = [
+        (at, each.adapt)
+        for at, each in enumerate(adapters)
+        if not kinds[at] <= each.passes | {type(None)}
+    ]
     if not changed:
         return rows
     adapted = []

@@ -13,6 +13,7 @@ Two races decide the order of its statements:
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -30,7 +31,7 @@ from streamlog.connect import (
 )
 from streamlog.connectors.sql import SqlSink
 from streamlog.connectors.sql.database import Database, open_database
-from streamlog.connectors.sql.row_changes import Run, adapt_rows, plan_runs
+from streamlog.connectors.sql.row_changes import Run, adapt_rows, plan_runs, plan_uniform
 from streamlog.connectors.sql.table_columns import (
     TableColumns,
     adapter_of,
@@ -39,7 +40,6 @@ from streamlog.connectors.sql.table_columns import (
     read_columns,
 )
 from streamlog.errors import ConfigError
-from streamlog.serdes.erased_types import AnyRecord
 
 UNKNOWN = -1
 """The next offset of a partition that the database has no offset of."""
@@ -252,18 +252,20 @@ class SqlWriter:
 
     def _write(self, batch: Batch[object, object]) -> None:
         table = self.sink.table_of(batch.partition.topic)
-        runs = plan_runs(self._new_records(batch), self.sink.shape)
+        first = self._first_new(batch)
+        runs = plan_uniform(batch, first, self.sink.shape)
+        if runs is None:
+            runs = plan_runs(batch.records[first:], self.sink.shape)
         for run in runs:
             # Before any row of the batch: a change of the table ends the transaction.
             self._fit_table(batch, table, run)
         for run in runs:
             self._write_run(table, run)
 
-    def _new_records(self, batch: Batch[object, object]) -> Sequence[AnyRecord]:
+    def _first_new(self, batch: Batch[object, object]) -> int:
+        """Return the index of the first record that the database does not have."""
         owned = self._owned.get(batch.partition)
-        if owned is None or owned.next_offset <= batch.first_offset:
-            return batch.records
-        return [each for each in batch.records if each.offset >= owned.next_offset]
+        return 0 if owned is None else bisect_left(batch.offsets, owned.next_offset)
 
     def _write_run(self, table: str, run: Run) -> None:
         columns = self._tables[table]

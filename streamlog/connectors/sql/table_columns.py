@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -26,11 +26,11 @@ from sqlalchemy.schema import CreateColumn, CreateTable
 from streamlog.connect import Field, Schema
 from streamlog.connect.row_schema import DECIMAL_DIGITS_MAX, decimal_schema
 from streamlog.connectors.sql.database import Database
+from streamlog.connectors.sql.row_changes import Adapter
 from streamlog.errors import ConfigError
 from streamlog.serdes.erased_types import UserObject
 
 SqlType: TypeAlias = sa.types.TypeEngine[UserObject]
-Adapter: TypeAlias = Callable[[object], object]
 _MICROSECOND: Final = timedelta(microseconds=1)
 _KEY_CHARACTERS: Final = 255
 """The length of text in a key of MariaDB, which can't index text without a bound. Its collation is
@@ -238,12 +238,20 @@ _KINDS: Final[Sequence[tuple[type[SqlType], Schema]]] = (
 
 
 def adapter_of(found: SqlType, dialect: str) -> Adapter:
-    """Return what makes a value fit for a column; it never gets None."""
+    """Return what makes a value fit for a column."""
     if isinstance(found, sa.JSON):
-        return _to_json
+        return Adapter(_to_json)
     if isinstance(found, sa.ARRAY):
-        return _to_array
-    return _plain if dialect == "postgresql" else _to_text_or_number
+        return Adapter(_to_array)
+    if dialect == "postgresql":
+        return Adapter(_plain, _PLAIN_TYPES)
+    return Adapter(_to_text_or_number, _BASE_TYPES)
+
+
+_BASE_TYPES: Final = frozenset({str, int, float, bool, bytes})
+_PLAIN_TYPES: Final = _BASE_TYPES | {
+    Decimal, datetime, date, time, UUID, timedelta, bytearray, memoryview,
+}  # fmt: skip
 
 
 def _to_json(value: object) -> object:

@@ -28,9 +28,8 @@ from streamlog.connectors.sql.polling import (
     run_of,
 )
 from streamlog.connectors.sql.table_columns import TableColumns, read_columns
-from streamlog.durations import EPOCH, duration_ms
+from streamlog.durations import EPOCH, duration_ms, when_ms
 from streamlog.errors import ConfigError
-from streamlog.record import Record
 from streamlog.serdes.erased_types import UserKey
 
 RowDict: TypeAlias = dict[str, object]
@@ -156,7 +155,8 @@ class TableReader:
         # A column came or went: the schema of the Read has to say so.
         if self._columns is not None and tuple(names) != tuple(self._columns.types):
             self._look_up()
-        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+        # Not strict: a row has as many values as the cursor has names, and this is done for each.
+        return [dict(zip(names, row)) for row in cursor.fetchall()]  # noqa: B905
 
     def _new_bound(self, now: datetime) -> SettledBound | None:
         source = self.source
@@ -185,16 +185,23 @@ class TableReader:
             for row in rows:
                 if row.get(name) is not None:
                     row[name] = read(row[name])
-        records = [
-            Record(self._key_of(row), row, _time(row.get(column), now), (), self.table)
-            for row in rows
-        ]
-        return Read(records, following, schema=self._schema, key_schema=self._key_schema)
+        times = [when_ms(_time(row.get(column), now)) for row in rows] if column else None
+        return Read.columns(
+            rows,
+            following,
+            keys=self._keys_of(rows),
+            timestamps_ms=times,
+            topic=self.table,
+            schema=self._schema,
+            key_schema=self._key_schema,
+        )
 
-    def _key_of(self, row: Mapping[str, object]) -> UserKey:
+    def _keys_of(self, rows: Sequence[RowDict]) -> Sequence[UserKey] | None:
         if len(self._key) == 1:
-            return row.get(self._key[0])
-        return {name: row.get(name) for name in self._key} if self._key else None
+            (name,) = self._key
+            return [row.get(name) for row in rows]
+        names = self._key
+        return [{name: row.get(name) for name in names} for row in rows] if names else None
 
     @property
     def _key_schema(self) -> Schema | None:

@@ -22,12 +22,13 @@ SEVERITIES = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "deb
 PRIORITIES = [(facility, severity) for facility in FACILITIES for severity in SEVERITIES]
 USER_NOTICE = 13
 
-_RFC_5424 = re.compile(
-    rb"<(\d{1,3})>1 (\S+) (\S+) (\S+) (\S+) (\S+) "
+_HEADER_5424 = re.compile(r"<(\d{1,3})>1 (\S+) (\S+) (\S+) (\S+) (\S+) ", re.ASCII)
+_DATA_AND_TEXT = re.compile(
     # Possessive: what is not structured data is refused in one pass, however it is made.
-    rb'(-|(?:\[(?:[^\]"]++|"(?:[^"\\]++|\\.)*+")*+\])++)(?: (?:\xef\xbb\xbf)?(.*))?',
+    r'(-|(?:\[(?:[^\]"]++|"(?:[^"\\]++|\\.)*+")*+\])++)(?: (.*))?',
     re.DOTALL,
 )
+_BEFORE_VALUE = re.compile(r'(?:\]?\[([^\s\]"=]+))? ([^\s\]"=]+)=')
 # Everything but the priority is optional: devices leave out the time, the host, or both.
 _RFC_3164 = re.compile(
     rb"<(\d{1,3})>"
@@ -38,6 +39,9 @@ _RFC_3164 = re.compile(
 _ELEMENT = re.compile(r'\[([^\s\]"=]+)((?: [^\s\]"=]+="(?:[^"\\]|\\.)*")*)\s*\]')
 _PARAMETER = re.compile(r' ([^\s\]"=]+)="((?:[^"\\]|\\.)*)"')
 _ESCAPED = re.compile(r'\\(["\\\]])')
+NAMES_MAX = 256
+"""Longer names of structured data, in characters, are not kept."""
+_BYTE_ORDER_MARK = "\ufeff"
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _HALF_YEAR = timedelta(days=183)
 
@@ -77,18 +81,24 @@ def parse_syslog(message: bytes, *, now: datetime, zone: tzinfo = UTC) -> Syslog
         zone: the time zone of times without one (RFC 3164).
     """
     # RFC 5424 first: its version "1" would be the tag of a message of RFC 3164.
-    found = _RFC_5424.fullmatch(message)
-    if found is not None and int(found[1]) < len(PRIORITIES):
-        return _parse_5424(found)
+    header = _HEADER_5424.match(text := _text(message))
+    if header is not None and int(header[1]) < len(PRIORITIES):
+        parsed = _parse_5424(header, text[header.end() :])
+        if parsed is not None:
+            return parsed
     found = _RFC_3164.fullmatch(message)
     if found is not None and int(found[1]) < len(PRIORITIES):
         return _parse_3164(found, now, zone)
     facility, severity = PRIORITIES[USER_NOTICE]
-    return SyslogMessage(facility, severity, text=_text(message).rstrip("\n"))
+    return SyslogMessage(facility, severity, text=text.rstrip("\n"))
 
 
-def _parse_5424(found: re.Match[bytes]) -> SyslogMessage:
-    priority, time, host, app, process_id, message_id, data, text = found.groups()
+def _parse_5424(found: re.Match[str], rest: str) -> SyslogMessage | None:
+    priority, time, host, app, process_id, message_id = found.groups()
+    split = _plain_data(rest) or _any_data(rest)
+    if split is None:
+        return None
+    data, text = split
     facility, severity = PRIORITIES[int(priority)]
     return SyslogMessage(
         facility,
@@ -98,9 +108,57 @@ def _parse_5424(found: re.Match[bytes]) -> SyslogMessage:
         _unless_nil(app),
         _unless_nil(process_id),
         _unless_nil(message_id),
-        {} if data == b"-" else _elements(_text(data)),
-        "" if text is None else _text(text).rstrip("\n"),
+        data,
+        text.removeprefix(_BYTE_ORDER_MARK).rstrip("\n"),
     )
+
+
+def _plain_data(rest: str) -> tuple[dict[str, dict[str, str]], str] | None:
+    """Return structured data without escapes, and the text behind it; None for any other.
+
+    Cut at the quotes, every second piece is a value, so no letter is looked at twice.
+    """
+    if rest[:2] in {"- ", "-"}:
+        return {}, rest[2:]
+    # An element without parameters has no quotes; it is as rare as an escape.
+    if rest[:1] != "[" or "\\" in rest:
+        return None
+    data: dict[str, dict[str, str]] = {}
+    parameters: dict[str, str] = {}
+    pieces = rest.split('"')
+    for at in range(0, len(pieces) - 1, 2):
+        before = pieces[at]
+        if at and (before == "]" or before[:2] == "] "):
+            return data, '"'.join(pieces[at:])[2:]
+        found = _names_before(before) if len(before) <= NAMES_MAX else None
+        # The first element has no end before it, every other one has.
+        if found is None or (found[0] != "" and (before[0] == "[") is not (at == 0)):
+            return None
+        element, name = found
+        if element:
+            parameters = data[element] = {}
+        parameters[name] = pieces[at + 1]
+    last = pieces[-1]
+    is_ended = len(pieces) % 2 == 1 and len(pieces) > 1
+    return (data, last[2:]) if is_ended and (last == "]" or last[:2] == "] ") else None
+
+
+@lru_cache(maxsize=1_024)
+def _names_before(piece: str) -> tuple[str, str] | None:
+    """Return the element that begins before a value ("" for none), and the value's parameter.
+
+    A program writes the same names again and again, so results are kept.
+    """
+    found = _BEFORE_VALUE.fullmatch(piece)
+    return None if found is None else (found[1] or "", found[2])
+
+
+def _any_data(rest: str) -> tuple[dict[str, dict[str, str]], str] | None:
+    """Return structured data, however it is made, and the text behind it; None if it is none."""
+    found = _DATA_AND_TEXT.fullmatch(rest)
+    if found is None:
+        return None
+    return {} if found[1] == "-" else _elements(found[1]), found[2] or ""
 
 
 def _parse_3164(found: re.Match[bytes], now: datetime, zone: tzinfo) -> SyslogMessage:
@@ -109,7 +167,7 @@ def _parse_3164(found: re.Match[bytes], now: datetime, zone: tzinfo) -> SyslogMe
     moment = None
     if time is not None:
         is_iso = time[:1].isdigit()
-        moment = _iso_time(time, zone) if is_iso else _short_time(time, now.date(), zone)
+        moment = _iso_time(_text(time), zone) if is_iso else _short_time(time, now.date(), zone)
     return SyslogMessage(
         facility,
         severity,
@@ -125,13 +183,13 @@ def _text(data: bytes) -> str:
     return data.decode(errors="replace")
 
 
-def _unless_nil(data: bytes) -> str | None:
-    return None if data == b"-" else _text(data)
+def _unless_nil(text: str) -> str | None:
+    return None if text == "-" else text
 
 
-def _iso_time(data: bytes, zone: tzinfo) -> datetime | None:
+def _iso_time(text: str, zone: tzinfo) -> datetime | None:
     try:
-        found = datetime.fromisoformat(data.decode())
+        found = datetime.fromisoformat(text)
     except ValueError:
         return None
     return found if found.tzinfo is not None else found.replace(tzinfo=zone)

@@ -96,6 +96,8 @@ class ConnectRoom:
             offsets_topic=offsets_topic,
             follower=self._offsets_log,
             count=self._count,
+            # The worker's loop may be in a poll that has nothing to return.
+            on_full=deps.consumer.wakeup,
         )
         self._discovery = Discovery(sources, deps.clock, deps.background, self._on_parts)
         self._followers: list[asyncio.Task[None]] = []

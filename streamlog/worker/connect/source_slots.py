@@ -104,6 +104,7 @@ class SourceSlots:
         offsets_topic: str,
         follower: CompactedTopic,
         count: Callable[[str, str, int], None],
+        on_full: Callable[[], None] = lambda: None,
     ) -> None:
         """Create the slots of a worker; none of them runs yet.
 
@@ -115,7 +116,9 @@ class SourceSlots:
             offsets_topic: the topic that they are in.
             follower: reads the offsets.
             count: counts a connector's own figures: its name, what, by how many.
+            on_full: called when a reader waits for a commit.
         """
+        self._on_full = on_full
         self._connectors = {each.name: each for each in connectors}
         self._clock = LoopClock(clock)
         self._background = background
@@ -233,6 +236,7 @@ class SourceSlots:
             clock=self._clock,
             chance=random,
             budget=self._budget,
+            on_full=self._on_full,
         )
         task = SourceTask(
             deps, number, [(part, self._offsets.offset(name, part)) for part in parts]

@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.connectors.syslog.syslog_message import SyslogMessage, parse_syslog
+from streamlog.connectors.syslog.syslog_message import (
+    SyslogMessage,
+    _any_data,
+    _plain_data,
+    parse_syslog,
+)
 
 NOW = datetime(2026, 1, 1, 0, 30, tzinfo=UTC)
 
@@ -106,3 +111,51 @@ def test_every_message_is_carried(message: bytes, now: datetime) -> None:
     found = parse(message, now)
     assert found.timestamp is None or found.timestamp.tzinfo is not None
     assert isinstance(found.text, str)
+
+
+data_pieces = st.sampled_from(
+    [
+        "-",
+        "[",
+        "]",
+        "[a ",
+        "[b ",
+        'x="',
+        'y="1"',
+        '"',
+        " ",
+        "] ",
+        "][",
+        "=",
+        "1",
+        "\\",
+        "\n",
+        "\ufeff",
+    ]
+)
+elements = st.builds(
+    lambda name, values: f"[{name}" + "".join(f' p{at}="{v}"' for at, v in enumerate(values)) + "]",
+    st.sampled_from("ab"),
+    st.lists(st.sampled_from(["", "1", "]", "[a", " ", "="]), max_size=3),
+)
+
+
+@given(
+    st.one_of(
+        st.lists(data_pieces, max_size=12).map("".join),
+        st.tuples(st.lists(elements, max_size=3), st.lists(data_pieces, max_size=4)).map(
+            lambda both: "".join(both[0]) + "".join(both[1])
+        ),
+    )
+)
+def test_data_without_escapes_is_read_as_any_other(rest: str) -> None:
+    found = _plain_data(rest)
+    assert found is None or found == _any_data(rest)
+
+
+def test_the_usual_data_are_read_by_their_quotes() -> None:
+    assert _plain_data('[a x="1"][b y="]" z=""] text "quoted"') == (
+        {"a": {"x": "1"}, "b": {"y": "]", "z": ""}},
+        'text "quoted"',
+    )
+    assert _plain_data('[a x="1"]') == ({"a": {"x": "1"}}, "")
