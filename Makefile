@@ -9,7 +9,7 @@ HOT := $(TYPES) $(TYPES:.pxd=.py)
 WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-connect demo-spark spark questions test test-changed quick lint shape architecture bench simulate simulate-coverage chaos alerts procedures soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect conformance conformance-cluster conformance-kafka registry-kills chaos-connect bench-registry bench-snapshots compile clean
+.PHONY: help demo demo-connect demo-spark spark questions test test-changed quick lint shape architecture bench simulate simulate-coverage chaos alerts procedures soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect conformance conformance-cluster conformance-kafka registry-kills chaos-connect chaos-connect-service bench-connect-service bench-registry bench-snapshots compile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -145,6 +145,12 @@ registry-kills: $(VENV)/.dev ## the primary of the schema registry is killed KIL
 
 chaos-connect: $(VENV)/.dev ## sources and sinks of an app: the worker is killed LIVES=10 times at each step of commits and flushes, and workers join, leave and are suspended beyond their session; rows of database, files and log are compared as multisets
 	@STREAMLOG_PROFILE=thorough STREAMLOG_CONNECT_LIVES=$(or $(LIVES),10) $(BIN)/python -m pytest tests/worker/connect/test_connect_kills.py -n 1 -q --timeout 7200
+
+chaos-connect-service: $(VENV)/.dev ## three worker processes of one Connect service, killed, suspended beyond their session, restarted in turn and reconfigured, ROUNDS=12 times for each of two seeds: files to the log, to a table and to files, compared as multisets
+	@STREAMLOG_PROFILE=thorough STREAMLOG_CONNECT_ROUNDS=$(or $(ROUNDS),12) $(BIN)/python -m pytest tests/connect_service/test_worker_kills.py -n 1 -q --timeout 3600
+
+bench-connect-service: $(VENV)/.dev ## a Connect service with CONNECTORS=100 idle connectors: start, memory, CPU, changes of one of them, and one of three workers killed; exit code 1 if a bar is missed
+	@$(BIN)/python -m benchmarks.connect_service --connectors $(or $(CONNECTORS),100)
 
 bench-registry: $(VENV)/.dev ## the schema registry with 10,000 subjects of 5 versions: start, look-ups by id, memory
 	@$(BIN)/python -m benchmarks.schema_registry

@@ -38,6 +38,8 @@ ANSWER_MS: Final = 35_000
 """How long another worker may take to answer: the limit of its own is 30 s."""
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 CONTENT_TYPE: Final = "application/json"
+UNAVAILABLE: Final = 503
+_ANSWERED_AT_START: Final = ((), ("health",))
 _WRITES: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
@@ -51,6 +53,8 @@ class PeerForwarding:
     async def answer(self, call: RestCall) -> Answer:
         """Return status and body of an answer; an error is one as well."""
         try:
+            if call.path not in _ANSWERED_AT_START:
+                await self._until_ready()
             endpoint = await self._other_worker(call) if _is_change(call) else None
             if endpoint is None:
                 return await self._rest.answer(call)
@@ -59,6 +63,20 @@ class PeerForwarding:
             return refusal(error.status, str(error))
         await self._service.configs_log.catch_up()
         return answer
+
+    async def _until_ready(self) -> None:
+        """Wait until this worker has read the topics: before, it would say that there is nothing.
+
+        Raises:
+            ConnectRefusal: 503, it has not read them in time.
+        """
+        try:
+            async with asyncio.timeout(FORWARD_MS / 1000):
+                await self._service.ready.wait()
+        except TimeoutError:
+            raise ConnectRefusal(
+                UNAVAILABLE, "The worker starts: its topics are not read yet"
+            ) from None
 
     async def _other_worker(self, call: RestCall) -> str | None:
         """Return HOST:PORT of the worker that has to answer; None if that is this one.

@@ -177,6 +177,12 @@ class SinkRunner:
         return None if self._retry_ms is None else max(self._retry_ms - self._clock.now_ms(), 0)
 
     @property
+    def is_idle(self) -> bool:
+        """Whether nothing is due before the owner brings records: no flush, attempt or recovery."""
+        waits = self._retry_ms is not None or bool(self._new) or self._must_recover
+        return not (waits or self.held_records or self._progress.repeating is not None)
+
+    @property
     def committed(self) -> dict[TopicPartition, int]:
         """The offset before which the target has everything, by partition."""
         return {at: part.committed for at, part in self._progress.parts.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,14 @@ async def running(directory: Path, **others: str) -> AsyncIterator[Client]:
 @asynccontextmanager
 async def worker(log: Log, worker_id: str, **others: str) -> AsyncIterator[Client]:
     """Run a worker, once it has its first tasks."""
+    async with opened(log, worker_id, **others) as service:
+        client = Client(service)
+        await service.ready.wait()
+        yield client
+
+
+def opened(log: Log, worker_id: str, **others: str) -> AbstractAsyncContextManager[ConnectService]:
+    """Run a worker that may not have read anything yet."""
     settings = ServiceSettings(
         commit_ms=20,
         offsets_partitions=3,
@@ -81,17 +89,14 @@ async def worker(log: Log, worker_id: str, **others: str) -> AsyncIterator[Clien
         times=GroupTimes(heartbeat_interval_ms=100),
         others=others,
     )
-    async with open_service(
+    return open_service(
         log,
         SystemClock(),
         settings,
         worker_id=worker_id,
         resolve=lambda text: text.replace("${env:WORD}", "secret"),
         set_level=set_level,
-    ) as service:
-        client = Client(service)
-        await service.ready.wait()
-        yield client
+    )
 
 
 @asynccontextmanager

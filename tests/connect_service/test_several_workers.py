@@ -14,9 +14,10 @@ from streamlog.connect import names
 from streamlog.connect_service.peer_forwarding import PeerForwarding
 from streamlog.connect_service.rest_answers import RestCall, parse_call
 from streamlog.errors import TransactionAborted
+from streamlog.http_server import listen
 from streamlog.log import Log
 from tests.connect_service.outside import BROKEN, WRITTEN
-from tests.connect_service.running import Client, worker_with_http
+from tests.connect_service.running import Client, opened, worker_with_http
 
 SOURCE = {"connector.class": "Numbers", "topic": "numbers", "tasks.max": "3", "count": "150"}
 SINK = {"connector.class": "Listed", "topics": "numbers", "into": "a", "tasks.max": "2"}
@@ -223,5 +224,20 @@ def test_a_connector_of_a_worker_that_can_not_be_made_fails_alone(tmp_path: Path
             async with asyncio.timeout(30):
                 while await states() != {"RUNNING"}:
                     await a.service.group.moved_on()
+
+    asyncio.run(main())
+
+
+def test_a_worker_that_starts_answers_once_it_has_read_the_topics(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(60), Log.open(f"embedded:{tmp_path}") as log:
+            async with worker_with_http(log) as a:
+                assert (await a.ask("PUT", "/connectors/in/config", SOURCE))[0] == 201
+            with listen("127.0.0.1:0") as listener:
+                async with opened(log, listener.endpoint) as service:
+                    client = Client(service)
+                    assert not service.ready.is_set()
+                    assert (await client.ask("GET", "/health"))[0] == 503
+                    assert await client.get("/connectors") == ["in"]
 
     asyncio.run(main())

@@ -53,6 +53,8 @@ from streamlog.worker.topics.lost_sources import FAIL, LATEST
 logger = repeated.logger(__name__)
 
 POLL_MS: Final = 100
+IDLE_POLL_MS: Final = 500
+"""The longest poll of a task that has nothing to flush, and waits for nothing but records."""
 SESSION_TIMEOUT_MS: Final = 15_000
 HEARTBEAT_INTERVAL_MS: Final = 3_000
 REBALANCE_TIMEOUT_MS: Final = 90_000
@@ -323,6 +325,10 @@ class SinkGroup:
                 consumer.pause(part)
 
     def _poll_ms(self) -> int:
+        # Records, marks and the request to stop end a poll early. In a service with a hundred quiet
+        # sinks, short polls were half of its CPU.
+        if self.runner.is_idle and self._consumer.assignment():
+            return IDLE_POLL_MS
         wait_ms = self.runner.retry_in_ms
         return POLL_MS if wait_ms is None else min(POLL_MS, max(wait_ms, 1))
 

@@ -1,0 +1,287 @@
+"""The Connect service with many idle connectors: its start, memory, CPU, and a killed worker.
+
+Half of the connectors are sources (`Tail` of a file each), half are sinks (`Objects`, of a topic
+each); nothing is read or written. The broker is a process of its own. Measured are a worker that
+starts over all of them, its memory and CPU while nothing happens, and three workers of which one is
+killed. On a machine that does other work, the times say little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Final
+
+import msgspec
+
+from streamlog.log import Log
+from streamlog.record import TopicPartition
+from streamlog.serdes.erased_types import JsonValue
+
+CONNECTORS: Final = 100
+IDLE_S: Final = 30
+PATIENCE_S: Final = 300
+BARS: Final = {
+    "start_s": 15.0,
+    "resident_mib": 300.0,
+    "cpu_percent": 5.0,
+    "kill_s": 25.0,
+    "pause_s": 2.0,
+    "resume_s": 2.0,
+    "change_s": 2.0,
+    "restart_s": 2.0,
+}
+"""The largest value of each figure (design of the service)."""
+
+
+class TaskState(msgspec.Struct):
+    """A task as the REST API shows it."""
+
+    state: str
+    worker_id: str
+
+
+class _Status(msgspec.Struct):
+    tasks: list[TaskState]
+
+
+class _Expanded(msgspec.Struct):
+    status: _Status | None = None
+
+
+class Service:
+    """Workers of one service, as processes."""
+
+    def __init__(self, directory: Path, log_url: str) -> None:
+        self._directory, self._log_url = directory, log_url
+        self.workers: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(self, port: int) -> None:
+        """Start a worker; its output goes into a file."""
+        command = [sys.executable, "-m", "streamlog", "connect", "--rest", f"127.0.0.1:{port}"]
+        with (self._directory / f"worker-{port}.log").open("ab") as out:
+            self.workers[port] = subprocess.Popen(
+                [*command, "--log", self._log_url], stdout=out, stderr=out
+            )
+
+    def stop_all(self) -> None:
+        """Let all workers commit and end."""
+        for worker in self.workers.values():
+            worker.send_signal(signal.SIGTERM)
+        for worker in self.workers.values():
+            worker.wait(PATIENCE_S)
+        self.workers.clear()
+
+    def ask(self, method: str, path: str, body: object = None) -> JsonValue:
+        """Ask a worker that lives, until one answers."""
+        deadline = monotonic() + PATIENCE_S
+        while True:
+            for port in self.workers:
+                try:
+                    return _answer(port, method, path, body)
+                except OSError:  # Also an answer that is an error: the worker may be starting.
+                    if monotonic() > deadline:
+                        raise
+            sleep(0.05)
+
+    def tasks(self) -> list[TaskState]:
+        """Return the tasks of all connectors."""
+        found = self.ask("GET", "/connectors?expand=status")
+        shown = msgspec.convert(found, dict[str, _Expanded])
+        return [task for each in shown.values() if each.status for task in each.status.tasks]
+
+    def until_running(self, *, connectors: int) -> float:
+        """Return the seconds until all connectors and tasks run on workers that live."""
+        begun = monotonic()
+        while True:
+            alive = {f"127.0.0.1:{port}" for port in self.workers}
+            running = [task for task in self.tasks() if task.state == "RUNNING"]
+            if len([task for task in running if task.worker_id in alive]) >= connectors:
+                return monotonic() - begun
+            if monotonic() - begun > PATIENCE_S:
+                raise TimeoutError(f"{len(running)} of {connectors} tasks run")
+            sleep(0.1)
+
+
+def _answer(port: int, method: str, path: str, body: object) -> JsonValue:
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}{path}",
+        method=method,
+        data=None if body is None else json.dumps(body).encode(),
+        headers={"content-type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - as above
+        data = answer.read()
+        return json.loads(data) if data else None
+
+
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        bound = [stack.enter_context(closing(socket.socket())) for _ in range(count)]
+        for each in bound:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in bound]
+
+
+@contextmanager
+def broker(directory: Path) -> Iterator[str]:
+    """Run a broker; yields the URL of its log."""
+    (port,) = free_ports(1)
+    command = [sys.executable, "-m", "streamlog", "broker", "--data", str(directory)]
+    process = subprocess.Popen(
+        [*command, "--listen", f"127.0.0.1:{port}", "--flush", "os"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield f"kafka://127.0.0.1:{port}"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(PATIENCE_S)
+
+
+def resident_mib(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise ValueError(f"process {pid} has no VmRSS")
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def create(service: Service, directory: Path, connectors: int) -> None:
+    (directory / "in").mkdir()
+    for number in range(connectors // 2):
+        path = directory / "in" / f"{number}.log"
+        path.touch()
+        topic = f"topic-{number}"
+        tail = {"connector.class": "Tail", "path": str(path), "topic": topic}
+        files = {"connector.class": "Objects", "topics": topic, "url": f"{directory}/out-{number}"}
+        service.ask("PUT", f"/connectors/in-{number}/config", tail)
+        service.ask("PUT", f"/connectors/out-{number}/config", files)
+
+
+def seconds(act: Callable[[], object], holds: Callable[[], bool]) -> float:
+    """Return how long it takes from a request until what it asks for is so."""
+    begun = monotonic()
+    act()
+    while not holds():
+        if monotonic() - begun > PATIENCE_S:
+            raise TimeoutError("a change took no effect")
+        sleep(0.02)
+    return monotonic() - begun
+
+
+def changes(service: Service, log_url: str) -> dict[str, float]:
+    """Return how long it takes to pause, change and restart one of the connectors."""
+    path = "/connectors/in-0"
+    figures: dict[str, float] = {}
+    for name, state, method, target, body in (
+        ("pause_s", "PAUSED", "PUT", "pause", None),
+        ("resume_s", "RUNNING", "PUT", "resume", None),
+        ("change_s", "RUNNING", "PATCH", "config", {"poll": "1s"}),
+        ("restart_s", "RUNNING", "POST", "tasks/0/restart", None),
+    ):
+        before = asyncio.run(statuses(log_url, state))
+
+        def is_so(before: int = before, state: str = state) -> bool:
+            return asyncio.run(statuses(log_url, state)) > before
+
+        figures[name] = seconds(partial(service.ask, method, f"{path}/{target}", body), is_so)
+    return figures
+
+
+async def statuses(log_url: str, state: str) -> int:
+    """Return how often the task has come into a state: what the REST API shows may be the past."""
+    count = 0
+    async with Log.open(log_url) as log, log.consumer(auto_offset_reset="earliest") as consumer:
+        parts = [
+            TopicPartition("connect-status", number)
+            for number in range(await consumer.partitions("connect-status"))
+        ]
+        consumer.assign(parts)
+        ends = await consumer.end_offsets(parts)
+        while any(consumer.positions().get(part, 0) < end for part, end in ends.items()):
+            for records in (await consumer.poll(timeout_ms=100)).values():
+                for record in records:
+                    is_it = record.key == b"status-task-in-0-0"
+                    count += is_it and f'"state":"{state}"'.encode() in (record.value or b"")
+    return count
+
+
+def measure(connectors: int, idle_s: float) -> dict[str, float]:
+    figures: dict[str, float] = {}
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        log_url = stack.enter_context(broker(directory / "log"))
+        service = Service(directory, log_url)
+        stack.callback(service.stop_all)
+        # The statuses of the first one name its address, so that they pass for no other's.
+        first, *ports = free_ports(4)
+        service.start(first)
+        create(service, directory, connectors)
+        service.until_running(connectors=connectors)
+        service.stop_all()
+        begun = monotonic()
+        service.start(ports[0])
+        service.until_running(connectors=connectors)
+        figures["start_s"] = monotonic() - begun
+        pid = service.workers[ports[0]].pid
+        sleep(5)
+        before = cpu_s(pid)
+        sleep(idle_s)
+        figures["cpu_percent"] = 100 * (cpu_s(pid) - before) / idle_s
+        figures["resident_mib"] = resident_mib(pid)
+        figures |= changes(service, log_url)
+        for port in ports[1:]:
+            service.start(port)
+        _until_shared(service, ports)
+        killed = service.workers.pop(ports[1])
+        killed.kill()
+        killed.wait()
+        figures["kill_s"] = service.until_running(connectors=connectors)
+    return figures
+
+
+def _until_shared(service: Service, ports: list[int]) -> None:
+    """Wait until each worker has about a third of the tasks."""
+    deadline = monotonic() + PATIENCE_S
+    while monotonic() < deadline:
+        owners = [task.worker_id for task in service.tasks()]
+        shares = [owners.count(f"127.0.0.1:{port}") for port in ports]
+        if min(shares) >= len(owners) // len(ports):
+            return
+        sleep(0.2)
+    raise TimeoutError("the workers do not share the tasks")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--connectors", type=int, default=CONNECTORS)
+    parser.add_argument("--idle", type=float, default=IDLE_S, metavar="SECONDS")
+    given = parser.parse_args()
+    figures = measure(given.connectors, given.idle)
+    for name, value in figures.items():
+        verdict = "ok" if value <= BARS[name] else "MISSED"
+        print(f"{name:<14} {value:8.2f}   at most {BARS[name]:6.1f}   {verdict}")
+    sys.exit(any(value > BARS[name] for name, value in figures.items()))
+
+
+if __name__ == "__main__":
+    main()
