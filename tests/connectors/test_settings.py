@@ -9,6 +9,7 @@ import pytest
 from streamlog.connect import Flush, Secret
 from streamlog.connect.connector_settings import read_settings
 from streamlog.connect.names import find_plugin
+from streamlog.connectors.client_tls import ClientTls
 from streamlog.connectors.exec import Exec
 from streamlog.connectors.http.http_sink import HttpSink
 from streamlog.connectors.http.poll import Poll
@@ -17,6 +18,7 @@ from streamlog.connectors.http.webhook import Webhook
 from streamlog.connectors.lines import Lines
 from streamlog.connectors.listeners import TlsFiles
 from streamlog.connectors.objects import Objects
+from streamlog.connectors.redis import RedisPubSub, RedisSink, RedisStreams
 from streamlog.connectors.spool_dir import SpoolDir
 from streamlog.connectors.syslog import Syslog
 from streamlog.connectors.tail import Tail
@@ -52,6 +54,17 @@ CONFIGURATIONS: list[tuple[dict[str, str], Any]] = [
         {"address": ":1", "format": "flume", "headers": "A,B", "signature.secret": "s"},
         Webhook(address=":1", format="flume", headers=("A", "B"), signature_secret=Secret("s")),
     ),
+    (
+        {"url": "rediss://h/1", "tls.ca": "c", "user": "u", "password": "p", "key": "{key}"},
+        RedisSink(
+            url="rediss://h/1", tls=ClientTls(ca="c"), user="u", password=Secret("p"), key="{key}"
+        ),
+    ),
+    (
+        {"url": "redis://h", "streams": "a,b", "start": "end"},
+        RedisStreams(url="redis://h", streams=("a", "b"), start="end"),
+    ),
+    ({"url": "redis://h", "patterns": "a.*"}, RedisPubSub(url="redis://h", patterns=("a.*",))),
     (
         {"url": "s3://b/x", "secret": "s", "options": "region:eu", "flush.records": "7"},
         Objects(

@@ -10,10 +10,18 @@ from tests.servers.server_process import ServerProcess
 
 
 class RedisServer(ServerProcess):
-    """A Redis server; its databases 0 to 199 keep tests apart."""
+    """A Redis server; its databases 0 to 199 keep tests apart.
+
+    Args:
+        options: more options, or other values of those below, by their names in redis.conf.
+    """
 
     name = "redis-server"
     package = "redis-server"
+
+    def __init__(self, **options: str) -> None:
+        super().__init__()
+        self.options = {name.replace("_", "-"): value for name, value in options.items()}
 
     def command(self) -> Sequence[str]:
         options = {
@@ -24,6 +32,7 @@ class RedisServer(ServerProcess):
             "appendfsync": "everysec",
             "save": "",
             "databases": "200",
+            **self.options,
         }
         return [str(self.program), *(part for k, v in options.items() for part in (f"--{k}", v))]
 
@@ -33,6 +42,12 @@ class RedisServer(ServerProcess):
                 return bool(client.ping())
         except redis.ConnectionError:
             return False
+        except redis.ResponseError:
+            return True
+
+    def client(self, database: int = 0) -> redis.Redis:
+        """Return a client, which its user closes."""
+        return redis.Redis(port=self.port, db=database)
 
     def url(self, database: int = 0) -> str:
         return f"redis://127.0.0.1:{self.port}/{database}"

@@ -1,0 +1,72 @@
+"""Client TLS: the files of a connector that connects to a server, and its settings of a server."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from urllib.parse import SplitResult, urlsplit
+
+import msgspec
+
+from streamlog.errors import ConfigError
+
+PORT_MAX = 65_535
+
+
+class ClientTls(msgspec.Struct, frozen=True, kw_only=True):
+    """The files of a client's TLS, in PEM.
+
+    Attributes:
+        ca: the certificates that sign the server's; those of the system by default.
+        certificate: the client's certificate, if the server asks for one.
+        key: its private key.
+    """
+
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+
+    def check(self) -> None:
+        """Raise ConfigError if a certificate has no key, or a key no certificate."""
+        if (self.certificate is None) is not (self.key is None):
+            raise ConfigError("tls.certificate and tls.key go together: set both or neither")
+
+    def context(self) -> ssl.SSLContext:
+        """Return the context of a client, which checks the server's certificate and name.
+
+        Raises:
+            ConfigError: a file can't be read, or is none of its kind.
+        """
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+            if self.certificate is not None and self.key is not None:
+                context.load_cert_chain(Path(self.certificate), Path(self.key))
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(f"the files of tls can't be used: {error}") from error
+        return context
+
+
+def split_server_url(url: str, schemes: dict[str, int]) -> tuple[SplitResult, int]:
+    """Return the parts of a server's URL, and its port.
+
+    Args:
+        url: the URL.
+        schemes: the port of each scheme that is allowed.
+
+    Raises:
+        ConfigError: it has another scheme, no host, no valid port, or a password, which would be
+            shown wherever settings are.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ConfigError(f"url has no valid host or port: {error}") from error
+    if parts.password is not None or parts.username is not None:
+        raise ConfigError("url has a login, which would be shown: set user and password instead")
+    if parts.scheme not in schemes or not parts.hostname:
+        forms = " or ".join(f"{scheme}://HOST:PORT" for scheme in schemes)
+        raise ConfigError(f"url={url!r} is not {forms}")
+    if port == 0:
+        raise ConfigError(f"url={url!r} has port 0: write 1 to {PORT_MAX}")
+    return parts, port or schemes[parts.scheme]
