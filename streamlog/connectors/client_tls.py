@@ -62,6 +62,7 @@ def split_server_url(url: str, schemes: dict[str, int]) -> tuple[SplitResult, in
         port = parts.port
     except ValueError as error:
         raise ConfigError(f"url has no valid host or port: {error}") from error
+    # Before anything that shows the URL: an error goes to logs and to answers of REST.
     if parts.password is not None or parts.username is not None:
         raise ConfigError("url has a login, which would be shown: set user and password instead")
     if parts.scheme not in schemes or not parts.hostname:

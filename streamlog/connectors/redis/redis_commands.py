@@ -169,6 +169,7 @@ def _entry(record: AnyRecord, raw: bytes) -> RedisCommand:
 
 def _fields(record: AnyRecord, raw: bytes) -> RedisCommand:
     """Return names and values of a record's fields, without those that are null."""
+    # Text and bytes have no fields; looking for them would raise for each record.
     if isinstance(record.value, bytes | str):
         return [VALUE_COLUMN, raw]
     try:
@@ -211,6 +212,7 @@ def plan_commands(
         if found and shape.type and bytes(found[0][1]).startswith(reserved):  # type: ignore[arg-type]
             bad[index] = f"its key begins with {reserved.decode()}, where the offsets are"
             continue
+        # A tombstone of a stream or channel.
         idle += not found
         commands += found
     if bad:

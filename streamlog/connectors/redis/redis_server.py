@@ -68,6 +68,7 @@ class RedisServer:
             self.tls.check()
             if parts.scheme != "rediss":
                 raise ConfigError("tls needs a url that begins with rediss://")
+        # The library would log in as the default user, without a word.
         if self.user is not None and self.password is None:
             raise ConfigError("user needs password")
         if not duration_ms(self.timeout):
@@ -88,6 +89,7 @@ class RedisServer:
             socket_connect_timeout=wait_s,
             # The library would send a script again whose answer was lost.
             retry=Retry(NoBackoff(), 0),
+            # Answers have one shape on all servers, those before Redis 6 included.
             protocol=2,
             ssl=parts.scheme == "rediss",
             ssl_ca_certs=tls.ca,
@@ -125,6 +127,7 @@ def look_at_server(client: Redis, url: str) -> Mapping[str, object]:
         ConfigError: it is a member of a cluster, or a Sentinel.
     """
     info: Mapping[str, object] = client.info()
+    # A member of a cluster would answer some keys, and redirect the others to its peers.
     mode = info.get("redis_mode")
     if mode == "cluster":
         raise ConfigError(

@@ -148,6 +148,7 @@ class RedisSink(Sink[object, object], frozen=True, kw_only=True):
         """
         self.server.check()
         shape = self.shape
+        # One hash for the whole topic, that each record replaces, is never what is meant.
         if shape.replaces and not shape.key.has_key:
             raise ConfigError(
                 f"form={self.form!r} needs {{key}} in key: all records would replace each other"
@@ -171,7 +172,7 @@ class RedisSink(Sink[object, object], frozen=True, kw_only=True):
 
 
 @dataclass(slots=True)
-class Claim:
+class OffsetClaim:
     """A partition of this task, as it expects the server to have it."""
 
     epoch: int
@@ -247,7 +248,7 @@ class RedisWriter:
         self._context = context
         self._reserved = f"{sink.offsets_key}:".encode()
         self._offsets = f"{sink.offsets_key}:{context.name}"
-        self._claims: dict[TopicPartition, Claim] = {}
+        self._claims: dict[TopicPartition, OffsetClaim] = {}
         self._blobs: list[bytes] = []
         self._client: Redis | None = None
 
@@ -272,6 +273,7 @@ class RedisWriter:
             client.close()
 
     def _warn_of(self, info: Mapping[str, object]) -> None:
+        # Not a fault of the settings: behind a name, another server is the primary in a moment.
         if info.get("role") == "slave":
             raise Retriable(f"{self._server.url} is a replica, which takes no writes")
         if not info.get("aof_enabled"):
@@ -295,6 +297,7 @@ class RedisWriter:
 
     def recover(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Raise the epoch of partitions, and return the offsets that the server has."""
+        # Epoch and offset by one transaction: a script of the former owner runs before or behind it.
         ordered = sorted(partitions)
         with self._server.errors(), self._connected.pipeline(transaction=True) as steps:
             for partition in ordered:
@@ -304,9 +307,10 @@ class RedisWriter:
             answers = steps.execute()
         known: dict[TopicPartition, int] = {}
         for at, partition in enumerate(ordered):
+            # Two answers for each partition.
             epoch, offset = answers[2 * at : 2 * at + 2]
             before = self._claims.get(partition)
-            self._claims[partition] = Claim(int(epoch), (offset or b"").decode())
+            self._claims[partition] = OffsetClaim(int(epoch), (offset or b"").decode())
             if offset is not None:
                 known[partition] = self._number(partition, offset)
             elif before is not None and before.next_offset:
@@ -339,6 +343,7 @@ class RedisWriter:
         Raises:
             BadRecords: some records have no row.
         """
+        # Planned and packed here, so that bad records are known before anything is sent.
         commands, idle = plan_commands(batch, self._shape, self._reserved)
         if idle:
             self._context.count("tombstones", idle)
@@ -355,9 +360,11 @@ class RedisWriter:
         claims = []
         for partition, offset in sorted(offsets.items()):
             claim = self._claims.get(partition)
+            # Revoked while a flush was under way: its next owner writes these rows.
             if claim is None:
                 raise Fenced(f"{self._context.name}: {field_of(partition)} is not claimed")
             claims.append([field_of(partition), str(claim.epoch), claim.next_offset, str(offset)])
+        # A batch is one argument: the protocol allows a million of them, which rows could exceed.
         arguments: list[bytes | str] = [self._shape.type]
         arguments += [msgspec.msgpack.encode(claims), *self._blobs]
         with self._server.errors():

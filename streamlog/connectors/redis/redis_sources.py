@@ -166,6 +166,7 @@ class StreamReader:
             missed = self._count.missed(state, len(entries), is_all=len(entries) < self._limit)
             if missed:
                 self._tell_missed(missed)
+        # Ids only rise, unless the stream or the server's data is another one.
         if id_of(last) < id_of(self._id):
             self._tell_behind(last)
         return entries
@@ -184,6 +185,7 @@ class StreamReader:
         if isinstance(info, exceptions.ResponseError) and "no such key" in str(info):
             # Not there yet, or deleted.
             return None, self._id, []
+        # The pipeline raises nothing, so that a missing key could be told from a failure.
         for answer in (info, entries):
             if isinstance(answer, Exception):
                 raise answer
@@ -207,6 +209,7 @@ class StreamReader:
                 held, held_bytes = [], 0
             held.append(entry)
             held_bytes += size
+        # The rest, which is smaller than a step.
         if held:
             yield self._step(held)
 
@@ -216,6 +219,7 @@ class StreamReader:
         # Not a `BadRecord`, which would bring the entry again: a source can't pass one by.
         if len(records) < len(found):
             self._context.count("entries_without_value", len(found) - len(records))
+        # Entries that are left out count as read: the offset passes them.
         self._id = entries[-1][0].decode()
         self._count.read(len(entries))
         return Read(records, self.offset)
@@ -397,6 +401,7 @@ class ChannelReader:
 
     def _listen(self, now: datetime) -> None:
         """Ask a server that has been silent for a PING: one that is gone is silent, too."""
+        # Of the runtime's clock, which a driver moves: the first look begins the silence.
         if self._heard is None:
             self._heard = now
         if now - self._heard < self._silence:
