@@ -297,7 +297,7 @@ class RedisWriter:
 
     def recover(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Raise the epoch of partitions, and return the offsets that the server has."""
-        # Epoch and offset by one transaction: a script of the former owner runs before or behind it.
+        # By one transaction: a script of the former owner runs before or behind it.
         ordered = sorted(partitions)
         with self._server.errors(), self._connected.pipeline(transaction=True) as steps:
             for partition in ordered:
