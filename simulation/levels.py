@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from simulation import broker, cluster, controller, echo, isr, quorum, raft
+from simulation import broker, cluster, connect, controller, echo, isr, quorum, raft
 from simulation.life import Level
 
 LEVELS: dict[str, Level] = {
     "broker": broker.simulate,
     "cluster": cluster.simulate,
+    "connect": connect.simulate,
     "controller": controller.simulate,
     "echo": echo.simulate,
     "isr": isr.simulate,

@@ -155,6 +155,7 @@ MEMBERS: Final = "tests/client/group/test_classic_protocol.py"
 REPLICAS: Final = "tests/broker/replication/test_replicas.py::"
 GROUP_FLUSH: Final = "tests/broker/replication/test_group_flush.py::"
 QUORUM: Final = "tests/broker/quorum/"
+CONNECT: Final = "tests/simulation/test_connect.py::"
 WHOLE: Final = "tests/simulation/test_broker.py::"
 LOG: Final = STORAGE + "test_partition_log.py::"
 RECOVERY: Final = STORAGE + "test_recovery.py::"
@@ -301,6 +302,22 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     (
         "a session that counts from when an answer is read",
         (MEMBERS + "::test_a_silent_member_is_not_current_until_the_coordinator_answers",),
+    ),
+    (
+        "a sink's target that lets an earlier owner commit",
+        (CONNECT + "test_a_table_without_epochs_is_found",),
+    ),
+    (
+        "a file that is written before its range is in the log",
+        (CONNECT + "test_a_commit_without_a_range_is_found",),
+    ),
+    (
+        "source offsets outside of the transaction of their records",
+        (CONNECT + "test_offsets_outside_of_the_transaction_are_found",),
+    ),
+    (
+        "a dealing of parts that counts before the next round of the group",
+        (CONNECT + "test_a_dealing_without_a_round_is_found",),
     ),
     (
         "compaction by time, of tombstones at once, of open transactions",

@@ -32,6 +32,24 @@ CLIENTS: Final = ("c1", "c2", "c3")
 LATENCIES_S: Final = (0.0001, 0.0005, 0.002, 0.03)
 
 
+class Living(Protocol):
+    """What a life is: what happens in it, and what came of it."""
+
+    violations: list[str]
+
+    async def run(self) -> None:
+        """From the first start to the verdict."""
+        ...
+
+    def counted(self) -> Counter[str]:
+        """What has happened how often."""
+        ...
+
+    def where(self) -> str:
+        """For a life that has come to no end: where its programs are."""
+        ...
+
+
 class Watch(Protocol):
     """Who looks at brokers from outside, in a task of the simulation's own."""
 
@@ -61,6 +79,8 @@ class Setting:
     """After everything is healed the load goes on for so long."""
     life_s: float = 400.0
     """A life that has come to no end by then hangs."""
+    begin: Callable[[SimulatedLoop, Plan, Setting], Living] | None = None
+    """Makes a life; by default a `Story`, of clients that write and read."""
 
 
 class Story:
@@ -159,12 +179,7 @@ class Story:
 
     def where(self) -> str:
         """For a life that has come to no end: where its clients are."""
-        lines = []
-        for machine in self.network.machines.values():
-            task = None if machine.process is None else machine.process.task
-            if task is not None and not task.done():
-                lines.append(f"{machine.name} is {' < '.join(_awaited(task))}")
-        return "; ".join(lines)
+        return where(self.network)
 
     def _look_at_clients(self, healed_ms: int) -> None:
         for client in self.clients:
@@ -172,6 +187,16 @@ class Story:
             if error is not None:
                 self.violations.append(f"crashed: a client ended with {error!r}")
         self.violations += mix.standing_still(self.room, healed_ms)
+
+
+def where(network: Network) -> str:
+    """Where the programs of all machines are."""
+    lines = []
+    for machine in network.machines.values():
+        task = None if machine.process is None else machine.process.task
+        if task is not None and not task.done():
+            lines.append(f"{machine.name} is {' < '.join(_awaited(task))}")
+    return "; ".join(lines)
 
 
 async def ended(process: Process, *, within_s: float | None = None) -> bool:
@@ -194,16 +219,16 @@ def _awaited(task: asyncio.Task[None]) -> Iterator[str]:
     yield from reversed(frames)
 
 
-def lived(seed: int, plan: Plan, setting: Setting) -> tuple[Lived[Story] | None, list[str]]:
+def lived(seed: int, plan: Plan, setting: Setting) -> tuple[Lived[Living] | None, list[str]]:
     """A life with these faults, and what was violated in it."""
     logger = logging.getLogger("streamlog")
-    stories: list[Story] = []
+    stories: list[Living] = []
     places_left: list[str] = []
 
-    async def story(loop: SimulatedLoop) -> Story:
+    async def story(loop: SimulatedLoop) -> Living:
         lines = Lines(loop)
         logger.addHandler(lines)
-        stories.append(Story(loop, plan, setting))
+        stories.append((setting.begin or Story)(loop, plan, setting))
         try:
             await stories[0].run()
         except asyncio.CancelledError:
@@ -214,12 +239,15 @@ def lived(seed: int, plan: Plan, setting: Setting) -> tuple[Lived[Story] | None,
         return stories[0]
 
     propagates, logger.propagate = logger.propagate, False
+    silence = logging.NullHandler()
+    logger.addHandler(silence)  # What killed programs say while they are cleared away.
     try:
         life = live(story, seed, until_s=setting.life_s)
     except TimeoutError:
         return None, [*stories[0].violations, f"stuck: {''.join(places_left)}"]
     finally:
         logger.propagate = propagates
+        logger.removeHandler(silence)
     crashed = [f"crashed: {error}" for error in life.errors]
     return life, [*life.result.violations, *crashed]
 

@@ -92,6 +92,7 @@ class Log:
         security: Security,
         create: bool = True,
         config: BrokerConfig | None = None,
+        clock: Clock | None = None,
     ) -> None:
         """Not for direct use: call `open` or `attach`; only `attach` sets `patience_ms`."""
         self._directory = directory
@@ -102,7 +103,7 @@ class Log:
         self._security = security
         self._create = create
         self._config = config
-        self._clock: Clock = SystemClock()
+        self._clock = clock or SystemClock()
         self._stack = AsyncExitStack()
         self._broker: Broker | None = None
         self._registry_url: str | None = None
@@ -118,6 +119,7 @@ class Log:
         create: bool = True,
         security: Security | None = None,
         config: BrokerConfig | None = None,
+        clock: Clock | None = None,
     ) -> Self:
         """Return the log with a URL; `async with` opens it.
 
@@ -128,6 +130,7 @@ class Log:
             create: whether to create an embedded log if the directory has none.
             security: the TLS and SASL settings of connections to brokers; see docs/security.md.
             config: the settings of the embedded broker, if this process runs it.
+            clock: the time of clients and of an embedded broker; by default the system's.
 
         Raises:
             ConfigError: the URL has none of these forms, or `security` contradicts it.
@@ -142,6 +145,7 @@ class Log:
             security=_secure(url, security),
             create=create,
             config=config,
+            clock=clock,
         )
 
     @classmethod

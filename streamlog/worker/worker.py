@@ -262,7 +262,7 @@ class Worker:
         config = registry_config(
             self._program.schema_registry, self._program.topics, embedded=self._log_url
         )
-        log = Log.open(self._log_url, security=self._security, config=config)
+        log = Log.open(self._log_url, security=self._security, config=config, clock=self._clock)
         async with (
             log as opened,
             SavepointWatch(opened, self._program.app_id, self._clock) as watch,

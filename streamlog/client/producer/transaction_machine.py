@@ -442,7 +442,7 @@ class TransactionMachine:
             v3_and_below_producer_epoch=producer.producer_epoch,
             v3_and_below_topics=[
                 wire.AddPartitionsToTxnTopic(name=name, partitions=numbers)
-                for name, numbers in _by_topic(self._wanted).items()
+                for name, numbers in _by_topic(sorted(self._wanted)).items()
             ],
         )
 

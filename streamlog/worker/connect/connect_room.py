@@ -232,10 +232,11 @@ class ConnectRoom:
         if gone:
             await commit()
             await self._slots.stop(gone)
-        await self._stop_sinks([key for key in self._groups if key[1] not in self._mine(key[0])])
+        sinks = [key for key in self._groups if key[1] not in self._mine(key[0])]
+        await self._stop_sinks(sinks)
         # Claimed without what ended: the leader may give it to another worker in the next round.
         self._claim(generation)
-        if gone:
+        if gone or sinks:
             self._deps.consumer.enforce_rebalance()
         if not self._is_over:
             self._start_sinks()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import random
 from typing import Final
 
@@ -348,15 +348,15 @@ class SinkGroup:
         self._consumer.seek(part, offset, topic_id=topic_id)
 
     async def _on_assigned(self, added: frozenset[TopicPartition]) -> None:
-        partitions: Collection[TopicPartition] = added
+        partitions = sorted(added)
         if self._fenced_ms is not None:
             # A round of the group says who has what: whatever was fenced begins anew.
-            partitions, self._fenced_ms = self._consumer.assignment(), None
+            partitions, self._fenced_ms = sorted(self._consumer.assignment()), None
         if not partitions:
             return
         # Read in the callback: behind the round no earlier owner can commit any more.
         committed = await self._consumer.committed_metadata(partitions)
-        for topic in {part.topic for part in partitions}:
+        for topic in dict.fromkeys(part.topic for part in partitions):
             self._offsets.topic_ids[topic] = await self._consumer.topic_id(topic)
         begins = await self._consumer.begin_offsets(partitions)
         ends = await self._consumer.end_offsets(partitions)

@@ -7,6 +7,7 @@ import json
 import re
 import urllib.request
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -164,6 +165,40 @@ def test_under_fail_the_worker_ends_with_the_connector_in_the_error(tmp_path: Pa
         assert isinstance(error, ProcessingError)
         assert error.exit_code == 7
         assert "refused" in str(error)
+
+    asyncio.run(story())
+
+
+def test_a_sink_whose_task_moves_to_a_new_worker_goes_on(tmp_path: Path) -> None:
+    """Each of two sinks has one task; the second worker gets one of them, and no other slot."""
+
+    async def story() -> None:
+        app = build(tmp_path)
+        words = app.topic("words", key=str, value=str, partitions=1)
+        for name in ("one", "two"):
+            app.sink(words, Out(flush=Flush(every="10ms")), name=name)
+        stops = [asyncio.Event(), asyncio.Event()]
+        async with (
+            asyncio.timeout(60),
+            Log.open(f"embedded:{tmp_path}/log") as log,
+            log.producer() as producer,
+            asyncio.TaskGroup() as group,
+        ):
+            for number, stop in enumerate(stops):
+                program = replace(app.program(), state_dir=f"{tmp_path}/state-{number}")
+                worker = Worker(
+                    program, log_url=f"embedded:{tmp_path}/log", announce=lambda _: None
+                )
+                group.create_task(worker.run(stop))
+                slots = 2 - number
+                while len(worker.exchange.given_slots) != slots:  # noqa: ASYNC110 - of a worker
+                    await asyncio.sleep(0.02)
+                await producer.send("words", b"word", key=b"k")
+                while len(Out.values) < 2 * (number + 1):  # noqa: ASYNC110 - of a worker
+                    await asyncio.sleep(0.02)
+            for stop in stops:
+                stop.set()
+        assert Out.values == ["word"] * 4
 
     asyncio.run(story())
 

@@ -1,0 +1,104 @@
+"""Whole lives of the shipped connect runtime; planted faults are found."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Collection, Mapping
+from unittest.mock import patch
+
+import pytest
+
+from simulation.connect import SETTING, simulate
+from simulation.connect.outside import TableTask
+from simulation.faults import drawn
+from simulation.story import lived
+from streamlog.processing.outbox import SinkBatch
+from streamlog.record import TopicPartition
+from streamlog.worker.connect.connect_room import ConnectRoom
+from streamlog.worker.connect.sink_group import SinkGroupOffsets
+
+THOROUGH = os.environ.get("STREAMLOG_PROFILE") == "thorough"
+LIVES = 40 if THOROUGH else 1
+SEARCHED = 40
+"""The lives in which a planted fault has to show."""
+thorough = pytest.mark.skipif(not THOROUGH, reason="some lives more: `make properties` runs it")
+
+
+@pytest.mark.parametrize("seed", range(LIVES))
+def test_every_row_arrives_as_often_as_promised(seed: int) -> None:
+    life = simulate(seed)
+    assert life.violations == ()
+    assert life.counts["sink: group committed"] > 20
+
+
+def shows(kind: str) -> bool:
+    """Return whether one of some lives is violated in this way: "lost" or "twice"."""
+    for seed in range(SEARCHED):
+        plan = drawn(seed, SETTING.kinds, until_s=SETTING.trouble_s)
+        if any(each.startswith(f"{kind}:") for each in lived(seed, plan, SETTING)[1]):
+            return True
+    return False
+
+
+@thorough
+def test_a_table_without_epochs_is_found() -> None:
+    async def recover(
+        self: TableTask, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        found = await real(self, partitions)
+        for part in partitions:
+            self._epochs[part] = self._outside.epochs[part] = 1
+        return found
+
+    real = TableTask.recover
+    with patch.object(TableTask, "recover", recover):
+        assert shows("twice")
+
+
+@thorough
+def test_a_commit_without_a_range_is_found() -> None:
+    async def commit(
+        self: SinkGroupOffsets, offsets: Mapping[TopicPartition, tuple[int, str]]
+    ) -> None:
+        if not any(metadata for _, metadata in offsets.values()):
+            await real(self, offsets)
+
+    real = SinkGroupOffsets.commit
+    with patch.object(SinkGroupOffsets, "commit", commit):
+        assert shows("twice")
+
+
+@thorough
+def test_offsets_outside_of_the_transaction_are_found() -> None:
+    def take(self: ConnectRoom) -> tuple[list[SinkBatch], list[SinkBatch]]:
+        records, others = real(self)
+        offsets = [each for each in others if each.topic.endswith("offsets")]
+        self._deps.background.create_task(write(self, offsets))
+        return records, [each for each in others if each not in offsets]
+
+    async def write(room: ConnectRoom, offsets: list[SinkBatch]) -> None:
+        async with room._deps.log.producer() as producer:
+            for batch in offsets:
+                for key, value in zip(batch.keys or (), batch.values, strict=True):
+                    await producer.send(batch.topic, value, key=key, partition=batch.partition)
+
+    real = ConnectRoom.take
+    with patch.object(ConnectRoom, "take", take):
+        assert shows("lost")
+
+
+@thorough
+def test_a_dealing_without_a_round_is_found() -> None:
+    async def look(self: ConnectRoom) -> None:
+        await real(self)
+        if self._backlog and self._generation is not None:
+            self._count_configs(self._newest.next_offset)
+            self._claim(self._generation)
+            if self._starting is None or self._starting.done():
+                starting = asyncio.get_running_loop().create_task(self._start())
+                self._starting = starting
+
+    real = ConnectRoom.look
+    with patch.object(ConnectRoom, "look", look):
+        assert shows("twice")
