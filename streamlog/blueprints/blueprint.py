@@ -52,7 +52,18 @@ class StoreEntry(msgspec.Struct, frozen=True):
     """By path in the node: the forms of its serdes and the definition of its windows."""
 
 
-class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
+class ConnectorEntry(msgspec.Struct, frozen=True):
+    """A connector of the app; its name is the identity of its offsets."""
+
+    role: str
+    """"source" or "sink"."""
+    kind: str
+    """The class of the connector."""
+    topics: list[str]
+    """The topics that it writes or reads, sorted."""
+
+
+class Blueprint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A topology as plain data."""
 
     nodes: dict[str, dict[str, JsonValue]]
@@ -62,10 +73,14 @@ class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs whose positions each changelog keeps."""
     topics: dict[str, dict[str, JsonValue]]
     """The forms of keys and values."""
+    connectors: dict[str, ConnectorEntry] = {}
+    """By name. Without any, the bytes are those of versions that knew no connectors."""
 
     @classmethod
-    def of(cls, topology: Topology) -> Blueprint:
-        """Return the topology as data."""
+    def of(
+        cls, topology: Topology, connectors: Mapping[str, ConnectorEntry] | None = None
+    ) -> Blueprint:
+        """Return the topology as data, with the connectors of its app, if they matter."""
         names = names_of(topology)
         drawn = Blueprint(
             nodes={names[node.name]: _describe_node(node, names) for node in topology.nodes},
@@ -78,6 +93,7 @@ class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
                 if sub.changelog_topic is not None
             },
             topics={name: _forms(spec) for name, spec in sorted(topology.topics.items())},
+            connectors=dict(sorted((connectors or {}).items())),
         )
         # Decode it once, as a reader will: tuples become lists, keys become text.
         return cls.decode(drawn.encode())

@@ -9,12 +9,13 @@ a loss is acceptable (`worker`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
-from streamlog.blueprints.blueprint import SERDE, Blueprint, StoreEntry
+from streamlog.blueprints.blueprint import SERDE, Blueprint, ConnectorEntry, StoreEntry
 from streamlog.blueprints.readability import is_readable
 from streamlog.serdes.erased_types import JsonValue
 
@@ -65,11 +66,25 @@ def difference(old: Blueprint, new: Blueprint) -> TopologyDifference:
     nodes = {**old.nodes, **new.nodes}
     stores = {entry.node: name for name, entry in new.stores.items()}
     return TopologyDifference(
-        added=tuple(_node_label(name, nodes) for name in new.nodes if name not in old.nodes),
-        removed=tuple(_node_label(name, nodes) for name in old.nodes if name not in new.nodes),
-        changed=(*_changed_nodes(old, new), *_changed_topics(old, new)),
+        added=(
+            *(_node_label(name, nodes) for name in new.nodes if name not in old.nodes),
+            *_connector_labels(new, old),
+        ),
+        removed=(
+            *(_node_label(name, nodes) for name in old.nodes if name not in new.nodes),
+            *_connector_labels(old, new),
+        ),
+        changed=(
+            *_changed_nodes(old, new),
+            *_changed_topics(old, new),
+            *_changed_connectors(old, new),
+        ),
         notes=tuple(_notes(old, new, stores)),
-        losses=(*_lost_stores(old, new), *_lost_positions(old, new)),
+        losses=(
+            *_lost_stores(old, new),
+            *_lost_positions(old, new),
+            *_renamed_connectors(old, new),
+        ),
     )
 
 
@@ -170,6 +185,54 @@ def _lost_positions(old: Blueprint, new: Blueprint) -> Iterator[StateLoss]:
                     f"the position in {topic}",
                     f"it is in {changelog}, whose tasks no longer read {topic}",
                 )
+
+
+def _connector_labels(of: Blueprint, without: Blueprint) -> Iterator[str]:
+    """Yield the connectors that one blueprint has and the other has not."""
+    for name, entry in of.connectors.items():
+        if name not in without.connectors:
+            yield f"{entry.role} {name} ({entry.kind})"
+
+
+def _changed_connectors(old: Blueprint, new: Blueprint) -> Iterator[str]:
+    for name, now in new.connectors.items():
+        was = old.connectors.get(name, now)
+        parts = list(_changes(msgspec.to_builtins(was), msgspec.to_builtins(now)))
+        if parts:
+            yield f"{now.role} {name}: {', '.join(parts)}"
+
+
+def _renamed_connectors(old: Blueprint, new: Blueprint) -> Iterator[StateLoss]:
+    """Yield the connectors that seem to have another name, and with it no offsets.
+
+    One that was only removed loses nothing: its offsets are there when it comes back.
+    """
+    gone = {name: each for name, each in old.connectors.items() if name not in new.connectors}
+    come = {name: each for name, each in new.connectors.items() if name not in old.connectors}
+    before, after = Counter(map(_sort, gone.values())), Counter(map(_sort, come.values()))
+    for name, was in gone.items():
+        # A topic that is renamed takes the name of its connector along, so topics alone would not
+        # tell. The only one of a class that went and the only one that came are taken for the same.
+        is_only = before[_sort(was)] == after[_sort(was)] == 1
+        found = next(
+            (
+                other
+                for other, now in come.items()
+                if _sort(now) == _sort(was) and (is_only or {*now.topics} & {*was.topics})
+            ),
+            None,
+        )
+        if found is not None:
+            again = "reads everything" if was.role == "source" else "writes its topics"
+            yield StateLoss(
+                f"the offsets of {was.role} {name}",
+                f"they are found by its name, so {found} {again} from the beginning; "
+                f'to continue, pass name="{name}"',
+            )
+
+
+def _sort(entry: ConnectorEntry) -> tuple[str, str]:
+    return entry.role, entry.kind
 
 
 def _format_value(value: object) -> str:

@@ -130,8 +130,9 @@ def topology(
     """Show what the app computes: its sub-topologies, nodes and state."""
     session: Session = context.obj
     with log_warnings():
-        built = session.require_app().topology()
-    change = _compare(session, log, built) if diff else None
+        app = session.require_app()
+        built = app.topology()
+    change = _compare(session, log, app, built) if diff else None
     if format_ is not Format.TEXT:
         typer.echo(_render(built, change, format_), nl=False)
     elif change is None:
@@ -141,11 +142,11 @@ def topology(
         print_difference(change)
 
 
-def _compare(session: Session, log: str | None, built: Topology) -> VersionChange:
+def _compare(session: Session, log: str | None, app: App, built: Topology) -> VersionChange:
     from streamlog.worker.topics.version_log import VersionLog  # noqa: PLC0415 - the same
 
     async def compare(opened: Log) -> VersionChange:
-        return await VersionLog(opened, built).compare()
+        return await VersionLog(opened, built, app.connectors).compare()
 
     return with_log(session, log, compare)
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from streamlog.durations import Dur, duration_ms
 from streamlog.errors import StreamlogError, quantity
+from streamlog.serdes.erased_types import JsonValue
 
 
 class ConnectError(StreamlogError):
@@ -20,7 +21,16 @@ class ConnectError(StreamlogError):
 
 
 class BadRecord(ConnectError):
-    """The record can't be carried, now or later: its error policy decides."""
+    """The record can't be carried, now or later: its error policy decides.
+
+    Attributes:
+        offset: where a source continues behind the record; None leaves that to the source, which is
+            read again from the last offset that it gave.
+    """
+
+    def __init__(self, message: str = "", *, offset: Mapping[str, JsonValue] | None = None) -> None:
+        super().__init__(message)
+        self.offset = offset
 
 
 class BadRecords(ConnectError):

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from streamlog.blueprints.blueprint import ConnectorEntry
 from streamlog.connect.java_connectors import LeftOffsets
 from streamlog.connect.sink import Sink
 from streamlog.connect.source import Source, SourceOffset, SourcePartition, Transform
@@ -148,6 +149,20 @@ class Connectors:
         """The topics that belong to one sink each, by name."""
         own = (each for each in self.sinks if each.is_own_topic)
         return {spec.name: spec for each in own for spec in each.topics}
+
+
+def connector_entries(connectors: Iterable[Connector]) -> dict[str, ConnectorEntry]:
+    """Return connectors as a blueprint has them, by name."""
+    return {each.name: _entry(each) for each in connectors}
+
+
+def _entry(connector: Connector) -> ConnectorEntry:
+    if isinstance(connector, SourceConnector):
+        kind, specs = type(connector.source).__name__, [*connector.topics.values()]
+    else:
+        kind, specs = type(connector.sink).__name__, [*connector.topics]
+    role = "source" if isinstance(connector, SourceConnector) else "sink"
+    return ConnectorEntry(role, kind, sorted({spec.name for spec in specs}))
 
 
 def check_source(given: object) -> None:

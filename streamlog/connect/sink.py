@@ -202,9 +202,11 @@ class Flush(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         records: the number of records, 1 or more.
         size_bytes: the bytes of their keys and values, 1 or more.
-        every: the age of the first record that is not committed.
+        every: the age of the first record that is not committed. With `stream_time`, the default
+            counts as never: it would end every file of an hour after half a second.
         stream_time: stream time passes a multiple of this, by records and time marks alone, so
-            that the cut is equal in every run; None for never.
+            that the cut is equal in every run; None for never. Name another `every` to end quiet
+            partitions by the clock as well, after which cuts may differ from run to run.
     """
 
     records: int = 5_000

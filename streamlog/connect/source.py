@@ -451,6 +451,8 @@ class Source(msgspec.Struct, Generic[KR_co, VR_co], frozen=True, kw_only=True):
 
         Raises:
             BadRecord: the source can't make a record of what it read; the error policy decides.
+                Give it the `offset` behind the record, or reading begins again before it, and fails
+                if the source refuses the same record there.
             Retriable: the other side can't answer now; reading starts again behind the last Read.
         """
         del partition, offset, context

@@ -35,7 +35,8 @@ class HeldRead(Generic[R]):
     count: int
     """The number of records that will be written."""
     size_bytes: int
-    offset: SourceOffset
+    offset: SourceOffset | None
+    """The offset behind it; None for a dead letter before the part's first offset."""
     committed: Callable[[], object] | None = None
     """Called once the read counts."""
     held_ms: int = 0

@@ -32,6 +32,11 @@ logger = repeated.logger(__name__)
 
 CLOSE_WAIT_MS: Final = 30_000
 """How long the end of a reader waits for its generator's `finally`."""
+REFUSED_MAX: Final = 100
+"""The bad records in a row that a reader may refuse without an offset behind any of them."""
+STANDS_STILL: Final = (
+    "it can't read past this record: raise BadRecord(..., offset=...) with the offset behind it"
+)
 BUDGET_BYTES: Final = 256 * 1024 * 1024
 """The bytes that all readers of a process hold together."""
 
@@ -93,18 +98,25 @@ class PartReader:
             ProcessingError: the connector failed, or a record did and the policy is `FAIL`.
         """
         backoff = Backoff()
+        refused: set[str] = set()
         refused_at: object = _NO_MORE
         while True:
             steps = _Steps(self._deps, self.part, self.progress.last)
             try:
                 await self._read_on(steps, backoff)
             except BadRecord as error:
-                # The new generator begins at the same offset. If it fails there again, the source
-                # gives no way around the record, and would write its dead letter for ever.
-                if refused_at == self.progress.last:
-                    raise self._failure(error, "it can't read past this record") from error
-                refused_at = self.progress.last
+                # Without an offset behind the record, the new generator begins where this one did.
+                # What it refuses there may be the next record: a queue has given the first one
+                # away. If it is the same one, or there is no end of them, the source gives no way
+                # around it, and would write its dead letter for ever.
+                passes = error.offset is not None and error.offset != self.progress.last
+                if passes or refused_at != self.progress.last:
+                    refused.clear()
+                if f"{error}" in refused or len(refused) >= REFUSED_MAX:
+                    raise self._failure(error, STANDS_STILL) from error
+                refused.add(f"{error}")
                 self._hold_refused(error)
+                refused_at = self.progress.last
             except (ConfigError, ProcessingError):
                 raise
             except Exception as error:  # noqa: BLE001 - the connector's: `_retry_after_ms` decides
@@ -197,12 +209,14 @@ class PartReader:
         """Hold the dead letter of a record that the source refuses; raises under `FAIL`."""
         self.figures.failures += 1
         carried = self._deps.carrier.refuse(error, moment(self._deps.clock.wall_ms()))
-        last = self.progress.last
-        if last is not None:
-            self._add(carried, last, None)
+        # Also before the part's first offset: the letter is in a transaction with "none yet".
+        self._add(carried, self.progress.last if error.offset is None else error.offset, None)
 
     def _add(
-        self, carried: CarriedRead, offset: SourceOffset, committed: Callable[[], object] | None
+        self,
+        carried: CarriedRead,
+        offset: SourceOffset | None,
+        committed: Callable[[], object] | None,
     ) -> None:
         for drop in carried.drops:
             if drop.reason == "dead letter":

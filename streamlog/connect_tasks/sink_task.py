@@ -92,8 +92,33 @@ def config_of(sink: AnySink) -> str:
     # The class belongs to it: another class may name its files otherwise under equal settings.
     kind = type(sink)
     named = [f"{kind.__module__}.{kind.__qualname__}", fields]
-    data = msgspec.json.encode(named, order="sorted", enc_hook=str)
+    try:
+        data = msgspec.json.encode(named, order="sorted", enc_hook=_setting_text)
+    except TypeError:
+        # JSON has no keys but text. Only then: ranges in the log have the names from above.
+        data = msgspec.json.encode(_pairs(named), order="sorted", enc_hook=_setting_text)
     return hashlib.sha256(data).hexdigest()[:CONFIG_CHARACTERS]
+
+
+def _setting_text(value: object) -> str:
+    """Return a setting as text that is equal in the next process; a function's has its address."""
+    name = getattr(value, "__qualname__", "") if callable(value) else ""
+    return f"{value.__module__}.{name}" if name and not isinstance(value, type) else str(value)
+
+
+def _pairs(value: object) -> object:
+    """Return a setting with each dict as its sorted pairs, whatever type its keys have."""
+    if isinstance(value, Mapping):
+        pairs = [[type(key).__name__, _pairs(key), _pairs(each)] for key, each in value.items()]
+        return sorted(pairs, key=lambda pair: msgspec.json.encode(pair, enc_hook=_setting_text))
+    if isinstance(value, list | tuple):
+        return [_pairs(each) for each in value]
+    if isinstance(value, set | frozenset):
+        each_of = map(_pairs, value)
+        return sorted(each_of, key=lambda each: msgspec.json.encode(each, enc_hook=_setting_text))
+    if isinstance(value, msgspec.Struct):
+        return _pairs({name: getattr(value, name) for name in value.__struct_fields__})
+    return value
 
 
 class GroupPosition(NamedTuple):

@@ -18,10 +18,10 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from streamlog.agents.rows import AgentRows
-from streamlog.blueprints.blueprint import Blueprint
+from streamlog.blueprints.blueprint import Blueprint, ConnectorEntry
 from streamlog.blueprints.clock_names import partners
 from streamlog.blueprints.topology_difference import difference
-from streamlog.connect.declared_connectors import Connector
+from streamlog.connect.declared_connectors import Connector, connector_entries
 from streamlog.dsl.agent import Agent
 from streamlog.dsl.app_runtime import AppRuntime
 from streamlog.dsl.schedules import Crontab, Service, Timer
@@ -132,7 +132,11 @@ class TestDriver:
         self._counts = rehearsal.topology.partition_counts(rehearsal.partitions)
         counts = {**self._counts, **self._topology.changelog_partitions(self._counts)}
         after = rehearsal.after
-        before = _Inheritance() if after is None else after.leave_to(self._topology, counts)
+        before = (
+            _Inheritance()
+            if after is None
+            else after.leave_to(self._topology, counts, connector_entries(rehearsal.connectors))
+        )
         self.now_ms = max(rehearsal.start_ms, before.now_ms)
         """The time of the driver, in milliseconds since the epoch."""
         self._topics = {
@@ -165,6 +169,7 @@ class TestDriver:
         )
         if before.agents is not None:
             self._agents.continue_from(before.agents)
+        self._declared = connector_entries(rehearsal.connectors)
         self._connectors = DriverConnectors(
             rehearsal.connectors, self._topics, self, before=before.connectors
         )
@@ -357,19 +362,27 @@ class TestDriver:
         self._connectors.start()
         self.settle()
 
-    def leave_to(self, topology: Topology, counts: Mapping[str, int]) -> _Inheritance:
+    def leave_to(
+        self,
+        topology: Topology,
+        counts: Mapping[str, int],
+        connectors: Mapping[str, ConnectorEntry],
+    ) -> _Inheritance:
         """Commit and stop; return the topics and progress with which a newer program continues.
 
         Args:
             topology: the topology of the newer program.
             counts: the number of partitions of its topics.
+            connectors: its connectors.
 
         Raises:
             StateLost: the newer program would lose state.
             UsageError: this driver does not run, or a topic has another number of partitions.
         """
         self.check_runs()
-        found = difference(Blueprint.of(self._topology), Blueprint.of(topology))
+        found = difference(
+            Blueprint.of(self._topology, self._declared), Blueprint.of(topology, connectors)
+        )
         if found.losses:
             lines = "\n".join(f"  {line}" for line in found.lines())
             raise StateLost(f"app {topology.app_id!r} would lose state:\n{lines}")

@@ -403,7 +403,8 @@ class DriverConnectors:
         for reader, reads in taken:
             for read in reads:
                 append(self._topics, read.records.batches)
-                running.offsets[part_id(reader.part)] = read.offset
+                if read.offset is not None:
+                    running.offsets[part_id(reader.part)] = read.offset
         task.count()
         # Behind the last records, which an error must not swallow.
         if work.done():

@@ -287,8 +287,9 @@ class _World:
             encode_offset(read.offset)
         except TypeError as error:
             raise self._steps.failure(f"the offset {read.offset} is not JSON: {error}") from error
-        self._offsets[part_id(reader.part)] = read.offset
-        self._steps.note(f"{read.count} records count, with the offset {dict(read.offset)}")
+        if read.offset is not None:
+            self._offsets[part_id(reader.part)] = read.offset
+        self._steps.note(f"{read.count} records count, with the offset {read.offset}")
 
     async def _end(self, life: _Life) -> None:
         life.work.cancel()

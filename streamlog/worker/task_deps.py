@@ -103,7 +103,7 @@ async def prepare_log(
         UnknownTopicOrPartition: a source is missing.
         TopologyError: partition counts contradict each other, or the existing state.
     """
-    versions = VersionLog(log, program.topology)
+    versions = VersionLog(log, program.topology, program.connectors)
     await versions.check(accept_state_loss=program.accept_state_loss)
     own_log = OwnTopicsLog(log, program.topology)
     # 1. A changelog was deleted while no worker ran.

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from streamlog import App, Processor, Record, Windowed, agg, kv_store, tumbling
-from streamlog.blueprints.blueprint import Blueprint
+from streamlog.blueprints.blueprint import Blueprint, ConnectorEntry
 from streamlog.blueprints.topology_difference import TopologyDifference, difference
 from streamlog.topology import Topology
 
@@ -172,3 +172,51 @@ def test_a_stream_join_may_change_its_window_but_not_its_values() -> None:
     assert not difference(before, Blueprint.of(joined(str, "5m"))).losses
     losses = difference(before, Blueprint.of(joined(int, "1m"))).losses
     assert {loss.store for loss in losses} == {"pairs/left", "pairs/unmatched"}
+
+
+def entries(**given: tuple[str, str, list[str]]) -> Blueprint:
+    connectors = {name: ConnectorEntry(*each) for name, each in given.items()}
+    return Blueprint.of(App("app").topology(), connectors)
+
+
+TAIL = ("source", "Tail", ["lines"])
+FILES = ("sink", "Objects", ["lines"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "lost"),
+    [
+        ({"a": TAIL}, {"a": TAIL}, []),
+        ({"a": TAIL}, {"b": TAIL}, ["source a"]),
+        # A topic that is renamed takes the default name of its connector along.
+        ({"a": TAIL}, {"b": ("source", "Tail", ["b"])}, ["source a"]),
+        ({"a": TAIL}, {}, []),
+        ({}, {"b": TAIL}, []),
+        ({"a": TAIL}, {"a": TAIL, "b": TAIL}, []),
+        ({"a": TAIL}, {"b": FILES}, []),
+        ({"a": TAIL}, {"b": ("source", "SpoolDir", ["lines"])}, []),
+        ({"a": FILES, "b": ("sink", "Objects", ["x"])}, {"c": ("sink", "Objects", ["x"])},
+         ["sink b"]),
+        ({"a": FILES, "b": FILES}, {"c": FILES, "d": FILES}, ["sink a", "sink b"]),
+    ],
+)  # fmt: skip
+def test_a_renamed_connector_loses_its_offsets(
+    old: dict[str, Any], new: dict[str, Any], lost: list[str]
+) -> None:
+    found = difference(entries(**old), entries(**new))
+    assert [loss.what.removeprefix("the offsets of ") for loss in found.losses] == lost
+    assert len(found.added) == len(new.keys() - old.keys())
+    assert len(found.removed) == len(old.keys() - new.keys())
+
+
+def test_a_connector_of_another_class_is_shown() -> None:
+    found = difference(entries(a=TAIL), entries(a=("source", "SpoolDir", ["lines", "more"])))
+    assert found.changed == (
+        'source a: kind Tail -> SpoolDir, topics ["lines"] -> ["lines","more"]',
+    )
+
+
+def test_without_connectors_the_bytes_are_those_of_versions_that_knew_none() -> None:
+    """A snapshot, and a version in the log, stay those of the same program."""
+    assert b"connectors" not in Blueprint.of(shop()).encode()
+    assert Blueprint.decode(entries(a=TAIL).encode()) == entries(a=TAIL)

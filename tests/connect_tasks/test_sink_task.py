@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from random import Random
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -598,3 +600,47 @@ def test_revoked_partitions_are_committed_first() -> None:
         await runner.close()
 
     asyncio.run(story())
+
+
+class Keyed(Sink[str, int], frozen=True, kw_only=True):
+    """Settings of any type."""
+
+    by: Any = None
+
+
+@pytest.mark.parametrize(
+    ("one", "same", "another"),
+    [
+        ({1: "a", 2: "b"}, {2: "b", 1: "a"}, {1: "b", 2: "a"}),
+        ({1: "a"}, {1: "a"}, {"1": "a"}),
+        ({1: "a", "1": "b"}, {"1": "b", 1: "a"}, {1: "b", "1": "a"}),
+        ({None: 1, True: 2}, {True: 2, None: 1}, {None: 2, True: 1}),
+        ({(1, "x"): {2: {3}}}, {(1, "x"): {2: {3}}}, {(1, "y"): {2: {3}}}),
+        ({b"k": Flush()}, {b"k": Flush()}, {b"k": Flush(records=1)}),
+    ],
+)
+def test_settings_have_a_name_whatever_their_keys_are(
+    one: object, same: object, another: object
+) -> None:
+    assert config_of(Keyed(by=one)) == config_of(Keyed(by=same))
+    assert config_of(Keyed(by=one)) != config_of(Keyed(by=another))
+
+
+def test_settings_with_functions_have_the_same_name_in_every_process() -> None:
+    """An interrupted range would be refused after a restart, if the name had an address in it."""
+    code = (
+        "from tests.connect_tasks.test_sink_task import Keyed, config_of, make;"
+        "print(config_of(Keyed(by={1: make})), config_of(Keyed(by=[make])))"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code], check=True, capture_output=True, text=True
+        ).stdout
+        for _ in range(2)
+    }
+    assert found == {f"{config_of(Keyed(by={1: make}))} {config_of(Keyed(by=[make]))}\n"}
+
+
+def test_the_names_of_settings_in_existing_logs_hold() -> None:
+    """A range that a former version has begun has this name."""
+    assert config_of(Files(flush=Flush(records=3))) == "1ebce546"

@@ -22,7 +22,7 @@ from streamlog.connect import (
 from streamlog.connect.declared_connectors import SourceConnector
 from streamlog.connect_tasks.carried import SourceCarrier
 from streamlog.connect_tasks.contexts import ConnectorContext
-from streamlog.connect_tasks.part_reader import HeldBudget, ReaderDeps
+from streamlog.connect_tasks.part_reader import REFUSED_MAX, HeldBudget, ReaderDeps
 from streamlog.connect_tasks.source_task import SourceTask
 from streamlog.errors import ProcessingError
 from streamlog.nodes.policies import ErrorPolicy, on_error
@@ -283,8 +283,74 @@ def test_a_record_that_does_not_fit_its_topic_goes_to_the_policy() -> None:
 
 def test_a_source_that_can_not_pass_a_bad_record_fails_instead_of_repeating_its_letter() -> None:
     task = task_of(Mixed(refuses=True), {"at": 0}, policy=on_error.dlq(), spec=TEXT)
-    with pytest.raises(ProcessingError, match="can't read past this record: BadRecord: line 4"):
+    with pytest.raises(
+        ProcessingError, match=r"can't read past this record: .*: BadRecord: line 4"
+    ):
         asyncio.run(task.run())
+
+
+class Spoiled(Source[None, bytes], frozen=True, kw_only=True):
+    """Numbers, some of them bad; `is_queue`: what it has read is gone, as from a queue."""
+
+    count: int = 0
+    bad: frozenset[int] = frozenset()
+    is_queue: bool = False
+    taken: ClassVar[list[int]] = []
+
+    async def read(
+        self, partition: SourcePartition, offset: SourceOffset | None, context: SourceContext
+    ) -> AsyncIterator[Read[None, bytes]]:
+        at = 0 if offset is None else int(str(offset["at"]))
+        for number in range(max(at, len(self.taken) if self.is_queue else 0), self.count):
+            self.taken.append(number)
+            if number in self.bad:
+                behind = None if self.is_queue else {"at": number + 1}
+                raise BadRecord(f"number {number}", offset=behind)
+            yield Read.raw([b"%d" % number], {"at": number + 1})
+
+
+@pytest.mark.parametrize("is_queue", [False, True])
+@pytest.mark.parametrize("seed", range(10))
+def test_bad_records_in_a_row_are_set_aside_one_by_one(seed: int, is_queue: bool) -> None:
+    random = Random(seed)
+    bad = frozenset(n for n in range(60) if random.random() < 0.6)
+    Spoiled.taken.clear()
+    task = task_of(Spoiled(count=60, bad=bad, is_queue=is_queue), policy=on_error.dlq("bad"))
+    asyncio.run(task.run())
+    reads = [read for _, reads in task.take() for read in reads]
+    batches = [batch for read in reads for batch in read.records.batches]
+    good = [int(v or b"") for batch in batches if batch.topic == "t" for v in batch.values]
+    letters = sum(len(batch.values) for batch in batches if batch.topic == "bad")
+    assert good == [n for n in range(60) if n not in bad]
+    assert letters == len(bad) == task.figures().dead_letters
+
+
+def test_an_offset_that_does_not_pass_the_bad_record_fails_like_none() -> None:
+    class Stuck(Source[None, bytes], frozen=True, kw_only=True):
+        async def read(
+            self, partition: SourcePartition, offset: SourceOffset | None, context: SourceContext
+        ) -> AsyncIterator[Read[None, bytes]]:
+            yield Read([], offset or {"at": 0})
+            raise BadRecord("the same one", offset={"at": 7})
+
+    with pytest.raises(ProcessingError, match="offset behind it"):
+        asyncio.run(task_of(Stuck(), {"at": 3}, policy=on_error.skip()).run())
+
+
+def test_endless_refusals_at_one_offset_end_the_reader() -> None:
+    class Endless(Source[None, bytes], frozen=True, kw_only=True):
+        numbers: ClassVar[list[int]] = []
+
+        async def read(
+            self, partition: SourcePartition, offset: SourceOffset | None, context: SourceContext
+        ) -> AsyncIterator[Read[None, bytes]]:
+            self.numbers.append(1)
+            raise BadRecord(f"number {len(self.numbers)}")
+            yield Read([], {})
+
+    with pytest.raises(ProcessingError, match="can't read past"):
+        asyncio.run(task_of(Endless(), policy=on_error.skip()).run())
+    assert len(Endless.numbers) == REFUSED_MAX + 1
 
 
 def test_transforms_change_and_leave_out_records() -> None:

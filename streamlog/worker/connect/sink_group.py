@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from random import random
 from typing import Final
@@ -60,8 +61,11 @@ HEARTBEAT_INTERVAL_MS: Final = 3_000
 REBALANCE_TIMEOUT_MS: Final = 90_000
 MAX_POLL_INTERVAL_MS: Final = 2**31 - 1
 """No limit: a target that blocks would block another member as well."""
-FENCED_MS: Final = 30_000
-"""How long a fenced task waits for the group to take its partitions before it fails."""
+FENCED_MS: Final = 10_000
+"""How long a fenced task waits for the group to take its partitions before it claims them again."""
+CLAIMS_MAX: Final = 3
+"""How often a task claims its partitions within `CLAIMS_MS` before it fails."""
+CLAIMS_MS: Final = 600_000
 CLOSE_WAIT_MS: Final = 30_000
 """How long the last flush of a sink may take."""
 POLL_RECORDS_MAX: Final = 5_000
@@ -169,6 +173,8 @@ class SinkGroup:
         self._log, self._producer, self._clock = log, producer, clock
         self._stop = asyncio.Event()
         self._fenced_ms: int | None = None
+        self._claims_ms: deque[int] = deque(maxlen=CLAIMS_MAX)
+        """When the last claims were."""
         self._consumer = log.consumer(
             group_id=f"{app_id}-{name}",
             auto_offset_reset="none",
@@ -286,16 +292,53 @@ class SinkGroup:
             await self._wait_for_group(self._fenced_ms)
 
     async def _wait_for_group(self, fenced_ms: int) -> None:
-        """Fail if the group leaves the partitions with this task although others write them."""
+        """Claim the partitions again if the group leaves them with this task for long enough.
+
+        Raises:
+            ProcessingError: they were claimed too often already: others write them as well.
+        """
+        # 1. A worker stands still in `recover`, and the group gives its partitions to this task.
+        # 2. It wakes, and its `recover` fences this task in the target. 3. Its own commits are
+        # refused by the group, so nobody else would write the partitions. 4. This task fences it.
+        now_ms, claims_ms = self._clock.now_ms(), self._claims_ms
         if not self._consumer.assignment():
             self._fenced_ms = None
-        elif self._clock.now_ms() - fenced_ms > FENCED_MS:
+            return
+        if now_ms - fenced_ms <= FENCED_MS:
+            return
+        if len(claims_ms) == CLAIMS_MAX and now_ms - claims_ms[0] <= CLAIMS_MS:
             raise ProcessingError(
                 f"sink {self.connector.name!r}: the target belongs to another task, but the group "
-                "gives its partitions to this one: another app or service writes as a connector of "
-                "this name; give one of them another name",
+                f"gives its partitions to this one, which has claimed them {CLAIMS_MAX} times: "
+                "another app or service writes as a connector of this name; give one of them "
+                "another name",
                 node=self.connector.name,
             )
+        with self._consumer.staying() as is_staying:
+            # Between two generations a round of the group decides; the next poll takes part in it.
+            if not is_staying or not await self._is_owner():
+                return
+            logger.warning(
+                "sink %r: another task has fenced this one in the target, but the group gives the "
+                "partitions to this one: it claims them again",
+                self.connector.name,
+            )
+            claims_ms.append(now_ms)
+            await self._on_assigned(frozenset())
+
+    async def _is_owner(self) -> bool:
+        """Return whether the group counts on this task; a task that stood still can't know."""
+        committed = await self._consumer.committed_metadata(self._consumer.assignment())
+        try:
+            # As they are: the group takes offsets from members of the present generation only.
+            await self._consumer.commit({at: each for at, each in committed.items() if each})
+        except (RebalanceInProgress, UnknownMember):
+            return False
+        except LogError as error:
+            if error.code in _GONE:
+                return False
+            raise
+        return True
 
     def _pass_damaged(
         self, consumer: Consumer, damaged: DamagedBatch

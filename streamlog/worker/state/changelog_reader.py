@@ -132,6 +132,8 @@ FETCH_BYTES = 4 * 1024 * 1024
 POLL_MS = 20
 """The longest delay until an end without a record, such as a transaction marker, is noticed."""
 NOTHING_READ = (-1, 0)
+MARKERS_MAX = 100
+"""The offsets at the end of a changelog in which its last record is looked for."""
 LACKING = "Records that the changelog lacks are processed again, so their rows may be written twice"
 
 
@@ -181,6 +183,7 @@ class ChangelogReader:
         self._fills = True
         self._admission_of = admission
         self._clock = clock
+        self._isolation: Isolation = isolation
         self._consumer = log.consumer(
             auto_offset_reset="none",
             max_partition_fetch_bytes=FETCH_BYTES,
@@ -199,7 +202,12 @@ class ChangelogReader:
                 start_offset=begin,
                 end_offset=self.end,
                 complete_offset=await find_complete_offset(
-                    consumer, changelog, wall_ms=self._clock.wall_ms(), end=self.end
+                    self._log,
+                    consumer,
+                    changelog,
+                    wall_ms=self._clock.wall_ms(),
+                    bounds=(begin, self.end),
+                    isolation=self._isolation,
                 ),
                 departure=await self._departure(consumer, begin),
             )
@@ -343,13 +351,37 @@ class ChangelogReader:
 
 
 async def find_complete_offset(
-    consumer: Consumer, changelog: TopicPartition, *, wall_ms: int, end: int
+    log: Log,
+    consumer: Consumer,
+    changelog: TopicPartition,
+    *,
+    wall_ms: int,
+    bounds: tuple[int, int],
+    isolation: Isolation,
 ) -> int:
-    """Return the offset from which on no tombstone can have been compacted away yet."""
+    """Return the offset from which on no tombstone can have been compacted away.
+
+    Args:
+        log: the log.
+        consumer: a consumer of the changelog.
+        changelog: the changelog's partition.
+        wall_ms: the time of the wall clock.
+        bounds: the changelog's first offset, and the offset behind its last one.
+        isolation: the isolation level of the reads.
+    """
+    begin, end = bounds
     since_ms = wall_ms - DELETE_RETENTION_MS // 2  # Half, as clocks may differ.
     found = await consumer.offsets_for_times({changelog: since_ms})
     start = found[changelog]
-    return end if start is None else start.offset
+    if start is not None:
+        return start.offset
+    # 1. A task commits at offsets 50 to 60; the marker of its transaction is at 61. Its store says
+    #    61, the end is 62. 2. The task is idle for 12 hours and restarts. 3. A later commit would
+    #    have left its progress behind 61, which compaction keeps until the next commit. There is no
+    #    record, so there was no commit, and nothing that the store lacks.
+    first = max(begin, end - MARKERS_MAX)
+    tail = await log.read_range(changelog, first, end, isolation=isolation)
+    return tail.offsets[-1] + 1 if tail else end
 
 
 async def offload(work: Callable[[], T]) -> T:

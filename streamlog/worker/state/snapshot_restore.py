@@ -168,7 +168,14 @@ class SnapshotRestore:
         begin = (await consumer.begin_offsets([at]))[at]
         end = (await consumer.end_offsets([at]))[at]
         wall_ms = self._clock.wall_ms()
-        complete = await find_complete_offset(consumer, at, wall_ms=wall_ms, end=end)
+        complete = await find_complete_offset(
+            self._log,
+            consumer,
+            at,
+            wall_ms=wall_ms,
+            bounds=(begin, end),
+            isolation="read_committed",
+        )
         return ChangelogBounds(begin=begin, end=end, complete=complete)
 
     async def _is_of_changelog(

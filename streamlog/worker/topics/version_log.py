@@ -19,7 +19,7 @@ itself (`operations/hand_over`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -29,6 +29,7 @@ from streamlog import repeated
 from streamlog.blueprints.blueprint import Blueprint
 from streamlog.blueprints.topology_difference import TopologyDifference, difference
 from streamlog.client.admin import NewTopic
+from streamlog.connect.declared_connectors import Connector, connector_entries
 from streamlog.errors import (
     CorruptData,
     SourceLost,
@@ -233,7 +234,7 @@ class VersionChange:
         """Whether the program is the current version, so no record is needed."""
         if self.before is None:
             # An app that has agents only has no topology to record.
-            return not self.blueprint.nodes
+            return not (self.blueprint.nodes or self.blueprint.connectors)
         return self.before.blueprint == self.blueprint
 
     @property
@@ -300,9 +301,20 @@ def current(records: Iterable[tuple[int, bytes]]) -> Version | None:
     return counts
 
 
-def compare_versions(before: Version | None, topology: Topology) -> VersionChange:
-    """Return the difference between a program and the current version, if there is one."""
-    blueprint = Blueprint.of(topology)
+def compare_versions(
+    before: Version | None, topology: Topology, connectors: Iterable[Connector] | None = None
+) -> VersionChange:
+    """Return the difference between a program and the current version, if there is one.
+
+    Args:
+        before: the current version, if there is one.
+        topology: the program's topology.
+        connectors: its connectors; None if it leaves those of the current version as they are.
+    """
+    entries = None if before is None else before.blueprint.connectors
+    if connectors is not None:
+        entries = connector_entries(connectors)
+    blueprint = Blueprint.of(topology, entries)
     if before is None:
         return VersionChange(before=None, blueprint=blueprint)
     found = difference(before.blueprint, blueprint)
@@ -312,15 +324,19 @@ def compare_versions(before: Version | None, topology: Topology) -> VersionChang
 class VersionLog:
     """The versions of one app's topology in a log."""
 
-    def __init__(self, log: Log, topology: Topology) -> None:
+    def __init__(
+        self, log: Log, topology: Topology, connectors: Sequence[Connector] | None = None
+    ) -> None:
+        """`connectors` are the program's; None leaves those of the current version as they are."""
         self._log = log
         self._topology = topology
+        self._connectors = connectors
         self._topic = version_topic(topology.app_id)
 
     async def compare(self) -> VersionChange:
         """Return the difference between this program and the current version."""
         records = await read_whole_topic(self._log, self._topic)
-        return compare_versions(current(records), self._topology)
+        return compare_versions(current(records), self._topology, self._connectors)
 
     async def check(self, *, accept_state_loss: bool) -> VersionChange:
         """Return the difference between this program and the current version, if it is allowed.
@@ -371,8 +387,8 @@ def _refusal(app_id: str, found: TopologyDifference) -> str:
     return (
         f"app {app_id!r} would lose state; compared with the version that ran before:\n{lines}\n"
         "Nothing was started or changed. Restore the names and positions of the nodes that have "
-        "state, give the app a new id to start over next to the old one, or continue without that "
-        "state: worker --accept-state-loss"
+        "state, and the names of connectors; give the app a new id to start over next to the old "
+        "one; or continue without that state: worker --accept-state-loss"
     )
 
 

@@ -65,9 +65,20 @@ async def write(log: Log, *numbers: int, is_aborted: bool = False) -> None:
                     raise Abort
 
 
+class LaterClock(SystemClock):
+    """A clock that is ahead of the broker's."""
+
+    def __init__(self, ahead_ms: int) -> None:
+        super().__init__()
+        self._ahead_ms = ahead_ms
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self._ahead_ms
+
+
 @asynccontextmanager
 async def open_reader(
-    log: Log, path: Path, *, has_front: bool = False
+    log: Log, path: Path, *, has_front: bool = False, later_ms: int = 0
 ) -> AsyncIterator[tuple[ChangelogReader, RocksStore]]:
     store = RocksStore.open(str(path / "state"))
     follower = ChangelogReader(
@@ -75,7 +86,7 @@ async def open_reader(
         store,
         changelog=CHANGELOG,
         admission=lambda _: Everything(),
-        clock=SystemClock(),
+        clock=LaterClock(later_ms),
         isolation="read_committed",
         front=DeferredStore(store) if has_front else None,
     )
@@ -352,3 +363,30 @@ def test_a_store_is_rebuilt_after_its_changelog_is_restored_from_a_backup(tmp_pa
 
     with BrokerProcess(data) as broker:
         asyncio.run(main(broker))
+
+
+def test_a_store_that_was_idle_for_a_day_continues_before_the_marker_of_its_last_commit(
+    tmp_path: Path,
+) -> None:
+    """A task notes the offset behind its own records, and the marker follows them."""
+    day_ms = 24 * 60 * 60 * 1000
+
+    async def main() -> None:
+        async with changelog(tmp_path) as log:
+            await write(log, 1, 2)
+            async with open_reader(log, tmp_path) as (follower, store):
+                await follower.reach(follower.end)
+                store.write([store_offset(2)])
+            async with open_reader(log, tmp_path, later_ms=day_ms) as (follower, _):
+                assert (follower.position, follower.end) == (2, 3)
+                assert not follower.rebuilt
+            # An aborted transaction is none that the store lacks.
+            await write(log, 7, is_aborted=True)
+            async with open_reader(log, tmp_path, later_ms=day_ms) as (follower, _):
+                assert not follower.rebuilt
+            # Deletions among these may be compacted away.
+            await write(log, 3, 4)
+            async with open_reader(log, tmp_path, later_ms=day_ms) as (follower, _):
+                assert follower.rebuilt
+
+    asyncio.run(main())

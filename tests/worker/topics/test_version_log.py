@@ -190,3 +190,34 @@ def test_a_worker_refuses_to_lose_state_unless_accepted(tmp_path: Path) -> None:
     # The name is free now, and its old state is gone.
     assert "version 3, compared with version 2" in counted("one", "--accept-state-loss")
     assert seen == [1, 2, 1, 1]
+
+
+CARRYING = """
+import os
+from streamlog import App
+from streamlog.connectors.memory import MemorySource
+
+app = App("words", log="embedded:./log", state_dir="./state", commit_interval="50ms")
+words = app.topic("words", key=str, value=str)
+app.source(words, MemorySource(values=["a"]), name=os.environ["SOURCE"])
+"""
+
+
+def test_a_worker_refuses_to_rename_a_connector_unless_accepted(tmp_path: Path) -> None:
+    (tmp_path / "words.py").write_text(CARRYING)
+
+    def started(source: str, *options: str) -> str:
+        command = (*STREAMLOG, "-A", "words", "worker", *options)
+        with running(*command, cwd=tmp_path, SOURCE=source) as worker:
+            worker.line(r"^topology ")
+            assert worker.stop() == 0
+            return worker.output
+
+    assert "topology  the first version" in started("one")
+    for command in ("worker",), ("topology", "--diff"):
+        code, output = streamlog("-A", "words", *command, cwd=tmp_path, SOURCE="other")
+        assert code == (8 if command == ("worker",) else 0), output
+        assert "- source one (MemorySource)" in output
+        assert "+ source other (MemorySource)" in output
+        assert "! the offsets of source one: they are found by its name, so other" in output
+    assert "version 2, compared with version 1" in started("other", "--accept-state-loss")
