@@ -98,6 +98,11 @@ class Blueprint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         # Decode it once, as a reader will: tuples become lists, keys become text.
         return cls.decode(drawn.encode())
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the log keeps it: an app that has agents only has nothing to compare."""
+        return bool(self.nodes or self.connectors)
+
     def encode(self) -> bytes:
         """Return the blueprint as bytes; equal topologies have equal bytes."""
         return msgspec.json.encode(self, order="deterministic")

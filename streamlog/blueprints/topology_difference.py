@@ -212,7 +212,7 @@ def _renamed_connectors(old: Blueprint, new: Blueprint) -> Iterator[StateLoss]:
     before, after = Counter(map(_sort, gone.values())), Counter(map(_sort, come.values()))
     for name, was in gone.items():
         # A topic that is renamed takes the name of its connector along, so topics alone would not
-        # tell. The only one of a class that went and the only one that came are taken for the same.
+        # tell. If one of a class went and one of it came, the one is taken for the other.
         is_only = before[_sort(was)] == after[_sort(was)] == 1
         found = next(
             (

@@ -341,7 +341,7 @@ def _banner(start: WorkerStart) -> None:
     rows = {
         "app": program.app_id,
         "log": _format_address(start),
-        "topology": version(start.change) if any(program.topology.nodes) else "",
+        "topology": version(start.change) if start.change.blueprint.is_recorded else "",
         "state": program.state_path,
         "reads": ", ".join(f"{name} ({counts[name]})" for name in program.sources),
         "writes": ", ".join(f"{name} ({counts[name]})" for name in written),

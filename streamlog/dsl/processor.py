@@ -32,6 +32,7 @@ from streamlog.record import GivenHeaders, Record
 from streamlog.serdes import serde_for
 from streamlog.serdes.erased_types import AnyRecord, AnySerde, UserKey, UserObject, UserValue
 from streamlog.tables.stores.store import StoreSpec, ordered_serde
+from streamlog.tables.stores.ttl_queue import FOREVER_MS
 
 K = TypeVar("K")
 """A key of a store."""
@@ -62,8 +63,19 @@ class Store(Protocol[K, V]):
     def get(self, key: K) -> V | None:
         """Return the value of a key, or None. Changes to the object do not change the store."""
 
-    def put(self, key: K, value: V) -> None:
-        """Set the value of a key; None is not a value."""
+    def put(self, key: K, value: V, *, ttl: Dur | None = None) -> None:
+        """Set the value of a key; None is not a value.
+
+        Args:
+            key: the key.
+            value: the value.
+            ttl: how far stream time may pass the time of the current record or timer before this
+                row expires, in place of the store's `ttl` and of any end that the row had. Without
+                it, a row never expires sooner than was said before.
+
+        Raises:
+            UsageError: the store was declared without `ttl`, or this one is 0.
+        """
 
     def delete(self, key: K) -> None:
         """Remove a key, if the store has it."""
@@ -275,7 +287,7 @@ def kv_store(
     key: type[K],
     value: type[V],
     *,
-    ttl: Dur | None = None,
+    ttl: Dur | Literal["forever"] | None = None,
     backend: StoreBackend = "rocksdb",
     changelog: bool = True,
 ) -> Store[K, V]:
@@ -288,7 +300,8 @@ def kv_store(
         key: the type of the keys.
         value: the type of the values.
         ttl: how far stream time may pass the newest record that wrote a row before the row expires;
-            by default, rows do not expire.
+            by default, rows do not expire. "forever": only rows expire that are written by
+            `put(..., ttl=)`.
         backend: "rocksdb" keeps rows on disk, with rows in use in memory. "memory" keeps all rows
             of the task in memory as well, so that no read waits for the disk.
         changelog: False keeps rows in memory only; the store is empty whenever its task starts,
@@ -299,7 +312,7 @@ def kv_store(
         SerdeError: a type can't be serialized.
         ConfigError: the time to live is not a duration or is 0, or the backend is unknown.
     """
-    ttl_ms = None if ttl is None else duration_ms(ttl)
+    ttl_ms = FOREVER_MS if ttl == "forever" else None if ttl is None else duration_ms(ttl)
     if ttl_ms == 0:
         raise ConfigError("ttl must be longer than 0 ms, such as '1h'")
     if backend not in {"rocksdb", "memory"}:

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
-from streamlog.durations import EPOCH, When, moment, when_ms
+from streamlog.durations import EPOCH, Dur, When, duration_ms, moment, when_ms
 from streamlog.errors import ProcessingError, UsageError
 from streamlog.nodes.process_nodes import (
     ClockName,
@@ -46,7 +46,7 @@ from streamlog.serdes.erased_types import AnyRecord, JsonValue, UserKey, UserVal
 from streamlog.tables.local_rows import use_local_tables
 from streamlog.tables.stores.memory_store import CachedStore, MemoryStore
 from streamlog.tables.stores.store import Change, KeyValueStore, NamedStore
-from streamlog.tables.stores.ttl_queue import ExpiringStore
+from streamlog.tables.stores.ttl_queue import END_BUCKET_MS, ExpiringStore
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, StreamTime
 
 AT_ONCE_MAX = 1_000_000
@@ -287,12 +287,15 @@ class BoundStore:
         data = self._store.get(self._raw(key))
         return None if data is None else self._value.loads(data)
 
-    def put(self, key: object, value: object) -> None:
-        """Set a value."""
+    def put(self, key: object, value: object, *, ttl: Dur | None = None) -> None:
+        """Set a value; `ttl` is how long after the current record or timer it expires."""
         if value is None:
             raise UsageError(f"store {self._name!r} can't hold None: use delete({key!r})")
         self._check_open()
-        self._put(self._raw(key), self._value.dumps(value))
+        ttl_ms = None if ttl is None else duration_ms(ttl)
+        if ttl_ms == 0:
+            raise UsageError(f"store {self._name!r}: ttl must be longer than 0 ms, such as '1h'")
+        self._put(self._raw(key), self._value.dumps(value), ttl_ms)
 
     def delete(self, key: object) -> None:
         """Remove a key, if it is there."""
@@ -319,7 +322,12 @@ class BoundStore:
         """Refuse writes from now on: there is no commit left that would contain them."""
         self._is_closed = True
 
-    def _put(self, key: bytes, value: bytes) -> None:
+    def _put(self, key: bytes, value: bytes, ttl_ms: int | None) -> None:
+        if ttl_ms is not None:
+            raise UsageError(
+                f"store {self._name!r} keeps no times: for put(..., ttl=), declare it with "
+                "kv_store(..., ttl=), where 'forever' keeps all other rows"
+            )
         self._named.put(key, value)
 
     def _raw(self, key: object) -> bytes:
@@ -347,15 +355,17 @@ class ExpiringBoundStore(BoundStore):
     ) -> None:
         """`written_ms` returns the time of the current record or timer."""
         super().__init__(declared, store)
-        self._store = self._expiring = ExpiringStore(self._named, ttl_ms=declared.ttl_ms)
+        self._store = self._expiring = ExpiringStore(
+            self._named, ttl_ms=declared.ttl_ms, bucket_ms_max=END_BUCKET_MS
+        )
         self._written_ms = written_ms
 
     def advance(self, stream_time_ms: int) -> None:
         """Set stream time: rows that have expired by it no longer exist."""
         self._expiring.advance(stream_time_ms)
 
-    def _put(self, key: bytes, value: bytes) -> None:
-        self._expiring.put(key, value, self._written_ms())
+    def _put(self, key: bytes, value: bytes, ttl_ms: int | None) -> None:
+        self._expiring.put(key, value, self._written_ms(), ttl_ms=ttl_ms)
 
 
 class UndoLog:

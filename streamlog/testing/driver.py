@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from streamlog.agents.rows import AgentRows
-from streamlog.blueprints.blueprint import Blueprint, ConnectorEntry
+from streamlog.blueprints.blueprint import Blueprint
 from streamlog.blueprints.clock_names import partners
 from streamlog.blueprints.topology_difference import difference
 from streamlog.connect.declared_connectors import Connector, connector_entries
@@ -132,11 +132,7 @@ class TestDriver:
         self._counts = rehearsal.topology.partition_counts(rehearsal.partitions)
         counts = {**self._counts, **self._topology.changelog_partitions(self._counts)}
         after = rehearsal.after
-        before = (
-            _Inheritance()
-            if after is None
-            else after.leave_to(self._topology, counts, connector_entries(rehearsal.connectors))
-        )
+        before = _Inheritance() if after is None else after.leave_to(rehearsal, counts)
         self.now_ms = max(rehearsal.start_ms, before.now_ms)
         """The time of the driver, in milliseconds since the epoch."""
         self._topics = {
@@ -169,7 +165,6 @@ class TestDriver:
         )
         if before.agents is not None:
             self._agents.continue_from(before.agents)
-        self._declared = connector_entries(rehearsal.connectors)
         self._connectors = DriverConnectors(
             rehearsal.connectors, self._topics, self, before=before.connectors
         )
@@ -362,30 +357,22 @@ class TestDriver:
         self._connectors.start()
         self.settle()
 
-    def leave_to(
-        self,
-        topology: Topology,
-        counts: Mapping[str, int],
-        connectors: Mapping[str, ConnectorEntry],
-    ) -> _Inheritance:
+    def leave_to(self, newer: Rehearsal, counts: Mapping[str, int]) -> _Inheritance:
         """Commit and stop; return the topics and progress with which a newer program continues.
 
         Args:
-            topology: the topology of the newer program.
+            newer: the newer program.
             counts: the number of partitions of its topics.
-            connectors: its connectors.
 
         Raises:
             StateLost: the newer program would lose state.
             UsageError: this driver does not run, or a topic has another number of partitions.
         """
         self.check_runs()
-        found = difference(
-            Blueprint.of(self._topology, self._declared), Blueprint.of(topology, connectors)
-        )
+        found = difference(_blueprint(self._rehearsal), _blueprint(newer))
         if found.losses:
             lines = "\n".join(f"  {line}" for line in found.lines())
-            raise StateLost(f"app {topology.app_id!r} would lose state:\n{lines}")
+            raise StateLost(f"app {newer.topology.app_id!r} would lose state:\n{lines}")
         for name in counts.keys() & self._topics.keys():
             there = len(self._topics[name].partitions)
             if there != counts[name]:
@@ -641,3 +628,7 @@ class _Sender:
             value, key=key, timestamp_ms=at_ms, headers=headers, partition=partition
         )
         return topic, number, offset, at_ms
+
+
+def _blueprint(rehearsal: Rehearsal) -> Blueprint:
+    return Blueprint.of(rehearsal.topology, connector_entries(rehearsal.connectors))

@@ -431,6 +431,39 @@ def test_rows_with_a_time_to_live_expire_by_stream_time() -> None:
         kv_store(str, int, ttl="0s")
 
 
+@pytest.mark.parametrize(
+    ("life", "wanted"), [("forever", [0, 1, 2, 1, 2, 1]), ("30ms", [0, 1, 2, 1, 2, 0])]
+)
+def test_one_row_may_have_a_time_to_live_of_its_own(life: Any, wanted: list[int]) -> None:
+    """ "a" and "b" end 10 ms after their records; "c" is written once without an end."""
+
+    class Recent(Processor[str, int, str, int]):
+        seen = kv_store(str, int, ttl=life)
+
+        def process(self, record: Record[str, int]) -> None:
+            self.ctx.forward(record.key, len([*self.seen.range()]))
+            self.seen.put(record.key, record.value, ttl=None if record.key == "c" else "10ms")
+
+    app, numbers, out = app_of(Recent)
+    with app.test() as t:
+        for key, at in (("a", 0), ("c", 5), ("b", 6), ("a", 16), ("b", 25), ("a", 35)):
+            t.input(numbers).send(1, key=key, at=at)
+            t.restart()
+        assert t.output(out).values == wanted
+
+
+def test_a_store_without_a_time_to_live_has_no_rows_with_one() -> None:
+    class Wrong(Processor[str, int, str, int]):
+        seen = kv_store(str, int)
+
+        def process(self, record: Record[str, int]) -> None:
+            self.seen.put(record.key, record.value, ttl="10ms")
+
+    app, numbers, _ = app_of(Wrong)
+    with pytest.raises(ProcessingError, match="declare it with kv_store"), app.test() as t:
+        t.input(numbers).send(1, key="a")
+
+
 def test_adding_a_time_to_live_starts_a_new_store() -> None:
     class Kept(Steps):
         last = kv_store(str, int, ttl="1d")

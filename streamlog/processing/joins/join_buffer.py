@@ -54,6 +54,31 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Data).decode
 
 
+_decode_headers = msgspec.msgpack.Decoder(list[tuple[str, bytes | None]]).decode
+
+
+def _headers_bytes(headers: Headers) -> int:
+    """Return the size of headers in memory, by estimate."""
+    return sum(ROW_BYTES + len(name) + len(value or b"") for name, value in headers)
+
+
+def agreed_headers(left: Headers, right: Headers) -> Headers:
+    """Return the headers of a pair of records: those of the left one that the right one has, too.
+
+    A name is kept if both have the same values of it, in the same order.
+    """
+    if left == right:
+        return left
+    if not left or not right:
+        return ()
+    names = {
+        name
+        for name in {name for name, _ in left}
+        if [each for each in left if each[0] == name] == [each for each in right if each[0] == name]
+    }
+    return tuple(each for each in left if each[0] in names)
+
+
 def due_row_key(due_ms: int, rank: int, key: bytes, number: int) -> bytes:
     """Return the key of a row in the store, which is also its order; `rank` is a byte."""
     return time_bytes(due_ms) + bytes((rank,)) + escape_key(key) + _NUMBER.pack(number)
@@ -182,8 +207,12 @@ def _read(row_key: bytes, data: bytes) -> DueRow:
     )
 
 
-JoinEntry: TypeAlias = tuple[int, int, UserValue]
-"""Timestamp, number and value of a record; the number is unique in a join."""
+JoinEntry: TypeAlias = tuple[int, int, UserValue, Headers]
+"""Timestamp, number, value and headers of a record; the number is unique in a join."""
+
+_HEADERS = b"h"
+"""Ends the key of the row with a record's headers, which follows the record's own row. A record
+without headers has none, so records that an older version kept are read as such."""
 
 _FAR = 1 << 63
 """Larger than every number."""
@@ -200,8 +229,8 @@ class _Bucket:
         self.rows: dict[bytes, list[JoinEntry]] = {}
         self.is_whole = is_whole
         """Whether a key that is not in `rows` has no records; otherwise the store may have some."""
-        self.fresh: list[tuple[bytes, int, int, bytes]] = []
-        """Key, timestamp, number and value of the records that are not in the store yet."""
+        self.fresh: list[tuple[bytes, int, int, bytes, Headers]] = []
+        """Key, timestamp, number, value and headers of the records that are not in the store."""
 
 
 class JoinBuffer:
@@ -228,18 +257,19 @@ class JoinBuffer:
         self.over_ms = FAR_MS
         """The stream time up to which no record expires."""
 
-    def add(
-        self, key: bytes, timestamp_ms: int, number: int, value: UserValue, data: bytes
-    ) -> None:
+    def add(self, key: bytes, entry: JoinEntry, data: bytes) -> None:
         """Keep a record; `data` is its value as bytes."""
+        timestamp_ms, number, _, headers = entry
         at = timestamp_ms // self.bucket_ms
         bucket = self._buckets.get(at)
         if bucket is None:
             bucket = self._buckets[at] = _Bucket(is_whole=True)
             self._set_gate()
-        insort(self._rows(at, bucket, key), (timestamp_ms, number, value))
-        bucket.fresh.append((key, timestamp_ms, number, data))
+        insort(self._rows(at, bucket, key), entry)
+        bucket.fresh.append((key, timestamp_ms, number, data, headers))
         bucket.bytes += ROW_BYTES + len(key) + (1 + STATE_TIMES) * len(data)
+        if headers:
+            bucket.bytes += _headers_bytes(headers)
 
     def find(self, key: bytes, from_ms: int, to_ms: int) -> list[JoinEntry]:
         """Return a key's records in [from, to], by timestamp, then by arrival."""
@@ -274,8 +304,11 @@ class JoinBuffer:
     def flush(self) -> None:
         """Write new records into the store, and drop all objects if they exceed the bound."""
         for at, bucket in self._buckets.items():
-            for key, timestamp_ms, number, data in bucket.fresh:
-                self._store.put(self._row_key(at, key, timestamp_ms, number), data)
+            for key, timestamp_ms, number, data, headers in bucket.fresh:
+                row_key = self._row_key(at, key, timestamp_ms, number)
+                self._store.put(row_key, data)
+                if headers:
+                    self._store.put(row_key + _HEADERS, _encode(headers))
             bucket.fresh = []
         if sum(bucket.bytes for bucket in self._buckets.values()) > self._bytes_max:
             for bucket in self._buckets.values():
@@ -297,18 +330,12 @@ class JoinBuffer:
 
     def _rewrite(self) -> None:
         """Move all records to buckets of the current size."""
-        rows = list(self._stored())
+        rows = list(self._store.range())
         self._store.delete_range()
-        for key, timestamp_ms, number, data in rows:
-            at = timestamp_ms // self.bucket_ms
-            self._store.put(self._row_key(at, key, timestamp_ms, number), data)
-
-    def _stored(self) -> Iterator[tuple[bytes, int, int, bytes]]:
-        for row, data in self._store.range():
-            key, end = unescape_key(row[_TIME_BYTES:])
-            end_at = _TIME_BYTES + end
-            (number,) = _NUMBER.unpack_from(row, end_at + _TIME_BYTES)
-            yield key, time_at(row, end_at), number, data
+        for row, data in rows:
+            _, end = unescape_key(row[_TIME_BYTES:])
+            at = time_at(row, _TIME_BYTES + end) // self.bucket_ms
+            self._store.put(self._head(at) + row[_TIME_BYTES:], data)
 
     def _rows(self, at: int, bucket: _Bucket, key: bytes) -> list[JoinEntry]:
         """Return the records of a key in a bucket; reads them into memory."""
@@ -324,7 +351,12 @@ class JoinBuffer:
         bucket.bytes += ROW_BYTES + len(key)
         for row, data in self._store.range(head, head + b"\xff" * (2 * _TIME_BYTES + 1)):
             (number,) = _NUMBER.unpack_from(row, len(head) + _TIME_BYTES)
-            rows.append((time_at(row, len(head)), number, loads(data)))
+            if len(row) > len(head) + _TIME_BYTES + _NUMBER.size:
+                headers = tuple(_decode_headers(data))
+                rows[-1] = (*rows[-1][:3], headers)
+                bucket.bytes += _headers_bytes(headers)
+                continue
+            rows.append((time_at(row, len(head)), number, loads(data), ()))
             bucket.bytes += ROW_BYTES + STATE_TIMES * len(data)
         return rows
 

@@ -13,7 +13,9 @@ any side, as in Kafka Streams; it never goes back, and waits for sources with a 
    a pair.
 3. No record is late: it is paired with what is kept, and emitted alone immediately if there is
    nothing. What is kept, and for how long, depends on stream time alone.
-4. A record without a value is dropped. So is a record without a key, unless it may be emitted
+4. A pair has the headers that both records have, whichever arrived last; a record that is emitted
+   alone has its own.
+5. A record without a value is dropped. So is a record without a key, unless it may be emitted
    alone, which happens immediately (KIP-962).
 
 Not done here: the records of one side (`join_buffer`).
@@ -26,11 +28,19 @@ from functools import partial
 from itertools import islice
 from typing import cast
 
+from streamlog.metrics.tracing import context_of, with_context
 from streamlog.nodes.stream_nodes import JoinSide, StreamJoin
 from streamlog.processing.async_map import AsyncTimeSource
 from streamlog.processing.column_batch import Batch, BatchOrigin, TimeSource, deserialize_column
 from streamlog.processing.inputs.record_queue import Input
-from streamlog.processing.joins.join_buffer import DueRow, DueRows, JoinBuffer, due_row_key
+from streamlog.processing.joins.join_buffer import (
+    DueRow,
+    DueRows,
+    JoinBuffer,
+    JoinEntry,
+    agreed_headers,
+    due_row_key,
+)
 from streamlog.processing.node_clock import NodeTime
 from streamlog.processing.node_time import NodeTimeSource
 from streamlog.processing.outbox import Collector
@@ -110,7 +120,7 @@ class JoinSideStep(Step):
 class JoinedPairs:
     """Results of the current records, as columns that are being filled."""
 
-    __slots__ = ("_own", "_partners", "ats", "lefts", "rights", "timestamps")
+    __slots__ = ("_is_left", "_own", "_partners", "ats", "headers", "lefts", "rights", "timestamps")
 
     def __init__(self, *, is_left: bool) -> None:
         """`is_left`: the current records are those of the left side."""
@@ -118,14 +128,42 @@ class JoinedPairs:
         self.lefts: list[UserValue] = []
         self.rights: list[UserValue] = []
         self.timestamps: list[int] = []
+        self.headers: list[Headers] = []
+        self._is_left = is_left
         self._own = self.lefts if is_left else self.rights
         self._partners = self.rights if is_left else self.lefts
 
-    def add(self, at: int, value: UserValue, partner: UserValue, timestamp_ms: int) -> None:
-        """Add the result of the record at this index of its batch."""
+    def add_pair(
+        self, at: int, value: UserValue, headers: Headers, timestamp_ms: int, partner: JoinEntry
+    ) -> None:
+        """Add the pair of the record at this index of its batch, with these headers, and a partner.
+
+        Its headers do not depend on which of both came last, but for those of a trace, which say
+        what caused the pair.
+        """
+        partner_ms, _, partner_value, others = partner
+        kept = headers
+        if headers and headers != others:
+            kept = (
+                agreed_headers(headers, others)
+                if self._is_left
+                else agreed_headers(others, headers)
+            )
+            if (context := context_of(headers)) is not None:
+                kept = with_context(kept, context)
+        self._add(at, value, partner_value, kept, max(timestamp_ms, partner_ms))
+
+    def add_alone(self, at: int, value: UserValue, headers: Headers, timestamp_ms: int) -> None:
+        """Add the record at this index of its batch without a partner."""
+        self._add(at, value, None, headers, timestamp_ms)
+
+    def _add(
+        self, at: int, value: UserValue, partner: UserValue, headers: Headers, timestamp_ms: int
+    ) -> None:
         self.ats.append(at)
         self._own.append(value)
         self._partners.append(partner)
+        self.headers.append(headers)
         self.timestamps.append(timestamp_ms)
 
 
@@ -188,7 +226,7 @@ class StreamJoinStep(Step):
                 pairs = JoinedPairs(is_left=side.node.is_left)
                 self._close(now_ms)
             if raw is None:
-                pairs.add(at, batch.values[at], None, timestamps[at])
+                pairs.add_alone(at, batch.values[at], _headers(batch, at), timestamps[at])
             else:
                 self._match(side, batch, at, (raw, data), pairs)
         # Steps below see the time as of the last record, however marks arrived between records.
@@ -294,8 +332,10 @@ class StreamJoinStep(Step):
         #    10:00:15, so it is emitted alone immediately.
         # 4. A left record at 10:00:10 has a partner that is still kept: they are a pair.
         other_is_outer = self._is_outer(other)
-        for partner_ms, number, partner in found:
-            pairs.add(at, value, partner, max(timestamp_ms, partner_ms))
+        headers = _headers(batch, at)
+        for partner in found:
+            pairs.add_pair(at, value, headers, timestamp_ms, partner)
+            partner_ms, number = partner[:2]
             if other_is_outer and self._unmatched is not None:
                 closes_ms = window.closes_ms(partner_ms, left=not is_left)
                 self._unmatched.discard(due_row_key(closes_ms, not is_left, key, number))
@@ -303,13 +343,13 @@ class StreamJoinStep(Step):
         if self._unmatched is not None and not found and self._is_outer(side):
             closes_ms = window.closes_ms(timestamp_ms, left=is_left)
             if closes_ms < now_ms:
-                pairs.add(at, value, None, timestamp_ms)
+                pairs.add_alone(at, value, headers, timestamp_ms)
             else:
                 row_key = due_row_key(closes_ms, is_left, key, number)
-                self._unmatched.add(row_key, data or b"", _headers(batch, at))
+                self._unmatched.add(row_key, data or b"", headers)
                 self._gate_ms = min(self._gate_ms, closes_ms)
         if timestamp_ms + window.keep_ms >= now_ms:
-            side.buffer.add(key, timestamp_ms, number, value, data or b"")
+            side.buffer.add(key, (timestamp_ms, number, value, headers), data or b"")
             self._gate_ms = min(self._gate_ms, side.buffer.over_ms)
 
     def _forward_pairs(self, batch: Batch, pairs: JoinedPairs) -> None:
@@ -324,8 +364,19 @@ class StreamJoinStep(Step):
         )
         made.keys_are_raw = batch.keys_are_raw
         made.values_are_raw = batch.values_are_raw
-        made, joined = self.apply_function(made, self._node.fn, pairs.lefts, pairs.rights)
-        self.forward(made.with_values(joined))
+        fn, sides = self._node.fn, (pairs.lefts, pairs.rights)
+        if batch.origin.headers is None:
+            made, joined = self.apply_function(made, fn, *sides)
+            self.forward(made.with_values(joined))
+            return
+
+        def join(left: UserValue, right: UserValue, headers: Headers) -> tuple[UserValue, Headers]:
+            return fn(left, right), headers
+
+        # Set behind the function: the dead letter of a record has its headers as they were read.
+        made, found = self.apply_function(made, join, *sides, pairs.headers)
+        made = made.with_values([value for value, _ in found])
+        self.forward(made.with_headers([headers for _, headers in found]))
 
     def _set_gate(self) -> None:
         next_ms = None if self._unmatched is None else self._unmatched.next_ms

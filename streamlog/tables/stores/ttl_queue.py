@@ -3,10 +3,11 @@
 `TtlQueue` keeps one exact due time per row, for tables that emit each expiry. `Expiry` keeps hints
 instead, at most one bucket after the row's own time, and writes less: a hint may be out of date, so
 its reader checks the row. `ExpiringStore` is a key-value store on hints: a row is visible until
-stream time is `ttl_ms` past the newest timestamp of its key, to the millisecond, on every machine
-and in every replay, and stays on disk a little longer. Rules of the module: expiry follows from the
-times that are passed in, and never from a clock; a late record changes a row's value but never
-shortens its life. Not done here: serdes.
+stream time is `ttl_ms` past the newest timestamp of its key, or until the end that a write has
+given it, to the millisecond, on every machine and in every replay, and stays on disk a little
+longer. Rules of the module: expiry follows from the times that are passed in, and never from a
+clock; a late record changes a row's value but never shortens its life, unless it gives it an end.
+Not done here: serdes.
 """
 
 from __future__ import annotations
@@ -90,13 +91,18 @@ class Expiry:
 
     __slots__ = ("_bucket_ms", "_looked", "_store", "bound_ms", "life_ms")
 
-    def __init__(self, store: NamedStore, life_ms: int) -> None:
-        """Rows expire when stream time is `life_ms` or more past their own time."""
+    def __init__(
+        self, store: NamedStore, life_ms: int, *, bucket_ms_max: int = TIME_MS_MAX
+    ) -> None:
+        """Rows expire when stream time is `life_ms` or more past their own time.
+
+        They stay on disk for a bucket longer, of at most `bucket_ms_max`.
+        """
         self._store = store
         self.life_ms = life_ms
         self.bound_ms = TIME_MS_MIN
         """Rows of this time or before have expired."""
-        self._bucket_ms = max(life_ms // BUCKETS, 1)
+        self._bucket_ms = max(min(life_ms // BUCKETS, bucket_ms_max), 1)
         self._looked: int | None = None
 
     def note(self, key: bytes, time_ms: int) -> None:
@@ -164,14 +170,25 @@ class ExpiringRows:
         self._expiry.expire(stream_time_ms)
 
 
+FOREVER_MS = 2**61
+"""The time to live of rows that expire only if a write gives them an end."""
+_END_FROM, _END = 2**61, 2**62
+"""A row's time is that of its newest record, which is less than `_END_FROM`; or, from there on, its
+end plus `_END`. So an end stays where it is when the time to live of the store is changed."""
+END_BUCKET_MS = 600_000
+"""The longest time that a row with an end of its own stays on disk after it."""
+
+
 class ExpiringStore:
     """Rows with a time to live, in a named store of a task."""
 
-    __slots__ = ("_expiry", "_store")
+    __slots__ = ("_expiry", "_life_ms", "_store")
 
-    def __init__(self, store: NamedStore, *, ttl_ms: int) -> None:
+    def __init__(self, store: NamedStore, *, ttl_ms: int, bucket_ms_max: int = TIME_MS_MAX) -> None:
+        """`bucket_ms_max` limits how long an expired row stays on disk."""
         self._store = store
-        self._expiry = Expiry(store, ttl_ms)
+        self._life_ms = ttl_ms
+        self._expiry = Expiry(store, ttl_ms, bucket_ms_max=bucket_ms_max)
 
     def advance(self, stream_time_ms: int) -> None:
         """Set stream time, and remove the rows that have expired by it.
@@ -182,22 +199,40 @@ class ExpiringStore:
             return
         for key in self._expiry.due():
             data = self._store.get(ROWS + key)
-            if data is not None and time_at(data) <= self._expiry.bound_ms:
+            if data is None:
+                continue
+            if (time_ms := self._time_of(data)) <= self._expiry.bound_ms:
                 self._store.delete(ROWS + key)
+            elif self._is_hinted(data):
+                # The hint is one of a former time to live, under which the end came sooner.
+                self._expiry.note(key, time_ms)
 
-    def put(self, key: bytes, value: bytes, timestamp_ms: int) -> bool:
-        """Set a value by a record of this time; returns False if it has already expired."""
+    def put(
+        self, key: bytes, value: bytes, timestamp_ms: int, *, ttl_ms: int | None = None
+    ) -> bool:
+        """Set a value by a record of this time; returns False if it has already expired.
+
+        With `ttl_ms`, the row ends that long after this record, whatever its end was before.
+        """
         old = self._store.get(ROWS + key)
-        old_ms = None if old is None else time_at(old)
-        # A late record changes the value, but the row lives as long as its newest record allows.
-        new_ms = timestamp_ms if old_ms is None else max(timestamp_ms, old_ms)
+        new = time_bytes(min(timestamp_ms, _END_FROM - 1))
+        if ttl_ms is not None:
+            new = time_bytes(_END + min(timestamp_ms + ttl_ms, _END_FROM - 1))
+        elif old is not None and self._time_of(old) > self._time_of(new):
+            # A late record changes the value, but the row lives as long as was said before.
+            new = old[:_TIME_BYTES]
+        new_ms = self._time_of(new)
         if new_ms <= self._expiry.bound_ms:
+            if ttl_ms is not None and old is not None:
+                self._store.delete(ROWS + key)
             return False
-        self._store.put(ROWS + key, time_bytes(new_ms) + value)
-        if old_ms is None:
+        self._store.put(ROWS + key, new + value)
+        if not self._is_hinted(new):
+            return True
+        if old is None or not self._is_hinted(old):
             self._expiry.note(key, new_ms)
         else:
-            self._expiry.move(key, old_ms, new_ms)
+            self._expiry.move(key, self._time_of(old), new_ms)
         return True
 
     def delete(self, key: bytes) -> None:
@@ -207,7 +242,7 @@ class ExpiringStore:
     def get(self, key: bytes) -> bytes | None:
         """Return the value, if there is one that has not expired."""
         data = self._store.get(ROWS + key)
-        if data is None or time_at(data) <= self._expiry.bound_ms:
+        if data is None or self._time_of(data) <= self._expiry.bound_ms:
             return None
         return data[_TIME_BYTES:]
 
@@ -221,5 +256,14 @@ class ExpiringStore:
             return
         bound_ms = self._expiry.bound_ms
         for row, data in self._store.range(ROWS + low, end):
-            if time_at(data) > bound_ms:
+            if self._time_of(data) > bound_ms:
                 yield row[len(ROWS) :], data[_TIME_BYTES:]
+
+    def _time_of(self, data: bytes) -> int:
+        """Return the time of the record that would give a row its end by the store's own life."""
+        time_ms = time_at(data)
+        return time_ms if time_ms < _END_FROM else time_ms - _END - self._life_ms
+
+    def _is_hinted(self, data: bytes) -> bool:
+        """Return whether a row can expire; the others need no hint."""
+        return self._life_ms < FOREVER_MS or time_at(data) >= _END_FROM

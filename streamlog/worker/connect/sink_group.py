@@ -297,9 +297,9 @@ class SinkGroup:
         Raises:
             ProcessingError: they were claimed too often already: others write them as well.
         """
-        # 1. A worker stands still in `recover`, and the group gives its partitions to this task.
-        # 2. It wakes, and its `recover` fences this task in the target. 3. Its own commits are
-        # refused by the group, so nobody else would write the partitions. 4. This task fences it.
+        # 1. A worker is suspended in `recover`, and the group gives its partitions to this task.
+        # 2. It wakes, and its `recover` fences this task in the target. 3. The group refuses its
+        # commits, so no task would write the partitions. 4. This task claims them, and fences it.
         now_ms, claims_ms = self._clock.now_ms(), self._claims_ms
         if not self._consumer.assignment():
             self._fenced_ms = None

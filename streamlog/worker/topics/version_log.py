@@ -233,8 +233,7 @@ class VersionChange:
     def is_settled(self) -> bool:
         """Whether the program is the current version, so no record is needed."""
         if self.before is None:
-            # An app that has agents only has no topology to record.
-            return not (self.blueprint.nodes or self.blueprint.connectors)
+            return not self.blueprint.is_recorded
         return self.before.blueprint == self.blueprint
 
     @property

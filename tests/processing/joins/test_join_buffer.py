@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog.processing.joins.join_buffer import JoinBuffer
+from streamlog.record import Headers
 from streamlog.serdes import serde_for
 from streamlog.tables.stores.memory_store import MemoryStore
 from streamlog.windows.emit import FAR_MS
@@ -22,6 +23,11 @@ operations = st.lists(
     | st.just(("commit",)),
     max_size=60,
 )
+
+
+def headers_of(number: int) -> Headers:
+    """Every third record has none."""
+    return tuple((f"h{each}", b"%d" % number if each else None) for each in range(number % 3))
 
 
 class CheckedBuffer:
@@ -41,13 +47,14 @@ class CheckedBuffer:
     def add(self, key: bytes, timestamp_ms: int) -> None:
         number = len(self.taken)
         if timestamp_ms + 30 >= self.now_ms:
-            self.buffer.add(key, timestamp_ms, number, number, NUMBERS.dumps(number))
+            entry = timestamp_ms, number, number, headers_of(number)
+            self.buffer.add(key, entry, NUMBERS.dumps(number))
             self.taken.append((key, timestamp_ms, number))
 
     def find(self, key: bytes, from_ms: int, span_ms: int) -> None:
         from_ms = max(from_ms, self.now_ms - 10)
         wanted = sorted(
-            (at, number, number)
+            (at, number, number, headers_of(number))
             for own, at, number in self.taken
             if own == key and from_ms <= at <= from_ms + span_ms
         )

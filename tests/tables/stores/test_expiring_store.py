@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlog.tables.stores.store import TIME_MS_MIN
-from streamlog.tables.stores.ttl_queue import ExpiringStore
+from streamlog.tables.stores.ttl_queue import FOREVER_MS, ExpiringStore
 from tests.tables.stores.timed import (
     LIFE_MS,
     Step,
@@ -21,6 +21,7 @@ from tests.tables.stores.timed import (
 
 operations = st.lists(
     st.tuples(st.just("put"), keys, values, times)
+    | st.tuples(st.just("put_until"), keys, values, times, st.integers(1, 3 * LIFE_MS))
     | st.tuples(st.just("delete"), keys)
     | st.tuples(st.just("advance"), times)
     | st.tuples(st.just("range"), keys, st.none() | keys)
@@ -30,21 +31,32 @@ operations = st.lists(
 
 
 class CheckedStore:
-    """An expiring store and a model of its contents."""
+    """An expiring store and a model of its contents: the end and the value of each row."""
 
-    def __init__(self, task_store: TaskStore) -> None:
-        self.task_store = task_store
-        self.store = ExpiringStore(task_store.named(), ttl_ms=LIFE_MS)
+    def __init__(self, task_store: TaskStore, life_ms: int = LIFE_MS) -> None:
+        self.task_store, self.life_ms = task_store, life_ms
+        self.store = self.made()
         self.rows: dict[bytes, tuple[int, bytes]] = {}
-        self.bound_ms = TIME_MS_MIN
+        self.now_ms = TIME_MS_MIN
+
+    def made(self) -> ExpiringStore:
+        return ExpiringStore(self.task_store.named(), ttl_ms=self.life_ms, bucket_ms_max=3)
 
     def put(self, key: bytes, value: bytes, timestamp_ms: int) -> None:
-        newest_ms = max(timestamp_ms, self.rows.get(key, (timestamp_ms, b""))[0])
-        is_expired = newest_ms <= self.bound_ms
-        assert self.store.put(key, value, timestamp_ms) is not is_expired
-        if not is_expired:
-            self.rows[key] = newest_ms, value
-            assert self.store.get(key) == value
+        end_ms = max(timestamp_ms + self.life_ms, self.rows.get(key, (TIME_MS_MIN, b""))[0])
+        is_kept = self.store.put(key, value, timestamp_ms)
+        self._written(key, value, end_ms, is_kept=is_kept)
+
+    def put_until(self, key: bytes, value: bytes, timestamp_ms: int, ttl_ms: int) -> None:
+        is_kept = self.store.put(key, value, timestamp_ms, ttl_ms=ttl_ms)
+        self.rows.pop(key, None)
+        self._written(key, value, timestamp_ms + ttl_ms, is_kept=is_kept)
+
+    def _written(self, key: bytes, value: bytes, end_ms: int, *, is_kept: bool) -> None:
+        assert is_kept is (end_ms > self.now_ms)
+        if is_kept:
+            self.rows[key] = end_ms, value
+        assert self.store.get(key) == (value if is_kept else None)
 
     def delete(self, key: bytes) -> None:
         self.store.delete(key)
@@ -53,8 +65,8 @@ class CheckedStore:
 
     def advance(self, stream_time_ms: int) -> None:
         self.store.advance(stream_time_ms)
-        self.bound_ms = max(self.bound_ms, stream_time_ms - LIFE_MS)
-        self.rows = {key: row for key, row in self.rows.items() if row[0] > self.bound_ms}
+        self.now_ms = max(self.now_ms, stream_time_ms)
+        self.rows = {key: row for key, row in self.rows.items() if row[0] > self.now_ms}
 
     def range(self, low: bytes, high: bytes | None) -> None:
         expected = [
@@ -69,21 +81,40 @@ class CheckedStore:
 
     def restart(self) -> None:
         self.task_store.restart()
-        self.store = ExpiringStore(self.task_store.named(), ttl_ms=LIFE_MS)
-        if self.bound_ms > TIME_MS_MIN:
-            self.store.advance(self.bound_ms + LIFE_MS)
+        self.store = self.made()
+        if self.now_ms > TIME_MS_MIN:
+            self.store.advance(self.now_ms)
 
 
-def check(task_store: TaskStore, steps: list[Step]) -> None:
-    checked = CheckedStore(task_store)
+def check(task_store: TaskStore, steps: list[Step], life_ms: int = LIFE_MS) -> None:
+    checked = CheckedStore(task_store, life_ms)
     perform(checked, steps)
     checked.range(b"", None)
+    # Whatever can expire leaves the store; rows that live forever have no hints.
+    checked.advance(1_000_000)
+    checked.range(b"", None)
+    assert len(list(task_store.named().range())) == len(checked.rows)
 
 
-@given(steps=operations)
-def test_an_expiring_store_equals_a_dictionary(steps: list[Step]) -> None:
+@given(steps=operations, life_ms=st.sampled_from([LIFE_MS, FOREVER_MS]))
+def test_an_expiring_store_equals_a_dictionary(steps: list[Step], life_ms: int) -> None:
     with open_task_store("memory") as task_store:
-        check(task_store, steps)
+        check(task_store, steps, life_ms)
+
+
+@given(steps=operations, before_ms=st.integers(1, 60), after_ms=st.integers(1, 60))
+def test_an_end_stays_where_it_is_when_the_time_to_live_of_the_store_changes(
+    steps: list[Step], before_ms: int, after_ms: int
+) -> None:
+    with open_task_store("memory") as task_store:
+        checked = CheckedStore(task_store, before_ms)
+        perform(checked, [step for step in steps if step[0] != "put"])
+        checked.life_ms = after_ms
+        checked.restart()
+        perform(checked, steps)
+        checked.range(b"", None)
+        checked.advance(1_000_000)
+        assert not list(task_store.named().range())
 
 
 @settings(max_examples=10)
