@@ -9,7 +9,7 @@ HOT := $(TYPES) $(TYPES:.pxd=.py)
 WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-connect demo-spark spark questions test test-changed quick lint shape architecture bench simulate simulate-coverage chaos alerts procedures soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect conformance conformance-cluster conformance-kafka registry-kills chaos-connect chaos-connect-service bench-connect-service bench-registry bench-snapshots compile clean
+.PHONY: help demo demo-connect demo-spark spark questions test test-changed quick lint shape architecture bench simulate simulate-coverage chaos alerts procedures soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-rest conformance conformance-cluster conformance-kafka registry-kills chaos-connect chaos-connect-service bench-connect-service bench-registry bench-snapshots compile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -128,6 +128,10 @@ oracle-avro: $(VENV)/.dev ## random pairs of Avro schemas on Apache Avro's own p
 oracle-connect: $(VENV)/.dev ## random records through Kafka Connect's own transforms, predicates and JsonConverter, Debezium's ExtractNewRecordState, and ours; each difference with its reason (RECORDS=2000 of each class, SEED=n); needs Maven and a JDK
 	@mkdir -p build
 	@$(BIN)/python -m tests.oracle.connect --records $(or $(RECORDS),2000) $(if $(SEED),--seed $(SEED)) --report build/oracle-connect.json $(ARGS)
+
+oracle-connect-rest: $(VENV)/.dev ## some 190 requests to Apache's own Connect worker and to ours, both on a broker of ours; statuses and bodies field by field, each difference with its reason (ARGS=--all prints all); needs Maven and a JDK
+	@mkdir -p build
+	@$(BIN)/python -m tests.oracle.connect_rest --report build/oracle-connect-rest.json $(ARGS)
 
 spark: $(VENV)/.dev ## histories in Spark at length: 200 random programs with tasks killed at random, and on a standalone cluster of this machine
 	STREAMLOG_PROFILE=thorough $(BIN)/python -m pytest -q tests/spark_bridge --timeout 1200 $(ARGS)

@@ -61,11 +61,15 @@ class ConnectorConfig(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: the name of the connector, which identifies its offsets.
         connector_class: the connector by its name, or by the Java class that it stands for.
+        connector_plugin_version: accepted; the version that is installed runs.
         tasks_max: the largest number of tasks.
         tasks_max_enforce: accepted; no connector has more tasks than `tasks.max`.
         key_converter: the converter of keys; the worker's by default.
+        key_converter_plugin_version: accepted; the version that is installed converts.
         value_converter: the converter of values; the worker's by default.
+        value_converter_plugin_version: accepted, as for keys.
         header_converter: without effect; headers are carried as bytes.
+        header_converter_plugin_version: without effect.
         transforms: the aliases of transforms, in their order.
         predicates: the aliases of predicates, which transforms refer to.
         config_action_reload: accepted; secrets are read again when a task restarts.
@@ -80,11 +84,15 @@ class ConnectorConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     connector_class: str
+    connector_plugin_version: str | None = None
     tasks_max: Count = 1
     tasks_max_enforce: bool = True
     key_converter: str | None = None
+    key_converter_plugin_version: str | None = None
     value_converter: str | None = None
+    value_converter_plugin_version: str | None = None
     header_converter: str | None = None
+    header_converter_plugin_version: str | None = None
     transforms: tuple[str, ...] = ()
     predicates: tuple[str, ...] = ()
     config_action_reload: Literal["restart", "none"] = "restart"

@@ -314,5 +314,5 @@ def _definition(setting: ConnectorSetting, group: str, order: int) -> dict[str, 
         "width": "MEDIUM",
         "display_name": setting.name,
         "dependents": [],
-        "order": order,
+        "order_in_group": order,
     }

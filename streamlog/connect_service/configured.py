@@ -45,6 +45,8 @@ EXECUTING: Final = frozenset({"Exec"})
 """Connectors that run commands of the machine."""
 ALLOW_EXEC: Final = "allow.exec"
 """Ours: the worker's setting that allows them."""
+TOPICS: Final = ("topics", "topics.regex")
+NO_TOPICS: Final = "Must configure one of topics or topics.regex"
 DEFAULT_CONVERTER: Final = JsonConverter(schemas_enable=False)
 """What a worker converts with if its settings name no converter: JSON without schemas."""
 
@@ -283,6 +285,8 @@ def validation(
     ]
     # Kafka Connect passes them over; here a misspelt setting must not fall back to its default.
     configs += [_unknown(each) for each in _unknown_names(plugin, settings)]
+    if plugin.kind == "sink" and not any(settings.get(each, "").strip() for each in TOPICS):
+        configs = [_without_topics(each) for each in configs]
     # Only once each setting is right by itself can transforms and the whole be looked at.
     own = count_errors(configs)
     whole = InstalledPlugins(worker).faults({CLASS: name, **settings}) if not own else []
@@ -345,6 +349,16 @@ class _Answered(msgspec.Struct):
     value: _Errors
 
 
+def _without_topics(answered: JsonValue) -> JsonValue:
+    """Return the answer about a setting of a sink that has no topics."""
+    if not isinstance(answered, dict) or not isinstance(answered["value"], dict):
+        return answered
+    value = answered["value"]
+    if value["name"] not in TOPICS:
+        return answered
+    return {**answered, "value": {**value, "errors": [NO_TOPICS]}}
+
+
 def _unknown(name: str) -> JsonValue:
     return _answered(name, f"{name} is no setting of this connector")
 
@@ -358,7 +372,7 @@ def _answered(name: str, why: str) -> JsonValue:
     definition: dict[str, JsonValue] = {
         "name": name, "type": "STRING", "required": False, "default_value": None,
         "importance": "LOW", "documentation": "", "group": None, "width": "NONE",
-        "display_name": name, "dependents": [], "order": -1,
+        "display_name": name, "dependents": [], "order_in_group": -1,
     }  # fmt: skip
     value: dict[str, JsonValue] = {
         "name": name, "value": None, "recommended_values": [], "errors": [why], "visible": True,

@@ -21,6 +21,7 @@ from streamlog.connect.herding.herder_requests import (
 )
 from streamlog.connect.herding.lifecycle import TargetState
 from streamlog.connect.parts import encode_offset
+from streamlog.connect.setting_types import INT32_MAX
 from streamlog.connect_tasks.contexts import ConnectorContext
 from streamlog.record import TopicPartition
 from streamlog.serdes.erased_types import JsonValue
@@ -32,15 +33,16 @@ METHOD_NOT_ALLOWED: Final = 405
 OFFSETS_MAX: Final = 100_000
 REST_MS: Final = 30_000
 """How long a change of offsets waits until the tasks of a stopped connector have ended."""
+INT64_MAX: Final = 2**63 - 1
 
 
 class _Entry(msgspec.Struct):
     partition: dict[str, JsonValue]
-    offset: dict[str, JsonValue] | None
+    offset: dict[str, JsonValue] | None = None
 
 
 class _Offsets(msgspec.Struct):
-    offsets: list[_Entry]
+    offsets: list[_Entry] = []
 
 
 class ConnectorOffsets:
@@ -171,13 +173,32 @@ def _decode(body: bytes) -> list[_Entry]:
 
 def _of_kafka(entry: _Entry) -> tuple[TopicPartition, int | None]:
     topic, number = entry.partition.get("kafka_topic"), entry.partition.get("kafka_partition")
-    offset = None if entry.offset is None else entry.offset.get("kafka_offset")
-    is_number = isinstance(number, int) and number >= 0
-    is_offset = entry.offset is None or (isinstance(offset, int) and offset >= 0)
-    if not isinstance(topic, str) or not isinstance(number, int) or not is_number or not is_offset:
+    if topic is None or number is None:
         raise ConnectRefusal(
             BAD_REQUEST,
-            "The partition for a sink connector offset has the fields 'kafka_topic' and"
-            " 'kafka_partition', its offset the field 'kafka_offset'",
+            "The partition for a sink connector offset must contain the keys 'kafka_topic' and"
+            " 'kafka_partition'",
         )
-    return TopicPartition(topic, number), offset if isinstance(offset, int) else None
+    if not isinstance(topic, str):
+        raise ConnectRefusal(BAD_REQUEST, "'kafka_topic' has to be a text")
+    at = TopicPartition(topic, _count("kafka_partition", number, INT32_MAX))
+    if entry.offset is None:
+        return at, None
+    offset = entry.offset.get("kafka_offset")
+    if offset is None:
+        raise ConnectRefusal(
+            BAD_REQUEST,
+            "The offset for a sink connector should either be null or contain the key"
+            " 'kafka_offset'",
+        )
+    return at, _count("kafka_offset", offset, INT64_MAX)
+
+
+def _count(name: str, value: JsonValue, limit: int) -> int:
+    """Return a number of an entry, which may be written as a text as well."""
+    text = str(value)
+    if isinstance(value, str | int) and text.isascii() and text.isdecimal() and len(text) < 20:  # noqa: PLR2004 - digits of int64
+        number = int(text)
+        if number <= limit:
+            return number
+    raise ConnectRefusal(BAD_REQUEST, f"'{name}' has to be a whole number from 0 to {limit}")

@@ -43,6 +43,7 @@ from streamlog.connect_service.configured import (
     strange_settings,
     with_secrets,
 )
+from streamlog.connect_service.connector_topics import ConnectorTopics
 from streamlog.connect_service.service_group import (
     GroupRound,
     GroupTimes,
@@ -132,6 +133,9 @@ class ConnectService:
             configs_topic=settings.configs_topic,
             status_topic=settings.status_topic,
         )
+        self.connector_topics = ConnectorTopics(
+            self.herder, settings.status_topic, clock, settings.others
+        )
         self._answers: dict[int, asyncio.Future[RequestAnswer]] = {}
         self._keeper: TaskKeeper | None = None
         self._background: asyncio.TaskGroup | None = None
@@ -216,6 +220,7 @@ class ConnectService:
             plain: writes statuses and dead letters.
         """
         self._background = background
+        self.connector_topics.write_with(plain)
         self._keeper = keeper = TaskKeeper(self._keeper_deps(plain), self, background)
         topics = (self.configs_log, self.status_log, self.offsets_log)
         for topic in topics:
@@ -303,6 +308,7 @@ class ConnectService:
             letters=plain,
             declare=self.declare,
             commit_ms=self.settings.commit_ms,
+            topics=self.connector_topics,
         )
 
     # An effect is data, and this is the one function that acts: it must not wait, since records are

@@ -7,7 +7,6 @@ is bounded, and an error is `{"error_code", "message"}` always.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -15,7 +14,8 @@ from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
-from streamlog.connect.herding.herder import ConnectorType, status_body
+from streamlog.connect.converters.converter import converter_names
+from streamlog.connect.herding.herder import status_body
 from streamlog.connect.herding.herder_requests import (
     BAD_REQUEST,
     CONFLICT,
@@ -31,35 +31,31 @@ from streamlog.connect.herding.herder_requests import (
     SetLevel,
     SetTarget,
 )
-from streamlog.connect.herding.lifecycle import TargetState
+from streamlog.connect.herding.lifecycle import VERSION, TargetState
+from streamlog.connect.transforms.transform_chain import transform_names
 from streamlog.connect_service.configured import plugin_settings, plugins, validation
 from streamlog.connect_service.connector_offsets import ConnectorOffsets
 from streamlog.connect_service.herder_shell import ConnectService
+from streamlog.connect_service.logger_levels import (
+    PYTHON_LEVELS,
+    change_levels,
+    logger_level,
+    logger_levels,
+)
 from streamlog.errors import ConfigError, StreamlogError
 
-VERSION: Final = "4.4.0"
-"""The version of Kafka Connect whose API this is."""
 COMMIT: Final = "streamlog"
 TARGET_BYTES_MAX: Final = 16 * 1024
 PARAMETERS_MAX: Final = 100
 METHOD_NOT_ALLOWED: Final = 405
-LEVELS: Final = frozenset({"TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF"})
-"""Log4j's names, which the API has; Python's are below."""
-PYTHON_LEVELS: Final = {
-    "TRACE": logging.DEBUG,
-    "DEBUG": logging.DEBUG,
-    "INFO": logging.INFO,
-    "WARN": logging.WARNING,
-    "ERROR": logging.ERROR,
-    "FATAL": logging.CRITICAL,
-    "OFF": logging.CRITICAL + 1,
-}
-_LEVEL_NAMES: Final = {logging.WARNING: "WARN", logging.CRITICAL: "FATAL", logging.NOTSET: "INFO"}
+NO_SUCH_PATH: Final = "HTTP 404 Not Found"
+TRIMMED: Final = "".join(map(chr, range(33)))
+"""What Java's `trim` removes: all up to the space."""
 T = TypeVar("T")
 
 
-class NewConnector(msgspec.Struct):
-    """The body of `POST /connectors`."""
+class NewConnector(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `POST /connectors`; a misspelt field is refused rather than left out."""
 
     name: str | None = None
     config: dict[str, str | int | float | bool | None] | None = None
@@ -67,7 +63,7 @@ class NewConnector(msgspec.Struct):
 
 
 class _Level(msgspec.Struct):
-    level: str
+    level: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +157,7 @@ class ConnectRest:
             case ("admin", "loggers", *_):
                 route = self._loggers
             case _:
-                raise ConnectRefusal(NOT_FOUND, "HTTP 404 Not Found")
+                raise ConnectRefusal(NOT_FOUND, NO_SUCH_PATH)
         return await route(call)
 
     async def _root(self, call: RestCall) -> Answer:
@@ -174,7 +170,7 @@ class ConnectRest:
         if self._service.ready.is_set():
             return 200, {
                 "status": "healthy",
-                "message": "Worker has completed startup and is ready",
+                "message": "Worker has completed startup and is ready to handle requests.",
             }
         return 503, {"status": "starting", "message": "Worker is still starting up."}
 
@@ -201,7 +197,8 @@ class ConnectRest:
     async def _create(self, call: RestCall) -> Answer:
         new = call.decode(NewConnector)
         settings = _texts(new.config or {})
-        name = (new.name or settings.get("name", "")).strip()
+        # As Java trims: a control character at an end is no part of a name.
+        name = (new.name or settings.get("name", "")).strip(TRIMMED)
         _check_name(name)
         target = None
         if new.initial_state is not None:
@@ -233,7 +230,12 @@ class ConnectRest:
     async def _changed(self, call: RestCall, name: str, what: tuple[str, ...]) -> Answer:
         match call.method, what:
             case "DELETE", ():
-                return await self._ask(DeleteConnector(name))
+                answer = await self._ask(DeleteConnector(name))
+                await self._service.connector_topics.deleted(name)
+                return answer
+            case "PUT", ("topics", "reset"):
+                await self._service.connector_topics.reset(name)
+                return 202, None
             case "PUT", ("pause" | "resume" | "stop" as target,):
                 return await self._ask(SetTarget(name, _TARGETS[target]))
             case "POST", ("restart",):
@@ -241,7 +243,7 @@ class ConnectRest:
                 return await self._ask(wish)
             case "POST", ("tasks", number, "restart"):
                 return await self._ask(RestartTask(ConnectorSlot(name, _number(number))))
-        raise _unknown(call, known=not what or (len(what) == 1 and what[0] in _PATHS))
+        raise _unknown(known=not what or (len(what) == 1 and what[0] in _PATHS))
 
     def _shown(self, name: str, what: tuple[str, ...]) -> object:
         """Return what a GET below a connector shows; None for an unknown path."""
@@ -255,7 +257,7 @@ class ConnectRest:
             case ("tasks", number, "status"):
                 return self._task_status(name, number)
             case ("topics",):
-                return {name: {"topics": self._topics(name)}}
+                return {name: {"topics": self._service.connector_topics.of(name)}}
         return None
 
     async def _config(self, call: RestCall, name: str) -> Answer:
@@ -287,21 +289,21 @@ class ConnectRest:
             raise ConnectRefusal(NOT_FOUND, f"No status found for task {name}-{number}")
         return {"id": number, **status_body(found)}
 
-    def _topics(self, name: str) -> list[str]:
-        """Return the topics of a sink; those of sources are not recorded."""
-        used = set(self._herder.statuses.topics_of(name))
-        settings = self._herder.configs.connectors.get(name, {})
-        used |= {each.strip() for each in settings.get("topics", "").split(",") if each.strip()}
-        return sorted(used | ({settings["topic"]} if settings.get("topic") else set()))
-
     # ---------------------------------------------------------------------------- plugins
 
     async def _plugins(self, call: RestCall) -> Answer:
         match call.method, call.path[1:]:
             case "GET", ():
-                return 200, [_plugin(each.name, each.kind) for each in plugins()]
+                found: list[tuple[str, str]] = [(each.name, each.kind) for each in plugins()]
+                # Transforms, predicates and converters are asked for (KIP-769).
+                if call.parameters.get("connectorsOnly", "true").lower() == "false":
+                    found += [*transform_names(), *converter_names()]
+                return 200, [_plugin(*each) for each in found]
             case "GET", (name, "config"):
-                return 200, plugin_settings(name)
+                try:
+                    return 200, plugin_settings(name)
+                except ConfigError:
+                    raise ConnectRefusal(NOT_FOUND, f"Unknown plugin {name[:200]}.") from None
             case "PUT", (name, "config", "validate"):
                 settings = _texts(call.decode(dict[str, str | int | float | bool | None]))
                 given = settings.get("connector.class", name)
@@ -312,29 +314,34 @@ class ConnectRest:
                     )
                 worker = self._service.settings.others
                 return 200, validation(name, settings, worker)
-        raise _unknown(call, known=len(call.path) != 2)  # noqa: PLR2004 - a plugin by itself has none
+        known = call.path[1:] == () or call.path[2:] in (("config",), ("config", "validate"))
+        raise _unknown(known=known)
 
     # ---------------------------------------------------------------------------- loggers
 
     async def _loggers(self, call: RestCall) -> Answer:
         _require_method(call, "GET", "PUT")
         names = call.path[2:]
-        if call.method == "GET" and not names:
-            return 200, {name: _level(name) for name in ("root", *sorted(_loggers_set()))}
+        if not names:
+            _require_method(call, "GET")
+            return 200, logger_levels()
         if len(names) != 1:
-            raise ConnectRefusal(NOT_FOUND, "HTTP 404 Not Found")
+            raise ConnectRefusal(NOT_FOUND, NO_SUCH_PATH)
         if call.method == "GET":
-            return 200, _level(names[0])
-        level = call.decode(_Level).level.upper()
-        if level not in LEVELS:
+            return 200, logger_level(names[0])
+        level = call.decode(_Level).level
+        if level is None:
+            raise ConnectRefusal(
+                BAD_REQUEST, "Desired 'level' parameter was not specified in request."
+            )
+        if level.upper() not in PYTHON_LEVELS:
             raise ConnectRefusal(NOT_FOUND, f"invalid log level '{level[:40]}'.")
         # KIP-976: with scope=cluster the level is a record that every worker of the group follows,
         # and which one that starts later finds.
         if call.parameters.get("scope", "worker").lower() == "cluster":
-            await self._service.ask(SetLevel(names[0], level))
+            await self._service.ask(SetLevel(names[0], level.upper()))
             return 204, None
-        set_level(names[0], level)
-        return 200, [names[0]]
+        return 200, change_levels(names[0], level, self._service.task_clock.wall_ms())
 
 
 _TARGETS: Final = {
@@ -357,33 +364,15 @@ def message_of(body: object) -> str:
     return str(body["message"]) if isinstance(body, dict) and "message" in body else str(body)
 
 
-def set_level(name: str, level: str) -> None:
-    """Set the level of a logger of Python; `root` is the one above all."""
-    target = logging.getLogger(None if name == "root" else name)
-    target.setLevel(PYTHON_LEVELS.get(level.upper(), logging.INFO))
-
-
-def _loggers_set() -> list[str]:
-    found = logging.root.manager.loggerDict.items()
-    return [name for name, each in found if isinstance(each, logging.Logger) and each.level]
-
-
-def _level(name: str) -> dict[str, object]:
-    level = logging.getLogger(None if name == "root" else name).getEffectiveLevel()
-    return {"level": _LEVEL_NAMES.get(level, logging.getLevelName(level)), "last_modified": None}
-
-
 def _require_method(call: RestCall, *allowed: str) -> None:
     if call.method not in allowed:
         raise ConnectRefusal(METHOD_NOT_ALLOWED, "HTTP 405 Method Not Allowed")
 
 
-def _unknown(call: RestCall, *, known: bool) -> ConnectRefusal:
+def _unknown(*, known: bool) -> ConnectRefusal:
     if known:
         return ConnectRefusal(METHOD_NOT_ALLOWED, "HTTP 405 Method Not Allowed")
-    return ConnectRefusal(
-        NOT_FOUND, f"HTTP 404 Not Found: {call.method} /{'/'.join(call.path)[:200]}"
-    )
+    return ConnectRefusal(NOT_FOUND, NO_SUCH_PATH)
 
 
 def _check_name(name: str) -> None:
@@ -406,7 +395,7 @@ def _named(name: str, settings: dict[str, str]) -> dict[str, str]:
 
 def _number(text: str) -> int:
     if not text.isdecimal() or len(text) > 9:  # noqa: PLR2004 - the digits of an int32
-        raise ConnectRefusal(NOT_FOUND, "HTTP 404 Not Found")
+        raise ConnectRefusal(NOT_FOUND, NO_SUCH_PATH)
     return int(text)
 
 
@@ -421,5 +410,5 @@ def _text(value: str | float | bool | None) -> str | None:  # noqa: FBT001 - a v
     return None if value is None else str(value)
 
 
-def _plugin(name: str, kind: ConnectorType) -> dict[str, object]:
+def _plugin(name: str, kind: str) -> dict[str, object]:
     return {"class": name, "type": kind, "version": VERSION}

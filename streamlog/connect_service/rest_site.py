@@ -68,7 +68,9 @@ class RestSite:
         finally:
             self._answering -= 1
         data = b"" if body is None else msgspec.json.encode(body)
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(data))]
+        headers = [(b"content-length", b"%d" % len(data))]
+        if data:
+            headers.append((b"content-type", b"application/json"))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         # A HEAD is a GET whose body stays here: load balancers ask so whether a server is up.
         is_head = scope["method"] == "HEAD"

@@ -28,6 +28,7 @@ from streamlog.connect.declared_connectors import SinkConnector, SourceConnector
 from streamlog.connect.herding.herder_requests import ConnectorSlot, PauseTask, StartTask, StopTask
 from streamlog.connect.parts import OffsetBook, encode_offset
 from streamlog.connect.source import SourceOffset, SourcePartition
+from streamlog.connect_service.connector_topics import ConnectorTopics
 from streamlog.connect_service.service_group import ServiceGroup
 from streamlog.connect_tasks.carried import SourceCarrier
 from streamlog.connect_tasks.contexts import ConnectorContext
@@ -85,6 +86,8 @@ class KeeperDeps:
     declare: Callable[[str, Mapping[str, str]], SourceConnector | SinkConnector]
     """Makes a connector of its settings, with secrets."""
     commit_ms: int = COMMIT_MS
+    topics: ConnectorTopics
+    """Notes the topics that tasks use."""
 
 
 class _RefusedByGroup(Exception):
@@ -228,6 +231,8 @@ class _SourceRun:
             except TransactionAborted as error:
                 raise _RefusedByGroup(str(error)) from error
         task.count()
+        # Behind the commit: a topic that nothing was written to is none of its topics.
+        await self._deps.topics.note(self._slot, {batch.topic for batch in records})
 
     async def _create_topics(self, names: set[str]) -> None:
         """Create the topics that are written for the first time, if they do not exist."""
@@ -261,6 +266,7 @@ class _SinkRun:
         specs = {spec.name: spec for spec in self._connector.topics}
         await declare_topics(self._deps.log, specs)
         began()
+        await self._deps.topics.note(self._slot, list(specs))
         while not self._stop.is_set():
             self._changed.clear()
             if self._is_paused:

@@ -118,7 +118,7 @@ def test_a_definition_is_connects() -> None:
         "width": "MEDIUM",
         "display_name": "rows.max",
         "dependents": [],
-        "order": found["rows.max"]["order"],
+        "order_in_group": found["rows.max"]["order_in_group"],
     }
     assert found["url"]["required"]
     assert found["url"]["default_value"] is None

@@ -90,7 +90,7 @@ def test_stop_offsets_reset_and_resume_read_everything_again(tmp_path: Path) -> 
         await client.until(lambda: rows("a") == ROWS)
         status, body = await client.ask("DELETE", "/connectors/in/offsets")
         assert (status, "must be in the STOPPED state" in body["message"]) == (400, True)
-        assert (await client.ask("PUT", "/connectors/in/stop"))[0] == 202
+        assert (await client.ask("PUT", "/connectors/in/stop"))[0] == 204
         await client.until_state("in", "STOPPED", tasks=0)
         part = {"partition": {"part": 1}, "offset": {"at": 4}}
         status, _ = await client.ask("PATCH", "/connectors/in/offsets", {"offsets": [part]})

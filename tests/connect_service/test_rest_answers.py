@@ -52,7 +52,7 @@ CASES: list[Case] = [
     ("PUT", "/connectors/z/config", {**CONFIG, "transforms": "a"}, 400, "transforms.a"),
     ("PUT", "/connectors/z/config", {**CONFIG, "value.converter": "Xml"}, 400, "no such converter"),
     ("PATCH", "/connectors/x/offsets", {"offsets": []}, 400, "STOPPED state"),
-    ("GET", "/connector-plugins/No/config", None, 400, "there is no connector 'No'"),
+    ("GET", "/connector-plugins/No/config", None, 404, "Unknown plugin No."),
     (
         "PUT",
         "/connector-plugins/Listed/config/validate",
@@ -61,6 +61,11 @@ CASES: list[Case] = [
         "does not match request type",
     ),
     ("GET", "/connector-plugins/Numbers", None, 404, "404"),
+    ("POST", "/connectors", {"name": "z", "config": CONFIG, "a": 1}, 400, "unknown field `a`"),
+    ("POST", "/connectors", {"name": "z", "config": {}}, 400, "contains no connector type"),
+    ("POST", "/connector-plugins", None, 405, "405"),
+    ("GET", "/admin/loggers/no.such", None, 404, "Logger no.such not found."),
+    ("PUT", "/admin/loggers/a", {}, 400, "'level' parameter was not specified"),
     ("PUT", "/admin/loggers/a", {"level": "LOUD"}, 404, "invalid log level 'LOUD'"),
 ]
 
@@ -95,18 +100,25 @@ async def answers_that_are_no_errors(client: Client) -> None:
     expanded = await client.get("/connectors?expand=status&expand=info")
     assert expanded["x"]["info"] == await client.get("/connectors/x")
     assert expanded["x"]["status"] == await client.get("/connectors/x/status")
+    running = {"state": "RUNNING", "worker_id": "127.0.0.1:8083", "version": "4.4.0"}
     assert expanded["x"]["status"] == {
         "name": "x",
-        "connector": {"state": "RUNNING", "worker_id": "127.0.0.1:8083"},
-        "tasks": [{"id": 0, "state": "RUNNING", "worker_id": "127.0.0.1:8083"}],
+        "connector": running,
+        "tasks": [{"id": 0, **running}],
         "type": "source",
     }
     (task,) = await client.get("/connectors/x/tasks")
     assert task["id"] == {"connector": "x", "task": 0}
     assert task["config"]["task.parts"] == '[{"part":0},{"part":1},{"part":2}]'
-    assert await client.get("/connectors/x/topics") == {"x": {"topics": ["t"]}}
+    assert await client.get("/connectors/x/topics") == {"x": {"topics": []}}
     status, body = await client.ask("PUT", "/connectors/x/config", {**CONFIG, "count": 0})
     assert (status, body["config"]["count"]) == (200, "0")
+    everything = await client.get("/connector-plugins?connectorsOnly=false")
+    assert {
+        "class": "org.apache.kafka.connect.transforms.Cast$Key",
+        "type": "transformation",
+        "version": "4.4.0",
+    } in everything
     found = await client.get("/connector-plugins")
     assert found[1:] == [
         {"class": "Listed", "type": "sink", "version": "4.4.0"},
@@ -121,7 +133,8 @@ async def answers_that_are_no_errors(client: Client) -> None:
         200,
         ["streamlog.x"],
     )
-    assert (await client.get("/admin/loggers/streamlog.x"))["level"] == "DEBUG"
+    found = await client.get("/admin/loggers/streamlog.x")
+    assert (found["level"], found["last_modified"] > 0) == ("DEBUG", True)
     cluster = "/admin/loggers/streamlog.x?scope=cluster"
     assert await client.ask("PUT", cluster, {"level": "WARN"}) == (204, None)
     assert (await client.get("/admin/loggers"))["streamlog.x"]["level"] == "WARN"
@@ -131,6 +144,30 @@ async def answers_that_are_no_errors(client: Client) -> None:
     # A slash in a name is part of it, as %2F.
     assert (await client.ask("PUT", "/connectors/a%2Fb/config", CONFIG))[0] == 201
     assert (await client.get("/connectors/a%2Fb"))["name"] == "a/b"
+
+
+def test_used_topics_are_noted_reset_and_gone_with_their_connector(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(100), running(tmp_path) as client:
+            topics = client.service.herder.statuses.topics
+            for name in ("x", "y"):
+                config = {**CONFIG, "topic": f"{name}-topic", "count": "2"}
+                await client.ask("PUT", f"/connectors/{name}/config", config)
+            await client.until(lambda: topics.keys() == {"x", "y"})
+            assert await client.get("/connectors/x/topics") == {"x": {"topics": ["x-topic"]}}
+            assert await client.ask("PUT", "/connectors/x/topics/reset") == (202, None)
+            assert (await client.ask("DELETE", "/connectors/y"))[0] == 204
+            assert [await client.get(f"/connectors/{name}/topics") for name in "xy"] == [
+                {name: {"topics": []}} for name in "xy"
+            ]
+        # As the topic has it, for a worker that starts later.
+        off = {"topic.tracking.allow.reset": "false"}
+        async with asyncio.timeout(100), running(tmp_path, **off) as client:
+            assert not any(client.service.herder.statuses.topics.values())
+            status, body = await client.ask("PUT", "/connectors/x/topics/reset")
+            assert (status, body["message"]) == (403, "Topic tracking reset is disabled.")
+
+    asyncio.run(main())
 
 
 async def validations(client: Client) -> None:
@@ -148,6 +185,11 @@ async def validations(client: Client) -> None:
     assert list(await errors({**whole, "count": "many"})) == ["count"]
     assert list(await errors({**whole, "counts": "1"})) == ["counts"]
     assert list(await errors({**whole, "exactly.once.support": "required"})) == []
+    path = "/connector-plugins/Listed/config/validate"
+    assert (await errors({"connector.class": "Listed"})).keys() == {
+        "name", "into", "topics", "topics.regex",
+    }  # fmt: skip
+    path = "/connector-plugins/Numbers/config/validate"
     assert "transforms.a" in (await errors({**whole, "transforms": "a"}))["connector.class"][0]
 
 

@@ -30,8 +30,9 @@ from streamlog.clock import SystemClock
 from streamlog.connect_service.configured import ALLOW_EXEC
 from streamlog.connect_service.connector_offsets import ConnectorOffsets
 from streamlog.connect_service.herder_shell import ConnectService, open_service
+from streamlog.connect_service.logger_levels import set_level
 from streamlog.connect_service.peer_forwarding import PeerForwarding
-from streamlog.connect_service.rest_answers import ConnectRest, message_of, parse_call, set_level
+from streamlog.connect_service.rest_answers import ConnectRest, message_of, parse_call
 from streamlog.connect_service.rest_site import REST_DEFAULT, SETTING, RestSite, check_exposure
 from streamlog.connect_service.service_files import (
     BOOTSTRAP,

@@ -210,6 +210,11 @@ CONVERTERS: Final[Mapping[str, type[AnyConverter]]] = {
 _SHORT: Final = {name.rpartition(".")[2]: made for name, made in CONVERTERS.items()}
 
 
+def converter_names() -> list[tuple[str, str]]:
+    """Return Kafka Connect's names of the converters, with the type that its API gives them."""
+    return [(name, "converter") for name in sorted(CONVERTERS)]
+
+
 def converter_of(
     settings: Mapping[str, str], side: Side, *, default: Converter | None = None
 ) -> Converter:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias, cast
 
 import msgspec
 
@@ -61,7 +61,7 @@ from streamlog.connect.herding.herder_requests import (
     Write,
     WriteStatus,
 )
-from streamlog.connect.herding.lifecycle import ConnectorState, TargetState
+from streamlog.connect.herding.lifecycle import VERSION, ConnectorState, TargetState
 from streamlog.connect.herding.own_tasks import OwnTasks
 from streamlog.connect.herding.statuses import ConnectStatuses, Status, StatusKey, short_trace
 from streamlog.errors import ConfigError
@@ -341,9 +341,9 @@ class Herder:
         match request:
             case PutConnector(name, settings, is_new, target):
                 exists = name in known
+                self._check(name, settings, exists=exists)
                 if is_new and exists:
                     raise ConnectRefusal(CONFLICT, f"Connector {name} already exists")
-                self._check(name, settings, exists=exists)
                 states = [] if target is None or exists else [target_record(name, target)]
                 record = connector_record(name, settings)
                 return name, [*states, record], 200 if exists else 201, True
@@ -358,7 +358,8 @@ class Herder:
                 return name, list(deletion_records(name)), 204, False
             case SetTarget(name, target):
                 _require(name in known, f"Unknown connector {name}")
-                return name, [target_record(name, target)], 202, False
+                status = 204 if target is TargetState.STOPPED else 202
+                return name, [target_record(name, target)], status, False
             case RestartConnector(name, include_tasks, only_failed):
                 _require(name in known, f"Unknown connector: {name}")
                 wish = RestartRequest(include_tasks, only_failed)
@@ -380,6 +381,8 @@ class Herder:
                 BAD_REQUEST,
                 f"the configuration of {name} has {size} bytes; the limit is {CONNECTOR_BYTES_MAX}",
             )
+        if not settings.get("connector.class"):
+            raise ConnectRefusal(BAD_REQUEST, "Connector config contains no connector type")
         if faults := self._plugins.faults(settings):
             listed = "\n".join(faults)
             raise ConnectRefusal(
@@ -414,8 +417,19 @@ class Herder:
             if not (key or b"").startswith(RESTART.encode()):
                 body = self.info(name)
             elif self.statuses.connector(name) is not None:
-                body = self.status(name)
+                body = self._restarting(name)
         yield RequestAnswer(waiting.request, waiting.status, body)
+
+    def _restarting(self, name: str) -> dict[str, object]:
+        """Return a connector's state, with that to which a wish to restart it leads."""
+        wish = self.configs.restarts[name][1]
+        body = self.status(name)
+        own = cast("dict[str, object]", body["connector"])
+        tasks = cast("list[dict[str, object]]", body["tasks"]) if wish.include_tasks else []
+        for each in (own, *tasks):
+            if not wish.only_failed or each["state"] == ConnectorState.FAILED.value:
+                each["state"] = ConnectorState.RESTARTING.value
+        return body
 
     def _refuse_waiting(self, why: str) -> Iterator[Effect]:
         for waiting in self._waiting:
@@ -535,6 +549,9 @@ class Herder:
             worker_id=self._worker_id,
             generation=self._generation,
             trace=None if trace is None else short_trace(trace),
+            version=VERSION
+            if name in self.configs.connectors and self.kind(name) != "unknown"
+            else None,
         )
         return [] if self.statuses.statuses.get(key) == status else [WriteStatus(key, status)]
 
@@ -553,8 +570,10 @@ class Herder:
 
 
 def status_body(status: Status) -> dict[str, object]:
-    """Return a status as the REST API shows it; without a trace, it has no field for one."""
+    """Return a status as the REST API shows it; what it lacks, it has no field for."""
     body: dict[str, object] = {"state": status.state.value, "worker_id": status.worker_id}
+    if status.version is not None:
+        body["version"] = status.version
     return body if status.trace is None else {**body, "trace": status.trace}
 
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
+VERSION: Final = "4.4.0"
+"""The version of Kafka Connect whose API and records these are, and of connectors."""
+
 
 class ConnectorState(StrEnum):
     """The state of a connector or task, as the status topic and the REST API name it."""

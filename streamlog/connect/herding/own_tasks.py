@@ -23,7 +23,7 @@ from streamlog.connect.herding.herder_requests import (
     StopTask,
     WriteStatus,
 )
-from streamlog.connect.herding.lifecycle import ConnectorState, TargetState, next_state
+from streamlog.connect.herding.lifecycle import VERSION, ConnectorState, TargetState, next_state
 from streamlog.connect.herding.statuses import ConnectStatuses, Status, short_trace
 
 RESTART_MS_FIRST: Final = 1_000
@@ -248,9 +248,11 @@ class OwnTasks:
         if running.is_started:
             yield StopTask(slot)
         del self._running[slot]
-        # A connector that was deleted or stopped has no tasks, so they have no status; the leader
-        # deletes those of tasks that no longer exist.
-        if is_gone and slot.connector in self._configs.connectors:
+        # 1. `tasks.max` goes from 2 to 1, and the leader deletes the status of task 1. 2. The round
+        # that follows ends task 1 here. A status written now would stay for ever: the leader has
+        # deleted it already. So a task that no longer exists gets none.
+        exists = slot.task < len(self._configs.tasks.get(slot.connector, ()))
+        if is_gone and exists:
             state = next_state("revoked", running.state)
             if state is not running.state:
                 yield from self._to(slot, running, state)
@@ -268,6 +270,7 @@ class OwnTasks:
             worker_id=self._worker_id,
             generation=self._generation,
             trace=None if trace is None else short_trace(trace),
+            version=VERSION,
         )
         if state in (ConnectorState.RUNNING, ConnectorState.PAUSED) or self._statuses.may_write(
             slot, status

@@ -32,6 +32,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
     """The group's generation in which the worker had the task."""
     trace: str | None = None
+    version: str | None = None
+    """The version of the connector's class, as `GET /connector-plugins` has it."""
 
 
 class UsedTopic(msgspec.Struct, frozen=True, rename="camel"):

@@ -129,6 +129,23 @@ def chain_of(settings: Mapping[str, str]) -> TransformChain:
     )
 
 
+def transform_names() -> list[tuple[str, str]]:
+    """Return the names of transforms and predicates, with the types that Connect's API gives them.
+
+    Those of Kafka Connect have its names; one of the key or the value has two.
+    """
+    names = [
+        f"{PACKAGE}{name}{side}"
+        for name, made in TRANSFORMS.items()
+        for side in (("$Key", "$Value") if issubclass(made, KeyOrValue) else ("",))
+    ]
+    names += [each.name for each in entry_points(group=ENTRY_POINTS)]
+    return [
+        *((name, "transformation") for name in sorted(names)),
+        *((f"{PACKAGE}predicates.{name}", "predicate") for name in sorted(PREDICATES)),
+    ]
+
+
 def find_transform(name: str) -> tuple[TransformClass, str | None]:
     """Return a transform's class by the name of Java's or ours, and on what it works.
 

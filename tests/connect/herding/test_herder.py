@@ -48,6 +48,15 @@ def test_a_created_source_is_dealt_evenly_and_every_part_has_one_reader() -> Non
     assert [state(made, "x", task) for task in (None, 0, 1)] == [ConnectorState.RUNNING] * 3
 
 
+def test_a_task_that_no_longer_exists_leaves_no_status() -> None:
+    made = group()
+    made.ask(1, PutConnector("x", SOURCE))
+    made.settle()
+    made.ask(2, PutConnector("x", {**SOURCE, "tasks.max": "1"}))
+    made.settle()
+    assert [state(made, "x", task) for task in (0, 1)] == [ConnectorState.RUNNING, None]
+
+
 def test_a_request_is_answered_only_once_its_records_are_read_back() -> None:
     made = group()
     made.ask(1, PutConnector("x", SOURCE))
@@ -97,7 +106,7 @@ def test_pause_resume_and_stop_need_no_new_dealing_of_the_others() -> None:
     made.ask(5, SetTarget("x", TargetState.STARTED))
     made.settle()
     assert made.readers("x") == list("abcde")
-    assert [made.answers[number].status for number in (3, 4, 5)] == [202, 202, 202]
+    assert [made.answers[number].status for number in (3, 4, 5)] == [202, 204, 202]
 
 
 def test_a_connector_created_as_stopped_has_no_task() -> None:

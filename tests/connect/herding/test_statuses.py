@@ -25,7 +25,13 @@ def test_records_are_kafka_connects() -> None:
         status_record("x-y", 0, None),
         topic_record("orders", "x", use),
     ]
-    state = {"state": "RUNNING", "worker_id": "a:1", "generation": 4, "trace": None}
+    state = {
+        "state": "RUNNING",
+        "worker_id": "a:1",
+        "generation": 4,
+        "trace": None,
+        "version": None,
+    }
     seen = {"name": "orders", "connector": "x", "task": 1, "discoverTimestamp": 5}
     assert [(key.decode(), value and json.loads(value)) for key, value in written] == [
         ("status-connector-x", state),

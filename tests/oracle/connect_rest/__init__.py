@@ -1,0 +1,1 @@
+"""Kafka Connect's REST API: the same requests to Apache's worker and to ours."""
