@@ -15,6 +15,7 @@ from streamlog.clock import Clock
 from streamlog.connect.herding.herder import Herder
 from streamlog.connect.herding.herder_requests import ConnectorSlot, ConnectRefusal
 from streamlog.connect.herding.statuses import UsedTopic, topic_record
+from streamlog.worker.connect.compacted_topic import CompactedTopic
 
 FORBIDDEN: Final = 403
 ENABLE: Final = "topic.tracking.enable"
@@ -33,10 +34,11 @@ class ConnectorTopics:
         self._is_enabled = worker.get(ENABLE, "true").lower() != "false"
         self._may_reset = worker.get(ALLOW_RESET, "true").lower() != "false"
         self._producer: Producer | None = None
+        self._follower: CompactedTopic | None = None
 
-    def write_with(self, producer: Producer) -> None:
-        """Take the producer that writes the records."""
-        self._producer = producer
+    def write_with(self, producer: Producer, follower: CompactedTopic) -> None:
+        """Take the producer that writes the records, and what reads the status topic."""
+        self._producer, self._follower = producer, follower
 
     def of(self, connector: str) -> list[str]:
         """Return the topics of a connector.
@@ -79,6 +81,11 @@ class ConnectorTopics:
         self._statuses.topics.pop(connector, None)
         for topic in topics:
             await self._write(topic_record(topic, connector, None))
+        # 1. A task notes a topic, and its record is on its way. 2. The topic is forgotten here.
+        # 3. The record is read, and the topic is back until the deletion is read as well.
+        if self._producer is not None and self._follower is not None:
+            await self._producer.flush()
+            await self._follower.catch_up()
 
     async def _write(self, record: tuple[bytes, bytes | None]) -> None:
         if self._producer is None:

@@ -99,8 +99,7 @@ class ConnectService:
         instance_id: str | None = None,
     ) -> None:
         """Create a service that has read nothing yet; see `open_service`."""
-        self.settings, self.log = settings, log
-        self.worker_id = worker_id
+        self.settings, self.log, self.worker_id = settings, log, worker_id
         self.herder = Herder(worker_id, InstalledPlugins(settings.others))
         self.offsets = OffsetBook()
         self._warned: dict[str, list[str]] = {}
@@ -139,8 +138,7 @@ class ConnectService:
         self._answers: dict[int, asyncio.Future[RequestAnswer]] = {}
         self._keeper: TaskKeeper | None = None
         self._background: asyncio.TaskGroup | None = None
-        self._wants_round = False
-        self._asked = 0
+        self._wants_round, self._asked = False, 0
         self.ready = asyncio.Event()
         """Set once the topics have been read, and the group has given this worker its tasks."""
 
@@ -220,7 +218,7 @@ class ConnectService:
             plain: writes statuses and dead letters.
         """
         self._background = background
-        self.connector_topics.write_with(plain)
+        self.connector_topics.write_with(plain, self.status_log)
         self._keeper = keeper = TaskKeeper(self._keeper_deps(plain), self, background)
         topics = (self.configs_log, self.status_log, self.offsets_log)
         for topic in topics:

@@ -155,6 +155,9 @@ def test_used_topics_are_noted_reset_and_gone_with_their_connector(tmp_path: Pat
                 await client.ask("PUT", f"/connectors/{name}/config", config)
             await client.until(lambda: topics.keys() == {"x", "y"})
             assert await client.get("/connectors/x/topics") == {"x": {"topics": ["x-topic"]}}
+            # A source that runs would note its topic again.
+            assert (await client.ask("PUT", "/connectors/x/stop"))[0] == 204
+            await client.until_state("x", "STOPPED", tasks=0)
             assert await client.ask("PUT", "/connectors/x/topics/reset") == (202, None)
             assert (await client.ask("DELETE", "/connectors/y"))[0] == 204
             assert [await client.get(f"/connectors/{name}/topics") for name in "xy"] == [
