@@ -361,7 +361,7 @@ class ConnectService:
         self.keys.follow(self.herder.configs.session_key)
 
     def _on_status(self, record: LogRecord) -> None:
-        self.herder.status_replayed(record.key, record.value)
+        self._perform(self.herder.status_replayed(record.key, record.value))
 
     def _on_offset(self, record: LogRecord) -> None:
         self.offsets.replay(record.key, record.value)

@@ -157,9 +157,14 @@ class Herder:
         effects += self._answers(key, value)
         return effects
 
-    def status_replayed(self, key: bytes | None, value: bytes | None) -> None:
+    def status_replayed(self, key: bytes | None, value: bytes | None) -> list[Effect]:
         """Apply a record of the status topic."""
-        self.statuses.replay(key, value)
+        changed = self.statuses.replay(key, value)
+        if changed is None or changed[1] is None:
+            return []
+        status = self.statuses.statuses.get(changed)
+        slot = ConnectorSlot(changed[0], changed[1])
+        return [] if status is None else list(self.own.contradicted(slot, status))
 
     def on_round(
         self,

@@ -14,6 +14,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+import msgspec
+
 from streamlog.connect.herding.configs import TASK_PARTS, ConnectConfigs
 from streamlog.connect.herding.herder_requests import (
     ConnectorSlot,
@@ -75,6 +77,8 @@ class _Running:
     restarts: Restarts = field(default_factory=Restarts)
     is_started: bool = True
     """Whether the shell has it: false for one that has failed."""
+    status: Status | None = None
+    """What this worker has written about it."""
 
     @property
     def is_paused(self) -> bool:
@@ -199,6 +203,23 @@ class OwnTasks:
             if not running.is_started and running.restarts.is_due(now_ms):
                 yield from self.restart(slot)
 
+    def contradicted(self, slot: ConnectorSlot, status: Status) -> Iterator[Effect]:
+        """Yield the status of a task of this worker again, if a former owner wrote over it.
+
+        Args:
+            slot: the task.
+            status: what the topic says about it now.
+        """
+        # 1. Worker a gives task 0 up in generation 5, and is suspended before it writes UNASSIGNED.
+        # 2. This worker runs the task since generation 6, and has written RUNNING. 3. Worker a
+        # wakes up, and its record comes last.
+        ours = self._running.get(slot)
+        if ours is None or ours.status is None or slot not in self._slots:
+            return
+        if status.worker_id != self._worker_id and status.generation <= self._generation:
+            ours.status = msgspec.structs.replace(ours.status, generation=self._generation)
+            yield WriteStatus(slot, ours.status)
+
     def of(self, connector: str) -> list[ConnectorSlot]:
         """Return the slots of a connector that this worker has, running or failed."""
         return sorted(slot for slot in self._running if slot.connector == connector)
@@ -275,6 +296,7 @@ class OwnTasks:
         if state in (ConnectorState.RUNNING, ConnectorState.PAUSED) or self._statuses.may_write(
             slot, status
         ):
+            running.status = status
             yield WriteStatus(slot, status)
 
 

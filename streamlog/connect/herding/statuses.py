@@ -61,16 +61,21 @@ class ConnectStatuses:
     topics: dict[str, dict[str, UsedTopic]] = field(default_factory=dict)
     """The topics of each connector since their last reset."""
 
-    def replay(self, key: bytes | None, value: bytes | None) -> None:
-        """Apply one record; what is malformed or unknown is passed over."""
+    def replay(self, key: bytes | None, value: bytes | None) -> StatusKey | None:
+        """Apply one record; what is malformed or unknown is passed over.
+
+        Returns the connector or task whose status it is; None for any other record.
+        """
         name = (key or b"").decode("utf-8", "replace")
         try:
             if name.startswith(TOPIC):
                 self._topic(name, value)
             elif (found := _key_of(name)) is not None:
                 self._status(found, value)
+                return found
         except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
-            return
+            return None
+        return None
 
     def may_write(self, key: StatusKey, status: Status) -> bool:
         """Return whether a status may replace the one that is known (Kafka's `putSafe`)."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from streamlog.connect.herding.configs import TASK_PARTS, ConnectConfigs
-from streamlog.connect.herding.herder_requests import ConnectorSlot
+from streamlog.connect.herding.herder_requests import ConnectorSlot, WriteStatus
+from streamlog.connect.herding.lifecycle import ConnectorState
 from streamlog.connect.herding.own_tasks import (
     RESTART_MS_MAX,
     SOUND_MS,
@@ -11,7 +12,7 @@ from streamlog.connect.herding.own_tasks import (
     Restarts,
     restart_delay_ms,
 )
-from streamlog.connect.herding.statuses import ConnectStatuses
+from streamlog.connect.herding.statuses import ConnectStatuses, Status
 
 
 def test_waits_double_up_to_their_limit() -> None:
@@ -76,3 +77,23 @@ def test_a_deleted_connector_has_no_dealing_that_waits() -> None:
     own.forget("s")
     assert own.is_counted("s")
     assert not own.has_uncounted
+
+
+def test_a_status_that_a_former_owner_writes_late_is_written_over() -> None:
+    configs = ConnectConfigs(connectors={"s": {}})
+    own = OwnTasks("here:1", configs, ConnectStatuses())
+    slot = ConnectorSlot("s", 0)
+    dealt(own, configs, 5, "[1]")
+    list(own.on_round({slot}, 6, 7))
+    list(own.began(slot, 0))
+    late = Status(state=ConnectorState.UNASSIGNED, worker_id="there:1", generation=6)
+    (again,) = own.contradicted(slot, late)
+    ours = Status(state=ConnectorState.RUNNING, worker_id="here:1", generation=7)
+    assert again == WriteStatus(slot, ours)
+    # Its own is read back, a later owner's holds, and a task of another worker is not ours to tell.
+    assert not [*own.contradicted(slot, ours)]
+    later = Status(state=ConnectorState.RUNNING, worker_id="there:1", generation=8)
+    assert not [*own.contradicted(slot, later)]
+    assert not [*own.contradicted(ConnectorSlot("s", 1), late)]
+    list(own.on_round((), 6, 8))
+    assert not [*own.contradicted(slot, late)]
