@@ -102,7 +102,7 @@ class Workers:
                     try:
                         return await asyncio.to_thread(self._ask, port, method, path, body)
                     except urllib.error.HTTPError as error:
-                        if error.code not in (409, 502, 503):
+                        if error.code not in (404, 409, 502, 503):  # 404: not yet read there.
                             raise AssertionError(error.read().decode()) from error
                     except OSError:
                         continue
