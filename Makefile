@@ -9,7 +9,7 @@ HOT := $(TYPES) $(TYPES:.pxd=.py)
 WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-connect demo-spark spark questions test test-changed quick lint shape architecture bench simulate simulate-coverage chaos alerts procedures soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-rest conformance conformance-cluster conformance-kafka registry-kills chaos-connect chaos-connect-service bench-connect-service bench-registry bench-snapshots compile clean
+.PHONY: help demo demo-connect demo-spark spark questions test test-changed quick lint shape architecture bench simulate simulate-coverage chaos alerts procedures soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-rest conformance conformance-cluster conformance-kafka registry-kills chaos-connect chaos-connect-service bench-connect-service bench-registry bench-snapshots compile clean test-opensearch
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -161,6 +161,9 @@ bench-registry: $(VENV)/.dev ## the schema registry with 10,000 subjects of 5 ve
 
 bench-snapshots: $(VENV)/.dev ## snapshots of state in moto's S3 on this machine: the restore of KEYS=10000000 keys with them and from the changelog alone, and what they cost J2
 	@KEYS=$(or $(KEYS),10000000) $(BIN)/python -m benchmarks.snapshots
+
+test-opensearch: $(VENV)/.dev ## the connector Search beside a real OpenSearch in a JVM, from Maven (Java 17): its suite, errors, a kill, and the double of the default tests held against it
+	@STREAMLOG_PROFILE=thorough $(BIN)/python -m pytest tests/connectors/search -q --timeout 600
 
 conformance-kafka: $(VENV)/.dev ## the same features on Apache Kafka itself, each request with its nullable fields null, empty and set beside ours, our client's tests, apps whose workers are killed, and Spark
 	@$(BIN)/python -m conformance --only kafka $(ARGS)

@@ -44,6 +44,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "RedisPubSub": "streamlog.connectors.redis",
     "RedisSink": "streamlog.connectors.redis",
     "RedisStreams": "streamlog.connectors.redis",
+    "Search": "streamlog.connectors.search",
     "SpoolDir": "streamlog.connectors.spool_dir",
     "SqlSink": "streamlog.connectors.sql",
     "SqlSource": "streamlog.connectors.sql",

@@ -294,6 +294,9 @@ class Sink(msgspec.Struct, Generic[KW_contra, VW_contra], frozen=True, kw_only=T
     streams: ClassVar[bool] = False
     """Whether batches are written as they come, perhaps minutes before the commit (files). False:
     `begin`, `write` and `commit` run in one go when a flush is due."""
+    incidental: ClassVar[frozenset[str]] = frozenset({"flush"})
+    """Settings that may change while a range waits to be repeated, since they do not say what is
+    written: `flush` among them, and for instance the addresses of a cluster's nodes."""
     transient: ClassVar[tuple[type[BaseException], ...]] = (OSError, TimeoutError)
     """Errors after which the flush is aborted and tried again, with back-off and without end."""
 

@@ -83,11 +83,11 @@ OnStep = Callable[[str], None]
 def config_of(sink: AnySink) -> str:
     """Return the name of a sink's settings; equal settings have equal names.
 
-    When to flush does not belong to them: it says where a range ends, and a range that was begun
-    has its end already. Secrets do not, either: a password may change.
+    Incidental settings do not belong to them, such as when to flush: that says where a range ends,
+    and a range that was begun has its end already. Secrets do not, either: a password may change.
     """
     fields: dict[str, object] = {
-        name: getattr(sink, name) for name in sink.__struct_fields__ if name != "flush"
+        name: getattr(sink, name) for name in sink.__struct_fields__ if name not in sink.incidental
     }
     # The class belongs to it: another class may name its files otherwise under equal settings.
     kind = type(sink)

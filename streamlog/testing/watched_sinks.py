@@ -136,6 +136,7 @@ class WatchedSink:
         self.settings = config_of(inner)
         self.effect, self.streams = inner.effect, inner.streams
         self.transient, self.flush = inner.transient, inner.flush
+        self.incidental = inner.incidental
 
     def open(self, context: SinkContext) -> SinkTask[Any, Any]:
         """Return a watched task, not connected yet."""

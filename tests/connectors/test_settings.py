@@ -19,6 +19,7 @@ from streamlog.connectors.lines import Lines
 from streamlog.connectors.listeners import TlsFiles
 from streamlog.connectors.objects import Objects
 from streamlog.connectors.redis import RedisPubSub, RedisSink, RedisStreams
+from streamlog.connectors.search import Search
 from streamlog.connectors.spool_dir import SpoolDir
 from streamlog.connectors.syslog import Syslog
 from streamlog.connectors.tail import Tail
@@ -65,6 +66,15 @@ CONFIGURATIONS: list[tuple[dict[str, str], Any]] = [
         RedisStreams(url="redis://h", streams=("a", "b"), start="end"),
     ),
     ({"url": "redis://h", "patterns": "a.*"}, RedisPubSub(url="redis://h", patterns=("a.*",))),
+    (
+        {"urls": "https://a,https://b", "api.key": "k", "tls.ca": "c", "data.stream": "true"},
+        Search(
+            urls=("https://a", "https://b"),
+            api_key=Secret("k"),
+            tls=ClientTls(ca="c"),
+            data_stream=True,
+        ),
+    ),
     (
         {"url": "s3://b/x", "secret": "s", "options": "region:eu", "flush.records": "7"},
         Objects(

@@ -82,6 +82,8 @@ class ServerProcess(ABC):
     """Debian's package of the program."""
     accounts: tuple[str, ...] = ()
     """Accounts for a server that refuses to run as root, the first that exists is used."""
+    start_seconds: float = START_SECONDS
+    """How long the start may take."""
 
     def __init__(self) -> None:
         self.program = program(self.name, self.package)
@@ -154,7 +156,8 @@ class ServerProcess(ABC):
                 preexec_fn=_die_with_parent,  # noqa: PLW1509 - one call into the kernel
                 **self._as_account(),
             )
-        wait_until(lambda: not self.is_running or self.answers(), f"the start of {self.name}")
+        started = f"the start of {self.name}"
+        wait_until(lambda: not self.is_running or self.answers(), started, self.start_seconds)
         if not self.is_running:
             said = self.log_path.read_text(errors="replace")[-2_000:]
             raise AssertionError(f"{self.name} did not start: {said}")
