@@ -132,17 +132,13 @@ class Search(Sink[object, object], frozen=True, kw_only=True):
         return SearchTask(
             rules=self.rules,
             urls=self.urls,
-            headers=self._headers(),
+            api_key=self.api_key,
             login=None if self.password is None else (self.user or "", self.password),
             verify=True if self.tls is None else self.tls.context(),
             body_bytes=self.body_bytes,
             timeout=self.timeout,
             context=context,
         )
-
-    def _headers(self) -> dict[str, str]:
-        key = self.api_key
-        return {} if key is None else {"Authorization": f"ApiKey {key.reveal()}"}
 
 
 def _check_documents(rules: BulkRules) -> None:

@@ -316,12 +316,6 @@ class _Answer(msgspec.Struct, frozen=True):
     errors: bool = True
 
 
-FILTER: Final = (
-    "errors,items.*.status,items.*.error.type,items.*.error.reason,items.*.error.caused_by.reason"
-)
-"""`filter_path`: what is read of an answer, which else repeats ids and shards of each action."""
-
-
 @dataclass(slots=True)
 class BulkOutcome:
     """What became of the actions of one request."""

@@ -22,7 +22,6 @@ from streamlog.connect import (
 )
 from streamlog.connectors.http.http_client import check_answer, errors_of
 from streamlog.connectors.search.bulk_actions import (
-    FILTER,
     BulkAction,
     BulkRules,
     bodies,
@@ -35,6 +34,10 @@ from streamlog.repeated import logger
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 """The largest answer that is read; one of 5,000 errors has some megabytes."""
 TOO_LARGE: Final = 413
+FILTER: Final = (
+    "errors,items.*.status,items.*.error.type,items.*.error.reason,items.*.error.caused_by.reason"
+)
+"""`filter_path`: what is read of an answer, which else repeats ids and shards of each action."""
 
 log = logger(__name__)
 
@@ -51,7 +54,7 @@ class SearchTask(SinkTask[object, object]):
         *,
         rules: BulkRules,
         urls: Sequence[str],
-        headers: Mapping[str, str],
+        api_key: Secret | None,
         login: tuple[str, Secret] | None,
         verify: ssl.SSLContext | bool,
         body_bytes: int,
@@ -59,8 +62,8 @@ class SearchTask(SinkTask[object, object]):
         context: SinkContext,
     ) -> None:
         """Create a task; see `Search` for the settings."""
-        self._rules, self._urls, self._headers = rules, urls, headers
-        self._login, self._verify = login, verify
+        self._rules, self._urls = rules, urls
+        self._api_key, self._login, self._verify = api_key, login, verify
         self._body_bytes, self._timeout = body_bytes, timeout
         self._context = context
         self._stack = AsyncExitStack()
@@ -73,8 +76,11 @@ class SearchTask(SinkTask[object, object]):
     async def __aenter__(self) -> Self:
         """Make the client; it connects with the first request."""
         login = self._login
+        headers = {"Content-Type": "application/x-ndjson"}
+        if self._api_key is not None:
+            headers["Authorization"] = f"ApiKey {self._api_key.reveal()}"
         client = httpx.AsyncClient(
-            headers={**self._headers, "Content-Type": "application/x-ndjson"},
+            headers=headers,
             auth=None if login is None else (login[0], login[1].reveal()),
             verify=self._verify,
             timeout=duration_ms(self._timeout) / 1000,

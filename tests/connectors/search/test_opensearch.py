@@ -18,7 +18,8 @@ import pytest
 
 from streamlog.connect import BadRecords, Retriable
 from streamlog.connectors.search import Search
-from streamlog.connectors.search.bulk_actions import FILTER, plan_actions, settle
+from streamlog.connectors.search.bulk_actions import plan_actions, settle
+from streamlog.connectors.search.search_task import FILTER
 from streamlog.errors import ConfigError
 from streamlog.testing import check_sink
 from tests.connectors.runs import RealContext, on_loop, writing

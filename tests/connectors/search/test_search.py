@@ -180,7 +180,7 @@ def test_files_of_tls_are_read_when_a_task_opens(tmp_path: Path) -> None:
     authority, pem = trustme.CA(), tmp_path / "ca.pem"
     authority.cert_pem.write_to_path(str(pem))
     Search(urls=("https://x",), tls=ClientTls(ca=str(pem))).open(RealContext())
-    for tls in (ClientTls(ca=str(tmp_path / "no")), ClientTls(certificate=str(pem))):
+    for tls in (ClientTls(ca=str(tmp_path / "no")), ClientTls(certificate=str(pem), key=str(pem))):
         with pytest.raises(ConfigError, match="tls"):
             Search(urls=("https://x",), tls=tls).open(RealContext())
 
