@@ -27,10 +27,12 @@ ConnectorClass: TypeAlias = type[Source[Any, Any]] | type[Sink[Any, Any]]
 _SUFFIX: Final = "Connector"
 """Kafka Connect takes the name of a class without it."""
 BUILT_IN: Final[Mapping[str, str]] = {
+    "Delta": "streamlog.connectors.lakes.delta",
     "Exec": "streamlog.connectors.exec",
     "FileStreamSinkConnector": "streamlog.connectors.file_stream",
     "FileStreamSourceConnector": "streamlog.connectors.file_stream",
     "HttpSink": "streamlog.connectors.http.http_sink",
+    "Iceberg": "streamlog.connectors.lakes.iceberg",
     "JdbcSinkConnector": "streamlog.connectors.sql.jdbc",
     "JdbcSourceConnector": "streamlog.connectors.sql.jdbc",
     "Lines": "streamlog.connectors.lines",

@@ -191,7 +191,7 @@ def _read_list(kind: type, arguments: Sequence[TypeForm], text: str) -> UserValu
     item = arguments[0] if arguments else str
     # JSON where an item may have a comma; the plain form is Kafka's.
     if text.startswith("["):
-        return _read_json(text, list[item])  # type: ignore[valid-type]
+        return kind(_read_json(text, list[item]))  # type: ignore[valid-type]
     parts = [part.strip() for part in text.split(",")] if text.strip() else []
     return kind(read_setting(part, item) for part in parts)
 

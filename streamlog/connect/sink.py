@@ -292,8 +292,9 @@ class Sink(msgspec.Struct, Generic[KW_contra, VW_contra], frozen=True, kw_only=T
     repeats exactly that range after a crash, so records arrive exactly once.
     appending: rows of one flush may come twice; at least once."""
     streams: ClassVar[bool] = False
-    """Whether batches are written as they come, perhaps minutes before the commit (files). False:
-    `begin`, `write` and `commit` run in one go when a flush is due."""
+    """Whether batches are written as they come, perhaps minutes before the commit (files). Such a
+    sink holds no lock of the target's meanwhile: its successor's `recover` would wait for it.
+    False: `begin`, `write` and `commit` run in one go when a flush is due."""
     incidental: ClassVar[frozenset[str]] = frozenset({"flush"})
     """Settings that may change while a range waits to be repeated, since they do not say what is
     written: `flush` among them, and for instance the addresses of a cluster's nodes."""

@@ -366,9 +366,8 @@ class _World:
         await stopped.reached.wait()
 
     def _can_wake(self, life: _Life) -> bool:
-        # A sink that takes records as they come may hold a lock of the target all the time. A task
-        # that has not recovered is no zombie yet: what it does first fences the others.
-        return not life.sink.streams and bool(life.runner.committed)
+        # A task that has not recovered is no zombie yet: what it does first fences the others.
+        return bool(life.runner.committed)
 
     async def _close(self, life: _Life) -> None:
         life.plan.may_die = life.plan.may_break = False

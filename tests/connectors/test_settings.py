@@ -15,6 +15,8 @@ from streamlog.connectors.http.http_sink import HttpSink
 from streamlog.connectors.http.poll import Poll
 from streamlog.connectors.http.sse import Sse
 from streamlog.connectors.http.webhook import Webhook
+from streamlog.connectors.lakes.delta import Delta
+from streamlog.connectors.lakes.iceberg import Iceberg
 from streamlog.connectors.lines import Lines
 from streamlog.connectors.listeners import TlsFiles
 from streamlog.connectors.objects import Objects
@@ -82,6 +84,26 @@ CONFIGURATIONS: list[tuple[dict[str, str], Any]] = [
             secret=Secret("s"),
             options={"region": "eu"},
             flush=Flush(records=7, size_bytes=64 * 1024 * 1024, every="5m"),
+        ),
+    ),
+    (
+        {"url": "s3://b/{topic}", "options": "AWS_REGION:eu", "partition.by": "day,land"},
+        Delta(url="s3://b/{topic}", options={"AWS_REGION": "eu"}, partition_by=("day", "land")),
+    ),
+    (
+        {
+            "table": "shop.orders",
+            "properties": '{"type": "rest", "uri": "http://x"}',
+            "secrets": '{"token": "t"}',
+            "partition.by": '["bucket(id, 16)"]',
+            "auto.evolve": "false",
+        },
+        Iceberg(
+            table="shop.orders",
+            properties={"type": "rest", "uri": "http://x"},
+            secrets=Secret('{"token": "t"}'),
+            partition_by=("bucket(id, 16)",),
+            auto_evolve=False,
         ),
     ),
 ]
