@@ -42,7 +42,7 @@ CONFIGURATIONS: list[tuple[dict[str, str], Any]] = [
     ({"address": ":1", "acknowledge": "true"}, Lines(address=":1", acknowledge=True)),
     (
         {"command": '["sh", "-c", "a,b"]', "environment": "A:1"},
-        Exec(command=["sh", "-c", "a,b"], environment={"A": "1"}),
+        Exec(command=("sh", "-c", "a,b"), environment={"A": "1"}),
     ),
     (
         {"url": "http://x/a", "body": "ndjson", "token": "t", "headers": "A:1"},
