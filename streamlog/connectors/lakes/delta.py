@@ -204,8 +204,8 @@ class DeltaVersion:
         return Mark(self._table.transaction_version(offset_id), epoch)
 
     def _app_ids(self, partition: TopicPartition) -> tuple[str, str]:
-        key = f"{self._lake.name}/{partition.topic}-{partition.partition}"
-        return f"streamlog/{key}", f"streamlog-epoch/{key}"
+        key = f"{self._lake.name}:{partition.topic}-{partition.partition}"
+        return f"streamlog:{key}", f"streamlog-epoch:{key}"
 
     def commit(
         self, rows: UserObject | None, marks: Mapping[TopicPartition, Mark], *, is_wider: bool

@@ -191,12 +191,13 @@ class IcebergLake:
 
     @staticmethod
     def _database_errors() -> tuple[type[Exception], ...]:
-        # Of a catalogue in a database: it can't be reached, or is locked.
+        # Of a catalogue in a database: it can't be reached, is locked, or another task has just
+        # made the same namespace, for which pyiceberg has no error of its own.
         try:
             found: UserObject = import_module("sqlalchemy.exc")
         except ImportError:
             return ()
-        return (found.OperationalError, found.InterfaceError)
+        return (found.OperationalError, found.InterfaceError, found.IntegrityError)
 
     def load(self, table: str) -> IcebergVersion | None:
         """Return the newest version of a table, or None if there is no such table."""

@@ -7,7 +7,7 @@ import os
 import random
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -208,23 +208,29 @@ async def test_others_write_the_table_meanwhile(tables: Tables) -> None:
         assert await task.recover([PLACE]) == {PLACE: 5}
 
 
+async def until_done(call: Callable[[], Awaitable[object]], task: Any) -> None:
+    """Repeat a call, as the runtime does."""
+    while True:
+        try:
+            await call()
+        except Retriable:
+            await task.abort()
+        else:
+            return
+
+
 def test_tasks_that_write_one_table_at_once(tables: Tables) -> None:
     places = [TopicPartition(TOPIC, number) for number in range(3)]
     meet = threading.Barrier(len(places), timeout=60)
 
     async def write(place: TopicPartition) -> None:
         async with writing(tables.sink()) as task:
-            await task.recover([place])
+            await until_done(lambda: task.recover([place]), task)
             meet.wait()
             for first in range(0, 8, 2):
                 values = [Order(place.partition * 100 + at, "x") for at in (first, first + 1)]
                 batch = batch_of(values, first, place=place, kind=Order)
-                while True:
-                    try:
-                        await flush(task, batch)
-                        break
-                    except Retriable:
-                        await task.abort()
+                await until_done(lambda batch=batch: flush(task, batch), task)
 
     threads = [threading.Thread(target=asyncio.run, args=(write(place),)) for place in places]
     for each in threads:
