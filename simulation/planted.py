@@ -316,10 +316,6 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
         (CONNECT + "test_offsets_outside_of_the_transaction_are_found",),
     ),
     (
-        "a dealing of parts that counts before the next round of the group",
-        (CONNECT + "test_a_dealing_without_a_round_is_found",),
-    ),
-    (
         "compaction by time, of tombstones at once, of open transactions",
         (
             "tests/broker/storage/compaction/test_cleaning.py::test_a_reader_sees_the_last_value_of_every_key",
