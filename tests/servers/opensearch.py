@@ -5,6 +5,7 @@ It has no security, which is a plugin of its own. Fetching takes a minute the fi
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -22,6 +23,8 @@ class OpenSearchServer(ServerProcess):
 
     name = "java"
     package = "openjdk-17-jdk-headless"
+    # SIGQUIT makes a JVM print its threads, and go on.
+    death_signal = signal.SIGKILL
     start_seconds = 300
 
     def __init__(self) -> None:

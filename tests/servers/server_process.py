@@ -20,6 +20,7 @@ import time
 import unittest
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -66,8 +67,8 @@ def wait_until(holds: Callable[[], bool], what: str, seconds: float = START_SECO
         time.sleep(0.02)
 
 
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGQUIT)
+def _die_with_parent(how: signal.Signals) -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, how)
 
 
 class ServerProcess(ABC):
@@ -82,6 +83,8 @@ class ServerProcess(ABC):
     """Debian's package of the program."""
     accounts: tuple[str, ...] = ()
     """Accounts for a server that refuses to run as root, the first that exists is used."""
+    death_signal = signal.SIGQUIT
+    """What ends the server if the process that started it is killed."""
     start_seconds: float = START_SECONDS
     """How long the start may take."""
 
@@ -125,6 +128,8 @@ class ServerProcess(ABC):
                     self.start()
                     break
                 except AssertionError:
+                    # It may still be starting, and would outlive its directory.
+                    self.kill()
                     # Another process may have taken the port in between.
                     if attempt == PORTS_TRIED - 1:
                         raise
@@ -153,7 +158,7 @@ class ServerProcess(ABC):
                 stdout=log,
                 stderr=log,
                 cwd=self.directory,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 - one call into the kernel
+                preexec_fn=partial(_die_with_parent, self.death_signal),  # noqa: PLW1509 - one call into the kernel
                 **self._as_account(),
             )
         started = f"the start of {self.name}"
