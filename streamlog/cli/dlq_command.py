@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.markup import escape
@@ -62,11 +62,25 @@ class DeadLetter:
     @property
     def is_internal(self) -> bool:
         """Whether only the app may write such a record: a repartition or changelog record."""
-        return error_handling.INTERNAL in self.headers or error_handling.TOPIC not in self.headers
+        return error_handling.INTERNAL in self.headers or not self._has(error_handling.TOPIC)
 
     def text(self, header: str) -> str:
         """Return the value of a header as text; `-` if the letter lacks it."""
-        return text_of(self.headers.get(header))
+        return text_of(self.headers.get(header, self.headers.get(_CONNECT_NAMES.get(header, ""))))
+
+    def _has(self, header: str) -> bool:
+        return header in self.headers or _CONNECT_NAMES.get(header) in self.headers
+
+
+_CONNECT_NAMES: Final = {
+    error_handling.TOPIC: f"{error_handling.CONNECT}topic",
+    error_handling.PARTITION: f"{error_handling.CONNECT}partition",
+    error_handling.OFFSET: f"{error_handling.CONNECT}offset",
+    error_handling.NODE: f"{error_handling.CONNECT}connector.name",
+    error_handling.EXCEPTION: f"{error_handling.CONNECT}exception.class.name",
+    error_handling.MESSAGE: f"{error_handling.CONNECT}exception.message",
+}
+"""Where the letters of a sink of Kafka Connect have what ours have."""
 
 
 @dlq.command("list")
@@ -302,7 +316,9 @@ def _order(letter: DeadLetter) -> tuple[TopicPartition, int]:
 
 def _own_headers(letter: DeadLetter) -> Headers:
     """Return the headers that the record had before it became a dead letter."""
-    return tuple(each for each in letter.record.headers if each[0] not in error_handling.OWN)
+    return tuple(
+        each for each in letter.record.headers if not error_handling.is_own_header(each[0])
+    )
 
 
 def _row(letter: DeadLetter) -> list[str]:

@@ -38,7 +38,6 @@ PREFIXES: Final = (
 WITHOUT_EFFECT: Final = (
     "errors.retry.timeout",
     "errors.retry.delay.max.ms",
-    "errors.deadletterqueue.context.headers.enable",
     "errors.deadletterqueue.topic.replication.factor",
     "header.converter",
     "producer.override.",
@@ -117,8 +116,8 @@ class SourceConfig(ConnectorConfig, frozen=True, kw_only=True):
         offsets_storage_topic: without effect; the worker's topic of offsets counts.
         errors_deadletterqueue_topic_name: the topic of records that can't be carried.
         errors_deadletterqueue_topic_replication_factor: without effect; the log's default counts.
-        errors_deadletterqueue_context_headers_enable: without effect; dead letters always have
-            the headers `__streams.errors.*`.
+        errors_deadletterqueue_context_headers_enable: whether dead letters have the headers
+            `__connect.errors.*` besides `__streams.errors.*`.
         discover_every: how often the source is asked for its parts.
     """
 
@@ -142,8 +141,8 @@ class SinkConfig(ConnectorConfig, frozen=True, kw_only=True):
         topics_regex: a regular expression of such topics, instead of `topics`.
         errors_deadletterqueue_topic_name: the topic of records that can't be carried.
         errors_deadletterqueue_topic_replication_factor: without effect; the log's default counts.
-        errors_deadletterqueue_context_headers_enable: without effect; dead letters always have
-            the headers `__streams.errors.*`.
+        errors_deadletterqueue_context_headers_enable: whether dead letters have the headers
+            `__connect.errors.*` besides `__streams.errors.*`.
     """
 
     topics: tuple[str, ...] = ()

@@ -44,6 +44,8 @@ class SourceConnector:
     """Applied in order, before a record is written."""
     policy: ErrorPolicy
     """For records that can't be carried."""
+    has_context_headers: bool = False
+    """Whether dead letters have Kafka Connect's headers as well."""
 
     def left_offset(self, part: SourcePartition, left: LeftOffsets) -> SourceOffset | None:
         """Return where a part continues that has no offset, by those of a Java class: `left`."""
@@ -93,6 +95,8 @@ class SinkConnector:
     """Applied in order, before a record is written outside."""
     policy: ErrorPolicy
     """For records that can't be carried."""
+    has_context_headers: bool = False
+    """Whether dead letters have Kafka Connect's headers as well."""
     is_own_topic: bool = False
     """Whether the topic belongs to the sink alone (`Stream.sink`), so that records are removed from
     it once the target has them."""

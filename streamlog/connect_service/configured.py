@@ -215,6 +215,7 @@ def configured(
             tasks=common.tasks_max,
             transforms=(WriteTransform(chain), *([] if java is None else [java.adapt])),
             policy=policy,
+            has_context_headers=common.errors_deadletterqueue_context_headers_enable,
         )
     _check_guarantee(plugin, common)
     topic = common.topic or ""
@@ -226,6 +227,7 @@ def configured(
         discover_every_ms=max(duration_ms(common.discover_every), 1),
         transforms=(ReadTransform(chain, topic, None if java is None else java.adapt),),
         policy=policy,
+        has_context_headers=common.errors_deadletterqueue_context_headers_enable,
         key=key,
         value=value,
         topic=topic,

@@ -154,7 +154,7 @@ class _SourceRun:
             name=name,
             source=self._connector.source,
             context=ConnectorContext(name, number, clock),
-            carrier=SourceCarrier(self._connector),
+            carrier=SourceCarrier(self._connector, number),
             clock=clock,
             chance=random,
             # Of this task alone: a source that waits for its log must not stop the others.

@@ -11,10 +11,11 @@ time, so the attempts of `on_error.retry` are for the connector's own calls (`si
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Final, TypeAlias, get_origin, is_typeddict
+from typing import Any, Final, Literal, TypeAlias, get_origin, is_typeddict
 
 import msgspec
 
@@ -27,7 +28,12 @@ from streamlog.durations import when_ms
 from streamlog.errors import quantity
 from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.processing.column_batch import deserialize_column, serialize_column
-from streamlog.processing.error_handling import DeadLetterRecord, NodeFailures
+from streamlog.processing.error_handling import (
+    CONNECT,
+    MESSAGE_CHARACTERS_MAX,
+    DeadLetterRecord,
+    NodeFailures,
+)
 from streamlog.processing.outbox import Drop, Reason, SinkBatch
 from streamlog.record import Headers, Record, TopicPartition
 from streamlog.records.record_columns import RecordColumns, total_bytes
@@ -78,11 +84,42 @@ def change(record: AnyRecord, transforms: Sequence[Transform]) -> AnyRecord | No
     return changed
 
 
+TRACE_CHARACTERS_MAX: Final = 16 * 1024
+"""Limit of the stack trace in a header: the size of a record is limited."""
+Stage: TypeAlias = Literal["VALUE_CONVERTER", "TRANSFORMATION", "TASK_PUT", "TASK_POLL"]
+"""Where a record failed, by Kafka Connect's names (KIP-298)."""
+
+
+def context_headers(
+    connector: SourceConnector | SinkConnector, task: int, stage: Stage, letter: DeadLetterRecord
+) -> Headers:
+    """Return the headers that Kafka Connect gives a dead letter (KIP-298), if they are wanted."""
+    if not connector.has_context_headers:
+        return ()
+    inner = connector.source if isinstance(connector, SourceConnector) else connector.sink
+    kind, error = type(letter.error), letter.error
+    trace = "".join(traceback.format_exception(error))[:TRACE_CHARACTERS_MAX]
+    # What a source could not carry has no partition and no offset yet.
+    place = (("partition", letter.partition), ("offset", letter.offset))
+    found: list[tuple[str, object]] = [
+        ("topic", letter.topic),
+        *(each for each in place if letter.offset != UNWRITTEN),
+        ("connector.name", connector.name),
+        ("task.id", task),
+        ("stage", stage),
+        ("class.name", f"{type(inner).__module__}.{type(inner).__qualname__}"),
+        ("exception.class.name", f"{kind.__module__}.{kind.__qualname__}"),
+        ("exception.message", str(error)[:MESSAGE_CHARACTERS_MAX]),
+        ("exception.stacktrace", trace),
+    ]
+    return tuple((f"{CONNECT}{name}", str(value).encode(errors="replace")) for name, value in found)
+
+
 class SourceCarrier:
     """Makes records for the log of what a source reads."""
 
-    def __init__(self, connector: SourceConnector) -> None:
-        self._connector = connector
+    def __init__(self, connector: SourceConnector, task: int = 0) -> None:
+        self._connector, self._task = connector, task
         self._name, self._transforms = connector.name, connector.transforms
 
     def carry(self, read: AnyRead, now: datetime) -> CarriedRead:
@@ -122,7 +159,9 @@ class SourceCarrier:
         """
         carried = CarriedRead()
         spec = next(iter(self._connector.topics.values()))
-        self._give_up(spec.name, Record(None, None, now), error, carried, key=None, value=None)
+        nothing: AnyRecord = Record(None, None, now)
+        letter = self._letter(spec.name, nothing, error, key=None, value=None)
+        self._give_up(letter, "TASK_POLL", carried)
         return carried
 
     def _carry_columns(self, columns: ReadColumns, carried: CarriedRead, now: datetime) -> bool:
@@ -172,7 +211,7 @@ class SourceCarrier:
             try:
                 changed = change(record, self._transforms)
             except Exception as error:  # noqa: BLE001 - the user's code: that is what policies are for
-                self._drop(record, error, carried)
+                self._drop(record, error, carried, "TRANSFORMATION")
                 continue
             if changed is not None:
                 yield changed
@@ -192,7 +231,7 @@ class SourceCarrier:
                 for record in records:
                     self._encode(spec, [record], carried, is_bytes=is_bytes)
                 return
-            self._drop(records[0], error, carried)
+            self._drop(records[0], error, carried, "VALUE_CONVERTER")
             return
         headers: list[Headers] | None = [record.headers for record in records]
         if not any(headers or ()):
@@ -209,30 +248,25 @@ class SourceCarrier:
             return column
         return serialize_column(serde, declare_rows(serde, column))
 
-    def _drop(self, record: AnyRecord, error: Exception, carried: CarriedRead) -> None:
+    def _drop(
+        self, record: AnyRecord, error: Exception, carried: CarriedRead, stage: Stage
+    ) -> None:
         # A transform that failed has not said which topic it means; the first one is named then.
         topics = self._connector.topics
         spec = topics.get(record.topic) or next(iter(topics.values()))
-        self._give_up(
-            spec.name,
-            record,
-            error,
-            carried,
-            key=_bytes_of(spec.key, record.key),
-            value=_bytes_of(spec.value, record.value),
-        )
+        key, value = _bytes_of(spec.key, record.key), _bytes_of(spec.value, record.value)
+        self._give_up(self._letter(spec.name, record, error, key=key, value=value), stage, carried)
 
-    def _give_up(
+    def _letter(
         self,
         topic: str,
         record: AnyRecord,
         error: Exception,
-        carried: CarriedRead,
         *,
         key: bytes | None,
         value: bytes | None,
-    ) -> None:
-        letter = DeadLetterRecord(
+    ) -> DeadLetterRecord:
+        return DeadLetterRecord(
             topic=topic,
             partition=UNWRITTEN,
             offset=UNWRITTEN,
@@ -244,13 +278,18 @@ class SourceCarrier:
             error=error,
             attempt=1,
         )
-        NodeFailures(self._name, self._connector.policy, "", carried).give_up(letter)
+
+    def _give_up(self, letter: DeadLetterRecord, stage: Stage, carried: CarriedRead) -> None:
+        context = context_headers(self._connector, self._task, stage, letter)
+        failures = NodeFailures(self._name, self._connector.policy, "", carried)
+        failures.give_up(replace(letter, context=context))
 
 
 class SinkCarrier:
     """Makes rows for a sink of the log's records."""
 
-    def __init__(self, connector: SinkConnector) -> None:
+    def __init__(self, connector: SinkConnector, task: int = 0) -> None:
+        self._connector, self._task = connector, task
         self.policy = connector.policy
         self._name, self._transforms = connector.name, connector.transforms
         self._topics = {spec.name: spec for spec in connector.topics}
@@ -297,8 +336,13 @@ class SinkCarrier:
             error=error,
             attempt=attempt,
         )
-        NodeFailures(self._name, self.policy, "", refused).give_up(letter)
+        self._pass_on(letter, "TASK_PUT", refused)
         return refused
+
+    def _pass_on(self, letter: DeadLetterRecord, stage: Stage, refused: CarriedRead) -> None:
+        context = context_headers(self._connector, self._task, stage, letter)
+        failures = NodeFailures(self._name, self.policy, "", refused)
+        failures.give_up(replace(letter, context=context))
 
     def _carry_each(
         self,
@@ -314,7 +358,7 @@ class SinkCarrier:
                 keys = deserialize_column(spec.key, one.keys)
                 values = deserialize_column(spec.value, one.values)
             except Exception as error:  # noqa: BLE001 - any serde's: that is what policies are for
-                self._refuse(partition, one, error, refused)
+                self._refuse(partition, one, error, refused, "VALUE_CONVERTER")
                 continue
             rows += self._changed(SinkRows(partition, one, keys, values), refused)
         return rows
@@ -327,7 +371,13 @@ class SinkCarrier:
             try:
                 record = change(given, self._transforms)
             except Exception as error:  # noqa: BLE001 - the user's code: a policy decides
-                self._refuse(rows.partition, rows.log[index : index + 1], error, refused)
+                self._refuse(
+                    rows.partition,
+                    rows.log[index : index + 1],
+                    error,
+                    refused,
+                    "TRANSFORMATION",
+                )
                 continue
             if record is None:
                 continue
@@ -347,6 +397,7 @@ class SinkCarrier:
         one: RecordColumns,
         error: Exception,
         refused: CarriedRead,
+        stage: Stage,
     ) -> None:
         topic, number = partition
         letter = DeadLetterRecord(
@@ -361,7 +412,7 @@ class SinkCarrier:
             error=error,
             attempt=1,
         )
-        NodeFailures(self._name, self.policy, "", refused).give_up(letter)
+        self._pass_on(letter, stage, refused)
 
 
 def _times_ms(times: Sequence[datetime]) -> list[int]:

@@ -56,6 +56,8 @@ OWN = frozenset(
     {TOPIC, PARTITION, OFFSET, EXCEPTION, MESSAGE, TIMESTAMP, NODE, ATTEMPT, INTERNAL, SIZE}
 )
 """The headers that a dead letter adds to those of its record."""
+CONNECT = "__connect.errors."
+"""Begins the headers of Kafka Connect's dead letters, which the Connect service adds if asked."""
 MESSAGE_CHARACTERS_MAX = 2_000
 """Limit of an error's text: it is for people, and the size of a record is limited."""
 
@@ -75,6 +77,8 @@ class DeadLetterRecord:
     error: Exception
     attempt: int
     is_internal: bool = False
+    context: Headers = ()
+    """Headers besides those of `OWN`, by Kafka Connect's names."""
     sent_ms: int | None = None
     """Timestamp of the dead letter, if it differs from the record's."""
 
@@ -104,8 +108,14 @@ class DeadLetterRecord:
             *(((INTERNAL, 1),) if self.is_internal else ()),
         )
         # A replayed record that fails again still has the headers of its first failure.
-        kept = tuple(header for header in self.headers if header[0] not in OWN)
-        return (*kept, *((name, str(value).encode(errors="replace")) for name, value in own))
+        kept = tuple(header for header in self.headers if not is_own_header(header[0]))
+        added = ((name, str(value).encode(errors="replace")) for name, value in own)
+        return (*kept, *added, *self.context)
+
+
+def is_own_header(name: str) -> bool:
+    """Return whether a header is of a dead letter, and not of its record."""
+    return name in OWN or name.startswith(CONNECT)
 
 
 logger = logging.getLogger(__name__)

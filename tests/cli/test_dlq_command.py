@@ -120,6 +120,30 @@ def test_dead_letters_are_replayed_once_to_their_source(run: Invoke, tmp_path: P
     assert "replayed 1 record" in run("replay", "shop-dlq")
 
 
+def test_a_letter_of_kafka_connect_is_replayed_without_its_headers(
+    run: Invoke, tmp_path: Path
+) -> None:
+    """The headers are those that Kafka Connect's DeadLetterQueueReporter writes (KIP-298)."""
+
+    async def story(log: Log) -> None:
+        names = {"topic": "orders", "partition": "1", "offset": "7", "connector.name": "out"}
+        names |= {"stage": "VALUE_CONVERTER", "exception.message": "no JSON"}
+        headers = [(f"__connect.errors.{name}", text.encode()) for name, text in names.items()]
+        async with log.producer() as producer:
+            await producer.send(
+                "shop-dlq", b"v", key=b"k", headers=[("trace", b"t"), *headers], partition=0
+            )
+
+    run("replay", "shop-dlq")
+    on_log(tmp_path, story)
+    shown = run("list", "shop-dlq", "--all")
+    assert "orders-1:7" in shown
+    assert "no JSON" in shown
+    assert "replayed 1 record" in run("replay", "shop-dlq")
+    ((partition, record),) = [each for each in orders(tmp_path) if each[1].key == b"k"]
+    assert (partition, record.value, record.headers) == (1, b"v", (("trace", b"t"),))
+
+
 def unplaced_letter(number: int, key: bytes | None = None) -> DeadLetterRecord:
     """Return a dead letter of a sink topic that the app was not allowed to write to."""
     key = b"k%d" % number if key is None else key

@@ -12,8 +12,21 @@ import msgspec
 import pytest
 from pydantic import BaseModel
 
-from streamlog.connect_tasks.carried import declare_rows
+from streamlog.connect.declared_connectors import SinkConnector
+from streamlog.connect_tasks.carried import SinkCarrier, declare_rows
+from streamlog.connectors.memory import Print
+from streamlog.nodes.policies import on_error
+from streamlog.nodes.topic_spec import TopicSpec
+from streamlog.record import TopicPartition
+from streamlog.records.batch import LogRecord
+from streamlog.records.record_columns import RecordColumns
 from streamlog.serdes import serde_for
+from streamlog.serdes.erased_types import AnyRecord
+
+KIP_298 = {
+    "topic", "partition", "offset", "connector.name", "task.id", "stage", "class.name",
+    "exception.class.name", "exception.message", "exception.stacktrace",
+}  # fmt: skip
 
 ROW = {
     "id": 7,
@@ -71,3 +84,44 @@ def test_what_is_no_row_is_left_to_the_serde(declared: Any, value: Any) -> None:
 def test_a_row_that_does_not_fit_names_the_field() -> None:
     with pytest.raises(msgspec.ValidationError, match=r"Expected `int`, got `str` - at `\$.id`"):
         declare_rows(serde_for(Item), [{**ROW, "id": "seven"}])
+
+
+def _refuse(record: AnyRecord) -> AnyRecord:
+    raise ValueError("no amount")
+
+
+@pytest.mark.parametrize("is_wanted", [True, False])
+@pytest.mark.parametrize("stage", ["VALUE_CONVERTER", "TRANSFORMATION", "TASK_PUT"])
+def test_a_dead_letter_of_a_sink_has_kafka_connects_headers_if_they_are_wanted(
+    stage: str, is_wanted: bool
+) -> None:
+    connector = SinkConnector(
+        name="out",
+        sink=Print(),
+        topics=[TopicSpec("orders", serde_for(str), serde_for(int))],
+        transforms=[_refuse] if stage == "TRANSFORMATION" else (),
+        policy=on_error.dlq("letters"),
+        has_context_headers=is_wanted,
+    )
+    carrier = SinkCarrier(connector, 3)
+    value = b"no number" if stage == "VALUE_CONVERTER" else b"7"
+    read = RecordColumns.of([LogRecord(42, 1_000, None, value, (("own", b"x"),))])
+    rows, refused = carrier.carry(TopicPartition("orders", 1), read)
+    if stage == "TASK_PUT":
+        refused = carrier.give_up(TopicPartition("orders", 1), rows[0], ValueError("too large"))
+    (batch,) = refused.batches
+    assert batch.headers is not None
+    found = dict(batch.headers[0])
+    assert (found["own"], found["__streams.errors.offset"]) == (b"x", b"42")
+    named = {
+        name.removeprefix("__connect.errors."): text
+        for name, text in found.items()
+        if name.startswith("__connect.errors.")
+    }
+    # The names of KIP-298.
+    assert named.keys() == (KIP_298 if is_wanted else set())
+    if is_wanted:
+        assert (named["topic"], named["partition"], named["offset"]) == (b"orders", b"1", b"42")
+        assert (named["connector.name"], named["task.id"]) == (b"out", b"3")
+        assert named["stage"] == stage.encode()
+        assert b"Error" in (named["exception.stacktrace"] or b"")

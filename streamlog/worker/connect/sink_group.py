@@ -196,7 +196,7 @@ class SinkGroup:
         self.runner = SinkRunner(
             connector.sink,
             ConnectorContext(name, number, task_clock, count=add),
-            SinkCarrier(connector),
+            SinkCarrier(connector, number),
             self._offsets,
             task_clock,
             chance=random,
