@@ -104,7 +104,7 @@ def test_a_dead_letter_of_a_sink_has_kafka_connects_headers_if_they_are_wanted(
         has_context_headers=is_wanted,
     )
     carrier = SinkCarrier(connector, 3)
-    value = b"no number" if stage == "VALUE_CONVERTER" else b"7"
+    value = b"no number" if stage == "VALUE_CONVERTER" else serde_for(int).dumps(7)
     read = RecordColumns.of([LogRecord(42, 1_000, None, value, (("own", b"x"),))])
     rows, refused = carrier.carry(TopicPartition("orders", 1), read)
     if stage == "TASK_PUT":
