@@ -100,10 +100,10 @@ def context_headers(
     kind, error = type(letter.error), letter.error
     trace = "".join(traceback.format_exception(error))[:TRACE_CHARACTERS_MAX]
     # What a source could not carry has no partition and no offset yet.
-    place = (("partition", letter.partition), ("offset", letter.offset))
+    coordinates = (("partition", letter.partition), ("offset", letter.offset))
     found: list[tuple[str, object]] = [
         ("topic", letter.topic),
-        *(each for each in place if letter.offset != UNWRITTEN),
+        *(each for each in coordinates if letter.offset != UNWRITTEN),
         ("connector.name", connector.name),
         ("task.id", task),
         ("stage", stage),
