@@ -108,7 +108,7 @@ def test_a_dead_letter_of_a_sink_has_kafka_connects_headers_if_they_are_wanted(
     read = RecordColumns.of([LogRecord(42, 1_000, None, value, (("own", b"x"),))])
     rows, refused = carrier.carry(TopicPartition("orders", 1), read)
     if stage == "TASK_PUT":
-        refused = carrier.give_up(TopicPartition("orders", 1), rows[0], ValueError("too large"))
+        refused = carrier.give_up(TopicPartition("orders", 1), rows.row(0), ValueError("too large"))
     (batch,) = refused.batches
     assert batch.headers is not None
     found = dict(batch.headers[0])
