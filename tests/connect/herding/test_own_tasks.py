@@ -89,7 +89,10 @@ def test_a_status_that_a_former_owner_writes_late_is_written_over() -> None:
     late = Status(state=ConnectorState.UNASSIGNED, worker_id="there:1", generation=6)
     (again,) = own.contradicted(slot, late)
     ours = Status(state=ConnectorState.RUNNING, worker_id="here:1", generation=7)
-    assert again == WriteStatus(slot, ours)
+    written = Status(
+        state=ConnectorState.RUNNING, worker_id="here:1", generation=7, version="4.4.0"
+    )
+    assert again == WriteStatus(slot, written)
     # Its own is read back, a later owner's holds, and a task of another worker is not ours to tell.
     assert not [*own.contradicted(slot, ours)]
     later = Status(state=ConnectorState.RUNNING, worker_id="there:1", generation=8)

@@ -33,7 +33,7 @@ words.dedupe(len, within=600, name="deduped")
 # R: 2.5.*has no unit
 words.amap_values(length, timeout=2.5)
 
-# E: Argument "ttl" to "kv_store" has incompatible type "int"
+# E: Argument "ttl" to "kv_store" has incompatible type "Literal[7]"
 # R: 7.*has no unit
 kv_store(str, int, ttl=7)
 
