@@ -265,8 +265,7 @@ class ConnectService:
             # Nothing that was read meanwhile may count: others had these tasks.
             self._take(replace(given, slots=frozenset(), is_leader=False))
             self._writer.depose()
-        while self.herder.configs.next_offset < given.until:
-            await self.configs_log.moved()
+        await self.configs_log.read_to(given.until)
         if given.is_leader and not self.herder.is_leader:
             # 1. The producer opens, which aborts what the leader before has left open. 2. Then the
             # end of the topics is the whole of what it has written: the group refuses the rest.

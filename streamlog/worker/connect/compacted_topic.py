@@ -10,7 +10,7 @@ Rule: a follower decides nothing about the records. Not done here: their meaning
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Final
 
@@ -24,7 +24,7 @@ from streamlog.worker.topics.app_topics import declare_topics
 
 POLL_MS: Final = 200
 CATCH_UP_MS: Final = 60_000
-"""How long `catch_up` waits. A killed worker's transaction ends after 10 s at the latest."""
+"""How long a caller waits. A killed worker's transaction ends after 10 s at the latest."""
 
 OnRecord = Callable[[LogRecord], None]
 
@@ -85,9 +85,22 @@ class CompactedTopic:
         consumer = self._log.consumer(isolation_level="read_uncommitted")
         async with consumer as opened:
             ends = await opened.end_offsets(self._parts)
+        await self._applied({part: end for part, end in ends.items() if end})
+
+    async def read_to(self, offset: int) -> None:
+        """Wait until everything before an offset of the first partition is applied.
+
+        Raises:
+            RequestTimedOut: it was not read in time.
+        """
+        if offset:
+            await self._applied({TopicPartition(self._spec.name, 0): offset})
+
+    async def _applied(self, ends: Mapping[TopicPartition, int]) -> None:
+        # By positions, not by records: compaction may have removed the last ones before the end.
         try:
             async with asyncio.timeout(CATCH_UP_MS / 1000):
-                while any(self._positions.get(part, -1) < end for part, end in ends.items() if end):
+                while any(self._positions.get(part, -1) < end for part, end in ends.items()):
                     self._moved.clear()
                     await self._moved.wait()
         except TimeoutError:
@@ -95,8 +108,3 @@ class CompactedTopic:
                 f"{self._spec.name} was not read to its end within {CATCH_UP_MS // 1000} s: a "
                 "transaction in it has not ended; `streamlog transactions find-hanging` shows it"
             ) from None
-
-    async def moved(self) -> None:
-        """Wait until the follower has read on, or looked once more."""
-        self._moved.clear()
-        await self._moved.wait()

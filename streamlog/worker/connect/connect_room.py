@@ -221,8 +221,9 @@ class ConnectRoom:
             await self._slots.stop_all()
         # The leader may have read further. 1. Its dealing moves part p from task 0 here to another
         # worker's. 2. That worker counts it at once. 3. Until this one has read it, p has two.
-        while self._newest.next_offset < self._exchange.configs_until:
-            await self._configs_log.moved()
+        if self.has_sources:
+            # Without sources nothing follows the topic; a newer version of the app may have some.
+            await self._configs_log.read_to(self._exchange.configs_until)
         self._count_configs(self._exchange.configs_until)
         wanted = slots_of(self._given, self._counted)
         # A task whose parts have changed is dropped without a commit: in this generation its parts
@@ -342,12 +343,7 @@ class ConnectRoom:
         self._exchange.own_slots_generation = generation
 
     async def _start(self) -> None:
-        """Start the source tasks of this worker, when their dealing and offsets are read."""
-        # The leader may have read further than this worker by now.
-        until = self._exchange.configs_until
-        while self._newest.next_offset < until:
-            await self._configs_log.moved()
-        self._count_configs(until)
+        """Start the source tasks of this worker, when their offsets are read."""
         wanted = slots_of(self._given, self._counted)
         await self._slots.start(wanted)
         if wanted:
