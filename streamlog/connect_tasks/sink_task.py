@@ -378,9 +378,9 @@ class SinkRunner:
                 f"sink {self._context.name!r}: its target has the records of {topic}-{number} up "
                 f"to offset {offset}, but its group has no offset of this topic: the topic was "
                 "deleted and created again, or the group's offsets have expired. To write the "
-                "topic from its beginning, start with --source-lost earliest, or reset the "
-                "connector's offsets; to continue where the target is, commit its offset to the "
-                "group"
+                "topic from its beginning, reset the connector's offsets: in an app by `worker "
+                "--source-lost earliest`, in the service by `connectors offsets NAME --reset`; to "
+                "continue where the target is, commit its offset to the group"
             )
         if not former:
             return {}
