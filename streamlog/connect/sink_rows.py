@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
 from enum import Enum
-from typing import Final, NamedTuple, Self, TypeAlias
+from typing import Final, NamedTuple, Self, TypeAlias, TypeVar
 
 from streamlog.connect.row_schema import Schema
 from streamlog.connect.schema_record import SchemaRecord
@@ -18,6 +18,8 @@ from streamlog.durations import moment
 from streamlog.record import Record, TopicPartition
 from streamlog.records.record_columns import RecordColumns, total_bytes
 from streamlog.serdes.erased_types import AnyRecord, UserValue
+
+T = TypeVar("T")
 
 
 class SinkRow(NamedTuple):
@@ -123,7 +125,7 @@ class SinkRows:
             # A copy: what is returned grows in place by the next call.
             return more[:]
         if self._records is not None or more._records is not None:
-            self._records = [*self.records, *more.records]
+            self._records = _longer(self.records, more.records)
         self.log += more.log
         self.keys, self.values = _longer(self.keys, more.keys), _longer(self.values, more.values)
         return self
@@ -136,9 +138,9 @@ class SinkRows:
         return self if len(kept) == len(self) else SinkRows.of(self.partition, map(self.row, kept))
 
 
-def _longer(column: Sequence[UserValue], more: Sequence[UserValue]) -> list[UserValue]:
-    grown = column if isinstance(column, list) else [*column]
-    grown += more
+def _longer(column: Sequence[T], more: Sequence[T]) -> list[T]:
+    grown: list[T] = column if isinstance(column, list) else [*column]
+    grown.extend(more)
     return grown
 
 
