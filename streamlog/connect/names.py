@@ -38,6 +38,8 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "Lines": "streamlog.connectors.lines",
     "MemorySink": "streamlog.connectors.memory",
     "MemorySource": "streamlog.connectors.memory",
+    "MqttSink": "streamlog.connectors.mqtt",
+    "MqttSource": "streamlog.connectors.mqtt",
     "Objects": "streamlog.connectors.objects",
     "Poll": "streamlog.connectors.http.poll",
     "PostgresCdc": "streamlog.connectors.postgres_cdc",

@@ -19,6 +19,7 @@ from streamlog.connectors.lakes.delta import Delta
 from streamlog.connectors.lakes.iceberg import Iceberg
 from streamlog.connectors.lines import Lines
 from streamlog.connectors.listeners import TlsFiles
+from streamlog.connectors.mqtt import MqttSink, MqttSource
 from streamlog.connectors.objects import Objects
 from streamlog.connectors.redis import RedisPubSub, RedisSink, RedisStreams
 from streamlog.connectors.search import Search
@@ -62,6 +63,14 @@ CONFIGURATIONS: list[tuple[dict[str, str], Any]] = [
         RedisSink(
             url="rediss://h/1", tls=ClientTls(ca="c"), user="u", password=Secret("p"), key="{key}"
         ),
+    ),
+    (
+        {"url": "mqtt://h", "topics": "a/+,b/#", "session": "1h", "inflight": "9", "qos": "0"},
+        MqttSource(url="mqtt://h", topics=("a/+", "b/#"), session="1h", inflight=9, qos=0),
+    ),
+    (
+        {"url": "mqtts://h", "tls.ca": "c", "topic": "a/{key}", "retain": "true", "qos": "2"},
+        MqttSink(url="mqtts://h", tls=ClientTls(ca="c"), topic="a/{key}", retain=True, qos=2),
     ),
     (
         {"url": "redis://h", "streams": "a,b", "start": "end"},
