@@ -35,6 +35,8 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "Iceberg": "streamlog.connectors.lakes.iceberg",
     "JdbcSinkConnector": "streamlog.connectors.sql.jdbc",
     "JdbcSourceConnector": "streamlog.connectors.sql.jdbc",
+    "KafkaClusterSink": "streamlog.connectors.kafka",
+    "KafkaClusterSource": "streamlog.connectors.kafka",
     "Lines": "streamlog.connectors.lines",
     "MemorySink": "streamlog.connectors.memory",
     "MemorySource": "streamlog.connectors.memory",

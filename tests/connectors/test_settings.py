@@ -15,6 +15,7 @@ from streamlog.connectors.http.http_sink import HttpSink
 from streamlog.connectors.http.poll import Poll
 from streamlog.connectors.http.sse import Sse
 from streamlog.connectors.http.webhook import Webhook
+from streamlog.connectors.kafka import KafkaClusterSink, KafkaClusterSource, SaslLogin
 from streamlog.connectors.lakes.delta import Delta
 from streamlog.connectors.lakes.iceberg import Iceberg
 from streamlog.connectors.lines import Lines
@@ -39,6 +40,28 @@ CONFIGURATIONS: list[tuple[dict[str, str], Any]] = [
     (
         {"address": ":5140", "transport": "tcp", "tls.certificate": "c", "tls.key": "k"},
         Syslog(address=":5140", transport="tcp", tls=TlsFiles(certificate="c", key="k")),
+    ),
+    (
+        {
+            "bootstrap.servers": "a:1,b:1",
+            "topics": "x,y",
+            "on.lost": "latest",
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.username": "u",
+            "sasl.password": "p",
+        },
+        KafkaClusterSource(
+            bootstrap_servers="a:1,b:1",
+            topics=("x", "y"),
+            on_lost="latest",
+            security_protocol="SASL_SSL",
+            sasl=SaslLogin(mechanism="SCRAM-SHA-512", username="u", password=Secret("p")),
+        ),
+    ),
+    (
+        {"bootstrap.servers": "a:1", "transactional.id": "t", "create.partitions": "3"},
+        KafkaClusterSink(bootstrap_servers="a:1", transactional_id="t", create_partitions=3),
     ),
     ({"address": ":1", "acknowledge": "true"}, Lines(address=":1", acknowledge=True)),
     (
