@@ -43,7 +43,7 @@ from tests.broker import test_isolation
 from tests.broker.failing_disk import FailingDisks
 from tests.broker.node import ask, at, batch, create, delete, fetch, produce, values
 from tests.broker.test_isolation import transactional
-from tests.broker.three_brokers import Cluster, run_cluster, until
+from tests.broker.three_brokers import WAIT_S, Cluster, run_cluster, until
 
 T = TypeVar("T")
 
@@ -590,12 +590,17 @@ async def choose_directory(cluster: Cluster, admin: Admin) -> None:
     lone = TopicPartition("u", 0)
     (owner,) = [each.leader for each in await admin.describe_partitions() if each.topic == "u"]
     other = owner % 3 + 1
-    error = (await admin.alter_replica_log_dirs({lone: "c"}, broker=other))[lone]
-    assert error is not None
-    assert error.code == ErrorCode.REPLICA_NOT_AVAILABLE
-    await admin.alter_partition_reassignments({lone: [other]})
     broker = cluster.nodes[other].broker
     assert broker is not None
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    async with asyncio.timeout(WAIT_S):
+        # The controller answers before every broker has heard of the topic.
+        while code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            error = (await admin.alter_replica_log_dirs({lone: "c"}, broker=other))[lone]
+            assert error is not None
+            code = ErrorCode(error.code)
+    assert code == ErrorCode.REPLICA_NOT_AVAILABLE
+    await admin.alter_partition_reassignments({lone: [other]})
     await until(lambda: "u" in broker.directory.topics)
     assert broker.directory.volume_of("u", 0).path == "c"
 
