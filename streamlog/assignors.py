@@ -113,6 +113,11 @@ class DirectingPort(Protocol):
         """Whether members keep their partitions while the group rebalances (KIP-429)."""
         ...
 
+    @property
+    def withholds(self) -> bool:
+        """Whether the last `direct` left to the next rebalance what only the user data names."""
+        ...
+
     def subscription_data(self) -> bytes:
         """Return the data that this member sends to the leader; called each time it joins."""
         ...

@@ -16,9 +16,10 @@ assignor (KIP-429) keeps its assignment while it rejoins:
 5. The leader assigns t-1 to B. t-0 was read all the time.
 
 Partitions that were lost to a new generation are given up at once. A static member (KIP-345) has an
-instance id and does not leave. A member whose caller does not poll for `max_poll_interval_ms`
-leaves by itself (KIP-62), and rejoins with the next poll. KIP-848's protocol is in
-`consumer_protocol`.
+instance id and does not leave. If one is killed before step 4, it returns without a rebalance, so
+the leader asks for one (`_is_overdue`). A member whose caller does not poll for
+`max_poll_interval_ms` leaves by itself (KIP-62), and rejoins with the next poll. KIP-848's protocol
+is in `consumer_protocol`.
 """
 
 from __future__ import annotations
@@ -219,6 +220,9 @@ class GroupMember:
         self.is_held = False
         """Whether the caller is within `Consumer.staying`, so that the member does not rejoin."""
         self._asks_for_round = False
+        self._awaits_rejoin = False
+        """Whether the leader's assignment left out partitions that a member has to revoke first."""
+        self._stable_ms = 0
         self._settings = settings
         self._assignor = assignor
         self._topics = tuple(sorted(set(topics)))
@@ -248,7 +252,7 @@ class GroupMember:
             and now_ms >= self._patience.ends_ms
         ):
             return self._leave_unpolled()
-        if self.phase is MemberPhase.STABLE and self._is_outdated:
+        if self.phase is MemberPhase.STABLE and (self._is_outdated or self._is_overdue(now_ms)):
             self._give_up(now_ms, lost=False)
         match self.phase:
             case MemberPhase.UNJOINED if now_ms >= self._not_before_ms and not self.is_held:
@@ -367,6 +371,8 @@ class GroupMember:
         # A static leader that returns does not assign: the group keeps its assignment (KIP-814).
         assigns = self.is_leader and not response.skip_assignment
         self.phase = MemberPhase.ASSIGNING if assigns else MemberPhase.SYNCING
+        # It does not know whether that assignment is complete.
+        self._awaits_rejoin = self.is_leader and self._is_cooperative
         self._heartbeat_ms = now_ms + self._settings.heartbeat_interval_ms
         self._not_before_ms, self._missing_until_ms = now_ms, now_ms + MISSING_TOPICS_MS
 
@@ -379,6 +385,7 @@ class GroupMember:
             return
         self._counts = dict(partitions)
         plan = self._directed(partitions)
+        self._awaits_rejoin = self._is_cooperative and self._is_partial(plan, partitions)
         nothing = Share(())
         self._plan = {
             member: _assignment_bytes(plan.get(member, nothing)) for member in self._subscriptions
@@ -406,7 +413,7 @@ class GroupMember:
         self._heartbeat_ms = now_ms
         if self.is_current(now_ms):
             self._heartbeat_ms += self._settings.heartbeat_interval_ms
-        self.phase = MemberPhase.STABLE
+        self.phase, self._stable_ms = MemberPhase.STABLE, now_ms
 
     def on_heartbeat(self, response: wire.HeartbeatResponse, now_ms: int) -> None:
         """Handle the answer to a heartbeat.
@@ -500,6 +507,29 @@ class GroupMember:
         """Whether the assignment is outdated: other topics, other counts, or a request."""
         is_other = self._has_other_counts or self._joined_topics != self._topics
         return is_other or self._asks_for_round
+
+    def _is_overdue(self, now_ms: int) -> bool:
+        """Whether a member that had to revoke and rejoin did not, so that the leader must.
+
+        1. A static member is told to revoke t-1, which is assigned to no member until it rejoins.
+        2. It is killed, and started again within its session. 3. The coordinator gives it the
+        assignment of step 1 without a rebalance, so it has nothing to revoke and does not rejoin.
+        """
+        # Members have this long for a revocation; earlier, the rebalance would wait for them.
+        due_ms = self._stable_ms + self._settings.rebalance_timeout_ms
+        return self._awaits_rejoin and now_ms >= due_ms
+
+    def _is_partial(self, plan: Mapping[str, Share], partitions: Mapping[str, int]) -> bool:
+        """Whether the assignment leaves out what a member claims."""
+        if isinstance(self._assignor, DirectingPort) and self._assignor.withholds:
+            return True
+        given = {at for share in plan.values() for at in share.partitions}
+        topics = self.read_together
+        return any(
+            at not in given and at.topic in topics and at.partition < partitions.get(at.topic, 0)
+            for said in self._subscriptions.values()
+            for at in _flat(said.owned_partitions)
+        )
 
     def _leave_unpolled(self) -> Action:
         """Leave the group, as the caller does not poll; it revokes with its next poll."""

@@ -315,6 +315,9 @@ class StreamsAssignor:
         """The slots that the last rebalance gave to this worker."""
         self.configs_until = 0
         """The offset of the configs topic up to which its records count since then."""
+        self.withholds = False
+        """Whether the rebalance that this worker has directed last left out slots that a worker has
+        to give up first."""
         self._placement = placement
         self._policy = policy or Policy()
         self._asked_ms: int | None = None
@@ -382,6 +385,12 @@ class StreamsAssignor:
             for member, claim in members.items()
         }
         parts = plan_round(placement, self._policy, candidates, {**partitions, **units})
+        given = {unit for part in parts.values() for unit in part.partitions}
+        self.withholds = any(
+            at not in given and at.partition < units.get(at.topic, 0)
+            for owned in slots.values()
+            for at in owned
+        )
         peers = [self._describe(infos[member], part) for member, part in parts.items()]
         return {
             member: Share(

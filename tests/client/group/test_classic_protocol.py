@@ -390,6 +390,7 @@ class Directing:
 
     name = "directing"
     is_cooperative = True
+    withholds = False
 
     def __init__(self) -> None:
         self.news: list[bytes] = []

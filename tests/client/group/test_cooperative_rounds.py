@@ -31,7 +31,8 @@ SETTINGS = GroupSettings(
     session_timeout_ms=300,
     heartbeat_interval_ms=100,
     max_poll_interval_ms=1_000,
-    rebalance_timeout_ms=500,
+    rebalance_timeout_ms=5_000,
+    instance_id="i",
 )
 NOTHING = codec.encode_versioned(wire.ConsumerProtocolAssignment(), 0)
 
@@ -63,6 +64,7 @@ class Group:
         self._now_ms = 0
         self._generation = 0
         self._is_rebalancing = True
+        self._metadata: dict[str, bytes] = {}
         self._plan: dict[str, bytes] | None = None
 
     def start_member(self) -> None:
@@ -70,6 +72,11 @@ class Group:
         if len(self.clients) < MEMBERS_MAX:
             self.clients[f"m{len(self.clients)}"] = Client()
             self._is_rebalancing = True
+
+    def restart_member(self, index: int) -> None:
+        """Kill a static member; the next one with its instance id takes its place."""
+        if self.clients:
+            self.clients[[*self.clients][index % len(self.clients)]] = Client()
 
     def poll(self, index: int) -> None:
         """One caller polls."""
@@ -86,7 +93,8 @@ class Group:
         if client.open is None:
             self._perform(client)
         if isinstance(client.open, Join):
-            self._answer_joins()
+            if not self._answer_returned(name, client, client.open):
+                self._answer_joins()
         elif isinstance(client.open, Sync):
             self._answer_sync(name, client)
 
@@ -101,6 +109,15 @@ class Group:
                 response = wire.HeartbeatResponse(error_code=code)
                 client.member.on_heartbeat(response, self._now_ms)
 
+    def _answer_returned(self, name: str, client: Client, join: Join) -> bool:
+        """Give a static member that has returned the assignment that it had (KIP-345, KIP-814)."""
+        if self._is_rebalancing or self._plan is None or join.request.member_id:
+            return False
+        self._metadata[name] = join.request.protocols[0].metadata
+        client.open = None
+        self._answer_join(name, client, skip=True)
+        return True
+
     def _answer_joins(self) -> None:
         self._is_rebalancing = True
         joins = {
@@ -112,18 +129,23 @@ class Group:
             return  # The round waits for the other members.
         self._generation += 1
         self._is_rebalancing, self._plan = False, None
-        leader = min(joins)
+        self._metadata = joins
         for name, client in self.clients.items():
             client.open = None
-            response = wire.JoinGroupResponse(
-                generation_id=self._generation, leader=leader, member_id=name
-            )
-            if name == leader:
-                response.members = [
-                    wire.JoinGroupResponseMember(member_id=each, metadata=metadata)
-                    for each, metadata in joins.items()
-                ]
-            client.member.on_join(response, self._now_ms)
+            self._answer_join(name, client, skip=False)
+
+    def _answer_join(self, name: str, client: Client, *, skip: bool) -> None:
+        leader = min(self._metadata)
+        response = wire.JoinGroupResponse(
+            generation_id=self._generation, leader=leader, member_id=name
+        )
+        if name == leader:
+            response.skip_assignment = skip
+            response.members = [
+                wire.JoinGroupResponseMember(member_id=each, metadata=metadata)
+                for each, metadata in self._metadata.items()
+            ]
+        client.member.on_join(response, self._now_ms)
 
     def _answer_sync(self, name: str, client: Client) -> None:
         if not isinstance(client.open, Sync):
@@ -156,6 +178,8 @@ def test_every_partition_finds_exactly_one_reader(seed: int) -> None:
             match rng.randrange(20):
                 case 0:
                     group.start_member()
+                case 1:
+                    group.restart_member(index)
                 case step if step < 8:
                     group.poll(index)
                 case _:

@@ -69,6 +69,9 @@ class Group:
             member.own_slots_generation = self.generation
         everything = [slot for slots in self.running.values() for slot in slots]
         assert len(everything) == len({*everything}), "a slot has two owners"
+        if any(member.takes_slots for member in self.members.values()):
+            is_complete = len(everything) == sum(self.counts.values())
+            assert leader.withholds == (not is_complete), "the next round assigns the others"
         return is_moved
 
 
