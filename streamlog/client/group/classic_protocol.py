@@ -511,7 +511,7 @@ class GroupMember:
     def _is_overdue(self, now_ms: int) -> bool:
         """Whether a member that had to revoke and rejoin did not, so that the leader must.
 
-        1. A static member is told to revoke t-1, which is assigned to no member until it rejoins.
+        1. A static member has to revoke t-1, which is assigned to no member until it rejoins.
         2. It is killed, and started again within its session. 3. The coordinator gives it the
         assignment of step 1 without a rebalance, so it has nothing to revoke and does not rejoin.
         """

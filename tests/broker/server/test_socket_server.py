@@ -421,3 +421,21 @@ def test_a_host_name_with_two_addresses_has_one_port() -> None:
                     await writer.wait_closed()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("passes", range(5))
+def test_a_connection_that_is_accepted_while_the_server_stops_is_closed(passes: int) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        async with Broker.open("data", files=MemoryFiles()) as broker:
+            with socket.socket() as client:
+                async with Acceptor(broker) as server:
+                    client.connect((server.host, server.port))  # It waits in the backlog.
+                    client.setblocking(False)
+                    for _ in range(passes):
+                        await asyncio.sleep(0)
+                async with asyncio.timeout(PATIENCE_S):
+                    with suppress(ConnectionResetError):
+                        assert await loop.sock_recv(client, 1) == b""
+
+    asyncio.run(main())
