@@ -8,6 +8,9 @@ HOT := $(TYPES) $(TYPES:.pxd=.py)
 # One more than the cores: many tests wait for processes and for time.
 WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 
+# Tests start a thousand processes; without bytecode each of them would compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-connect demo-spark spark questions test test-changed quick lint shape architecture bench simulate simulate-coverage chaos alerts procedures soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-rest conformance conformance-cluster conformance-kafka registry-kills chaos-connect chaos-connect-service bench-connect-service bench-registry bench-snapshots compile clean test-opensearch
 

@@ -1,6 +1,7 @@
 """Three hypothesis profiles: fixed examples, a few of them, or many more.
 
-Also the folders whose tests run on one test worker, because they share an expensive resource.
+Also the folders and files whose tests run on one test worker, because they share an expensive
+resource.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["tests.servers.fixtures"]
 
-SHARING = ("tests/conformance/", "tests/spark_bridge/")
-"""The first folder shares one broker with all its data, the second one a JVM."""
+SHARING = ("tests/conformance/", "tests/spark_bridge/", "tests/test_tidy.py")
+"""What is shared: one broker with all its data, a JVM, and the syntax trees of all modules."""
 
 # Two cores run everything at once: a slow example is the machine's fault, not the code's.
 settings.register_profile(
@@ -48,7 +49,7 @@ def fresh_log_lines() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
-    """Distribute single tests to test workers, but those of a sharing folder to one."""
+    """Distribute single tests to test workers, but those that share something to one."""
     from xdist.scheduler import LoadScopeScheduling  # noqa: PLC0415 - runs without xdist, too
 
     class ByRoom(LoadScopeScheduling):
