@@ -12,7 +12,7 @@ WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-connect demo-spark spark questions test test-changed quick lint shape architecture bench simulate simulate-coverage chaos alerts procedures soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-rest conformance conformance-cluster conformance-kafka registry-kills chaos-connect chaos-connect-service bench-connect-service bench-registry bench-snapshots compile clean test-opensearch
+.PHONY: help demo demo-connect demo-spark spark questions test test-changed quick lint shape architecture bench simulate simulate-coverage chaos alerts procedures soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-rest conformance conformance-cluster conformance-kafka registry-kills chaos-connect chaos-connect-service bench-connect bench-connect-service bench-registry bench-snapshots compile clean test-opensearch
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -161,6 +161,9 @@ bench-connect-service: $(VENV)/.dev ## a Connect service with CONNECTORS=100 idl
 
 bench-registry: $(VENV)/.dev ## the schema registry with 10,000 subjects of 5 versions: start, look-ups by id, memory
 	@$(BIN)/python -m benchmarks.schema_registry
+
+bench-connect: $(VENV)/.dev ## connectors beside their peers: kcat, Quix Streams, Bytewax, COPY by hand, psycopg, pg_recvlogical, pyarrow, Starlette; RUNS=5, RECORDS=200000; CONNECT_ROWS=tail,cdc runs some rows
+	@$(BIN)/python -m benchmarks --only connect --runs $(or $(RUNS),5) --records $(or $(RECORDS),200000)
 
 bench-snapshots: $(VENV)/.dev ## snapshots of state in moto's S3 on this machine: the restore of KEYS=10000000 keys with them and from the changelog alone, and what they cost J2
 	@KEYS=$(or $(KEYS),10000000) $(BIN)/python -m benchmarks.snapshots

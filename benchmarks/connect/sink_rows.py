@@ -1,0 +1,240 @@
+"""Rows of sinks, of the runtime between a source and a sink, and of many idle connectors."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from time import perf_counter
+
+import psycopg
+import pyarrow.parquet
+
+from benchmarks.connect.apps import WARM_UP
+from benchmarks.connect.lab import Lab, TrialFailed, by_hand, by_hand_command
+from benchmarks.connect.orders import TABLE, encoded
+from benchmarks.connect.report import ratio, told
+from benchmarks.connect.source_rows import PEERS, SHARE
+from benchmarks.engine.environment import Environment
+from benchmarks.harness import Reading
+from tests.servers.postgres import PostgresServer
+
+PAIRS = 50
+IDLE_S = 20
+
+
+async def sql_sink(
+    lab: Lab, records: int, server: PostgresServer, where: Environment
+) -> AsyncIterator[Reading]:
+    """Upserts into a table of PostgreSQL: ours, COPY by hand, executemany, Quix."""
+    database = server.create_database()
+    url = server.url(database)
+    part = await lab.create_topic(lab.name("orders"))
+    await lab.load(part, encoded(range(WARM_UP)))
+    with psycopg.connect(url, autocommit=True) as connection:
+        for table in ("ours", "copied", "single", "quix"):
+            connection.execute(f"CREATE TABLE {table} ({TABLE})".encode())
+        async with lab.worker("sql-sink", topic=part.topic, table="ours", url=url) as worker:
+            await worker.until(_reached(connection, WARM_UP))
+
+            async def lay_out() -> None:
+                await lab.load(part, encoded(range(records)))
+
+            end = _reached(connection, WARM_UP + records)
+            ours = await worker.timed(records, lay_out, end)
+        if (found := _rows(connection, "ours")) != records:
+            raise TrialFailed(f"the table has {found} rows, not {records}")
+        copy = await by_hand("copy-upsert", table="copied", url=url, records=records)
+        single = await by_hand("executemany", table="single", url=url, records=records)
+        for name, trial in (("SqlSink", ours), ("COPY by hand", copy), ("executemany", single)):
+            for reading in told(name, trial):
+                yield reading
+        yield ratio("SqlSink / COPY by hand", ours, copy, least=0.7)
+        yield ratio("SqlSink / executemany", ours, single, least=1.5)
+        if "Quix Streams" in where.missing:
+            return
+        share = records // SHARE
+        few = await lab.create_topic(lab.name("orders"))
+        await lab.load(few, encoded(range(share)))
+
+        async def arrived() -> int:
+            return _rows(connection, "quix")
+
+        settings = {"PEER_TOPIC": few.topic, "PEER_TABLE": "quix", "PEER_DATABASE": database}
+        command = (str(where.python), str(PEERS / "quix_table.py"))
+        peer = await lab.peer(command, share, arrived, PEER_PORT=str(server.port), **settings)
+        for reading in told("Quix Streams, a table", peer):
+            yield reading
+        yield ratio("SqlSink / Quix Streams", ours, peer, least=3)
+
+
+def _reached(connection: psycopg.Connection, offset: int) -> Callable[[], Awaitable[bool]]:
+    async def is_there() -> bool:
+        if not connection.execute("SELECT to_regclass('streamlog_offsets')").fetchall()[0][0]:
+            return False
+        rows = connection.execute("SELECT next_offset FROM streamlog_offsets").fetchall()
+        return bool(rows) and rows[0][0] >= offset
+
+    return is_there
+
+
+def _rows(connection: psycopg.Connection, table: str) -> int:
+    statement = f"SELECT count(*) FROM {table}"  # noqa: S608 - a name of ours
+    found: int = connection.execute(statement.encode()).fetchall()[0][0]
+    return found
+
+
+async def objects(lab: Lab, records: int) -> AsyncIterator[Reading]:
+    """Parquet of a topic: ours, and pyarrow alone over the same bytes."""
+    part = await lab.create_topic(lab.name("orders"))
+    await lab.load(part, encoded(range(WARM_UP)))
+    into = lab.directory / lab.name("lake")
+    into.mkdir()
+    async with lab.worker("objects", topic=part.topic, url=str(into)) as worker:
+        await worker.until(_has_rows(into, WARM_UP))
+
+        async def lay_out() -> None:
+            await lab.load(part, encoded(range(records)))
+
+        ours = await worker.timed(records, lay_out, _has_rows(into, WARM_UP + records))
+    path = lab.directory / "orders.jsonl"
+    path.write_bytes(b"".join(line + b"\n" for line in encoded(range(records))))
+    alone = await by_hand("parquet", path=str(path), into=str(lab.directory / "alone.parquet"))
+    for reading in (*told("Objects, Parquet", ours), *told("pyarrow alone", alone)):
+        yield reading
+    yield ratio("Objects / pyarrow", ours, alone, least=0.7)
+
+
+def _has_rows(directory: Path, records: int) -> Callable[[], Awaitable[bool]]:
+    def rows() -> int:
+        files = directory.rglob("*.parquet")
+        return sum(pyarrow.parquet.read_metadata(each).num_rows for each in files)
+
+    async def is_there() -> bool:
+        return rows() >= records
+
+    return is_there
+
+
+async def runtime(lab: Lab, records: int) -> AsyncIterator[Reading]:
+    """A source and a sink in memory beside `.to()`, which reads and writes as many records."""
+    gate = lab.directory / lab.name("gate")
+    part = await lab.create_topic(lab.name("orders"))
+    async with lab.worker("memory", topic=part.topic, gate=str(gate), records=records) as worker:
+        await worker.until(lambda: lab.has(part, WARM_UP))
+        await asyncio.sleep(2)
+
+        async def open_gate() -> None:
+            gate.touch()
+
+        ours = await worker.timed(records, open_gate, lambda: lab.has(part, WARM_UP + records))
+    entry = await lab.create_topic(lab.name("orders"))
+    to = await lab.create_topic(lab.name("orders"))
+    await lab.load(entry, encoded(range(WARM_UP)))
+    async with lab.worker("forward", entry=entry.topic, topic=to.topic) as worker:
+        await worker.until(lambda: lab.has(to, WARM_UP))
+
+        async def lay_out() -> None:
+            await lab.load(entry, encoded(range(records)))
+
+        plain = await worker.timed(records, lay_out, lambda: lab.has(to, WARM_UP + records))
+    for reading in (*told("memory to log to memory", ours), *told("stream.to(topic)", plain)):
+        yield reading
+    yield Reading("runtime alone", ours.cpu_ns - plain.cpu_ns, "ns a record", bar=300, digits=0)
+
+
+async def idle(lab: Lab) -> AsyncIterator[Reading]:
+    """A worker with many connectors that have nothing to do."""
+    name = lab.name("idle")
+    settings = {"pairs": PAIRS, "topic": name, "path": str(lab.directory / name)}
+    began_s = perf_counter()
+    async with lab.worker("idle", **settings) as worker:
+        group = f"{worker.name}-to-{PAIRS - 1}"
+
+        async def is_running() -> bool:
+            admin = lab.log.admin()
+            return bool(await admin.group_offsets(group))
+
+        await worker.until(is_running)
+        yield Reading(f"{2 * PAIRS} connectors, start", perf_counter() - began_s, "s", bar=15)
+        await asyncio.sleep(5)
+        cpu_s = worker.cpu_s()
+        await asyncio.sleep(IDLE_S)
+        share = 100 * (worker.cpu_s() - cpu_s) / IDLE_S
+        yield Reading(f"{2 * PAIRS} connectors, idle", share, "% of a core", bar=5)
+        resident = worker.memory_mib()
+        yield Reading(f"{2 * PAIRS} connectors, memory", resident, "MiB", bar=300, digits=0)
+
+
+async def webhook(lab: Lab) -> AsyncIterator[Reading]:
+    """Requests of one record, and of a thousand: ours, and Starlette with an empty answer."""
+    one = next(encoded(range(1)))
+    many = b"\n".join(encoded(range(1_000)))
+    ours = await _requests(lab, one, "json", connections=200)
+    plain = await _starlette(lab, one, connections=200)
+    yield Reading("Webhook, requests", ours["rate"], "a second", digits=0)
+    yield Reading("Webhook, p50", ours["p50_ms"], "ms", bar=530)
+    yield Reading("Starlette alone, requests", plain["rate"], "a second", digits=0)
+    yield Reading("Webhook / Starlette", ours["rate"] / plain["rate"], "x", least=0.5, digits=2)
+    lines = await _requests(lab, many, "ndjson", connections=64)
+    rate = lines["rate"] * 1_000
+    yield Reading("Webhook, NDJSON", rate, "records/s", least=200_000, digits=0)
+
+
+async def _requests(lab: Lab, body: bytes, how: str, *, connections: int) -> dict[str, float]:
+    address = lab.free_address()
+    part = await lab.create_topic(lab.name("requests"))
+    async with lab.worker("webhook", topic=part.topic, address=address, format=how) as worker:
+        await worker.until(lambda: _answers(address))
+        return await _load(lab, address, body, connections)
+
+
+async def _starlette(lab: Lab, body: bytes, *, connections: int) -> dict[str, float]:
+    address = lab.free_address()
+    command = by_hand_command("starlette", address=address)
+    process = await asyncio.create_subprocess_exec(*command, stdin=subprocess.PIPE)
+    try:
+        while not await _answers(address):  # noqa: ASYNC110 - another process
+            await asyncio.sleep(0.1)
+        return await _load(lab, address, body, connections)
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def _answers(address: str) -> bool:
+    host, port = address.split(":")
+    try:
+        _, writer = await asyncio.open_connection(host, int(port))
+    except OSError:
+        return False
+    writer.close()
+    return True
+
+
+async def _load(lab: Lab, address: str, body: bytes, connections: int) -> dict[str, float]:
+    """Send requests with wrk for some seconds; successful ones count."""
+    script = lab.directory / f"{lab.name('wrk')}.lua"
+    (lab.directory / "body").write_bytes(body)
+    script.write_text(WRK.format(path=lab.directory / "body"))
+    process = await asyncio.create_subprocess_exec(
+        *("wrk", "-t", "1", "-c", str(connections), "-d", "8s", "-s", str(script)),
+        f"http://{address}/",
+        stdout=subprocess.PIPE,
+    )
+    said, _ = await process.communicate()
+    words = said.decode().splitlines()[-1].split()
+    return {"rate": float(words[0]), "p50_ms": float(words[1])}
+
+
+WRK = """
+wrk.method = "POST"
+local file = io.open("{path}", "rb")
+wrk.body = file:read("*a")
+file:close()
+done = function(summary, latency)
+  local failed = summary.errors.status + summary.errors.timeout
+  print((summary.requests - failed) / summary.duration * 1e6, latency:percentile(50) / 1000)
+end
+"""
