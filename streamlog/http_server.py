@@ -31,7 +31,7 @@ HOST_DEFAULT = "127.0.0.1"
 PORT_MAX = 65_535
 BACKLOG = 128
 CONNECTIONS_MAX = 256
-"""With more connections, requests are answered with 503 immediately."""
+"""With more connections, requests are answered with 503 immediately; by default."""
 REQUEST_HEAD_BYTES_MAX = 64 * 1024
 """The largest head of a request; its path may hold a key."""
 KEEP_ALIVE_S = 15
@@ -130,7 +130,11 @@ def listen(address: str, *, setting: str = "web") -> Iterator[WebListener]:
 
 @asynccontextmanager
 async def serve(
-    app: ASGIApp, listener: WebListener, *, tls: ssl.SSLContext | None = None
+    app: ASGIApp,
+    listener: WebListener,
+    *,
+    tls: ssl.SSLContext | None = None,
+    connections_max: int = CONNECTIONS_MAX,
 ) -> AsyncIterator[None]:
     """Answer requests while the block lasts, then let requests in progress end."""
     config = uvicorn.Config(
@@ -145,7 +149,7 @@ async def serve(
         server_header=False,
         proxy_headers=False,
         backlog=BACKLOG,
-        limit_concurrency=CONNECTIONS_MAX,
+        limit_concurrency=connections_max,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=GRACE_S,
         h11_max_incomplete_event_size=REQUEST_HEAD_BYTES_MAX,

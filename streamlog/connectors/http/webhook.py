@@ -36,10 +36,15 @@ from streamlog.record import Headers
 BODY_BYTES_MAX = 1024 * 1024
 """The largest body by default."""
 BODY_BYTES_LIMIT = 8 * 1024 * 1024
-HELD_BYTES_MAX = 8 * 1024 * 1024
-"""Bodies that wait for their commit; with more, requests are answered with 503."""
+CONNECTIONS_MAX = 10_000
+"""More than other servers take, as a request waits for its commit here."""
+HELD_BYTES_MAX = 32 * 1024 * 1024
+"""Bodies that wait for their commit; with more, requests are answered with 503. This is more than
+starts a commit early, or it would limit the bytes of each commit interval."""
 TAKEN_MAX = 1_000
 """The most requests of one step."""
+TAKEN_BYTES = 4 * 1024 * 1024
+"""A step takes no further request beyond these bytes."""
 
 _json = msgspec.json.Decoder()
 _any_line = msgspec.json.Decoder(msgspec.Raw)
@@ -120,14 +125,15 @@ class Webhook(Source[None, bytes], frozen=True, kw_only=True):
             # Closed by a stack of its own: the server's task group must not see that the generator
             # is closed, which it would take for an error.
             server = AsyncExitStack()
-            await server.enter_async_context(serve(door.app, WebListener(bound), tls=tls))
+            await server.enter_async_context(
+                serve(door.app, WebListener(bound), tls=tls, connections_max=CONNECTIONS_MAX)
+            )
             try:
                 while True:
                     taken = await door.take()
                     values = [value for each in taken for value in each.values]
-                    headers = [names for each in taken for names in each.headers]
                     answer = partial(_answer_all, taken)
-                    yield Read.raw(values, {}, headers=headers, committed=answer)
+                    yield Read.raw(values, {}, headers=_headers(taken), committed=answer)
             finally:
                 door.close()
                 await server.aclose()
@@ -147,6 +153,11 @@ class Delivery:
         """Let the request be answered, unless its client has gone."""
         if not self.counts.done():
             self.counts.set_result(counts)
+
+
+def _headers(deliveries: list[Delivery]) -> list[Headers] | None:
+    found = [names for each in deliveries for names in each.headers]
+    return found if any(found) else None
 
 
 def _answer_all(deliveries: list[Delivery]) -> None:
@@ -177,7 +188,11 @@ class WebhookDoor:
         while not self._queue:
             self._arrived.clear()
             await self._arrived.wait()
-        return [self._queue.popleft() for _ in range(min(TAKEN_MAX, len(self._queue)))]
+        taken, size = list[Delivery](), 0
+        while self._queue and len(taken) < TAKEN_MAX and size < TAKEN_BYTES:
+            taken.append(self._queue.popleft())
+            size += taken[-1].size
+        return taken
 
     def close(self) -> None:
         """Answer all that wait with 503: whether their records will count is unknown."""
@@ -187,7 +202,7 @@ class WebhookDoor:
             each.answer(counts=False)
 
     async def _receive(self, request: Request) -> Response:
-        body = b""
+        body = bytearray()
         try:
             async for data in request.stream():
                 body += data
@@ -199,7 +214,7 @@ class WebhookDoor:
         if not self._is_allowed(request, body):
             return PlainTextResponse("token or signature is wrong\n", 401)
         try:
-            delivery = self._delivery(request, body)
+            delivery = self._delivery(request, bytes(body))
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             return PlainTextResponse(f"{error}\n", 400)
         return await self._deliver(delivery)
@@ -225,7 +240,7 @@ class WebhookDoor:
             self._open_bytes -= delivery.size
         return Response(status_code=200) if counts else _try_again()
 
-    def _is_allowed(self, request: Request, body: bytes) -> bool:
+    def _is_allowed(self, request: Request, body: bytes | bytearray) -> bool:
         given = request.headers
         if self._token is not None:
             sent = given.get("Authorization", "").removeprefix("Bearer ")

@@ -122,6 +122,44 @@ async def test_what_is_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         assert life.values == [b"12345678"]
 
 
+CLIENTS = 300
+"""More than the pages of a worker take (`http_server.CONNECTIONS_MAX`)."""
+
+
+@on_loop
+async def test_many_clients_wait_for_one_commit() -> None:
+    async with served() as (life, client):
+        port = int(client.base_url.port or 0)
+        head = f"POST / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 3\r\n\r\n"
+        opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(CLIENTS)]
+        for number, (_, writer) in enumerate(opened):
+            writer.write(f"{head}{number + 100}".encode())
+        found = len(await life.first)  # type: ignore[attr-defined]
+        while found < CLIENTS:
+            found += len(await life.step())
+        life.commit()
+        answers = [await reader.readline() for reader, _ in opened]
+        assert answers == [b"HTTP/1.1 200 OK\r\n"] * CLIENTS
+        assert sorted(life.values) == [b"%d" % (number + 100) for number in range(CLIENTS)]
+        for _, writer in opened:
+            writer.close()
+
+
+@on_loop
+async def test_a_step_is_no_larger_than_a_transaction_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(webhook, "TAKEN_BYTES", 1)
+    async with served() as (life, client):
+        waiting = [asyncio.ensure_future(client.post("/", content=b"1")) for _ in range(9)]
+        lengths = [len(await life.first)]  # type: ignore[attr-defined]
+        while sum(lengths) < len(waiting):
+            lengths.append(len(await life.step()))
+        life.commit()
+        assert lengths == [1] * len(waiting)
+        assert {(await each).status_code for each in waiting} == {200}
+
+
 @on_loop
 async def test_requests_that_wait_when_the_source_ends_are_to_be_sent_again() -> None:
     async with served() as (life, client):
