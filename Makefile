@@ -162,7 +162,7 @@ bench-connect-service: $(VENV)/.dev ## a Connect service with CONNECTORS=100 idl
 bench-registry: $(VENV)/.dev ## the schema registry with 10,000 subjects of 5 versions: start, look-ups by id, memory
 	@$(BIN)/python -m benchmarks.schema_registry
 
-bench-connect: $(VENV)/.dev ## connectors beside their peers: kcat, Quix Streams, Bytewax, COPY by hand, psycopg, pg_recvlogical, pyarrow, Starlette; RUNS=5, RECORDS=200000; CONNECT_ROWS=tail,cdc runs some rows
+bench-connect: $(VENV)/.dev ## connectors beside their peers: kcat, rsyslog, Quix Streams, Bytewax, COPY by hand, psycopg, pg_recvlogical, pyarrow, Starlette; RUNS=5, RECORDS=200000; CONNECT_ROWS=tail,cdc runs some rows
 	@$(BIN)/python -m benchmarks --only connect --runs $(or $(RUNS),5) --records $(or $(RECORDS),200000)
 
 bench-snapshots: $(VENV)/.dev ## snapshots of state in moto's S3 on this machine: the restore of KEYS=10000000 keys with them and from the changelog alone, and what they cost J2

@@ -18,7 +18,7 @@ from benchmarks.harness import Reading, broker
 from streamlog.log import Log
 from tests.servers.postgres import PostgresServer
 
-ROWS = ("tail", "runtime", "sql-sink", "sql-source", "cdc", "objects", "webhook", "syslog", "idle")
+ROWS = ("tail", "runtime", "sql-sink", "sql-source", "cdc", "objects", "webhook", "syslog")
 CHOSEN = os.environ.get("CONNECT_ROWS", "")
 """Names of rows, with commas between; all by default."""
 
@@ -29,6 +29,8 @@ async def figures(directory: Path, records: int) -> AsyncIterator[Reading]:
     with broker(directory / "log") as (_, url), PostgresServer() as server:
         async with Log.open(url) as log:
             lab = Lab(log, url, directory)
+            for name, reason in where.missing.items():
+                print(f"{name} is left out: {reason}")
             rows = {
                 "tail": lambda: source_rows.tail(lab, records, where),
                 "runtime": lambda: sink_rows.runtime(lab, records),
@@ -38,7 +40,6 @@ async def figures(directory: Path, records: int) -> AsyncIterator[Reading]:
                 "objects": lambda: sink_rows.objects(lab, records),
                 "webhook": lambda: sink_rows.webhook(lab),
                 "syslog": lambda: source_rows.syslog(lab),
-                "idle": lambda: sink_rows.idle(lab),
             }
             for name in CHOSEN.split(",") if CHOSEN else ROWS:
                 async for reading in rows[name]():

@@ -5,18 +5,17 @@ Which job, and with which settings, stands in the environment (`CONNECT_*`, see 
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from benchmarks.connect.orders import Order, order
 from streamlog import App, Record, Topic
-from streamlog.connect import Flush, Sink, SinkContext, SinkTask, TopicPartition
+from streamlog.connect import Flush
 from streamlog.connectors.memory import MemoryRows, MemorySink, MemorySource
 from streamlog.connectors.syslog import Syslog, SyslogMessage
 from streamlog.connectors.tail import Tail
@@ -137,40 +136,6 @@ def syslog(settings: Settings) -> None:
     app.source(topic, Syslog(address=settings["address"]), name="syslog")
 
 
-def idle(settings: Settings) -> None:
-    """Many connectors that have nothing to do."""
-    for number in range(settings["pairs"]):
-        lines = app.topic(f"{settings['topic']}-{number}", key=bytes, value=bytes, partitions=1)
-        app.source(lines, Tail(path=f"{settings['path']}-{number}"), name=f"from-{number}")
-        app.sink(lines, MemorySink(into=MemoryRows()), name=f"to-{number}")
-
-
-class SlowSink(Sink[object, object], frozen=True, kw_only=True):
-    """Takes a while for each commit."""
-
-    every_s: float
-
-    def open(self, context: SinkContext) -> SinkTask[object, object]:
-        """Return a task that waits."""
-        del context
-        return _SlowTask(self.every_s)
-
-
-class _SlowTask(SinkTask[object, object]):
-    def __init__(self, every_s: float) -> None:
-        self._every_s = every_s
-
-    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        del offsets
-        await asyncio.sleep(self._every_s)
-
-
-def slow_sink(settings: Settings) -> None:
-    """A topic into a target that is slow."""
-    topic = app.topic(settings["topic"], key=bytes, value=bytes)
-    app.sink(topic, SlowSink(every_s=settings["every_s"]), name="slowly")
-
-
 JOBS = {
     "tail": tail,
     "memory": memory,
@@ -181,8 +146,6 @@ JOBS = {
     "objects": objects,
     "webhook": webhook,
     "syslog": syslog,
-    "idle": idle,
-    "slow-sink": slow_sink,
 }
 if "CONNECT_JOB" in os.environ:
     JOBS[os.environ["CONNECT_JOB"]](json.loads(os.environ["CONNECT_SETTINGS"]))

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import psycopg
 
-from benchmarks.connect.orders import Order, encoded
+from benchmarks.connect.orders import SYSLOG_5424, Order, encoded
 
 Settings = dict[str, Any]
 BATCH = 5_000
@@ -28,14 +28,9 @@ UPSERT = (
     "customer = EXCLUDED.customer, cents = EXCLUDED.cents, paid = EXCLUDED.paid, "
     "note = EXCLUDED.note"
 )
+CLIENTS_MAX = 10_000
 BURST = 20
 """Datagrams that are sent before the sender looks at its clock."""
-SYSLOG_5424 = (
-    b"<165>1 2026-01-02T03:04:05.678Z web-1.example.com shop 8710 ID47 "
-    b'[order@32473 id="1234" customer="customer-007"][site@32473 name="north"] '
-    b"an order was placed, paid by card and handed over to the warehouse"
-)
-"""With structured data, and about 200 bytes."""
 _decode = msgspec.json.Decoder(Order).decode
 
 
@@ -130,7 +125,7 @@ def starlette(settings: Settings) -> dict[str, float]:
     async def work() -> None:
         app = Starlette(routes=[Route("/", receive, methods=["POST"])])
         with listen(settings["address"]) as listener:
-            async with serve(app, listener):
+            async with serve(app, listener, connections_max=CLIENTS_MAX):
                 await asyncio.to_thread(sys.stdin.read)
 
     began_s, began_cpu_s = perf_counter(), process_time()

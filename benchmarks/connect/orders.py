@@ -1,4 +1,4 @@
-"""The records of all rows: orders, whose JSON has 200 bytes."""
+"""What all rows carry: orders, whose JSON has 200 bytes, and datagrams of syslog."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ RECORD_BYTES = 200
 CUSTOMERS = 1_000
 TABLE = "id bigint PRIMARY KEY, customer text, cents bigint, paid boolean, note text"
 """The columns of a table of orders."""
+SYSLOG_5424 = (
+    b"<165>1 2026-01-02T03:04:05.678Z web-1.example.com shop 8710 ID47 "
+    b'[order@32473 id="1234" customer="customer-007"][site@32473 name="north"] '
+    b"an order was placed, paid by card and handed over to the warehouse"
+)
+"""With structured data, and about 200 bytes."""
 
 
 class Order(msgspec.Struct, frozen=True):

@@ -6,10 +6,12 @@ from benchmarks.connect.lab import Trial
 from benchmarks.harness import Reading
 
 
-def told(name: str, trial: Trial, *, bar_ns: float | None = None) -> tuple[Reading, Reading]:
+def told(
+    name: str, trial: Trial, *, bar_ns: float | None = None, least: float | None = None
+) -> tuple[Reading, Reading]:
     """Return the rate of a trial, and what a record costs its process."""
     return (
-        Reading(name, trial.records_per_s, "records/s", digits=0),
+        Reading(name, trial.records_per_s, "records/s", least=least, digits=0),
         Reading(f"{name}, CPU", trial.cpu_ns, "ns a record", bar=bar_ns, digits=0),
     )
 

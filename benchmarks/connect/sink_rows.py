@@ -6,22 +6,23 @@ import asyncio
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from time import perf_counter
 
 import psycopg
 import pyarrow.parquet
 
 from benchmarks.connect.apps import WARM_UP
-from benchmarks.connect.lab import Lab, TrialFailed, by_hand, by_hand_command
+from benchmarks.connect.lab import COMMIT_MS, Lab, Trial, TrialFailed, by_hand, by_hand_command
 from benchmarks.connect.orders import TABLE, encoded
 from benchmarks.connect.report import ratio, told
 from benchmarks.connect.source_rows import PEERS, SHARE
 from benchmarks.engine.environment import Environment
-from benchmarks.harness import Reading
+from benchmarks.harness import Reading, cpu_of
 from tests.servers.postgres import PostgresServer
 
-PAIRS = 50
-IDLE_S = 20
+FEW_CLIENTS = 200
+SENDERS = 100
+CLIENTS = 3_000
+"""So many clients of a webhook wait at once."""
 
 
 async def sql_sink(
@@ -144,60 +145,40 @@ async def runtime(lab: Lab, records: int) -> AsyncIterator[Reading]:
     yield Reading("runtime alone", ours.cpu_ns - plain.cpu_ns, "ns a record", bar=300, digits=0)
 
 
-async def idle(lab: Lab) -> AsyncIterator[Reading]:
-    """A worker with many connectors that have nothing to do."""
-    name = lab.name("idle")
-    settings = {"pairs": PAIRS, "topic": name, "path": str(lab.directory / name)}
-    began_s = perf_counter()
-    async with lab.worker("idle", **settings) as worker:
-        group = f"{worker.name}-to-{PAIRS - 1}"
-
-        async def is_running() -> bool:
-            admin = lab.log.admin()
-            return bool(await admin.group_offsets(group))
-
-        await worker.until(is_running)
-        yield Reading(f"{2 * PAIRS} connectors, start", perf_counter() - began_s, "s", bar=15)
-        await asyncio.sleep(5)
-        cpu_s = worker.cpu_s()
-        await asyncio.sleep(IDLE_S)
-        share = 100 * (worker.cpu_s() - cpu_s) / IDLE_S
-        yield Reading(f"{2 * PAIRS} connectors, idle", share, "% of a core", bar=5)
-        resident = worker.memory_mib()
-        yield Reading(f"{2 * PAIRS} connectors, memory", resident, "MiB", bar=300, digits=0)
-
-
 async def webhook(lab: Lab) -> AsyncIterator[Reading]:
     """Requests of one record, and of a thousand: ours, and Starlette with an empty answer."""
     one = next(encoded(range(1)))
     many = b"\n".join(encoded(range(1_000)))
-    ours = await _requests(lab, one, "json", connections=200)
-    plain = await _starlette(lab, one, connections=200)
-    yield Reading("Webhook, requests", ours["rate"], "a second", digits=0)
-    yield Reading("Webhook, p50", ours["p50_ms"], "ms", bar=530)
-    yield Reading("Starlette alone, requests", plain["rate"], "a second", digits=0)
-    yield Reading("Webhook / Starlette", ours["rate"] / plain["rate"], "x", least=0.5, digits=2)
-    lines = await _requests(lab, many, "ndjson", connections=64)
-    rate = lines["rate"] * 1_000
-    yield Reading("Webhook, NDJSON", rate, "records/s", least=200_000, digits=0)
+    # A request waits for its commit, so few clients tell the time, and many of them the rate.
+    _, p50_ms = await _requests(lab, one, "json", clients=FEW_CLIENTS)
+    ours, _ = await _requests(lab, one, "json", clients=CLIENTS)
+    plain, _ = await _starlette(lab, one, clients=CLIENTS)
+    yield Reading("Webhook, p50", p50_ms, "ms", bar=COMMIT_MS + 30)
+    for reading in (*told("Webhook, requests", ours), *told("Starlette alone, requests", plain)):
+        yield reading
+    yield ratio("Webhook / Starlette", ours, plain, least=0.5)
+    bodies, _ = await _requests(lab, many, "ndjson", clients=SENDERS)
+    lines = Trial(bodies.records * 1_000, bodies.wall_s, bodies.cpu_s)
+    for reading in told("Webhook, NDJSON", lines, least=200_000):
+        yield reading
 
 
-async def _requests(lab: Lab, body: bytes, how: str, *, connections: int) -> dict[str, float]:
+async def _requests(lab: Lab, body: bytes, how: str, *, clients: int) -> tuple[Trial, float]:
     address = lab.free_address()
     part = await lab.create_topic(lab.name("requests"))
     async with lab.worker("webhook", topic=part.topic, address=address, format=how) as worker:
         await worker.until(lambda: _answers(address))
-        return await _load(lab, address, body, connections)
+        return await _load(lab, address, body, clients, worker.pid)
 
 
-async def _starlette(lab: Lab, body: bytes, *, connections: int) -> dict[str, float]:
+async def _starlette(lab: Lab, body: bytes, *, clients: int) -> tuple[Trial, float]:
     address = lab.free_address()
     command = by_hand_command("starlette", address=address)
     process = await asyncio.create_subprocess_exec(*command, stdin=subprocess.PIPE)
     try:
         while not await _answers(address):  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.1)
-        return await _load(lab, address, body, connections)
+        return await _load(lab, address, body, clients, process.pid)
     finally:
         process.terminate()
         await process.wait()
@@ -213,19 +194,27 @@ async def _answers(address: str) -> bool:
     return True
 
 
-async def _load(lab: Lab, address: str, body: bytes, connections: int) -> dict[str, float]:
-    """Send requests with wrk for some seconds; successful ones count."""
+async def _load(
+    lab: Lab, address: str, body: bytes, clients: int, server: int
+) -> tuple[Trial, float]:
+    """Send requests with wrk for some seconds; the successful ones, and the middle latency in ms.
+
+    The CPU time is that of the process `server`.
+    """
     script = lab.directory / f"{lab.name('wrk')}.lua"
     (lab.directory / "body").write_bytes(body)
     script.write_text(WRK.format(path=lab.directory / "body"))
+    cpu_s = cpu_of(server)
     process = await asyncio.create_subprocess_exec(
-        *("wrk", "-t", "1", "-c", str(connections), "-d", "8s", "-s", str(script)),
-        f"http://{address}/",
+        *("wrk", "-t", "1", "-c", str(clients), "-d", "8s", "--timeout", "10s"),
+        *("-s", str(script), f"http://{address}/"),
         stdout=subprocess.PIPE,
     )
     said, _ = await process.communicate()
-    words = said.decode().splitlines()[-1].split()
-    return {"rate": float(words[0]), "p50_ms": float(words[1])}
+    requests, failed, wall_s, p50_ms = map(float, said.decode().splitlines()[-1].split())
+    if failed or not requests:
+        raise TrialFailed(f"of {requests:.0f} requests {failed:.0f} failed")
+    return Trial(int(requests), wall_s, cpu_of(server) - cpu_s), p50_ms
 
 
 WRK = """
@@ -235,6 +224,6 @@ wrk.body = file:read("*a")
 file:close()
 done = function(summary, latency)
   local failed = summary.errors.status + summary.errors.timeout
-  print((summary.requests - failed) / summary.duration * 1e6, latency:percentile(50) / 1000)
+  print(summary.requests, failed, summary.duration / 1e6, latency:percentile(50) / 1000)
 end
 """

@@ -15,12 +15,11 @@ from timeit import timeit
 import psycopg
 
 from benchmarks.connect.apps import WARM_UP
-from benchmarks.connect.by_hand import SYSLOG_5424
-from benchmarks.connect.lab import Lab, Trial, TrialFailed, by_hand
-from benchmarks.connect.orders import TABLE, encoded
+from benchmarks.connect.lab import STALL_TIMEOUT_S, Lab, Trial, TrialFailed, by_hand
+from benchmarks.connect.orders import SYSLOG_5424, TABLE, encoded
 from benchmarks.connect.report import ratio, told
 from benchmarks.engine.environment import Environment
-from benchmarks.harness import Reading
+from benchmarks.harness import Reading, cpu_of
 from streamlog.connectors.syslog.syslog_message import parse_syslog
 from tests.servers.postgres import PostgresServer
 
@@ -191,7 +190,48 @@ async def syslog(lab: Lab) -> AsyncIterator[Reading]:
         await asyncio.sleep(3)
         cpu_s = worker.cpu_s() - cpu_s
         arrived = await lab.count(part) - before
-    rate = sent.records_per_s
-    yield Reading("Syslog, datagrams sent", rate, "a second", digits=0)
+    ours = Trial(arrived, sent.wall_s, cpu_s)
+    yield Reading("Syslog, datagrams sent", sent.records_per_s, "a second", digits=0)
     yield Reading("Syslog, datagrams lost", records - arrived, "datagrams", bar=0, digits=0)
     yield Reading("Syslog, share of a core", 100 * cpu_s / sent.wall_s, "%", bar=100)
+    peer = await _rsyslog(lab, records)
+    for reading in (*told("Syslog", ours), *told("rsyslog to a file", peer)):
+        yield reading
+
+
+async def _rsyslog(lab: Lab, records: int) -> Trial:
+    """Send the same datagrams to rsyslog, which writes them to a file."""
+    program = shutil.which("rsyslogd")
+    if program is None:
+        raise TrialFailed("rsyslogd is not installed (Debian: apt-get install rsyslog)")
+    address, name = lab.free_address(), lab.name("rsyslog")
+    config, into = lab.directory / f"{name}.conf", lab.directory / f"{name}.log"
+    port = address.rpartition(":")[2]
+    config.write_text(RSYSLOG.format(port=port, into=into))
+    process = await asyncio.create_subprocess_exec(
+        *(program, "-n", "-f", str(config), "-i", str(lab.directory / f"{name}.pid"))
+    )
+    try:
+        async with asyncio.timeout(STALL_TIMEOUT_S):
+            while not _size(into):
+                await by_hand("send-syslog", address=address, records=1, rate=1_000)
+        size, cpu_s = _size(into), cpu_of(process.pid)
+        sent = await by_hand("send-syslog", address=address, records=records, rate=SYSLOG_RATE)
+        await asyncio.sleep(3)
+        cpu_s = cpu_of(process.pid) - cpu_s
+        line_bytes = len(into.read_bytes().splitlines()[0]) + 1
+    finally:
+        process.terminate()
+        await process.wait()
+    return Trial(max(1, (_size(into) - size) // line_bytes), sent.wall_s, cpu_s)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+RSYSLOG = """
+module(load="imudp")
+input(type="imudp" port="{port}" address="127.0.0.1")
+action(type="omfile" file="{into}")
+"""
