@@ -12,7 +12,7 @@ WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-connect demo-spark spark questions test test-changed quick lint shape architecture bench simulate simulate-coverage chaos alerts procedures soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-rest conformance conformance-cluster conformance-kafka registry-kills chaos-connect chaos-connect-service bench-connect bench-connect-service bench-registry bench-snapshots compile clean test-opensearch
+.PHONY: help demo demo-connect demo-spark spark questions test test-changed quick lint shape architecture bench simulate simulate-coverage chaos alerts procedures soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-rest conformance conformance-cluster conformance-kafka registry-kills chaos-connect chaos-connect-service bench-connect bench-connect-service bench-registry bench-snapshots compile clean test-opensearch mutants
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -72,6 +72,9 @@ lint: $(VENV)/.dev ## ruff, mypy --strict, import contracts
 
 shape: $(VENV)/.dev ## the figures of the tree with their goals: modules, names used twice, circles, comments, Any (ARGS='-v FIGURE' lists what counts)
 	@$(BIN)/python -m tools.shape $(ARGS)
+
+mutants: $(VENV)/.dev ## the pure modules of Connect, changed in one place at a time: their tests must catch 95 % of SAMPLE=400 changes (ARGS="streamlog/connect/sink.py --sample 0": all of one file)
+	@$(BIN)/python -m tools.mutants $(if $(SAMPLE),--sample $(SAMPLE)) $(ARGS)
 
 architecture: $(VENV)/.dev ## the generated parts of docs/architecture.md: its rooms, and five journeys from traces
 	$(BIN)/python -m tools.journeys --write
