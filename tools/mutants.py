@@ -5,8 +5,8 @@ negated, a statement left out. If the tests of the package still pass with it, e
 something or the change means nothing. The run draws a sample of all mutants, runs for each the
 tests that reach the changed line (measured by coverage beforehand), and prints the survivors.
 
-Messages, log lines, annotations and decorators are left alone. A test that takes
-longer than `TIMEOUT_S` counts as a failure: the change made a loop endless.
+Messages, log lines, annotations and decorators are left alone. A run that takes longer than
+`TIMEOUT_S` counts as a failure: the change made a loop endless.
 """
 
 from __future__ import annotations
@@ -222,13 +222,16 @@ def survivors_of(
             running[child] = mutant
         child, status = os.wait()
         mutant = running.pop(child)
-        if os.waitstatus_to_exitcode(status) == 0:
+        code = os.waitstatus_to_exitcode(status)
+        if code == pytest.ExitCode.OK:
             yield mutant
+        elif code in {pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR}:
+            raise SystemExit(f"{mutant}: pytest itself ends with code {code}")
 
 
 def _run_child(mutant: Mutant, tests: Sequence[str]) -> None:
     """Never returns: the process ends with pytest's exit code."""
-    code = 3
+    code = int(pytest.ExitCode.INTERNAL_ERROR)
     try:
         # A loop without an end uses up its time; a wait without an end is woken by the alarm.
         resource.setrlimit(resource.RLIMIT_CPU, (TIMEOUT_S, TIMEOUT_S))
@@ -237,9 +240,8 @@ def _run_child(mutant: Mutant, tests: Sequence[str]) -> None:
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
         sys.meta_path.insert(0, _Changed(mutant))
-        code = int(
-            pytest.main(["-x", "-q", "--no-header", "-p", "no:xdist", "-p", "no:timeout", *tests])
-        )
+        options = ["-x", "-q", "--no-header", "-p", "no:xdist", "-o", "timeout=0"]
+        code = int(pytest.main([*options, *tests]))
     finally:
         os._exit(code)
 
