@@ -36,7 +36,7 @@ from streamlog.processing.error_handling import (
 )
 from streamlog.processing.outbox import Drop, Reason, SinkBatch
 from streamlog.record import Headers, Record, TopicPartition
-from streamlog.records.record_columns import RecordColumns, total_bytes
+from streamlog.records.record_columns import RecordColumns, all_of_type, total_bytes
 from streamlog.serdes import display_json
 from streamlog.serdes.erased_types import AnyRecord, AnySerde, UserValue
 from streamlog.serdes.json_values import is_model
@@ -444,10 +444,23 @@ def declare_rows(serde: AnySerde, column: Sequence[UserValue]) -> Sequence[UserV
         msgspec.ValidationError: a field is missing, or has another type; with its path.
         ValueError: a model of pydantic refuses the row.
     """
-    convert = _converter(declared_by(serde))
+    declared: Any = declared_by(serde)
+    convert = _converter(declared)
     if convert is None:
         return column
+    # All in one call, at a third of the time. A row alone is converted by itself, as the error
+    # then names the field without a place in a list.
+    if len(column) > 1 and not is_model(get_origin(declared) or declared) and _are_rows(column):
+        converted: list[UserValue] = msgspec.convert(column, list[declared])
+        return converted
     return [convert(value) if type(value) is dict else value for value in column]
+
+
+def _are_rows(column: Sequence[UserValue]) -> bool:
+    return isinstance(column, list) and all_of_type(column, _DICT)
+
+
+_DICT: Final = frozenset({dict})
 
 
 def _converter(declared: object) -> Callable[[UserValue], UserValue] | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final, Literal, TypeAlias
 
 from streamlog.connect import ConnectError, Field, Json, Schema
@@ -133,16 +134,20 @@ class TableShape:
 
     def key(self, columns: Columns, form: Form) -> UserKey:
         """Return a row's key: of form "rows" one value alone, else by column."""
-        values = {self.names[at]: self._value(at, columns[at]) for at in self.key_at}
-        if not values:
-            return None
-        return next(iter(values.values())) if form == "rows" and len(values) == 1 else values
+        if form == "rows" and len(self.key_at) == 1:
+            return self._value(self.key_at[0], columns[self.key_at[0]])
+        return {self.names[at]: self._value(at, columns[at]) for at in self.key_at} or None
 
     def row(self, columns: Columns) -> RowDict:
         """Return a row by column."""
+        # Without a call of `_value` for each: nothing is done as often as this.
         return {
-            name: None if part is None else self._value(at, part)
-            for at, (name, part) in enumerate(zip(self.names, columns, strict=True))
+            name: decode(part)
+            if isinstance(part, bytes)
+            else None
+            if part is None
+            else UNCHANGED_TEXT
+            for name, part, decode in zip(self.names, columns, self.decoders, strict=True)
         }
 
     def _value(self, at: int, part: object) -> object:
@@ -221,6 +226,8 @@ class ChangeStream:
     unknown_types: int = 0
     shapes: dict[int, TableShape] = field(default_factory=dict)
     _begin: Begin | None = None
+    _makers: dict[int, _Maker] = field(default_factory=dict)
+    """What makes the records of the open transaction, by relation."""
     _index: int = 0
     _is_dropped: bool = False
 
@@ -252,6 +259,7 @@ class ChangeStream:
         match decode_message(frame.message):
             case Begin() as begin:
                 self._begin, self._index = begin, 0
+                self._makers.clear()
                 # Sent again, because the slot confirms later than the log commits.
                 self._is_dropped = begin.final_lsn < self.lsn
                 self.snapshot.began(begin.xid)
@@ -271,6 +279,7 @@ class ChangeStream:
 
     def _describe(self, relation: Relation) -> None:
         table = self.tables.get(f"{relation.namespace}.{relation.name}")
+        self._makers.pop(relation.oid, None)
         # A publication may have tables that this source does not capture.
         if table is None:
             self.shapes.pop(relation.oid, None)
@@ -291,7 +300,9 @@ class ChangeStream:
             records = self._truncate(change, begin, is_new=is_new)
         elif (shape := self.shapes.get(change.relation)) is not None:
             # Also what an earlier life has taken is newer than a chunk that did not see it.
-            maker = _Maker(self, shape, begin)
+            maker = self._makers.get(change.relation)
+            if maker is None:
+                maker = self._makers[change.relation] = _Maker(self, shape, begin)
             self.snapshot.changed(shape.table.name, maker.raw_keys(change))
             records = maker.records(change) if is_new else ()
         if is_new:
@@ -350,6 +361,10 @@ class _Maker:
     stream: ChangeStream
     shape: TableShape
     begin: Begin
+    time: datetime = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.time = moment(self.begin.commit_ms)
 
     def raw_keys(self, change: Insert | Update | Delete) -> Sequence[Key]:
         """Return the keys that a change touches, as text."""
@@ -386,13 +401,13 @@ class _Maker:
 
     def _row(self, columns: Columns) -> RowDict:
         """Return a row; what it lacks is noted, to be fetched by its key."""
-        row = self.shape.row(columns)
-        missing = tuple(
-            name for name, part in zip(self.shape.names, columns, strict=True) if part is UNCHANGED
-        )
-        if missing:
-            texts = dict(zip(self.shape.table.key, self.shape.raw_key(columns), strict=True))
-            self.stream.unfetched.append(Unfetched(self.shape.table.name, texts, row, missing))
+        shape = self.shape
+        row = shape.row(columns)
+        if UNCHANGED in columns:
+            pairs = zip(shape.names, columns, strict=True)
+            missing = tuple(name for name, part in pairs if part is UNCHANGED)
+            texts = dict(zip(shape.table.key, shape.raw_key(columns), strict=True))
+            self.stream.unfetched.append(Unfetched(shape.table.name, texts, row, missing))
         return row
 
     def _deleted(self, old: Columns, *, is_full: bool) -> Sequence[CdcRecord]:
@@ -432,7 +447,7 @@ class _Maker:
         return SchemaRecord(
             key,
             value,
-            moment(self.begin.commit_ms),
+            self.time,
             (),
             shape.table.name,
             key_schema=None if key is None else shape.key_schema,

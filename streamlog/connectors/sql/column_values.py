@@ -9,10 +9,11 @@ Rule: total. What can't be read as its type stays what it is, and the converter 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
-from typing import Final, TypeAlias
+from types import NoneType
+from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -24,10 +25,37 @@ _MIDNIGHT: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - only its time of day i
 _BOOLEANS: Final = {0: False, 1: True}
 
 
-def value_readers(schema: Schema) -> Mapping[str, ToValue]:
-    """Return the conversions of the columns that need one; a value is never None."""
+class ColumnReader(NamedTuple):
+    """The conversion of a column's values.
+
+    Attributes:
+        read: converts a value other than None.
+        kept: the types whose values stay what they are.
+    """
+
+    read: ToValue
+    kept: frozenset[type]
+
+
+def value_readers(schema: Schema) -> Mapping[str, ColumnReader]:
+    """Return the conversions of the columns that need one."""
     found = {each.name: _reader(each.schema) for each in schema.fields}
-    return {name: _total(read) for name, read in found.items() if read is not None}
+    return {
+        name: ColumnReader(_total(read), _KEPT.get(read, _NONE))
+        for name, read in found.items()
+        if read is not None
+    }
+
+
+def read_values(rows: Sequence[dict[str, object]], readers: Mapping[str, ColumnReader]) -> None:
+    """Convert the values of rows in place."""
+    for name, (read, kept) in readers.items():
+        # Most drivers give most types as they should be: then no value is touched.
+        if {type(row.get(name)) for row in rows} <= kept:
+            continue
+        for row in rows:
+            if row.get(name) is not None:
+                row[name] = read(row[name])
 
 
 def _total(read: ToValue) -> ToValue:
@@ -119,4 +147,9 @@ _READERS: Final[Mapping[str, ToValue]] = {
     "uuid": lambda value: UUID(value) if isinstance(value, str) else value,
     "Duration": _duration,
     "string": _text,
+}
+_NONE: Final = frozenset({NoneType})
+_KEPT: Final[Mapping[ToValue, frozenset[type]]] = {
+    _boolean: _NONE | {bool},
+    _text: _NONE | {str, bytes, int, float},
 }

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from streamlog.connect import Read, Schema, SourceOffset
 from streamlog.connectors.sql import SqlSource
-from streamlog.connectors.sql.column_values import ToValue, value_readers
+from streamlog.connectors.sql.column_values import ColumnReader, read_values, value_readers
 from streamlog.connectors.sql.database import Database, open_database
 from streamlog.connectors.sql.polling import (
     TIES_MAX,
@@ -52,7 +52,7 @@ class TableReader:
         self._settled = SettledValues(self._settle_ms)
         self._columns: TableColumns | None = None
         self._schema: Schema | None = None
-        self._readers: Mapping[str, ToValue] = {}
+        self._readers: Mapping[str, ColumnReader] = {}
         self._bound: SettledBound | None = None
         self._is_polling = False
 
@@ -181,10 +181,7 @@ class TableReader:
         column = self.source.timestamp_column
         # Before the values are read as their types: an offset is compared by the database.
         following = self._polling.offset_of(rows[-1], offset)
-        for name, read in self._readers.items():
-            for row in rows:
-                if row.get(name) is not None:
-                    row[name] = read(row[name])
+        read_values(rows, self._readers)
         times = [when_ms(_time(row.get(column), now)) for row in rows] if column else None
         return Read.columns(
             rows,

@@ -29,6 +29,7 @@ from streamlog.connectors.listeners import (
 )
 from streamlog.connectors.message_framing import SyslogFramer
 from streamlog.connectors.syslog.syslog_message import SyslogMessage, parse_syslog
+from streamlog.durations import when_ms
 from streamlog.errors import ConfigError
 
 __all__ = ["Syslog", "SyslogMessage"]
@@ -87,10 +88,9 @@ class Syslog(Source[str, SyslogMessage], frozen=True, kw_only=True):
             while True:
                 received = await inbox.take()
                 now = context.now()
-                parsed = (parse_syslog(each.data, now=now, zone=zone) for each in received)
+                messages = [parse_syslog(each.data, now=now, zone=zone) for each in received]
                 # Without a name of its own, the sender is known by its address.
-                records = [
-                    context.record(message, key=message.host or each.peer, timestamp=now)
-                    for message, each in zip(parsed, received, strict=True)
-                ]
-                yield Read(records, {})
+                pairs = zip(messages, received, strict=True)
+                keys = [message.host or each.peer for message, each in pairs]
+                times = [when_ms(now)] * len(keys)
+                yield Read.columns(messages, {}, keys=keys, timestamps_ms=times)
