@@ -10,6 +10,8 @@ from uuid import UUID
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from streamlog.connect.declared_connectors import SinkConnector
@@ -52,6 +54,11 @@ class Struct(msgspec.Struct):
     price: float
 
 
+class Noted(msgspec.Struct):
+    id: int
+    note: str | None = None
+
+
 class Model(BaseModel):
     id: int
     price: Decimal
@@ -84,6 +91,21 @@ def test_what_is_no_row_is_left_to_the_serde(declared: Any, value: Any) -> None:
 def test_a_row_that_does_not_fit_names_the_field() -> None:
     with pytest.raises(msgspec.ValidationError, match=r"Expected `int`, got `str` - at `\$.id`"):
         declare_rows(serde_for(Item), [{**ROW, "id": "seven"}])
+
+
+_FIELD = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3))
+
+
+@given(st.lists(st.fixed_dictionaries({"id": _FIELD}, optional={"note": _FIELD, "x": _FIELD})))
+def test_rows_together_are_what_they_are_alone(rows: list[dict[str, object]]) -> None:
+    serde = serde_for(Noted)
+    try:
+        alone = [declare_rows(serde, [row])[0] for row in rows]
+    except msgspec.ValidationError:
+        with pytest.raises(msgspec.ValidationError):
+            declare_rows(serde, rows)
+    else:
+        assert declare_rows(serde, rows) == alone
 
 
 def _refuse(record: AnyRecord) -> AnyRecord:
