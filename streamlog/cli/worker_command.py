@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.markup import escape
@@ -44,6 +44,11 @@ from streamlog.worker.program import Program, WorkerStart
 from streamlog.worker.topics.app_topics import ensure_topics
 from streamlog.worker.topics.topic_schemas import registry_config
 from streamlog.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from streamlog.worker.connect.app_herder import AppHerder
 
 AUTO = "auto"
 WORKERS_MAX = 256
@@ -87,6 +92,7 @@ def run_workers(
         announce=banner if prints_banner else _print_address,
         security=security,
         instance_id=None if slot is None else slot.instance_id,
+        connect_site=_connect_site(program),
     )
     # After the app was imported and the worker created, so that `gc.freeze` covers their objects.
     collect_rarely()
@@ -97,6 +103,20 @@ def run_workers(
         typer.echo("stopped: everything is committed")
     else:
         serve(partial(serve_until_orphaned, slot, running.run), "")
+
+
+def _connect_site(program: Program) -> Callable[[AppHerder, tuple[str, ...], str], ASGIApp] | None:
+    """Return what makes the REST API of the app's connectors; None without any, or without HTTP."""
+    if not program.connectors or program.web is None:
+        return None
+    try:
+        from streamlog.connect_service.rest_site import (  # noqa: PLC0415 - an optional extra
+            site_of,
+        )
+    except ModuleNotFoundError:
+        # The worker says which extra its HTTP server needs.
+        return None
+    return site_of
 
 
 def processes_of(given: str) -> int:

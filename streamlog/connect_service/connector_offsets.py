@@ -8,7 +8,7 @@ has offsets of its own is asked to follow (`SinkTask.reset`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -22,12 +22,10 @@ from streamlog.connect.herding.herder_requests import (
 from streamlog.connect.herding.lifecycle import TargetState
 from streamlog.connect.parts import encode_offset
 from streamlog.connect.setting_types import INT32_MAX
+from streamlog.connect_service.rest_port import RestPort
 from streamlog.connect_tasks.contexts import ConnectorContext
 from streamlog.record import TopicPartition
 from streamlog.serdes.erased_types import JsonValue
-
-if TYPE_CHECKING:
-    from streamlog.connect_service.herder_shell import ConnectService
 
 METHOD_NOT_ALLOWED: Final = 405
 OFFSETS_MAX: Final = 100_000
@@ -48,7 +46,7 @@ class _Offsets(msgspec.Struct):
 class ConnectorOffsets:
     """The offsets of a service's connectors."""
 
-    def __init__(self, service: ConnectService) -> None:
+    def __init__(self, service: RestPort) -> None:
         self._service = service
 
     async def answer(self, method: str, name: str, body: bytes) -> tuple[int, object]:
@@ -107,7 +105,7 @@ class ConnectorOffsets:
         ]
 
     async def _of_sink(self, name: str) -> list[dict[str, object]]:
-        found = await self._service.log.admin().group_offsets(_group(name))
+        found = await self._service.log.admin().group_offsets(self._service.sink_group(name))
         return [
             {
                 "partition": {"kafka_topic": at.topic, "kafka_partition": at.partition},
@@ -127,7 +125,7 @@ class ConnectorOffsets:
         await service.offsets_log.catch_up()
 
     async def _set_sink(self, name: str, given: list[_Entry] | None) -> None:
-        admin, group = self._service.log.admin(), _group(name)
+        admin, group = self._service.log.admin(), self._service.sink_group(name)
         if given is None:
             before = await admin.group_offsets(group)
             offsets: dict[TopicPartition, int | None] = dict.fromkeys(before)
@@ -153,10 +151,6 @@ class ConnectorOffsets:
                 await task.reset(offsets)
         finally:
             context.close()
-
-
-def _group(name: str) -> str:
-    return f"connect-{name}"
 
 
 def _decode(body: bytes) -> list[_Entry]:

@@ -43,20 +43,20 @@ from streamlog.connect_service.configured import (
     strange_settings,
     with_secrets,
 )
-from streamlog.connect_service.connector_topics import ConnectorTopics
 from streamlog.connect_service.service_group import (
     GroupRound,
     GroupTimes,
     ServiceGroup,
     ServiceWriter,
 )
-from streamlog.connect_service.session_keys import KEY_TTL_MS, SessionKeys
 from streamlog.connect_service.task_keeper import COMMIT_MS, KeeperDeps, TaskKeeper
 from streamlog.connect_tasks.contexts import ConnectorContext
 from streamlog.errors import ConfigError
 from streamlog.log import Log
 from streamlog.records.batch import LogRecord
 from streamlog.worker.connect.compacted_topic import CompactedTopic
+from streamlog.worker.connect.connector_topics import ConnectorTopics
+from streamlog.worker.connect.session_keys import KEY_TTL_MS, SessionKeys
 from streamlog.worker.connect.source_slots import LoopClock
 
 logger = repeated.logger(__name__)
@@ -86,6 +86,11 @@ class ServiceSettings:
 
 class ConnectService:
     """The service of one process; `open_service` opens it."""
+
+    is_declared = False
+    """Connectors are configurations, which clients create and change."""
+    prefix = ""
+    """The REST API has the HTTP server for itself."""
 
     def __init__(
         self,
@@ -194,6 +199,15 @@ class ConnectService:
         return with_secrets(connector, self._resolve)
 
     # ---------------------------------------------------------------------------- offsets
+
+    @property
+    def others(self) -> Mapping[str, str]:
+        """The worker's settings, as they were given."""
+        return self.settings.others
+
+    def sink_group(self, name: str) -> str:
+        """Return the consumer group of a sink."""
+        return f"connect-{name}"
 
     @property
     def task_clock(self) -> LoopClock:

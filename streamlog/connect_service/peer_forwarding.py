@@ -25,9 +25,10 @@ from streamlog.connect.herding.herder_requests import (
     ConnectorSlot,
     ConnectRefusal,
 )
-from streamlog.connect_service.herder_shell import ConnectService
+from streamlog.connect_service.connector_offsets import ConnectorOffsets
 from streamlog.connect_service.rest_answers import Answer, ConnectRest, RestCall, refusal
-from streamlog.connect_service.session_keys import SessionKeys
+from streamlog.connect_service.rest_port import RestPort
+from streamlog.worker.connect.session_keys import SessionKeys
 from streamlog.worker.web.peer_http import PeerCall, call_peer
 
 logger = repeated.logger(__name__)
@@ -46,7 +47,7 @@ _WRITES: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 class PeerForwarding:
     """Answers requests here, or lets the worker answer whose matter they are."""
 
-    def __init__(self, service: ConnectService, rest: ConnectRest) -> None:
+    def __init__(self, service: RestPort, rest: ConnectRest) -> None:
         self._service, self._rest = service, rest
         self._keys: SessionKeys = service.keys
 
@@ -156,7 +157,8 @@ class PeerForwarding:
         signature = self._keys.sign(call.method, target, call.body)
         sent = PeerCall(
             method=call.method,
-            target=target,
+            # The signature is of the target below the prefix, as the other worker answers it.
+            target=f"{self._service.prefix}{target}",
             headers={"content-type": CONTENT_TYPE, **signature},
             body=call.body,
         )
@@ -170,6 +172,17 @@ class PeerForwarding:
                 f"The worker at {endpoint} has not answered; whether the request took effect is"
                 f" unknown: {error or 'it took too long'}",
             ) from error
+
+
+def forwarding_of(service: RestPort, cluster_id: str) -> PeerForwarding:
+    """Return what answers requests to a worker's connectors.
+
+    Args:
+        service: the connectors.
+        cluster_id: the id of the log, which `GET /` shows.
+    """
+    rest = ConnectRest(service, ConnectorOffsets(service), cluster_id=cluster_id)
+    return PeerForwarding(service, rest)
 
 
 def _is_change(call: RestCall) -> bool:

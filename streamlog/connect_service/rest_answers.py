@@ -35,14 +35,14 @@ from streamlog.connect.herding.lifecycle import VERSION, TargetState
 from streamlog.connect.transforms.transform_chain import transform_names
 from streamlog.connect_service.configured import plugin_settings, plugins, validation
 from streamlog.connect_service.connector_offsets import ConnectorOffsets
-from streamlog.connect_service.herder_shell import ConnectService
-from streamlog.connect_service.logger_levels import (
+from streamlog.connect_service.rest_port import RestPort
+from streamlog.errors import ConfigError, StreamlogError
+from streamlog.worker.connect.logger_levels import (
     PYTHON_LEVELS,
     change_levels,
     logger_level,
     logger_levels,
 )
-from streamlog.errors import ConfigError, StreamlogError
 
 COMMIT: Final = "streamlog"
 TARGET_BYTES_MAX: Final = 16 * 1024
@@ -125,9 +125,7 @@ Answer = tuple[int, object]
 class ConnectRest:
     """Answers requests by a service."""
 
-    def __init__(
-        self, service: ConnectService, offsets: ConnectorOffsets, *, cluster_id: str
-    ) -> None:
+    def __init__(self, service: RestPort, offsets: ConnectorOffsets, *, cluster_id: str) -> None:
         self._service, self._herder = service, service.herder
         self._offsets, self._cluster_id = offsets, cluster_id
 
@@ -194,7 +192,16 @@ class ConnectRest:
                 shown[name]["info"] = self._herder.info(name)
         return 200, shown
 
+    def _require_configured(self) -> None:
+        """Raise ConnectRefusal if the code of an app is the configuration."""
+        if self._service.is_declared:
+            raise ConnectRefusal(
+                METHOD_NOT_ALLOWED,
+                "The connectors of this app are declared in code: change them there",
+            )
+
     async def _create(self, call: RestCall) -> Answer:
+        self._require_configured()
         new = call.decode(NewConnector)
         settings = _texts(new.config or {})
         # As Java trims: a control character at an end is no part of a name.
@@ -230,6 +237,7 @@ class ConnectRest:
     async def _changed(self, call: RestCall, name: str, what: tuple[str, ...]) -> Answer:
         match call.method, what:
             case "DELETE", ():
+                self._require_configured()
                 answer = await self._ask(DeleteConnector(name))
                 await self._service.connector_topics.deleted(name)
                 return answer
@@ -264,6 +272,7 @@ class ConnectRest:
         _require_method(call, "GET", "PUT", "PATCH")
         if call.method == "GET":
             return 200, self._herder.info(name)["config"]
+        self._require_configured()
         given = call.decode(dict[str, str | int | float | bool | None])
         if call.method == "PATCH":
             changes = {key: _text(value) for key, value in given.items()}
@@ -312,7 +321,7 @@ class ConnectRest:
                         BAD_REQUEST,
                         f"Included connector type {given} does not match request type {name}",
                     )
-                worker = self._service.settings.others
+                worker = self._service.others
                 return 200, validation(name, settings, worker)
         known = call.path[1:] == () or call.path[2:] in (("config",), ("config", "validate"))
         raise _unknown(known=known)

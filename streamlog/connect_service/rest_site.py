@@ -15,8 +15,9 @@ import msgspec
 
 from streamlog import repeated
 from streamlog.connect.herding.herder_requests import ConnectRefusal
-from streamlog.connect_service.peer_forwarding import PeerForwarding
+from streamlog.connect_service.peer_forwarding import PeerForwarding, forwarding_of
 from streamlog.connect_service.rest_answers import ConnectRest, parse_call, refusal
+from streamlog.connect_service.rest_port import RestPort
 from streamlog.errors import ConfigError
 from streamlog.http_server import is_allowed_host, is_local, parse_address
 
@@ -45,12 +46,31 @@ def check_exposure(address: str, *, is_insecure: bool) -> None:
         )
 
 
+def site_of(service: RestPort, hosts: tuple[str, ...], cluster_id: str) -> RestSite:
+    """Return the REST API of a worker's connectors.
+
+    Args:
+        service: the connectors.
+        hosts: the allowed values of the header Host; "*" allows any.
+        cluster_id: the id of the log, which `GET /` shows.
+    """
+    return RestSite(forwarding_of(service, cluster_id), hosts, prefix=service.prefix)
+
+
 class RestSite:
     """The ASGI application."""
 
-    def __init__(self, rest: ConnectRest | PeerForwarding, hosts: tuple[str, ...]) -> None:
-        """`hosts` are the allowed values of the header Host; "*" allows any."""
-        self._rest, self._hosts = rest, hosts
+    def __init__(
+        self, rest: ConnectRest | PeerForwarding, hosts: tuple[str, ...], *, prefix: str = ""
+    ) -> None:
+        """Create the application.
+
+        Args:
+            rest: answers requests.
+            hosts: the allowed values of the header Host; "*" allows any.
+            prefix: what comes before the paths of the API.
+        """
+        self._rest, self._hosts, self._prefix = rest, hosts, prefix
         self._answering = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -94,7 +114,7 @@ class RestSite:
         raw = cast("bytes", scope.get("raw_path") or b"").decode("latin-1")
         query = cast("bytes", scope["query_string"]).decode("latin-1")
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        path = raw.partition("?")[0]
+        path = raw.partition("?")[0].removeprefix(self._prefix)
         target = f"{path}?{query}" if query else path
         return await self._rest.answer(parse_call(method, target, body, headers))
 

@@ -38,6 +38,7 @@ from streamlog.log import Log
 from streamlog.record import TopicPartition
 from streamlog.worker.assignment.rebalance_plan import Placement
 from streamlog.worker.assignment.streams_assignor import StreamsAssignor
+from streamlog.worker.connect.connector_topics import send_status_record
 
 logger = repeated.logger(__name__)
 
@@ -373,10 +374,8 @@ class ServiceWriter:
                         await self._write(transaction)
 
     async def _write_status(self, plain: Producer, write: WriteStatus) -> None:
-        key, value = status_record(*write.key, write.status)
-        sent = await plain.send(self._status_topic, value, key=key)
-        # A status that is lost is written again with the next change; nothing waits for it.
-        sent.add_done_callback(lambda done: done.cancelled() or done.exception())
+        record = status_record(*write.key, write.status)
+        await send_status_record(plain, self._status_topic, record)
 
     async def _open(self) -> None:
         await self._stack.aclose()

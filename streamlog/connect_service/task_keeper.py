@@ -28,7 +28,6 @@ from streamlog.connect.declared_connectors import SinkConnector, SourceConnector
 from streamlog.connect.herding.herder_requests import ConnectorSlot, PauseTask, StartTask, StopTask
 from streamlog.connect.parts import OffsetBook, encode_offset
 from streamlog.connect.source import SourceOffset, SourcePartition
-from streamlog.connect_service.connector_topics import ConnectorTopics
 from streamlog.connect_service.service_group import ServiceGroup
 from streamlog.connect_tasks.carried import SourceCarrier
 from streamlog.connect_tasks.contexts import ConnectorContext
@@ -39,6 +38,7 @@ from streamlog.log import Log
 from streamlog.processing.outbox import SinkBatch
 from streamlog.worker.commit.commit import SinkWriter
 from streamlog.worker.connect.compacted_topic import CompactedTopic
+from streamlog.worker.connect.connector_topics import ConnectorTopics
 from streamlog.worker.connect.sink_group import SinkGroup
 from streamlog.worker.connect.source_slots import LoopClock, decode_parts
 from streamlog.worker.topics.app_topics import declare_topics

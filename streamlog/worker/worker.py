@@ -23,7 +23,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, closing, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 from uuid import uuid4
 
 from streamlog import repeated
@@ -52,6 +52,7 @@ from streamlog.transport.security import Security
 from streamlog.worker.access.routed_tables import LocalRows, RoutedTables
 from streamlog.worker.assignment.streams_assignor import StreamsAssignor
 from streamlog.worker.commit.exactly_once import CommitAborted, Transactor
+from streamlog.worker.connect.app_herder import AppHerder
 from streamlog.worker.connect.connect_metrics import ConnectMetrics
 from streamlog.worker.connect.connect_room import ConnectRoom
 from streamlog.worker.engine import EngineThread
@@ -90,7 +91,13 @@ from streamlog.worker.worker_agents import (
 )
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from streamlog.http_server import WebListener
     from streamlog.records.record_columns import RecordColumns
+
+    ConnectSite: TypeAlias = Callable[[AppHerder, tuple[str, ...], str], ASGIApp]
+    """Makes the REST API of connectors, of their allowed hosts and the id of the log."""
 
 
 async def skip_damaged_batch(
@@ -227,6 +234,7 @@ class Worker:
         clock: Clock | None = None,
         security: Security | None = None,
         instance_id: str | None = None,
+        connect_site: ConnectSite | None = None,
     ) -> None:
         """Create a worker of a program; `run` starts it.
 
@@ -238,8 +246,9 @@ class Worker:
             security: the TLS and SASL settings of connections to brokers.
             instance_id: makes the worker a static member of the group (KIP-345). A later worker
                 with this id takes over its tasks without a rebalance.
+            connect_site: makes the REST API of the app's connectors; None: without it.
         """
-        self._program = program
+        self._program, self._connect_site = program, connect_site
         self._log_url = log_url
         self._security = security
         self._announce = announce
@@ -284,7 +293,6 @@ class Worker:
             start = await prepare_log(program, log, log_url=self._log_url, web=web, clock=clock)
             self._announce(start)
             producer = await stack.enter_async_context(self._producer(log))
-            producer.partition_by(program.partitioners)
             transactor = await self._transactor(log, stack)
             consumer = await stack.enter_async_context(self._consumer(log))
             stack.push_async_exit(partial(_leave, consumer))
@@ -320,9 +328,19 @@ class Worker:
                     tables=tables,
                     hot_keys=loop.hot_keys,
                     topics=start.program.topology.topics,
+                    sites=self._sites(loop.connect, server.listener, start),
                 )
                 await stack.enter_async_context(pages)
             await loop.work(stop)
+
+    def _sites(
+        self, room: ConnectRoom | None, listener: WebListener, start: WorkerStart
+    ) -> dict[str, ASGIApp]:
+        """Return what the HTTP server has beside its own pages: the API of connectors."""
+        if room is None or self._connect_site is None:
+            return {}
+        site = self._connect_site(room.herding, listener.hosts, start.log.cluster_id)
+        return {room.herding.prefix: site}
 
     def _measured(
         self, deps: TaskDeps, state: Callable[[], WorkerState]
@@ -380,7 +398,9 @@ class Worker:
     def _producer(self, log: Log) -> Producer:
         # No linger: tasks send whole batches, and agents wait for each record that they send.
         options: ProducerOptions = {"linger_ms": 0, **self._program.clients.producer}
-        return log.producer(**options)
+        producer = log.producer(**options)
+        producer.partition_by(self._program.partitioners)
+        return producer
 
     def _consumer(self, log: Log) -> Consumer:
         # The app's settings replace those above them, and never those below.
@@ -635,7 +655,7 @@ class _WorkerLoop:
         due_ms = self._committed_ms + self._program.commit_interval_ms
         is_large = self._tasks.is_large
         if self.connect is not None:
-            await self.connect.look()
+            await self.connect.look(self._commit)
             is_large = is_large or self.connect.is_full
         if self._assigned and (is_large or self._clock.now_ms() >= due_ms):
             await self._commit()

@@ -16,13 +16,13 @@ from streamlog.connect_service.herder_shell import (
     ServiceSettings,
     open_service,
 )
-from streamlog.connect_service.logger_levels import set_level
 from streamlog.connect_service.peer_forwarding import PeerForwarding
 from streamlog.connect_service.rest_answers import ConnectRest, parse_call
 from streamlog.connect_service.rest_site import RestSite
 from streamlog.connect_service.service_group import GroupTimes
 from streamlog.http_server import listen, serve
 from streamlog.log import Log
+from streamlog.worker.connect.logger_levels import set_level
 
 WAIT_S = 30
 

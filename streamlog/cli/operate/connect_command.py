@@ -28,12 +28,15 @@ from streamlog.cli.session import (
 from streamlog.cli.worker_command import processes_of, slot_address, supervise_processes
 from streamlog.clock import SystemClock
 from streamlog.connect_service.configured import ALLOW_EXEC
-from streamlog.connect_service.connector_offsets import ConnectorOffsets
 from streamlog.connect_service.herder_shell import ConnectService, open_service
-from streamlog.connect_service.logger_levels import set_level
-from streamlog.connect_service.peer_forwarding import PeerForwarding
-from streamlog.connect_service.rest_answers import ConnectRest, message_of, parse_call
-from streamlog.connect_service.rest_site import REST_DEFAULT, SETTING, RestSite, check_exposure
+from streamlog.connect_service.peer_forwarding import PeerForwarding, forwarding_of
+from streamlog.connect_service.rest_answers import message_of, parse_call
+from streamlog.connect_service.rest_site import (
+    REST_DEFAULT,
+    SETTING,
+    RestSite,
+    check_exposure,
+)
 from streamlog.connect_service.service_files import (
     BOOTSTRAP,
     advertised,
@@ -46,6 +49,7 @@ from streamlog.errors import ConfigError, quantity
 from streamlog.http_server import listen
 from streamlog.http_server import serve as serve_http
 from streamlog.log import Log
+from streamlog.worker.connect.logger_levels import set_level
 from streamlog.worker.process.slots import Slot
 
 InsecureOption = Annotated[
@@ -189,10 +193,8 @@ class _Run:
                 ) as service,
             ):
                 cluster_id = (await log.admin().describe_cluster()).cluster_id or ""
-                rest = ConnectRest(service, ConnectorOffsets(service), cluster_id=cluster_id)
-                forwarding = PeerForwarding(service, rest)
-                site = RestSite(forwarding, listener.hosts)
-                async with serve_http(site, listener):
+                forwarding = forwarding_of(service, cluster_id)
+                async with serve_http(RestSite(forwarding, listener.hosts), listener):
                     typer.echo(f"connect: REST API at http://{listener.endpoint}")
                     await self._create(service, forwarding)
                     await stop.wait()

@@ -1,7 +1,7 @@
-"""`streamlog connectors`: connectors of a Connect service, over its REST API.
+"""`streamlog connectors`: connectors of a Connect service or an app, over the REST API.
 
-It works with `streamlog connect` and with Kafka Connect. What changes offsets shows what it would
-do, and does it with `--execute`.
+It works with `streamlog connect`, with the workers of an app (`-A`), and with Kafka Connect. What
+changes offsets shows what it would do, and does it with `--execute`.
 """
 
 from __future__ import annotations
@@ -16,23 +16,51 @@ from urllib.parse import quote
 import typer
 from rich.table import Table as Grid
 
+from streamlog.cli.session import Session
 from streamlog.cli.terminal import out, say
 from streamlog.connect_service.rest_site import REST_DEFAULT
 from streamlog.connect_service.service_files import read_connector_file
 from streamlog.errors import ConfigError, ConnectionLost, StreamlogError
+from streamlog.http_server import parse_address
+from streamlog.worker.connect.app_herder import PREFIX
 
 CONNECT_VARIABLE: Final = "STREAMLOG_CONNECT"
 DEFAULT_CONNECT: Final = f"http://{REST_DEFAULT}"
 TIMEOUT_S: Final = 60
+LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - recognised, not bound to
+"""Where a server on a wildcard address is reached on its own machine."""
 
-connectors = typer.Typer(help="Connectors of a Connect service: list, create, pause, restart.")
+connectors = typer.Typer(help="Connectors of a Connect service or an app: list, pause, restart.")
+
+
+def _url(context: typer.Context, given: str) -> str:
+    """Return the address of the REST API: of the option, else of the app, else the service's.
+
+    Raises:
+        ConfigError: the app has no address that is known here.
+    """
+    session: Session = context.find_root().obj
+    if given or session.app is None:
+        return given or DEFAULT_CONNECT
+    host, port = parse_address(session.app.web or ":0")
+    if port == 0:
+        raise ConfigError(
+            "the app's workers have no known HTTP address: set web=HOST:PORT in the app, or say"
+            f" --connect http://HOST:PORT{PREFIX}"
+        )
+    host = LOOPBACK.get(host, host)
+    return f"http://[{host}]:{port}{PREFIX}" if ":" in host else f"http://{host}:{port}{PREFIX}"
+
+
 UrlOption = Annotated[
     str,
     typer.Option(
         "--connect",
         metavar="URL",
         envvar=CONNECT_VARIABLE,
-        help="The REST API of the service.",
+        callback=_url,
+        show_default=False,
+        help=f"The REST API. Default: that of the app (-A) at its web=, else {DEFAULT_CONNECT}.",
     ),
 ]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME")]
@@ -46,7 +74,7 @@ class ConnectAnswer(StreamlogError):
 
 
 @connectors.command("list")
-def list_connectors(*, connect: UrlOption = DEFAULT_CONNECT) -> None:
+def list_connectors(*, connect: UrlOption = "") -> None:
     """Print all connectors with their states."""
     found = _ask(connect, "GET", "/connectors?expand=status&expand=info")
     grid = Grid("connector", "type", "class", "state", "tasks")
@@ -61,7 +89,7 @@ def list_connectors(*, connect: UrlOption = DEFAULT_CONNECT) -> None:
 
 
 @connectors.command("describe")
-def describe(name: NameArgument, *, connect: UrlOption = DEFAULT_CONNECT) -> None:
+def describe(name: NameArgument, *, connect: UrlOption = "") -> None:
     """Print a connector's configuration, tasks and offsets as JSON."""
     path = _path(name)
     whole = {
@@ -73,7 +101,7 @@ def describe(name: NameArgument, *, connect: UrlOption = DEFAULT_CONNECT) -> Non
 
 
 @connectors.command("create")
-def create(file: FileArgument, *, connect: UrlOption = DEFAULT_CONNECT) -> None:
+def create(file: FileArgument, *, connect: UrlOption = "") -> None:
     """Create the connector of a file, or change it to what the file says."""
     name, settings = read_connector_file(file)
     _ask(connect, "PUT", f"{_path(name)}/config", settings)
@@ -81,7 +109,7 @@ def create(file: FileArgument, *, connect: UrlOption = DEFAULT_CONNECT) -> None:
 
 
 @connectors.command("validate")
-def validate(file: FileArgument, *, connect: UrlOption = DEFAULT_CONNECT) -> None:
+def validate(file: FileArgument, *, connect: UrlOption = "") -> None:
     """Print what is wrong with the settings of a file; exit code 1 if anything is."""
     name, settings = read_connector_file(file)
     kind = settings.get("connector.class", "")
@@ -97,28 +125,28 @@ def validate(file: FileArgument, *, connect: UrlOption = DEFAULT_CONNECT) -> Non
 
 
 @connectors.command("delete")
-def delete(name: NameArgument, *, connect: UrlOption = DEFAULT_CONNECT) -> None:
+def delete(name: NameArgument, *, connect: UrlOption = "") -> None:
     """Delete a connector; its offsets stay."""
     _ask(connect, "DELETE", _path(name))
     say(f"connector {name} is deleted")
 
 
 @connectors.command("pause")
-def pause(name: NameArgument, *, connect: UrlOption = DEFAULT_CONNECT) -> None:
+def pause(name: NameArgument, *, connect: UrlOption = "") -> None:
     """Let a connector carry nothing; its tasks stay where they are."""
     _ask(connect, "PUT", f"{_path(name)}/pause")
     say(f"connector {name} pauses")
 
 
 @connectors.command("resume")
-def resume(name: NameArgument, *, connect: UrlOption = DEFAULT_CONNECT) -> None:
+def resume(name: NameArgument, *, connect: UrlOption = "") -> None:
     """Let a paused or stopped connector run."""
     _ask(connect, "PUT", f"{_path(name)}/resume")
     say(f"connector {name} runs")
 
 
 @connectors.command("stop")
-def stop(name: NameArgument, *, connect: UrlOption = DEFAULT_CONNECT) -> None:
+def stop(name: NameArgument, *, connect: UrlOption = "") -> None:
     """End the tasks of a connector; its offsets can be changed then."""
     _ask(connect, "PUT", f"{_path(name)}/stop")
     say(f"connector {name} stops")
@@ -130,7 +158,7 @@ def restart(
     *,
     task: Annotated[int | None, typer.Option("--task", help="Only this task.")] = None,
     failed: Annotated[bool, typer.Option("--failed", help="Only tasks that have failed.")] = False,
-    connect: UrlOption = DEFAULT_CONNECT,
+    connect: UrlOption = "",
 ) -> None:
     """Restart the tasks of a connector."""
     if task is None:
@@ -145,7 +173,7 @@ def restart(
 def plugins(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None,
     *,
-    connect: UrlOption = DEFAULT_CONNECT,
+    connect: UrlOption = "",
 ) -> None:
     """Print the installed connectors, or the settings of one."""
     if name is None:
@@ -170,7 +198,7 @@ def offsets(
     ] = None,
     reset: Annotated[bool, typer.Option("--reset", help="Forget all offsets.")] = False,
     execute: Annotated[bool, typer.Option("--execute", help="Do it; without it, show it.")] = False,
-    connect: UrlOption = DEFAULT_CONNECT,
+    connect: UrlOption = "",
 ) -> None:
     """Print how far a connector is, or set that; the connector has to be stopped."""
     path = f"{_path(name)}/offsets"

@@ -17,7 +17,7 @@ it is and no round lies between. Not done here: which worker has which slot (`as
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import random
 from typing import Final
@@ -27,8 +27,8 @@ import msgspec
 from streamlog import repeated
 from streamlog.clock import Clock
 from streamlog.connect.declared_connectors import SourceConnector
-from streamlog.connect.herding.configs import TASK_PARTS, ConnectConfigs
-from streamlog.connect.parts import OffsetBook, encode_offset, part_id
+from streamlog.connect.herding.configs import TASK_PARTS
+from streamlog.connect.parts import OffsetBook, encode_offset
 from streamlog.connect.source import SourcePartition
 from streamlog.connect_tasks.carried import SourceCarrier
 from streamlog.connect_tasks.contexts import ConnectorContext
@@ -68,11 +68,6 @@ class LoopClock:
         await asyncio.sleep(time_ms / 1000)
 
 
-def encode_parts(parts: Sequence[SourcePartition]) -> str:
-    """Return the setting of a task that names its parts."""
-    return msgspec.json.encode([dict(part) for part in parts]).decode()
-
-
 def decode_parts(task: Mapping[str, str]) -> list[SourcePartition]:
     """Return the parts that the settings of a task name; none if they are malformed."""
     try:
@@ -85,8 +80,6 @@ def decode_parts(task: Mapping[str, str]) -> list[SourcePartition]:
 class _RunningSlot:
     """A task of a source at work."""
 
-    parts: list[str]
-    """The names of its parts."""
     task: SourceTask
     running: asyncio.Task[None]
 
@@ -142,16 +135,20 @@ class SourceSlots:
             return True
         return any(task.is_full for task in self.tasks)
 
-    def others_than(self, wanted: Mapping[SlotKey, Sequence[SourcePartition]]) -> list[SlotKey]:
-        """Return the slots at work that are not wanted, or not with the parts that they have."""
-        return [
-            key
-            for key, slot in self._running.items()
-            if key not in wanted or slot.parts != sorted(map(part_id, wanted[key]))
-        ]
-
-    async def start(self, wanted: Mapping[SlotKey, Sequence[SourcePartition]]) -> None:
+    async def start(
+        self,
+        wanted: Mapping[SlotKey, Sequence[SourcePartition]],
+        *,
+        paused: Collection[SlotKey] = (),
+    ) -> list[SlotKey]:
         """Start the slots that are wanted and do not run, at the offsets that the log has.
+
+        Args:
+            wanted: the parts of each slot.
+            paused: the slots that ask their source for nothing yet.
+
+        Returns:
+            The slots that were started.
 
         Raises:
             RequestTimedOut: the offsets could not be read.
@@ -159,16 +156,32 @@ class SourceSlots:
         # What runs already continues where it is: a round alone is no reason to read offsets again.
         new = {key: parts for key, parts in wanted.items() if key not in self._running}
         if not new:
-            return
+            return []
         await self._follower.catch_up()
         for key, parts in new.items():
             self._start(key, parts)
+            self.pause(key, is_paused=key in paused)
+        return [*new]
 
-    async def stop(self, keys: Sequence[SlotKey]) -> None:
-        """End tasks, and drop what they hold."""
-        slots = [self._running.pop(key) for key in keys]
-        await self._end(slots)
-        for key, slot in zip(keys, slots, strict=True):
+    def pause(self, key: SlotKey, *, is_paused: bool) -> None:
+        """Ask the source of a slot for no more, or again."""
+        slot = self._running.get(key)
+        if slot is not None:
+            slot.task.pause(is_paused=is_paused)
+
+    def running(self, keys: Iterable[SlotKey]) -> list[SlotKey]:
+        """Return those of the slots that run."""
+        return [key for key in keys if key in self._running]
+
+    async def end(self, keys: Sequence[SlotKey]) -> None:
+        """End tasks, and keep what they hold for a commit; `stop` removes them behind it."""
+        await self._end([self._running[key] for key in keys])
+
+    async def stop(self, keys: Iterable[SlotKey]) -> None:
+        """End tasks, and drop what they hold; what does not run is passed over."""
+        found = {key: self._running.pop(key) for key in self.running(keys)}
+        await self._end([*found.values()])
+        for key, slot in found.items():
             slot.task.drop()
             before = [self.ended[key]] if key in self.ended else []
             self.ended[key] = sum_figures(slot.task.figures(), before)
@@ -242,7 +255,7 @@ class SourceSlots:
             deps, number, [(part, self._offsets.offset(name, part)) for part in parts]
         )
         running = self._background.create_task(task.run(), name=f"source {name} {number}")
-        self._running[key] = _RunningSlot(sorted(map(part_id, parts)), task, running)
+        self._running[key] = _RunningSlot(task, running)
 
     async def _end(self, slots: Sequence[_RunningSlot]) -> None:
         # All are cancelled before one is waited for: each may take its time to close.
@@ -258,46 +271,67 @@ DISCOVERY_FAILED_MS: Final = 5_000
 
 
 class Discovery:
-    """Asks the sources for their parts, on the group's leader."""
+    """Asks sources for their parts, when the herder of the group's leader says so."""
 
     def __init__(
         self,
         connectors: Sequence[SourceConnector],
         clock: Clock,
         background: asyncio.TaskGroup,
+        *,
         on_parts: Callable[[SourceConnector, Sequence[SourcePartition]], None],
+        on_failure: Callable[[SourceConnector, Exception], bool],
     ) -> None:
-        """Create a discovery that has asked nothing; `on_parts` is called with the answers."""
-        self._connectors = connectors
-        self._clock, self._background, self._on_parts = clock, background, on_parts
-        self._due_ms: dict[str, int] = {}
+        """Create a discovery that has asked nothing.
+
+        Args:
+            connectors: the sources of the app.
+            clock: the time.
+            background: runs the questions.
+            on_parts: called with the parts of a source.
+            on_failure: called when a source can't be reached; returns whether to ask again soon.
+        """
+        self._connectors = {each.name: each for each in connectors}
+        self._clock, self._background = clock, background
+        self._on_parts, self._on_failure = on_parts, on_failure
         self._asking: dict[str, asyncio.Task[None]] = {}
 
-    def look(self) -> None:
-        """Ask the sources whose time has come."""
-        now_ms = self._clock.now_ms()
-        for connector in self._connectors:
-            name = connector.name
-            if name in self._asking or now_ms < self._due_ms.get(name, now_ms):
-                continue
-            asking = self._ask(connector)
+    def ask(self, name: str) -> None:
+        """Ask a source, unless it is being asked."""
+        if name not in self._asking:
+            asking = self._ask(self._connectors[name])
             self._asking[name] = self._background.create_task(asking, name=f"parts of {name}")
-
-    def forget(self) -> None:
-        """Ask all of them anew when this worker leads again."""
-        self._due_ms.clear()
 
     async def close(self) -> None:
         """End what is asked."""
-        for asking in self._asking.values():
-            asking.cancel()
-        if self._asking:
-            await asyncio.wait([*self._asking.values()])
+        asking = [*self._asking.values()]
+        for each in asking:
+            each.cancel()
+        if asking:
+            await asyncio.wait(asking)
 
     async def _ask(self, connector: SourceConnector) -> None:
-        context = ConnectorContext(connector.name, 0, LoopClock(self._clock))
+        clock = LoopClock(self._clock)
+        context = ConnectorContext(connector.name, 0, clock)
         try:
-            parts = await connector.source.partitions(context)
+            while True:
+                found = await self._parts(connector, context)
+                if not isinstance(found, Exception) or not self._on_failure(connector, found):
+                    break
+                # Sooner than usual: until then a new source reads nothing at all.
+                await clock.sleep_ms(DISCOVERY_FAILED_MS)
+        finally:
+            context.close()
+            del self._asking[connector.name]
+        if not isinstance(found, Exception):
+            self._on_parts(connector, found)
+
+    async def _parts(
+        self, connector: SourceConnector, context: ConnectorContext
+    ) -> Sequence[SourcePartition] | Exception:
+        """Return the parts of a source; the error if it can't be reached."""
+        try:
+            return await connector.source.partitions(context)
         except Exception as error:
             if not isinstance(error, connector.source.transient):
                 raise ProcessingError(
@@ -309,32 +343,4 @@ class Discovery:
                 "source %r can't be asked for its parts: %s: %s",
                 connector.name, type(error).__name__, error,
             )  # fmt: skip
-            # Sooner than usual: until then a new source reads nothing at all.
-            self._due_ms[connector.name] = self._clock.now_ms() + DISCOVERY_FAILED_MS
-        else:
-            self._due_ms[connector.name] = self._clock.now_ms() + connector.discover_every_ms
-            self._on_parts(connector, parts)
-        finally:
-            context.close()
-            del self._asking[connector.name]
-
-
-def all_slots(configs: ConnectConfigs) -> dict[SlotKey, list[SourcePartition]]:
-    """Return the slots of all sources, with the parts that the dealing has for them."""
-    return slots_of({name: range(len(tasks)) for name, tasks in configs.tasks.items()}, configs)
-
-
-def slots_of(
-    given: Mapping[str, Sequence[int]], configs: ConnectConfigs
-) -> dict[SlotKey, list[SourcePartition]]:
-    """Return the slots of sources that a round gave, with the parts that the dealing has for them.
-
-    A slot of a dealing that no longer has it is left out.
-    """
-    found: dict[SlotKey, list[SourcePartition]] = {}
-    for name, numbers in given.items():
-        tasks = configs.tasks.get(name, [])
-        for number in numbers:
-            if number < len(tasks):
-                found[name, number] = decode_parts(tasks[number])
-    return found
+            return error

@@ -16,7 +16,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from streamlog import repeated
 from streamlog.errors import (
@@ -87,7 +87,7 @@ def make_site(
     health: Health,
     registry: Registry,
     *,
-    more: Sequence[Route] = (),
+    more: Sequence[BaseRoute] = (),
     hosts: Sequence[str] = ("*",),
 ) -> Starlette:
     """Return the ASGI application of the server.

@@ -17,7 +17,8 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp
 
 from streamlog import repeated
 from streamlog.dsl.services import REQUEST, WebPage
@@ -94,6 +95,7 @@ class WorkerServer:
         tables: RoutedTables,
         hot_keys: HotKeys,
         topics: Mapping[str, TopicSpec],
+        sites: Mapping[str, ASGIApp],
     ) -> AbstractAsyncContextManager[None]:
         """Answer requests while the block lasts.
 
@@ -104,6 +106,7 @@ class WorkerServer:
             tables: the rows of all workers, for users.
             hot_keys: counts the keys of this worker's inputs on demand.
             topics: the app's topics by name, which say how keys are read.
+            sites: applications by the path that they are below.
         """
         site = site_of(
             TaskHealth(state),
@@ -112,6 +115,8 @@ class WorkerServer:
                 *table_routes(tables),
                 *peer_routes(rows),
                 hot_key_route(hot_keys, topics),
+                # Before the app's pages, as all that is ours: a page can't hide it.
+                *(Mount(path, app=site) for path, site in sites.items()),
                 *app_routes(self._pages),
             ],
             hosts=self.listener.hosts,

@@ -12,12 +12,12 @@ from streamlog.clock import SystemClock
 from streamlog.connect import names
 from streamlog.connect_service.connector_offsets import ConnectorOffsets
 from streamlog.connect_service.herder_shell import ServiceSettings, open_service
-from streamlog.connect_service.logger_levels import set_level
 from streamlog.connect_service.peer_forwarding import PeerForwarding
 from streamlog.connect_service.rest_answers import ConnectRest
 from streamlog.connect_service.rest_site import RestSite
 from streamlog.http_server import listen, serve
 from streamlog.log import Log
+from streamlog.worker.connect.logger_levels import set_level
 from tests.connect_service import outside
 
 SETTINGS = ServiceSettings(

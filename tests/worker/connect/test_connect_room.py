@@ -173,7 +173,8 @@ def test_a_sink_whose_task_moves_to_a_new_worker_goes_on(tmp_path: Path) -> None
     """Each of two sinks has one task; the second worker gets one of them, and no other slot."""
 
     async def story() -> None:
-        app = build(tmp_path)
+        # The first worker hears of the second by a heartbeat.
+        app = build(tmp_path, consumer={"heartbeat.interval.ms": 50})
         words = app.topic("words", key=str, value=str, partitions=1)
         for name in ("one", "two"):
             app.sink(words, Out(flush=Flush(every="10ms")), name=name)

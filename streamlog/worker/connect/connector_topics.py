@@ -88,9 +88,17 @@ class ConnectorTopics:
             await self._follower.catch_up()
 
     async def _write(self, record: tuple[bytes, bytes | None]) -> None:
-        if self._producer is None:
-            return
-        key, value = record
-        sent = await self._producer.send(self._topic, value, key=key)
-        # As with statuses: nothing waits for it, and one that is lost is noted by the next task.
-        sent.add_done_callback(lambda done: done.cancelled() or done.exception())
+        if self._producer is not None:
+            await send_status_record(self._producer, self._topic, record)
+
+
+async def send_status_record(
+    producer: Producer, topic: str, record: tuple[bytes, bytes | None]
+) -> None:
+    """Send a record of the status topic; nothing waits for it.
+
+    One that is lost is written again with the next change of what it is about.
+    """
+    key, value = record
+    sent = await producer.send(topic, value, key=key)
+    sent.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -10,7 +10,7 @@ import pytest
 
 from streamlog.connect.herding.configs import ConnectConfigs, SessionKey
 from streamlog.connect.herding.herder_requests import ConnectRefusal
-from streamlog.connect_service.session_keys import (
+from streamlog.worker.connect.session_keys import (
     ALGORITHM_HEADER,
     AUTHORIZATION,
     SKEW_MS,
