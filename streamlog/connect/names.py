@@ -57,6 +57,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "Sse": "streamlog.connectors.http.sse",
     "Syslog": "streamlog.connectors.syslog",
     "Tail": "streamlog.connectors.tail",
+    "WebSocket": "streamlog.connectors.websocket",
     "Webhook": "streamlog.connectors.http.webhook",
 }
 """The modules of the built-in connectors, by the names of their classes."""

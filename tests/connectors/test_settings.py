@@ -27,6 +27,7 @@ from streamlog.connectors.search import Search
 from streamlog.connectors.spool_dir import SpoolDir
 from streamlog.connectors.syslog import Syslog
 from streamlog.connectors.tail import Tail
+from streamlog.connectors.websocket import WebSocket
 
 CONFIGURATIONS: list[tuple[dict[str, str], Any]] = [
     (
@@ -76,6 +77,11 @@ CONFIGURATIONS: list[tuple[dict[str, str], Any]] = [
         {"url": "http://x", "mode": "cursor", "cursor.field": "id", "cursor.parameter": "p"},
         Poll(url="http://x", mode="cursor", cursor_field="id", cursor_parameter="p"),
     ),
+    (
+        {"url": "ws://x", "resume": "a,{offset}", "offset.field": "n", "start": "1"},
+        WebSocket(url="ws://x", resume="a,{offset}", offset_field="n", start="1"),
+    ),
+    ({"url": "ws://x", "subscribe": '["a,b"]'}, WebSocket(url="ws://x", subscribe=("a,b",))),
     ({"url": "http://x", "retry": "1s"}, Sse(url="http://x", retry="1s")),
     (
         {"address": ":1", "format": "flume", "headers": "A,B", "signature.secret": "s"},
