@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -87,12 +86,6 @@ class LabWorker:
         """Return its CPU time so far, with that of its children: some peers start processes."""
         found = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
         return sum(cpu_of(pid) for pid in (self.pid, *map(int, found)))
-
-    def memory_mib(self, field: str = "VmRSS") -> float:
-        """Return its memory in RAM: VmRSS now, VmHWM at most."""
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        (kib,) = re.findall(rf"{field}:\s+(\d+) kB", status)
-        return int(kib) / 1024
 
     def check(self, waited_s: float) -> None:
         """Raise TrialFailed if there is nothing more to wait for."""

@@ -7,8 +7,8 @@ server's own protocol says how to resume: then the offset is the position that i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from http import HTTPStatus
 
 import msgspec
@@ -137,12 +137,12 @@ class WebSocket(Source[None, bytes], frozen=True, kw_only=True):
             yield Read([], offset)
         messages = MessageReader(self, offset or {}, context)
         while True:
-            async with self._connection() as connection:
-                for text in messages.opening():
-                    await connection.send(text)
-                while (values := await messages.take(connection)) is not None:
-                    if values:
-                        yield Read.raw(values, messages.offset)
+            async with (
+                self._connection() as connection,
+                aclosing(messages.reads(connection)) as reads,
+            ):
+                async for read in reads:
+                    yield read
             await context.sleep(self.retry)
 
     @asynccontextmanager
@@ -219,6 +219,14 @@ class MessageReader:
             return self._source.subscribe
         position = msgspec.json.encode(self.offset["position"]).decode()
         return [self._source.resume.replace(OFFSET, position)]
+
+    async def reads(self, connection: ClientConnection) -> AsyncGenerator[Read[None, bytes], None]:
+        """Yield what one connection brings, until the server closes it in order."""
+        for text in self.opening():
+            await connection.send(text)
+        while (values := await self.take(connection)) is not None:
+            if values:
+                yield Read.raw(values, self.offset)
 
     async def take(self, connection: ClientConnection) -> list[bytes] | None:
         """Return the messages that have arrived, after the first one; None at the end in order.
