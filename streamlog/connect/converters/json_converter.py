@@ -220,8 +220,16 @@ def _schema_of(text: bytes) -> Schema | None:
     return schema_from_json(msgspec.json.decode(text))
 
 
-@lru_cache(SCHEMAS_CACHED)
 def _schema_text(schema: Schema) -> msgspec.Raw:
+    try:
+        return _kept_schema_text(schema)
+    except TypeError:
+        # A default that is an array, a map or a struct has no hash to be found by.
+        return _kept_schema_text.__wrapped__(schema)
+
+
+@lru_cache(SCHEMAS_CACHED)
+def _kept_schema_text(schema: Schema) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(schema_to_json(schema)))
 
 

@@ -83,6 +83,14 @@ def test_our_logical_types_are_plain_kinds_to_others() -> None:
     assert schema_from_json(schema_to_json(schema)) == schema
 
 
+def test_a_default_may_be_a_list_or_an_object() -> None:
+    texts = Schema("array", items=Schema("string"))
+    schema = Schema("struct", fields=(Field("tags", texts, default=["new"]),))
+    converter = JsonConverter()
+    written = converter.encode(schema, {"tags": ["a", "b"]})
+    assert converter.decode(written) == (schema, {"tags": ["a", "b"]})
+
+
 def test_a_null_takes_the_default_of_its_field() -> None:
     found = ENVELOPED.decode(ENVELOPED.encode(ROW, {**VALUE, "colour": None})).value
     assert found == {**VALUE, "colour": "red"}
