@@ -187,12 +187,15 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> N
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[str]:
-    """Return the address of moto's server, a double of S3, with a bucket."""
+    """Return the address of moto's server, a double of S3, with a bucket.
+
+    All of moto's servers in a process have one state, so no other test has this bucket.
+    """
     server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     address = f"http://{host}:{port}"
-    httpx.put(f"{address}/lake", headers={"Host": f"{host}:{port}"}).raise_for_status()
+    httpx.put(f"{address}/objects", headers={"Host": f"{host}:{port}"}).raise_for_status()
     yield address
     server.stop()
 
@@ -206,7 +209,7 @@ def options(address: str) -> Any:
     }
 
 
-def cloud(address: str, url: str = "s3://lake/raw") -> Objects:
+def cloud(address: str, url: str = "s3://objects/raw") -> Objects:
     return Objects(
         url=url,
         options={name: text for name, text in options(address).items() if "secret" not in name},
@@ -219,7 +222,7 @@ def cloud(address: str, url: str = "s3://lake/raw") -> Objects:
 async def test_objects_of_s3_are_written_and_written_again(s3: str) -> None:
     for _ in range(2):
         await flush(cloud(s3), [rows(0, 3)])
-    store = from_url("s3://lake", config=options(s3), client_options={"allow_http": True})
+    store = from_url("s3://objects", config=options(s3), client_options={"allow_http": True})
     (found,) = obstore.list(store).collect()
     assert found["path"] == "raw/orders/orders+0+0000000000.jsonl"
     lines = bytes(obstore.get(store, found["path"]).bytes()).splitlines()
