@@ -174,6 +174,11 @@ class PartReader:
             read = await steps.next()
             if read is None:
                 return
+            # A source that waits for its next record does not see a pause. What it then brings is
+            # kept back, as nothing may be written while the task is paused.
+            while self._paused:
+                self._room.clear()
+                await self._room.wait()
             backoff.succeed()
             self.figures.waits_for = ""
             self.figures.polled += len(read)

@@ -218,6 +218,43 @@ def test_over_the_budget_of_all_readers_those_that_hold_something_wait() -> None
     asyncio.run(story())
 
 
+class Bell(Source[None, bytes], frozen=True, kw_only=True):
+    """A line for each ring."""
+
+    rings: asyncio.Semaphore
+
+    async def read(
+        self, partition: SourcePartition, offset: SourceOffset | None, context: SourceContext
+    ) -> AsyncIterator[Read[None, bytes]]:
+        while True:
+            await self.rings.acquire()
+            yield Read.raw([b"ring"], {"at": 1})
+
+
+def test_what_a_waiting_source_brings_while_it_is_paused_is_written_behind_the_pause() -> None:
+    async def story() -> None:
+        rings = asyncio.Semaphore(0)
+        task = task_of(Bell(rings=rings), {"at": 0})
+        running = asyncio.create_task(task.run())
+
+        async def written() -> list[bytes | None]:
+            for _ in range(20):
+                await asyncio.sleep(0)
+            return commit(task)
+
+        assert await written() == []
+        task.pause(is_paused=True)
+        rings.release()
+        rings.release()
+        assert await written() == []
+        task.pause(is_paused=False)
+        assert await written() == [b"ring", b"ring"]
+        running.cancel()
+        await asyncio.wait([running])
+
+    asyncio.run(story())
+
+
 def test_generators_are_closed_and_plain_ones_run_in_threads() -> None:
     async def story() -> None:
         Blocking.closed.clear()
