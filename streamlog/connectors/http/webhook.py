@@ -41,6 +41,11 @@ CONNECTIONS_MAX = 10_000
 HELD_BYTES_MAX = 32 * 1024 * 1024
 """Bodies that wait for their commit; with more, requests are answered with 503. This is more than
 starts a commit early, or it would limit the bytes of each commit interval."""
+ARRIVING_BYTES_MAX = 32 * 1024 * 1024
+"""Bodies that are being sent; with more, requests are answered with 503. They do not count as held:
+senders that never finish must not use up the room of those that do."""
+VALUE_BYTES = 64
+"""What a record costs in memory beside its bytes: a body of short lines is many of them."""
 TAKEN_MAX = 1_000
 """The most requests of one step."""
 TAKEN_BYTES = 4 * 1024 * 1024
@@ -77,7 +82,7 @@ class Webhook(Source[None, bytes], frozen=True, kw_only=True):
         headers: the headers of a request that become headers of its records.
         tls: the files of TLS; None for plain text.
         body_bytes_max: larger bodies are answered with 413.
-        timeout: how long a request waits for its commit.
+        timeout: how long a body may take to arrive, and how long it then waits for its commit.
         listeners: how many tasks may listen; those of one machine share the port.
     """
 
@@ -142,10 +147,10 @@ class Webhook(Source[None, bytes], frozen=True, kw_only=True):
 class Delivery:
     """The records of one request, which waits until they count."""
 
-    def __init__(self, values: list[bytes], headers: list[Headers], size: int) -> None:
+    def __init__(self, values: list[bytes], headers: list[Headers], body_bytes: int) -> None:
         self.values = values
         self.headers = headers
-        self.size = size
+        self.size = body_bytes + VALUE_BYTES * len(values)
         self.counts: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         """Whether they are in the log; set once."""
 
@@ -176,7 +181,8 @@ class WebhookDoor:
         self._arrived = asyncio.Event()
         self._queue: deque[Delivery] = deque()
         self._open: set[Delivery] = set()
-        self._open_bytes = 0
+        self._open_bytes = self._arriving_bytes = 0
+        self._timeout_s = duration_ms(source.timeout) / 1000
         self._is_closed = False
         self.app = Starlette(
             routes=[Route(source.path, self._receive, methods=["POST", "PUT"])],
@@ -202,19 +208,33 @@ class WebhookDoor:
             each.answer(counts=False)
 
     async def _receive(self, request: Request) -> Response:
+        # Before the body: a stranger's costs no memory.
+        if not self._has_token(request):
+            return _refused()
         body = bytearray()
         try:
-            async for data in request.stream():
-                body += data
-                if len(body) > self._source.body_bytes_max:
-                    return PlainTextResponse("the body is too large\n", 413)
+            async with asyncio.timeout(self._timeout_s):
+                async for data in request.stream():
+                    body += data
+                    self._arriving_bytes += len(data)
+                    if len(body) > self._source.body_bytes_max:
+                        return PlainTextResponse("the body is too large\n", 413)
+                    if self._arriving_bytes > ARRIVING_BYTES_MAX:
+                        return _try_again()
         except ClientDisconnect:
             return Response(status_code=400)
+        except TimeoutError:
+            return PlainTextResponse("the body takes too long\n", 408)
+        finally:
+            self._arriving_bytes -= len(body)
+        return await self._take_body(request, bytes(body))
+
+    async def _take_body(self, request: Request, body: bytes) -> Response:
         # Before anything of the body is looked at: a stranger learns nothing from its answer.
-        if not self._is_allowed(request, body):
-            return PlainTextResponse("token or signature is wrong\n", 401)
+        if not self._is_signed(request, body):
+            return _refused()
         try:
-            delivery = self._delivery(request, bytes(body))
+            delivery = self._delivery(request, body)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             return PlainTextResponse(f"{error}\n", 400)
         return await self._deliver(delivery)
@@ -230,7 +250,7 @@ class WebhookDoor:
         self._queue.append(delivery)
         self._arrived.set()
         try:
-            async with asyncio.timeout(duration_ms(self._source.timeout) / 1000):
+            async with asyncio.timeout(self._timeout_s):
                 counts = await delivery.counts
         except TimeoutError:
             # The records may still count: the sender sends them again, so at least once.
@@ -240,18 +260,19 @@ class WebhookDoor:
             self._open_bytes -= delivery.size
         return Response(status_code=200) if counts else _try_again()
 
-    def _is_allowed(self, request: Request, body: bytes | bytearray) -> bool:
-        given = request.headers
-        if self._token is not None:
-            sent = given.get("Authorization", "").removeprefix("Bearer ")
-            # In constant time: how many letters were right must not show.
-            if not hmac.compare_digest(sent.encode(), self._token.encode()):
-                return False
+    def _has_token(self, request: Request) -> bool:
+        if self._token is None:
+            return True
+        sent = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        # In constant time: how many letters were right must not show.
+        return hmac.compare_digest(sent.encode(), self._token.encode())
+
+    def _is_signed(self, request: Request, body: bytes) -> bool:
         if self._secret is None:
             return True
         expected = hmac.new(self._secret, body, hashlib.sha256).hexdigest()
-        signature = given.get(self._source.signature_header, "").removeprefix("sha256=")
-        return hmac.compare_digest(signature.lower().encode(), expected.encode())
+        given = request.headers.get(self._source.signature_header, "").removeprefix("sha256=")
+        return hmac.compare_digest(given.lower().encode(), expected.encode())
 
     def _delivery(self, request: Request, body: bytes) -> Delivery:
         """Return the records of a body.
@@ -283,6 +304,10 @@ class WebhookDoor:
             case "raw":
                 values = [body]
         return Delivery(values, [carried] * len(values), len(body))
+
+
+def _refused() -> Response:
+    return PlainTextResponse("token or signature is wrong\n", 401)
 
 
 def _try_again() -> Response:

@@ -112,7 +112,8 @@ async def test_a_request_whose_commit_takes_too_long_is_to_be_sent_again() -> No
 
 @on_loop
 async def test_what_is_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhook, "HELD_BYTES_MAX", 10)
+    # Room for one of the two, with what their records cost.
+    monkeypatch.setattr(webhook, "HELD_BYTES_MAX", 10 + webhook.VALUE_BYTES)
     async with served() as (life, client):
         waiting = asyncio.ensure_future(client.post("/", content=b"12345678"))
         await life.first  # type: ignore[attr-defined]
@@ -120,6 +121,49 @@ async def test_what_is_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         life.commit()
         assert (await waiting).status_code == 200
         assert life.values == [b"12345678"]
+
+
+async def unfinished(port: int, **headers: str) -> tuple[asyncio.StreamReader, Any]:
+    """Send the head of a request and 40 bytes of its body, which has 50."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    more = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    writer.write(f"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 50\r\n{more}\r\n".encode())
+    writer.write(b"1" * 40)
+    return reader, writer
+
+
+@on_loop
+async def test_bodies_that_are_being_sent_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhook, "ARRIVING_BYTES_MAX", 100)
+    async with served() as (life, client):
+        opened = [await unfinished(int(client.base_url.port or 0)) for _ in range(3)]
+        reading_one = [asyncio.ensure_future(reader.readline()) for reader, _ in opened]
+        refused, waiting = await asyncio.wait(
+            reading_one, timeout=30, return_when=asyncio.FIRST_COMPLETED
+        )
+        assert [each.result() for each in refused] == [b"HTTP/1.1 503 Service Unavailable\r\n"]
+        assert len(waiting) == 2, "those that came first"
+        # What was refused makes room.
+        answer = await committed(life, client.post("/", content=b"1" * 20))
+        assert answer.status_code == 200
+        for _, writer in opened:
+            writer.close()
+
+
+@on_loop
+async def test_a_body_that_does_not_arrive_is_given_up() -> None:
+    async with served(timeout="50ms") as (_, client):
+        reader, writer = await unfinished(int(client.base_url.port or 0))
+        assert await reader.readline() == b"HTTP/1.1 408 Request Timeout\r\n"
+        writer.close()
+
+
+@on_loop
+async def test_a_stranger_is_refused_before_the_body_has_arrived() -> None:
+    async with served(token=Secret("t")) as (_, client):
+        reader, writer = await unfinished(int(client.base_url.port or 0), Authorization="Bearer x")
+        assert await reader.readline() == b"HTTP/1.1 401 Unauthorized\r\n"
+        writer.close()
 
 
 CLIENTS = 300
