@@ -56,14 +56,13 @@ from streamlog.log import Log
 from streamlog.records.batch import LogRecord
 from streamlog.worker.connect.compacted_topic import CompactedTopic
 from streamlog.worker.connect.connector_topics import ConnectorTopics
+from streamlog.worker.connect.herder_callers import Callers
 from streamlog.worker.connect.session_keys import KEY_TTL_MS, SessionKeys
 from streamlog.worker.connect.source_slots import LoopClock
 
 logger = repeated.logger(__name__)
 
 TICK_MS: Final = 250
-ANSWER_MS: Final = 30_000
-"""How long a request waits for its answer; the herder's own limit comes first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,10 +139,10 @@ class ConnectService:
         self.connector_topics = ConnectorTopics(
             self.herder, settings.status_topic, clock, settings.others
         )
-        self._answers: dict[int, asyncio.Future[RequestAnswer]] = {}
+        self._callers = Callers()
         self._keeper: TaskKeeper | None = None
         self._background: asyncio.TaskGroup | None = None
-        self._wants_round, self._asked = False, 0
+        self._wants_round = False
         self.ready = asyncio.Event()
         """Set once the topics have been read, and the group has given this worker its tasks."""
 
@@ -157,19 +156,9 @@ class ConnectService:
         """
         if not self.ready.is_set():
             raise ConnectRefusal(503, "The service starts: its topics are not read yet")
-        # Numbers only tell answers apart; a client that has left gets none.
-        self._asked += 1
-        number, waiting = self._asked, asyncio.get_running_loop().create_future()
-        self._answers[number] = waiting
-        try:
-            self._perform(self.herder.asked(number, request, self._clock.now_ms()))
-            async with asyncio.timeout(ANSWER_MS / 1000):
-                answer: RequestAnswer = await waiting
-        except TimeoutError:
-            raise ConnectRefusal(500, "Request timed out") from None
-        finally:
-            del self._answers[number]
-        return answer
+        return await self._callers.ask(
+            lambda number: self._perform(self.herder.asked(number, request, self._clock.now_ms()))
+        )
 
     # ---------------------------------------------------------------------------- tasks
 
@@ -329,10 +318,8 @@ class ConnectService:
             match effect:
                 case Write() | WriteStatus():
                     self._writer.put(effect)
-                case RequestAnswer(number):
-                    waiting = self._answers.get(number)
-                    if waiting is not None and not waiting.done():
-                        waiting.set_result(effect)
+                case RequestAnswer():
+                    self._callers.answer(effect)
                 case AskRound():
                     self._wants_round = True
                 case LevelChanged(logger_name, level):

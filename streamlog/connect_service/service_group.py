@@ -26,9 +26,7 @@ from streamlog.client.offset_metadata import GroupMetadata, OffsetAndMetadata
 from streamlog.client.producer import Producer
 from streamlog.client.producer.transaction_session import Transaction
 from streamlog.connect.herding.herder_requests import (
-    CONFLICT,
     ConnectorSlot,
-    ConnectRefusal,
     Write,
     WriteStatus,
 )
@@ -39,6 +37,7 @@ from streamlog.record import TopicPartition
 from streamlog.worker.assignment.rebalance_plan import Placement
 from streamlog.worker.assignment.streams_assignor import StreamsAssignor
 from streamlog.worker.connect.connector_topics import send_status_record
+from streamlog.worker.connect.herder_callers import WriteCaller, not_written, written
 
 logger = repeated.logger(__name__)
 
@@ -270,19 +269,7 @@ class _Transaction:
     topic: str
     records: Sequence[tuple[bytes, bytes | None]]
     lead: int
-    written: asyncio.Future[None] | None = None
-    """Whom to tell; None if no caller waits."""
-
-    def succeeded(self) -> None:
-        """Tell the caller that it is written."""
-        if self.written is not None and not self.written.done():
-            self.written.set_result(None)
-
-    def refused(self) -> None:
-        """Tell the caller that it will not be written."""
-        if self.written is not None and not self.written.done():
-            why = "Cannot complete request momentarily: the group has another leader"
-            self.written.set_exception(ConnectRefusal(CONFLICT, why))
+    caller: WriteCaller = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,9 +324,9 @@ class ServiceWriter:
         Raises:
             ConnectRefusal: the group has another leader by now; nothing was written.
         """
-        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.put_nowait(_Transaction(topic, records, self._lead, written))
-        await written
+        caller: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.put_nowait(_Transaction(topic, records, self._lead, caller))
+        await caller
 
     async def lead(self) -> None:
         """Begin to lead: what the leader before has left open is aborted."""
@@ -391,7 +378,7 @@ class ServiceWriter:
         while each.lead == self._lead:
             try:
                 if await self._transact(each):
-                    each.succeeded()
+                    written(each.caller)
                     return
             except (ProducerFenced, TransactionAborted) as error:
                 attempts += 1
@@ -405,7 +392,7 @@ class ServiceWriter:
             # Between two rounds, or refused: the next one says who leads.
             await self._group.moved_on()
         logger.info("a change is not made, as another worker leads the group")
-        each.refused()
+        not_written(each.caller)
 
     async def _transact(self, each: _Transaction) -> bool:
         """Write a transaction; returns False if the group is between two generations."""

@@ -129,7 +129,7 @@ class WriteStatus:
 
 @dataclass(frozen=True, slots=True)
 class RequestAnswer:
-    """RequestAnswer a request."""
+    """Answer a request."""
 
     request: int
     """The number under which it was asked."""

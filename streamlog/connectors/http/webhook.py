@@ -214,20 +214,25 @@ class WebhookDoor:
         body = bytearray()
         try:
             async with asyncio.timeout(self._timeout_s):
-                async for data in request.stream():
-                    body += data
-                    self._arriving_bytes += len(data)
-                    if len(body) > self._source.body_bytes_max:
-                        return PlainTextResponse("the body is too large\n", 413)
-                    if self._arriving_bytes > ARRIVING_BYTES_MAX:
-                        return _try_again()
+                refusal = await self._collect(request, body)
         except ClientDisconnect:
             return Response(status_code=400)
         except TimeoutError:
             return PlainTextResponse("the body takes too long\n", 408)
         finally:
             self._arriving_bytes -= len(body)
-        return await self._take_body(request, bytes(body))
+        return refusal or await self._take_body(request, bytes(body))
+
+    async def _collect(self, request: Request, body: bytearray) -> Response | None:
+        """Fill the body; returns the answer to one that is too much."""
+        async for data in request.stream():
+            body += data
+            self._arriving_bytes += len(data)
+            if len(body) > self._source.body_bytes_max:
+                return PlainTextResponse("the body is too large\n", 413)
+            if self._arriving_bytes > ARRIVING_BYTES_MAX:
+                return _try_again()
+        return None
 
     async def _take_body(self, request: Request, body: bytes) -> Response:
         # Before anything of the body is looked at: a stranger learns nothing from its answer.

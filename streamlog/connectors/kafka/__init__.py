@@ -49,8 +49,8 @@ class KafkaClusterSink(Sink[object, object], frozen=True, kw_only=True):
         topic: the topic over there, of `{topic}`.
         partition: "same": a record keeps its partition; "key": murmur2 of the key, as Kafka's
             clients do.
-        create_partitions: creates a topic that is missing with so many partitions; None: a missing
-            topic is an error.
+        create_partitions: the number of partitions of a topic that is missing and gets created;
+            None: a missing topic is an error.
         transactional_id: begins the transactional ids, and names the offsets over there. No other
             sink that writes to the cluster may have it.
         offsets_topic: the compacted topic of the cluster with the offsets; it is created.

@@ -35,7 +35,7 @@ from streamlog.connectors.mqtt.mqtt_connection import (
     MqttSession,
 )
 from streamlog.durations import Dur, duration_ms
-from streamlog.errors import ConfigError
+from streamlog.errors import ConfigError, quantity
 from streamlog.record import Headers
 from streamlog.repeated import logger
 
@@ -48,7 +48,7 @@ STEP_BYTES = 4 * 1024 * 1024
 HELD_BYTES_MAX = 8 * 1024 * 1024
 """What waits of messages with QoS 0 before further ones are dropped: nothing holds them back."""
 UNACKNOWLEDGED_BYTES_MAX = 1024 * 1024 * 1024
-"""What a broker may send before it is acknowledged, all of which may wait here."""
+"""The most bytes that a broker may send before an acknowledgement; all may wait in memory."""
 MESSAGE_BYTES_MAX = 1024 * 1024
 """The largest message that is taken by default."""
 MESSAGE_BYTES_LIMIT = 15 * 1024 * 1024
@@ -261,6 +261,10 @@ class MqttReceiver:
             dropped, self._dropped = self._dropped, 0
         if dropped:
             self._context.count("dropped_messages", dropped)
+            log.warning(
+                "source %r: dropped %s of QoS 0, as the log takes less than %s sends",
+                self._context.name, quantity(dropped, "message"), self._source.url,
+            )  # fmt: skip
         return taken
 
     async def _wait(self) -> None:

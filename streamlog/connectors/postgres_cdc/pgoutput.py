@@ -297,14 +297,12 @@ def decode_frame(frame: bytes) -> XLogData | Keepalive:
         return XLogData(_UINT64.unpack_from(frame, 1)[0], frame[XLOG_HEAD_BYTES:])
     reader = _Reader(frame)
     match frame[:1]:
-        case b"w":
-            raise reader.corrupt("it is cut off")
         case b"k":
             end = reader.number(_UINT64)
             reader.raw(8)
             return Keepalive(end, reader.byte() == 1)
         case _:
-            raise reader.corrupt("it is no frame of replication")
+            raise reader.corrupt("it is no frame of replication, or cut off")
 
 
 def standby_status(received: int, flushed: int, now_ms: int, *, wants_reply: bool = False) -> bytes:

@@ -101,8 +101,8 @@ _BASE: Final[Mapping[int, tuple[Decoder, Schema]]] = {
     3802: (_json, Schema("string", logical="json")),
 }
 """Built-in types by their oid, which no release has changed."""
-_RAISE_NOTHING: Final = (_boolean, _text)
-"""Decoders that every text suits."""
+_TOTAL_DECODERS: Final = (_boolean, _text)
+"""Decoders that read every text."""
 _ARRAYS: Final[Mapping[int, int]] = {
     199: 114, 1000: 16, 1001: 17, 1002: 18, 1003: 19, 1005: 21, 1007: 23, 1009: 25, 1014: 1042,
     1015: 1043, 1016: 20, 1021: 700, 1022: 701, 1028: 26, 1115: 1114, 1182: 1082, 1183: 1083,
@@ -150,7 +150,7 @@ class TypeCatalogue:
             inner = self.decoder(element)
             return _total(lambda text: parse_array(text.decode(), inner))
         decode = _BASE.get(base, (_text, _STRING))[0]
-        return decode if decode in _RAISE_NOTHING else _total(decode)
+        return decode if decode in _TOTAL_DECODERS else _total(decode)
 
     def schema(self, oid: int, modifier: int, *, optional: bool) -> Schema:
         """Return the schema of a column.

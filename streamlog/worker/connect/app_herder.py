@@ -53,6 +53,7 @@ from streamlog.records.batch import LogRecord
 from streamlog.worker.assignment.streams_assignor import StreamsAssignor
 from streamlog.worker.connect.compacted_topic import CompactedTopic
 from streamlog.worker.connect.connector_topics import ConnectorTopics, send_status_record
+from streamlog.worker.connect.herder_callers import Callers, WriteCaller, not_written, written
 from streamlog.worker.connect.logger_levels import set_level
 from streamlog.worker.connect.session_keys import SessionKeys
 from streamlog.worker.connect.source_slots import LoopClock
@@ -62,12 +63,9 @@ from streamlog.worker.task_deps import TaskDeps
 OFFSETS_PARTITIONS: Final = 5
 """The partitions of an app's new offsets topic."""
 TICK_MS: Final = 250
-ANSWER_MS: Final = 31_000
-"""How long a request waits for its answer; the herder's own limit comes first."""
 MOVED_ON_S: Final = 0.05
 PREFIX: Final = "/connect"
 """Where the REST API is on a worker's HTTP server."""
-UNAVAILABLE: Final = 503
 TaskCommand = StartTask | StopTask | PauseTask
 
 
@@ -115,22 +113,12 @@ def shown_settings(connector: Connector, partitions: int) -> dict[str, str]:
     }
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Waiting:
-    """Records for the next commit."""
+    """Records for the next commit, and the caller that waits for it."""
 
     batch: SinkBatch
-    written: asyncio.Future[None] | None = None
-    """Whom to tell that they are committed; None if no caller waits."""
-
-    def succeeded(self) -> None:
-        if self.written is not None and not self.written.done():
-            self.written.set_result(None)
-
-    def refused(self) -> None:
-        if self.written is not None and not self.written.done():
-            why = "Cannot complete request momentarily: the group has another leader"
-            self.written.set_exception(ConnectRefusal(CONFLICT, why))
+    caller: WriteCaller = None
 
 
 class AppGroup:
@@ -213,8 +201,7 @@ class AppHerder:
         self.connector_topics.write_with(deps.producer, self.status_log)
         self.ready = asyncio.Event()
         """Set once the group has given this worker its tasks."""
-        self._answers: dict[int, asyncio.Future[RequestAnswer]] = {}
-        self._asked = 0
+        self._callers = Callers()
         self._ticked_ms = deps.clock.now_ms()
         self._writes: list[_Waiting] = []
         self._in_flight: list[_Waiting] = []
@@ -250,18 +237,11 @@ class AppHerder:
         Raises:
             ConnectRefusal: it is refused.
         """
-        self._asked += 1
-        number, waiting = self._asked, asyncio.get_running_loop().create_future()
-        self._answers[number] = waiting
-        try:
-            self._perform(self.herder.asked(number, request, self._deps.clock.now_ms()))
-            async with asyncio.timeout(ANSWER_MS / 1000):
-                answer: RequestAnswer = await waiting
-        except TimeoutError:
-            raise ConnectRefusal(500, "Request timed out") from None
-        finally:
-            del self._answers[number]
-        return answer
+        return await self._callers.ask(
+            lambda number: self._perform(
+                self.herder.asked(number, request, self._deps.clock.now_ms())
+            )
+        )
 
     def declare(self, name: str, settings: Mapping[str, str]) -> Connector:
         """Return a connector of the app."""
@@ -288,9 +268,9 @@ class AppHerder:
             raise ConnectRefusal(CONFLICT, why)
         if not records:
             return
-        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._put(self.offsets_topic, None, records, written)
-        await written
+        caller: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._put(self.offsets_topic, None, records, caller)
+        await caller
 
     # ---------------------------------------------------------------------------- running
 
@@ -397,7 +377,7 @@ class AppHerder:
     def counted(self) -> None:
         """Note that the commit has succeeded."""
         for each in self._in_flight:
-            each.succeeded()
+            written(each.caller)
         self._in_flight = []
 
     def undone(self) -> None:
@@ -416,10 +396,8 @@ class AppHerder:
                     self._put(self.configs_topic, 0, records)
                 case WriteStatus():
                     self._statuses.put_nowait(effect)
-                case RequestAnswer(number):
-                    waiting = self._answers.get(number)
-                    if waiting is not None and not waiting.done():
-                        waiting.set_result(effect)
+                case RequestAnswer():
+                    self._callers.answer(effect)
                 case AskRound():
                     self._deps.consumer.enforce_rebalance()
                 case LevelChanged(name, level):
@@ -434,18 +412,18 @@ class AppHerder:
         topic: str,
         partition: int | None,
         records: Sequence[tuple[bytes, bytes | None]],
-        written: asyncio.Future[None] | None = None,
+        caller: WriteCaller = None,
     ) -> None:
         times = [self._deps.clock.wall_ms()] * len(records)
         keys: list[bytes | None] = [key for key, _ in records]
         values = [value for _, value in records]
-        self._writes.append(_Waiting(SinkBatch(topic, partition, times, keys, values), written))
+        self._writes.append(_Waiting(SinkBatch(topic, partition, times, keys, values), caller))
         # The worker's loop may be in a poll that has nothing to return.
         self._deps.consumer.wakeup()
 
     def _refuse(self, waiting: Sequence[_Waiting]) -> None:
         for each in waiting:
-            each.refused()
+            not_written(each.caller)
 
     async def _write_statuses(self) -> None:
         while True:
