@@ -402,6 +402,12 @@ class SourceContext(Protocol):
     def count(self, what: str, by: int = 1) -> None:
         """Add to a figure of the connector's own: `streamlog_connector_<what>_total`."""
 
+    def measure(self, what: str, value: float) -> None:
+        """Set a gauge of the connector's own: `streamlog_connector_<what>`.
+
+        It is shown as it was measured last, while the task runs.
+        """
+
 
 class Source(msgspec.Struct, Generic[KR_co, VR_co], frozen=True, kw_only=True):
     """Reads from outside into a topic.
@@ -431,6 +437,19 @@ class Source(msgspec.Struct, Generic[KR_co, VR_co], frozen=True, kw_only=True):
         """
         del context
         return [{}]
+
+    async def release(self, context: SourceContext) -> str:
+        """Remove what the outside keeps for this source, and return what it was, for people.
+
+        An operator asks for it when the connector is deleted; no task of it runs any more. A
+        replication slot is such a thing: the server keeps all changes for it.
+
+        Raises:
+            ConfigError: the outside keeps nothing for a source of this kind (the default).
+            ConnectError: it can't be removed now; the message says what to do.
+        """
+        del context
+        raise ConfigError(f"{type(self).__name__}: there is nothing outside to be released")
 
     def read(
         self, partition: SourcePartition, offset: SourceOffset | None, context: SourceContext

@@ -15,13 +15,12 @@ import msgspec
 from streamlog.connect.declared_connectors import SinkConnector
 from streamlog.connect.herding.herder_requests import (
     BAD_REQUEST,
-    CONFLICT,
     NOT_FOUND,
     ConnectRefusal,
 )
-from streamlog.connect.herding.lifecycle import TargetState
 from streamlog.connect.parts import encode_offset
 from streamlog.connect.setting_types import INT32_MAX
+from streamlog.connect_service.connector_release import comes_to_rest
 from streamlog.connect_service.rest_port import RestPort
 from streamlog.connect_tasks.contexts import ConnectorContext
 from streamlog.record import TopicPartition
@@ -29,8 +28,6 @@ from streamlog.serdes.erased_types import JsonValue
 
 METHOD_NOT_ALLOWED: Final = 405
 OFFSETS_MAX: Final = 100_000
-REST_MS: Final = 30_000
-"""How long a change of offsets waits until the tasks of a stopped connector have ended."""
 INT64_MAX: Final = 2**63 - 1
 
 
@@ -65,7 +62,7 @@ class ConnectorOffsets:
             }
         if method not in ("PATCH", "DELETE"):
             raise ConnectRefusal(METHOD_NOT_ALLOWED, "HTTP 405 Method Not Allowed")
-        if not await self._comes_to_rest(name):
+        if not await comes_to_rest(self._service, name):
             raise ConnectRefusal(
                 BAD_REQUEST,
                 "Connectors must be in the STOPPED state before their offsets can be modified. This"
@@ -80,22 +77,9 @@ class ConnectorOffsets:
         what = "altered" if given is not None else "reset"
         return 200, {"message": f"The offsets for this connector have been {what} successfully"}
 
-    async def _comes_to_rest(self, name: str) -> bool:
-        """Return whether no worker commits for a connector any more; waits for a round if need be.
-
-        Raises:
-            ConnectRefusal: 409, the round has not come within `REST_MS`.
-        """
-        herder, deadline_ms = self._service.herder, self._service.task_clock.now_ms() + REST_MS
-        while not herder.is_at_rest(name):
-            if herder.configs.target(name) is not TargetState.STOPPED:
-                return False
-            if self._service.task_clock.now_ms() > deadline_ms:
-                raise ConnectRefusal(
-                    CONFLICT, f"The tasks of connector {name} have not ended yet; try again later"
-                )
-            await self._service.group.moved_on()
-        return True
+    async def forget(self, name: str) -> None:
+        """Forget the offsets of a source whose tasks have ended."""
+        await self._set_source(name, None)
 
     async def _of_source(self, name: str) -> list[dict[str, object]]:
         await self._service.offsets_log.catch_up()

@@ -35,6 +35,7 @@ from streamlog.connect.herding.lifecycle import VERSION, TargetState
 from streamlog.connect.transforms.transform_chain import transform_names
 from streamlog.connect_service.configured import plugin_settings, plugins, validation
 from streamlog.connect_service.connector_offsets import ConnectorOffsets
+from streamlog.connect_service.connector_release import release_outside
 from streamlog.connect_service.rest_port import RestPort
 from streamlog.errors import ConfigError, StreamlogError
 from streamlog.worker.connect.logger_levels import (
@@ -237,10 +238,7 @@ class ConnectRest:
     async def _changed(self, call: RestCall, name: str, what: tuple[str, ...]) -> Answer:
         match call.method, what:
             case "DELETE", ():
-                self._require_configured()
-                answer = await self._ask(DeleteConnector(name))
-                await self._service.connector_topics.deleted(name)
-                return answer
+                return await self._delete(call, name)
             case "PUT", ("topics", "reset"):
                 await self._service.connector_topics.reset(name)
                 return 202, None
@@ -252,6 +250,18 @@ class ConnectRest:
             case "POST", ("tasks", number, "restart"):
                 return await self._ask(RestartTask(ConnectorSlot(name, _number(number))))
         raise _unknown(known=not what or (len(what) == 1 and what[0] in _PATHS))
+
+    async def _delete(self, call: RestCall, name: str) -> Answer:
+        self._require_configured()
+        is_released = call.flag("release")
+        released = ""
+        if is_released:
+            released = await release_outside(self._service, name)
+            # Where they say to continue is gone, so a later connector of this name begins anew.
+            await self._offsets.forget(name)
+        answer = await self._ask(DeleteConnector(name))
+        await self._service.connector_topics.deleted(name)
+        return (200, {"message": released}) if is_released else answer
 
     def _shown(self, name: str, what: tuple[str, ...]) -> object:
         """Return what a GET below a connector shows; None for an unknown path."""

@@ -99,6 +99,8 @@ class ConnectorContext:
         self._clock, self._count = clock, count
         self.thread = TaskThread(f"streamlog-connect-{name}-{task}")
         """The thread of the task's blocking calls."""
+        self.gauges: dict[str, float] = {}
+        """The connector's own gauges, as they were measured last."""
 
     @property
     def name(self) -> str:
@@ -138,6 +140,10 @@ class ConnectorContext:
     def count(self, what: str, by: int = 1) -> None:
         """Add to a figure of the connector's own."""
         self._count(what, by)
+
+    def measure(self, what: str, value: float) -> None:
+        """Set a gauge of the connector's own."""
+        self.gauges[what] = value
 
     def close(self) -> None:
         """Let go of the thread."""

@@ -8,7 +8,7 @@ with the offsets that the log has.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from streamlog.connect.source import SourceOffset, SourcePartition
 from streamlog.connect.source_progress import HeldRead
@@ -64,6 +64,11 @@ class SourceTask:
     def is_full(self) -> bool:
         """Whether a reader waits for a commit."""
         return any(reader.progress.is_full for reader in self.readers)
+
+    @property
+    def gauges(self) -> Mapping[str, float]:
+        """What the source has measured itself."""
+        return self._deps.context.gauges
 
     def take(self) -> list[tuple[PartReader, list[HeldRead[CarriedRead]]]]:
         """Return everything that is held, by reader, for one transaction."""

@@ -15,6 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from chaos.ports import reserved_ports
 from tests.connect_service.running import Client, running
 from tests.servers.postgres import PostgresServer
 
@@ -277,3 +278,52 @@ def test_an_offset_of_debezium_is_read_once(
     shown = sorted((each["id"], each["__op"], each["__deleted"]) for each in payloads)
     assert shown == [(2, "c", "false"), (2, "d", "true"), (3, "c", "false")]
     assert {each["__table"] for each in payloads} == {"orders"}
+
+
+def test_a_connector_is_deleted_together_with_its_slot(
+    tmp_path: Path, postgres: PostgresServer, db: psycopg.Connection
+) -> None:
+    name, out = db.info.dbname, tmp_path / "topic.txt"
+    db.execute(ORDERS)
+    db.execute(INSERT, (1,))
+
+    def slots() -> int:
+        query = b"SELECT * FROM pg_replication_slots WHERE slot_name = %s"
+        return len(db.execute(query, (name,)).fetchall())
+
+    async def act(client: Client) -> None:
+        sink = {
+            "connector.class": "FileStreamSink", "file": str(out),
+            "topics": "fulfillment.public.orders", "flush.every": "50ms", **TEXT,
+        }  # fmt: skip
+        await create(client, "reader", sink)
+        status, body = await client.ask("DELETE", "/connectors/reader?release=true")
+        assert (status, "keeps nothing outside" in body["message"]) == (400, True)
+        assert (await client.ask("DELETE", "/connectors/nobody?release=true"))[0] == 404
+        for count in (1, 2):
+            # The second one of the name finds neither slot nor offsets, and copies the table again.
+            await create(client, "orders", debezium(postgres, name))
+            await client.until(lambda count=count: len(lines(out)) == count)
+            assert slots() == 1
+            answer = await client.ask("DELETE", "/connectors/orders?release=true")
+            assert answer == (200, {"message": f"replication slot {name} is dropped"})
+            assert slots() == 0
+        assert await client.get("/connectors") == ["reader"]
+
+    life(tmp_path / "log", act)
+
+
+def test_a_connector_whose_slot_cannot_be_dropped_stays_stopped(
+    tmp_path: Path, postgres: PostgresServer, db: psycopg.Connection
+) -> None:
+    name = db.info.dbname
+    db.execute(ORDERS)
+
+    async def act(client: Client) -> None:
+        await create(client, "orders", {**debezium(postgres, name), "database.port": str(port)})
+        status, body = await client.ask("DELETE", "/connectors/orders?release=true")
+        assert (status, "the database:" in body["message"]) == (409, True)
+        await client.until_state("orders", "STOPPED", 0)
+
+    with reserved_ports(1) as (port,):
+        life(tmp_path / "log", act)

@@ -35,6 +35,7 @@ class RealContext:
         self.name = name
         self.task = task
         self.counts: Counter[str] = Counter()
+        self.gauges: dict[str, float] = {}
 
     def now(self) -> datetime:
         return datetime.now(UTC)
@@ -59,6 +60,9 @@ class RealContext:
 
     def count(self, what: str, by: int = 1) -> None:
         self.counts[what] += by
+
+    def measure(self, what: str, value: float) -> None:
+        self.gauges[what] = value
 
 
 class Life:

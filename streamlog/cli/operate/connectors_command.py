@@ -125,9 +125,29 @@ def validate(file: FileArgument, *, connect: UrlOption = "") -> None:
 
 
 @connectors.command("delete")
-def delete(name: NameArgument, *, connect: UrlOption = "") -> None:
+def delete(
+    name: NameArgument,
+    *,
+    drop_slot: Annotated[
+        bool,
+        typer.Option(
+            "--drop-slot",
+            help="Stop it first, and drop its replication slot, for which the database keeps WAL.",
+        ),
+    ] = False,
+    connect: UrlOption = "",
+) -> None:
     """Delete a connector; its offsets stay."""
-    _ask(connect, "DELETE", _path(name))
+    if drop_slot:
+        released = _ask(connect, "DELETE", f"{_path(name)}?release=true")
+        if not released:
+            raise ConnectAnswer(
+                f"connector {name} is deleted, but this service, which may be Kafka Connect, has"
+                " dropped no slot: SELECT pg_drop_replication_slot('...')"
+            )
+        say(released["message"])
+    else:
+        _ask(connect, "DELETE", _path(name))
     say(f"connector {name} is deleted")
 
 

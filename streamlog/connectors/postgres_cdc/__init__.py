@@ -49,8 +49,8 @@ class PostgresCdc(Source[UserKey, UserValue], frozen=True, kw_only=True):
             it by the key, "mark" writes "__unchanged". With REPLICA IDENTITY FULL, it is sent.
         status_interval: how often the server learns what the log has.
         slot_lag_warn_bytes: from how much WAL that the server keeps for the slot on to warn.
-        slot_lag_stop_bytes: from how much on to fail, so that an operator drops the slot before
-            the server's disk is full; None never.
+        slot_lag_stop_bytes: from how much on to drop the slot and fail, before the server's disk
+            is full: changes are missing then, so only a new snapshot helps. None: never.
     """
 
     url: str
@@ -99,6 +99,19 @@ class PostgresCdc(Source[UserKey, UserValue], frozen=True, kw_only=True):
         del context
         return [{"slot": self.slot}]
 
+    async def release(self, context: SourceContext) -> str:
+        """Drop the slot, for which the server keeps its WAL; the publication stays.
+
+        Raises:
+            Retriable: the server can't be reached.
+            ConnectError: another process reads the slot, or the user may not drop it.
+        """
+        try:
+            from streamlog.connectors.postgres_cdc.slot_watch import release_slot  # noqa: PLC0415 - psycopg
+        except ImportError as error:
+            raise _without_psycopg(error) from error
+        return await context.in_thread(release_slot, self)
+
     async def read(
         self, partition: SourcePartition, offset: SourceOffset | None, context: SourceContext
     ) -> AsyncIterator[Read[UserKey, UserValue]]:
@@ -112,7 +125,7 @@ class PostgresCdc(Source[UserKey, UserValue], frozen=True, kw_only=True):
         try:
             from streamlog.connectors.postgres_cdc.table_capture import Capture  # noqa: PLC0415 - psycopg
         except ImportError as error:
-            raise ConfigError(f"{error}: pip install 'streamlog[sql]'") from error
+            raise _without_psycopg(error) from error
         self.check()
         capture = Capture(self, context)
         try:
@@ -120,6 +133,10 @@ class PostgresCdc(Source[UserKey, UserValue], frozen=True, kw_only=True):
                 yield read
         finally:
             await capture.close()
+
+
+def _without_psycopg(error: ImportError) -> ConfigError:
+    return ConfigError(f"{error}: pip install 'streamlog[sql]'")
 
 
 def _check_tables(tables: Sequence[str]) -> None:

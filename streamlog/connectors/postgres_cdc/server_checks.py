@@ -1,8 +1,8 @@
 """Server checks: what a capture needs of the server, looked at before it starts and while it runs.
 
 Each refusal says what was found, and what an operator does about it. The slot and the publication
-are created if the settings allow it; neither is ever dropped here, as a slot that is gone takes the
-changes with it.
+are created if the settings allow it. A slot that is dropped takes the changes with it, so that is
+done if an operator says so, or the server has invalidated the slot, and else never.
 
 Rule: everything blocks, on the ordinary connection of the source, in its thread.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from streamlog.connect import Retriable
+from streamlog.connect import ConnectError, Retriable
 from streamlog.connectors.postgres_cdc.change_stream import CapturedTable
 from streamlog.connectors.postgres_cdc.pgoutput import lsn_of, lsn_text
 from streamlog.connectors.postgres_cdc.row_values import TypeCatalogue
@@ -37,9 +37,14 @@ TYPES = """
     SELECT oid::int8, typtype::text, typbasetype::int8, typelem::int8, typcategory::text
     FROM pg_type WHERE oid >= 16384"""
 SLOT = """
-    SELECT plugin, database, active_pid, confirmed_flush_lsn::text, wal_status,
-        pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::int8
+    SELECT plugin, database, active_pid, confirmed_flush_lsn::text, wal_status
     FROM pg_replication_slots WHERE slot_name = %s"""
+NEW_SNAPSHOT = (
+    "the tables need a new snapshot: reset the connector's offsets (streamlog connectors offsets "
+    "NAME --reset)"
+)
+FREE_LOOKS = 40
+"""How often a slot is looked at, every 100 ms, until it has no reader."""
 
 
 def check_server(connection: Connection) -> str:
@@ -158,6 +163,10 @@ def ensure_slot(connection: Connection, slot: str, wanted_lsn: int | None, *, cr
         Retriable: another process reads it.
     """
     found = connection.execute(SLOT, (slot,)).fetchone()
+    if found is not None and found[4] == "lost" and wanted_lsn is None and create:
+        # The server never lets it send again, and the new snapshot needs nothing of it.
+        drop_slot(connection, slot)
+        found = None
     # A new slot begins now: changes since the last offset would be missing without a trace.
     if found is None:
         if wanted_lsn is not None:
@@ -169,7 +178,7 @@ def ensure_slot(connection: Connection, slot: str, wanted_lsn: int | None, *, cr
             )
         query = "SELECT lsn::text FROM pg_create_logical_replication_slot(%s, 'pgoutput')"
         return lsn_of(str(_row(connection, query, (slot,))[0]))
-    plugin, database, pid, confirmed, wal_status, _ = found
+    plugin, database, pid, confirmed, wal_status = found
     if plugin != "pgoutput" or database != connection.info.dbname:
         raise ConfigError(
             f"replication slot {slot} is of plugin {plugin} and database {database}: set another "
@@ -190,17 +199,31 @@ def ensure_slot(connection: Connection, slot: str, wanted_lsn: int | None, *, cr
     return start
 
 
-def retained_bytes(connection: Connection, slot: str) -> tuple[int, str]:
-    """Return how much WAL the server keeps for the slot, in bytes, and its `wal_status`."""
-    found = connection.execute(SLOT, (slot,)).fetchone()
-    return (0, "lost") if found is None else (int(found[5] or 0), str(found[4]))
+def drop_slot(connection: Connection, slot: str) -> bool:
+    """Drop the slot once it has no reader; return whether there was one.
+
+    Raises:
+        ConnectError: another process still reads it after four seconds.
+    """
+    pid: object = None
+    for _ in range(FREE_LOOKS):
+        found = connection.execute(SLOT, (slot,)).fetchone()
+        if found is None:
+            return False
+        pid = found[2]
+        if pid is None:
+            connection.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+            return True
+        # The process of a reader that has just ended, or was killed, ends a little later.
+        connection.execute("SELECT pg_sleep(0.1)")
+    raise ConnectError(
+        f"replication slot {slot} is read by process {pid} of the server (pg_stat_activity): end "
+        f"that reader, then SELECT pg_drop_replication_slot('{slot}')"
+    )
 
 
 def _lost(slot: str, what: str) -> ConfigError:
-    return ConfigError(
-        f"replication slot {slot} {what}: changes are missing, so the tables need a new snapshot; "
-        "reset the connector's offsets (streamlog connectors offsets NAME --reset)"
-    )
+    return ConfigError(f"replication slot {slot} {what}: changes are missing, and {NEW_SNAPSHOT}")
 
 
 def _row(connection: Connection, query: str, values: Sequence[object] = ()) -> tuple[object, ...]:

@@ -7,11 +7,10 @@ also in the middle of a transaction.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from streamlog.connect import ConnectError, Read, SourceContext, SourceOffset
+from streamlog.connect import Read, SourceContext, SourceOffset
 from streamlog.connectors.postgres_cdc.change_stream import CapturedTable, ChangeStream
 from streamlog.connectors.postgres_cdc.chunked_snapshot import ChunkedSnapshot, TableChunk
 from streamlog.connectors.postgres_cdc.pgoutput import (
@@ -27,6 +26,7 @@ from streamlog.connectors.postgres_cdc.server_checks import (
     read_tables,
     read_types,
 )
+from streamlog.connectors.postgres_cdc.slot_watch import SlotWatch
 from streamlog.connectors.postgres_cdc.wal_stream import (
     ReplicationStream,
     TableQueries,
@@ -39,9 +39,6 @@ from streamlog.serdes.erased_types import UserKey, UserValue
 if TYPE_CHECKING:
     from streamlog.connectors.postgres_cdc import PostgresCdc
 
-log = logging.getLogger(__name__)
-
-LAG_EVERY_MS = 30_000
 READ_RECORDS = 2_000
 READ_BYTES = 4 * 1024 * 1024
 FRAMES = 1_000
@@ -63,24 +60,27 @@ class Capture:
         text = connection_text(source)
         self._replication = ReplicationStream(text)
         self._queries = TableQueries(text)
+        self._watch = SlotWatch(source, context, text, end_stream=self._replication.close)
         self._chunk: TableChunk | None = None
         self._tables: Mapping[str, CapturedTable] = {}
         self._system = ""
         self._received = 0
         self._flushed = 0
-        self._status_ms = self._lag_ms = 0
+        self._status_ms = 0
         self._read_ms = self._yielded_lsn = 0
         self._has_moved = False
         self._status_every_ms = duration_ms(source.status_interval)
 
     async def close(self) -> None:
-        """Close both connections; the slot stays."""
+        """Close all connections; the slot stays."""
         self._replication.close()
+        await self._watch.close()
         await self._context.in_thread(self._queries.close)
 
     async def reads(self, offset: SourceOffset | None) -> AsyncIterator[Read[UserKey, UserValue]]:
         """Yield Reads behind an offset, without end."""
         self._stream = await self._context.in_thread(self._start, offset)
+        self._watch.start()
         if offset is None:
             # Where it begins depends on this moment, so it counts before anything else.
             yield self._read()
@@ -93,7 +93,6 @@ class Capture:
         while True:
             await self._read_chunk()
             has_more = await self._take_frames()
-            await self._check_lag()
             self._send_status()
             if self._is_due(has_more=has_more):
                 yield await self._finished_read()
@@ -211,29 +210,6 @@ class Capture:
             self._status_ms = now_ms
             status = standby_status(self._received, self._flushed, now_ms, wants_reply=True)
             self._replication.send(status)
-
-    async def _check_lag(self) -> None:
-        """Look at how much WAL the server keeps for the slot; too much would fill its disk."""
-        source, now_ms = self._source, self._now_ms()
-        if now_ms - self._lag_ms < LAG_EVERY_MS:
-            return
-        self._lag_ms = now_ms
-        found = await self._context.in_thread(self._queries.retained_bytes, source.slot)
-        size_bytes, status = found
-        if source.slot_lag_stop_bytes is not None and size_bytes >= source.slot_lag_stop_bytes:
-            raise ConnectError(
-                f"the server keeps {size_bytes} bytes of WAL for slot {source.slot}, "
-                f"slot_lag_stop_bytes is {source.slot_lag_stop_bytes}: let the connector catch up "
-                "with a higher limit, or drop the slot and take a new snapshot"
-            )
-        if size_bytes >= source.slot_lag_warn_bytes or status not in {"reserved", "extended"}:
-            log.warning(
-                "%s: the server keeps %d bytes of WAL for slot %s (wal_status %s)",
-                self._context.name,
-                size_bytes,
-                source.slot,
-                status,
-            )
 
     def _wait_seconds(self) -> float:
         left_ms = self._status_ms + self._status_every_ms - self._now_ms()

@@ -33,7 +33,6 @@ from streamlog.connectors.postgres_cdc.pgoutput import (
     lsn_text,
 )
 from streamlog.connectors.postgres_cdc.row_values import SESSION, TypeCatalogue
-from streamlog.connectors.postgres_cdc.server_checks import retained_bytes
 
 if TYPE_CHECKING:
     from streamlog.connectors.postgres_cdc import PostgresCdc
@@ -64,6 +63,9 @@ class ReplicationStream:
         self._text = text
         self._connection: psycopg.Connection | None = None
         self._readable = asyncio.Event()
+        self._watched: int | None = None
+        """The socket that `wait` looks at."""
+        self._closed: Exception | None = None
 
     def connect(self, slot: str, publication: str, lsn: int) -> None:
         """Connect, and start the stream; blocks.
@@ -96,16 +98,31 @@ class ReplicationStream:
             raise ConnectError(message)
         pgconn.nonblocking = 1
 
-    def close(self) -> None:
-        """Close the connection; the slot stays."""
+    def close(self, why: Exception | None = None) -> None:
+        """Close the connection; the slot stays.
+
+        Args:
+            why: what the reader gets when it uses the stream again.
+        """
+        self._closed = self._closed or why or Retriable("the replication stream is closed")
+        self._unwatch()
+        self._readable.set()
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
+    def _unwatch(self) -> None:
+        watched, self._watched = self._watched, None
+        if watched is not None:
+            asyncio.get_running_loop().remove_reader(watched)
+
     @property
     def _pgconn(self) -> pq.abc.PGconn:
+        # Also of a connection that was made while the stream was closed.
+        if self._closed is not None:
+            raise self._closed
         if self._connection is None:
-            raise Retriable("the replication stream is closed")
+            raise Retriable("the replication stream is not connected")
         return self._connection.pgconn
 
     def frames(self, most: int, most_bytes: int) -> Sequence[bytes]:
@@ -159,17 +176,17 @@ class ReplicationStream:
     async def wait(self, seconds: float) -> None:
         """Wait for frames, for `seconds` at most."""
         loop = asyncio.get_running_loop()
-        socket = self._pgconn.socket
+        self._watched = self._pgconn.socket
         self._readable.clear()
         # What libpq has read already was taken by `frames`, so the socket says what is new.
-        loop.add_reader(socket, self._readable.set)
+        loop.add_reader(self._watched, self._readable.set)
         try:
             async with asyncio.timeout(seconds):
                 await self._readable.wait()
         except TimeoutError:
             return
         finally:
-            loop.remove_reader(socket)
+            self._unwatch()
 
 
 class TableQueries:
@@ -206,17 +223,6 @@ class TableQueries:
         if self._connection is None:
             raise Retriable("the connection is closed")
         return self._connection
-
-    def retained_bytes(self, slot: str) -> tuple[int, str]:
-        """Return how much WAL the server keeps for a slot, in bytes, and its `wal_status`.
-
-        Raises:
-            Retriable: the connection is lost.
-        """
-        try:
-            return retained_bytes(self.connection, slot)
-        except psycopg.OperationalError as error:
-            raise Retriable(f"the database: {str(error).strip()}") from error
 
     def draw_transaction(self) -> int:
         """Return a new transaction number, above all that were drawn before."""

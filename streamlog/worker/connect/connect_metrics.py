@@ -67,6 +67,7 @@ class ConnectMetrics:
         )
         yield from _present_sources(sources)
         yield from _present_sinks(sinks)
+        yield from _own_gauges(sources)
         yield self._lags()
         yield from self._own_figures()
 
@@ -108,6 +109,16 @@ def _present_sources(sources: Mapping[SlotKey, SourceTask]) -> Iterator[Metric]:
         "Bytes that a source task holds until a commit.",
         {key: task.held_bytes for key, task in sources.items()},
     )
+
+
+def _own_gauges(sources: Mapping[SlotKey, SourceTask]) -> Iterator[Metric]:
+    """Yield what sources measure themselves."""
+    by_what: dict[str, dict[SlotKey, float]] = {}
+    for key, task in sources.items():
+        for what, value in task.gauges.items():
+            by_what.setdefault(what, {})[key] = value
+    for what, values in sorted(by_what.items()):
+        yield _gauge(f"streamlog_connector_{what}", "A gauge of the connector.", values)
 
 
 def _present_sinks(sinks: Mapping[SlotKey, SinkGroup]) -> Iterator[Metric]:

@@ -49,6 +49,7 @@ class Words(Source[str, str], frozen=True, kw_only=True):
         for number in range(at, 10):
             record = context.record(f"word {number}", key=f"{number}", timestamp=number)
             context.count("words")
+            context.measure("word_number", number)
             yield Read(
                 [record],
                 {"at": number + 1},
@@ -129,11 +130,13 @@ def test_offsets_of_sources_are_in_the_topic_as_kafka_connect_writes_them(tmp_pa
             ("streamlog_connector_words_total", "in"),
         ):
             assert f'{name}{{connector="{labels}"}} 10' in metrics
+        assert 'streamlog_connector_word_number{connector="in",task="0"} 9' in metrics
         named = re.findall(r"^\| `((?:kafka_connect|streamlog_connector)_\w+)", PAGE, re.MULTILINE)
         shown = re.findall(
             r"^# TYPE ((?:kafka_connect|streamlog_connector)_\w+)", metrics, re.MULTILINE
         )
-        assert {*named} == {*shown} - {"streamlog_connector_words_total"}
+        own = {"streamlog_connector_words_total", "streamlog_connector_word_number"}
+        assert {*named} == {*shown} - own
 
     asyncio.run(story())
 
