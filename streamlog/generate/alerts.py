@@ -26,15 +26,17 @@ class AlertLimits:
     pending_warning: str = "10m"
     """The same of a warning: longer than the restart of a broker."""
     lag_seconds: float = 300
-    """Of a group, and of a result that one partition holds back."""
+    """Of a group, of a connector, and of a result that one partition holds back."""
     disk_share: float = 0.1
-    """The share of a disk that must be usable."""
+    """The share of a disk that must be usable, and of the WAL that a slot may keep."""
     idle_share: float = 0.3
     """The share of its time for which an event loop must be idle."""
     flush_seconds: float = 0.1
     """The 99th percentile of syncs."""
     request_seconds: float = 1
     """The 99th percentile of Produce requests, waiting included."""
+    slot_bytes: float = 10 * 1024**3
+    """WAL that a database keeps for the slot of a connector."""
 
 
 class Pending(Enum):
@@ -298,6 +300,82 @@ def app_alerts(limits: AlertLimits) -> list[Alert]:
     ]
 
 
+_RETRIES = "kafka_connect_task_error_metrics_total_retries"
+_LETTERS = "kafka_connect_task_error_metrics_deadletterqueue_produce_requests"
+_READS = "rate(kafka_connect_sink_task_metrics_sink_record_read_total[5m])"
+_RETAINED = "streamlog_connector_slot_retained_bytes"
+_SAFE = "streamlog_connector_slot_safe_bytes"
+
+
+def connector_alerts(limits: AlertLimits) -> list[Alert]:
+    """Return the alerts about connectors."""
+    return [
+        Alert(
+            "StreamlogConnectorRetries",
+            # The longest back-off is a minute: an outage that lasts has several in five.
+            f"increase({_RETRIES}[5m]) > 1",
+            "connector {{ $labels.connector }} can't reach the other side: it has tried again"
+            " {{ $value | humanize }} times in 5 minutes",
+            "Find the error in the worker's log, and mend the other side. The connector continues"
+            " by itself.",
+            WARNING,
+            Pending.LONG,
+        ),
+        Alert(
+            "StreamlogConnectorDeadLetters",
+            _grown(_LETTERS, "10m"),
+            "connector {{ $labels.connector }} has sent records to its dead letter topic",
+            "Run `streamlog dlq`, which shows their errors.",
+            WARNING,
+            Pending.NONE,
+        ),
+        Alert(
+            "StreamlogSourceStandsStill",
+            f"streamlog_connector_lag_seconds > {limits.lag_seconds:g}",
+            "what source {{ $labels.connector }} has read from {{ $labels.part }} waits for its"
+            " commit for {{ $value | humanizeDuration }}",
+            "Find in the worker's log why its transactions do not commit.",
+            CRITICAL,
+            Pending.SHORT,
+        ),
+        Alert(
+            "StreamlogSinkLag",
+            # The time to catch up: infinite for a sink without progress, and NaN, which is not
+            # too much, for one that has nothing to do.
+            f"streamlog_connector_lag_records / {_READS} > {limits.lag_seconds:g}",
+            "sink {{ $labels.connector }} needs {{ $value | humanizeDuration }} to catch up",
+            "See in the dashboard whether its target is slow or does not answer; give it more"
+            " tasks, up to the number of partitions.",
+            WARNING,
+            Pending.LONG,
+        ),
+        *_slot_alerts(limits),
+    ]
+
+
+def _slot_alerts(limits: AlertLimits) -> list[Alert]:
+    return [
+        Alert(
+            "StreamlogSlotLag",
+            f"{_RETAINED} > {limits.slot_bytes:g}",
+            "the database keeps {{ $value | humanize1024 }}B of WAL for the slot of connector"
+            " {{ $labels.connector }}",
+            "Find out what the connector waits for, before the database's disk is full.",
+            WARNING,
+            Pending.LONG,
+        ),
+        Alert(
+            "StreamlogSlotLosesWal",
+            f"{_SAFE} / ({_SAFE} + {_RETAINED}) < {limits.disk_share:g}",
+            "the slot of connector {{ $labels.connector }} has"
+            " {{ $value | humanizePercentage }} left of the WAL that the database lets it keep",
+            "Raise `max_slot_wal_keep_size` of the database, or the tables need a new snapshot.",
+            CRITICAL,
+            Pending.SHORT,
+        ),
+    ]
+
+
 def alert_rules(limits: AlertLimits | None = None, *, docs: str = DOCS) -> str:
     """Return the rule file as YAML.
 
@@ -310,6 +388,7 @@ def alert_rules(limits: AlertLimits | None = None, *, docs: str = DOCS) -> str:
         "streamlog-cluster": cluster_alerts(limits),
         "streamlog-groups": group_alerts(limits),
         "streamlog-apps": app_alerts(limits),
+        "streamlog-connectors": connector_alerts(limits),
     }
     lines = ["groups:\n"]
     for name, alerts in groups.items():

@@ -1,4 +1,4 @@
-"""Grafana dashboards: clusters, topics, groups and apps as JSON models.
+"""Grafana dashboards: clusters, topics, groups, apps and connectors as JSON models.
 
 Import one by Dashboards > New > Import, or put it into the folder of a dashboard provider. Each
 asks for a Prometheus data source, and filters by the variables at its top.
@@ -26,6 +26,7 @@ class Board(StrEnum):
     TOPIC = "topic"
     GROUP = "group"
     APP = "app"
+    CONNECT = "connect"
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +279,77 @@ APP_PANELS = (
         "{{task}}",
     ),
 )
+_CONNECTOR = f'{_CLUSTER},connector=~"$connector"'
+_SOURCE_TASK = "kafka_connect_source_task_metrics_"
+_SINK_TASK = "kafka_connect_sink_task_metrics_"
+_TASK_ERROR = "kafka_connect_task_error_metrics_"
+
+
+def _per_second(title: str, metric: str) -> Panel:
+    return _one(title, _rate(metric, _CONNECTOR, "connector"), "{{connector}}", "ops")
+
+
+def _by_connector(title: str, metric: str, unit: str = "short", *, of: str = "sum") -> Panel:
+    query = f"{of} by (connector) ({metric}{{{_CONNECTOR}}})"
+    return _one(title, query, "{{connector}}", unit)
+
+
+CONNECT_PANELS = (
+    _per_second("Records that sources have read", f"{_SOURCE_TASK}source_record_poll_total"),
+    _per_second("Records that sources have committed", f"{_SOURCE_TASK}source_record_write_total"),
+    _per_second("Records that targets have", f"{_SINK_TASK}sink_record_send_total"),
+    _by_connector(
+        "Age of what a source has read and not committed",
+        "streamlog_connector_lag_seconds",
+        "s",
+        of="max",
+    ),
+    _by_connector("Lag of sinks in records", "streamlog_connector_lag_records"),
+    Panel(
+        "Records that wait for a commit",
+        tuple(
+            (f"sum by (connector) ({metric}{{{_CONNECTOR}}})", "{{connector}}")
+            for metric in (
+                f"{_SOURCE_TASK}source_record_active_count",
+                f"{_SINK_TASK}sink_record_active_count",
+            )
+        ),
+    ),
+    _by_connector("Bytes that sources hold", "streamlog_connector_held_bytes", "bytes"),
+    _per_second("Commits of targets", f"{_SINK_TASK}offset_commit_completion_total"),
+    _by_connector("Longest write of a sink", f"{_SINK_TASK}put_batch_max_time_ms", "ms", of="max"),
+    _per_second("Attempts that were repeated", f"{_TASK_ERROR}total_retries"),
+    _per_second("Failures", f"{_TASK_ERROR}total_record_failures"),
+    Panel(
+        "Records left out",
+        (
+            (
+                _rate(f"{_TASK_ERROR}total_records_skipped", _CONNECTOR, "connector"),
+                "{{connector}} skipped",
+            ),
+            (
+                _rate(f"{_TASK_ERROR}deadletterqueue_produce_requests", _CONNECTOR, "connector"),
+                "{{connector}} dead letters",
+            ),
+        ),
+        "ops",
+    ),
+    Panel(
+        "WAL of replication slots",
+        # Only `PostgresCdc` has slots, and only some servers a limit.
+        (
+            (
+                f"streamlog_connector_slot_retained_bytes{{{_CONNECTOR}}} or on() vector(0)",
+                "{{connector}} kept",
+            ),
+            (
+                f"streamlog_connector_slot_safe_bytes{{{_CONNECTOR}}} or on() vector(0)",
+                "{{connector}} left",
+            ),
+        ),
+        "bytes",
+    ),
+)
 _CLUSTERS = Variable("cluster", 'label_values(up{job=~"streamlog-.*"}, cluster)')
 BOARDS: dict[Board, tuple[tuple[Variable, ...], tuple[Panel, ...]]] = {
     Board.CLUSTER: (
@@ -295,6 +367,13 @@ BOARDS: dict[Board, tuple[tuple[Variable, ...], tuple[Panel, ...]]] = {
     Board.APP: (
         (_CLUSTERS, Variable("worker", _of_cluster("up", "instance", 'job="streamlog-apps",'))),
         APP_PANELS,
+    ),
+    Board.CONNECT: (
+        (
+            _CLUSTERS,
+            Variable("connector", _of_cluster(f"{_TASK_ERROR}total_retries", "connector")),
+        ),
+        CONNECT_PANELS,
     ),
 }
 """The variables and panels of each dashboard."""

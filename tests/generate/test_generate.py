@@ -8,6 +8,8 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,23 +17,32 @@ from streamlog.broker.broker import Broker
 from streamlog.broker.config.connections import Listener
 from streamlog.broker.server.socket_server import SocketServer
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
+from streamlog.clock import SystemClock
+from streamlog.connect_tasks.task_figures import ReaderFigures
 from streamlog.generate.alerts import (
     AlertLimits,
     alert_rules,
     app_alerts,
     cluster_alerts,
+    connector_alerts,
     group_alerts,
 )
 from streamlog.generate.grafana import BOARDS, Board, dashboard
 from streamlog.generate.scrape import scrape_config
 from streamlog.metrics.event_loop import MeasuredLoop
 from streamlog.metrics.prometheus import exposition
+from streamlog.worker.connect.connect_metrics import ConnectMetrics
 from streamlog.worker.health.worker_health import WorkerState
 from streamlog.worker.health.worker_metrics import WorkerMetrics
 
 RUNBOOKS = Path(__file__).parent.parent.parent / "docs" / "runbooks.md"
 LIMITS = AlertLimits()
-ALERTS = (*cluster_alerts(LIMITS), *group_alerts(LIMITS), *app_alerts(LIMITS))
+ALERTS = (
+    *cluster_alerts(LIMITS),
+    *group_alerts(LIMITS),
+    *app_alerts(LIMITS),
+    *connector_alerts(LIMITS),
+)
 NAME = re.compile(r"\b(?:kafka|streamlog|process)_\w+")
 CONTROLLERS = "kafka_controller_kafkacontroller_activecontrollercount"
 FLUSHES = 'streamlog_log_flush_seconds_bucket{instance="a",le='
@@ -40,6 +51,13 @@ PRODUCES = (
 )
 UNCLEAN = "kafka_controller_controllerstats_uncleanleaderelections_total"
 DEAD = 'streamlog_records_dropped_total{reason="dead letter",node="n"}'
+READ = 'kafka_connect_sink_task_metrics_sink_record_read_total{connector="c",task="0"}'
+LAG = 'streamlog_connector_lag_records{connector="c",task="0"}'
+KEPT = 'streamlog_connector_slot_retained_bytes{connector="c",task="0"}'
+SAFE = 'streamlog_connector_slot_safe_bytes{connector="c",task="0"}'
+ERRORS = "kafka_connect_task_error_metrics_"
+LETTERS = f'{ERRORS}deadletterqueue_produce_requests{{connector="c",task="0"}}'
+RETRIES = f'{ERRORS}total_retries{{connector="c",task="0"}}'
 STEADY: dict[str, tuple[str, ...]] = {
     "BrokerDown": ('up{job="streamlog-brokers",instance="a"} 0x40',),
     "NoController": (f'{CONTROLLERS}{{instance="a"}} 0x40', f'{CONTROLLERS}{{instance="b"}} 0x40'),
@@ -64,6 +82,12 @@ STEADY: dict[str, tuple[str, ...]] = {
     "TaskStalled": ('streamlog_stalled_seconds{who="task 0_0"} 0+60x40',),
     "ResultHeldBack": ("streamlog_held_back_seconds 0+60x40",),
     "WorkerUnassigned": ("streamlog_assigned 0x40",),
+    # One attempt a minute, the longest back-off, with half a minute for each.
+    "ConnectorRetries": (f"{RETRIES} " + " ".join(f"{number}x2" for number in range(14)),),
+    "SourceStandsStill": ('streamlog_connector_lag_seconds{connector="c",part="{}"} 0+30x40',),
+    "SinkLag": (f"{READ} 0+30x10 300x30", f"{LAG} 0x10 0+90x30"),
+    "SlotLag": (f"{KEPT} 12000000000x40",),
+    "SlotLosesWal": (f"{KEPT} 950x40", f"{SAFE} 50x40"),
 }  # fmt: skip
 """Per alert, the series of 20 minutes in which it fires at the end."""
 HAPPENED: dict[str, tuple[str, ...]] = {
@@ -72,6 +96,7 @@ HAPPENED: dict[str, tuple[str, ...]] = {
     "UnreadableBatches": ("streamlog_cleaner_unreadable_batches_total 0x10 3x30",),
     "ConnectionsRefused": ("streamlog_connections_refused_total 5x36 9x4",),
     "DeadLetters": (f"{DEAD} _x36 1x4",),
+    "ConnectorDeadLetters": (f"{LETTERS} 0x36 1x4",),
 }
 HEALTHY = (
     'up{job="streamlog-brokers"} 1x40',
@@ -94,6 +119,17 @@ HEALTHY = (
     f"{DEAD} 4x40",
     "kafka_consumergroup_group_max_lag_seconds 0x10 900x5 0x25",
     "streamlog_assigned 1x40",
+    f"{LETTERS} 4x40",
+    # The target was away for a minute, which has seven attempts.
+    f"{RETRIES} 0x10 4x1 7x28",
+    'streamlog_connector_lag_seconds{connector="c",part="{}"} 0x10 299x30',
+    # A sink that keeps up, one that has nothing to do, and one that waits for an hour to be full.
+    f"{READ} 0+300x40",
+    f"{LAG} 200x40",
+    READ.replace('"c"', '"idle"') + " 7x40",
+    LAG.replace('"c"', '"idle"') + " 0x40",
+    f"{KEPT} 900x40",
+    f"{SAFE} 150x40",
 )
 
 
@@ -123,6 +159,14 @@ def exposed() -> set[str]:
     async def of_worker() -> str:
         metrics = WorkerMetrics()
         metrics.describe(WorkerState)
+        # What `PostgresCdc` measures, without a database.
+        gauges = {"slot_retained_bytes": 0.0, "slot_safe_bytes": 0.0}
+        task: Any = SimpleNamespace(
+            name="c", number=0, held_records=0, held_bytes=0, gauges=gauges, figures=ReaderFigures
+        )
+        slots = SimpleNamespace(tasks=[task], ended={}, readers=list)
+        room: Any = SimpleNamespace(slots=slots, ended={}, sink_groups=[], figures={})
+        metrics.registry.collect(ConnectMetrics(room, SystemClock()).collect)
         return (await exposition(metrics.registry)).decode()
 
     with asyncio.Runner(loop_factory=MeasuredLoop) as runner:

@@ -42,7 +42,8 @@ def generate_alerts(
         typer.Option("--for-warning", metavar="DURATION", help="How long those of warnings do."),
     ] = DEFAULTS.pending_warning,
     lag: Annotated[
-        float, typer.Option("--lag-seconds", min=0, help="Lag of a group that is too much.")
+        float,
+        typer.Option("--lag-seconds", min=0, help="Lag of a group or connector that is too much."),
     ] = DEFAULTS.lag_seconds,
     disk: Annotated[
         float, typer.Option("--disk-share", min=0, max=1, help="Share of a disk to keep usable.")
@@ -58,6 +59,10 @@ def generate_alerts(
         float,
         typer.Option("--request-seconds", min=0, help="99th percentile of Produce requests."),
     ] = DEFAULTS.request_seconds,
+    slot: Annotated[
+        float,
+        typer.Option("--slot-bytes", min=0, help="WAL that a database keeps for a connector."),
+    ] = DEFAULTS.slot_bytes,
     docs: Annotated[
         str, typer.Option("--docs", metavar="URL", help="The documentation, for runbook links.")
     ] = DOCS,
@@ -71,6 +76,7 @@ def generate_alerts(
         disk_share=disk,
         flush_seconds=flush,
         request_seconds=request,
+        slot_bytes=slot,
     )
     typer.echo(alert_rules(limits, docs=docs.rstrip("/")), nl=False)
 

@@ -128,6 +128,11 @@ def _present_sinks(sinks: Mapping[SlotKey, SinkGroup]) -> Iterator[Metric]:
         {key: each.runner.held_records for key, each in sinks.items()},
     )
     yield _gauge(
+        "streamlog_connector_lag_records",
+        "Records of the log that a sink task has not read, or not written although that is due.",
+        {key: sum(each.lags().values()) for key, each in sinks.items()},
+    )
+    yield _gauge(
         "kafka_connect_sink_task_metrics_partition_count",
         "Partitions that the task reads.",
         {key: each.partitions for key, each in sinks.items()},

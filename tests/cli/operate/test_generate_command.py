@@ -23,7 +23,8 @@ def run(*arguments: str) -> str:
 
 def test_options_are_the_limits_of_alerts() -> None:
     options = "--for 1m30s --for-warning 1h --lag-seconds 60 --disk-share 0.2 --idle-share 0.5"
-    found = run("alerts", *options.split(), "--flush-seconds", "1", "--request-seconds", "2")
+    more = "--flush-seconds 1 --request-seconds 2 --slot-bytes 1e9"
+    found = run("alerts", *options.split(), *more.split())
     limits = AlertLimits(
         pending="1m30s",
         pending_warning="1h",
@@ -32,6 +33,7 @@ def test_options_are_the_limits_of_alerts() -> None:
         idle_share=0.5,
         flush_seconds=1,
         request_seconds=2,
+        slot_bytes=1e9,
     )
     assert found == alert_rules(limits)
 
