@@ -14,6 +14,7 @@ HOT_MODULES = (
     "streamlog/records/record_columns",
     "streamlog/records/murmur2",
     "streamlog/records/arrow_rows",
+    "streamlog/records/byte_spans",
     "streamlog/records/builder",
     "streamlog/records/batch",
     "streamlog/records/record_scan",

@@ -30,11 +30,13 @@ from streamlog.connect.source import (
     Transform,
 )
 from streamlog.record import TopicPartition
+from streamlog.records.byte_spans import ByteSpans, cut_lines
 
 __all__ = [
     "BadRecord",
     "BadRecords",
     "Batch",
+    "ByteSpans",
     "ConnectError",
     "Effect",
     "Fenced",
@@ -57,5 +59,6 @@ __all__ = [
     "TopicPartition",
     "Transform",
     "attributes_of",
+    "cut_lines",
     "fields_of",
 ]

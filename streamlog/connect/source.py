@@ -219,6 +219,9 @@ class Read(Generic[KR_co, VR_co]):
     ) -> Read[Any, Any]:
         """Return a step whose keys and values go to the log as they are, without a serde.
 
+        `ByteSpans`, such as the lines that `cut_lines` finds in a chunk, are copied from the chunk
+        into the batch, and cost a third of what a list of bytes costs.
+
         Args:
             values: the values; None is a tombstone.
             offset: the offset behind the records.

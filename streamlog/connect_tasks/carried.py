@@ -12,9 +12,11 @@ time, so the attempts of `on_error.retry` are for the connector's own calls (`si
 from __future__ import annotations
 
 import traceback
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import chain
 from typing import Any, Final, Literal, TypeAlias, get_origin, is_typeddict
 
 import msgspec
@@ -36,6 +38,7 @@ from streamlog.processing.error_handling import (
 )
 from streamlog.processing.outbox import Drop, Reason, SinkBatch
 from streamlog.record import Headers, Record, TopicPartition
+from streamlog.records.byte_spans import ByteSpans
 from streamlog.records.record_columns import RecordColumns, all_of_type, total_bytes
 from streamlog.serdes import display_json
 from streamlog.serdes.erased_types import AnyRecord, AnySerde, UserValue
@@ -63,7 +66,8 @@ class CarriedRead:
     @property
     def size_bytes(self) -> int:
         """The size of keys and values."""
-        return sum(total_bytes(each.keys) + total_bytes(each.values) for each in self.batches)
+        columns = chain.from_iterable((each.keys, each.values) for each in self.batches)
+        return sum(map(_content_bytes, columns))
 
     def send(self, batch: SinkBatch) -> None:
         """Add a dead letter; the sink of `NodeFailures`."""
@@ -72,6 +76,10 @@ class CarriedRead:
     def drop(self, node: str, reason: Reason, count: int = 1, *, message: str = "") -> None:
         """Count dropped records; the sink of `NodeFailures`."""
         self.drops.append(Drop(node, reason, count, message=message))
+
+
+def _content_bytes(column: Sequence[bytes | None]) -> int:
+    return column.content_bytes if isinstance(column, ByteSpans) else total_bytes(column)
 
 
 def change(record: AnyRecord, transforms: Sequence[Transform]) -> AnyRecord | None:
@@ -170,9 +178,12 @@ class SourceCarrier:
         count = len(columns.values)
         times = columns.timestamps_ms
         if times is None:
-            times = [when_ms(now)] * count
-        keys: Sequence[Any] = columns.keys if columns.keys is not None else [None] * count
+            times = array("q", [when_ms(now)]) * count
+        keys: Sequence[Any] | None = columns.keys
         values: Sequence[Any] = columns.values
+        if keys is None:
+            in_spans = columns.is_raw and isinstance(values, ByteSpans)
+            keys = ByteSpans.nulls(count) if in_spans else [None] * count
         if not columns.is_raw:
             try:
                 keys = self._column(spec.key, keys, is_bytes=False)

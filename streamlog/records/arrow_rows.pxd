@@ -9,15 +9,22 @@ cdef bytes _NOTHING
 @cython.final
 cdef class BinaryArray:
     cdef readonly Py_ssize_t count
+    cdef readonly long long content_bytes
     cdef const unsigned char* _data
     cdef const int[::1] _ends
     cdef Py_ssize_t _first
     cdef bint _has_none
     cdef tuple _held
+    cdef const int[::1] _starts
     cdef const unsigned char* _valid
 
-    @cython.locals(at=cython.Py_ssize_t, before=cython.longlong, end=cython.longlong)
+    @cython.locals(
+        at=cython.Py_ssize_t, end=cython.longlong, start=cython.longlong, total=cython.longlong,
+    )
     cdef int _check(self, Py_ssize_t size_bytes) except -1
+
+    @cython.locals(size=cython.Py_ssize_t, start=cython.Py_ssize_t)
+    cpdef object content(self, Py_ssize_t row)
 
     cdef Py_ssize_t start(self, Py_ssize_t row) noexcept
 
@@ -45,5 +52,7 @@ cdef class ArrowRows:
     cpdef list arrange(self, object partitions, Py_ssize_t count)
 
     cdef Py_ssize_t row(self, Py_ssize_t at) noexcept
+
+    cpdef object time_at(self, Py_ssize_t at)
 
     cdef long long time_ms(self, Py_ssize_t row) noexcept

@@ -1,7 +1,8 @@
 """ArrowRows: records in Arrow arrays, from which their contents are copied once, into a batch.
 
 `ArrowRows` holds keys, values and times in Arrow's buffers, and orders the rows by partition;
-`BatchBuilder.take` encodes them. No object is made for a record.
+`BatchBuilder.take` encodes them. No object is made for a record. Entries may also lie apart in
+their buffer, as the lines of a file do between their ends (`byte_spans`).
 
 The rule of the file: it may be compiled, and then indexes are not checked. So the ends of all
 entries are checked before any entry is read, and an array with false ends raises `CorruptData`.
@@ -26,9 +27,17 @@ _POSITIVE = 0x7FFFFFFF
 
 
 class BinaryArray:
-    """An Arrow array of type binary; its entry n is entry `first + n` of the buffers."""
+    """An Arrow array of type binary; its entry n is entry `first + n` of the buffers.
 
-    __slots__ = ("_data", "_ends", "_first", "_has_none", "_held", "_valid", "count")
+    Attributes:
+        count: the number of entries.
+        content_bytes: the size of all entries together.
+    """
+
+    __slots__ = (
+        "_data", "_ends", "_first", "_has_none", "_held", "_starts", "_valid",
+        "content_bytes", "count",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -37,20 +46,33 @@ class BinaryArray:
         ends: Any,  # noqa: ANN401 - a buffer
         data: Any,  # noqa: ANN401 - a buffer
         valid: Any = None,  # noqa: ANN401 - a buffer; None if no entry is null
+        *,
+        starts: Any = None,  # noqa: ANN401 - a buffer
     ) -> None:
         """Check the ends of the entries.
+
+        Args:
+            first: the entry of the buffers that is the first one here.
+            count: the number of entries.
+            ends: with `starts`, the end of each entry; else, as in Arrow, the start of the first
+                entry and the end of each. All are int32.
+            data: the contents.
+            valid: a bit for each entry, 0 for null.
+            starts: the start of each entry; None: each one starts at the end of the one before.
 
         Raises:
             CorruptData: an entry ends behind the data, or the buffers have fewer entries.
         """
         size_bytes = len(data)
-        self._ends = memoryview(ends).cast("B").cast("i")
+        all_ends = memoryview(ends).cast("B").cast("i")
+        if starts is None:  # n entries have n + 1 ends.
+            self._starts, self._ends = all_ends, all_ends[1:]
+        else:
+            self._starts, self._ends = memoryview(starts).cast("B").cast("i"), all_ends
         self._first, self.count = first, count
-        # >=, because an array of n entries has n + 1 ends.
-        if first < 0 or count < 0 or first + count >= len(self._ends):
-            raise CorruptData(
-                f"{len(self._ends)} ends are too few for {count} entries from {first}"
-            )
+        found = min(len(self._starts), len(self._ends))
+        if first < 0 or count < 0 or first + count > found or not len(all_ends):
+            raise CorruptData(f"{len(all_ends)} ends are too few for {count} entries from {first}")
         if valid is not None and len(valid) * 8 < first + count:
             raise CorruptData(f"{count} entries from {first} need more than {len(valid)} bytes")
         self._check(size_bytes)
@@ -61,23 +83,35 @@ class BinaryArray:
         self._valid = layout.bytes_at(self._held[1], 0, len(self._held[1]))
 
     def _check(self, size_bytes: int) -> None:
-        before = 0
-        for at in range(self._first, self._first + self.count + 1):
-            end = self._ends[at]
-            if end < before or end > size_bytes:
-                raise CorruptData(f"an entry spans bytes {before} to {end} of {size_bytes}")
-            before = end
+        total = 0
+        for at in range(self._first, self._first + self.count):
+            start, end = self._starts[at], self._ends[at]
+            if start < 0 or end < start or end > size_bytes:
+                raise CorruptData(f"an entry spans bytes {start} to {end} of {size_bytes}")
+            total += end - start
+        self.content_bytes = total
+
+    def content(self, row: int) -> bytes | None:
+        """Return an entry; None for null.
+
+        Raises:
+            IndexError: there is no such entry.
+        """
+        if not 0 <= row < self.count:
+            raise IndexError(f"entry {row} is not in {self.count} entries")
+        size, start = self.size(row), self.start(row)
+        return None if size < 0 else self._data[start : start + size]
 
     def start(self, row: int) -> int:
         """Return the position of an entry; does not check the row, nor does `size`."""
-        return self._ends[self._first + row]
+        return self._starts[self._first + row]
 
     def size(self, row: int) -> int:
         """Return the size of an entry in bytes; -1 for null."""
         at = self._first + row
         if self._has_none and not self._valid[at >> 3] >> (at & 7) & 1:
             return -1
-        return self._ends[at + 1] - self._ends[at]
+        return self._ends[at] - self._starts[at]
 
 
 class ArrowRows:
@@ -163,6 +197,16 @@ class ArrowRows:
     def row(self, at: int) -> int:
         """Return the row at a position of the order; does not check the position."""
         return self._order[at]
+
+    def time_at(self, at: int) -> int:
+        """Return the time of the row at a position of the order, in ms since 1970.
+
+        Raises:
+            IndexError: there is no such position.
+        """
+        if not 0 <= at < self.count:
+            raise IndexError(f"position {at} is not in {self.count} rows")
+        return self.time_ms(self.row(at))
 
     def time_ms(self, row: int) -> int:
         """Return the time of a row, in ms since 1970; does not check the row."""

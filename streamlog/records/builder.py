@@ -256,12 +256,17 @@ class BatchBuilder:
         """
         if not 0 <= first <= end <= rows.count:
             raise ValueError(f"rows {first} to {end} are not in {rows.count} rows")
+        # Often all records share one headers object, which is encoded once.
+        own: object = None
+        encoded = _NO_HEADERS
         for at in range(first, end):
             row = rows.row(at)
             stamp = rows.time_ms(row)
             if stamp > _STAMP_MAX or stamp < -_STAMP_MAX:
                 raise UsageError(f"timestamp {stamp} ms is out of range")
-            encoded = _NO_HEADERS if rows.headers is None else bytes(_encoded(rows.headers[row]))
+            if rows.headers is not None and rows.headers[row] is not own:
+                own = rows.headers[row]
+                encoded = bytes(_encoded(own))
             key_bytes = -1 if rows.keys is None else rows.keys.size(row)
             value_bytes = rows.values.size(row)
             room_bytes = _NUMBERS_BYTES_MAX + len(encoded) + max(key_bytes, 0) + max(value_bytes, 0)

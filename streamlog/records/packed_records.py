@@ -8,6 +8,7 @@ is the compression. Not done here: the number of records in a batch.
 
 from __future__ import annotations
 
+from streamlog.records.arrow_rows import ArrowRows
 from streamlog.records.batch import RecordBatch
 from streamlog.records.builder import BatchBuilder
 from streamlog.records.compression import Compression
@@ -48,6 +49,20 @@ class PackedRecords:
         self._builder.extend_with(columns, start, stop)
         if start < stop:
             self.last_timestamp_ms = columns.timestamps[stop - 1]
+
+    def take(self, rows: ArrowRows, first: int, end: int, bytes_max: int) -> int:
+        """Add rows until the records would exceed `bytes_max`; without any, at least one.
+
+        Returns:
+            The index of the first row that was not added.
+
+        Raises:
+            MessageTooLarge, UsageError, ValueError: as `BatchBuilder.take`.
+        """
+        stop = self._builder.take(rows, first, end, bytes_max)
+        if first < stop:
+            self.last_timestamp_ms = rows.time_at(stop - 1)
+        return stop
 
     def part(self, start: int, stop: int) -> FieldColumns:
         """Decode the records from `start` up to but not including `stop`, as columns."""

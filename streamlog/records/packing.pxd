@@ -96,6 +96,24 @@ cdef extern from *:
         for (at = 0; at < count; at++) to = streamlog_put_number(to, numbers[at]);
         return PyBytes_FromStringAndSize((const char *)data, to - data);
     }
+    static CYTHON_INLINE Py_ssize_t streamlog_position_of(
+        PyObject *data, int wanted, Py_ssize_t start, Py_ssize_t end
+    ) {
+        const char *begin = PyBytes_AS_STRING(data), *found = NULL;
+        if (start < end) found = memchr(begin + start, wanted, (size_t)(end - start));
+        return found == NULL ? end : found - begin;
+    }
+    static CYTHON_INLINE Py_ssize_t streamlog_count_of(
+        PyObject *data, int wanted, Py_ssize_t end
+    ) {
+        const char *at = PyBytes_AS_STRING(data), *stop = at + end;
+        Py_ssize_t found = 0;
+        while (at < stop && (at = memchr(at, wanted, (size_t)(stop - at))) != NULL) {
+            found++;
+            at++;
+        }
+        return found;
+    }
     static CYTHON_INLINE int streamlog_is_long_sum(long long first, long long second) {
         return second >= 0 ? first <= LLONG_MAX - second : first >= LLONG_MIN - second;
     }
@@ -125,6 +143,10 @@ cdef extern from *:
     object stamped_longs "streamlog_stamped_longs" (
         long long time_ms, const long long *numbers, int count
     )
+    Py_ssize_t position_of "streamlog_position_of" (
+        bytes data, int wanted, Py_ssize_t start, Py_ssize_t end
+    )
+    Py_ssize_t count_of "streamlog_count_of" (bytes data, int wanted, Py_ssize_t end)
     bint is_long_sum "streamlog_is_long_sum" (long long first, long long second)
     bint is_ascii "streamlog_is_ascii" (object data)
     bint is_ascii_text "streamlog_is_ascii_text" (object text)

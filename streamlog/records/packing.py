@@ -1,4 +1,4 @@
-"""Joins and checks bytes, in the loops that do so for every key and every row.
+"""Joins, searches and checks bytes, in the loops that do so for every key and every row.
 
 In Cython, `a + b` of two bytes goes through the number protocol and then the buffer protocol, which
 costs more than the copy. The rule of the file: `packing.pxd` has these functions in C, for compiled
@@ -55,6 +55,20 @@ def stamped_longs(time_ms: int, numbers: list[int], count: int) -> bytes:
     Every number must have at most 64 bits.
     """
     return _STAMP.pack(time_ms) + _packed(numbers[:count])
+
+
+def position_of(data: bytes, wanted: int, start: int, end: int) -> int:
+    """Return where a byte comes first in `data[start:end]`; `end` if it does not.
+
+    Does not check that the data go up to `end`.
+    """
+    found = data.find(wanted, start, end)
+    return end if found < 0 else found
+
+
+def count_of(data: bytes, wanted: int, end: int) -> int:
+    """Return how often a byte is in `data[:end]`; does not check that the data go up to `end`."""
+    return data.count(wanted, 0, end)
 
 
 def is_ascii(data: bytes) -> bool:

@@ -38,6 +38,7 @@ pytestmark = pytest.mark.skipif(bool(MISSING), reason=REASON)
 VARINT = both("streamlog.records.varint")
 ARROW_ROWS = both("streamlog.records.arrow_rows")
 BATCH = both("streamlog.records.batch")
+BYTE_SPANS = both("streamlog.records.byte_spans")
 BUILDER = both("streamlog.records.builder")
 COLUMNS = both("streamlog.records.record_columns")
 PLAIN_VALUES = both("streamlog.tables.folds.plain_values")
@@ -138,6 +139,39 @@ def test_arrow_rows_are_accepted_and_refused_equally_in_both_builds(
         return partitions, starts, taken, outcome(lambda _: builder.build(), module)
 
     same(BATCH, act)
+
+
+@given(
+    st.lists(st.sampled_from([b"a", b"\n", b"\r\n", b"\r", b"\xff"]), max_size=30).map(b"".join),
+    st.integers(-1, 40),
+    st.integers(-1, 5),
+)
+def test_lines_are_cut_equally_in_both_builds(data: bytes, end: int, longest: int) -> None:
+    def act(module: ModuleType) -> object:
+        lines = module.cut_lines(data, end, longest)
+        return None if lines is None else ([*lines], lines[1:3], lines.content_bytes)
+
+    same(BYTE_SPANS, act)
+
+
+@given(
+    st.lists(st.tuples(st.integers(-1, 9), st.integers(-1, 9)), max_size=4),
+    st.integers(0, 4),
+    st.binary(max_size=9),
+)
+def test_spans_are_accepted_and_refused_equally_in_both_builds(
+    spans: list[tuple[int, int]], count: int, data: bytes
+) -> None:
+    def act(module: ModuleType) -> object:
+        starts, ends = (
+            (array("i", each) for each in zip(*spans, strict=True))
+            if spans
+            else (array("i"), array("i"))
+        )
+        entries = module.BinaryArray(0, count, ends, data, starts=starts)
+        return [outcome(lambda _, row=row: entries.content(row), module) for row in range(-1, 5)]
+
+    same(ARROW_ROWS, act)
 
 
 def field_columns(module: ModuleType, records: list[Any]) -> Any:

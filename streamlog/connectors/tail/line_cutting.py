@@ -8,7 +8,10 @@ position always stands at the beginning of a record. Rule of the module: a funct
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
+
+from streamlog.connect import cut_lines
 
 
 class Cut(NamedTuple):
@@ -20,7 +23,7 @@ class Cut(NamedTuple):
         is_long: whether a record was cut because it is too long.
     """
 
-    records: list[bytes]
+    records: Sequence[bytes | None]
     size_bytes: int
     is_long: bool = False
 
@@ -28,7 +31,7 @@ class Cut(NamedTuple):
 NOTHING = Cut([], 0)
 
 
-def cut_lines(
+def cut_records(
     data: bytes,
     *,
     record_bytes_max: int,
@@ -49,17 +52,14 @@ def cut_lines(
     end = len(data) if is_final else data.rfind(b"\n") + 1
     if end <= 0:
         return _piece(data, record_bytes_max)
+    # The way of nearly all chunks, with no object for a line.
+    short = cut_lines(data, end, record_bytes_max) if first_line is None else None
+    if short is not None:
+        return Cut(short, end)
     lines = data[:end].split(b"\n")
     if not lines[-1]:
         del lines[-1]
-    # The way of nearly all chunks: one split, and no work for each line.
-    if first_line is None and b"\r" not in data and _are_short(lines, record_bytes_max):
-        return Cut(lines, end)
-    return _cut_records(lines, data, record_bytes_max, first_line, is_final=is_final)
-
-
-def _are_short(lines: list[bytes], length: int) -> bool:
-    return max(map(len, lines), default=0) <= length
+    return _cut_each(lines, data, record_bytes_max, first_line, is_final=is_final)
 
 
 def _piece(data: bytes, length: int) -> Cut:
@@ -68,7 +68,7 @@ def _piece(data: bytes, length: int) -> Cut:
     return Cut([data[:length]], length, is_long=True)
 
 
-def _cut_records(
+def _cut_each(
     lines: list[bytes],
     data: bytes,
     length: int,

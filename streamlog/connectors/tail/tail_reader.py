@@ -18,12 +18,13 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
-from streamlog.connectors.tail.line_cutting import Cut, cut_lines
+from streamlog.connectors.tail.line_cutting import Cut, cut_records
 from streamlog.connectors.tail.rotation import (
     COMPRESSED,
     HEAD_BYTES,
@@ -41,7 +42,8 @@ from streamlog.errors import StreamlogError
 
 StartOfLog: TypeAlias = Literal["oldest", "beginning", "end"]
 
-CHUNK_BYTES = 256 * 1024
+CHUNK_BYTES = 1024 * 1024
+"""What a step reads at most, unless a record is longer."""
 LOOKS_MAX = 20
 """Looks at a directory until two are equal; a directory that changes with each look is an error."""
 
@@ -60,7 +62,7 @@ class TailStep(NamedTuple):
         is_long: whether a record was cut because it is too long.
     """
 
-    records: list[bytes]
+    records: Sequence[bytes | None]
     position: FilePosition
     notice: str = ""
     is_long: bool = False
@@ -119,8 +121,7 @@ class TailReader:
         if read is None:  # The file does not hold any more what was read of it.
             self.close()
             return self._begin()
-        data, found = read
-        cut = self._cut(data)
+        data, cut, found = read
         if cut.size_bytes:
             self._quiet = None
             return self._advance(self.position, cut, (data, found))
@@ -176,22 +177,24 @@ class TailReader:
             tail = os.pread(opened.fileno(), file.size - from_byte, from_byte)
         return from_byte + tail.rfind(b"\n") + 1 if b"\n" in tail else file.size
 
-    def _read(self, position: FilePosition) -> tuple[bytes, os.stat_result] | None:
-        """Return a chunk and the state of its file, or None if the file was truncated."""
+    def _read(self, position: FilePosition) -> tuple[bytes, Cut, os.stat_result] | None:
+        """Return a chunk, its records and the state of the file; None if it was truncated."""
         # The order matters: data, then size, then head. A file that was truncated and filled again
         # between the first and the last shows another head, so its data is not taken for old data.
         data = os.pread(self._descriptor, CHUNK_BYTES, position.at)
-        if len(data) == CHUNK_BYTES and not self._cut(data).size_bytes:
+        cut = self._cut(data)
+        if len(data) == CHUNK_BYTES and not cut.size_bytes:
             # A record that is longer than a chunk; + 2, so that its line end may be seen as well.
             data = os.pread(self._descriptor, self._record_bytes_max + 2, position.at)
+            cut = self._cut(data)
         found = os.fstat(self._descriptor)
         head = os.pread(self._descriptor, head_bytes(position.at), 0)
         if found.st_size < position.at or checksum(head) != position.crc:
             return None
-        return data, found
+        return data, cut, found
 
     def _cut(self, data: bytes, *, is_final: bool = False) -> Cut:
-        return cut_lines(
+        return cut_records(
             data,
             record_bytes_max=self._record_bytes_max,
             first_line=self._first_line,

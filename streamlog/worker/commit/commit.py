@@ -20,10 +20,12 @@ itself (`exactly_once`), and refused records (`refused_sinks`).
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby, pairwise
 from typing import TypeAlias
 
 from streamlog import repeated
@@ -36,6 +38,8 @@ from streamlog.log import Log
 from streamlog.processing.outbox import SinkBatch, assign_partitions
 from streamlog.processing.task import Task
 from streamlog.record import TopicPartition
+from streamlog.records.arrow_rows import ArrowRows
+from streamlog.records.byte_spans import ByteSpans
 from streamlog.records.packed_records import PackedRecords
 from streamlog.records.record_columns import FieldColumns
 from streamlog.tables.stores.store import Changes
@@ -69,6 +73,9 @@ UNKNOWN_PARTITION = -1
 """The partition of a refused record if this client may not describe the topic."""
 PACK_BYTES = 256 * 1024
 """The size of a batch of held records; equal to the producer's own batches."""
+SPANS_PACK_BYTES = 512 * 1024
+"""The size of a batch of records from a source's chunks, which come by the megabyte: each request
+costs the worker as much as a thousand of them."""
 
 Packs: TypeAlias = Mapping[TopicPartition, Sequence[PackedRecords]]
 """Partition to its batches, in order."""
@@ -96,15 +103,31 @@ class SinkRoutes:
         counts: dict[str, int] = {}
         writable: list[SinkBatch] = []
         for batch in batches:
-            try:
-                counts[batch.topic] = await self._count(batch.topic)
-            except NotAuthorized as error:
-                self._refuse(batch, error)
-            else:
+            count = await self._count(batch)
+            if count is not None:
+                counts[batch.topic] = count
                 writable.append(batch)
         return {
             TopicPartition(*at): many for at, many in assign_partitions(writable, counts).items()
         }
+
+    async def arrange(self, batch: SinkBatch) -> tuple[ArrowRows, list[int]] | None:
+        """Order the records of a batch `in_spans` by partition.
+
+        Returns:
+            The records, with the position of each partition's first one and the end of the last;
+            None if they are refused.
+        """
+        count = await self._count(batch)
+        keys, values = batch.keys, batch.values
+        if count is None or not isinstance(keys, ByteSpans) or not isinstance(values, ByteSpans):
+            return None
+        rows = ArrowRows(keys.array, values.array, array("q", batch.timestamps), batch.headers)
+        if count == 1:
+            return rows, [0, rows.count]
+        if batch.partition is not None:
+            return rows, [0] * (batch.partition + 1) + [rows.count]
+        return rows, rows.arrange(batch.partitions(count), count)
 
     def _refuse(self, batch: SinkBatch, error: NotAuthorized) -> None:
         records = FieldColumns()
@@ -112,9 +135,15 @@ class SinkRoutes:
         part = TopicPartition(batch.topic, UNKNOWN_PARTITION)
         self._refusals.append(RefusedRecord(part, error, records, (*range(len(records)),)))
 
-    async def _count(self, topic: str) -> int:
+    async def _count(self, batch: SinkBatch) -> int | None:
+        """Return the number of partitions; None if the records are refused."""
+        topic = batch.topic
         if topic not in self._partitions:
-            self._partitions[topic] = await self._producer.partitions(topic)
+            try:
+                self._partitions[topic] = await self._producer.partitions(topic)
+            except NotAuthorized as error:
+                self._refuse(batch, error)
+                return None
         return self._partitions[topic]
 
 
@@ -185,9 +214,28 @@ class HeldSinks:
         Raises:
             StreamlogError, TypeError: a record can't be encoded, or a topic not be looked up.
         """
+        # In runs: whatever their form, batches of a partition keep their order.
+        for in_spans, run in groupby(batches, key=is_in_spans):
+            if in_spans:
+                for batch in run:
+                    await self._pack_spans(batch)
+            else:
+                await self._pack_contents(run)
+
+    async def _pack_contents(self, batches: Iterable[SinkBatch]) -> None:
         for partition, columns in (await self._routes.split(batches)).items():
             if len(columns):
                 self.held_bytes += pack_records(self._packs[partition], columns)
+
+    async def _pack_spans(self, batch: SinkBatch) -> None:
+        arranged = await self._routes.arrange(batch)
+        if arranged is None:
+            return
+        rows, starts = arranged
+        for number, (first, end) in enumerate(pairwise(starts)):
+            if first < end:
+                packs = self._packs[TopicPartition(batch.topic, number)]
+                self.held_bytes += pack_rows(packs, rows, first, end)
 
     def take(self) -> Packs:
         """Return all held records in the order of `write`, and hold none of them any longer."""
@@ -218,6 +266,24 @@ def pack_records(packs: list[PackedRecords], columns: FieldColumns) -> int:
         pack.extend_with(columns, start, stop)
         start = stop
     return done_bytes + sum(pack.size_bytes() for pack in packs[-1:]) - before
+
+
+def is_in_spans(batch: SinkBatch) -> bool:
+    """Whether keys and values lie in buffers, from which they are packed without an object each."""
+    return isinstance(batch.keys, ByteSpans) and isinstance(batch.values, ByteSpans)
+
+
+def pack_rows(packs: list[PackedRecords], rows: ArrowRows, first: int, end: int) -> int:
+    """Add rows to the last pack, and to new ones when it is full; returns the bytes added."""
+    done_bytes = -sum(pack.size_bytes() for pack in packs[-1:])
+    if not packs:
+        packs.append(PackedRecords())
+    while first < end:
+        first = packs[-1].take(rows, first, end, SPANS_PACK_BYTES)
+        if first < end:
+            done_bytes += packs[-1].size_bytes()
+            packs.append(PackedRecords())
+    return done_bytes + packs[-1].size_bytes()
 
 
 @dataclass(frozen=True, slots=True)

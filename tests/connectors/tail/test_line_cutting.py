@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.connectors.tail.line_cutting import cut_lines
+from streamlog.connectors.tail.line_cutting import cut_records
 
 TEXT = st.lists(st.sampled_from([b"a", b"bc", b"\n", b"\r\n", b"+"]), max_size=40).map(b"".join)
 FIRST_LINE = re.compile(rb"[^+]")
@@ -21,7 +21,7 @@ def cut_all(
         end = min(len(data), end + step)
         is_final = end == len(data)
         while True:
-            cut = cut_lines(
+            cut = cut_records(
                 data[at:end], record_bytes_max=length, first_line=first_line, is_final=is_final
             )
             records += cut.records
@@ -32,21 +32,21 @@ def cut_all(
 
 
 def test_an_unfinished_line_waits() -> None:
-    cut = cut_lines(b"one\ntwo\r\nthr", record_bytes_max=100)
+    cut = cut_records(b"one\ntwo\r\nthr", record_bytes_max=100)
     assert (cut.records, cut.size_bytes) == ([b"one", b"two"], 9)
-    assert cut_lines(b"thr", record_bytes_max=100).size_bytes == 0
-    assert cut_lines(b"thr", record_bytes_max=100, is_final=True).records == [b"thr"]
+    assert cut_records(b"thr", record_bytes_max=100).size_bytes == 0
+    assert cut_records(b"thr", record_bytes_max=100, is_final=True).records == [b"thr"]
 
 
 def test_a_long_line_is_cut_into_pieces_and_nothing_of_it_is_lost() -> None:
-    cut = cut_lines(b"0123456789", record_bytes_max=4)
+    cut = cut_records(b"0123456789", record_bytes_max=4)
     assert (cut.records, cut.size_bytes, cut.is_long) == ([b"0123"], 4, True)
     assert cut_all(b"x\n0123456789\ny\n", 4, []) == [b"x", b"0123", b"4567", b"89", b"y"]
 
 
 def test_lines_of_a_stack_trace_are_one_record() -> None:
     data = b"12 error\n  at a\n  at b\n13 fine\n14 "
-    cut = cut_lines(data, record_bytes_max=100, first_line=re.compile(rb"\d"))
+    cut = cut_records(data, record_bytes_max=100, first_line=re.compile(rb"\d"))
     assert cut.records == [b"12 error\n  at a\n  at b"], "13 may get further lines"
     assert data[cut.size_bytes :] == b"13 fine\n14 "
 

@@ -1,18 +1,33 @@
 from __future__ import annotations
 
+import asyncio
+from array import array
+from itertools import accumulate
+from typing import Any, cast
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streamlog import App
+from streamlog.client.producer import Producer
+from streamlog.processing.outbox import SinkBatch
 from streamlog.processing.task import Task, TaskId
+from streamlog.record import TopicPartition
+from streamlog.records.arrow_rows import ArrowRows, BinaryArray
 from streamlog.records.batch import LogRecord
+from streamlog.records.byte_spans import ByteSpans
 from streamlog.records.packed_records import PackedRecords
 from streamlog.records.record_columns import FieldColumns, RecordColumns
 from streamlog.tables.stores.memory_store import MemoryStore
 from streamlog.worker.commit.commit import (
     CHECKPOINT_PACK_BYTES,
     PACK_BYTES,
+    SPANS_PACK_BYTES,
+    HeldSinks,
     checkpoint,
     pack_records,
+    pack_rows,
 )
 
 
@@ -42,6 +57,65 @@ def test_a_record_larger_than_a_pack_gets_its_own_pack() -> None:
     assert added == sum(pack.size_bytes() for pack in packs)
     pack_records(packs, columns([7, 7]))
     assert [len(pack) for pack in packs] == [1, 1, 1, 3]
+
+
+class Counts:
+    """The partition counts of a producer's topics."""
+
+    async def partitions(self, topic: str) -> int:
+        return int(topic)
+
+
+LINES = st.lists(st.binary(max_size=300), max_size=60)
+
+
+def in_one_buffer(lines: list[bytes]) -> ByteSpans:
+    ends = array("i", [0, *accumulate(map(len, lines))])
+    data = b"".join(lines)
+    return ByteSpans(data, BinaryArray(0, len(lines), ends, data))
+
+
+async def held(batches: list[SinkBatch]) -> dict[TopicPartition, list[tuple[Any, ...]]]:
+    sinks = HeldSinks(cast("Producer", Counts()))
+    await sinks.write(batches)
+    held_bytes = sinks.held_bytes
+    packs = sinks.take()
+    sizes = [pack.size_bytes() for some in packs.values() for pack in some]
+    assert held_bytes == sum(sizes)
+    return {
+        at: [record for pack in some if len(pack) for record in pack.part(0, len(pack))]
+        for at, some in packs.items()
+    }
+
+
+@given(st.lists(st.tuples(LINES, st.sampled_from("13"), st.booleans(), st.booleans()), max_size=5))
+def test_contents_in_a_buffer_are_held_as_those_of_a_list(
+    reads: list[tuple[list[bytes], str, bool, bool]],
+) -> None:
+    plain, mixed = [], []
+    for number, (lines, topic, has_headers, in_spans) in enumerate(reads):
+        times, headers = [number] * len(lines), [(("h", b"%d" % number),)] * len(lines)
+        own = headers if has_headers else None
+        keys: list[bytes | None] = [None] * len(lines)
+        plain.append(SinkBatch(topic, None, times, keys, lines, own))
+        spans = SinkBatch(
+            topic, None, times, ByteSpans.nulls(len(lines)), in_one_buffer(lines), own
+        )
+        mixed.append(spans if in_spans else plain[-1])
+    assert asyncio.run(held(mixed)) == asyncio.run(held(plain))
+
+
+def test_rows_fill_one_pack_after_another() -> None:
+    packs: list[PackedRecords] = []
+    sizes = [SPANS_PACK_BYTES // 3, 5, 2 * SPANS_PACK_BYTES, 7, *[200] * 5_000]
+    spans = in_one_buffer([bytes(size) for size in sizes])
+    rows = ArrowRows(None, spans.array, array("q", range(len(sizes))))
+    added = pack_rows(packs, rows, 0, 10) + pack_rows(packs, rows, 10, len(sizes))
+    assert added == sum(pack.size_bytes() for pack in packs)
+    assert [len(pack) for pack in packs[:2]] == [2, 1]
+    assert all(pack.size_bytes() > 0.9 * SPANS_PACK_BYTES for pack in packs[1:-1])
+    ends = [pack.last_timestamp_ms for pack in packs]
+    assert ends == [at - 1 for at in accumulate(map(len, packs))]
 
 
 def counted(users: int) -> Task:
