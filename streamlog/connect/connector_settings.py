@@ -22,6 +22,7 @@ import msgspec
 from streamlog.connect.setting_types import (
     choices_of,
     config_type,
+    masked,
     metas_of,
     read_setting,
     struct_of,
@@ -37,6 +38,8 @@ REQUIRED: Final = object()
 """The default of a setting that has none."""
 CONFIG_BYTES_MAX: Final = 256 * 1024
 """The largest configuration of one connector: all names and texts."""
+_QUOTES: Final = ("'", '"')
+_NAME = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z0-9_]+)*")
 _ATTRIBUTE = re.compile(r"^(\w+):\s+(.*)$")
 
 
@@ -85,7 +88,10 @@ class Fault:
     """What it may be."""
 
     def __str__(self) -> str:
-        return f"{self.setting} {self.message}" if self.setting else self.message
+        # Messages of a connector's `check` begin with the setting, others with its value.
+        if not self.setting or self.message.startswith(self.setting):
+            return self.message
+        return f"{self.setting}{'=' if self.message.startswith(_QUOTES) else ' '}{self.message}"
 
 
 class SettingsRefused(ConfigError):
@@ -99,6 +105,12 @@ class SettingsRefused(ConfigError):
         lines = "".join(f"\n  {fault}" for fault in faults)
         super().__init__(f"{connector}: {quantity(len(faults), 'setting')} refused:{lines}")
         self.faults = tuple(faults)
+
+
+@cache
+def hints_of(model: type) -> Mapping[str, TypeForm]:
+    """Return the declared types of a class by field, with the limits of `Annotated`."""
+    return typing.get_type_hints(model, include_extras=True)
 
 
 @cache
@@ -120,7 +132,7 @@ class _Around:
 
 
 def _settings(model: type[msgspec.Struct], around: _Around) -> Iterator[ConnectorSetting]:
-    hints = typing.get_type_hints(model, include_extras=True)
+    hints = hints_of(model)
     docs = _docs_of(model)
     for field in msgspec.structs.fields(model):
         form = hints.get(field.name, field.type)
@@ -189,10 +201,26 @@ def read_settings(model: type[C], given: Mapping[str, str]) -> C:
             if check is not None:
                 check()
         except ConfigError as error:
-            faults.append(Fault("", str(error)))
+            faults.append(fault_of(model, error))
         else:
             return made
     raise SettingsRefused(model.__name__, faults)
+
+
+def fault_of(model: type[msgspec.Struct], error: ConfigError) -> Fault:
+    """Return what a connector's `check` refuses as the fault of the setting that it names first."""
+    text = masked(str(error))
+    found = _NAME.match(text)
+    named = "" if found is None else found[0]
+    ours: Mapping[str, str] = getattr(model, "named_here", {})
+    named_here = ours.get(named, named)
+    for setting in settings_of(model):
+        if named_here in (setting.name, setting.spelled):
+            return Fault(setting.name, setting.name + text[len(named) :])
+        # "tls needs ..." is about the settings of a Struct together.
+        if named and setting.name.startswith(f"{named_here}."):
+            return Fault(setting.name, text)
+    return Fault("", text)
 
 
 def _read_all(
@@ -213,14 +241,20 @@ def _read_all(
             faults.append(Fault(setting.name, str(error)))
             values[setting.path] = None
     missing = [each.name for each in settings_of(model) if each.is_missing_in(values.keys())]
-    return values, [
-        Fault(name, "is missing, and has no default value") for name in missing
-    ] + faults
+    return values, [Fault(name, f"is missing: {_wanted(model, name)}") for name in missing] + faults
+
+
+def _wanted(model: type[msgspec.Struct], name: str) -> str:
+    """Return what to write for a setting that has no default."""
+    setting = next(each for each in settings_of(model) if each.name == name)
+    choices = choices_of(setting.type)
+    what = f"one of {', '.join(choices)}" if choices else setting.doc.partition(";")[0].rstrip(".")
+    return f"it has no default; set it to {what}" if what else "it has no default"
 
 
 def _make(model: type[C], values: Mapping[tuple[str, ...], object], default: C | None = None) -> C:
     """Return a Struct with these values, and otherwise those of `default`, or of its class."""
-    hints = typing.get_type_hints(model, include_extras=True)
+    hints = hints_of(model)
     changes: dict[str, object] = {}
     for field in msgspec.structs.fields(model):
         own = {path[1:]: value for path, value in values.items() if path[0] == field.name}

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from streamlog.blueprints.blueprint import ConnectorEntry
 from streamlog.connect.java_connectors import LeftOffsets
+from streamlog.connect.setting_values import check_settings
 from streamlog.connect.sink import Sink
 from streamlog.connect.source import Source, SourceOffset, SourcePartition, Transform
 from streamlog.durations import Dur, duration_ms
@@ -128,7 +129,7 @@ class Connectors:
             )
         inner = connector.source if isinstance(connector, SourceConnector) else connector.sink
         try:
-            inner.check()
+            check_settings(inner)
         except ConfigError as error:
             raise ConfigError(f"connector {name!r} ({type(inner).__name__}): {error}") from error
         self._by_name[name] = connector

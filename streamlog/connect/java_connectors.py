@@ -10,11 +10,12 @@ that would mean less than the Java class promises is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 
+from streamlog.connect.setting_values import check_settings
 from streamlog.connect.sink import Sink
 from streamlog.connect.source import Source, SourceOffset, SourcePartition
 from streamlog.errors import ConfigError
@@ -30,6 +31,8 @@ class JavaConnector(msgspec.Struct, frozen=True, kw_only=True):
 
     stands_for: ClassVar[type[Source[Any, Any] | Sink[Any, Any]]]
     """The class of the connector that `connector` makes."""
+    named_here: ClassVar[Mapping[str, str]] = {}
+    """The Java class's names of our settings, for what our connector's `check` refuses."""
 
     def check(self) -> None:
         """Refuse settings that do not go together.
@@ -37,7 +40,7 @@ class JavaConnector(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             ConfigError: two settings contradict each other, or one is out of range.
         """
-        self.connector().check()
+        check_settings(self.connector())
 
     def connector(self) -> AnyConnector:
         """Return the connector of ours."""

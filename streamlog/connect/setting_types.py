@@ -3,8 +3,9 @@
 A Connect configuration is texts by name. A list is "a,b,c" or JSON, a mapping "a:1,b:2" or JSON, a
 duration "5s", and a boolean "true" or "false" in any case, as Kafka takes them.
 
-Rule: an error says what the text may be, in one line, and never repeats the text, which may be a
-password that was put under the wrong name.
+Rule: an error is one line. It repeats a text that should be a number, a choice, a boolean or a
+duration, and says what it may be. It repeats no text of a `Secret`, and no whole list, mapping or
+JSON, whose other items may be secrets, such as the headers of a request.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Annotated, Final, Literal, Union
 
 import msgspec
 
-from streamlog.connect.secrets import Secret
+from streamlog.connect.secrets import HIDDEN, Secret
 from streamlog.durations import duration_ms
 from streamlog.errors import ConfigError
 from streamlog.serdes.erased_types import ANY_TYPE, TypeForm, UserValue
@@ -37,6 +38,20 @@ _LISTS: Final[Mapping[object, type]] = {
     AbstractSet: frozenset,
 }
 _NUMBER: Final = re.compile(r"[+-]?\d{1,400}(\.\d{1,400})?([eE][+-]?\d{1,3})?", re.ASCII)
+_LIMITS: Final = {
+    "gt": "above {}",
+    "lt": "below {}",
+    "multiple_of": "that is a multiple of {}",
+    "pattern": "that fits {}",
+    "min_length": "of {} characters or more",
+    "max_length": "of {} characters at most",
+}
+"""Limits as they are written behind a type."""
+_LOGIN: Final = re.compile(r"""(?<=//)[^/@\s]*(?=@)|(?<=[?&]password=)[^&\s'"]*""")
+SHOWN_CHARACTERS: Final = 60
+"""How much of a wrong value an error repeats."""
+INT_BITS: Final = 64
+DURATION: Final = "a duration with a unit, such as 250ms, 10s or 5m"
 _BOOLEANS: Final = {"true": True, "false": False}
 
 
@@ -51,6 +66,9 @@ def plain_form(form: TypeForm) -> TypeForm:
 
 def metas_of(form: TypeForm) -> list[msgspec.Meta]:
     """Return the `msgspec.Meta` of a type, the outermost first."""
+    if _origin(form) in (Union, types.UnionType):
+        # Limits of `Annotated[int, Meta(ge=1)] | None` are those of the number.
+        return [meta for option in typing.get_args(form) for meta in metas_of(option)]
     if _origin(form) is not Annotated:
         return []
     inner, *notes = typing.get_args(form)
@@ -117,30 +135,76 @@ def read_setting(text: str, form: TypeForm) -> UserValue:
     is_text = str in others and timedelta not in others
     if is_optional and not text.strip() and not is_text:
         return None
-    value = _read_options(text if is_text else text.strip(), others)
-    for meta in metas_of(form):
-        _check_limits(value, meta)
+    value = _read_options(text if is_text else text.strip(), others, metas_of(form))
+    check_limits(value, form, text)
     return value
 
 
-def _read_options(text: str, options: Sequence[TypeForm]) -> UserValue:
+def _read_options(
+    text: str, options: Sequence[TypeForm], metas: Sequence[msgspec.Meta]
+) -> UserValue:
     if Secret in options:
         return Secret(text)
     if timedelta in options:
         try:
             duration_ms(text)
         except ConfigError:
-            raise ConfigError("must be a duration with a unit, such as 250ms, 10s or 5m") from None
+            raise ConfigError(f"{shown(text)} must be {DURATION}") from None
         return text
     # Text fits every setting, so it is tried last: `int | str` of "7" is a number.
     ordered = sorted(options, key=lambda option: option in (str, ANY_TYPE))
     failed: list[str] = []
     for option in ordered:
+        if (expected := plain_text(option, metas)) is None:
+            return _read(text, option)
         try:
             return _read(text, option)
-        except ConfigError as error:
-            failed.append(str(error))
-    raise ConfigError(", or ".join(dict.fromkeys(failed)) or "no text can be its value")
+        except ConfigError:
+            failed.append(expected)
+    raise ConfigError(f"{shown(text)} must be {', or '.join(failed) or 'set in Python'}")
+
+
+def shown(value: object) -> str:
+    """Return a wrong value as an error has it: text in one line, and cut if it is long."""
+    if isinstance(value, Secret):
+        return repr(HIDDEN)
+    if isinstance(value, int) and value.bit_length() >= INT_BITS:
+        return "a huge number"  # Python refuses to write one of 4,301 digits.
+    if not isinstance(value, str):
+        return str(value)
+    text = masked(value)
+    return repr(text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}...")
+
+
+def masked(text: str) -> str:
+    """Return an error's text without the logins of its URLs, which it may repeat."""
+    return _LOGIN.sub(HIDDEN, text)
+
+
+def plain_text(option: TypeForm, metas: Sequence[msgspec.Meta]) -> str | None:
+    """Return what a number, a choice, a boolean or a text may be; None for any other type."""
+    if option is bool:
+        return "true or false"
+    if option in (int, float):
+        return f"a {'whole ' if option is int else ''}number{limits_text(metas)}"
+    if choices := choices_of(option):
+        return f"one of {', '.join(choices)}" if len(choices) > 1 else choices[0]
+    return f"text{limits_text(metas)}" if option is str else None
+
+
+def limits_text(metas: Sequence[msgspec.Meta]) -> str:
+    """Return the limits of a value as words that follow its type; "" if there are none."""
+    found: dict[str, UserValue] = {}
+    for meta in metas:
+        found |= _limits_of(meta)
+    low, high = found.get("ge"), found.get("le")
+    words = [f"from {low} to {high}"] if low is not None and high is not None else []
+    if not words:
+        words = [f"of {low} or more"] if low is not None else []
+        words += [f"of {high} at most"] if high is not None else []
+    for name, phrase in _LIMITS.items():
+        words += [phrase.format(found[name])] if name in found else []
+    return "".join(f" {word}" for word in words)
 
 
 def _read(text: str, option: TypeForm) -> UserValue:
@@ -164,7 +228,7 @@ def _read(text: str, option: TypeForm) -> UserValue:
 def _read_bool(text: str) -> bool:
     found = _BOOLEANS.get(text.lower())
     if found is None:
-        raise ConfigError("must be true or false")
+        raise ConfigError("no boolean")
     return found
 
 
@@ -175,7 +239,7 @@ def _read_number(kind: type[int | float], text: str) -> float:
             return kind(text)
         except ValueError:  # 1.5 for a whole number, or more digits than Python reads.
             pass
-    raise ConfigError(f"must be {'a whole number' if kind is int else 'a number'}")
+    raise ConfigError("no number")
 
 
 def _read_choice(option: TypeForm, text: str) -> UserValue:
@@ -183,7 +247,7 @@ def _read_choice(option: TypeForm, text: str) -> UserValue:
     members = typing.get_args(option) if is_literal else tuple(option)
     known = {str(each if is_literal else each.value): each for each in members}
     if text not in known:
-        raise ConfigError(f"must be one of {', '.join(known)}")
+        raise ConfigError("no choice")
     return known[text]
 
 
@@ -218,12 +282,29 @@ def _read_json(text: str, form: TypeForm) -> UserValue:
         raise ConfigError(f"must be JSON of type {type_name(form)}") from None
 
 
-def _check_limits(value: UserValue, meta: msgspec.Meta) -> None:
-    kind: TypeForm = Annotated[type(value), msgspec.Meta(**_limits_of(meta))]
+def check_limits(value: object, form: TypeForm, given: object) -> None:
+    """Check a value of the right type against the limits of its field.
+
+    Args:
+        value: the value; None has no limits.
+        form: the declared type of the field.
+        given: what the error repeats of it.
+
+    Raises:
+        ConfigError: the value is out of bounds; the message says what it may be.
+    """
+    metas = metas_of(form)
+    limits = {name: each for meta in metas for name, each in _limits_of(meta).items()}
+    if isinstance(value, int) and value.bit_length() >= INT_BITS:
+        raise ConfigError(f"{shown(given)} must be a whole number of {INT_BITS} bits")
+    if value is None or not limits or isinstance(value, Secret):
+        return
+    kind: TypeForm = Annotated[type(value), msgspec.Meta(**limits)]
     try:
         msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        raise ConfigError(str(error)[:1].lower() + str(error)[1:]) from None
+    except msgspec.ValidationError:
+        expected = plain_text(type(value), metas) or f"a value{limits_text(metas)}"
+        raise ConfigError(f"{shown(given)} must be {expected}") from None
 
 
 def _limits_of(meta: msgspec.Meta) -> dict[str, UserValue]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, Protocol, Self, TypeAlias, TypeVar
 
 import msgspec
 
@@ -209,8 +209,8 @@ class Flush(msgspec.Struct, frozen=True, kw_only=True):
             partitions by the clock as well, after which cuts may differ from run to run.
     """
 
-    records: int = 5_000
-    size_bytes: int = 8 * 1024 * 1024
+    records: Annotated[int, msgspec.Meta(ge=1)] = 5_000
+    size_bytes: Annotated[int, msgspec.Meta(ge=1)] = 8 * 1024 * 1024
     every: Dur = "500ms"
     stream_time: Dur | None = None
 

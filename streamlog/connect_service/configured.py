@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Any, Final, cast
 
 import msgspec
@@ -19,6 +20,7 @@ from streamlog.connect.connector_settings import (
     SettingsRefused,
     definitions,
     read_settings,
+    settings_of,
     unknown_settings,
     validated,
 )
@@ -286,7 +288,8 @@ def validation(
         *validated(plugin.settings, settings, group=plugin.name),
     ]
     # Kafka Connect passes them over; here a misspelt setting must not fall back to its default.
-    configs += [_unknown(each) for each in _unknown_names(plugin, settings)]
+    known = [each.name for each in (*settings_of(common), *settings_of(plugin.settings))]
+    configs += [_unknown(each, known) for each in _unknown_names(plugin, settings)]
     if plugin.kind == "sink" and not any(settings.get(each, "").strip() for each in TOPICS):
         configs = [_without_topics(each) for each in configs]
     # Only once each setting is right by itself can transforms and the whole be looked at.
@@ -361,8 +364,10 @@ def _without_topics(answered: JsonValue) -> JsonValue:
     return {**answered, "value": {**value, "errors": [NO_TOPICS]}}
 
 
-def _unknown(name: str) -> JsonValue:
-    return _answered(name, f"{name} is no setting of this connector")
+def _unknown(name: str, known: Sequence[str]) -> JsonValue:
+    near = get_close_matches(name, known, n=1)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    return _answered(name, f"{name} is no setting of this connector{meant}")
 
 
 def _fault(why: str) -> JsonValue:

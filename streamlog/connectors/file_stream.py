@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+import msgspec
 
 from streamlog.connect import (
     Batch,
@@ -49,15 +51,13 @@ class FileStreamSourceConnector(Source[None, str], frozen=True, kw_only=True):
     guarantee: ClassVar[Guarantee] = "exactly_once"
 
     file: str
-    batch_size: int = 2_000
+    batch_size: Annotated[int, msgspec.Meta(ge=1)] = 2_000
     poll: Dur = POLL
 
     def check(self) -> None:
         """Raise ConfigError if a setting is none."""
         if not self.file:
             raise ConfigError("file is empty: a worker does not read its standard input")
-        if self.batch_size < 1:
-            raise ConfigError(f"batch.size={self.batch_size}: write 1 or more")
         if duration_ms(self.poll) < 1:
             raise ConfigError("poll is 0: the file would be read without a pause")
 

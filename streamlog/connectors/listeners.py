@@ -225,7 +225,7 @@ def parse_address(text: str) -> tuple[str, int]:
         ConfigError: the text has none of these forms.
     """
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > PORT_MAX:
+    if not colon or not port.isdecimal() or int(port[:6]) > PORT_MAX:
         raise ConfigError(f"address={text!r} is not HOST:PORT, such as 127.0.0.1:5140")
     return host.strip("[]") or "127.0.0.1", int(port)
 

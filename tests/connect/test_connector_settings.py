@@ -51,6 +51,8 @@ class Table(Sink[Any, Any], frozen=True, kw_only=True):
     def check(self) -> None:
         if self.mode == "upsert" and not self.columns:
             raise ConfigError("mode upsert needs columns")
+        if self.url == "nowhere":
+            raise ConfigError("there is no such database")
 
 
 GIVEN = {"url": "db", "rows.max": "7", "flush.records": "3", "login.user": "me"}
@@ -89,7 +91,8 @@ def test_all_faults_are_found_at_once() -> None:
 def test_settings_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(SettingsRefused) as failed:
         read_settings(Table, {**GIVEN, "mode": "upsert"})
-    assert failed.value.faults == (Fault("", "mode upsert needs columns"),)
+    # `check` has named the setting first.
+    assert failed.value.faults == (Fault("mode", "mode upsert needs columns"),)
 
 
 def test_a_configuration_that_is_too_large_is_refused() -> None:
@@ -132,7 +135,7 @@ def test_validation_answers_each_setting_with_its_value_and_errors() -> None:
         "name": "mode",
         "value": "replace",
         "recommended_values": ["insert", "upsert"],
-        "errors": ["Invalid value for configuration mode: must be one of insert, upsert"],
+        "errors": ["Invalid value for configuration mode: 'replace' must be one of insert, upsert"],
         "visible": True,
     }
     assert found["rows.max"]["value"] == "7"
@@ -140,9 +143,18 @@ def test_validation_answers_each_setting_with_its_value_and_errors() -> None:
     assert found["login.password"]["value"] == "***"
 
 
-def test_a_contradiction_is_an_error_of_the_first_setting() -> None:
-    first, *others = validated(Table, {**GIVEN, "mode": "upsert"}, group="x")
-    assert "mode upsert needs columns" in first["value"]["errors"][0]
+def test_a_contradiction_is_an_error_of_the_setting_that_it_names() -> None:
+    found = {
+        each["value"]["name"]: each["value"]["errors"]
+        for each in validated(Table, {**GIVEN, "mode": "upsert"}, group="x")
+        if each["value"]["errors"]
+    }
+    assert found == {"mode": ["Invalid value for configuration mode: mode upsert needs columns"]}
+
+
+def test_a_contradiction_that_names_no_setting_is_an_error_of_the_first() -> None:
+    first, *others = validated(Table, {**GIVEN, "url": "nowhere"}, group="x")
+    assert "there is no such database" in first["value"]["errors"][0]
     assert not any(each["value"]["errors"] for each in others)
 
 
@@ -164,7 +176,7 @@ def test_the_settings_of_all_connectors_have_kafkas_defaults() -> None:
     source, sink = read_settings(SourceConfig, given), read_settings(SinkConfig, given)
     assert (source.tasks_max, source.errors_tolerance, sink.topics) == (1, "none", ())
     assert source.errors_retry_delay_max_ms == 60_000
-    with pytest.raises(SettingsRefused, match=r"tasks\.max expected `int` >= 1"):
+    with pytest.raises(SettingsRefused, match=r"tasks\.max='0' must be a whole number from 1 to"):
         read_settings(SinkConfig, {**given, "tasks.max": "0"})
 
 

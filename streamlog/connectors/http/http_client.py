@@ -25,16 +25,16 @@ ANSWER_SHOWN = 300
 """Characters of an answer in the text of an error."""
 
 
-def check_url(url: str) -> None:
-    """Raise ConfigError if a URL is none of HTTP."""
+def check_url(url: str, setting: str = "url", login: str = "token or headers") -> None:
+    """Raise ConfigError if the URL of a setting is none of HTTP."""
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:
-        raise ConfigError(f"url={url!r} is no URL: {error}") from error
+        raise ConfigError(f"{setting}={url!r} is no URL: {error}") from error
     if parsed.scheme not in {"http", "https"} or not parsed.host:
-        raise ConfigError(f"url={url!r} is no URL of http or https")
+        raise ConfigError(f"{setting}={url!r} is no URL of http or https")
     if parsed.userinfo:
-        raise ConfigError("url has a password, which would be shown: use token or headers")
+        raise ConfigError(f"{setting} has a password, which would be shown: use {login}")
 
 
 @asynccontextmanager

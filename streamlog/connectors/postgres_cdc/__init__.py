@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Sequence
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
 
 from streamlog.connect import Read, Secret, Source, SourceContext, SourceOffset, SourcePartition
 from streamlog.connectors.postgres_cdc.change_stream import Form, OnTruncate
@@ -65,8 +67,8 @@ class PostgresCdc(Source[UserKey, UserValue], frozen=True, kw_only=True):
     on_truncate: OnTruncate = "fail"
     toast: Literal["fetch", "mark"] = "fetch"
     status_interval: Dur = "10s"
-    slot_lag_warn_bytes: int = 10 * 1024**3
-    slot_lag_stop_bytes: int | None = None
+    slot_lag_warn_bytes: Annotated[int, msgspec.Meta(ge=1)] = 10 * 1024**3
+    slot_lag_stop_bytes: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
     def check(self) -> None:
         """Refuse settings that do not go together.

@@ -69,6 +69,10 @@ class PostgresConnector(JavaConnector, frozen=True, kw_only=True):
     """
 
     stands_for: ClassVar[type[PostgresCdc]] = PostgresCdc
+    named_here: ClassVar[Mapping[str, str]] = {
+        "tables": "table.include.list", "slot": "slot.name", "publication": "publication.name",
+        "status_interval": "status.update.interval.ms",
+    }  # fmt: skip
 
     database_hostname: str
     database_port: Annotated[int, msgspec.Meta(ge=1, le=65_535)] = 5432
@@ -87,10 +91,10 @@ class PostgresConnector(JavaConnector, frozen=True, kw_only=True):
     skipped_operations: Literal["t", "none"] = "t"
     time_precision_mode: Times = "adaptive"
     decimal_handling_mode: Decimals = "precise"
-    heartbeat_interval_ms: int = 0
-    max_batch_size: int = 2_048
-    max_queue_size: int = 8_192
-    poll_interval_ms: int = 500
+    heartbeat_interval_ms: Annotated[int, msgspec.Meta(ge=0)] = 0
+    max_batch_size: Annotated[int, msgspec.Meta(ge=1)] = 2_048
+    max_queue_size: Annotated[int, msgspec.Meta(ge=1)] = 8_192
+    poll_interval_ms: Annotated[int, msgspec.Meta(ge=1)] = 500
     status_update_interval_ms: Annotated[int, msgspec.Meta(ge=1, le=30_000)] = 10_000
 
     def check(self) -> None:
@@ -99,11 +103,13 @@ class PostgresConnector(JavaConnector, frozen=True, kw_only=True):
         Raises:
             ConfigError: the message names the setting.
         """
+        for name in ("database_hostname", "database_user", "database_dbname", "topic_prefix"):
+            refuse_unless(bool(getattr(self, name)), name.replace("_", "."), "is empty: set it")
         for each in self.table_include_list:
             is_plain = _PLAIN_NAME.fullmatch(each.replace("\\.", ".")) is not None
             refuse_unless(is_plain, "table.include.list", f"{each!r} is no name of schema and "
                           "table: write public.orders, not a regular expression")  # fmt: skip
-        self.connector().check()
+        super().check()
 
     def connector(self) -> PostgresCdc:
         """Return the source."""

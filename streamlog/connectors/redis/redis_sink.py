@@ -22,7 +22,7 @@ from collections.abc import Collection, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from types import TracebackType
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import msgspec
 from redis import Redis
@@ -123,7 +123,7 @@ class RedisSink(Sink[object, object], frozen=True, kw_only=True):
     form: Literal["hash", "string", "stream", "publish"] = "hash"
     key: str | None = None
     ttl: Dur | None = None
-    maxlen: int | None = None
+    maxlen: Annotated[int, msgspec.Meta(ge=1)] | None = None
     offsets_key: str = "streamlog:offsets"
     timeout: Dur = "30s"
 

@@ -110,7 +110,7 @@ class Search(Sink[object, object], frozen=True, kw_only=True):
         if not self.urls:
             raise ConfigError("urls: name one node at least, such as 'https://search:9200'")
         for url in self.urls:
-            check_url(url)
+            check_url(url, "urls", "user and password, or api_key")
         _check_documents(self.rules)
         if self.user is not None and self.api_key is not None:
             raise ConfigError("user and api_key are two ways to log in: set one of them")

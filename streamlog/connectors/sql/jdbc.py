@@ -67,12 +67,17 @@ class JdbcSourceConnector(JavaConnector, frozen=True, kw_only=True):
     """
 
     stands_for: ClassVar[type[SqlSource]] = SqlSource
+    named_here: ClassVar[Mapping[str, str]] = {
+        "url": "connection.url", "tables": "table.whitelist", "schema": "schema.pattern",
+        "poll": "poll.interval.ms", "batch_rows": "batch.max.rows",
+        "settle": "timestamp.delay.interval.ms",
+    }  # fmt: skip
 
     connection_url: str
     connection_user: str | None = None
     connection_password: Secret | None = None
-    connection_attempts: int = 3
-    connection_backoff_ms: int = 10_000
+    connection_attempts: Annotated[int, msgspec.Meta(ge=1)] = 3
+    connection_backoff_ms: Annotated[int, msgspec.Meta(ge=0)] = 10_000
     dialect_name: str = ""
     catalog_pattern: str | None = None
     schema_pattern: str | None = None
@@ -91,7 +96,7 @@ class JdbcSourceConnector(JavaConnector, frozen=True, kw_only=True):
     topic_prefix: str = ""
     poll_interval_ms: Annotated[int, msgspec.Meta(ge=1)] = 5_000
     batch_max_rows: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 100
-    table_poll_interval_ms: int = 60_000
+    table_poll_interval_ms: Annotated[int, msgspec.Meta(ge=0)] = 60_000
     numeric_mapping: NumericMapping = "none"
     db_timezone: Literal["UTC"] = "UTC"
     transaction_isolation_mode: str = "DEFAULT"
@@ -120,7 +125,7 @@ class JdbcSourceConnector(JavaConnector, frozen=True, kw_only=True):
         refuse_unless(
             not self.timestamp_initial, "timestamp.initial", "set the connector's offset instead"
         )
-        self.connector().check()
+        super().check()
 
     def connector(self) -> SqlSource:
         """Return the source."""
@@ -259,12 +264,17 @@ class JdbcSinkConnector(JavaConnector, frozen=True, kw_only=True):
     """
 
     stands_for: ClassVar[type[SqlSink]] = SqlSink
+    named_here: ClassVar[Mapping[str, str]] = {
+        "url": "connection.url",
+        "table": "table.name.format",
+        "flush.records": "batch.size",
+    }
 
     connection_url: str
     connection_user: str | None = None
     connection_password: Secret | None = None
-    connection_attempts: int = 3
-    connection_backoff_ms: int = 10_000
+    connection_attempts: Annotated[int, msgspec.Meta(ge=1)] = 3
+    connection_backoff_ms: Annotated[int, msgspec.Meta(ge=0)] = 10_000
     dialect_name: str = ""
     insert_mode: Literal["insert", "upsert"] = "insert"
     batch_size: Annotated[int, msgspec.Meta(ge=1)] = 3_000
@@ -278,8 +288,8 @@ class JdbcSinkConnector(JavaConnector, frozen=True, kw_only=True):
     auto_create: bool = False
     auto_evolve: bool = False
     quote_sql_identifiers: Literal["always", "never", "ALWAYS", "NEVER"] = "always"
-    max_retries: int = 10
-    retry_backoff_ms: int = 3_000
+    max_retries: Annotated[int, msgspec.Meta(ge=0)] = 10
+    retry_backoff_ms: Annotated[int, msgspec.Meta(ge=0)] = 3_000
 
     def connector(self) -> SqlSink:
         """Return the sink."""

@@ -28,7 +28,7 @@ REASONS = {
         "What is wrong in a request is 400 here, or named in the answer. Kafka Connect answers 500"
         " with the message of an exception of Java."
     ),
-    "message": "Settings that are refused: the same status; messages here never repeat a value.",
+    "message": "Settings that are refused: the same status; the messages are ours.",
     "settings": (
         "Settings of ours (`topic`, `discover.every`, `errors.auto.restart`, `flush.*`, dead"
         " letters of sources) are listed as well; a class is a STRING, a SHORT an INT."

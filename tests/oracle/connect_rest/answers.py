@@ -121,7 +121,7 @@ def _setting_name(each: Any) -> str:
 def _setting(each: dict[str, Any]) -> dict[str, Any]:
     """Return what a client relies on: texts, groups and sizes of input fields are each one's own.
 
-    Of errors, whether there are any: messages here never repeat a value.
+    Of errors, whether there are any: their messages are ours.
     """
     definition = each.get("definition", each)
     found = {"type": definition["type"], "required": definition["required"]}
