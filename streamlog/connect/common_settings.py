@@ -36,8 +36,6 @@ PREFIXES: Final = (
 """Beginnings of settings that belong to a transform, a converter or a client."""
 
 WITHOUT_EFFECT: Final = (
-    "errors.retry.timeout",
-    "errors.retry.delay.max.ms",
     "errors.deadletterqueue.topic.replication.factor",
     "header.converter",
     "producer.override.",
@@ -72,12 +70,15 @@ class ConnectorConfig(msgspec.Struct, frozen=True, kw_only=True):
         transforms: the aliases of transforms, in their order.
         predicates: the aliases of predicates, which transforms refer to.
         config_action_reload: accepted; secrets are read again when a task restarts.
-        errors_retry_timeout: without effect; broken connections are retried for ever, and a bad
-            record is bad at each attempt.
-        errors_retry_delay_max_ms: without effect.
+        errors_retry_timeout: for how long a record is tried again, in milliseconds, on which a
+            converter or a transform fails with an error that may pass, such as a registry that does
+            not answer; -1 for no limit. Broken connections are retried without end.
+        errors_retry_delay_max_ms: the longest wait between two attempts, in milliseconds, also
+            after a broken connection; the first wait is 300 ms, each further one twice as long.
         errors_tolerance: "none" fails the task at a bad record, "all" leaves it out.
-        errors_log_enable: whether records that are left out are logged.
-        errors_log_include_messages: whether the log has the record's topic, partition and offset.
+        errors_log_enable: whether each record that can't be carried is logged, with its error.
+        errors_log_include_messages: whether that log has the record's topic, partition, offset and
+            time.
         errors_auto_restart: whether a failed task starts again by itself, with back-off.
     """
 
@@ -96,7 +97,7 @@ class ConnectorConfig(msgspec.Struct, frozen=True, kw_only=True):
     predicates: tuple[str, ...] = ()
     config_action_reload: Literal["restart", "none"] = "restart"
     errors_retry_timeout: Milliseconds = 0
-    errors_retry_delay_max_ms: Milliseconds = 60_000
+    errors_retry_delay_max_ms: Annotated[int, msgspec.Meta(ge=1)] = 60_000
     errors_tolerance: Literal["none", "all"] = "none"
     errors_log_enable: bool = False
     errors_log_include_messages: bool = False

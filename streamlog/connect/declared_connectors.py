@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from streamlog.blueprints.blueprint import ConnectorEntry
 from streamlog.connect.java_connectors import LeftOffsets
+from streamlog.connect.retries import NO_RETRIES, RecordRetries
 from streamlog.connect.setting_values import check_settings
 from streamlog.connect.sink import Sink
 from streamlog.connect.source import Source, SourceOffset, SourcePartition, Transform
@@ -23,6 +24,8 @@ from streamlog.errors import ConfigError, TopologyError
 from streamlog.nodes.policies import ErrorPolicy
 from streamlog.nodes.topic_spec import TopicSpec, check_name
 
+ErrorLog: TypeAlias = Literal["off", "errors", "records"]
+"""Nothing; each error; each error with the coordinates of its record."""
 TASKS_MAX = 1_000
 """The most tasks of one connector."""
 DISCOVER_EVERY = "30s"
@@ -47,6 +50,10 @@ class SourceConnector:
     """For records that can't be carried."""
     has_context_headers: bool = False
     """Whether dead letters have Kafka Connect's headers as well."""
+    retries: RecordRetries = NO_RETRIES
+    """For records on which a transform or a serde fails with an error that may pass."""
+    error_log: ErrorLog = "off"
+    """What is logged of each record that can't be carried, besides what the policy does."""
 
     def left_offset(self, part: SourcePartition, left: LeftOffsets) -> SourceOffset | None:
         """Return where a part continues that has no offset, by those of a Java class: `left`."""
@@ -98,6 +105,10 @@ class SinkConnector:
     """For records that can't be carried."""
     has_context_headers: bool = False
     """Whether dead letters have Kafka Connect's headers as well."""
+    retries: RecordRetries = NO_RETRIES
+    """For records on which a transform or a serde fails with an error that may pass."""
+    error_log: ErrorLog = "off"
+    """What is logged of each record that can't be carried, besides what the policy does."""
     is_own_topic: bool = False
     """Whether the topic belongs to the sink alone (`Stream.sink`), so that records are removed from
     it once the target has them."""

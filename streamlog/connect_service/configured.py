@@ -26,11 +26,12 @@ from streamlog.connect.connector_settings import (
 )
 from streamlog.connect.converters import ConvertedValue, JsonConverter, converter_of
 from streamlog.connect.converters.converter import Converter, Side
-from streamlog.connect.declared_connectors import SinkConnector, SourceConnector
+from streamlog.connect.declared_connectors import ErrorLog, SinkConnector, SourceConnector
 from streamlog.connect.herding.configs import TASK_PARTS
 from streamlog.connect.herding.herder import ConnectorType
 from streamlog.connect.java_connectors import JavaConnector, LeftOffsets
 from streamlog.connect.names import Plugin, find_plugin, plugin_names
+from streamlog.connect.retries import RecordRetries
 from streamlog.connect.schema_record import with_schemas
 from streamlog.connect.secrets import resolve_secrets
 from streamlog.connect.sink import Sink
@@ -67,6 +68,9 @@ class ConverterSerde:
         try:
             written = self.converter.encode(schema, value)
         except StreamlogError as error:
+            # What may pass stays what it is, so that it is tried again.
+            if error.retriable:
+                raise
             raise SerdeError(str(error)) from error
         # A null with a schema is bytes as well: the envelope of an optional schema has a payload.
         return b"null" if written is None else written
@@ -76,6 +80,8 @@ class ConverterSerde:
         try:
             return self.converter.decode(data)
         except StreamlogError as error:
+            if error.retriable:
+                raise
             raise SerdeError(str(error)) from error
 
 
@@ -218,6 +224,8 @@ def configured(
             transforms=(WriteTransform(chain), *([] if java is None else [java.adapt])),
             policy=policy,
             has_context_headers=common.errors_deadletterqueue_context_headers_enable,
+            retries=_retries(common),
+            error_log=_error_log(common),
         )
     _check_guarantee(plugin, common)
     topic = common.topic or ""
@@ -230,6 +238,8 @@ def configured(
         transforms=(ReadTransform(chain, topic, None if java is None else java.adapt),),
         policy=policy,
         has_context_headers=common.errors_deadletterqueue_context_headers_enable,
+        retries=_retries(common),
+        error_log=_error_log(common),
         key=key,
         value=value,
         topic=topic,
@@ -396,8 +406,19 @@ def _policy(name: str, common: SourceConfig | SinkConfig) -> ErrorPolicy:
     if common.errors_tolerance == "none":
         return on_error.FAIL
     topic = common.errors_deadletterqueue_topic_name
-    last = on_error.dlq(topic) if topic else on_error.skip(log=common.errors_log_enable)
+    # What is logged is the matter of `errors.log.enable`, whichever policy there is.
+    last = on_error.dlq(topic) if topic else on_error.skip(log=False)
     return last.named(name)
+
+
+def _retries(common: SourceConfig | SinkConfig) -> RecordRetries:
+    return RecordRetries(common.errors_retry_timeout, common.errors_retry_delay_max_ms)
+
+
+def _error_log(common: SourceConfig | SinkConfig) -> ErrorLog:
+    if not common.errors_log_enable:
+        return "off"
+    return "records" if common.errors_log_include_messages else "errors"
 
 
 def _check_guarantee(plugin: Plugin, common: SourceConfig | SinkConfig) -> None:

@@ -6,11 +6,13 @@ fails there gets the connector's error policy, as does one that the connector it
 raises a ProcessingError with the record's coordinates.
 
 Rule: here only the last step of a policy decides. A serde and a transform give the same result each
-time, so the attempts of `on_error.retry` are for the connector's own calls (`sink_task`).
+time, so the attempts of `on_error.retry` are for the connector's own calls (`sink_task`). What may
+pass, such as a registry that does not answer, is raised if the caller is to try again.
 """
 
 from __future__ import annotations
 
+import logging
 import traceback
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +29,7 @@ from streamlog.connect.schema_record import with_read_schemas
 from streamlog.connect.sink_rows import SinkRow, SinkRows
 from streamlog.connect.source import READ_BYTES_MAX, Read, ReadColumns, Transform
 from streamlog.durations import when_ms
-from streamlog.errors import quantity
+from streamlog.errors import StreamlogError, quantity
 from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.processing.column_batch import deserialize_column, serialize_column
 from streamlog.processing.error_handling import (
@@ -45,6 +47,7 @@ from streamlog.serdes.erased_types import AnyRecord, AnySerde, UserValue
 from streamlog.serdes.json_values import is_model
 from streamlog.serdes.serde import declared_by
 
+logger = logging.getLogger(__name__)
 AnyRead: TypeAlias = Read[Any, Any]
 """A read whose types only its source knows."""
 UNWRITTEN: Final = -1
@@ -57,6 +60,9 @@ class CarriedRead:
 
     batches: list[SinkBatch] = field(default_factory=list)
     drops: list[Drop] = field(default_factory=list)
+    may_retry: bool = False
+    """Whether an error that may pass is raised, so that the caller tries again, and does not reach
+    the policy."""
 
     @property
     def count(self) -> int:
@@ -123,22 +129,58 @@ def context_headers(
     return tuple((f"{CONNECT}{name}", str(value).encode(errors="replace")) for name, value in found)
 
 
+def log_error(
+    connector: SourceConnector | SinkConnector, task: int, stage: Stage, letter: DeadLetterRecord
+) -> None:
+    """Log a record that can't be carried in Kafka Connect's words, if that is wanted."""
+    if connector.error_log == "off":
+        return
+    is_source = isinstance(connector, SourceConnector)
+    inner = connector.source if isinstance(connector, SourceConnector) else connector.sink
+    where = ""
+    if connector.error_log == "records":
+        of, written_at = ("source", "") if is_source else (
+            "consumed", f", partition={letter.partition}, offset={letter.offset}"
+        )  # fmt: skip
+        where = (
+            f", where {of} record is {{topic='{letter.topic}'{written_at}, "
+            f"timestamp={letter.timestamp_ms}}}"
+        )
+    logger.error(
+        "Error encountered in task %s-%d. Executing stage '%s' with class '%s.%s'%s.",
+        connector.name, task, stage, type(inner).__module__, type(inner).__qualname__, where,
+        exc_info=letter.error,
+    )  # fmt: skip
+
+
+def _may_pass(error: Exception) -> bool:
+    return isinstance(error, StreamlogError) and error.retriable
+
+
 class SourceCarrier:
     """Makes records for the log of what a source reads."""
 
     def __init__(self, connector: SourceConnector, task: int = 0) -> None:
         self._connector, self._task = connector, task
+        self.retries = connector.retries
         self._name, self._transforms = connector.name, connector.transforms
 
-    def carry(self, read: AnyRead, now: datetime) -> CarriedRead:
+    def carry(self, read: AnyRead, now: datetime, *, may_retry: bool = False) -> CarriedRead:
         """Return the records of a read.
 
+        Args:
+            read: what the source has read.
+            now: the time.
+            may_retry: whether the caller tries again after an error that may pass.
+
         Raises:
+            StreamlogError: a transform or a serde failed with a retriable error, and may be tried
+                again.
             ProcessingError: a record fails, and the policy is `FAIL`.
             ConnectError: the read is larger than one transaction may be.
             ConfigError: a record names a topic that the source does not feed.
         """
-        carried = CarriedRead()
+        carried = CarriedRead(may_retry=may_retry)
         columns, connector = read.read_columns, self._connector
         is_raw = columns is not None and columns.is_raw
         # The bytes of a raw Read need no record each, as this is the way of every log line.
@@ -291,6 +333,9 @@ class SourceCarrier:
         )
 
     def _give_up(self, letter: DeadLetterRecord, stage: Stage, carried: CarriedRead) -> None:
+        if carried.may_retry and _may_pass(letter.error):
+            raise letter.error
+        log_error(self._connector, self._task, stage, letter)
         context = context_headers(self._connector, self._task, stage, letter)
         failures = NodeFailures(self._name, self._connector.policy, "", carried)
         failures.give_up(replace(letter, context=context))
@@ -301,19 +346,26 @@ class SinkCarrier:
 
     def __init__(self, connector: SinkConnector, task: int = 0) -> None:
         self._connector, self._task = connector, task
-        self.policy = connector.policy
+        self.policy, self.retries = connector.policy, connector.retries
         self._name, self._transforms = connector.name, connector.transforms
         self._topics = {spec.name: spec for spec in connector.topics}
 
     def carry(
-        self, partition: TopicPartition, columns: RecordColumns
+        self, partition: TopicPartition, columns: RecordColumns, *, may_retry: bool = False
     ) -> tuple[SinkRows, CarriedRead]:
         """Return the rows of records, and the dead letters of those that can't be read.
 
+        Args:
+            partition: where the records are from.
+            columns: the records.
+            may_retry: whether the caller tries again after an error that may pass.
+
         Raises:
+            StreamlogError: a transform or a serde failed with a retriable error, and may be tried
+                again.
             ProcessingError: a record fails, and the policy is `FAIL`.
         """
-        spec, refused = self._topics[partition.topic], CarriedRead()
+        spec, refused = self._topics[partition.topic], CarriedRead(may_retry=may_retry)
         try:
             keys = deserialize_column(spec.key, columns.keys)
             values = deserialize_column(spec.value, columns.values)
@@ -351,6 +403,9 @@ class SinkCarrier:
         return refused
 
     def _pass_on(self, letter: DeadLetterRecord, stage: Stage, refused: CarriedRead) -> None:
+        if refused.may_retry and _may_pass(letter.error):
+            raise letter.error
+        log_error(self._connector, self._task, stage, letter)
         context = context_headers(self._connector, self._task, stage, letter)
         failures = NodeFailures(self._name, self.policy, "", refused)
         failures.give_up(replace(letter, context=context))

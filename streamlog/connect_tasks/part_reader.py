@@ -19,14 +19,14 @@ from typing import Any, Final, TypeAlias
 from streamlog import repeated
 from streamlog.connect.connector_errors import BadRecord, ConnectError, Retriable
 from streamlog.connect.parts import part_id
-from streamlog.connect.retries import Backoff
+from streamlog.connect.retries import Backoff, RecordRetry
 from streamlog.connect.source import Source, SourceOffset, SourcePartition
 from streamlog.connect.source_progress import HeldRead, SourceProgress
 from streamlog.connect_tasks.carried import AnyRead, CarriedRead, SourceCarrier
 from streamlog.connect_tasks.contexts import ConnectorContext, TaskClock, TaskThread
 from streamlog.connect_tasks.task_figures import ReaderFigures
 from streamlog.durations import moment
-from streamlog.errors import ConfigError, ProcessingError
+from streamlog.errors import ConfigError, ProcessingError, StreamlogError
 
 logger = repeated.logger(__name__)
 
@@ -88,6 +88,7 @@ class PartReader:
         self.is_finished = False
         """Whether the part is read to its end for good."""
         self._deps = deps
+        self._record_retry = RecordRetry(deps.carrier.retries)
         self._room = asyncio.Event()
         self._paused = False
 
@@ -97,7 +98,7 @@ class PartReader:
         Raises:
             ProcessingError: the connector failed, or a record did and the policy is `FAIL`.
         """
-        backoff = Backoff()
+        backoff = Backoff(wait_ms_max=self._deps.carrier.retries.wait_ms_max)
         refused: set[str] = set()
         refused_at: object = _NO_MORE
         while True:
@@ -182,7 +183,7 @@ class PartReader:
             backoff.succeed()
             self.figures.waits_for = ""
             self.figures.polled += len(read)
-            self._hold(read)
+            await self._hold(read)
             # Where a source begins may depend on the moment: "at the end of the file". 1. It says
             # so and reads 5 lines. 2. The process is killed before the commit. 3. The next one
             # would begin behind them. So the offset is committed before anything is read.
@@ -205,10 +206,32 @@ class PartReader:
             self._deps.on_full()
             await self._room.wait()
 
-    def _hold(self, read: AnyRead) -> None:
-        deps = self._deps
-        carried = deps.carrier.carry(read, moment(deps.clock.wall_ms()))
+    async def _hold(self, read: AnyRead) -> None:
+        carried = self._carry(read)
+        while isinstance(carried, int):
+            await self._deps.clock.sleep_ms(carried)
+            carried = self._carry(read)
+        self.figures.waits_for = ""
         self._add(carried, read.offset, read.committed)
+
+    def _carry(self, read: AnyRead) -> CarriedRead | int:
+        """Return a Read as records; or the time after which that is tried again."""
+        deps = self._deps
+        now = moment(deps.clock.wall_ms())
+        may_retry = deps.carrier.retries.timeout_ms != 0
+        try:
+            carried = deps.carrier.carry(read, now, may_retry=may_retry)
+        except StreamlogError as error:
+            if not may_retry or isinstance(error, ProcessingError) or not error.retriable:
+                raise
+            wait_ms = self._record_retry.fail(deps.clock.now_ms(), deps.chance())
+            if wait_ms is None:
+                # No time is left: the policy decides, also about the records behind it.
+                return deps.carrier.carry(read, now)
+            self._note_retry(error, "the record is tried again")
+            return wait_ms
+        self._record_retry.succeed()
+        return carried
 
     def _hold_refused(self, error: BadRecord) -> None:
         """Hold the dead letter of a record that the source refuses; raises under `FAIL`."""
@@ -251,13 +274,16 @@ class PartReader:
         return None
 
     async def _wait_to_retry(self, error: Exception, wait_ms: int) -> None:
+        self._note_retry(error, "reads again behind what it has")
+        await self._deps.clock.sleep_ms(wait_ms)
+
+    def _note_retry(self, error: Exception, what: str) -> None:
         self.figures.retries += 1
         self.figures.waits_for = f"{type(error).__name__}: {error}"
         logger.warning(
-            "source %r, part %s: %s: %s; reads again behind what it has, with a growing pause",
-            self._deps.name, part_id(self.part), type(error).__name__, error,
+            "source %r, part %s: %s: %s; %s, with a growing pause",
+            self._deps.name, part_id(self.part), type(error).__name__, error, what,
         )  # fmt: skip
-        await self._deps.clock.sleep_ms(wait_ms)
 
     def _failure(self, error: Exception, why: str = "") -> ProcessingError:
         reason = f": {why}" if why else ""

@@ -33,7 +33,7 @@ from streamlog.connect.connector_errors import (
     Fenced,
     Retriable,
 )
-from streamlog.connect.retries import Backoff
+from streamlog.connect.retries import Backoff, RecordRetry
 from streamlog.connect.row_schema import Schema
 from streamlog.connect.sink import Batch, Sink, SinkTask
 from streamlog.connect.sink_progress import FlushChunk, SinkProgress, WriteRange
@@ -173,7 +173,11 @@ class SinkRunner:
         self._progress = SinkProgress(sink.flush, streams=sink.streams)
         self._task: AnySinkTask | None = None
         self._begun = False
-        self._backoff = Backoff()
+        retries = carrier.retries
+        self._may_retry = retries.timeout_ms != 0
+        self._record_retries: dict[TopicPartition, tuple[RecordRetry, int]] = {}
+        """Of partitions with a record that fails for now, which lies before the offset."""
+        self._backoff = Backoff(wait_ms_max=retries.wait_ms_max)
         self._retry_ms: int | None = None
         self._attempts: dict[tuple[TopicPartition, int], int] = {}
         self._new: dict[TopicPartition, GroupPosition] = {}
@@ -266,7 +270,11 @@ class SinkRunner:
         # What was polled before a seek would leave a gap.
         if part is None or partition in self.seeks or next_offset <= part.next_offset:
             return
-        rows, refused = self._carrier.carry(partition, columns)
+        carried = self._carry(partition, columns, next_offset)
+        if carried is None:
+            self.seeks[partition] = part.next_offset
+            return
+        rows, refused = carried
         # All of them count as read, those that a transform leaves out included.
         self.figures.read += len(columns)
         # Before any commit that passes them: a crash in between repeats a letter, and loses none.
@@ -279,6 +287,28 @@ class SinkRunner:
             part.mark(mark.offset, mark.elapsed_ms)
             start = stop
         part.take(rows[start:], next_offset, now_ms)
+
+    def _carry(
+        self, partition: TopicPartition, columns: RecordColumns, next_offset: int
+    ) -> tuple[SinkRows, CarriedRead] | None:
+        """Return the rows of records; None if they are read again after a wait."""
+        try:
+            carried = self._carrier.carry(partition, columns, may_retry=self._may_retry)
+        except StreamlogError as error:
+            if isinstance(error, ProcessingError) or not error.retriable:
+                raise
+            first = RecordRetry(self._carrier.retries), next_offset
+            retry, _ = self._record_retries.setdefault(partition, first)
+            wait_ms = retry.fail(self._clock.now_ms(), self._chance())
+            if wait_ms is None:
+                # No time is left: the policy decides, also about those behind it.
+                return self._carrier.carry(partition, columns)
+            self._wait(error, wait_ms, "the record is tried again")
+            return None
+        # A shorter read may end before the record that fails, whose time continues.
+        if next_offset >= self._record_retries.get(partition, (None, 0))[1]:
+            self._record_retries.pop(partition, None)
+        return carried
 
     async def work(self, *, at_once: bool = False) -> None:
         """Recover new partitions, and commit what is due; repeats what failed when it is time.
@@ -318,6 +348,7 @@ class SinkRunner:
         self._rewind()
         for partition in partitions:
             self._new.pop(partition, None)
+            self._record_retries.pop(partition, None)
             self.seeks.pop(partition, None)
         if self._task is not None and gone:
             await self._task.revoked(gone)
@@ -591,16 +622,19 @@ class SinkRunner:
         """Plan the next attempt; after a broken connection it opens a new task."""
         at_least_ms = error.after_ms if isinstance(error, Retriable) else None
         wait_ms = self._backoff.fail(self._chance(), at_least_ms=at_least_ms)
+        self._wait(error, wait_ms, "the flush is repeated")
+        if not isinstance(error, Retriable):
+            await self._disconnect(error)
+            self._must_recover = True
+
+    def _wait(self, error: Exception, wait_ms: int, what: str) -> None:
         self._retry_ms = self._clock.now_ms() + wait_ms
         self.figures.retries += 1
         self.figures.waits_for = f"{type(error).__name__}: {error}"
         logger.warning(
-            "sink %r: %s: %s; the flush is repeated, with a growing pause",
-            self._context.name, type(error).__name__, error,
+            "sink %r: %s: %s; %s, with a growing pause",
+            self._context.name, type(error).__name__, error, what,
         )  # fmt: skip
-        if not isinstance(error, Retriable):
-            await self._disconnect(error)
-            self._must_recover = True
 
     async def _disconnect(self, error: Exception | None = None) -> None:
         """Close the connector's task; waits for a limited time."""

@@ -127,8 +127,9 @@ class _Carrier(SinkCarrier):
         self._records = records
 
     def carry(
-        self, partition: TopicPartition, columns: RecordColumns
+        self, partition: TopicPartition, columns: RecordColumns, *, may_retry: bool = False
     ) -> tuple[SinkRows, CarriedRead]:
+        del may_retry
         made = self._records[partition]
         rows = SinkRows.of(partition, [made[offset].row for offset in columns.offsets])
         return rows, CarriedRead()

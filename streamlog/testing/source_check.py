@@ -87,7 +87,8 @@ async def check_source(
 class _Carrier(SourceCarrier):
     """Makes texts of the records, which can be compared with the rows outside."""
 
-    def carry(self, read: Read[Any, Any], now: datetime) -> CarriedRead:
+    def carry(self, read: Read[Any, Any], now: datetime, *, may_retry: bool = False) -> CarriedRead:
+        del may_retry
         records = read.records(now)
         times = [when_ms(record.timestamp) for record in records]
         values = [form_of(record.value).encode() for record in records]

@@ -10,7 +10,7 @@ def test_settings_without_effect_are_named() -> None:
         "name": "nginx",
         "errors.tolerance": "all",
         "producer.override.linger.ms": "5",
-        "errors.retry.timeout": "1000",
+        "topic.creation.enable": "1000",
     }
-    assert without_effect(settings) == ["errors.retry.timeout", "producer.override.linger.ms"]
+    assert without_effect(settings) == ["producer.override.linger.ms", "topic.creation.enable"]
     assert without_effect({"name": "nginx", "topic": "t"}) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -17,7 +18,8 @@ from pydantic import BaseModel
 from streamlog.connect.declared_connectors import SinkConnector
 from streamlog.connect_tasks.carried import SinkCarrier, declare_rows
 from streamlog.connectors.memory import Print
-from streamlog.nodes.policies import on_error
+from streamlog.errors import ProcessingError
+from streamlog.nodes.policies import ErrorPolicy, on_error
 from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.record import TopicPartition
 from streamlog.records.batch import LogRecord
@@ -147,3 +149,30 @@ def test_a_dead_letter_of_a_sink_has_kafka_connects_headers_if_they_are_wanted(
         assert (named["connector.name"], named["task.id"]) == (b"out", b"3")
         assert named["stage"] == stage.encode()
         assert b"Error" in (named["exception.stacktrace"] or b"")
+
+
+@pytest.mark.parametrize(
+    ("logged", "shown"),
+    [
+        ("off", None),
+        ("errors", "."),
+        ("records", ", where consumed record is {topic='t', partition=2, offset=7, timestamp=5}."),
+    ],
+)
+@pytest.mark.parametrize("policy", [on_error.FAIL, on_error.skip(log=False), on_error.dlq("bad")])
+def test_what_can_not_be_carried_is_logged_in_kafka_connects_words_if_that_is_wanted(
+    logged: Any, shown: str | None, policy: ErrorPolicy, caplog: pytest.LogCaptureFixture
+) -> None:
+    connector = SinkConnector(
+        name="s", sink=Print(), topics=[TopicSpec("t", serde_for(str), serde_for(int))],
+        policy=policy, error_log=logged, transforms=[_refuse],
+    )  # fmt: skip
+    columns = RecordColumns()
+    columns.add(7, 5, b"k", serde_for(int).dumps(1), None)
+    with contextlib.suppress(ProcessingError):
+        SinkCarrier(connector, 3).carry(TopicPartition("t", 2), columns)
+    begun = "Error encountered in task s-3. Executing stage 'TRANSFORMATION' with class '"
+    begun += "streamlog.connectors.memory.Print'"
+    texts = [each.getMessage() for each in caplog.records]
+    assert texts == ([] if shown is None else [f"{begun}{shown}"])
+    assert all("no amount" in str(each.exc_info) for each in caplog.records)

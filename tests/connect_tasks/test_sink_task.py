@@ -26,6 +26,7 @@ from streamlog.connect import (
     TopicPartition,
 )
 from streamlog.connect.declared_connectors import SinkConnector
+from streamlog.connect.retries import RecordRetries
 from streamlog.connect_tasks.carried import SinkCarrier
 from streamlog.connect_tasks.contexts import ConnectorContext
 from streamlog.connect_tasks.sink_task import GroupPosition, SinkRunner, config_of
@@ -36,6 +37,7 @@ from streamlog.processing.error_handling import OFFSET
 from streamlog.processing.outbox import SinkBatch
 from streamlog.records.record_columns import RecordColumns
 from streamlog.serdes import serde_for
+from streamlog.serdes.erased_types import AnyRecord
 
 SPEC = TopicSpec("t", serde_for(str), serde_for(int))
 PARTS = [TopicPartition("t", 0), TopicPartition("t", 1)]
@@ -253,10 +255,13 @@ def make(
     policy: ErrorPolicy = on_error.FAIL,
     on_step: Callable[[str], None] = lambda _: None,
     records: int = 7,
+    **more: Any,
 ) -> SinkRunner:
     kind.target = target  # type: ignore[attr-defined]
     sink = kind(flush=Flush(records=records, every="1h"))
-    connector = SinkConnector(name="s", sink=sink, topics=[SPEC], policy=policy.named("app"))
+    connector = SinkConnector(
+        name="s", sink=sink, topics=[SPEC], policy=policy.named("app"), **more
+    )
     return SinkRunner(
         sink,
         ConnectorContext("s", 0, clock),
@@ -525,6 +530,53 @@ def test_an_unreadable_record_is_a_dead_letter_before_the_commit_passes_it() -> 
         await runner.work(at_once=True)
         assert [offset for _, offset in target.rows] == [0, 2]
         assert group.offsets[PARTS[0]] == (3, "")
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(("failures", "letters"), [(3, 0), (99, 1)])
+def test_a_transform_that_fails_for_now_is_tried_again_until_the_time_is_over(
+    failures: int, letters: int
+) -> None:
+    async def story() -> None:
+        clock, target, group = Clock(), Target(), Group(Random(1), 40)
+        wanted = expected(group)
+        left, begun_ms = [failures], clock.now_ms()
+
+        def look_up(record: AnyRecord) -> AnyRecord:
+            if record.partition == 0 and record.offset == 5 and left[0]:
+                left[0] -= 1
+                raise Retriable("the registry does not answer")
+            return record
+
+        runner = make(
+            Table, target, group, clock, policy=on_error.dlq("bad"), transforms=[look_up],
+            retries=RecordRetries(timeout_ms=4_000),
+        )  # fmt: skip
+        await live(runner, group, Random(2), until_done=True)
+        assert sum(len(batch.values) for batch in group.letters) == letters
+        assert Counter(target.rows) + Counter({(PARTS[0], 5): letters}) == wanted
+        assert runner.figures.retries == (3 if failures == 3 else 4)
+        # 300, 600, 1,200, and what is left of the time.
+        waited_ms = 2_100 if failures == 3 else 4_000
+        assert clock.now_ms() - begun_ms >= waited_ms
+        assert runner.figures.dead_letters == letters
+
+    asyncio.run(story())
+
+
+def test_without_a_time_for_retries_the_policy_decides_at_once() -> None:
+    async def story() -> None:
+        clock, target, group = Clock(), Target(), Group(Random(1), 40)
+
+        def fail(record: AnyRecord) -> AnyRecord:
+            raise Retriable("the registry does not answer")
+
+        runner = make(Table, target, group, clock, policy=on_error.dlq("bad"), transforms=[fail])
+        await live(runner, group, Random(2), until_done=True)
+        assert not target.rows
+        assert runner.figures.retries == 0
+        assert runner.figures.dead_letters == sum(expected(group).values())
 
     asyncio.run(story())
 

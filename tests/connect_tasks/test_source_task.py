@@ -20,6 +20,7 @@ from streamlog.connect import (
     SourcePartition,
 )
 from streamlog.connect.declared_connectors import SourceConnector
+from streamlog.connect.retries import RecordRetries
 from streamlog.connect_tasks.carried import SourceCarrier
 from streamlog.connect_tasks.contexts import ConnectorContext
 from streamlog.connect_tasks.part_reader import REFUSED_MAX, HeldBudget, ReaderDeps
@@ -28,6 +29,7 @@ from streamlog.errors import ProcessingError
 from streamlog.nodes.policies import ErrorPolicy, on_error
 from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.serdes import serde_for
+from streamlog.serdes.erased_types import AnyRecord
 
 BYTES = TopicSpec("t", serde_for(str), serde_for(bytes))
 TEXT = TopicSpec("t", serde_for(str), serde_for(str))
@@ -425,3 +427,36 @@ def test_committed_is_called_in_order_and_only_for_what_counts() -> None:
     assert called == []
     task.count()
     assert called == [0, 1, 2]
+
+
+@pytest.mark.parametrize("failures", [3, 99])
+def test_a_transform_that_fails_for_now_is_tried_again_until_the_time_is_over(
+    failures: int,
+) -> None:
+    left, clock = [failures], Clock()
+
+    def look_up(record: AnyRecord) -> AnyRecord:
+        if record.value == b"7" and left[0]:
+            left[0] -= 1
+            raise Retriable("the registry does not answer")
+        return record
+
+    async def story() -> list[bytes | None]:
+        task = task_of(
+            Lines(count=20), policy=on_error.skip(), transforms=[look_up], clock=clock,
+            retries=RecordRetries(timeout_ms=4_000),
+        )  # fmt: skip
+        found: list[bytes | None] = []
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(task.run())
+            while not running.done():
+                found += commit(task)
+                await asyncio.sleep(0)
+        return found + commit(task)
+
+    Lines.trouble = lambda: None
+    found = asyncio.run(story())
+    lost = [] if failures == 3 else [7]
+    assert found == [b"%d" % n for n in range(20) if n not in lost]
+    # 300, 600, 1,200, and what is left of the time.
+    assert clock.ms - 1_000 == (2_100 if failures == 3 else 4_000)
