@@ -140,15 +140,23 @@ class SqlWriter:
         """
         with self.database.guarded():
             self.database.connect()
-            with self.database.transaction():
-                # Five columns of types that every database has under these names.
-                self.database.execute(
-                    f"CREATE TABLE IF NOT EXISTS {self._offsets} ("
-                    f"sink {self.database.name_type} NOT NULL, "
-                    f"topic {self.database.name_type} NOT NULL, part INTEGER NOT NULL, "
-                    "next_offset BIGINT NOT NULL, epoch BIGINT NOT NULL, "
-                    "PRIMARY KEY (sink, topic, part))"
-                )
+            try:
+                self._create_offsets()
+            except self.database.integrity_error as error:
+                # PostgreSQL's IF NOT EXISTS does not see a table that another session has not
+                # committed yet: 1. Tasks a and b find none. 2. a creates it. 3. b is refused.
+                raise Retriable(f"another task creates {self._offsets} just now") from error
+
+    def _create_offsets(self) -> None:
+        with self.database.transaction():
+            # Five columns of types that every database has under these names.
+            self.database.execute(
+                f"CREATE TABLE IF NOT EXISTS {self._offsets} ("
+                f"sink {self.database.name_type} NOT NULL, "
+                f"topic {self.database.name_type} NOT NULL, part INTEGER NOT NULL, "
+                "next_offset BIGINT NOT NULL, epoch BIGINT NOT NULL, "
+                "PRIMARY KEY (sink, topic, part))"
+            )
 
     def close(self) -> None:
         """Close the connection."""

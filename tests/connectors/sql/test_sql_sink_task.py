@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import enum
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from uuid import UUID
 
+import psycopg
 import pytest
 
 from streamlog.connect import BadRecords, Fenced, Retriable, Schema, TopicPartition
@@ -19,6 +21,7 @@ from streamlog.connectors.sql.sql_sink_task import SqlSinkTask, SqlWriter
 from streamlog.errors import ConfigError
 from tests.connectors.sql.databases import KINDS, NOW, PLACE, Surroundings, batch, rows, run, url_of
 from tests.servers.postgres import PostgresServer
+from tests.servers.server_process import wait_until
 
 ORDERS = "CREATE TABLE orders (id INTEGER PRIMARY KEY, item VARCHAR(40), price INTEGER)"
 ALL = "SELECT id, item, price FROM orders ORDER BY id"
@@ -267,6 +270,26 @@ def test_a_task_writes_through_its_thread(url: str) -> None:
 
     asyncio.run(live())
     assert rows(url, "SELECT id, item FROM orders") == [(1, "a")]
+
+
+def test_two_tasks_create_the_table_of_offsets_at_once(postgres: PostgresServer) -> None:
+    name = postgres.create_database()
+    second = SqlWriter(sink := sink_of(postgres.url(name)), "b", open_database(*sink.login))
+    with (
+        ThreadPoolExecutor(1) as pool,
+        psycopg.connect(postgres.dsn(name)) as first,
+        psycopg.connect(postgres.dsn(name), autocommit=True) as onlooker,
+    ):
+        first.execute("CREATE TABLE streamlog_offsets (sink TEXT)")
+        connecting = pool.submit(second.connect)
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        wait_until(lambda: onlooker.execute(waiting).fetchone() == (1,), "the wait of the second")
+        first.commit()
+        with pytest.raises(Retriable, match=r"another task creates .*streamlog_offsets.* just now"):
+            connecting.result()
+    second.close()
+    second.connect()
+    second.close()
 
 
 def test_postgres_that_crashes_in_a_transaction_is_written_again() -> None:
