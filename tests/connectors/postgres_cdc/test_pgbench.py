@@ -26,6 +26,8 @@ from tests.worker.commit_steps import IS_THOROUGH, write_program
 from tests.worker.processes import STREAMLOG, Process, running
 
 SECONDS = float(os.environ.get("PGBENCH_SECONDS", "60"))
+RATE = os.environ.get("PGBENCH_RATE", "500")
+"""Transactions in a second, so that the load leaves time for what it is about."""
 SEED = int(os.environ.get("SEED", "1"))
 CAUGHT_UP_S = 180
 TABLES = {"pgbench_branches": "bid", "pgbench_tellers": "tid", "pgbench_accounts": "aid"}
@@ -38,9 +40,7 @@ from mortal import run
 from streamlog import App
 from streamlog.connectors.postgres_cdc import PostgresCdc
 from streamlog.connectors.sql import SqlSink
-from streamlog.worker import worker
 
-worker.SESSION_TIMEOUT_MS, worker.HEARTBEAT_INTERVAL_MS = 3_000, 500
 app = App("copy", state_dir="state", commit_interval="50ms")
 keys = {"pgbench_accounts": "aid", "pgbench_tellers": "tid", "pgbench_branches": "bid"}
 topics = {
@@ -59,7 +59,8 @@ for name, key in keys.items():
     app.sink(topics[f"public.{name}"], upsert, name=name)
 history = SqlSink(url=os.environ["TARGET"], table="pgbench_history")
 app.sink(topics["public.pgbench_history"], history, name="history")
-run(app, sys.argv[1], "none", 0, None)
+# Static, so the worker that follows a killed one need not wait for its session.
+run(app, sys.argv[1], "none", 0, "one")
 """
 # TPC-B of pgbench, a third of it in a subtransaction; new accounts, accounts that go, keys that
 # change, and transactions that roll back.
@@ -123,7 +124,7 @@ class Load:
         address = ["-h", "127.0.0.1", "-p", str(server.port), "-U", "postgres"]
         self.initialize = [str(bench), "-i", "-q", "-s", "1", *address, database]
         self._command = [
-            str(bench), "-n", "-c", "4", "-j", "1", "-T", str(int(SECONDS) + 60),
+            str(bench), "-n", "-c", "4", "-j", "1", "-R", RATE, "-T", str(int(SECONDS) + 60),
             "--max-tries=10", "-f", str(script), *address, database,
         ]  # fmt: skip
         self._process: subprocess.Popen[bytes] | None = None
