@@ -17,12 +17,13 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from streamlog.blueprints.topic_patterns import matches, named, refuse_overlaps, with_matches
 from streamlog.dsl.app_runtime import GlobalAccess, RequestSender, SchemaAssigner, TableAccess
 from streamlog.dsl.declarations import Declarations
 from streamlog.dsl.topic import Topic
 from streamlog.dsl.writable_tables import build_topology
 from streamlog.durations import Dur, When, duration_ms, when_ms
-from streamlog.errors import ConfigError, SerdeError
+from streamlog.errors import ConfigError, SerdeError, UsageError
 from streamlog.interrupts import exit_at_once, exit_quietly_if_uncaught
 from streamlog.nodes.policies import ErrorPolicy, on_error
 from streamlog.nodes.topic_spec import SourceLostPolicy, check_source_lost
@@ -333,6 +334,7 @@ class App(Declarations):
             UserWarning: a declaration is valid, but probably a mistake.
         """
         topology = build_topology(self._builder, self.agents)
+        refuse_overlaps(self._patterns.values(), self._topics_of(topology))
         for text in topology.warnings():
             # Several methods ask for the topology: each warning is given once.
             if text not in self._warned:
@@ -348,6 +350,7 @@ class App(Declarations):
         partitions: int | None = None,
         seed: int | None = None,
         after: TestDriver | None = None,
+        topics: Iterable[str] = (),
     ) -> AbstractContextManager[TestDriver]:
         """Return a driver that runs the app without a log.
 
@@ -359,14 +362,17 @@ class App(Declarations):
                 fixed order.
             after: the running driver of an older version of the app. It stops, and the new driver
                 continues with its topics, its state and its positions.
+            topics: the names of topics that the app's patterns may match. To test what happens when
+                one is added, pass more of them with the driver before as `after`.
 
         Raises:
             StateLost: this version can't continue with the older version's state.
-            UsageError: the older version's driver does not run.
+            UsageError: the older version's driver does not run, or `topics` has none that a pattern
+                of the app matches.
         """
         from streamlog.testing import TestDriver  # noqa: PLC0415 - for tests only
 
-        rehearsal = self._rehearsal(start, partitions, 1)
+        rehearsal = self._rehearsal(start, partitions, 1, topics)
         return TestDriver(replace(rehearsal, seed=seed, after=after))
 
     def simulate(
@@ -376,6 +382,7 @@ class App(Declarations):
         runs: int = 20,
         start: When = "2025-01-01T00:00:00Z",
         partitions: int | None = None,
+        topics: Iterable[str] = (),
     ) -> AbstractContextManager[Simulation]:
         """Check that workers that crash and are replaced write the rows of an undisturbed run.
 
@@ -389,6 +396,7 @@ class App(Declarations):
                 timestamp.
             partitions: the number of partitions of every topic, 1 or more; by default each topic's
                 own number, or 3.
+            topics: the names of topics that the app's patterns may match.
 
         Raises:
             RunsDiffer: at the end of the block, if a run wrote other rows; the message names the
@@ -402,7 +410,7 @@ class App(Declarations):
         """
         from streamlog.testing import Simulation  # noqa: PLC0415 - for tests only
 
-        return Simulation(self._rehearsal(start, partitions, 3), seed=seed, runs=runs)
+        return Simulation(self._rehearsal(start, partitions, 3, topics), seed=seed, runs=runs)
 
     def backfill(
         self,
@@ -558,26 +566,55 @@ class App(Declarations):
                 since_ms=None if since is None else when_ms(since),
             )
 
-    def _rehearsal(self, start: When, partitions: int | None, default: int) -> Rehearsal:
+    def _rehearsal(
+        self, start: When, partitions: int | None, default: int, names: Iterable[str]
+    ) -> Rehearsal:
         from streamlog.testing import Rehearsal  # noqa: PLC0415 - for tests only
 
         topology = self.topology()
-        topics = self._topics_of(topology)
+        matched = self._matched(names)
+        found = {
+            name: named(self._patterns[pattern], name)
+            for pattern, several in matched.items()
+            for name in several
+        }
+        topics = {**self._topics_of(topology), **found}
         return Rehearsal(
-            topology=topology,
+            topology=with_matches(topology, matched) if matched else topology,
+            declared=topology,
             partitions={
                 name: partitions or spec.partitions or default for name, spec in topics.items()
             },
             partitioners={name: spec.partitioner for name, spec in topics.items()},
             runtime=self.runtime,
             schemas=self.schemas,
-            agents=self.agents,
+            agents=[
+                agent.reading([agent.topic.at(found[name]) for name in matched[key]])
+                if (key := agent.topic.name) in matched
+                else agent
+                for agent in self.agents
+            ],
             timers=self.timers,
             crontabs=self.crontabs,
             tasks=self.tasks,
             connectors=self.connectors,
             start_ms=when_ms(start),
         )
+
+    def _matched(self, names: Iterable[str]) -> dict[str, list[str]]:
+        """Return which of the names match the patterns of the app.
+
+        Raises:
+            UsageError: none match one of the patterns.
+        """
+        matched = matches(self._patterns.values(), names, [self.id])
+        for name, several in matched.items():
+            if not several:
+                raise UsageError(
+                    f"{name!r} stands for the topics that match {self._patterns[name].pattern}, "
+                    "and the test has none: pass their names, app.test(topics=['NAME'])"
+                )
+        return matched
 
     def program(self) -> Program:
         """Return the app in the form that a worker runs."""

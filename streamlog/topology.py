@@ -13,6 +13,7 @@ Rule: nothing here runs a record or changes a node. Not done here: the nodes (`n
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -81,6 +82,11 @@ class Subtopology:
     def topics(self) -> dict[str, TopicSpec]:
         """The topics that it reads; their order is their rank when times are equal."""
         return {n.topic.name: n.topic for n in self.nodes if isinstance(n, Entry)}
+
+    def may_have_read(self, topic: str) -> bool:
+        """Return whether a pattern of its inputs matches a topic, which may be gone by now."""
+        patterns = {spec.found_by for spec in self.topics.values()}
+        return any(re.fullmatch(each, topic) for each in patterns if each is not None)
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -337,6 +343,12 @@ class Topology:
         counts = dict(known)
         for sub in self._upstream_first():
             for topic in sub.topics.values():
+                if topic.pattern is not None:
+                    raise TopologyError(
+                        f"app {self.app_id!r} reads the topics that match {topic.pattern!r}, and "
+                        "only its workers and tests find out which these are: declare the topics "
+                        "by their names for anything else"
+                    )
                 if topic.name not in counts and not topic.is_managed:
                     raise TopologyError(
                         f"topic {topic.name!r} is read by {self.app_id!r} but does not exist: "
@@ -517,6 +529,12 @@ class TopologyBuilder:
                 f"the name {node.name!r} is taken by a {type(self.nodes[node.name]).__name__} "
                 "already: names of operators, tables and repartitions are unique in an app"
             )
+        for topic in node.writes:
+            if topic.pattern is not None:
+                raise TopologyError(
+                    f"{node.name!r} writes to {topic.name!r}, which stands for the topics that "
+                    f"match {topic.pattern!r}: write to one of them, {topic.name}.topic('NAME')"
+                )
         policy = self._policy_for(node)
         for given in (node.on_error, policy):
             # A type checker sees a wrong one; users without one meet this line.

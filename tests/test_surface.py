@@ -60,13 +60,13 @@ METHODS = {
         "agent", "agents", "backfill", "command", "commands", "compare", "connectors", "crontab",
         "crontabs", "global_table", "hand_over", "main", "page", "pages", "program", "simulate",
         "sink", "source", "stream", "table", "task", "tasks", "test", "timer", "timers", "topic",
-        "topics", "topology",
+        "topic_pattern", "topics", "topology",
     ],
     Snapshot: [
         "entry", "files", "id", "offsets", "open", "progress", "read", "remove", "rows", "url",
         "verify",
     ],
-    Topic: ["decoded", "encoded", "name", "send"],
+    Topic: ["at", "decoded", "encoded", "name", "send"],
     Stream: [
         "amap_values", "dedupe", "filter", "filter_not", "flat_map", "flat_map_values", "group_by",
         "group_by_key", "items", "join", "left_join", "lookup", "map", "map_values", "merge",

@@ -239,20 +239,23 @@ class AgentRun:
             self._idle.set()
 
     def assign(self, positions: Mapping[TopicPartition, AgentPosition]) -> None:
-        """Read exactly the partitions of the agent's topic in `positions`, from these positions on.
+        """Read exactly the partitions of the agent's topics in `positions`, from these on.
 
         A partition that the agent reads already continues where it is, unless the agent was
         suspended.
         """
         # After `suspend`, records that waited were dropped, so a part that stays would have a gap:
         # every part starts anew at its committed position.
-        topic, live = self.agent.topic, {} if self._suspended else self._parts
+        topics = {topic.name: topic for topic in self.agent.topics}
+        live = {} if self._suspended else self._parts
         former = self._parts
         self._parts = {
             at: live.get(at)
-            or SlicePart(topic, at.partition, AgentProgress(position.position, position.ranges))
+            or SlicePart(
+                topics[at.topic], at.partition, AgentProgress(position.position, position.ranges)
+            )
             for at, position in positions.items()
-            if at.topic == topic.name
+            if at.topic in topics
         }
         for at, part in former.items():
             part.is_revoked = self._parts.get(at) is not part

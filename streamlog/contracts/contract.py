@@ -122,7 +122,7 @@ def contract_of(
             their code names count as written.
     """
     agents = [*agents]
-    reads = _collect([*_node_reads(topology), *((a.topic.name, a.name) for a in agents)])
+    reads = _collect([*_node_reads(topology), *_agent_reads(agents)])
     sinks = [(agent.sink.name, agent.name) for agent in agents if agent.sink is not None]
     calls = {agent.name: agent.fn for agent in agents} | dict(functions or {})
     sent = [(topic, name) for name, fn in calls.items() for topic in topics_in_code(fn)]
@@ -131,7 +131,8 @@ def contract_of(
     specs = {
         name: spec
         for name, spec in {**topology.topics, **topics}.items()
-        if not spec.is_managed and name not in topology.dead_letters
+        # What a pattern stands for, workers find out in the log.
+        if not spec.is_managed and spec.pattern is None and name not in topology.dead_letters
     }
     found = {
         name: TopicUse(
@@ -206,6 +207,12 @@ def _node_reads(topology: Topology) -> Iterator[tuple[str, str]]:
             yield node.topic.name, names[node.name]
     for table in topology.global_tables:
         yield table.topic.name, table.name
+
+
+def _agent_reads(agents: Iterable[Agent[Any, Any]]) -> Iterator[tuple[str, str]]:
+    for agent in agents:
+        for topic in agent.topics:
+            yield topic.name, agent.name
 
 
 def _node_writes(topology: Topology) -> Iterator[tuple[str, str]]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from copy import copy
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
@@ -166,6 +167,8 @@ class Agent(Generic[K, V]):
                 f"agent {name!r}: ordered must be 'key', 'partition' or 'none', not {ordered!r}"
             )
         self.topic = topic
+        self.topics: tuple[Topic[K, V], ...] = (topic,)
+        """The topics that it reads: one, or those that match the pattern of `topic`."""
         self.fn = fn
         self.concurrency = concurrency
         """The number of calls of the function that run at one time in each worker."""
@@ -177,6 +180,12 @@ class Agent(Generic[K, V]):
         # With a sink, an answer has the bytes of the record in the sink.
         self.answers: AnySerde = _yield_shape(fn).serde if sink is None else sink.spec.value
         """The serde of yielded values in answers to `ask`."""
+
+    def reading(self, topics: Sequence[Topic[K, V]]) -> Agent[K, V]:
+        """Return the agent with these topics in place of its pattern."""
+        other = copy(self)
+        other.topics = (*topics,)
+        return other
 
     def call(self, feed: AgentFeed) -> UserObject:
         """Call the function with a stream over this feed."""
@@ -238,6 +247,11 @@ class AgentRef(Generic[K, V]):
             raise UsageError(
                 f"agent {agent.name!r} never yields, so it can't answer: use cast, or yield the "
                 "answer in the agent"
+            )
+        if agent.topic.spec.pattern is not None:
+            raise UsageError(
+                f"agent {agent.name!r} reads the topics that match {agent.topic.spec.pattern}, and "
+                f"a question goes to one: send to {agent.topic.name}.topic('NAME') instead"
             )
         requests = self._runtime.requests
         if requests is None:

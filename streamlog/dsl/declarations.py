@@ -6,7 +6,9 @@ driver and histories run it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, overload
 
@@ -31,7 +33,7 @@ from streamlog.dsl.services import AppServices
 from streamlog.dsl.stream import Stream
 from streamlog.dsl.stream_position import AppBuilder, StreamPosition, TableView
 from streamlog.dsl.table import Table
-from streamlog.dsl.topic import Topic, refuse_other
+from streamlog.dsl.topic import Topic, TopicsByPattern, refuse_other
 from streamlog.dsl.value_types import Shape, topic_key
 from streamlog.dsl.writable_tables import writable_table
 from streamlog.durations import Dur, When, duration_ms
@@ -129,6 +131,7 @@ class Declarations(AppServices):
         """The access to the running app, through which `Topic.send` sends."""
         self._builder = AppBuilder(app_id, self.runtime, on_error=on_error)
         self._topics: dict[str, TopicSpec] = {}
+        self._patterns: dict[str, TopicSpec] = {}
         self._agents: dict[str, Agent[UserKey, UserValue]] = {}
 
     @property
@@ -212,7 +215,7 @@ class Declarations(AppServices):
             SerdeError: a type can't be serialized, or has no equivalent in a schema.
         """
         check_name("a topic", name)
-        if name in self._topics:
+        if name in self._topics or name in self._patterns:
             raise TopologyError(
                 f"topic {name!r} is already declared: use the object that app.topic returned"
             )
@@ -239,6 +242,58 @@ class Declarations(AppServices):
         if on_error is not None:
             self._builder.topic_policies[name] = on_error
         return Topic(spec, self.runtime)
+
+    def topic_pattern(
+        self,
+        name: str,
+        pattern: str | re.Pattern[str],
+        *,
+        key: type[K],
+        value: type[V],
+        partitioner: Partitioner = DEFAULT,
+        timestamp: Callable[[V], When] | None = None,
+        timestamp_ahead_max: Dur | None = None,
+        source_lost: SourceLostPolicy | None = None,
+        key_serde: Serde[K] | None = None,
+        value_serde: Serde[V] | None = None,
+        windows: Windows | None = None,
+        on_error: ErrorPolicy | None = None,
+    ) -> TopicsByPattern[K, V]:
+        """Declare the topics whose names match a pattern, to be read as one.
+
+        Streams, tables and agents read them. Workers look for new and deleted topics every
+        `metadata.max.age.ms` and after each rebalance (see docs/topics-by-pattern.md).
+
+        Args:
+            name: names the topics in the app, as in `name` of `topic`; no topic has this name.
+            pattern: a regular expression that matches whole names. Topics whose names begin with
+                the app's id and a dash, or with two underscores, never match.
+            key: the type of the keys.
+            value: the type of the values.
+            partitioner: as for `topic`, of all of them.
+            timestamp: as for `topic`.
+            timestamp_ahead_max: as for `topic`.
+            source_lost: as for `topic`.
+            key_serde: as for `topic`.
+            value_serde: as for `topic`.
+            windows: as for `topic`.
+            on_error: as for `topic`.
+
+        Raises:
+            TopologyError: the name is taken, the pattern is no regular expression, or as for
+                `topic`.
+            ConfigError, SerdeError: as for `topic`.
+        """
+        expression = _expression(name, pattern)
+        declared = self.topic(
+            name, key=key, value=value, partitioner=partitioner, timestamp=timestamp,
+            timestamp_ahead_max=timestamp_ahead_max, source_lost=source_lost, key_serde=key_serde,
+            value_serde=value_serde, windows=windows, on_error=on_error,
+        )  # fmt: skip
+        spec = replace(declared.spec, pattern=expression)
+        del self._topics[name]
+        self._patterns[name] = spec
+        return TopicsByPattern(spec, self.runtime)
 
     def _registered(
         self,
@@ -342,7 +397,15 @@ class Declarations(AppServices):
                 "value=, default=, ttl= and partitions= out, which are for tables that the program "
                 "writes, app.table('name', ...)"
             )
-        return topic_table(self._builder, self._own(source), name=name, history=history)
+        spec = self._own(source)
+        if spec.pattern is None:
+            return topic_table(self._builder, spec, name=name, history=history)
+        if history is not None:
+            raise TopologyError(
+                f"table {name or spec.name!r} reads the topics that match {spec.pattern}, and a "
+                "history= is for the table of one topic: leave it out, or declare one table each"
+            )
+        return self.stream(source).to_table(name=name or spec.name)
 
     def global_table(
         self, source: Topic[K, V], *, name: str | None = None, backend: Backend = "memory"
@@ -365,7 +428,7 @@ class Declarations(AppServices):
         """
         if backend not in BACKENDS:
             raise TopologyError(f"backend must be 'memory' or 'rocksdb', not {backend!r}")
-        spec = self._own(source)
+        spec = self._single(source)
         policy = self._builder.topic_policies.get(spec.name, self.on_error)
         name = check_name("a table", name or spec.name)
         definition = GlobalDefinition(name, spec, backend, policy)
@@ -411,7 +474,7 @@ class Declarations(AppServices):
         """
         self._own(source)
         if sink is not None:
-            self._own(sink)
+            self._single(sink)
         policy = on_error or self._builder.topic_policies.get(source.name, self.on_error)
 
         def declare(fn: AgentFunction[K, V]) -> AgentRef[K, V]:
@@ -490,7 +553,7 @@ class Declarations(AppServices):
         check_source(connector)
         topics = to if isinstance(to, Mapping) else {"": to}
         # One topic takes whatever the connector calls it; see `SourceConnector.topic_of`.
-        specs = {own: self._own(topic) for own, topic in topics.items()}
+        specs = {own: self._single(topic) for own, topic in topics.items()}
         if not specs or (name is None and "" not in specs):
             raise TopologyError(
                 "app.source with several topics needs a name, which identifies its offsets: "
@@ -537,7 +600,7 @@ class Declarations(AppServices):
         """
         check_sink(connector)
         topics = [of] if isinstance(of, Topic) else [*of]
-        specs = [self._own(topic) for topic in topics]
+        specs = [self._single(topic) for topic in topics]
         if not specs or (name is None and len(specs) > 1):
             raise TopologyError("app.sink needs one topic, or several and a name: pass name=")
         self._builder.connectors.add(
@@ -568,12 +631,21 @@ class Declarations(AppServices):
     def _own(self, topic: Topic[UserKey, UserValue]) -> TopicSpec:
         refuse_other(topic)
         # By identity: another app may have a topic of this name with other types.
-        if self._topics.get(topic.name) is not topic.spec:
+        if (self._topics | self._patterns).get(topic.name) is not topic.spec:
             raise TopologyError(
                 f"topic {topic.name!r} does not belong to app {self.id!r}: declare it here too, "
                 "with app.topic"
             )
         return topic.spec
+
+    def _single(self, topic: Topic[UserKey, UserValue]) -> TopicSpec:
+        spec = self._own(topic)
+        if spec.pattern is not None:
+            raise TopologyError(
+                f"{spec.name!r} stands for the topics that match {spec.pattern}; streams, tables "
+                "and agents read such topics, anything else takes one topic"
+            )
+        return spec
 
     def _source(self, topic: Topic[UserKey, UserValue]) -> StreamPosition:
         spec = self._own(topic)
@@ -600,3 +672,18 @@ def _serde(topic: str, what: str, declared: object) -> AnySerde:
         return serde_for(declared)
     except SerdeError as error:
         raise SerdeError(f"the {what} of topic {topic!r}: {error}") from error
+
+
+def _expression(name: str, pattern: str | re.Pattern[str]) -> str:
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise TopologyError(
+            f"topics {name!r}: {pattern!r} is no regular expression: {error}"
+        ) from error
+    if compiled.flags & ~re.UNICODE:
+        raise TopologyError(
+            f"topics {name!r}: {pattern!r} has flags, and only the expression is kept: write them "
+            "into it, as in (?i)orders-.+"
+        )
+    return compiled.pattern

@@ -7,7 +7,9 @@ file: keys and values become bytes here, and every error names the topic.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from streamlog.dsl.app_runtime import AppRuntime
@@ -60,6 +62,10 @@ class Topic(Generic[K, V]):
     def name(self) -> str:
         """The topic's name in the log."""
         return self.spec.name
+
+    def at(self, spec: TopicSpec) -> Topic[K, V]:
+        """Return a topic of the same app with this specification."""
+        return Topic(spec, self._runtime)
 
     async def send(
         self,
@@ -147,6 +153,41 @@ class Topic(Generic[K, V]):
             offset=record.offset,
             node=self.name,
         ) from failure
+
+
+class TopicsByPattern(Topic[K, V]):
+    """The topics whose names match a pattern, all with these types; see `App.topic_pattern`."""
+
+    def topic(self, name: str) -> Topic[K, V]:
+        """Return one of the topics, to send to it, or to write to it in a test.
+
+        Raises:
+            TopologyError: the pattern does not match the name.
+        """
+        pattern = self.spec.pattern or ""
+        if re.fullmatch(pattern, name) is None:
+            raise TopologyError(f"{self.name!r} has no topic {name!r}: it does not match {pattern}")
+        return self.at(replace(self.spec, name=name, pattern=None))
+
+    async def send(
+        self,
+        value: V | None,
+        *,
+        key: K | None = None,
+        timestamp: When | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        partition: int | None = None,
+    ) -> Sent:
+        """Refuse: a record goes to one topic, `topic(name)`.
+
+        Raises:
+            UsageError: always.
+        """
+        del value, key, timestamp, headers, partition
+        raise UsageError(
+            f"{self.name!r} stands for the topics that match {self.spec.pattern}: send to one of "
+            f"them, {self.name}.topic('NAME').send(...)"
+        )
 
 
 def _encode(serde: AnySerde, obj: object, what: str) -> bytes | None:

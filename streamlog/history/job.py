@@ -269,6 +269,7 @@ class BackfillJob:
         self._finished: list[FinishedTask] | None = None
         self._snapshot: Snapshot | None = None
         program = backfill.program
+        program.refuse_patterns("a history")
         self.id = backfill.job_id or f"{program.app_id}-{uuid4().hex[:12]}"
         """ID of the job and of its snapshot."""
         self._snapshot_store = SnapshotStore(

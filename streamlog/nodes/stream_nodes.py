@@ -186,13 +186,15 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source(Node):
-    """Records of a topic."""
+    """Records of a topic, or of the topics that match its pattern."""
 
     topic: TopicSpec
 
     @property
     def detail(self) -> str:
-        """Names the topic."""
+        """Names the topic, or the pattern."""
+        if self.topic.pattern is not None:
+            return f"from topics that match {self.topic.pattern}"
         return f"from topic {self.topic.name}"
 
 

@@ -93,6 +93,10 @@ class TopicSpec:
     is_own: bool = False
     """Whether it is the topic of rows put into a table: written and read by this app, and created
     with as many partitions as the topics that are read with it."""
+    pattern: str | None = None
+    """The regular expression of the topics that it stands for; None: it is one topic."""
+    found_by: str | None = None
+    """The regular expression by which the topic was found; None: the app names it."""
 
     @property
     def is_managed(self) -> bool:

@@ -86,6 +86,11 @@ def check_inheritance(sub: Subtopology, progress: TaskProgress, era: Era) -> Inh
             f"a newer version of app {sub.app_id!r} has discarded state that this version uses: "
             "stop this worker, or restart it to see what has changed"
         )
+    # A topic that matched a pattern, and was deleted: what came from it stays in the state.
+    gone = {topic for topic, _ in progress.offsets if topic not in sub.topics}
+    gone = {topic for topic in gone if sub.may_have_read(topic)}
+    if gone:
+        progress = _keep(progress, gone, set())
     foreign = {topic for topic, _ in progress.offsets if topic not in sub.topics}
     if found == era.number:
         _refuse_foreign(foreign, sub)

@@ -76,6 +76,8 @@ class Rehearsal:
     """The app that a driver runs, and how the driver runs it."""
 
     topology: Topology
+    declared: Topology
+    """The topology before topics took the place of patterns."""
     partitions: Mapping[str, int]
     """The number of partitions of each declared topic."""
     partitioners: Mapping[str, Partitioner] = field(default_factory=dict)
@@ -502,7 +504,9 @@ class TestDriver:
         for topic, partition in task.inputs:
             committed = self._committed.get((task_id, topic, partition), 0)
             position = positions.get((topic, partition), committed)
-            task.start_at({(topic, partition): position}, self._times.get(task_id))
+            # A program before may have read topics that matched a pattern and are gone.
+            read = {at: ms for at, ms in self._times.get(task_id, {}).items() if at in task.inputs}
+            task.start_at({(topic, partition): position}, read)
             self._fed[task_id, topic, partition] = position
         return task
 
@@ -631,4 +635,4 @@ class _Sender:
 
 
 def _blueprint(rehearsal: Rehearsal) -> Blueprint:
-    return Blueprint.of(rehearsal.topology, connector_entries(rehearsal.connectors))
+    return Blueprint.of(rehearsal.declared, connector_entries(rehearsal.connectors))

@@ -124,7 +124,7 @@ class DriverAgents:
         self._topics = topics
         self._alarms = DriverAlarms(stage)
         self._stage = stage
-        self._fed: dict[str, int] = {}
+        self._fed: dict[tuple[str, str], int] = {}
         """How many records of its topic each agent has got."""
         self._positions: dict[str, dict[TopicPartition, AgentPosition]] = {}
         self._runs: list[AgentRun] = []
@@ -153,10 +153,12 @@ class DriverAgents:
         self._runs = [self._run_of(agent) for agent in self._agents]
         self._fed.clear()
         for run in self._runs:
-            topic = run.agent.topic.name
-            partitions = range(len(self._topics[topic].partitions))
-            fresh = {TopicPartition(topic, number): AgentPosition(0) for number in partitions}
-            run.assign(self._positions.get(run.agent.name, fresh))
+            fresh = {
+                TopicPartition(topic.name, number): AgentPosition(0)
+                for topic in run.agent.topics
+                for number in range(len(self._topics[topic.name].partitions))
+            }
+            run.assign({**fresh, **self._positions.get(run.agent.name, {})})
         if self._runs:
             # `close` awaits this task and the tasks of the services.
             self._work = self._loop().get_loop().create_task(self._keep())
@@ -292,14 +294,17 @@ class DriverAgents:
     def _feed(self) -> bool:
         moved = False
         for run in self._runs:
-            name = run.agent.topic.name
-            arrivals = self._topics[name].arrivals
-            fed = self._fed.get(run.agent.name, 0)
-            self._fed[run.agent.name] = len(arrivals)
-            for partition, many in groupby(arrivals[fed:], key=lambda arrival: arrival[0]):
-                run.take(TopicPartition(name, partition), [record for _, record in many])
-                moved = True
+            for topic in run.agent.topics:
+                moved |= self._feed_one(run, topic.name)
         return moved
+
+    def _feed_one(self, run: AgentRun, name: str) -> bool:
+        arrivals = self._topics[name].arrivals
+        fed = self._fed.get((run.agent.name, name), 0)
+        self._fed[run.agent.name, name] = len(arrivals)
+        for partition, many in groupby(arrivals[fed:], key=lambda arrival: arrival[0]):
+            run.take(TopicPartition(name, partition), [record for _, record in many])
+        return len(arrivals) > fed
 
     async def _write(self, batches: Sequence[SinkBatch]) -> None:
         for batch in batches:

@@ -7,10 +7,11 @@ and the directory of the state. Not done here: the declarations (`app`, `dsl/`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 
+from streamlog.blueprints.topic_patterns import matches, named, with_matches
 from streamlog.blueprints.version_copy import copy_version
 from streamlog.client.named_settings import NO_OPTIONS, ClientOptions
 from streamlog.client.producer import Producer
@@ -20,6 +21,7 @@ from streamlog.dsl.agent import Agent
 from streamlog.dsl.app_runtime import GlobalAccess, RequestSender, SchemaAssigner, TableAccess
 from streamlog.dsl.schedules import Crontab, Service, Timer
 from streamlog.dsl.services import Command, WebPage
+from streamlog.errors import TopologyError
 from streamlog.log import Log
 from streamlog.nodes.topic_spec import SourceLostPolicy, TopicSpec
 from streamlog.records.partitioners import Partitioner
@@ -106,6 +108,10 @@ class Program:
 
     origin: Topology | None = None
     """For a version, the topology of the app."""
+    declared: Topology | None = None
+    """The topology before its patterns were resolved; None if it has none."""
+    found: Sequence[str] = ()
+    """The topics that match its patterns, since they were resolved."""
     renamed: Mapping[str, str] = field(default_factory=dict)
     """For a version, the app's name of a topic to the version's name, where they differ."""
 
@@ -143,6 +149,52 @@ class Program:
             origin=self.topology,
             renamed=names,
         )
+
+    @property
+    def patterns(self) -> dict[str, TopicSpec]:
+        """The patterns of topics that streams, tables and agents read, by their names."""
+        specs = [*self.topology.topics.values(), *(agent.topic.spec for agent in self.agents)]
+        return {spec.name: spec for spec in specs if spec.pattern is not None}
+
+    def match(self, names: Iterable[str]) -> dict[str, list[str]]:
+        """Return, for each pattern, which of the names match, sorted."""
+        apps = {self.app_id, self.app_id if self.origin is None else self.origin.app_id}
+        return matches(self.patterns.values(), names, apps)
+
+    def resolved(self, matched: Mapping[str, Sequence[str]]) -> Program:
+        """Return the program with the topics that its patterns stand for, by their names.
+
+        Raises:
+            TopologyError: two patterns stand for one topic.
+        """
+        specs = {each: self.patterns[name] for name in matched for each in matched[name]}
+        found = {name: named(spec, name) for name, spec in specs.items()}
+        return replace(
+            self,
+            declared=self.topology,
+            found=sorted(found),
+            topology=with_matches(self.topology, matched),
+            topics={**self.topics, **found},
+            agents=[
+                agent.reading([agent.topic.at(found[name]) for name in matched[key]])
+                if (key := agent.topic.name) in matched
+                else agent
+                for agent in self.agents
+            ],
+        )
+
+    def refuse_patterns(self, doing: str) -> None:
+        """Raise if the program has patterns, for what needs all topics by their names.
+
+        Raises:
+            TopologyError: it has; the message begins with `doing`.
+        """
+        for name, spec in self.patterns.items():
+            raise TopologyError(
+                f"{doing} needs the names of all topics that are read, but {name!r} of app "
+                f"{self.app_id!r} stands for those that match {spec.pattern}: declare them with "
+                "app.topic"
+            )
 
     @property
     def contract(self) -> Contract:
@@ -210,7 +262,7 @@ class Program:
     def sources(self) -> list[str]:
         """The topics that the app reads, internal ones included."""
         read = {topic for sub in self.topology.subtopologies for topic in sub.inputs}
-        return sorted(read | {agent.topic.name for agent in self.agents})
+        return sorted(read | {topic.name for agent in self.agents for topic in agent.topics})
 
     @property
     def outer_sources(self) -> list[str]:
@@ -224,9 +276,11 @@ class Program:
         tasks = {sub.number: sub.inputs for sub in self.topology.subtopologies}
         # An agent reads one topic. If tasks read it as well, one worker has both, as a consumer
         # reads a partition once.
-        agents = [(agent.topic.name,) for agent in self.agents]
+        agents = [(topic.name,) for agent in self.agents for topic in agent.topics]
         stateful = [sub.number for sub in self.topology.subtopologies if sub.changelog_topic]
-        return Placement(tuple(merge_topic_sets([*tasks.values(), *agents])), tasks, stateful)
+        sets = tuple(merge_topic_sets([*tasks.values(), *agents]))
+        # Workers find a new topic of a pattern one after another.
+        return Placement(sets, tasks, stateful, is_exact=self.declared is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

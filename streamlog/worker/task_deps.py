@@ -103,7 +103,8 @@ async def prepare_log(
         UnknownTopicOrPartition: a source is missing.
         TopologyError: partition counts contradict each other, or the existing state.
     """
-    versions = VersionLog(log, program.topology, program.connectors)
+    # Before the resolution of patterns: a new topic that matches makes no new version.
+    versions = VersionLog(log, program.declared or program.topology, program.connectors)
     await versions.check(accept_state_loss=program.accept_state_loss)
     own_log = OwnTopicsLog(log, program.topology)
     # 1. A changelog was deleted while no worker ran.
@@ -116,7 +117,8 @@ async def prepare_log(
     contracts = await check_contract(log, contract, accept_breaks=program.accept_contract_breaks)
     # On a cluster, a missing source is more likely a wrong name than a topic to create. Checked
     # before schemas are registered, so that such a start changes nothing.
-    required = () if log_url.startswith(EMBEDDED) else program.sources
+    # A topic that matched a pattern a moment ago is never created: it was deleted.
+    required = program.found if log_url.startswith(EMBEDDED) else program.sources
     await check_sources(log, program.topics, required=required)
     schemas = await prepare_schemas(program, log, clock or SystemClock())
     counts = await ensure_topics(log, program.topology, program.topics, required=required)

@@ -40,6 +40,7 @@ from streamlog.errors import (
     LogError,
     ProcessingError,
     StreamlogError,
+    UnknownTopicOrPartition,
     quantity,
 )
 from streamlog.log import Log
@@ -70,6 +71,7 @@ from streamlog.worker.inputs.assigned_partitions import (
     refuse_growth,
     watch_directory,
 )
+from streamlog.worker.inputs.pattern_watch import PatternWatch
 from streamlog.worker.inputs.schema_waits import Marks, schema_waits_of
 from streamlog.worker.inputs.source_watch import LOST, Lost
 from streamlog.worker.program import Program, WorkerStart
@@ -95,6 +97,8 @@ if TYPE_CHECKING:
 
     from streamlog.http_server import WebListener
     from streamlog.records.record_columns import RecordColumns
+    from streamlog.topology import Topology
+    from streamlog.worker.web.worker_server import WorkerServer
 
     ConnectSite: TypeAlias = Callable[[AppHerder, tuple[str, ...], str], ASGIApp]
     """Makes the REST API of connectors, of their allowed hosts and the id of the log."""
@@ -112,7 +116,9 @@ async def skip_damaged_batch(
     Raises:
         ProcessingError: the policy is `FAIL`.
     """
-    agent_policies = [(agent.topic.name, agent.on_error) for agent in program.agents]
+    agent_policies = [
+        (topic.name, agent.on_error) for agent in program.agents for topic in agent.topics
+    ]
     outbox = DamagedInputs(program.topology, agent_policies).outbox(damaged)
     part = TopicPartition(damaged.topic, damaged.partition)
     consumer.seek(part, damaged.next_offset)
@@ -284,7 +290,27 @@ class Worker:
         self, log: Log, watch: SavepointWatch, stop: asyncio.Event, cut: SavepointCut | None
     ) -> None:
         """Run until `stop` is set; with a cut, until all tasks of the app have reached it."""
-        program, clock = self._program, self._clock
+        patterns = PatternWatch(self._program, log, self._clock)
+        if not await patterns.resolve(stop):
+            return
+        self.exchange.placement = patterns.program.placement
+        try:
+            await self._run_with(patterns, log, watch, stop, cut)
+        except UnknownTopicOrPartition:
+            # A topic that matched a pattern was deleted before the worker had joined: it begins
+            # again without it.
+            if not await patterns.has_changed():
+                raise
+
+    async def _run_with(
+        self,
+        patterns: PatternWatch,
+        log: Log,
+        watch: SavepointWatch,
+        stop: asyncio.Event,
+        cut: SavepointCut | None,
+    ) -> None:
+        program, clock = patterns.program, self._clock
         async with AsyncExitStack() as stack:
             # First, so that a taken address ends the worker before it changes anything.
             server = stack.enter_context(make_server(program.web, program.pages))
@@ -321,16 +347,11 @@ class Worker:
             tables = self._bind_tables(start, loop.rows, producer)
             await stack.enter_async_context(self._measured(deps, loop.state))
             if server is not None:
-                pages = server.open(
-                    metrics=deps.metrics,
-                    state=loop.state,
-                    rows=loop.rows,
-                    tables=tables,
-                    hot_keys=loop.hot_keys,
-                    topics=start.program.topology.topics,
-                    sites=self._sites(loop.connect, server.listener, start),
-                )
-                await stack.enter_async_context(pages)
+                sites = self._sites(loop.connect, server.listener, start)
+                await stack.enter_async_context(_open_pages(server, loop, deps, tables, sites))
+            # While the tasks go to a cut, they keep the topics that they have.
+            if cut is None:
+                loop.patterns = patterns
             await loop.work(stop)
 
     def _sites(
@@ -363,7 +384,7 @@ class Worker:
         if deps.cut is not None or not self._program.connectors:
             return None
         room = ConnectRoom(
-            self._program, start.counts, deps, self.exchange, instance_id=self._instance_id
+            start.program, start.counts, deps, self.exchange, instance_id=self._instance_id
         )
         deps.metrics.registry.collect(ConnectMetrics(room, self._clock).collect)
         return await stack.enter_async_context(room)
@@ -373,7 +394,7 @@ class Worker:
     ) -> RoutedTables:
         """Give the app access to the rows of all tables; returns the access."""
         tables = make_table_access(
-            self._program.topology,
+            start.program.topology,
             start.counts,
             peers=self.exchange.peers,
             local=local,
@@ -449,6 +470,25 @@ def _clients(app_id: str, deps: TaskDeps) -> Iterator[tuple[str, Measured]]:
         yield f"{app_id}-transactional-producer", writer
 
 
+def _open_pages(
+    server: WorkerServer,
+    loop: _WorkerLoop,
+    deps: TaskDeps,
+    tables: RoutedTables,
+    sites: Mapping[str, ASGIApp],
+) -> AbstractAsyncContextManager[object]:
+    """Return what serves the worker's pages, and ends."""
+    return server.open(
+        metrics=deps.metrics,
+        state=loop.state,
+        rows=loop.rows,
+        tables=tables,
+        hot_keys=loop.hot_keys,
+        topics=loop.topology.topics,
+        sites=sites,
+    )
+
+
 class _WorkerLoop:
     """The loop of a worker, and its part in rebalances."""
 
@@ -456,6 +496,8 @@ class _WorkerLoop:
     """Brings the tasks to a cut; None without a savepoint."""
     connect: ConnectRoom | None = None
     """The connectors of the app; None without any."""
+    patterns: PatternWatch | None = None
+    """Looks for other topics that match the app's patterns; None on the way to a cut."""
 
     def __init__(
         self,
@@ -466,7 +508,7 @@ class _WorkerLoop:
         answer: Answer,
     ) -> None:
         self._program = program
-        self._counts = counts
+        self._counts, self._exchange = counts, exchange
         self._reader = deps.reader
         self._log, self._consumer = deps.log, deps.consumer
         self._sources, self._own_topics = deps.sources, deps.own_topics
@@ -514,6 +556,11 @@ class _WorkerLoop:
         self._committed_ms = self._joining_ms = self._clock.now_ms()
 
     @property
+    def topology(self) -> Topology:
+        """What the tasks of this worker compute."""
+        return self._program.topology
+
+    @property
     def hot_keys(self) -> HotKeys:
         """Which keys come most often, for as long as a request asks."""
         return self._tasks.hot_keys
@@ -547,10 +594,13 @@ class _WorkerLoop:
                 # group refuses its offsets. In a transaction, refused offsets abort everything.
                 on_lost=self._on_revoked if self._transactor is None else self._on_lost,
             )
+            if self.patterns is not None:
+                follow = self.patterns.follow(stop, lambda: self._exchange.peers.rounds)
+                watches.append(begin(follow, name="topics by pattern"))
             self._agents.start(self._background)
             begin(self._schedules.run(), name="schedules")
             watches += [begin(s.serve(), name=f"task {s.name}") for s in self._program.tasks]
-            while not (stop.is_set() or await self._has_reached_cut()):
+            while not (stop.is_set() or self._has_other_topics or await self._has_reached_cut()):
                 await self._round()
             self._schedules.stop()
             # Tasks stop before the agents finish: an agent that waits for a row to be committed
@@ -559,7 +609,7 @@ class _WorkerLoop:
             await self._agents.finish()
             if self.connect is not None:
                 await self.connect.finish()
-            await self._commit_last()
+            await self._commit_at_end()
         finally:
             for watch in watches:
                 watch.cancel()
@@ -568,6 +618,11 @@ class _WorkerLoop:
                 self._waits.close()
             await self._copies.standbys.close()
             await self._tasks.close()
+
+    @property
+    def _has_other_topics(self) -> bool:
+        """Whether other topics match the app's patterns than those that this worker reads."""
+        return self.patterns is not None and self.patterns.is_over
 
     async def _has_reached_cut(self) -> bool:
         """Return whether all tasks of the app are at the savepoint's cut."""
@@ -672,6 +727,17 @@ class _WorkerLoop:
                 SESSION_TIMEOUT_MS // 1000,
             )
 
+    async def _commit_at_end(self) -> None:
+        try:
+            await self._commit_last()
+        except UnknownTopicOrPartition as error:
+            # 1. A topic that matched a pattern is deleted. 2. The brokers refuse its offsets, and
+            # so the commit. 3. This worker, or another one, does the work since the last commit
+            # again, without that topic.
+            if not self._has_other_topics:
+                raise
+            logger.info("no last commit, as a topic was deleted: %s", error)
+
     async def _commit_last(self) -> None:
         """Make the last commit; waits up to `LAST_COMMIT_MS` for a rebalance to end."""
         deadline_ms = self._clock.now_ms() + LAST_COMMIT_MS
@@ -769,6 +835,10 @@ class _WorkerLoop:
         Raises:
             SourceLost: `source_lost` is "fail"; nothing more is committed.
         """
+        # A topic of a pattern was deleted: the worker begins again without it.
+        is_gone = isinstance(error, UnknownTopicOrPartition)
+        if is_gone and self.patterns is not None and await self.patterns.has_changed():
+            return
         affected = await self._sources.affected(error)
         if not affected:
             return
@@ -898,7 +968,7 @@ class _WorkerLoop:
     async def _look_up(
         self, partitions: frozenset[TopicPartition]
     ) -> dict[TopicPartition, StartOffset]:
-        agents_read = {agent.topic.name for agent in self._program.agents}
+        agents_read = {topic.name for agent in self._program.agents for topic in agent.topics}
         return await look_up(
             self._consumer,
             await self._sources.present(partitions),

@@ -451,7 +451,8 @@ class WorkerAgents:
         """Stop reading these partitions; other workers commit them from now on."""
         for run in self._runs:
             run.give_up(partitions)
-            numbers = {at.partition for at in partitions if at.topic == run.agent.topic.name}
+            read = {topic.name for topic in run.agent.topics}
+            numbers = {at.partition for at in partitions if at.topic in read}
             self.rows.forget(numbers, self.rows.worked_on(run.agent.name))
 
     async def finish(self) -> None:

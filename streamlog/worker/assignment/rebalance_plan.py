@@ -89,6 +89,13 @@ class Placement:
     """Sub-topology number to the topics that its tasks read."""
     stateful: Collection[int] = ()
     """The sub-topologies whose tasks have state."""
+    is_exact: bool = False
+    """Whether a member that reads topics which are unknown here gets nothing.
+
+    1. A worker has found a new topic of a pattern, and joins the group with it. 2. The leader has
+    not found it yet, and its tasks lack an input that the other's have. 3. The other gets no task
+    until the leader has looked, too.
+    """
 
     def assign(
         self,
@@ -140,7 +147,13 @@ class Placement:
 
     def able(self, topics: tuple[str, ...], members: Mapping[str, Sequence[str]]) -> list[str]:
         """Return the members that read all of these topics, sorted."""
-        return [member for member in sorted(members) if {*topics} <= {*members[member]}]
+        known = {topic for group in self.groups for topic in group}
+        return [
+            member
+            for member in sorted(members)
+            if {*topics} <= {*members[member]}
+            and (not self.is_exact or {*members[member]} <= known)
+        ]
 
     def tasks_of(self, partitions: Collection[TopicPartition]) -> set[TaskId]:
         """Return the tasks that read at least one of these partitions."""

@@ -318,7 +318,8 @@ class StreamsAssignor:
         self.withholds = False
         """Whether the rebalance that this worker has directed last left out slots that a worker has
         to give up first."""
-        self._placement = placement
+        self.placement = placement
+        """The inputs and tasks of the app. They change when other topics match its patterns."""
         self._policy = policy or Policy()
         self._asked_ms: int | None = None
         self._asked = 0
@@ -331,7 +332,7 @@ class StreamsAssignor:
         owned: Mapping[str, Collection[TopicPartition]] | None = None,
     ) -> dict[str, list[TopicPartition]]:
         """Return the target placement; see `Assignor.assign`."""
-        return self._placement.assign(members, partitions, owned)
+        return self.placement.assign(members, partitions, owned)
 
     def subscription_data(self) -> bytes:
         """See `DirectingPort.subscription_data`."""
@@ -369,7 +370,7 @@ class StreamsAssignor:
         until = max(until, *(info.configs_until for info in infos.values()))
         units = {f"{SLOT_PREFIX}{name}": count for name, count in counts.items() if count}
         placement = replace(
-            self._placement, groups=(*self._placement.groups, *((unit,) for unit in sorted(units)))
+            self.placement, groups=(*self.placement.groups, *((unit,) for unit in sorted(units)))
         )
         slots = _undisputed_slots(infos)
         candidates = {
@@ -448,7 +449,7 @@ class StreamsAssignor:
         return PeerInfo(
             process=info.process,
             endpoint=info.endpoint,
-            active=pack_tasks(self._placement.tasks_of(part.partitions)),
+            active=pack_tasks(self.placement.tasks_of(part.partitions)),
             # Both follow the changelog, so both can answer queries that accept old rows.
             standby=pack_tasks([*part.standby, *part.warmup]),
         )

@@ -24,7 +24,7 @@ from streamlog.agents.offsets import TASK, positions_of
 from streamlog.blueprints.clock_names import clock_name, partners
 from streamlog.client.consumer import Consumer
 from streamlog.clock import Clock
-from streamlog.errors import StreamlogError
+from streamlog.errors import StreamlogError, UnknownTopicOrPartition
 from streamlog.log import Log
 from streamlog.processing.inputs.end_of_input import (
     SAMPLE_INTERVAL_MS,
@@ -156,7 +156,8 @@ class InputEnds:
                 if not await self._ask(open_, committed, written):
                     return AGAIN_MS
         except StreamlogError as error:
-            if not error.retriable:
+            # A topic that is gone is the worker's to judge, which reads it, too.
+            if not error.retriable and not isinstance(error, UnknownTopicOrPartition):
                 raise
             now_ms = self._clock.now_ms()
             if self._logged_ms is None or now_ms - self._logged_ms >= TELL_MS:
@@ -331,7 +332,8 @@ class TimeMarkRequests:
         try:
             await self._look(reader)
         except StreamlogError as error:
-            if not error.retriable:
+            # As above: a topic that is gone is the worker's to judge.
+            if not error.retriable and not isinstance(error, UnknownTopicOrPartition):
                 raise
             logger.debug("the topics of quiet inputs can't be read at present: %s", error)
 

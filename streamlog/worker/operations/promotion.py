@@ -196,6 +196,7 @@ async def promote(program: Program, version: str, stage: PromotionStage) -> Prom
         TopologyError: the app's guarantee is not exactly-once.
         StreamlogError: the log can't be reached or written to.
     """
+    program.refuse_patterns("a promotion")
     if program.guarantee != EXACTLY_ONCE:
         raise TopologyError(
             f"the guarantee of app {program.app_id!r} is {program.guarantee}: its rows have no "
