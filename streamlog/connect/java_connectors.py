@@ -46,8 +46,11 @@ class JavaConnector(msgspec.Struct, frozen=True, kw_only=True):
         """Return the connector of ours."""
         raise TypeError(f"{type(self).__name__} has no method connector")
 
-    def adapt(self, record: AnyRecord) -> AnyRecord:
-        """Return a record as the Java class has it: behind a source, or before a sink."""
+    def adapt(self, record: AnyRecord) -> AnyRecord | None:
+        """Return a record as the Java class has it: behind a source, or before a sink.
+
+        None leaves it out.
+        """
         return record
 
     def left_offset(self, part: SourcePartition, left: LeftOffsets) -> SourceOffset | None:

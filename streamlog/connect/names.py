@@ -28,6 +28,7 @@ _SUFFIX: Final = "Connector"
 """Kafka Connect takes the name of a class without it."""
 BUILT_IN: Final[Mapping[str, str]] = {
     "Delta": "streamlog.connectors.lakes.delta",
+    "ElasticsearchSinkConnector": "streamlog.connectors.search.elasticsearch",
     "Exec": "streamlog.connectors.exec",
     "FileStreamSinkConnector": "streamlog.connectors.file_stream",
     "FileStreamSourceConnector": "streamlog.connectors.file_stream",
@@ -50,6 +51,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "RedisPubSub": "streamlog.connectors.redis",
     "RedisSink": "streamlog.connectors.redis",
     "RedisStreams": "streamlog.connectors.redis",
+    "S3SinkConnector": "streamlog.connectors.objects.s3_sink",
     "Search": "streamlog.connectors.search",
     "SpoolDir": "streamlog.connectors.spool_dir",
     "SqlSink": "streamlog.connectors.sql",

@@ -7,16 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator
+import os
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import httpx
+import obstore
 import psycopg
 import pytest
+from moto.moto_server.threaded_moto_server import ThreadedMotoServer
+from obstore.store import from_url
 
 from chaos.ports import reserved_ports
+from streamlog.client.admin import NewTopic
 from tests.connect_service.running import Client, running
+from tests.connectors.http.servers import answering
+from tests.connectors.search.bulk_double import BulkDouble
+from tests.servers.opensearch import OpenSearchServer
 from tests.servers.postgres import PostgresServer
 
 JSON = {"value.converter": "org.apache.kafka.connect.json.JsonConverter"}
@@ -327,3 +336,152 @@ def test_a_connector_whose_slot_cannot_be_dropped_stays_stopped(
 
     with reserved_ports(1) as (port,):
         life(tmp_path / "log", act)
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    """Return the address of moto's server, a double of S3, with a bucket of this module."""
+    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    address = f"http://{host}:{port}"
+    httpx.put(f"{address}/confluent-kafka-connect-s3-testing").raise_for_status()
+    yield address
+    server.stop()
+
+
+def objects(address: str) -> dict[str, bytes]:
+    config: Any = {
+        "endpoint": address, "region": "us-west-2", "access_key_id": "me",
+        "secret_access_key": "secret",
+    }  # fmt: skip
+    url = "s3://confluent-kafka-connect-s3-testing"
+    store = from_url(url, config=config, client_options={"allow_http": True})
+    names = [each["path"] for each in obstore.list(store).collect()]
+    return {name: bytes(obstore.get(store, name).bytes()) for name in names}
+
+
+def s3_sink(address: str) -> dict[str, str]:
+    """Return "Amazon S3 Sink Connector: Quick Start", with the keys and the address of the test."""
+    return {
+        "connector.class": "io.confluent.connect.s3.S3SinkConnector", "tasks.max": "1",
+        "topics": "s3_topic", "s3.region": "us-west-2",
+        "s3.bucket.name": "confluent-kafka-connect-s3-testing", "s3.part.size": "5242880",
+        "flush.size": "3", "storage.class": "io.confluent.connect.s3.storage.S3Storage",
+        "format.class": "io.confluent.connect.s3.format.json.JsonFormat",
+        "partitioner.class": "io.confluent.connect.storage.partitioner.DefaultPartitioner",
+        "schema.compatibility": "NONE", "store.url": address, "aws.access.key.id": "me",
+        "aws.secret.access.key": "secret", "key.converter": TEXT["key.converter"],
+        "value.converter.schemas.enable": "false", **JSON,
+    }  # fmt: skip
+
+
+async def write_rows(client: Client, topic: str, rows: Sequence[Any]) -> None:
+    """Write rows to one partition of a topic, with the keys `k0`, `k1` and so on."""
+    log = client.service.log
+    await log.admin().create_topics([NewTopic(topic, 1)])
+    async with log.producer() as producer:
+        for number, row in enumerate(rows):
+            value = None if row is None else json.dumps(row).encode()
+            await producer.send(topic, value, key=b"k%d" % (number % 4))
+
+
+def test_confluents_s3_sink_writes_the_files_of_its_quick_start(tmp_path: Path, s3: str) -> None:
+    rows = [{"f1": f"value{number}"} for number in range(1, 11)]
+    lines = [b'{"f1":"%s"}\n' % row["f1"].encode() for row in rows]
+    wanted = {
+        f"topics/s3_topic/partition=0/s3_topic+0+000000000{at}.json": b"".join(lines[at : at + 3])
+        for at in (0, 3, 6)
+    }
+
+    async def act(client: Client) -> None:
+        await write_rows(client, "s3_topic", rows)
+        await create(client, "s3-sink", s3_sink(s3))
+        # Nine of ten records, as the quick start shows them: the last one waits for two others.
+        await client.until(lambda: objects(s3) == wanted)
+
+    life(tmp_path / "log", act)
+
+
+def elasticsearch_sink(url: str, **more: str) -> dict[str, str]:
+    """Return quickstart-elasticsearch.properties of Confluent Platform."""
+    return {
+        "connector.class": "io.confluent.connect.elasticsearch.ElasticsearchSinkConnector",
+        "tasks.max": "1", "topics": "test-elasticsearch-sink", "key.ignore": "true",
+        "connection.url": url, "type.name": "kafka-connect",
+        "value.converter.schemas.enable": "false", **JSON, **more,
+    }  # fmt: skip
+
+
+BY_KEY = {
+    "key.ignore": "false", "schema.ignore": "true", "behavior.on.null.values": "delete",
+    "key.converter": TEXT["key.converter"], "batch.size": "2", "max.retries": "5",
+    "connection.username": "elastic", "connection.password": "secret", "write.method": "INSERT",
+}  # fmt: skip
+ROWS: list[dict[str, str] | None] = [{"f1": f"value{number}"} for number in range(6)]
+
+
+def write_documents(directory: Path, url: str, until: Callable[[str], dict[str, Any]]) -> None:
+    """Write documents by offset and by key, and compare them with what the records say."""
+    rows = [*ROWS, None]
+    offsets = {f"test-elasticsearch-sink+0+{at}": row for at, row in enumerate(ROWS)}
+    # Record 6 deletes the document of `k2`, and 4 and 5 replace those of `k0` and `k1`.
+    keys = {"k0": ROWS[4], "k1": ROWS[5], "k3": ROWS[3]}
+
+    async def act(client: Client) -> None:
+        await write_rows(client, "test-elasticsearch-sink", rows)
+        ignore = {
+            "behavior.on.null.values": "ignore", "key.converter": TEXT["key.converter"],
+        }  # fmt: skip
+        await create(client, "by-offset", elasticsearch_sink(url, **ignore))
+        route = {
+            "transforms": "index",
+            "transforms.index.type": "org.apache.kafka.connect.transforms.RegexRouter",
+            "transforms.index.regex": "(.*)", "transforms.index.replacement": "Keys-$1",
+        }  # fmt: skip
+        await create(client, "by-key", elasticsearch_sink(url, **BY_KEY, **route))
+        await until_equal(client, until, offsets)
+        await until_equal(client, lambda index: until(f"keys-{index}"), keys)
+
+    life(directory / "log", act)
+
+
+async def until_equal(
+    client: Client, found: Callable[[str], dict[str, Any]], wanted: dict[str, Any]
+) -> None:
+    last: dict[str, Any] = {}
+
+    def holds() -> bool:
+        last.clear()
+        last.update(found("test-elasticsearch-sink"))
+        return last == wanted
+
+    try:
+        await client.until(holds)
+    except TimeoutError:
+        assert last == wanted
+
+
+def test_confluents_elasticsearch_sink_writes_documents(tmp_path: Path) -> None:
+    server = BulkDouble()
+
+    async def main() -> None:
+        async with answering(server.respond) as url:
+            await asyncio.to_thread(write_documents, tmp_path, url, server.documents)
+
+    asyncio.run(main())
+
+
+@pytest.mark.skipif(
+    os.environ.get("STREAMLOG_PROFILE") != "thorough", reason="starts a JVM: make test-opensearch"
+)
+def test_confluents_elasticsearch_sink_writes_documents_of_opensearch(tmp_path: Path) -> None:
+    with OpenSearchServer() as server:
+
+        def documents(index: str) -> dict[str, Any]:
+            if httpx.post(f"{server.url}/{index}/_refresh", timeout=60).status_code == 404:
+                return {}
+            found = httpx.get(f"{server.url}/{index}/_search", params={"size": 100}, timeout=60)
+            return {hit["_id"]: hit["_source"] for hit in found.json()["hits"]["hits"]}
+
+        write_documents(tmp_path, server.url, documents)

@@ -41,7 +41,7 @@ SECRET = "hunter2-of-nobody"
 TEXTS = (
     "x", "http://h.example/x", "postgresql://h.example/x", "redis://h.example", "mqtt://h.example",
     "ws://h.example", "127.0.0.1:5140", "/in/of/files", "s3://bucket/x", "a.b",
-    "jdbc:postgresql://h.example/x", "kafka.example:9092",
+    "jdbc:postgresql://h.example/x", "kafka.example:9092", "7",
 )  # fmt: skip
 """Values for settings of text that have no default; one of them has to be accepted."""
 TOGETHER: Mapping[str, dict[str, str]] = {

@@ -47,6 +47,7 @@ from streamlog.serdes.erased_types import UserObject
 
 FLUSH_BYTES_LIMIT = 256 * 1024 * 1024
 """The largest `flush.size_bytes`: what a flush writes is in memory until then."""
+_COORDINATES = ("_key", "_timestamp", "_offset")
 PATHS_MAX = 1_000
 """The most files of one flush; a template by a field with many values would make millions."""
 
@@ -74,6 +75,8 @@ class Objects(Sink[object, object], frozen=True, kw_only=True):
 
     effect: ClassVar[Effect] = "repeatable"
     streams: ClassVar[bool] = True
+    has_coordinates: ClassVar[bool] = True
+    """Whether files have the columns `_key`, `_timestamp` and `_offset`."""
 
     url: str
     format: TableFormat = "parquet"
@@ -87,6 +90,11 @@ class Objects(Sink[object, object], frozen=True, kw_only=True):
     def used_compression(self) -> TableCompression:
         """The compression of the files."""
         return self.compression or ("snappy" if self.format == "parquet" else "none")
+
+    @property
+    def suffix(self) -> str:
+        """The end of a file's name."""
+        return table_suffix(self.format, self.used_compression)
 
     def check(self) -> None:
         """Raise ConfigError if the settings do not go together."""
@@ -132,7 +140,7 @@ class ObjectsTask(SinkTask[object, object]):
         self._sink = sink
         self._context = context
         self._template = PathTemplate(sink.path)
-        self._suffix = table_suffix(sink.format, sink.used_compression)
+        self._suffix = sink.suffix
         self._files: dict[tuple[TopicPartition, str], tuple[str, TableFile]] = {}
         """By partition and path: the file's whole name, and the file."""
 
@@ -157,6 +165,8 @@ class ObjectsTask(SinkTask[object, object]):
             return
         # As `_paths`, this may refuse records, so both come before any file is changed.
         rows = batch.arrow()
+        if not self._sink.has_coordinates:
+            rows = rows.drop_columns([each for each in _COORDINATES if each in rows.schema.names])
         if len(paths) == 1:
             self._file(batch, next(iter(paths)), 0).add(rows)
             return
@@ -172,6 +182,8 @@ class ObjectsTask(SinkTask[object, object]):
                 "_timestamp": record.timestamp.astimezone(UTC),
                 "_offset": record.offset,
             }
+            if self._sink.has_coordinates
+            else {**fields_of(record.value)}
             for record in batch.records
         ]
         for path, indexes in paths.items():

@@ -142,6 +142,11 @@ class CloudStore:
             )
         except (self._errors.BaseError, TypeError, ValueError) as error:
             raise ConfigError(f"the store of {url} can't be opened: {error}") from error
+        except BaseException as error:
+            # obstore panics at `allow_http` and others that are options of its client.
+            if type(error).__name__ != "PanicException":
+                raise
+            raise ConfigError(f"the store of {url} can't be opened: options: {error}") from None
 
     async def put(self, path: str, data: bytes) -> None:
         """Write an object, in parts if it is large."""

@@ -236,6 +236,12 @@ async def test_a_missing_bucket_is_not_tried_again(s3: str) -> None:
     assert not isinstance(raised.value, Retriable)
 
 
+def test_an_option_at_which_obstore_panics_is_an_error_of_settings() -> None:
+    sink = Objects(url="s3://b", options={"allow_http": "true"})
+    with pytest.raises(ConfigError, match="options: "):
+        sink.store(lambda fn, *args: fn(*args))
+
+
 def test_secrets_are_not_shown() -> None:
     assert "hidden-key" not in repr(Objects(url="s3://b", secret=Secret("hidden-key")))
 
