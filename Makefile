@@ -12,7 +12,7 @@ WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-connect demo-spark spark questions test test-changed quick lint shape architecture bench simulate simulate-coverage chaos alerts procedures soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-rest conformance conformance-cluster conformance-kafka registry-kills chaos-connect chaos-connect-service bench-connect bench-connect-service bench-registry bench-snapshots compile clean test-opensearch mutants
+.PHONY: help demo demo-connect demo-spark spark questions test test-changed quick lint shape architecture bench simulate simulate-coverage chaos alerts procedures soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-rest oracle-debezium conformance conformance-cluster conformance-kafka registry-kills chaos-connect chaos-connect-service bench-connect bench-connect-service bench-registry bench-snapshots compile clean test-opensearch mutants
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -138,6 +138,9 @@ oracle-connect: $(VENV)/.dev ## random records through Kafka Connect's own trans
 oracle-connect-rest: $(VENV)/.dev ## some 190 requests to Apache's own Connect worker and to ours, both on a broker of ours; statuses and bodies field by field, each difference with its reason (ARGS=--all prints all); needs Maven and a JDK
 	@mkdir -p build
 	@$(BIN)/python -m tests.oracle.connect_rest --report build/oracle-connect-rest.json $(ARGS)
+
+oracle-debezium: $(VENV)/.dev ## random changes of tables of a real PostgreSQL through Debezium's engine and through PostgresCdc by the name of its class, event by event (STATEMENTS=2000, SEED=n); needs Maven, a JDK and Debian's postgresql
+	@$(BIN)/python -m tests.oracle.debezium --statements $(or $(STATEMENTS),2000) $(if $(SEED),--seed $(SEED))
 
 spark: $(VENV)/.dev ## histories in Spark at length: 200 random programs with tasks killed at random, and on a standalone cluster of this machine
 	STREAMLOG_PROFILE=thorough $(BIN)/python -m pytest -q tests/spark_bridge --timeout 1200 $(ARGS)

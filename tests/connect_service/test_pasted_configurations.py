@@ -179,10 +179,10 @@ def copied(db: psycopg.Connection) -> list[tuple[Any, ...]]:
 
 ORDERS = b"""
     CREATE TABLE orders (id INT PRIMARY KEY, item TEXT, price NUMERIC(9, 2), rate NUMERIC,
-    at TIMESTAMP, zoned TIMESTAMPTZ, day DATE)"""
+    at TIMESTAMP, zoned TIMESTAMPTZ, day DATE, at3 TIMESTAMP(3), clock3 TIME(3), clock TIME)"""
 INSERT = b"""
     INSERT INTO orders VALUES (%s, 'book', 12.50, 0.125, '2026-01-02 03:04:05.6',
-    '2026-01-02 03:04:05Z', '2026-01-02')"""
+    '2026-01-02 03:04:05Z', '2026-01-02', '2026-01-02 03:04:05.6789', '00:00:01.5', '00:00:01.5')"""
 
 
 def debezium(postgres: PostgresServer, name: str) -> dict[str, str]:
@@ -233,9 +233,13 @@ def test_debeziums_postgres_connector_writes_its_events(
         "at": ("int64", "io.debezium.time.MicroTimestamp"),
         "zoned": ("string", "io.debezium.time.ZonedTimestamp"),
         "day": ("int32", "io.debezium.time.Date"),
+        "at3": ("int64", "io.debezium.time.Timestamp"),
+        "clock3": ("int32", "io.debezium.time.Time"),
+        "clock": ("int64", "io.debezium.time.MicroTime"),
     }  # fmt: skip
     row = events[0]["payload"]["after"]
     assert (row["at"], row["day"]) == (1767323045600000, 20455)
+    assert (row["at3"], row["clock3"], row["clock"]) == (1767323045679, 1_500, 1_500_000)
     assert row["zoned"] == "2026-01-02T03:04:05.000000Z"
     assert row["rate"] == {"scale": 3, "value": "fQ=="}
     source = events[1]["payload"]["source"]

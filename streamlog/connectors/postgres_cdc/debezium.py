@@ -23,11 +23,14 @@ from streamlog.connect.schema_record import with_schemas
 from streamlog.connectors.postgres_cdc import PostgresCdc
 from streamlog.connectors.postgres_cdc.change_stream import OnTruncate
 from streamlog.connectors.postgres_cdc.pgoutput import lsn_text
+from streamlog.connectors.postgres_cdc.row_values import PRECISION
 from streamlog.serdes.erased_types import AnyRecord
 
 Times: TypeAlias = Literal["adaptive", "adaptive_time_microseconds", "connect"]
 Decimals: TypeAlias = Literal["precise", "double", "string"]
 Change: TypeAlias = Callable[[object], object]
+MILLIS: Final = 3
+"""The digits of a millisecond."""
 _PLAIN_NAME: Final = re.compile(r"[\w$]+\.[\w$]+")
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - of columns without a zone
 _VARIABLE: Final = Schema(
@@ -217,7 +220,6 @@ def debezium_row(
 
 
 def _type_of(schema: Schema, times: Times, decimals: Decimals) -> tuple[Schema, Change | None]:
-    is_connect = times == "connect"
     plain = dataclasses.replace(schema, logical=None, parameters=())
 
     def named(kind: str, name: str) -> Schema:
@@ -229,19 +231,34 @@ def _type_of(schema: Schema, times: Times, decimals: Decimals) -> tuple[Schema, 
             found = _decimal_type(schema, plain, decimals)
         case "Timestamp":
             found = named("string", "io.debezium.time.ZonedTimestamp"), _zoned
-        case "LocalTimestamp" if is_connect:
-            found = dataclasses.replace(schema, logical="Timestamp"), _in_utc
-        case "LocalTimestamp":
-            found = named("int64", "io.debezium.time.MicroTimestamp"), _micros
-        case "Date" if not is_connect:
-            found = named("int32", "io.debezium.time.Date"), _days
-        case "Time" if not is_connect:
-            found = named("int64", "io.debezium.time.MicroTime"), _micros_of_day
+        case "LocalTimestamp" if times == "connect":
+            found = dataclasses.replace(schema, logical="Timestamp", parameters=()), _in_utc
+        case "Date" | "Time" if times == "connect":
+            found = dataclasses.replace(schema, parameters=()), None
+        case "LocalTimestamp" | "Date" | "Time":
+            kind, name, change = _time_type(schema, times)
+            found = named(kind, f"io.debezium.time.{name}"), change
         case "uuid":
             found = named("string", "io.debezium.data.Uuid"), str
         case "json":
             found = named("string", "io.debezium.data.Json"), _json_text
     return found
+
+
+def _time_type(schema: Schema, times: Times) -> tuple[str, str, Change]:
+    """Return kind, name and change of a time without a zone."""
+    digits = schema.parameter(PRECISION)
+    # TIMESTAMP(3) has milliseconds, and one without a limit microseconds.
+    has_millis = digits is not None and int(digits) <= MILLIS
+    if schema.logical == "Date":
+        return "int32", "Date", _days
+    if schema.logical == "LocalTimestamp":
+        return (
+            ("int64", "Timestamp", _millis) if has_millis else ("int64", "MicroTimestamp", _micros)
+        )
+    if has_millis and times == "adaptive":
+        return "int32", "Time", _millis_of_day
+    return "int64", "MicroTime", _micros_of_day
 
 
 def _decimal_type(
@@ -285,6 +302,16 @@ def _micros(value: object) -> object:
         return value
     passed = value - _EPOCH
     return (passed.days * 86_400 + passed.seconds) * 1_000_000 + passed.microseconds
+
+
+def _millis(value: object) -> object:
+    found = _micros(value)
+    return found // 1_000 if isinstance(found, int) else found
+
+
+def _millis_of_day(value: object) -> object:
+    found = _micros_of_day(value)
+    return found // 1_000 if isinstance(found, int) else found
 
 
 def _micros_of_day(value: object) -> object:

@@ -110,6 +110,10 @@ _ARRAYS: Final[Mapping[int, int]] = {
 }  # fmt: skip
 """Built-in array types, by the oid of their elements."""
 NUMERIC: Final = 1700
+_TIMES: Final = (1083, 1114)
+"""Times of day and timestamps without a zone, whose values may have fewer digits."""
+PRECISION: Final = "streamlog.precision"
+"""The parameter of a schema with the digits of its seconds, of a column that limits them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +161,7 @@ class TypeCatalogue:
 
         Args:
             oid: its type.
-            modifier: the type's modifier, which has the digits of a numeric.
+            modifier: the type's modifier, which has the digits of a numeric, or of a second.
             optional: whether it may be null.
         """
         base = self._base(oid)
@@ -169,6 +173,9 @@ class TypeCatalogue:
             precision, scale = (modifier - 4) >> 16 & 0xFFFF, (modifier - 4) & 0x7FF
             parameters = (("scale", str(scale)), ("connect.decimal.precision", str(precision)))
             found = Schema("bytes", logical="Decimal", parameters=parameters)
+        elif base in _TIMES and modifier >= 0:
+            digits = ((PRECISION, str(modifier)),)
+            found = dataclasses.replace(_BASE[base][1], parameters=digits)
         else:
             found = _BASE.get(base, (_text, _STRING))[1]
         return dataclasses.replace(found, optional=optional)
