@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -44,6 +44,7 @@ from benchmarks import (
 from benchmarks.engine.contest import Cost
 from benchmarks.engine.report import costs_table
 from benchmarks.harness import Figure, Reading, conditions
+from streamlog.replace import replace
 
 PIPE_COLUMNS = 130
 RESULTS = Path(__file__).parent / "results"

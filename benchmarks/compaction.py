@@ -14,7 +14,6 @@ import os
 import random
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.harness import Figure, Process, Stopwatch, broker
@@ -28,6 +27,7 @@ from streamlog.log import Log
 from streamlog.record import TopicPartition
 from streamlog.records.batch import encode_batch
 from streamlog.records.compression import Compression
+from streamlog.replace import replace
 
 RECORD_BYTES = 100
 BATCH_RECORDS = 9_000

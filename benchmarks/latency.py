@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 
@@ -24,6 +24,7 @@ from streamlog.client.admin import NewTopic
 from streamlog.client.producer import Producer
 from streamlog.log import Log
 from streamlog.record import TopicPartition
+from streamlog.replace import replace
 
 JOB = "j2"
 EVENTS_PER_S = 1_000

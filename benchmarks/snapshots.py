@@ -22,7 +22,6 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 from statistics import median
@@ -40,6 +39,7 @@ from streamlog.log import Log
 from streamlog.metrics.registry import Registry
 from streamlog.processing.task import TaskId
 from streamlog.record import TopicPartition
+from streamlog.replace import replace
 from streamlog.snapshots.object_store import SnapshotSettings
 from streamlog.snapshots.task_snapshots import SnapshotMetrics, Throttle, reserved_rows
 from streamlog.tables.local_disk.rocksdb_store import RocksBudget

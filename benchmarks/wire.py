@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import quantiles
 
 from benchmarks.harness import Figure, Process, broker
 from benchmarks.librdkafka import Run, Unavailable, performance_program, run
+from streamlog.replace import replace
 
 VALUE_BYTES = 200
 LATENCY_RECORDS = 5_000

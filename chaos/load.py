@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from contextlib import suppress
-from dataclasses import replace
 from typing import Final
 
 from simulation.load.mix import ATOMIC, Program, places
@@ -14,6 +13,7 @@ from simulation.load.writers import write_transactions
 from streamlog.client.admin.topic_admin import NewTopic
 from streamlog.client.producer.sender import RecordMetadata
 from streamlog.errors import StreamlogError, TopicExists
+from streamlog.replace import replace
 
 BULK: Final = "bulk"
 BULK_BYTES: Final = 10_000

@@ -9,7 +9,6 @@ applies all filters again: one that this module does not understand costs time, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -38,6 +37,7 @@ from spark_bridge.python_failures import without_traceback
 from spark_bridge.source_options import ReadOptions, parse_options, parse_write_options
 from spark_bridge.stream_reader import LogStreamReader, RangePartition, input_partitions
 from streamlog.errors import ConfigError
+from streamlog.replace import replace
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spark_bridge.arrow_batches import ArrowBatches, CorruptBatches
@@ -36,6 +35,7 @@ from streamlog.protocol.schema import id_bytes, id_text
 from streamlog.record import TopicPartition
 from streamlog.records.control_batches import AbortedBatches, AbortedRange
 from streamlog.records.epoch_chains import EpochChain
+from streamlog.replace import replace
 from streamlog.stored_log import StoredLog
 from streamlog.transport.security import Security
 

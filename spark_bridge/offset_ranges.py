@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from spark_bridge.source_options import (
@@ -26,6 +26,7 @@ from streamlog.errors import ConfigError, SourceLost
 from streamlog.record import TopicPartition
 from streamlog.records.control_batches import AbortedRange
 from streamlog.records.epoch_chains import UNKNOWN_OFFSET, EpochChain
+from streamlog.replace import replace
 
 __all__ = [
     "Bounds",

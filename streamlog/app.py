@@ -14,7 +14,6 @@ import sys
 import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from streamlog.blueprints.topic_patterns import matches, named, refuse_overlaps, with_matches
@@ -28,6 +27,7 @@ from streamlog.interrupts import exit_at_once, exit_quietly_if_uncaught
 from streamlog.nodes.policies import ErrorPolicy, on_error
 from streamlog.nodes.topic_spec import SourceLostPolicy, check_source_lost
 from streamlog.record import Headers
+from streamlog.replace import replace
 from streamlog.serdes.registered.schema_source import NO_REGISTRY, SchemaSource
 from streamlog.tables.state.store_transaction import MEMORY_BYTES, MEMORY_BYTES_MIN
 from streamlog.topology import Topology

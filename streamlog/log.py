@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Final, Self, Unpack
@@ -54,6 +53,7 @@ from streamlog.records.compression import Compression
 from streamlog.records.record_columns import RecordColumns
 from streamlog.records.staged_segment import StagedSegment
 from streamlog.registry.running_registry import serve_if_configured
+from streamlog.replace import replace
 from streamlog.transport.client_connection import TcpTransport, Transport
 from streamlog.transport.security import SSL, Security
 from streamlog.transport.socket_buffers import SYSTEM_BUFFERS, SocketBuffers, buffers_of

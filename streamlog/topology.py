@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from streamlog.errors import TopologyError
@@ -27,6 +27,7 @@ from streamlog.nodes.table_nodes import AgentTables, GlobalTableNode
 from streamlog.nodes.topic_spec import TopicSpec, check_name
 from streamlog.nodes.window_nodes import RecordWindowsAggregate, WindowedAggregate
 from streamlog.records.partitioners import partitioner_name
+from streamlog.replace import replace
 from streamlog.serdes import WindowedSerde, serde_for
 from streamlog.tables.stores.store import StoreSpec
 

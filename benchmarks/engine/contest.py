@@ -20,7 +20,7 @@ import subprocess
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain, count, cycle, islice
 from pathlib import Path
@@ -35,6 +35,7 @@ from streamlog.client.consumer import Consumer
 from streamlog.log import Log
 from streamlog.record import TopicPartition
 from streamlog.records.batch import LogRecord
+from streamlog.replace import replace
 
 COMMIT_MS = 500
 """For everybody; our own default."""

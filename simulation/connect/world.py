@@ -11,7 +11,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from random import Random
 from typing import Final, Self, TypeVar
 from unittest.mock import patch
@@ -30,6 +29,7 @@ from simulation.trouble import Trouble
 from streamlog import App
 from streamlog.errors import StreamlogError
 from streamlog.processing.task import TaskId
+from streamlog.replace import replace
 from streamlog.worker import worker
 from streamlog.worker.connect import sink_group
 from streamlog.worker.engine import Work

@@ -7,8 +7,10 @@ here: the comparison (`readability`, `avro_readability`, `json_readability`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
+
+from streamlog.replace import replace
 
 
 class UnreadKind(StrEnum):

@@ -8,12 +8,13 @@ topology writes gets the version as suffix, also where the topology reads it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 from streamlog.errors import TopologyError
 from streamlog.nodes.stream_nodes import Node
 from streamlog.nodes.topic_spec import TopicSpec, check_name
+from streamlog.replace import replace
 from streamlog.topology import Topology, TopologyBuilder
 
 

@@ -10,7 +10,6 @@ import gc
 import itertools
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -33,6 +32,7 @@ from streamlog.clock import SystemClock
 from streamlog.errors import ConfigError, UsageError
 from streamlog.metrics.export import MeasuredService, exporting
 from streamlog.properties import read_properties
+from streamlog.replace import replace
 
 if TYPE_CHECKING:
     from streamlog.broker.broker import Broker

@@ -10,7 +10,6 @@ import asyncio
 import os
 import socket
 import sys
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +21,7 @@ from streamlog.cli.cluster_init import NodeSetup, host_of, local_nodes, write_no
 from streamlog.cli.session import printer, serve
 from streamlog.errors import StreamlogError, UsageError, quantity
 from streamlog.properties import read_properties
+from streamlog.replace import replace
 from streamlog.worker.process.supervisor import Launch, Supervisor
 
 BROKERS_USUAL = 3

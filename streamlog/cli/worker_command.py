@@ -12,7 +12,6 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -36,6 +35,7 @@ from streamlog.cli.topology_commands import print_difference, version
 from streamlog.connect.declared_connectors import SinkConnector, SourceConnector
 from streamlog.errors import UsageError
 from streamlog.log import EMBEDDED, Log
+from streamlog.replace import replace
 from streamlog.transport.security import Security
 from streamlog.worker.process.arenas import use_huge_pages
 from streamlog.worker.process.slots import Slot

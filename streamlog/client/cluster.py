@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NamedTuple, TypeAlias, TypeVar
+
+import msgspec
 
 from streamlog import repeated
 from streamlog.client.metrics.network_metrics import NetworkMetrics
@@ -173,8 +174,7 @@ class Lane(Enum):
     """Joins and syncs, which the coordinator holds back until all members have joined."""
 
 
-@dataclass(frozen=True, slots=True)
-class TopicMetadata:
+class TopicMetadata(msgspec.Struct, frozen=True):
     """A topic's metadata, as brokers have sent it."""
 
     name: str

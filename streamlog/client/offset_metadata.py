@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
 
 from streamlog.protocol.schema import ZERO_UUID
 from streamlog.record import TopicPartition
@@ -13,8 +14,7 @@ NO_GENERATION: Final = -1
 NO_MEMBER: Final = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupMetadata:
+class GroupMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """The member by which a coordinator checks a commit; see `Consumer.group_metadata`."""
 
     group_id: str

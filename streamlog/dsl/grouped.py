@@ -8,7 +8,7 @@ Not here: windows (`windowed`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Generic, Self, TypeVar
 
 from streamlog.dsl.aggregations import (
@@ -37,6 +37,7 @@ from streamlog.nodes.stream_nodes import Aggregate, Aggregation, Aggregator, Mer
 from streamlog.nodes.table_nodes import AtCommits, ExpiringAggregate
 from streamlog.nodes.topic_spec import TopicSpec, check_name
 from streamlog.record import Late, Record, Windowed
+from streamlog.replace import replace
 from streamlog.serdes import form_of
 from streamlog.serdes.erased_types import AnyRecord, AnySerde, UserState, UserValue
 from streamlog.tables.stores.store import StoreSpec

@@ -23,7 +23,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Generic, Literal, NoReturn, TypeVar, overload
 
@@ -107,6 +107,7 @@ from streamlog.nodes.stream_nodes import (
 from streamlog.nodes.table_nodes import AsOfJoin, GlobalJoin, VersionedTable
 from streamlog.nodes.topic_spec import TopicSpec, check_name
 from streamlog.record import GivenHeaders, Record
+from streamlog.replace import replace
 from streamlog.serdes.erased_types import UserFunction, UserKey, UserValue
 from streamlog.tables.stores.store import StoreSpec
 from streamlog.windows.join_windows import JoinWindow

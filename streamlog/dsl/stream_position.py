@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar, is_typeddict
 
 from streamlog.connect.declared_connectors import Connectors
@@ -23,6 +23,7 @@ from streamlog.errors import TopologyError
 from streamlog.nodes.policies import ErrorPolicy, on_error
 from streamlog.nodes.stream_nodes import RepartitionSink, Source, View
 from streamlog.nodes.topic_spec import TopicSpec, check_name
+from streamlog.replace import replace
 from streamlog.serdes import declared_by, type_name
 from streamlog.serdes.erased_types import UserFunction, UserKey, UserValue
 from streamlog.topology import TopologyBuilder

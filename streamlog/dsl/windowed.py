@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Generic, Self, TypeVar
 
 from streamlog.dsl.aggregations import (
@@ -32,6 +31,7 @@ from streamlog.nodes.stream_nodes import Aggregation, Aggregator
 from streamlog.nodes.topic_spec import TopicSpec, check_name
 from streamlog.nodes.window_nodes import CountedAggregate, RecordWindowsAggregate, WindowedAggregate
 from streamlog.record import Late, Record, Windowed
+from streamlog.replace import replace
 from streamlog.serdes.erased_types import UserKey, UserValue
 from streamlog.tables.stores.store import StoreSpec
 from streamlog.windows.definitions import Counted, Sessions, Sliding

@@ -7,7 +7,6 @@ worker. Everything else reads them with `fetch` and `scan` and writes them with 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 from streamlog.dsl.agent import Agent
@@ -21,6 +20,7 @@ from streamlog.nodes.process_nodes import Process
 from streamlog.nodes.stream_nodes import Entry, Source
 from streamlog.nodes.table_nodes import AgentTables, WritableTable
 from streamlog.nodes.topic_spec import TopicSpec, check_name
+from streamlog.replace import replace
 from streamlog.serdes import serde_for
 from streamlog.serdes.erased_types import AnySerde, UserKey, UserValue
 from streamlog.tables.stores.store import StoreSpec

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -20,6 +20,7 @@ from streamlog.history.readers import LogReader
 from streamlog.history.staging import read_segment
 from streamlog.record import Headers, TopicPartition
 from streamlog.records.batch import LogRecord
+from streamlog.replace import replace
 from streamlog.snapshots import Snapshot
 
 SHOWN_MAX = 5

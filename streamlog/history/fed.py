@@ -13,7 +13,7 @@ their arguments.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import CodeType
 from typing import Any, Literal, TypeAlias
 
@@ -66,6 +66,7 @@ from streamlog.nodes.window_nodes import (
     WindowedAggregate,
     WindowedRows,
 )
+from streamlog.replace import replace
 from streamlog.topology import Subtopology
 from streamlog.windows.emit import Emit
 

@@ -13,7 +13,7 @@ import mmap
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -53,6 +53,7 @@ from streamlog.processing.inputs.cut_input import CutInput, TimeSpan
 from streamlog.processing.inputs.record_queue import PartitionKey
 from streamlog.record import TopicPartition
 from streamlog.records.staged_segment import StagedSegment
+from streamlog.replace import replace
 from streamlog.serdes import serde_for
 from streamlog.snapshots import (
     Snapshot,

@@ -15,7 +15,7 @@ import shutil
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -44,6 +44,7 @@ from streamlog.processing.task import Task
 from streamlog.record import Windowed
 from streamlog.records.batch import LogRecord
 from streamlog.records.record_columns import RecordColumns
+from streamlog.replace import replace
 from streamlog.serdes import Serde
 from streamlog.snapshots import SnapshotStore
 from streamlog.tables.local_disk.rocksdb_store import RocksBudget, RocksStore

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -38,6 +38,7 @@ from streamlog.processing.error_handling import DamagedInputs
 from streamlog.processing.inputs.record_queue import PartitionKey
 from streamlog.processing.joins.stream_table_join import GlobalTables
 from streamlog.record import TopicPartition
+from streamlog.replace import replace
 from streamlog.snapshots import SnapshotStore, SourceEntry, TaskEntry
 from streamlog.windows.emit import UNKNOWN_MS
 

@@ -18,7 +18,7 @@ others are shown by `explain`. Not done here: reading the log, running tasks (`t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from streamlog.durations import moment
@@ -30,6 +30,7 @@ from streamlog.nodes.stream_nodes import AsyncMapValues, Entry, Node, Repartitio
 from streamlog.nodes.table_nodes import GlobalJoin
 from streamlog.processing.inputs.cut_input import TimeSpan
 from streamlog.records.epoch_chains import EpochChain
+from streamlog.replace import replace
 from streamlog.snapshots.manifest import Manifest
 from streamlog.topology import Subtopology, Topology
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Emit

@@ -9,7 +9,8 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+
+import msgspec
 
 from streamlog.errors import ConfigError
 from streamlog.metrics.registry import Registry
@@ -18,15 +19,14 @@ EXPORTERS = "OTEL_METRICS_EXPORTER"
 DISABLED = "OTEL_SDK_DISABLED"
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredService:
+class MeasuredService(msgspec.Struct, frozen=True):
     """What metrics are of, in OpenTelemetry's terms."""
 
     name: str
     """The attribute `service.name`, which all of its processes have."""
     instance_id: str
     """The attribute `service.instance.id`: which of them."""
-    attributes: Mapping[str, str] = field(default_factory=dict)
+    attributes: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 @asynccontextmanager

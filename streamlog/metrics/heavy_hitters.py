@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Generic, TypeVar
+
+import msgspec
 
 Item = TypeVar("Item", bound=Hashable)
 
 
-@dataclass(frozen=True, slots=True)
-class Hitter(Generic[Item]):
+class Hitter(msgspec.Struct, Generic[Item], frozen=True):
     """A frequent item."""
 
     item: Item

@@ -18,10 +18,11 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Final, NamedTuple, TypeAlias, cast
 
+import msgspec
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.sdk.metrics import export as sdk
 from opentelemetry.sdk.resources import Resource
@@ -32,6 +33,7 @@ from streamlog.errors import ConfigError
 from streamlog.metrics.instruments import Histogram
 from streamlog.metrics.prometheus import LINES_PER_LOOK, SLICE_S
 from streamlog.metrics.registry import Kind, Metric, Registry, Summary
+from streamlog.replace import replace
 
 POINTS_PER_REQUEST: Final = 2_000
 """A point takes about 200 bytes, and a collector refuses requests of more than a few MiB."""
@@ -65,8 +67,7 @@ Key: TypeAlias = tuple[str, tuple[str, ...]]
 DataPoint: TypeAlias = "sdk.NumberDataPoint | sdk.HistogramDataPoint"
 
 
-@dataclass(frozen=True, slots=True)
-class Reported:
+class Reported(msgspec.Struct, frozen=True):
     """What has been exported of a series."""
 
     value: Value

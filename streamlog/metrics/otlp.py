@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, TypeAlias
 
+import msgspec
+
 from streamlog.errors import CorruptData, DecompressedTooLarge
 
 FIELDS_MAX: Final = 100_000
@@ -137,8 +139,7 @@ Attributes: TypeAlias = tuple[tuple[str, str], ...]
 """Names and texts of a point or of a resource, in the order in which they were sent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(msgspec.Struct, frozen=True):
     """One number of a metric."""
 
     name: str

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeAlias, TypeVar
+
+import msgspec
 
 from streamlog.metrics.instruments import DURATION_BOUNDS_S, Counter, Gauge, Histogram
 
@@ -33,8 +34,7 @@ class Kind(StrEnum):
     SUMMARY = "summary"
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(msgspec.Struct, frozen=True):
     """Quantiles of values, with their number and sum."""
 
     quantiles: Mapping[float, float]
@@ -47,8 +47,7 @@ Point: TypeAlias = tuple[tuple[str, ...], "float | Histogram | Summary"]
 """The values of the labels, and what is known of this series."""
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(msgspec.Struct, frozen=True):
     """A metric as an exporter reads it."""
 
     name: str

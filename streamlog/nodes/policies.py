@@ -9,12 +9,13 @@ operators, `agents/run` for agents.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from streamlog.durations import Dur, duration_ms
 from streamlog.errors import ConfigError
 from streamlog.nodes.topic_spec import check_name
+from streamlog.replace import replace
 
 RETRY_MS_MAX = 60_000
 """The limit for the sum of all waits for one record. The task commits nothing during a wait, and a

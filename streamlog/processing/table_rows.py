@@ -12,7 +12,7 @@ refused. Not done here: finding the task that has a key, and waiting for it (the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from streamlog.durations import moment, when_ms
@@ -48,6 +48,7 @@ from streamlog.processing.tables.writable_table import (
 from streamlog.processing.windows.count_windows import read_open_windows
 from streamlog.record import Windowed
 from streamlog.records.partitioners import DEFAULT, Partitioner, partition_by
+from streamlog.replace import replace
 from streamlog.serdes import BytesSerde, StrSerde
 from streamlog.serdes.erased_types import AnySerde, UserKey, UserValue
 from streamlog.tables.stores.store import (

@@ -18,7 +18,7 @@ Pure. Not done here: asking the user, and reading and writing the progress (the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 from streamlog.errors import CorruptData, TopologyError
@@ -31,6 +31,7 @@ from streamlog.processing.provenance import (
     unpack_record,
 )
 from streamlog.record import Headers
+from streamlog.replace import replace
 from streamlog.serdes.erased_types import JsonValue
 from streamlog.tables.state.changelog import SourceLog, TaskProgress
 from streamlog.tables.stores.store import KeyValueStore, StoreSpec, prefix_end

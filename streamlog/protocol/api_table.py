@@ -7,8 +7,9 @@ except those of our own APIs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from streamlog.errors import UsageError
 from streamlog.protocol.messages.broker_registration import (
@@ -187,8 +188,7 @@ OWN_KEY: Final = 20_000
 ApiVersions that they don't know."""
 
 
-@dataclass(frozen=True, slots=True)
-class Api:
+class Api(msgspec.Struct, frozen=True):
     """A request, its response, and the versions of both that are advertised."""
 
     key: int

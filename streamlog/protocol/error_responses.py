@@ -9,9 +9,10 @@ code. The tables below hold the exceptions, which the declarations don't express
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final, TypeAlias, TypeVar, cast
+
+import msgspec
 
 from streamlog.protocol.api_table import api_of
 from streamlog.protocol.error_codes import ErrorCode
@@ -43,6 +44,7 @@ from streamlog.protocol.messages.transaction_messages import (
     EndTxnRequest,
 )
 from streamlog.protocol.schema import Field, Message, Struct, StructType
+from streamlog.replace import replace
 
 M = TypeVar("M", bound=Message)
 CodeOf: TypeAlias = Callable[..., int]
@@ -195,8 +197,7 @@ def code_for(request: Message, version: int, code: int) -> int:
 # ---- plans ----
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
+class _Plan(msgspec.Struct, frozen=True):
     """How to make a struct of a response from the struct, or the scalar, that it answers."""
 
     struct: StructType
@@ -230,8 +231,7 @@ class _Plan:
         return replace(self, lists=())
 
 
-@dataclass(frozen=True, slots=True)
-class _List:
+class _List(msgspec.Struct, frozen=True):
     """A list of a response, and the lists of the request whose items it answers."""
 
     name: str

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Protocol, Self, TypeAlias, TypeVar, cast, dataclass_transform
+
+import msgspec
+
+from streamlog.replace import replace
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -48,8 +51,7 @@ FIXED: Final = {
 """Kinds of a fixed size, with their codes in `struct`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Versions:
+class Versions(msgspec.Struct, frozen=True):
     """An inclusive range of versions; empty when `first > last`."""
 
     first: int
@@ -78,8 +80,7 @@ class Versions:
 NEVER: Final = Versions.parse("none")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
+class Field(msgspec.Struct, frozen=True, kw_only=True):
     """One field of a struct.
 
     `kind` is a key of `FIXED`, or string, bytes, records, struct or array. `item` is the kind or
@@ -123,7 +124,7 @@ class StructType(type):
         """Create the class; `options` are passed to `__init_subclass__`."""
         # A class body keeps the order of its attributes, which is the order on the wire.
         fields = tuple(
-            _named(value, key) for key, value in namespace.items() if isinstance(value, Field)
+            replace(value, name=key) for key, value in namespace.items() if isinstance(value, Field)
         )
         names = tuple(field.name for field in fields)
         body = {key: value for key, value in namespace.items() if key not in names}
@@ -133,17 +134,6 @@ class StructType(type):
         made = super().__new__(cls, name, bases, body, **options)
         type.__setattr__(made, "__init__", _late_constructor(made, fields))
         return made
-
-
-def _named(field: Field, name: str) -> Field:
-    """Return a declaration with its name, which is known only when the class is created.
-
-    A declaration that already has a name is shared by another class, and is copied.
-    """
-    if field.name:
-        return replace(field, name=name)
-    object.__setattr__(field, "name", name)
-    return field
 
 
 def _late_constructor(struct: StructType, fields: Sequence[Field]) -> Callable[..., None]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import replace
 from itertools import count, groupby
 from typing import Protocol
 
@@ -25,6 +24,7 @@ from streamlog.errors import ProcessingError, RequestTimedOut, StreamlogError, U
 from streamlog.processing.outbox import CallResult, Drop, SinkBatch, TaskCall
 from streamlog.processing.tables.writable_table import RowWrite
 from streamlog.record import TopicPartition
+from streamlog.replace import replace
 from streamlog.serdes.erased_types import UserKey, UserValue
 from streamlog.testing.driver_topics import MemoryTopic
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, Protocol, Self, TypeAlias
 
 from streamlog.errors import AuthenticationFailed, ConfigError
 from streamlog.protocol.scram import ScramClient, ScramMechanism
+from streamlog.replace import replace
 
 PLAIN = "PLAIN"
 OAUTHBEARER = "OAUTHBEARER"

@@ -8,7 +8,7 @@ and the directory of the state. Not done here: the declarations (`app`, `dsl/`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 from streamlog.blueprints.topic_patterns import matches, named, with_matches
@@ -26,6 +26,7 @@ from streamlog.log import Log
 from streamlog.nodes.topic_spec import SourceLostPolicy, TopicSpec
 from streamlog.records.partitioners import Partitioner
 from streamlog.registry_client import RegistrySettings
+from streamlog.replace import replace
 from streamlog.serdes.registered import SchemaAccess
 from streamlog.snapshots.object_store import SnapshotSettings
 from streamlog.tables.state.store_transaction import MEMORY_BYTES

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from time import perf_counter_ns
 from typing import TypeAlias, TypeVar
@@ -32,6 +31,7 @@ from streamlog.processing.task import Task, TaskId
 from streamlog.record import TopicPartition
 from streamlog.records.control_batches import TimeMark
 from streamlog.records.record_columns import RecordColumns
+from streamlog.replace import replace
 from streamlog.tables.local_disk.rocksdb_store import RocksBudget
 from streamlog.tables.state.store_transaction import DeferredStore
 from streamlog.topology import Topology

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -15,6 +14,7 @@ from streamlog.adviser import AppView, Diagnosis, advise
 from streamlog.adviser.app_advice import SampleView, last_end_ms
 from streamlog.adviser.log_view import LogView
 from streamlog.record import TopicPartition
+from streamlog.replace import replace
 from streamlog.topology import Topology
 from streamlog.windows.definitions import Windows
 from streamlog.windows.window_assigner import Assigner

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +11,7 @@ from streamlog.adviser.cluster_advice import days_left
 from streamlog.adviser.log_view import LogView
 from streamlog.client.admin.cluster_descriptions import QuorumDescription, QuorumReplica
 from streamlog.record import TopicPartition
+from streamlog.replace import replace
 from tests.adviser.views import GIB, broker, disk, log, partition, topic, with_broker
 
 T0 = TopicPartition("t", 0)

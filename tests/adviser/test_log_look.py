@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from streamlog.errors import NotAuthorized, UnsupportedVersion
 from streamlog.log import Log
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.record import TopicPartition
+from streamlog.replace import replace
 from streamlog.worker.topics.app_topics import ensure_topics
 
 NOW_MS = time.time_ns() // 1_000_000

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from streamlog.adviser import Diagnosis, advise
 from streamlog.adviser.log_view import LogView, TransactionView
 from streamlog.record import TopicPartition
+from streamlog.replace import replace
 from tests.adviser.views import GIB, group, log, reading, topic, with_reading
 
 HOUR_MS = 60 * 60 * 1000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from streamlog.adviser.log_view import (
@@ -16,6 +15,7 @@ from streamlog.adviser.log_view import (
 )
 from streamlog.client.admin.cluster_descriptions import PartitionDescription
 from streamlog.record import TopicPartition
+from streamlog.replace import replace
 
 GIB = 1024**3
 SETTINGS: Mapping[str, str | None] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
@@ -19,6 +18,7 @@ from streamlog.protocol.codec import decode, encode
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.cluster_metadata import ApiVersionsRequest, ApiVersionsResponse
 from streamlog.protocol.messages.produce_and_fetch import FetchResponse
+from streamlog.replace import replace
 from tests.broker.node import (
     Node,
     at,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +19,7 @@ from streamlog.processing.error_handling import DeadLetterRecord
 from streamlog.record import TopicPartition
 from streamlog.records.batch import LogRecord
 from streamlog.records.partitioners import PartitionerName, partition_by
+from streamlog.replace import replace
 from tests.cli.console import Invoke, console, row
 
 T = TypeVar("T")

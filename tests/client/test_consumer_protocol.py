@@ -6,7 +6,6 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
 
 import pytest
 
@@ -19,6 +18,7 @@ from streamlog.errors import ConfigError, LogError, UnknownMember
 from streamlog.log import Log
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.record import TopicPartition
+from streamlog.replace import replace
 
 OpenLog = Callable[..., AbstractAsyncContextManager[Log]]
 T = [TopicPartition("t", number) for number in range(4)]

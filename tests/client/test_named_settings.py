@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from streamlog import App
@@ -45,7 +45,7 @@ def test_every_setting_of_the_clients_has_a_name_or_a_reason() -> None:
         ("consumer", ConsumerSettings, named_settings._CONSUMER),
         ("producer", ProducerSettings, named_settings._PRODUCER),
     ):
-        names = {each.name for each in fields(settings)}
+        names = {each.name for each in msgspec.structs.fields(settings)}
         assert names == {*known.values()} | by_app[side]
         options = ConsumerOptions if side == "consumer" else ProducerOptions
         assert {*known.values()} <= options.__annotations__.keys()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 
 import aiokafka
 import confluent_kafka
@@ -13,6 +12,7 @@ import confluent_kafka
 from streamlog.client.admin import NewTopic
 from streamlog.client.admin.cluster_descriptions import PartitionDescription
 from streamlog.log import Log
+from streamlog.replace import replace
 from tests.broker.three_brokers import Cluster, run_cluster
 
 with warnings.catch_warnings():

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ from streamlog import App, Emit, ProcessingError, Stream, Windowed, agg, tumblin
 from streamlog.dsl.topic import Topic
 from streamlog.errors import ConfigError, TopologyError, UsageError
 from streamlog.nodes.stream_nodes import RepartitionSink
+from streamlog.replace import replace
 from streamlog.windows.definitions import Windows
 
 

@@ -13,7 +13,6 @@ import shutil
 import signal
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 from random import Random
@@ -32,6 +31,7 @@ from streamlog.history.task_run import FinishedTask
 from streamlog.log import Log
 from streamlog.processing.inputs.cut_input import TimeSpan
 from streamlog.record import TopicPartition
+from streamlog.replace import replace
 from streamlog.snapshots import SnapshotStore
 from streamlog.tables.stores.memory_store import MemoryStore
 from tests.equality.feeding import Feeding, Row, Sequences, quiet_everywhere, with_marks

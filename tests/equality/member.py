@@ -9,11 +9,11 @@ import logging
 import os
 import signal
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from streamlog.cli.session import serve
 from streamlog.errors import StreamlogError
+from streamlog.replace import replace
 from streamlog.worker import worker
 from streamlog.worker.inputs import input_ends
 from streamlog.worker.worker import Worker

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +20,7 @@ from streamlog.history.staging import read_segment
 from streamlog.history.task_run import FinishedTask
 from streamlog.log import Log
 from streamlog.records.batch import LogRecord
+from streamlog.replace import replace
 from streamlog.snapshots import SnapshotStore
 from tests.equality.programs import Program
 from tests.golden.adapter import Adapter

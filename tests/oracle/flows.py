@@ -9,8 +9,10 @@ order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+from streamlog.replace import replace
 
 Spec: TypeAlias = dict[str, Any]
 Window: TypeAlias = tuple[int, int]

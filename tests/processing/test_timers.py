@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import datetime
 from random import Random
 from typing import NamedTuple
@@ -21,6 +20,7 @@ from streamlog.processing import timers as timers_module
 from streamlog.processing.column_batch import TimeSource
 from streamlog.processing.outbox import SinkRecord
 from streamlog.processing.timers import DueTimers, KeyTimers
+from streamlog.replace import replace
 from streamlog.serdes import serde_for
 from streamlog.tables.state.store_transaction import StoreTransaction
 from streamlog.tables.stores.memory_store import MemoryStore

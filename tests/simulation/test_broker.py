@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import suppress
-from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
@@ -20,6 +19,7 @@ from streamlog.broker.replication.group_flush import Callback, GroupFlush
 from streamlog.broker.storage.log.producer_states import ProducerStates
 from streamlog.errors import LogError
 from streamlog.records.batch import RecordBatch
+from streamlog.replace import replace
 
 THOROUGH = os.environ.get("STREAMLOG_PROFILE") == "thorough"
 LIVES = 60 if THOROUGH else 1

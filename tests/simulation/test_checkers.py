@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import replace
 
 import pytest
 
@@ -19,6 +18,7 @@ from simulation.history import (
     Send,
     Transaction,
 )
+from streamlog.replace import replace
 
 P: Place = ("t", 0)
 OUT: Place = ("out", 0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -17,6 +16,7 @@ from simulation.history import Outcome
 from simulation.story import lived
 from streamlog.broker.replication.replica_state import ReplicaRules
 from streamlog.broker.replication.replicas import Replicas
+from streamlog.replace import replace
 
 THOROUGH = os.environ.get("STREAMLOG_PROFILE") == "thorough"
 LIVES = 20 if THOROUGH else 1

@@ -7,6 +7,7 @@ from dataclasses import fields
 from functools import cache
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from simulation.isr.plan import Plan
@@ -24,12 +25,14 @@ DOCS = ROOT / "docs" / "reliability.md"
 NO_FAULTS = {"rules", "violent", "duration_ms"}
 """Fields of a plan that are not faults."""
 FLAGS = {
-    "isr": {each.name for each in fields(replica_state.ReplicaRules)}
+    "isr": {each.name for each in msgspec.structs.fields(replica_state.ReplicaRules)}
     | {each.name for each in fields(Plan)} - NO_FAULTS,
-    "raft": {each.name for each in fields(raft_state.RaftRules)},
-    "controller": {each.name for each in fields(leader_elections.ElectionRules)},
-    "status": {each.name for each in fields(cluster_descriptions.EvidenceRules)},
-    "coordinator": {each.name for each in fields(pending_requests.CoordinatorRules)},
+    "raft": {each.name for each in msgspec.structs.fields(raft_state.RaftRules)},
+    "controller": {each.name for each in msgspec.structs.fields(leader_elections.ElectionRules)},
+    "status": {each.name for each in msgspec.structs.fields(cluster_descriptions.EvidenceRules)},
+    "coordinator": {
+        each.name for each in msgspec.structs.fields(pending_requests.CoordinatorRules)
+    },
 }
 TESTS = sorted(
     {switch.test for switch in SWITCHES if switch.test}
@@ -74,7 +77,7 @@ def test_isr_seeds_match_the_ones_that_are_tried() -> None:
             {each.name for each in fields(Plan)
              if each.name not in NO_FAULTS
              and getattr(planted.plan, each.name) != getattr(plain, each.name)}
-            | {each.name for each in fields(replica_state.ReplicaRules)
+            | {each.name for each in msgspec.structs.fields(replica_state.ReplicaRules)
                if getattr(planted.plan.rules, each.name)}
         ): planted.first_seed
         for planted in PLANTED.values()

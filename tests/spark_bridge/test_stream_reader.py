@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 
 import pytest
 
 from spark_bridge.stream_reader import StreamOffset, lost_logs
 from streamlog.protocol.schema import id_text
 from streamlog.record import TopicPartition
+from streamlog.replace import replace
 
 A1 = TopicPartition("a", 1)
 OFFSET = StreamOffset(

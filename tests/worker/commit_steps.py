@@ -21,7 +21,7 @@ MORTAL = """
 import asyncio
 import os
 import signal
-from dataclasses import replace
+from streamlog.replace import replace
 
 from streamlog import App
 from streamlog.worker.worker import Worker

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from streamlog.broker.config.broker import BROKER_SETTINGS, TOPIC_SETTINGS
 from streamlog.broker.config.resources import (
@@ -162,8 +163,7 @@ ALL_BROKERS = ""
 Change = tuple[str, SettingOperation, str | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Resource:
+class _Resource(msgspec.Struct, frozen=True, kw_only=True):
     """A resource: its settings, their values, and where the values come from."""
 
     settings: Mapping[str, Setting]

@@ -29,8 +29,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import msgspec
 
 from streamlog.broker.apis.fetch_sessions import TOPIC_IDS_VERSION, FetchSessions, Visit
 from streamlog.broker.apis.list_offsets import current_leader, error_code, refuse_zstd
@@ -437,8 +438,7 @@ def _diverging(partition: Partition, wanted: FetchPartition) -> DivergingEpoch |
 # ---- 4. a request waits ----
 
 
-@dataclass(frozen=True, slots=True)
-class DelayedFetch:
+class DelayedFetch(msgspec.Struct, frozen=True):
     """A Fetch that waits."""
 
     visit: Visit
@@ -457,8 +457,7 @@ class DelayedFetch:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class DelayedRepeat:
+class DelayedRepeat(msgspec.Struct, frozen=True):
     """A Fetch that waits, repeats another, and has no session."""
 
     alike: FetchAlike

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakKeyDictionary
 
+import msgspec
+
 from streamlog.broker.apis.fetch import FETCH_WAIT_MS_MAX
 from streamlog.broker.replication.purgatory import DelayedRequests, Wait
 from streamlog.broker.replication.replica_state import (
@@ -81,8 +83,7 @@ class _Asked:
     """Whether its records count for the quota, and are left out while the quota is exceeded."""
 
 
-@dataclass(frozen=True, slots=True)
-class DelayedReplicaFetch:
+class DelayedReplicaFetch(msgspec.Struct, frozen=True):
     """A follower's fetch that waits for news."""
 
     request: FetchRequest

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import msgspec
 
 from streamlog.broker.apis.configs import ConfigRequests
 from streamlog.broker.apis.find_coordinator import FindCoordinator
@@ -166,8 +167,7 @@ ADVERTISED = frozenset(api.request for api in APIS.values())
 """The requests that clients may send."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of a broker that answer requests."""
 
     directory: LogDirectory

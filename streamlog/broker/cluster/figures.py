@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from streamlog.broker.quorum.broker_lifecycle import State
 from streamlog.broker.quorum.metadata.cluster_metadata import (
@@ -88,8 +89,7 @@ class ClusterEvents:
             self.unclean_elections.add(after.last_unclean_epoch == after.leader_epoch)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionCounts:
+class PartitionCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of the partitions of a broker."""
 
     held: int
@@ -106,8 +106,7 @@ class PartitionCounts:
     """Assigned to this broker, which has no log for them: their disk is away, for example."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerCounts:
+class ControllerCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of the whole cluster; only the active controller reports them, so sums are right."""
 
     brokers: int
@@ -121,8 +120,7 @@ class ControllerCounts:
     """Led by another replica than the preferred one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerStatus:
+class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a broker."""
 
     node_id: int
@@ -181,7 +179,7 @@ def count_figures(
             counts["under_min_isr"] += spare < 0
             counts["at_min_isr"] += spare == 0
     return PartitionCounts(
-        **{each.name: counts[each.name] for each in fields(PartitionCounts)},
+        **{each.name: counts[each.name] for each in msgspec.structs.fields(PartitionCounts)},
     )
 
 

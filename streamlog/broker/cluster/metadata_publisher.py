@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from streamlog import repeated
 from streamlog.broker.quorum.metadata.cluster_metadata import (
@@ -53,8 +54,7 @@ DAMAGE_CHECK_MS = 5_000
 _log = repeated.logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observers:
+class Observers(msgspec.Struct, frozen=True, kw_only=True):
     """The callbacks for changes on this broker."""
 
     leading: Callable[[str, int], None]

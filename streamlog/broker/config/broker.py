@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from streamlog.broker.config.cluster import (
@@ -54,6 +54,7 @@ from streamlog.broker.config.topic import (
     TopicConfig,
 )
 from streamlog.errors import ConfigError
+from streamlog.replace import replace
 
 __all__ = [
     "AS_PRODUCED",

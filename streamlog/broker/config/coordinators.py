@@ -7,7 +7,7 @@ Kafka's on the wire; `settings` defines the types of fields.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from streamlog.broker.config.resources import GROUP_RESOURCE, GroupOverrides, check_settings
 from streamlog.broker.config.settings import (
@@ -18,6 +18,7 @@ from streamlog.broker.config.settings import (
     integer,
 )
 from streamlog.errors import ConfigError
+from streamlog.replace import replace
 
 DAY_MS = 24 * 60 * 60 * 1000
 

@@ -19,11 +19,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, fields, make_dataclass, replace
+from dataclasses import dataclass, field, fields, make_dataclass
 from enum import IntEnum
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from streamlog.errors import ConfigError
+from streamlog.replace import replace
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+import msgspec
+
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.records.batch import RecordBatch, split_batches
 
@@ -25,8 +27,7 @@ COMMIT_WAIT_MS = 10
 """The pause before a new leader checks again whether the records in its log are committed."""
 
 
-@dataclass(frozen=True, slots=True)
-class LedShard(Generic[S]):
+class LedShard(msgspec.Struct, Generic[S], frozen=True):
     """A shard that serves requests, and its partition."""
 
     index: int

@@ -18,9 +18,10 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import msgspec
 
 from streamlog.broker.coordinator.shard import Answer, refuse
 from streamlog.broker.storage.validator import AppendOrigin
@@ -173,8 +174,7 @@ def when_all_committed(logs: Iterable[Partition], then: Committed) -> None:
         log.when_committed(end_offset, partial(on_one, number))
 
 
-@dataclass(frozen=True, slots=True)
-class CoordinatorRules:
+class CoordinatorRules(msgspec.Struct, frozen=True):
     """Faults that a test can plant."""
 
     tells_from_memory: bool = False

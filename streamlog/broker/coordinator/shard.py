@@ -12,8 +12,9 @@ nothing after a restart, is in memory without records.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import msgspec
 
 from streamlog.protocol.error_responses import code_for, error_response
 from streamlog.protocol.messages.classic_groups import JoinGroupRequest, JoinGroupResponse
@@ -31,24 +32,21 @@ class Instant(NamedTuple):
     """Time since the Unix epoch."""
 
 
-@dataclass(frozen=True, slots=True)
-class CoordinatorRecord:
+class CoordinatorRecord(msgspec.Struct, frozen=True):
     """One record for the shard's partition; a value of None is a tombstone."""
 
     key: bytes
     value: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """The response to the request that holds `ticket`."""
 
     ticket: int
     response: Message
 
 
-@dataclass(frozen=True, slots=True)
-class ShardOutcome:
+class ShardOutcome(msgspec.Struct, frozen=True):
     """The result of an event: append `records`, replay them, then send `answers`."""
 
     records: tuple[CoordinatorRecord, ...] = ()
@@ -62,8 +60,7 @@ class ShardOutcome:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(msgspec.Struct, frozen=True):
     """The caller of a request: its ticket, and what a group stores about the member."""
 
     ticket: int

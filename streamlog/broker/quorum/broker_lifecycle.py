@@ -21,6 +21,8 @@ from copy import copy
 from dataclasses import dataclass, field
 from enum import Enum
 
+import msgspec
+
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.broker_registration import (
     BrokerHeartbeatRequest,
@@ -60,8 +62,7 @@ class State(Enum):
     """The process may end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendRegistration:
+class SendRegistration(msgspec.Struct, frozen=True, kw_only=True):
     """A request to the active controller; its answer goes to `on_registered` or `on_heard`."""
 
     request: Request

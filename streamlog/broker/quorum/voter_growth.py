@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import Self
 
 from streamlog.broker.quorum.metadata.cluster_metadata import ClusterMetadata
@@ -38,6 +37,7 @@ from streamlog.broker.storage.disk.files import (
 )
 from streamlog.broker.storage.disk.os_files import OsFiles
 from streamlog.errors import LogDirectoryLocked, LogDirectoryLost, UsageError
+from streamlog.replace import replace
 
 VOTERS_MIN = 3
 PARTIAL_SUFFIX = ".part"

@@ -17,9 +17,10 @@ Not done here: which copies are made, and when (`log_dir_moves`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from streamlog import repeated
 from streamlog.broker.storage.catalog import deletion_key
@@ -65,8 +66,7 @@ class MoveEnded(StreamlogError):
     """The move of a partition was cancelled, or the partition is no longer here."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogMove:
+class LogMove(msgspec.Struct, frozen=True):
     """A partition, and the directory that it moves to."""
 
     topic: str

@@ -16,9 +16,10 @@ import asyncio
 import heapq
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+import msgspec
 
 from streamlog import repeated
 from streamlog.broker.storage.disk.files import directory_error
@@ -91,15 +92,14 @@ class _VolumeDisk:
         self._directory.fail_volume(self._volume, failure)
 
 
-@dataclass(frozen=True, slots=True)
-class _Round:
+class _Round(msgspec.Struct, frozen=True):
     """The syncs of one round, and the callbacks that wait for it."""
 
     syncs: list[tuple[Flushed, PendingSync]]
     waiting: list[Callback]
     rest: dict[Flushed, bool]
     """Partitions that a further round has to sync before the callbacks are called."""
-    took_s: list[float] = field(default_factory=list)
+    took_s: list[float] = msgspec.field(default_factory=list)
     """How long the syncs of each log took."""
 
     def run(self) -> OSError | None:

@@ -17,6 +17,8 @@ import heapq
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from streamlog.broker.replication.replica_state import (
     CORRECT,
     NO_EPOCH,
@@ -58,8 +60,7 @@ class FollowerProgress:
     """The leader's end offset at the follower's last fetch."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Proposal:
+class _Proposal(msgspec.Struct, frozen=True):
     """The in-sync set that this leader has proposed to the controller."""
 
     effect: ProposeIsr

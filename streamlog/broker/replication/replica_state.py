@@ -18,13 +18,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+import msgspec
+
 NO_LEADER = -1
 NO_EPOCH = -1
 """The leader epoch of an empty log, or the broker epoch of an unregistered broker."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaState:
+class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     """A partition's state as the controller has committed it."""
 
     leader: int
@@ -39,8 +40,7 @@ class ReplicaState:
     """The last leader epoch that began with an unclean election."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaSettings:
+class ReplicaSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings by which a leader decides what is in sync and what is committed."""
 
     lag_max_ms: int
@@ -57,29 +57,25 @@ class BrokerIdentity:
     epoch: int = NO_EPOCH
 
 
-@dataclass(frozen=True, slots=True)
-class AdvanceHighWatermark:
+class AdvanceHighWatermark(msgspec.Struct, frozen=True):
     """Records below `offset` are committed: they never change, and consumers may read them."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Acknowledge:
+class Acknowledge(msgspec.Struct, frozen=True):
     """Answer `ticket`: its records are committed."""
 
     ticket: int
 
 
-@dataclass(frozen=True, slots=True)
-class RefuseAcknowledgement:
+class RefuseAcknowledgement(msgspec.Struct, frozen=True):
     """Answer `ticket` with NOT_ENOUGH_REPLICAS_AFTER_APPEND: too few replicas are in sync."""
 
     ticket: int
 
 
-@dataclass(frozen=True, slots=True)
-class LoseLeadership:
+class LoseLeadership(msgspec.Struct, frozen=True):
     """This node leads `leader_epoch` no longer; answer `tickets` with the new leader, if known.
 
     Records of these tickets may still be committed, or may be lost.
@@ -89,8 +85,7 @@ class LoseLeadership:
     tickets: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ProposeIsr:
+class ProposeIsr(msgspec.Struct, frozen=True):
     """Ask the controller for this in-sync set (AlterPartition, KIP-497).
 
     The shell repeats the request until the controller answers or newer metadata arrives.
@@ -103,44 +98,38 @@ class ProposeIsr:
     """Brokers, with the broker epoch of their last fetch; `NO_EPOCH` before their first."""
 
 
-@dataclass(frozen=True, slots=True)
-class BeginEpoch:
+class BeginEpoch(msgspec.Struct, frozen=True):
     """Give this leader epoch to batches that are appended from `offset` on."""
 
     epoch: int
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class AppendBatches:
+class AppendBatches(msgspec.Struct, frozen=True):
     """Append the fetched batches unchanged, up to `end_offset`, and sync them."""
 
     end_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Truncate:
+class Truncate(msgspec.Struct, frozen=True):
     """Cut the log at `offset`, durably, before any effect that follows."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class StartAt:
+class StartAt(msgspec.Struct, frozen=True):
     """Empty the log, and let it continue at `offset`, where the leader's log begins."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class AdvanceLogStart:
+class AdvanceLogStart(msgspec.Struct, frozen=True):
     """Delete the records below `offset`, as the leader has."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class StopReplica:
+class StopReplica(msgspec.Struct, frozen=True):
     """Stop this replica and report why: to continue, it would have to cut committed records."""
 
     reason: str
@@ -161,8 +150,7 @@ Effect: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaFetch:
+class ReplicaFetch(msgspec.Struct, frozen=True, kw_only=True):
     """A follower's fetch, which confirms that everything before `offset` is on its disk."""
 
     broker: int
@@ -175,8 +163,7 @@ class ReplicaFetch:
     """The start offset of the follower's log."""
 
 
-@dataclass(frozen=True, slots=True)
-class OutstandingFetch:
+class OutstandingFetch(msgspec.Struct, frozen=True):
     """The one fetch of a follower that is not answered yet."""
 
     fetch_id: tuple[int, int]
@@ -184,16 +171,14 @@ class OutstandingFetch:
     fetch: ReplicaFetch
 
 
-@dataclass(frozen=True, slots=True)
-class Serve:
+class Serve(msgspec.Struct, frozen=True):
     """Answer with batches from the requested offset on, synced or not, and with these offsets."""
 
     high_watermark: int
     log_start: int
 
 
-@dataclass(frozen=True, slots=True)
-class Diverging:
+class Diverging(msgspec.Struct, frozen=True):
     """The follower's log is not a prefix of the leader's (KIP-595).
 
     `epoch` is the leader's last epoch that is not after the follower's last one; it ends at
@@ -204,8 +189,7 @@ class Diverging:
     end_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaError:
+class ReplicaError(msgspec.Struct, frozen=True):
     """An error code of Kafka, and the start offset of the leader's log."""
 
     code: int
@@ -286,8 +270,7 @@ class ReplicaLog:
         self.generation += 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaRules:
+class ReplicaRules(msgspec.Struct, frozen=True, kw_only=True):
     """Faults that a simulation plants in a partition's replicas, all absent in production."""
 
     commits_on_append: bool = False

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
+
+import msgspec
 
 from streamlog.broker.security.principals import EVERYBODY, IN_PROCESS
 from streamlog.errors import ConfigError
@@ -47,8 +48,7 @@ _IMPLIED_BY: Mapping[Operation, frozenset[Operation]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AclRule:
+class AclRule(msgspec.Struct, frozen=True, kw_only=True):
     """One ACL."""
 
     resource_type: ResourceType
@@ -87,8 +87,7 @@ class AclRule:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AclRuleFilter:
+class AclRuleFilter(msgspec.Struct, frozen=True, kw_only=True):
     """A filter for ACLs; None and ANY match everything."""
 
     resource_type: ResourceType
@@ -286,8 +285,7 @@ Readable: TypeAlias = Callable[
 """Splits topics of a Fetch into those that may be read, and errors for the others."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True):
     """What happens to a request.
 
     With an `answer`, the handler is not called. Otherwise the request goes to the handler, and
@@ -314,8 +312,7 @@ class LogDecision(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(msgspec.Struct, frozen=True):
     """The context of one request: principal, host, version, and the existing topics."""
 
     authorizer: Authorizer

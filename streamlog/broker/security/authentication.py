@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol, TypeAlias
+
+import msgspec
 
 from streamlog.broker.security.principals import ANONYMOUS, of_user
 from streamlog.broker.security.users import Users
@@ -46,15 +47,13 @@ PASSWORD_CHARACTERS_MAX = 1024
 """Longer passwords take longer to hash, so their length is limited."""
 
 
-@dataclass(frozen=True, slots=True)
-class Challenge:
+class Challenge(msgspec.Struct, frozen=True):
     """A message that the client has to answer."""
 
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(msgspec.Struct, frozen=True):
     """The client has proven to be this user."""
 
     user: str
@@ -63,8 +62,7 @@ class Accepted:
     """When the proof expires, in wall time."""
 
 
-@dataclass(frozen=True, slots=True)
-class AuthenticationRefused:
+class AuthenticationRefused(msgspec.Struct, frozen=True):
     """The authentication has failed."""
 
     message: str
@@ -73,8 +71,7 @@ class AuthenticationRefused:
     """The reason for the log."""
 
 
-@dataclass(frozen=True, slots=True)
-class Checking:
+class Checking(msgspec.Struct, frozen=True):
     """Slow work: `check` takes milliseconds and touches no other state."""
 
     check: Callable[[], Accepted | AuthenticationRefused]
@@ -91,8 +88,7 @@ class Mechanism(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Bearer:
+class Bearer(msgspec.Struct, frozen=True):
     """The user of a token, and when the token expires."""
 
     user: str

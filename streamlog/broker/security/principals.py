@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, Self
+
+import msgspec
 
 from streamlog.broker.config.connections import AdvertisedEndpoint
 from streamlog.errors import ConfigError
@@ -28,8 +29,7 @@ _GROUP: Final = re.compile(r"\\(.)|\$(\d)", re.DOTALL)
 _CASES: Final[dict[str, Callable[[str], str]]] = {"": str, "L": str.lower, "U": str.upper}
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
+class _Rule(msgspec.Struct, frozen=True):
     """One mapping rule; without a pattern, it returns the subject unchanged."""
 
     pattern: re.Pattern[str] | None
@@ -160,8 +160,7 @@ def _escape(value: str) -> str:
     return text
 
 
-@dataclass(frozen=True, slots=True)
-class RequestContext:
+class RequestContext(msgspec.Struct, frozen=True):
     """The sender of a request, and the request's version."""
 
     version: int

@@ -26,9 +26,9 @@ import base64
 import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import msgspec
 from crc32c import crc32c
 
 from streamlog import repeated
@@ -70,8 +70,7 @@ _ID_BYTES = 16
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """The cluster and node that a directory belongs to."""
 
     cluster_id: str
@@ -86,8 +85,7 @@ class Identity:
     """The id of the broker's first directory, where its partitions are listed; empty for that."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicEntry:
+class TopicEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A topic in `topics.json`, with the settings given for it."""
 
     name: str
@@ -95,23 +93,22 @@ class TopicEntry:
     partitions: tuple[int, ...]
     """The partition numbers that are here."""
     configs: Mapping[str, str]
-    directories: Mapping[int, str] = field(default_factory=dict)
+    directories: Mapping[int, str] = msgspec.field(default_factory=dict)
     """The ids of the directories of partitions that are not in the first one."""
-    futures: Mapping[int, str] = field(default_factory=dict)
+    futures: Mapping[int, str] = msgspec.field(default_factory=dict)
     """The ids of the directories that partitions move to."""
-    leaving: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    leaving: Mapping[int, tuple[str, ...]] = msgspec.field(default_factory=dict)
     """The ids of directories with copies of partitions that are to be deleted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlteredSettings:
+class AlteredSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the broker that were altered while it ran, by Kafka's names."""
 
-    default: Mapping[str, str] = field(default_factory=dict)
+    default: Mapping[str, str] = msgspec.field(default_factory=dict)
     """The defaults of all brokers of the cluster."""
-    node: Mapping[str, str] = field(default_factory=dict)
+    node: Mapping[str, str] = msgspec.field(default_factory=dict)
     """The settings of this broker, which override the defaults."""
-    quotas: QuotaTable = field(default_factory=QuotaTable)
+    quotas: QuotaTable = msgspec.field(default_factory=QuotaTable)
     """The quotas of clients."""
 
 

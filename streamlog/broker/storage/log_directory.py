@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
@@ -82,6 +81,7 @@ from streamlog.errors import (
     UsageError,
 )
 from streamlog.metrics.registry import Registry
+from streamlog.replace import replace
 
 _logger = repeated.logger(__name__)
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from streamlog.broker.config.broker import PARTITIONS_MAX, TopicConfig
 from streamlog.broker.storage.catalog import TopicEntry
 from streamlog.errors import LogError
+from streamlog.replace import replace
 
 if TYPE_CHECKING:
     from streamlog.broker.storage.log.partition_log import PartitionLog
@@ -23,8 +25,7 @@ INVALID_PARTITIONS = 37
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicState:
+class TopicState(msgspec.Struct, frozen=True, kw_only=True):
     """A topic and its logs by partition number."""
 
     name: str
@@ -36,11 +37,11 @@ class TopicState:
     """The settings given for the topic, by Kafka's names."""
     config: TopicConfig
     """The effective settings."""
-    directories: Mapping[int, str] = field(default_factory=dict)
+    directories: Mapping[int, str] = msgspec.field(default_factory=dict)
     """The ids of the directories of partitions that are not in the broker's first one."""
-    futures: Mapping[int, str] = field(default_factory=dict)
+    futures: Mapping[int, str] = msgspec.field(default_factory=dict)
     """The ids of the directories that partitions move to."""
-    leaving: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    leaving: Mapping[int, tuple[str, ...]] = msgspec.field(default_factory=dict)
     """The ids of directories with copies that are not needed any more."""
 
     def entry(self) -> TopicEntry:

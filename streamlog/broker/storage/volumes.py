@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from streamlog import repeated
@@ -36,6 +35,7 @@ from streamlog.errors import (
     LogDirectoryLocked,
     LogDirectoryLost,
 )
+from streamlog.replace import replace
 
 if TYPE_CHECKING:
     from streamlog.broker.storage.disk.files import DiskSpace, File, Files

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from streamlog.broker.telemetry.subscriptions import Subscribed, Subscriptions, TelemetryClient
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.schema import ZERO_UUID
@@ -107,8 +109,7 @@ class ClientInstance:
         return now_ms - self.pushed_ms < self.subscribed.interval_ms
 
 
-@dataclass(frozen=True, slots=True)
-class Push:
+class Push(msgspec.Struct, frozen=True):
     """What decides on a push, apart from its metrics."""
 
     subscription_id: int

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, Self
 
+import msgspec
 from crc32c import crc32c
 
 from streamlog.broker.config.resources import (
@@ -28,8 +28,7 @@ INTERVAL_DEFAULT_MS: Final = ClientMetricsConfig().interval_ms
 _INT32: Final = 1 << 32
 
 
-@dataclass(frozen=True, slots=True)
-class TelemetryClient:
+class TelemetryClient(msgspec.Struct, frozen=True):
     """A client, by what subscriptions select on."""
 
     instance_id: bytes
@@ -51,8 +50,7 @@ class TelemetryClient:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Subscribed:
+class Subscribed(msgspec.Struct, frozen=True):
     """What one client is asked for."""
 
     metrics: tuple[str, ...]

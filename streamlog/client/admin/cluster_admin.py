@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
+
+import msgspec
 
 from streamlog.client.admin.admin_area import ADMIN_TIMEOUT_MS, AdminArea, check, raise_refused
 from streamlog.client.admin.cluster_descriptions import (
@@ -229,8 +230,7 @@ def _replicas(states: Iterable[QuorumReplicaState]) -> tuple[QuorumReplica, ...]
 PREFERRED, UNCLEAN = 0, 1
 
 
-@dataclass(frozen=True, slots=True)
-class FutureReplica:
+class FutureReplica(msgspec.Struct, frozen=True):
     """The copy of a replica that moves to another directory of its broker (KIP-113)."""
 
     size_bytes: int
@@ -238,13 +238,12 @@ class FutureReplica:
     """How many offsets it is behind the replica."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogDir:
+class LogDir(msgspec.Struct, frozen=True):
     """A log directory of a broker."""
 
     node_id: int
     path: str
-    sizes: Mapping[TopicPartition, int] = field(default_factory=dict)
+    sizes: Mapping[TopicPartition, int] = msgspec.field(default_factory=dict)
     """Partition to its size in bytes."""
     error: LogError | None = None
     """Why the broker can't describe the directory; None if it can."""
@@ -252,12 +251,11 @@ class LogDir:
     """The size of its disk; -1 if it is not known."""
     usable_bytes: int = -1
     """What the broker may still write to that disk; -1 if it is not known."""
-    futures: Mapping[TopicPartition, FutureReplica] = field(default_factory=dict)
+    futures: Mapping[TopicPartition, FutureReplica] = msgspec.field(default_factory=dict)
     """The partitions that move to this directory."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reassignment:
+class Reassignment(msgspec.Struct, frozen=True):
     """A partition's reassignment in progress (KIP-455)."""
 
     replicas: tuple[int, ...]

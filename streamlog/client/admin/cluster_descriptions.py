@@ -7,13 +7,13 @@ finds partitions without a leader, replicas that lag, and voters that do not ans
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from streamlog.record import TopicPartition
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerDescription:
+class BrokerDescription(msgspec.Struct, frozen=True):
     """A broker, with its address for clients."""
 
     node_id: int
@@ -22,8 +22,7 @@ class BrokerDescription:
     rack: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterDescription:
+class ClusterDescription(msgspec.Struct, frozen=True):
     """A cluster's id, controller and live brokers."""
 
     cluster_id: str
@@ -32,8 +31,7 @@ class ClusterDescription:
     brokers: tuple[BrokerDescription, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionDescription:
+class PartitionDescription(msgspec.Struct, frozen=True):
     """A partition's leader and replicas, as the controller knows them."""
 
     topic: str
@@ -47,8 +45,7 @@ class PartitionDescription:
     offline: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class QuorumReplica:
+class QuorumReplica(msgspec.Struct, frozen=True):
     """A node's progress in the metadata log, as the quorum's leader knows it."""
 
     node_id: int
@@ -63,8 +60,7 @@ class QuorumReplica:
     """Whether the node is a voter that does not vote yet: its disk was replaced or damaged."""
 
 
-@dataclass(frozen=True, slots=True)
-class QuorumDescription:
+class QuorumDescription(msgspec.Struct, frozen=True):
     """The quorum of controllers."""
 
     leader: int
@@ -83,8 +79,7 @@ class QuorumDescription:
         return max(0, max(ends, default=self.high_watermark) - max(replica.end_offset, 0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registration:
+class Registration(msgspec.Struct, frozen=True, kw_only=True):
     """A broker's registration in the metadata of the cluster."""
 
     epoch: int
@@ -92,8 +87,7 @@ class Registration:
     directories: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaDescription:
+class ReplicaDescription(msgspec.Struct, frozen=True, kw_only=True):
     """A replica, as reported by its own broker."""
 
     leader_epoch: int
@@ -104,8 +98,7 @@ class ReplicaDescription:
     """The offset after the last durable record."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeDescription:
+class NodeDescription(msgspec.Struct, frozen=True, kw_only=True):
     """A broker process, by its own report."""
 
     node_id: int
@@ -120,8 +113,8 @@ class NodeDescription:
     """Whether it is a voter that does not vote yet."""
     strays: int = 0
     """Folders that were set aside because the cluster does not know their topics."""
-    registrations: Mapping[int, Registration] = field(default_factory=dict)
-    replicas: Mapping[TopicPartition, ReplicaDescription] = field(default_factory=dict)
+    registrations: Mapping[int, Registration] = msgspec.field(default_factory=dict)
+    replicas: Mapping[TopicPartition, ReplicaDescription] = msgspec.field(default_factory=dict)
     version: str | None = None
     """The release of streamlog that it runs; None for releases that don't say."""
     interpreted: int | None = None
@@ -134,12 +127,11 @@ class NodeDescription:
     """The most by which `clock_ahead_ms` may be wrong: half of the round trip."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterReports:
+class ClusterReports(msgspec.Struct, frozen=True):
     """The brokers' reports and failures, by node id."""
 
-    reports: Mapping[int, NodeDescription] = field(default_factory=dict)
-    silent: Mapping[int, str] = field(default_factory=dict)
+    reports: Mapping[int, NodeDescription] = msgspec.field(default_factory=dict)
+    silent: Mapping[int, str] = msgspec.field(default_factory=dict)
     """Brokers that gave no answer, and why. Brokers that do not support the report, such as other
     vendors', are in neither mapping."""
 
@@ -147,8 +139,7 @@ class ClusterReports:
 NO_NODE = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """The answers that `find_problems` compares, in the order of the requests.
 
     Because the reports come in two rounds, each later answer can be checked against an earlier one:
@@ -163,8 +154,7 @@ class Evidence:
     quorum_after: QuorumDescription | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvidenceRules:
+class EvidenceRules(msgspec.Struct, frozen=True, kw_only=True):
     """The evidence that is required; only tests that plant a fault switch parts off."""
 
     wants_reports: bool = True

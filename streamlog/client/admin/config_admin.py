@@ -7,9 +7,10 @@ list or removes from it (KIP-339).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Literal, TypeAlias
+
+import msgspec
 
 from streamlog.client.admin.admin_area import AdminArea, check, raise_refused
 from streamlog.errors import UsageError
@@ -63,8 +64,7 @@ brokers, given at the broker's start, or the default."""
 BrokerName: TypeAlias = int | Literal["all"]
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigEntry:
+class ConfigEntry(msgspec.Struct, frozen=True):
     """A setting of a topic or broker, with its value."""
 
     name: str
@@ -77,8 +77,7 @@ class ConfigEntry:
     is_sensitive: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigResource:
+class ConfigResource(msgspec.Struct, frozen=True):
     """A topic, a broker or another thing that has settings."""
 
     kind: str
@@ -86,15 +85,13 @@ class ConfigResource:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(msgspec.Struct, frozen=True):
     """A change that adds values, separated by commas, to a list that does not have them yet."""
 
     value: str
 
 
-@dataclass(frozen=True, slots=True)
-class Subtract:
+class Subtract(msgspec.Struct, frozen=True):
     """A change that removes values, separated by commas, from a list."""
 
     value: str

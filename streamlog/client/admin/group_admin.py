@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TypeVar
+
+import msgspec
 
 from streamlog.client.admin.admin_area import AdminArea
 from streamlog.client.offset_metadata import OffsetAndMetadata
@@ -36,8 +37,7 @@ PASSING = frozenset(
 """Errors that pass: the coordinator moves, or a transaction is about to commit an offset."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupListing:
+class GroupListing(msgspec.Struct, frozen=True):
     """A group in the result of `list_groups`."""
 
     group_id: str
@@ -47,8 +47,7 @@ class GroupListing:
     """The group's state in Kafka's words: Stable, Empty and so on."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupMemberDescription:
+class GroupMemberDescription(msgspec.Struct, frozen=True):
     """A member of a group, with its assignment."""
 
     member_id: str
@@ -58,8 +57,7 @@ class GroupMemberDescription:
     assignment: frozenset[TopicPartition]
 
 
-@dataclass(frozen=True, slots=True)
-class GroupDescription:
+class GroupDescription(msgspec.Struct, frozen=True):
     """A group with its members, in the result of `describe_groups`."""
 
     group_id: str
@@ -71,8 +69,7 @@ class GroupDescription:
     """The id of the broker that coordinates the group."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionLagDescription:
+class PartitionLagDescription(msgspec.Struct, frozen=True, kw_only=True):
     """How far a group is behind in one partition; None stands for "not known"."""
 
     offset: int

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+
+import msgspec
 
 from streamlog.errors import UsageError
 from streamlog.record import TopicPartition
@@ -27,8 +28,7 @@ Sized = tuple[int, TopicPartition]
 """A partition with its size in bytes, by which partitions are sorted."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedPartition:
+class PlacedPartition(msgspec.Struct, frozen=True):
     """A partition as it is placed now."""
 
     replicas: Replicas
@@ -38,8 +38,7 @@ class PlacedPartition:
     """The broker that leads now; -1 while none does."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaPlacement:
+class ReplicaPlacement(msgspec.Struct, frozen=True):
     """What a plan is made from."""
 
     partitions: Mapping[TopicPartition, PlacedPartition]
@@ -48,8 +47,7 @@ class ReplicaPlacement:
     cordoned: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class PlanCost:
+class PlanCost(msgspec.Struct, frozen=True):
     """What the moves of a plan cost."""
 
     replicas: int

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeVar
+
+import msgspec
 
 from streamlog.client.admin.admin_area import AdminArea, Outcome, check, raise_refused
 from streamlog.errors import LogError, UsageError
@@ -44,8 +45,7 @@ from streamlog.protocol.scram import ITERATIONS_DEFAULT, SALT_BYTES, ScramMechan
 W = TypeVar("W", bound=IntEnum)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Acl:
+class Acl(msgspec.Struct, frozen=True, kw_only=True):
     """An access rule: it allows or denies a principal an operation on resources, from a host.
 
     A resource type, operation, pattern or permission that this release does not know, from a newer
@@ -71,8 +71,7 @@ class Acl:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AclFilter:
+class AclFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Selects ACLs; None and ANY match everything.
 
     `Pattern.MATCH` selects the ACLs that apply to the named resource: by its name, by a prefix of
@@ -229,8 +228,7 @@ def _order(acl: Acl) -> tuple[int | str, ...]:
 EXACT, DEFAULT = 0, 1
 
 
-@dataclass(frozen=True, slots=True)
-class ClientQuota:
+class ClientQuota(msgspec.Struct, frozen=True):
     """The quotas of an entity."""
 
     entity: Mapping[str, str | None]

@@ -7,8 +7,9 @@ does not serve OffsetForLeaderEpoch, no log is reported as truncated.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import TypeVar
+
+import msgspec
 
 from streamlog.client.admin.admin_area import ADMIN_TIMEOUT_MS, AdminArea, M, check, raise_refused
 from streamlog.client.cluster import TopicMetadata
@@ -147,8 +148,7 @@ PUBLISH_TIMEOUT_MS = 15 * 60 * 1_000
 STAGE_PIECE_BYTES = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedRange:
+class PublishedRange(msgspec.Struct, frozen=True):
     """The offsets of a job's records in one partition."""
 
     base_offset: int
@@ -157,8 +157,7 @@ class PublishedRange:
     record_count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Publication:
+class Publication(msgspec.Struct, frozen=True):
     """The result of `publish`."""
 
     is_repeated: bool
@@ -349,20 +348,18 @@ REPLICAS_DEFAULT = -1
 one replica on a cluster of many brokers is lost with one disk."""
 
 
-@dataclass(frozen=True, slots=True)
-class NewTopic:
+class NewTopic(msgspec.Struct, frozen=True):
     """A topic to create."""
 
     name: str
     partitions: int
     replication_factor: int = REPLICAS_DEFAULT
     """Replicas of each partition; by default the cluster's default.replication.factor."""
-    configs: Mapping[str, str] = field(default_factory=dict)
+    configs: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Topic settings by Kafka's names, such as `retention.ms`."""
 
 
-@dataclass(frozen=True, slots=True)
-class TopicDescription:
+class TopicDescription(msgspec.Struct, frozen=True):
     """A topic with its partitions and leaders."""
 
     name: str

@@ -7,7 +7,8 @@ committed records wait in front of it, and compaction stops there. `hanging` dec
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from streamlog.client.admin.admin_area import AdminArea, check
 from streamlog.client.offset_lookup import by_leader
@@ -33,8 +34,7 @@ TRANSACTION_KEY_TYPE = 1
 NOT_FILTERED = -1
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionListing:
+class TransactionListing(msgspec.Struct, frozen=True):
     """A transactional id in the result of `list_transactions`."""
 
     transactional_id: str
@@ -43,8 +43,7 @@ class TransactionListing:
     """The state in Kafka's words: Empty, Ongoing, PrepareCommit and so on."""
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionDescription:
+class TransactionDescription(msgspec.Struct, frozen=True):
     """A transactional id with its open transaction, if any."""
 
     transactional_id: str
@@ -60,8 +59,7 @@ class TransactionDescription:
     """The id of the broker that coordinates the transactional id."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerDescription:
+class ProducerDescription(msgspec.Struct, frozen=True):
     """A producer's state in one partition, in the result of `describe_producers`."""
 
     producer_id: int
@@ -73,8 +71,7 @@ class ProducerDescription:
     """The first offset of its open transaction in this partition; None if there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class HangingTransaction:
+class HangingTransaction(msgspec.Struct, frozen=True):
     """A transaction that no coordinator will end, in one partition."""
 
     partition: TopicPartition

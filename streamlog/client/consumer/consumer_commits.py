@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from streamlog import repeated
 from streamlog.client.cluster import RETRY_TIMEOUT_MS, Cluster
@@ -64,8 +65,7 @@ any broker."""
 log = repeated.logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Order:
+class _Order(msgspec.Struct, frozen=True):
     offsets: dict[TopicPartition, OffsetAndMetadata]
     generation: int | None
     """The group's generation when the commit was requested; a later one refuses it."""

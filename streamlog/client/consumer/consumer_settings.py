@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, TypedDict
+
+import msgspec
 
 from streamlog.assignors import Assignor, RangeAssignor
 from streamlog.client.group.classic_protocol import GroupProtocol, GroupSettings
@@ -14,8 +15,7 @@ from streamlog.transport.socket_buffers import check_buffers
 Reset: TypeAlias = Literal["earliest", "latest", "none"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchSettings:
+class FetchSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of fetches and of the initial position.
 
     Raises:
@@ -98,8 +98,7 @@ class ConsumerOptions(TypedDict, total=False):
     enable_metrics_push: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerSettings(FetchSettings):
+class ConsumerSettings(FetchSettings, frozen=True, kw_only=True):
     """Settings of a consumer; names and meanings, and most defaults, are Kafka's.
 
     Raises:
@@ -132,7 +131,7 @@ class ConsumerSettings(FetchSettings):
     group_instance_id: str | None = None
     """Makes a static member (KIP-345): a consumer that returns under the same id within the session
     timeout keeps its assignment, without a rebalance. Unique in the group."""
-    assignor: Assignor = field(default_factory=RangeAssignor)
+    assignor: Assignor = msgspec.field(default_factory=RangeAssignor)
     """The assignor that the group's leader uses, with `group_protocol="classic"`."""
     group_protocol: GroupProtocol = "classic"
     """"classic": the group's leader assigns in rounds, with the timeouts above. "consumer": the
@@ -146,7 +145,7 @@ class ConsumerSettings(FetchSettings):
     """Push the metrics that the brokers ask for (KIP-714)."""
 
     def __post_init__(self) -> None:
-        super(ConsumerSettings, self).__post_init__()
+        super().__post_init__()
         if self.auto_commit and self.group_id is None:
             raise ConfigError("auto_commit stores offsets for a group: set group_id")
         if self.group_protocol not in {"classic", "consumer"}:

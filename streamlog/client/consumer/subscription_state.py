@@ -14,9 +14,10 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, Generic, Self, TypeAlias, TypeVar
+
+import msgspec
 
 from streamlog.client.offset_metadata import NO_EPOCH, OffsetAndMetadata
 from streamlog.errors import CorruptData, DamagedBatch, UsageError
@@ -221,8 +222,7 @@ class PartitionState:
             self.move(end.offset, leader_epoch=end.leader_epoch, topic_id=topic_id)
 
 
-@dataclass(frozen=True, slots=True)
-class _Form(Generic[D]):
+class _Form(msgspec.Struct, Generic[D], frozen=True):
     """A form of records: how to decode a batch, and how to start from records that are decoded."""
 
     decode: Callable[[RecordBatch], D]
@@ -522,8 +522,7 @@ Topics: TypeAlias = Sequence[str] | re.Pattern[str]
 """Topics by name, or a pattern."""
 
 
-@dataclass(frozen=True, slots=True)
-class Subscription:
+class Subscription(msgspec.Struct, frozen=True):
     """The subscribed topics: names, or a pattern."""
 
     names: tuple[str, ...] = ()

@@ -25,10 +25,11 @@ is in `consumer_protocol`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from math import inf
 from typing import Final, Literal, TypeAlias
+
+import msgspec
 
 from streamlog.assignors import Assignor, Claim, DirectingPort, Memory, Share, StickyPort
 from streamlog.errors import CorruptData, LogError
@@ -104,43 +105,37 @@ _KNOWN_TO_JOINERS: Final = {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_G
 """Errors of a heartbeat that tell a member only that it must join, which it is about to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Join:
+class Join(msgspec.Struct, frozen=True):
     """Send the request; pass the answer to `on_join`."""
 
     request: wire.JoinGroupRequest
 
 
-@dataclass(frozen=True, slots=True)
-class CountPartitions:
+class CountPartitions(msgspec.Struct, frozen=True):
     """Look up the partition counts of these topics; pass those that exist to `on_partitions`."""
 
     topics: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Sync:
+class Sync(msgspec.Struct, frozen=True):
     """Send the request; pass the answer to `on_sync`."""
 
     request: wire.SyncGroupRequest
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(msgspec.Struct, frozen=True):
     """Send the request; pass the answer to `on_heartbeat`."""
 
     request: wire.HeartbeatRequest
 
 
-@dataclass(frozen=True, slots=True)
-class Leave:
+class Leave(msgspec.Struct, frozen=True):
     """Log that the caller does not poll, and send the request if there is one."""
 
     request: Message | None
 
 
-@dataclass(frozen=True, slots=True)
-class WaitForGroup:
+class WaitForGroup(msgspec.Struct, frozen=True):
     """Wait until this monotonic time in ms, or until the caller acts; None: no time."""
 
     until_ms: float | None
@@ -149,8 +144,7 @@ class WaitForGroup:
 Action: TypeAlias = Join | CountPartitions | Sync | Heartbeat | Leave | WaitForGroup
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupSettings:
+class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The group, and the time limits of a member; see `ConsumerSettings`."""
 
     group_id: str

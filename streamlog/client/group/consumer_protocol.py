@@ -17,9 +17,10 @@ epoch 0 under the id that it generated.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 from typing import Final, TypeAlias
+
+import msgspec
 
 from streamlog.client.group.classic_protocol import (
     RETRY_BACKOFF_MS,
@@ -51,15 +52,13 @@ _FENCED: Final = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEM
 _MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 
 
-@dataclass(frozen=True, slots=True)
-class Tell:
+class Tell(msgspec.Struct, frozen=True):
     """Send the heartbeat; pass the answer to `on_heartbeat`."""
 
     request: wire.ConsumerGroupHeartbeatRequest
 
 
-@dataclass(frozen=True, slots=True)
-class NameTopics:
+class NameTopics(msgspec.Struct, frozen=True):
     """Look up the ids of the subscribed topics; pass them to `on_names`."""
 
 

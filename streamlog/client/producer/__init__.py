@@ -13,10 +13,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from types import TracebackType
 from typing import Final, Literal, Self, TypeAlias, TypedDict
+
+import msgspec
 
 from streamlog import repeated
 from streamlog.client.background_task import Background
@@ -93,8 +94,7 @@ class ProducerOptions(TypedDict, total=False):
     enable_metrics_push: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerSettings:
+class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a producer.
 
     Raises:

@@ -32,6 +32,8 @@ from enum import Enum, auto
 from functools import partial
 from typing import Generic, Protocol, TypeAlias, TypeVar, cast
 
+import msgspec
+
 from streamlog.errors import MessageTooLarge
 from streamlog.random_source import Random
 from streamlog.record import TopicPartition
@@ -58,8 +60,7 @@ SEQUENCE_MASK = 0x7FFFFFFF
 """Sequence numbers wrap to 0 after 2**31 - 1 (KIP-98)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchLimits:
+class BatchLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes and times that decide when a batch is sent, retried and expired."""
 
     linger_ms: int
@@ -75,8 +76,7 @@ class BatchLimits:
     transactional: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerIdentity:
+class ProducerIdentity(msgspec.Struct, frozen=True):
     """The producer id and epoch under which the broker counts sequence numbers (KIP-98)."""
 
     producer_id: int

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, TypeAlias
 
+import msgspec
+
 from streamlog.client.offset_metadata import (
     GroupMetadata,
     OffsetAndMetadata,
@@ -91,31 +93,27 @@ class CoordinatorRole(Enum):
     TRANSACTIONS = 1
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionCoordinatorNode:
+class TransactionCoordinatorNode(msgspec.Struct, frozen=True):
     """The coordinator of a group, or of a transactional id."""
 
     role: CoordinatorRole
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Find:
+class Find(msgspec.Struct, frozen=True):
     """Look up a coordinator, then call `on_found`."""
 
     coordinator: TransactionCoordinatorNode
 
 
-@dataclass(frozen=True, slots=True)
-class AskCoordinator:
+class AskCoordinator(msgspec.Struct, frozen=True):
     """Send the request to its coordinator; pass the answer to `on_answer`."""
 
     coordinator: TransactionCoordinatorNode
     request: Message
 
 
-@dataclass(frozen=True, slots=True)
-class WaitUntil:
+class WaitUntil(msgspec.Struct, frozen=True):
     """Wait until this monotonic time in ms, or until a call changes the state; None: no time."""
 
     until_ms: int | None
@@ -124,8 +122,7 @@ class WaitUntil:
 Action: TypeAlias = Find | AskCoordinator | WaitUntil
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionSettings:
+class TransactionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The transactional id and the time limits."""
 
     transactional_id: str

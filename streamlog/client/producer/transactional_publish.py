@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 from crc32c import crc32c
 
 from streamlog.client.offset_metadata import GroupMetadata, OffsetAndMetadata
@@ -33,8 +33,7 @@ RECEIPT: Final = "published by streamlog"
 """The metadata of a committed offset that is a receipt; consumers never commit this text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
+class Published(msgspec.Struct, frozen=True):
     """The publication of a job."""
 
     is_repeated: bool

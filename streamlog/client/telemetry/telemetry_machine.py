@@ -13,8 +13,9 @@ A state machine without I/O: `next` returns the action that is due, and the shel
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final, TypeAlias
+
+import msgspec
 
 from streamlog.client.metrics.client_metrics import ClientMetrics
 from streamlog.client.metrics.metric_names import MetricName
@@ -46,22 +47,19 @@ _ASK_AT_ONCE: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class AskSubscription:
+class AskSubscription(msgspec.Struct, frozen=True):
     """Send the request; pass the answer to `on_subscription`."""
 
     request: GetTelemetrySubscriptionsRequest
 
 
-@dataclass(frozen=True, slots=True)
-class PushMetrics:
+class PushMetrics(msgspec.Struct, frozen=True):
     """Push the metrics that the subscription selects; pass the error code to `on_pushed`."""
 
     subscription: TelemetrySubscription
 
 
-@dataclass(frozen=True, slots=True)
-class WaitToReport:
+class WaitToReport(msgspec.Struct, frozen=True):
     """Wait until this monotonic time in ms; None: for ever."""
 
     until_ms: int | None
@@ -70,8 +68,7 @@ class WaitToReport:
 TelemetryAction: TypeAlias = AskSubscription | PushMetrics | WaitToReport
 
 
-@dataclass(frozen=True, slots=True)
-class TelemetrySubscription:
+class TelemetrySubscription(msgspec.Struct, frozen=True):
     """What a broker wants of this client."""
 
     instance_id: bytes

@@ -23,7 +23,7 @@ import logging
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import repeat, starmap
 from typing import TypeAlias
@@ -53,6 +53,7 @@ from streamlog.record import Headers
 from streamlog.records.batch import LogRecord
 from streamlog.records.control_batches import TimeMark
 from streamlog.records.record_columns import RecordColumns, all_ascii, first_outside, running_max
+from streamlog.replace import replace
 from streamlog.serdes import StrSerde
 from streamlog.serdes.erased_types import JsonValue, UserKey, UserValue
 from streamlog.windows.emit import UNKNOWN_MS, Source

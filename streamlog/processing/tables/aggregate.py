@@ -14,7 +14,6 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, cast
 
@@ -25,6 +24,7 @@ from streamlog.processing.column_batch import Batch, processing_error
 from streamlog.processing.outbox import Collector
 from streamlog.processing.step import Step
 from streamlog.records.record_columns import has_none, total_bytes
+from streamlog.replace import replace
 from streamlog.serdes.erased_types import AnySerde, UserKey, UserState, UserValue
 from streamlog.tables.folds.folding import Row, write_down, write_down_dirty, written
 from streamlog.tables.stores.store import Changes, KeyValueStore, prefix_end

@@ -18,13 +18,14 @@ and the group's requests (`client/group`).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 
 from streamlog.assignors import Claim, Share
 from streamlog.processing.task import TaskId
 from streamlog.record import TopicPartition
+from streamlog.replace import replace
 from streamlog.worker.assignment.rebalance_plan import (
     Candidate,
     MovePart,

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -32,6 +31,7 @@ from streamlog.connect_tasks.task_figures import SinkFigures, sum_figures
 from streamlog.errors import UnknownMember, quantity
 from streamlog.processing.outbox import SinkBatch
 from streamlog.record import TopicPartition
+from streamlog.replace import replace
 from streamlog.worker.assignment.streams_assignor import StreamsAssignor
 from streamlog.worker.commit.commit import SinkWriter
 from streamlog.worker.connect.app_herder import AppHerder, TaskCommand

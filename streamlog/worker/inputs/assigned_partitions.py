@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from streamlog.agents.offsets import TASK, noted_of
@@ -24,6 +24,7 @@ from streamlog.processing.task import TaskId
 from streamlog.processing.task_progress import InputRestart
 from streamlog.protocol.schema import ZERO_UUID
 from streamlog.record import TopicPartition
+from streamlog.replace import replace
 from streamlog.tables.state.changelog import SourceLog
 from streamlog.worker.topics.lost_sources import LostSource, Present, TruncatedSource, is_recreated
 from streamlog.worker.topics.version_log import OwnTopics

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final, TypeAlias
 
 from streamlog import repeated
@@ -33,6 +32,7 @@ from streamlog.processing.task_progress import InputRestart
 from streamlog.protocol.schema import ZERO_UUID, id_text
 from streamlog.record import TopicPartition
 from streamlog.records.partitioners import matching_partitioners, partition_by, partitioner_name
+from streamlog.replace import replace
 from streamlog.serdes import window_bytes
 from streamlog.tables.state.changelog import SourceLog
 from streamlog.topology import Topology

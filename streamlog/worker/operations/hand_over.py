@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
@@ -56,6 +56,7 @@ from streamlog.protocol.schema import ZERO_UUID
 from streamlog.record import Headers, TopicPartition
 from streamlog.records.batch import split_batches
 from streamlog.records.record_columns import FieldColumns
+from streamlog.replace import replace
 from streamlog.snapshots import Manifest, Snapshot, SourceEntry, StagedRecords, TaskEntry
 from streamlog.snapshots.manifest import Landing
 from streamlog.tables.state.changelog import BASE_KEY, PROGRESS_KEY, SourceLog

@@ -19,7 +19,7 @@ Not done here: which fields of a progress are times (`processing/task_progress`)
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from streamlog.agents.offsets import TASK, metadata_of, noted_of, positions_of
@@ -38,6 +38,7 @@ from streamlog.processing.task_progress import (
 )
 from streamlog.record import TopicPartition
 from streamlog.records.record_columns import FieldColumns, RecordColumns
+from streamlog.replace import replace
 from streamlog.tables.state.changelog import BASE_KEY, PROGRESS_KEY, TaskProgress
 from streamlog.topology import Topology
 from streamlog.worker.operations.hand_over import refuse_members

@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 from uuid import uuid4
@@ -47,6 +47,7 @@ from streamlog.errors import TopicExists
 from streamlog.log import Log
 from streamlog.processing.column_batch import exit_failure
 from streamlog.record import TopicPartition
+from streamlog.replace import replace
 from streamlog.worker.schedules.schedule_runs import Runs
 
 logger = repeated.logger(__name__)

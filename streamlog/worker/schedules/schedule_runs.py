@@ -12,12 +12,13 @@ suffice. Not done here: reading and writing (`schedule_runner`), and due times (
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 
 from streamlog.dsl.schedules import Misfire, Schedule, missed_runs
 from streamlog.errors import CorruptData
+from streamlog.replace import replace
 
 FORMAT_VERSION = 1
 """The format of a record. A reader refuses other formats."""

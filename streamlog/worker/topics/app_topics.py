@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Final
 
 from streamlog import repeated
@@ -29,6 +28,7 @@ from streamlog.log import Log
 from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.record import TopicPartition
+from streamlog.replace import replace
 from streamlog.topology import Topology
 
 logger = repeated.logger(__name__)

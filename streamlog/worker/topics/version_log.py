@@ -20,7 +20,7 @@ itself (`operations/hand_over`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -44,6 +44,7 @@ from streamlog.nodes.topic_spec import SourceLostPolicy
 from streamlog.processing.task_progress import Era
 from streamlog.protocol.schema import ZERO_UUID, id_text
 from streamlog.record import TopicPartition
+from streamlog.replace import replace
 from streamlog.snapshots import Snapshot
 from streamlog.tables.local_disk.rocksdb_store import RocksStore
 from streamlog.tables.state.changelog import changelog_offset, store_offset

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from streamlog.broker.cluster.figures import (
     ClusterEvents,
     PartitionCounts,
@@ -18,6 +16,7 @@ from streamlog.broker.quorum.metadata.cluster_metadata import (
 )
 from streamlog.broker.quorum.metadata.registrations import BrokerRegistration, PartitionRegistration
 from streamlog.metrics.registry import Registry, at_once
+from streamlog.replace import replace
 
 WHOLE = PartitionRegistration(replicas=(1, 2, 3), isr=(1, 2, 3), leader=1, leader_epoch=4)
 

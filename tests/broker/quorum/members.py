@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field
+
+import msgspec
 
 from streamlog.broker.quorum.raft.raft_machine import Raft
 from streamlog.broker.quorum.raft.raft_messages import (
@@ -42,6 +44,7 @@ from streamlog.broker.quorum.raft.raft_state import (
 )
 from streamlog.broker.replication.replica_state import Truncate
 from streamlog.protocol.error_codes import ErrorCode
+from streamlog.replace import replace
 
 TIMEOUTS = Timeouts(
     election_ms=1_000,
@@ -64,11 +67,11 @@ def describe(value: object) -> str:
             return "[" + " ".join(describe(each) for each in value) + "]"
         case int() | str() | bytes() | None:
             return str(value)
-    if not is_dataclass(value):
-        raise AssertionError(value)
+    if not isinstance(value, msgspec.Struct):
+        raise TypeError(value)
     shown = [
         f"{each.name}={_describe_field(each.name, getattr(value, each.name))}"
-        for each in fields(value)
+        for each in msgspec.structs.fields(type(value))
         if not any(getattr(value, each.name) is nothing for nothing in (None, False))
         and getattr(value, each.name) not in ((), b"", -1)
         and (each.name, getattr(value, each.name)) not in {("rejoin_id", 0), ("error_code", 0)}

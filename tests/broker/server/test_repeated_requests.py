@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 from unittest.mock import patch
 
@@ -53,6 +53,7 @@ from streamlog.protocol.messages.sasl_acls_quotas import (
 from streamlog.protocol.schema import Message
 from streamlog.records.batch import encode_batch
 from streamlog.records.compression import Compression
+from streamlog.replace import replace
 from tests.broker.node import at, batch, create, fetch_request, produce_request
 
 T = TypeVar("T")

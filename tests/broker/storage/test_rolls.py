@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from streamlog.broker.config.broker import BrokerConfig
@@ -11,6 +9,7 @@ from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.broker.storage.log.partition_log import UNSYNCED_MAX, PartitionLog
 from streamlog.broker.storage.log.segments import ROLLS_AT_ONCE
 from streamlog.broker.storage.log_directory import LogDirectory
+from streamlog.replace import replace
 from tests.broker.storage.batches import batch, log_files, new_log, read_records, reopened
 
 PARTITIONS = 3 * ROLLS_AT_ONCE + 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from streamlog.broker.telemetry.client_instances import (
     SILENT_MIN_MS,
     ClientInstance,
@@ -12,6 +10,7 @@ from streamlog.broker.telemetry.client_instances import (
 )
 from streamlog.broker.telemetry.subscriptions import Subscriptions, TelemetryClient
 from streamlog.protocol.error_codes import ErrorCode
+from streamlog.replace import replace
 
 INTERVAL_MS = 30_000
 OK, EARLY, UNKNOWN = (

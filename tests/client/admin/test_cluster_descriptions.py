@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 
@@ -20,6 +19,7 @@ from streamlog.client.admin.cluster_descriptions import (
     find_problems,
 )
 from streamlog.record import TopicPartition
+from streamlog.replace import replace
 
 BROKERS = (1, 2, 3)
 LEADER = 1

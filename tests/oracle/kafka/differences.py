@@ -7,10 +7,11 @@ or by leaving out inputs: they do not cover another fault in the case.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Final, NamedTuple
 
+from streamlog.replace import replace
 from tests.golden.compare import Case, Row, differing
 from tests.golden.runners import run_on_driver
 from tests.oracle.kafka.runner import KafkaStreams

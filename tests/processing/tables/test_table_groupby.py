@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from streamlog import App, Emit, Topic, on_error, session
 from streamlog.dsl.table import group_table
 from streamlog.durations import when_ms
 from streamlog.errors import ProcessingError, TopologyError
+from streamlog.replace import replace
 
 
 def rows(records: list[Any]) -> list[tuple[str, Any, int]]:

@@ -9,7 +9,6 @@ import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any, ClassVar
@@ -33,6 +32,7 @@ from streamlog.connect import (
 )
 from streamlog.connect_service.rest_site import site_of
 from streamlog.log import Log
+from streamlog.replace import replace
 from streamlog.worker.program import WorkerStart
 from streamlog.worker.worker import Worker
 from tests.worker.processes import read_whole

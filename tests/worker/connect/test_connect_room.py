@@ -7,7 +7,6 @@ import json
 import re
 import urllib.request
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,6 +28,7 @@ from streamlog.connect import (
 )
 from streamlog.errors import ProcessingError
 from streamlog.log import Log
+from streamlog.replace import replace
 from streamlog.worker.connect.sink_group import purge_once
 from streamlog.worker.program import WorkerStart
 from streamlog.worker.worker import Worker

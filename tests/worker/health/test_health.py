@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from streamlog.processing.inputs.repartition_input import MergeWait
+from streamlog.replace import replace
 from streamlog.worker.health.worker_health import (
     HealthPhase,
     TaskFigures,

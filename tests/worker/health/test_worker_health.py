@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from streamlog.processing.inputs.repartition_input import MergeWait
 from streamlog.processing.outbox import Drop, Reason
+from streamlog.replace import replace
 from streamlog.worker.health.worker_health import LOG_INTERVAL_MS, DropLog
 
 

@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from time import monotonic
@@ -20,6 +19,7 @@ from streamlog import Snapshot, Topic
 from streamlog.errors import ConfigError, OffsetOutOfRange, TopologyError, UsageError
 from streamlog.log import Log
 from streamlog.record import TopicPartition
+from streamlog.replace import replace
 from streamlog.worker import program as worker_program
 from streamlog.worker.operations.hand_over import run_hand_over
 from streamlog.worker.worker import Worker

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, make_dataclass, replace
+from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from streamlog import App
 from streamlog.client.admin import NewTopic
 from streamlog.errors import ContractBroken, CorruptData
 from streamlog.log import Log
+from streamlog.replace import replace
 from streamlog.worker.program import Program
 from streamlog.worker.task_deps import prepare_log
 from streamlog.worker.topics.contract_log import (

@@ -7,12 +7,12 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from streamlog.errors import SourceLost
+from streamlog.replace import replace
 from streamlog.worker.topics import version_log
 from streamlog.worker.topics.version_log import OwnTopics, decode_own_topics
 from streamlog.worker.worker import Worker

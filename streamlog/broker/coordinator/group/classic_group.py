@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
@@ -44,6 +44,7 @@ from streamlog.protocol.messages.classic_groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from streamlog.replace import replace
 
 IN_PROCESS_HOST = "in-process"
 """The host of members that run in the broker's process."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from streamlog.assignors import Assignor, RangeAssignor, StickyAssignor
@@ -56,6 +56,7 @@ from streamlog.protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatResponse,
 )
 from streamlog.record import TopicPartition
+from streamlog.replace import replace
 
 if TYPE_CHECKING:
     from streamlog.broker.coordinator.shard import Caller

@@ -16,9 +16,10 @@ skipped.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, Self, TypeAlias
+
+import msgspec
 
 from streamlog.broker.coordinator.shard import CoordinatorRecord
 from streamlog.errors import CorruptData
@@ -38,6 +39,7 @@ from streamlog.protocol.messages.consumer_groups import (
     HeartbeatTopicPartitions,
 )
 from streamlog.protocol.schema import Message
+from streamlog.replace import replace
 
 Held: TypeAlias = frozenset[tuple[bytes, int]]
 """Partitions by topic id and number."""
@@ -57,8 +59,7 @@ class MemberState(IntEnum):
     UNRELEASED = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subscriber:
+class Subscriber(msgspec.Struct, frozen=True, kw_only=True):
     """A member's description of itself, from its heartbeats."""
 
     member_id: str
@@ -73,8 +74,7 @@ class Subscriber:
     """A regular expression for names of topics, in addition to `topics`."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemberSubscription:
+class MemberSubscription(msgspec.Struct, frozen=True):
     """The combined subscriptions of several members."""
 
     topics: frozenset[str]
@@ -90,8 +90,7 @@ class MemberSubscription:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberPartitions:
+class MemberPartitions(msgspec.Struct, frozen=True, kw_only=True):
     """The partitions of a member at its epoch."""
 
     epoch: int = JOINING_EPOCH
@@ -114,8 +113,7 @@ class MemberPartitions:
         return replace(self, epoch=epoch, previous_epoch=self.epoch)
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(msgspec.Struct, frozen=True):
     """The target assignment of a member, and its epoch."""
 
     epoch: int
@@ -192,8 +190,7 @@ def _still_owns(owned: Held | None, revoking: Iterable[tuple[bytes, int]]) -> bo
 VALUE_VERSION = 0
 
 
-@dataclass(frozen=True, slots=True)
-class EpochChange:
+class EpochChange(msgspec.Struct, frozen=True):
     """A group's epoch; None if the group is deleted."""
 
     group_id: str
@@ -202,8 +199,7 @@ class EpochChange:
     """A hash of the topics that its members read at that epoch."""
 
 
-@dataclass(frozen=True, slots=True)
-class SubscriberChange:
+class SubscriberChange(msgspec.Struct, frozen=True):
     """A member's subscription; None if the member is removed."""
 
     group_id: str
@@ -211,16 +207,14 @@ class SubscriberChange:
     subscriber: Subscriber | None
 
 
-@dataclass(frozen=True, slots=True)
-class TargetEpochChange:
+class TargetEpochChange(msgspec.Struct, frozen=True):
     """The group epoch that the target assignment was computed for."""
 
     group_id: str
     epoch: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class TargetChange:
+class TargetChange(msgspec.Struct, frozen=True):
     """A member's target assignment."""
 
     group_id: str
@@ -228,8 +222,7 @@ class TargetChange:
     partitions: Held | None
 
 
-@dataclass(frozen=True, slots=True)
-class HoldingChange:
+class HoldingChange(msgspec.Struct, frozen=True):
     """A member's current partitions."""
 
     group_id: str
@@ -242,8 +235,7 @@ ConsumerChange: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
+class _Kind(msgspec.Struct, frozen=True):
     """How one kind of change is encoded; the version of its key identifies it."""
 
     key: type[Message]

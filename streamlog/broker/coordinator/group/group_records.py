@@ -9,7 +9,7 @@ it is. Keys of later versions are other kinds of groups, and are skipped.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from streamlog.broker.coordinator.shard import CoordinatorRecord
 from streamlog.protocol.codec import decode_versioned, encode_versioned
@@ -30,16 +30,14 @@ EXPIRING_OFFSET_VALUE_VERSION = 1
 GROUP_VALUE_VERSION = 3
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetChange:
+class OffsetChange(msgspec.Struct, frozen=True):
     """A group's committed offset in one partition; None if it is deleted."""
 
     key: OffsetCommitKey
     value: OffsetCommitValue | None
 
 
-@dataclass(frozen=True, slots=True)
-class GroupChange:
+class GroupChange(msgspec.Struct, frozen=True):
     """A group as of its last completed rebalance; None if it is deleted."""
 
     group_id: str

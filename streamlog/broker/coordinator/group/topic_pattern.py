@@ -13,6 +13,8 @@ import string
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import msgspec
+
 from streamlog.errors import ConfigError
 
 CHARACTERS_MAX = 1_000
@@ -61,8 +63,7 @@ class _State:
     """If set, `free` applies only at the beginning or the end of the name."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(msgspec.Struct, frozen=True):
     """A part of the machine: its first and its last state."""
 
     first: int

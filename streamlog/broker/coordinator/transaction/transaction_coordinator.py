@@ -24,9 +24,11 @@ A second one could reach the leader when the producer is in its next transaction
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
 
 from streamlog.broker.coordinator.shard import (
     Answer,
@@ -51,6 +53,7 @@ from streamlog.protocol.messages.transaction_messages import (
     TransactionLogKey,
     TransactionLogValue,
 )
+from streamlog.replace import replace
 
 if TYPE_CHECKING:
     from streamlog.broker.config.coordinators import TransactionConfig
@@ -105,8 +108,7 @@ class TransactionState(IntEnum):
         return not self.is_prepared and self is not TransactionState.ONGOING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatedTransaction:
+class CoordinatedTransaction(msgspec.Struct, frozen=True, kw_only=True):
     """A transactional id, its current producer, and its transaction."""
 
     transactional_id: str

@@ -21,7 +21,6 @@ Not done here: the broker's side (`broker_lifecycle`), the choice of leaders (`l
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
 
 from streamlog.broker.config.broker import FLUSH_OS
 from streamlog.broker.quorum.controller.decision import (
@@ -60,6 +59,7 @@ from streamlog.protocol.messages.metadata_log import (
     UnregisterBrokerRecord,
 )
 from streamlog.protocol.schema import ZERO_UUID, Message
+from streamlog.replace import replace
 
 PartitionKey = tuple[bytes, int]
 """The topic id and the number of a partition."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from streamlog import repeated
 from streamlog.broker.config.broker import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig
@@ -77,8 +78,7 @@ Change = tuple[str, SettingOperation, str | None]
 Asked = tuple[ResourceKey, list[tuple[str, int, str | None]]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Resource:
+class _Resource(msgspec.Struct, frozen=True, kw_only=True):
     """A resource whose settings can be changed: what it has now, and what it accepts."""
 
     settings: Mapping[str, Setting]

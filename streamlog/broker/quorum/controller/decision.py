@@ -8,9 +8,11 @@ the replay. So no response reports anything that was not committed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast
+
+import msgspec
 
 from streamlog.broker.config.broker import ALL_DIRECTORIES, BrokerConfig, TopicConfig
 from streamlog.broker.config.cluster import ClusterConfig
@@ -24,6 +26,7 @@ from streamlog.broker.quorum.metadata.cluster_metadata import (
 from streamlog.broker.quorum.metadata.metadata_records import MetadataRecord
 from streamlog.broker.quorum.metadata.registrations import PartitionRegistration
 from streamlog.protocol.schema import ZERO_UUID, Message, RequestType
+from streamlog.replace import replace
 
 MIN_INSYNC = "min.insync.replicas"
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
@@ -37,8 +40,7 @@ Response = TypeVar("Response", bound=Message)
 Response_co = TypeVar("Response_co", bound=Message, covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Decision(Generic[Response_co]):
+class Decision(msgspec.Struct, Generic[Response_co], frozen=True):
     """The records and the answer of a request or of a timed decision."""
 
     records: tuple[MetadataRecord, ...] = ()

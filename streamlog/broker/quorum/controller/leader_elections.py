@@ -26,7 +26,9 @@ One function, `change_of`, decides on all changes. Rules of this module:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+import msgspec
 
 from streamlog.broker.quorum.metadata.registrations import (
     NO_LEADER,
@@ -34,12 +36,12 @@ from streamlog.broker.quorum.metadata.registrations import (
     PartitionRegistration,
 )
 from streamlog.protocol.messages.metadata_log import NO_CHANGE, PartitionChangeRecord
+from streamlog.replace import replace
 
 _NO_BROKERS: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElectionRules:
+class ElectionRules(msgspec.Struct, frozen=True, kw_only=True):
     """The safety rules in force: all rules, except in a simulation that plants a fault."""
 
     keeps_last_in_sync: bool = True
@@ -78,8 +80,7 @@ CORRECT = ElectionRules()
 """All rules, as in production."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """The conditions of a decision on one partition."""
 
     active: Collection[int]
@@ -89,13 +90,12 @@ class Terms:
     allows_unclean: bool = False
     is_ordered: bool = False
     """Whether an administrator orders an unclean election, aware of the brokers that are away."""
-    directories: Mapping[int, bytes] = field(default_factory=dict)
+    directories: Mapping[int, bytes] = msgspec.field(default_factory=dict)
     """The log directory that each registered broker has."""
     rules: ElectionRules = CORRECT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionWish:
+class PartitionWish(msgspec.Struct, frozen=True, kw_only=True):
     """A requested change of one partition."""
 
     isr: tuple[int, ...] | None = None

@@ -11,7 +11,6 @@ Not done here: the choice of a leader and the ELR (`leader_elections`).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import cast
 
 from streamlog.broker.quorum.controller.decision import (
@@ -59,6 +58,7 @@ from streamlog.protocol.messages.partitions_and_replicas import (
     ReplicaElectionResult,
 )
 from streamlog.protocol.schema import Message
+from streamlog.replace import replace
 
 
 class Reassignments:

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import ClassVar, Self, TypeAlias, TypeVar
+
+import msgspec
 
 from streamlog.broker.config.resources import Entity, QuotaTable, entity_of
 from streamlog.broker.quorum.metadata.metadata_records import MetadataRecord, encode_record
@@ -48,6 +50,7 @@ from streamlog.protocol.messages.metadata_log import (
 )
 from streamlog.protocol.schema import id_text
 from streamlog.protocol.scram import ScramCredential, ScramMechanism
+from streamlog.replace import replace
 
 
 class ClusterTopics:
@@ -84,8 +87,7 @@ class ClusterTopics:
         return 0 if topic is None else len(topic.partitions)
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerChanged:
+class BrokerChanged(msgspec.Struct, frozen=True):
     """A broker was registered (None before), changed, or unregistered (None after)."""
 
     broker_id: int
@@ -93,16 +95,14 @@ class BrokerChanged:
     after: BrokerRegistration | None
 
 
-@dataclass(frozen=True, slots=True)
-class TopicCreated:
+class TopicCreated(msgspec.Struct, frozen=True):
     """A topic was created; its partitions follow as further changes."""
 
     topic_id: bytes
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class TopicDeleted:
+class TopicDeleted(msgspec.Struct, frozen=True):
     """A topic was deleted, with these partitions."""
 
     topic_id: bytes
@@ -110,8 +110,7 @@ class TopicDeleted:
     partitions: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionChanged:
+class PartitionChanged(msgspec.Struct, frozen=True):
     """A partition was created (None before) or changed."""
 
     topic_id: bytes
@@ -121,8 +120,7 @@ class PartitionChanged:
     after: PartitionRegistration
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigChanged:
+class ConfigChanged(msgspec.Struct, frozen=True):
     """A setting of a resource was changed, or reset to its default (None)."""
 
     resource_type: int
@@ -131,27 +129,23 @@ class ConfigChanged:
     value: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaChanged:
+class QuotaChanged(msgspec.Struct, frozen=True):
     """The quotas of a user, a client or an address were changed."""
 
     entity: Entity
 
 
-@dataclass(frozen=True, slots=True)
-class UserChanged:
+class UserChanged(msgspec.Struct, frozen=True):
     """A user's credentials were changed; with the name "", the secret of all users."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class AclsChanged:
+class AclsChanged(msgspec.Struct, frozen=True):
     """An ACL was added or removed."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerIdsTaken:
+class ProducerIdsTaken(msgspec.Struct, frozen=True):
     """A broker has reserved producer ids up to below `next_producer_id`."""
 
     broker_id: int

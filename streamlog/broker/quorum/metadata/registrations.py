@@ -9,8 +9,9 @@ record that names a leader, even the present one, raises its leader epoch by one
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Self
+
+import msgspec
 
 from streamlog.protocol.messages.metadata_log import (
     NO_CHANGE,
@@ -21,6 +22,7 @@ from streamlog.protocol.messages.metadata_log import (
     PartitionRecord,
     RegisterBrokerRecord,
 )
+from streamlog.replace import replace
 
 NO_LEADER = -1
 UNKNOWN_DIRECTORY = bytes(16)
@@ -35,8 +37,7 @@ OFFSET_OF_RECORD = -1
 controller does not know when it decides. So broker epochs grow with every registration."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """The host and the port of a broker's listener."""
 
     name: str
@@ -45,8 +46,7 @@ class Endpoint:
     security_protocol: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerRegistration:
+class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     """A broker, as its last process registered it."""
 
     broker_id: int
@@ -139,8 +139,7 @@ class BrokerRegistration:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionRegistration:
+class PartitionRegistration(msgspec.Struct, frozen=True, kw_only=True):
     """A partition's replicas, in-sync replicas, leader and epochs."""
 
     replicas: tuple[int, ...]

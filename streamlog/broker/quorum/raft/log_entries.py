@@ -8,7 +8,6 @@ control batch (KIP-595), and so are the header and the footer of a snapshot (KIP
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from streamlog.broker.quorum.raft.raft_messages import Entry
 from streamlog.errors import CorruptData
@@ -28,6 +27,7 @@ from streamlog.records.control_batches import (
     control_kind,
     encode_control,
 )
+from streamlog.replace import replace
 
 SNAPSHOT_BATCH_RECORDS = 500
 """Records in one batch of a snapshot."""

@@ -22,9 +22,10 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
 from itertools import count
 from typing import Protocol, TypeAlias
+
+import msgspec
 
 from streamlog import repeated
 from streamlog.broker.quorum.raft import raft_messages as raft
@@ -60,6 +61,7 @@ from streamlog.errors import (
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.error_responses import error_response
 from streamlog.protocol.schema import Message
+from streamlog.replace import replace
 
 REOPEN_MS = 1_000
 """The pause in milliseconds between two attempts to use a disk that was full."""
@@ -119,8 +121,7 @@ class Reader(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogReplicaContext:
+class LogReplicaContext(msgspec.Struct, frozen=True, kw_only=True):
     """The node of a replica, its disk, its clock and its settings."""
 
     files: Files

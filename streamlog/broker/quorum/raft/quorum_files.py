@@ -20,7 +20,6 @@ import re
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 
 from crc32c import crc32c
 
@@ -41,6 +40,7 @@ from streamlog.broker.storage.disk.files import (
     write_whole,
 )
 from streamlog.errors import ConfigError, CorruptData
+from streamlog.replace import replace
 
 KEPT = 2
 """Snapshots that are kept: a follower may still fetch the last but one."""

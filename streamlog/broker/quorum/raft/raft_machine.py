@@ -13,7 +13,6 @@ Not done here: the state, the time-outs and the leader's bookkeeping (`raft_stat
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 from streamlog.broker.quorum.raft.raft_messages import (
@@ -53,6 +52,7 @@ from streamlog.broker.quorum.raft.raft_state import (
 from streamlog.broker.replication.replica_state import Diverging, StopReplica, Truncate
 from streamlog.errors import NotLeader
 from streamlog.protocol.error_codes import ErrorCode
+from streamlog.replace import replace
 
 
 class Raft(RaftState):

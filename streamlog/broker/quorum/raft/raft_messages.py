@@ -14,8 +14,9 @@ Not done here: encoding (`raft_wire`, `log_entries`), files (`quorum_files`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from streamlog.broker.replication.replica_state import (
     AdvanceHighWatermark,
@@ -30,8 +31,7 @@ REJOIN_IDS = 2**62
 """Bound of a `rejoin_id`, which is drawn from 1 to this number; 0 stands for no loss."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuorumState:
+class QuorumState(msgspec.Struct, frozen=True, kw_only=True):
     """The state that a member syncs before it performs any effect that depends on it.
 
     Kafka's `quorum-state` file. Without it a voter that restarts could vote twice in one epoch.
@@ -50,8 +50,7 @@ class QuorumState:
     """The voters of this log; empty if the file does not say."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One atomic batch of records."""
 
     base_offset: int
@@ -70,8 +69,7 @@ class Entry:
         return self.base_offset + self.count
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class RaftSnapshotId:
+class RaftSnapshotId(msgspec.Struct, frozen=True, order=True):
     """The id of a snapshot of all records before `end_offset` (KIP-630)."""
 
     end_offset: int = 0
@@ -86,8 +84,7 @@ EMPTY = RaftSnapshotId()
 # ---- requests and responses ----
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RaftVoteRequest:
+class RaftVoteRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A candidate asks for a vote, or whether it would get one (`pre_vote`, KIP-996)."""
 
     candidate_epoch: int
@@ -100,8 +97,7 @@ class RaftVoteRequest:
     pre_vote: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RaftVoteResponse:
+class RaftVoteResponse(msgspec.Struct, frozen=True, kw_only=True):
     """A vote, with the epoch and the leader that the voter knows."""
 
     leader_epoch: int
@@ -109,16 +105,14 @@ class RaftVoteResponse:
     vote_granted: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BeginEpochRequest:
+class BeginEpochRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A new leader announces its epoch, so that the receiver fetches from it."""
 
     leader_epoch: int
     leader_id: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndEpochRequest:
+class EndEpochRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A leader resigns; the first of `preferred_successors` campaigns at once."""
 
     leader_epoch: int
@@ -126,8 +120,7 @@ class EndEpochRequest:
     preferred_successors: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpochResponse:
+class EpochResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to the beginning or the end of an epoch: what the receiver knows."""
 
     error_code: int = ErrorCode.NONE
@@ -135,8 +128,7 @@ class EpochResponse:
     leader_id: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RaftFetchRequest:
+class RaftFetchRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A replica asks for entries from `fetch_offset` on, and has synced everything before it."""
 
     current_leader_epoch: int
@@ -151,8 +143,7 @@ class RaftFetchRequest:
     """See `QuorumState`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RaftFetchResponse:
+class RaftFetchResponse(msgspec.Struct, frozen=True, kw_only=True):
     """Entries, or the point of divergence, or the snapshot that the replica has to fetch."""
 
     leader_epoch: int
@@ -167,8 +158,7 @@ class RaftFetchResponse:
     """Whether a rejoining voter's log contains again whatever it may have confirmed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotRequest:
+class SnapshotRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A replica asks for bytes of a snapshot from `position` on."""
 
     current_leader_epoch: int
@@ -177,8 +167,7 @@ class SnapshotRequest:
     position: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotResponse:
+class SnapshotResponse(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of a snapshot of `size` bytes, from `position` on."""
 
     leader_epoch: int
@@ -199,8 +188,7 @@ Response: TypeAlias = RaftVoteResponse | EpochResponse | RaftFetchResponse | Sna
 # ---- effects ----
 
 
-@dataclass(frozen=True, slots=True)
-class SendMessage:
+class SendMessage(msgspec.Struct, frozen=True):
     """Send a request; report the response, or its failure, with the same `request_id`."""
 
     to: int
@@ -208,16 +196,14 @@ class SendMessage:
     request_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """Answer the request that was delivered with `ticket`."""
 
     ticket: int
     response: Response
 
 
-@dataclass(frozen=True, slots=True)
-class ReplyEntries:
+class ReplyEntries(msgspec.Struct, frozen=True):
     """Answer a fetch with as many entries from `offset` on as fit, possibly none."""
 
     ticket: int
@@ -225,8 +211,7 @@ class ReplyEntries:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReplySnapshot:
+class ReplySnapshot(msgspec.Struct, frozen=True):
     """Answer a snapshot request with bytes of `snapshot` from `position` on."""
 
     ticket: int
@@ -235,22 +220,19 @@ class ReplySnapshot:
     position: int
 
 
-@dataclass(frozen=True, slots=True)
-class Persist:
+class Persist(msgspec.Struct, frozen=True):
     """Write and sync the state before any effect that follows."""
 
     state: QuorumState
 
 
-@dataclass(frozen=True, slots=True)
-class AppendEntries:
+class AppendEntries(msgspec.Struct, frozen=True):
     """Write entries at the end of the log, without a sync."""
 
     entries: tuple[Entry, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FlushLog:
+class FlushLog(msgspec.Struct, frozen=True):
     """Sync the log, then call `on_flushed` with these two numbers."""
 
     generation: int
@@ -258,8 +240,7 @@ class FlushLog:
     end_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class WriteSnapshot:
+class WriteSnapshot(msgspec.Struct, frozen=True):
     """Store bytes of a snapshot that is being fetched; position 0 discards earlier bytes."""
 
     snapshot: RaftSnapshotId
@@ -267,22 +248,19 @@ class WriteSnapshot:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class InstallSnapshot:
+class InstallSnapshot(msgspec.Struct, frozen=True):
     """Check the fetched snapshot, let the log begin after it, then call `on_installed`."""
 
     snapshot: RaftSnapshotId
 
 
-@dataclass(frozen=True, slots=True)
-class TrimLog:
+class TrimLog(msgspec.Struct, frozen=True):
     """Delete the entries and snapshots before this snapshot."""
 
     snapshot: RaftSnapshotId
 
 
-@dataclass(frozen=True, slots=True)
-class BecomeLeader:
+class BecomeLeader(msgspec.Struct, frozen=True):
     """This member leads `epoch`, whose entries begin at `start_offset`.
 
     The controller decides once the high watermark has passed `start_offset`: only then does the
@@ -293,16 +271,14 @@ class BecomeLeader:
     start_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderChanged:
+class LeaderChanged(msgspec.Struct, frozen=True):
     """This member knows another leader, or none (None)."""
 
     epoch: int
     leader_id: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Complain:
+class Complain(msgspec.Struct, frozen=True):
     """Log a warning: a correct peer does not send this."""
 
     text: str

@@ -13,8 +13,10 @@ Not done here: the reactions to messages (`raft_machine`), all I/O (`log_replica
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 from streamlog.broker.quorum.raft.raft_messages import (
     EMPTY,
@@ -36,6 +38,7 @@ from streamlog.broker.quorum.raft.raft_messages import (
 )
 from streamlog.broker.replication.replica_state import AdvanceHighWatermark, LoseLeadership
 from streamlog.protocol.error_codes import ErrorCode
+from streamlog.replace import replace
 
 
 class EpochChain:
@@ -143,8 +146,7 @@ class VoterProgress:
     """A rejoining voter counts again once the others have committed everything before this."""
 
 
-@dataclass(frozen=True, slots=True)
-class ParkedFetch:
+class ParkedFetch(msgspec.Struct, frozen=True):
     """A fetch that waits for entries or a higher high watermark, at most until `until_ms`."""
 
     ticket: int
@@ -250,8 +252,7 @@ Draw = Callable[[int], int]
 """A source of random numbers, from 0 to below its argument."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeouts:
+class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     """The time-outs of the quorum in milliseconds, by Kafka's settings."""
 
     election_ms: int = 1_000
@@ -270,8 +271,7 @@ class Timeouts:
     """How long the leader holds back the response to a fetch without news."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RaftRules:
+class RaftRules(msgspec.Struct, frozen=True, kw_only=True):
     """Faults that a simulation plants, all absent in production; each breaks one safety rule."""
 
     vote_not_persisted: bool = False

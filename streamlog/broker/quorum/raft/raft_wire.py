@@ -16,8 +16,9 @@ Not done here: the dispatch of requests by API key (`apis/quorum`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
 from typing import Final, TypeAlias, cast
+
+import msgspec
 
 from streamlog.broker.quorum.raft import raft_messages as raft
 from streamlog.broker.quorum.raft.log_entries import entries_of
@@ -45,6 +46,7 @@ from streamlog.protocol.messages.quorum_messages import (
     VoteResponse,
 )
 from streamlog.protocol.schema import Message, Piece, Records, Struct, StructType
+from streamlog.replace import replace
 
 METADATA_TOPIC: Final = "__cluster_metadata"
 METADATA_TOPIC_ID: Final = bytes(15) + b"\x01"
@@ -192,7 +194,7 @@ def _names(struct: StructType) -> tuple[str, ...]:
 
 
 def _field_names(content: type[raft.Request | raft.Response]) -> tuple[str, ...]:
-    return tuple(each.name for each in fields(content))
+    return tuple(each.name for each in msgspec.structs.fields(content))
 
 
 def _struct_of(struct: StructType, name: str) -> type[Struct]:

@@ -12,8 +12,9 @@ compaction follow, its result says how far it came.
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from streamlog.broker.storage.disk.files import File, Files
 from streamlog.broker.storage.log.index import floor_in_file
@@ -36,8 +37,7 @@ class FoundRecord(NamedTuple):
     """The offset from which on nothing was searched."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordSearch:
+class RecordSearch(msgspec.Struct, frozen=True, kw_only=True):
     """A search in one segment for the first record from `offset` to before `end_offset`.
 
     Records of control batches, such as transaction markers, don't count.

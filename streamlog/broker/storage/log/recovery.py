@@ -22,8 +22,9 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from itertools import pairwise
+
+import msgspec
 
 from streamlog.broker.storage.disk.files import (
     MALFORMED,
@@ -107,8 +108,7 @@ REWRITE_BYTES = 1024 * 1024
 """Bytes per read and write of a rewrite."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recovery:
+class Recovery(msgspec.Struct, frozen=True):
     """What opening a log has scanned, cut off and found."""
 
     scanned_bytes: int = 0

@@ -16,9 +16,10 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
+
+import msgspec
 
 from streamlog.broker.config.broker import TopicConfig
 from streamlog.broker.storage.disk.file_range import FileRange
@@ -134,8 +135,7 @@ class _ReadFile:
             self._file.close()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Damage:
+class Damage(msgspec.Struct, frozen=True, kw_only=True):
     """A range of a log file that can't be served."""
 
     partition: str

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import msgspec
 
 from streamlog.broker.storage.disk.files import directory_error
 from streamlog.broker.storage.log.segment import LOG_SUFFIX
@@ -174,8 +175,7 @@ class SyncedEnd(NamedTuple):
     """Bytes of that segment that are on disk."""
 
 
-@dataclass(frozen=True, slots=True)
-class PendingSync:
+class PendingSync(msgspec.Struct, frozen=True):
     """A prepared sync of what a log contained when it was prepared."""
 
     end: SyncedEnd

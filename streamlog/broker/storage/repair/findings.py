@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+import msgspec
+
 
 class FindingKind(StrEnum):
     """What is wrong."""
@@ -40,8 +42,7 @@ LEFT_BY_CRASHES = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that is wrong, and where."""
 
     kind: FindingKind
@@ -80,8 +81,7 @@ class Counts:
         self.size_bytes += other.size_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class InspectionReport:
+class InspectionReport(msgspec.Struct, frozen=True):
     """The result of an inspection."""
 
     findings: tuple[Finding, ...]

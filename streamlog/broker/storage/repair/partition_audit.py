@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from itertools import pairwise
 from struct import Struct
 from typing import TYPE_CHECKING
@@ -45,6 +44,7 @@ from streamlog.broker.storage.repair.raw_partition import (
 from streamlog.broker.storage.validator import unreadable_reason
 from streamlog.errors import CorruptData, LogError
 from streamlog.records.control_batches import ABORT, marker_of
+from streamlog.replace import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING
 
+import msgspec
 from crc32c import crc32c
 
 from streamlog.broker.config.broker import TopicConfig
@@ -71,8 +71,7 @@ _PREFIX = Struct(">qiibI")
 _COVERED = Struct(">hiqqqhii")
 
 
-@dataclass(frozen=True, slots=True)
-class RepairStep:
+class RepairStep(msgspec.Struct, frozen=True):
     """One change of a file, for the report."""
 
     path: str
@@ -290,8 +289,7 @@ class _Repair:
         return self._files.list(self._stored.directory)
 
 
-@dataclass(frozen=True, slots=True)
-class Sound:
+class Sound(msgspec.Struct, frozen=True):
     """Consecutive sound batches in a file."""
 
     position: int

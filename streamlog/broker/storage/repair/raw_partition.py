@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 
+import msgspec
+
 from streamlog.broker.storage.disk.files import File, Files
 from streamlog.broker.storage.log.producer_snapshots import offset_of
 from streamlog.broker.storage.log.scan import OFFSETS_MAX, Scan, sound_position
@@ -23,8 +25,7 @@ from streamlog.records.batch import RecordBatch
 NAME_DIGITS = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Unsound:
+class Unsound(msgspec.Struct, frozen=True):
     """A range of a log file that contains no sound batch."""
 
     position: int
@@ -35,8 +36,7 @@ class Unsound:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class RawBatch:
+class RawBatch(msgspec.Struct, frozen=True):
     """A sound batch and its position in a file."""
 
     path: str
@@ -78,8 +78,7 @@ class RawSegment:
         return f"{self.directory}/{name}{CLEANED_SUFFIX if waits else ''}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RawPartition:
+class RawPartition(msgspec.Struct, frozen=True, kw_only=True):
     """The files of one partition."""
 
     topic: str

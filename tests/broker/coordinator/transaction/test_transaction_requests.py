@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 from streamlog.broker.broker import Broker
 from streamlog.broker.coordinator.transaction.transaction_requests import MarkerAnswers
@@ -15,6 +14,7 @@ from streamlog.protocol.messages.transaction_messages import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from streamlog.replace import replace
 from tests.broker.node import Node, context
 from tests.broker.test_transactions import Writer, begin_transaction
 

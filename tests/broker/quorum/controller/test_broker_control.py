@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from streamlog.broker.config.broker import BrokerConfig
@@ -13,6 +11,7 @@ from streamlog.protocol.messages.broker_registration import (
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
 )
+from streamlog.replace import replace
 from tests.broker.quorum.deciding import Deciding
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import errno
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -15,6 +14,7 @@ from streamlog.broker.quorum.raft.raft_messages import Entry, QuorumState, RaftS
 from streamlog.broker.storage.disk.files import read_file, write_whole
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.errors import CorruptData, LogDirectoryFailed
+from streamlog.replace import replace
 
 LOG = f"data/{FOLDER}/{0:020d}.log"
 STATE = QuorumState(epoch=1, voted_id=1)

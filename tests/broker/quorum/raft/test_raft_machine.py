@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from streamlog.broker.quorum.raft.raft_machine import Raft
@@ -31,6 +29,7 @@ from streamlog.broker.replication.replica_state import (
 )
 from streamlog.errors import NotLeader
 from streamlog.protocol.error_codes import ErrorCode
+from streamlog.replace import replace
 from tests.broker.quorum.members import TIMEOUTS, Cluster
 
 

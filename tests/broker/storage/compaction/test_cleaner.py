@@ -8,7 +8,6 @@ import gc
 import logging
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -21,6 +20,7 @@ from streamlog.broker.storage.disk.offload import Offload
 from streamlog.broker.storage.log.partition_log import PartitionLog
 from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.clock import ManualClock
+from streamlog.replace import replace
 from tests.broker.storage.batches import overwrite, read_records
 from tests.broker.storage.compaction.test_cleaning import keyed, seen
 from tests.broker.storage.test_unreadable import SPOILED, force

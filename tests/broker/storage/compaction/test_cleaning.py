@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import NamedTuple
@@ -25,6 +24,7 @@ from streamlog.errors import CorruptData, LogError, UnknownTopicOrPartition
 from streamlog.records.batch import LogRecord, encode_batch, split_batches
 from streamlog.records.compression import Compression
 from streamlog.records.control_batches import ABORT, COMMIT, Marker, TimeMark, time_mark_of
+from streamlog.replace import replace
 from tests.broker.storage.batches import (
     DIRECTORY,
     files_of,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -16,6 +15,7 @@ from streamlog.broker.storage.validator import AppendResult
 from streamlog.errors import LogDirectoryFull, LogError, StreamlogError
 from streamlog.records.batch import encode_batch
 from streamlog.records.compression import Compression
+from streamlog.replace import replace
 from tests.broker.storage.batches import SMALL, batch, contents, new_log, read_records, reopened
 
 WALL_MS = 5_000
