@@ -8,9 +8,10 @@ star.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import msgspec
 
 from streamlog.errors import ConfigError
 
@@ -22,8 +23,7 @@ ANY_DAY = datetime(2000, 1, 1, tzinfo=UTC)
 MINUTE_MS = 60_000
 
 
-@dataclass(frozen=True, slots=True)
-class CronTimes:
+class CronTimes(msgspec.Struct, frozen=True):
     """Due at the times of a cron expression of five fields, in a time zone."""
 
     spec: str

@@ -16,8 +16,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
+
+import msgspec
 
 from streamlog.errors import TopologyError
 from streamlog.nodes.policies import ErrorPolicy, on_error
@@ -32,8 +33,7 @@ from streamlog.serdes import WindowedSerde, serde_for
 from streamlog.tables.stores.store import StoreSpec
 
 
-@dataclass(frozen=True, slots=True)
-class Feeder:
+class Feeder(msgspec.Struct, frozen=True):
     """A writer of a repartition topic: an input topic, or an upstream node with rows of its own.
 
     Each of its partitions is one source, with a stream time of its own.
@@ -50,17 +50,16 @@ class Feeder:
         return max(counts[topic] for topic in self.counted_by)
 
 
-@dataclass(frozen=True)
-class Subtopology:
+class Subtopology(msgspec.Struct, frozen=True):
     """The part of a topology that one task runs for one partition number."""
 
     app_id: str
     number: int
     nodes: tuple[Node, ...]
     """Parents before their children."""
-    feeders: Mapping[str, tuple[Feeder, ...]] = field(default_factory=dict)
+    feeders: Mapping[str, tuple[Feeder, ...]] = msgspec.field(default_factory=dict)
     """Per repartition topic that it reads: the writers of the topic."""
-    idle_marks_ms: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    idle_marks_ms: Mapping[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
     """Per repartition topic that it writes: the idle times for which downstream nodes wait."""
     timed: frozenset[str] = frozenset()
     """Repartition topics that it writes and below which a node waits for event time to advance."""

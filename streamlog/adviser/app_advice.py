@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final, TypeAlias
+
+import msgspec
 
 from streamlog.adviser.log_view import (
     Diagnosis,
@@ -50,8 +51,7 @@ NO_MARKS: Final = "-1"
 GRACE_QUANTILE: Final = 0.99
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleView:
+class SampleView(msgspec.Struct, frozen=True, kw_only=True):
     """The newest records of a partition, in offset order."""
 
     times_ms: Sequence[int] = ()
@@ -59,8 +59,7 @@ class SampleView:
     keys: Sequence[bytes | None] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppView:
+class AppView(msgspec.Struct, frozen=True, kw_only=True):
     """An app, as its program declares it and its log shows it."""
 
     topology: Topology
@@ -70,9 +69,9 @@ class AppView:
     transaction_timeout_ms: int = 10_000
     commit_interval_ms: int = 500
     standby_replicas: int = 0
-    changelog_settings: Mapping[str, str] = field(default_factory=dict)
+    changelog_settings: Mapping[str, str] = msgspec.field(default_factory=dict)
     """The settings with which workers create changelogs."""
-    samples: Mapping[TopicPartition, SampleView] = field(default_factory=dict)
+    samples: Mapping[TopicPartition, SampleView] = msgspec.field(default_factory=dict)
     now_ms: int = 0
 
     @property
@@ -260,8 +259,7 @@ def _transactions(app: AppView, log: LogView, _: Thresholds) -> Iterator[Diagnos
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Origin:
+class _Origin(msgspec.Struct, frozen=True):
     """A topic that a node's records come from."""
 
     spec: TopicSpec

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Final, Literal
+
+import msgspec
 
 from streamlog.client.admin.cluster_descriptions import PartitionDescription, QuorumDescription
 from streamlog.record import TopicPartition
@@ -25,8 +26,7 @@ SHOWN: Final = 3
 """The partitions, brokers or names that a diagnosis lists; of the others it gives the number."""
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
+class Diagnosis(msgspec.Struct, frozen=True):
     """One thing that is wrong."""
 
     severity: Severity
@@ -41,8 +41,7 @@ class Diagnosis:
     """The command that mends it, or the change to make."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Thresholds:
+class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
     """Where advice begins."""
 
     partition_bytes: int = 25 * 1024**3
@@ -84,8 +83,7 @@ class Thresholds:
 STANDARD: Final = Thresholds()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerView:
+class BrokerView(msgspec.Struct, frozen=True, kw_only=True):
     """A registered broker."""
 
     node_id: int
@@ -102,8 +100,8 @@ class BrokerView:
     """How far its clock is ahead of this machine's."""
     clock_error_ms: int = 0
     """The most by which `clock_ahead_ms` may be wrong."""
-    settings: Mapping[str, str | None] = field(default_factory=dict)
-    levels: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str | None] = msgspec.field(default_factory=dict)
+    levels: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Logger to its level."""
     apis: Mapping[int, int] | None = None
     """API key to its newest version that both sides speak."""
@@ -119,8 +117,7 @@ class BrokerView:
         return self.settings.get("cordoned.log.dirs") == "*"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DiskView:
+class DiskView(msgspec.Struct, frozen=True, kw_only=True):
     """A log directory."""
 
     node_id: int
@@ -130,9 +127,9 @@ class DiskView:
     """The size of its partitions."""
     total_bytes: int | None = None
     usable_bytes: int | None = None
-    growth: Mapping[TopicPartition, float] = field(default_factory=dict)
+    growth: Mapping[TopicPartition, float] = msgspec.field(default_factory=dict)
     """Bytes per second by which each partition grew during the observation."""
-    sizes: Mapping[TopicPartition, int] = field(default_factory=dict)
+    sizes: Mapping[TopicPartition, int] = msgspec.field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -140,22 +137,21 @@ class DiskView:
         return f"{self.path} of broker {self.node_id}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicView:
+class TopicView(msgspec.Struct, frozen=True, kw_only=True):
     """A topic with its partitions and settings."""
 
     name: str
     is_internal: bool = False
-    settings: Mapping[str, str | None] = field(default_factory=dict)
+    settings: Mapping[str, str | None] = msgspec.field(default_factory=dict)
     """Empty if they could not be read."""
     partitions: tuple[PartitionDescription, ...] = ()
-    begins: Mapping[int, int] = field(default_factory=dict)
+    begins: Mapping[int, int] = msgspec.field(default_factory=dict)
     """Partition to its log start offset."""
-    ends: Mapping[int, int] = field(default_factory=dict)
+    ends: Mapping[int, int] = msgspec.field(default_factory=dict)
     """Partition to its high watermark."""
-    rates: Mapping[int, float] = field(default_factory=dict)
+    rates: Mapping[int, float] = msgspec.field(default_factory=dict)
     """Records per second during the observation; empty without one."""
-    sizes: Mapping[int, int] = field(default_factory=dict)
+    sizes: Mapping[int, int] = msgspec.field(default_factory=dict)
     """Partition to the bytes of its largest replica."""
 
     def number(self, name: str) -> int | None:
@@ -187,8 +183,7 @@ class TopicView:
         return {number: end - self.begins.get(number, 0) for number, end in self.ends.items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadingView:
+class ReadingView(msgspec.Struct, frozen=True, kw_only=True):
     """A group's progress in one partition."""
 
     committed: int
@@ -225,8 +220,7 @@ class ReadingView:
         return (self.lag - (self.lost or 0)) / gained if gained > 0 else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupView:
+class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     """A consumer group."""
 
     group_id: str
@@ -234,13 +228,12 @@ class GroupView:
     state: str = "Stable"
     was_rebalancing: bool = False
     """Whether it was in a rebalance when the observation began, too."""
-    members: Mapping[str, frozenset[TopicPartition]] = field(default_factory=dict)
+    members: Mapping[str, frozenset[TopicPartition]] = msgspec.field(default_factory=dict)
     """Member to its partitions."""
-    readings: Mapping[TopicPartition, ReadingView] = field(default_factory=dict)
+    readings: Mapping[TopicPartition, ReadingView] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionView:
+class TransactionView(msgspec.Struct, frozen=True, kw_only=True):
     """An open transaction."""
 
     transactional_id: str
@@ -249,8 +242,7 @@ class TransactionView:
     partitions: frozenset[TopicPartition] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogView:
+class LogView(msgspec.Struct, frozen=True, kw_only=True):
     """A log at one moment."""
 
     url: str = "URL"
@@ -258,13 +250,13 @@ class LogView:
     controller: int = 1
     brokers: tuple[BrokerView, ...] = ()
     disks: tuple[DiskView, ...] = ()
-    topics: Mapping[str, TopicView] = field(default_factory=dict)
-    groups: Mapping[str, GroupView] = field(default_factory=dict)
+    topics: Mapping[str, TopicView] = msgspec.field(default_factory=dict)
+    groups: Mapping[str, GroupView] = msgspec.field(default_factory=dict)
     transactions: tuple[TransactionView, ...] = ()
     quorum: QuorumDescription | None = None
     moves: int = 0
     """Reassignments in progress."""
-    subscriptions: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
+    subscriptions: Mapping[str, Mapping[str, str | None]] = msgspec.field(default_factory=dict)
     """Subscription to metrics of clients (KIP-714) to its settings."""
     watched_s: float = 0.0
     """How long the log was observed."""

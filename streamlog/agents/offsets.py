@@ -21,8 +21,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
+
+import msgspec
 
 from streamlog.records.batch import LogRecord
 from streamlog.tables.state.changelog import SourceLog
@@ -124,8 +125,7 @@ TASK = ""
 """The name of the task as a reader; no agent has this name."""
 
 
-@dataclass(frozen=True, slots=True)
-class AgentPosition:
+class AgentPosition(msgspec.Struct, frozen=True):
     """What a reader has handled of a partition: all offsets before `position`, and the ranges.
 
     `time_ms` is the largest event time, in milliseconds, of the records before `position`; only a
@@ -142,13 +142,12 @@ def offset_of(positions: Mapping[str, AgentPosition]) -> int:
     return min(position.position for position in positions.values())
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetNote:
+class OffsetNote(msgspec.Struct, frozen=True):
     """The content of a committed offset's metadata."""
 
-    log: SourceLog = SourceLog()  # noqa: RUF009 - a named tuple is immutable
+    log: SourceLog = SourceLog()
     """The log that the offset belongs to; the metadata has no leader epoch."""
-    positions: Mapping[str, AgentPosition] = field(default_factory=dict)
+    positions: Mapping[str, AgentPosition] = msgspec.field(default_factory=dict)
     """The readers that have handled something after the offset, by name."""
 
 

@@ -15,7 +15,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from enum import Enum
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 
@@ -160,9 +160,21 @@ def _describe_node(node: Node, names: Mapping[str, str]) -> dict[str, JsonValue]
     return described
 
 
+def _has_fields(value: object) -> bool:
+    """Whether this is a Struct or a dataclass: nodes are Structs, an author's values may be either."""
+    return not isinstance(value, type) and (
+        isinstance(value, msgspec.Struct) or dataclasses.is_dataclass(value)
+    )
+
+
 def _fields(value: object) -> Iterator[tuple[str, object]]:
-    for each in dataclasses.fields(cast("Node", value)):
-        yield each.name, getattr(value, each.name)
+    names = (
+        value.__struct_fields__
+        if isinstance(value, msgspec.Struct)
+        else tuple(each.name for each in dataclasses.fields(cast("Any", value)))
+    )
+    for name in names:
+        yield name, getattr(value, name)
 
 
 def _is_code(value: object) -> bool:
@@ -193,7 +205,7 @@ def _plain_object(value: object) -> object:
     if _is_serde(value):
         return {SERDE: form_of(cast("AnySerde", value))}
     kind = STORED_KINDS.get(type(value).__qualname__, type(value).__qualname__)
-    if not dataclasses.is_dataclass(value):
+    if not _has_fields(value):
         return kind
     fields = {name: _plain(part) for name, part in _fields(value) if not _is_code(part)}
     return {"kind": kind, **fields}
@@ -232,5 +244,5 @@ def _parts(value: object) -> Iterator[tuple[str, object]]:
         yield "value", value.value
     elif isinstance(value, tuple | list):
         yield from ((str(at), item) for at, item in enumerate(value))
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+    elif _has_fields(value):
         yield from _fields(value)

@@ -7,9 +7,10 @@ is independent of the drawing. Not done here: positions on a page (`svg`).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from html import escape
 from typing import Literal
+
+import msgspec
 
 from streamlog.blueprints.blueprint import Blueprint, names_of
 from streamlog.nodes.stream_nodes import Entry, Node
@@ -24,8 +25,7 @@ GONE = "gone"
 """The group of removed nodes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(msgspec.Struct, frozen=True):
     """A topic or a node."""
 
     id: str
@@ -36,8 +36,7 @@ class Box:
     mark: Mark = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Arrow:
+class Arrow(msgspec.Struct, frozen=True):
     """Records flow from one box to another; dashed: rows are looked up."""
 
     start: str
@@ -45,8 +44,7 @@ class Arrow:
     dashed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
+class Picture(msgspec.Struct, frozen=True):
     """All boxes and arrows."""
 
     title: str

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from html import escape
+
+import msgspec
 
 from streamlog.blueprints.picture import COLOURS, FILLS, Arrow, Box, Picture
 
@@ -17,8 +18,7 @@ SWEEPS = 4
 """Passes back and forth over the columns; more change nothing in pictures of this size."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(msgspec.Struct, frozen=True):
     """The position of a box."""
 
     column: int
@@ -167,8 +167,7 @@ _TIP = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Rect:
+class _Rect(msgspec.Struct, frozen=True):
     x: float
     y: float
     width: float

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import msgspec
 
@@ -28,8 +27,7 @@ HINT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class StateLoss:
+class StateLoss(msgspec.Struct, frozen=True):
     """State that the new program can't continue with."""
 
     what: str
@@ -41,8 +39,7 @@ class StateLoss:
         return f"{self.what}: {self.why}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopologyDifference:
+class TopologyDifference(msgspec.Struct, frozen=True, kw_only=True):
     """The difference between two topologies."""
 
     added: tuple[str, ...] = ()

@@ -7,8 +7,9 @@ here: the comparison (`readability`, `avro_readability`, `json_readability`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 from streamlog.replace import replace
 
@@ -34,8 +35,7 @@ class UnreadKind(StrEnum):
     """One of the serdes does not describe its bytes, so nothing is certain."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnreadPart:
+class UnreadPart(msgspec.Struct, frozen=True):
     """A part of a value that the reader can't read."""
 
     path: str

@@ -8,7 +8,6 @@ topology writes gets the version as suffix, also where the topology reads it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 from streamlog.errors import TopologyError
@@ -49,8 +48,8 @@ def copy_version(topology: Topology, version: str) -> tuple[Topology, Mapping[st
 
 def _rename_topics(node: Node, names: Mapping[str, str]) -> Node:
     changed: dict[str, Any] = {
-        field.name: replace(value, name=names[value.name])
-        for field in fields(node)
-        if isinstance(value := getattr(node, field.name), TopicSpec) and value.name in names
+        field: replace(value, name=names[value.name])
+        for field in node.__struct_fields__
+        if isinstance(value := getattr(node, field), TopicSpec) and value.name in names
     }
     return replace(node, **changed) if changed else node

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Final, TypeAlias
 
+import msgspec
 import typer
 from rich.table import Table as Grid
 
@@ -91,8 +91,7 @@ Host = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Resources:
+class _Resources(msgspec.Struct, frozen=True):
     """The resources that the options name."""
 
     topics: Sequence[str]

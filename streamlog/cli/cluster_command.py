@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.table import Table as Grid
 
@@ -57,8 +57,7 @@ PARTITIONS_SHOWN = PROBLEMS_SHOWN = 50
 """Lines of each kind that `status` prints; of the others it prints the number."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterStatus:
+class ClusterStatus(msgspec.Struct, frozen=True):
     """The state of a cluster at one moment."""
 
     cluster: ClusterDescription

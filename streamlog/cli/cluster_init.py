@@ -10,12 +10,12 @@ Rule: all settings are checked before anything is written, and existing files st
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from random import SystemRandom
 from shutil import copymode
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from streamlog.broker.config.broker import BrokerConfig
@@ -90,8 +90,7 @@ RejoinOption = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSetup:
+class NodeSetup(msgspec.Struct, frozen=True, kw_only=True):
     """A node to prepare: its directory and settings."""
 
     number: int

@@ -10,11 +10,11 @@ a limit that the user names.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Final
 
+import msgspec
 import typer
 from rich.markup import escape
 from rich.table import Table as Grid
@@ -50,8 +50,7 @@ Topic = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
+class DeadLetter(msgspec.Struct, frozen=True):
     """A record of a dead-letter topic."""
 
     partition: TopicPartition

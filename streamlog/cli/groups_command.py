@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, TypeAlias
 
+import msgspec
 import typer
 from rich.table import Table as Grid
 
@@ -69,8 +69,7 @@ def groups_list(
     out().print(grid)
 
 
-@dataclass(frozen=True, slots=True)
-class _Described:
+class _Described(msgspec.Struct, frozen=True):
     """A group, its committed offsets, and its lag as far as the brokers know it."""
 
     group: GroupDescription

@@ -15,7 +15,6 @@ import stat
 from base64 import b64encode
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import cycle
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, NamedTuple
@@ -347,8 +346,7 @@ EARLIEST, LATEST = "earliest", "latest"
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumeRange:
+class ConsumeRange(msgspec.Struct, frozen=True):
     """The records to print: topic, start, end, and form."""
 
     topic: str

@@ -12,7 +12,6 @@ because its own types are one declaration; its state is compared in `blueprints`
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import product
 from typing import Final, Literal, NamedTuple
 
@@ -58,8 +57,7 @@ class ContractFinding(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the program that is checked causes it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Misfit:
+class _Misfit(msgspec.Struct, frozen=True):
     """A part that a reader can't read of what a writer writes."""
 
     side: Side

@@ -8,7 +8,8 @@ here: positions on a page (`blueprints/svg`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from streamlog.blueprints.picture import Arrow, Box, Mark, Picture
 from streamlog.contracts.contract import Contract, TopicUse
@@ -16,8 +17,7 @@ from streamlog.contracts.contract_findings import ContractFinding
 from streamlog.errors import quantity
 
 
-@dataclass(frozen=True, slots=True)
-class MappedTopic:
+class MappedTopic(msgspec.Struct, frozen=True):
     """A topic with the apps that use it."""
 
     name: str

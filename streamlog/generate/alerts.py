@@ -7,7 +7,6 @@ Critical alerts stand for refused requests, or records at risk; warnings leave h
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum, auto
 
 import msgspec
@@ -17,8 +16,7 @@ DOCS = "docs"
 WARNING, CRITICAL = "warning", "critical"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlertLimits:
+class AlertLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What a cluster considers too much."""
 
     pending: str = "1m"
@@ -49,8 +47,7 @@ class Pending(Enum):
     """The condition is that something has happened, and looks back itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Alert:
+class Alert(msgspec.Struct, frozen=True):
     """One alert rule."""
 
     name: str

@@ -7,7 +7,6 @@ asks for a Prometheus data source, and filters by the variables at its top.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 import msgspec
@@ -29,8 +28,7 @@ class Board(StrEnum):
     CONNECT = "connect"
 
 
-@dataclass(frozen=True, slots=True)
-class Panel:
+class Panel(msgspec.Struct, frozen=True):
     """A graph of one or more queries."""
 
     title: str
@@ -40,8 +38,7 @@ class Panel:
     """One of Grafana's units, such as `Bps`, `s` or `percentunit`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Variable:
+class Variable(msgspec.Struct, frozen=True):
     """A choice at the top of a dashboard, of the values of a label."""
 
     name: str

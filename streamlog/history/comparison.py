@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeAlias
+
+import msgspec
 
 from streamlog.dsl.topic import Topic
 from streamlog.errors import StreamlogError, UsageError, quantity
@@ -33,8 +34,7 @@ Inputs: TypeAlias = Callable[
 """Takes rows that only the history has, and rows that it lacks; returns each row's inputs."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowDifference:
+class RowDifference(msgspec.Struct, frozen=True):
     """A row that only the history or only the live app has."""
 
     is_staged: bool
@@ -55,8 +55,7 @@ class RowDifference:
             yield f"  {each}"
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionComparison:
+class PartitionComparison(msgspec.Struct, frozen=True):
     """The comparison of one partition, in numbers of rows."""
 
     partition: int
@@ -72,8 +71,7 @@ class PartitionComparison:
     """The first rows that differ."""
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True):
     """A topic's staged rows compared with its live rows; `str` is a report."""
 
     topic: str

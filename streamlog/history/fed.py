@@ -13,9 +13,10 @@ their arguments.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import CodeType
 from typing import Any, Literal, TypeAlias
+
+import msgspec
 
 from streamlog.nodes.process_nodes import ExpiringProcessorStore, Process
 from streamlog.nodes.stream_nodes import (
@@ -99,8 +100,7 @@ _THINNING = Filter | FilterNot | FlatMapValues | Branch
 _REKEYING = Map | FlatMap | Rekey
 
 
-@dataclass(frozen=True, slots=True)
-class Provided:
+class Provided(msgspec.Struct, frozen=True):
     """A condition of an equality class that the topology can't guarantee."""
 
     node: str
@@ -115,8 +115,7 @@ class Provided:
         return f"no record reaches {self.node} more than {self.late_ms} ms behind {records}"
 
 
-@dataclass(frozen=True, slots=True)
-class Flow:
+class Flow(msgspec.Struct, frozen=True):
     """The records that a node emits: what a live run and a history have in common."""
 
     equality: FedEquality = "S"

@@ -13,7 +13,6 @@ import mmap
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 from uuid import uuid4
 from zoneinfo import ZoneInfo
 
+import msgspec
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -135,8 +135,7 @@ class _Speed(ProgressColumn):
         return Text("" if task.speed is None else f"{task.speed:,.0f}/s")
 
 
-@dataclass(frozen=True, slots=True)
-class Horizon:
+class Horizon(msgspec.Struct, frozen=True):
     """The event time that all streams have reached, which is the end of a history until now."""
 
     time_ms: int
@@ -239,8 +238,7 @@ Since: TypeAlias = When | Literal["earliest"]
 Until: TypeAlias = When | Literal["now"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backfill:
+class Backfill(msgspec.Struct, frozen=True, kw_only=True):
     """The arguments of `App.backfill`."""
 
     program: Program

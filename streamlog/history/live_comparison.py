@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Final
+
+import msgspec
 
 from streamlog.clock import Clock
 from streamlog.dsl.topic import Topic
@@ -46,8 +47,7 @@ SETTLED_INTERVALS: Final = 2
 with the next commit."""
 
 
-@dataclass(frozen=True, slots=True)
-class LivePartition:
+class LivePartition(msgspec.Struct, frozen=True):
     """The comparison of one partition, in numbers of rows."""
 
     partition: int
@@ -65,8 +65,7 @@ class LivePartition:
     """The first rows that differ, decoded."""
 
 
-@dataclass(frozen=True, slots=True)
-class LiveComparison:
+class LiveComparison(msgspec.Struct, frozen=True):
     """The rows of an app's topic compared with a version's rows; `str` is a report."""
 
     topic: str

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -149,8 +148,7 @@ ATTEMPT = "0"
 """Name of the only attempt at each task."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunDeps:
+class RunDeps(msgspec.Struct, frozen=True, kw_only=True):
     """The dependencies and directories of a run, apart from its plan."""
 
     reader: LogReader

@@ -18,8 +18,9 @@ Rule of the file: pure; a reason is a sentence for `explain`. Not done here: the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+import msgspec
 
 from streamlog.errors import StreamlogError, quantity
 from streamlog.nodes.stream_nodes import (
@@ -48,8 +49,7 @@ class NotLowered(StreamlogError):
     """The records of a stage don't meet the conditions of its lowering: tasks must process them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lowering:
+class Lowering(msgspec.Struct, frozen=True):
     """A stage that the engine aggregates: one windowed aggregation after one shuffle."""
 
     node: str

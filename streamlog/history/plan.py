@@ -18,8 +18,9 @@ others are shown by `explain`. Not done here: reading the log, running tasks (`t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
+
+import msgspec
 
 from streamlog.durations import moment
 from streamlog.errors import TopologyError, quantity
@@ -45,8 +46,7 @@ EngineName: TypeAlias = Literal["local", "spark"]
 Outputs: TypeAlias = Literal["discard", "stage", "publish"]
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(msgspec.Struct, frozen=True):
     """A sub-topology with the plan of its run."""
 
     subtopology: Subtopology
@@ -68,8 +68,7 @@ class Stage:
         return self.subtopology.number
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedLog:
+class PlannedLog(msgspec.Struct, frozen=True):
     """Identity of a partition's log, which a new or truncated log does not have."""
 
     topic_id: str
@@ -78,8 +77,7 @@ class PlannedLog:
     """Leader epochs of the records before the planned end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """A plan of a history: its stages, and the offsets that they read."""
 
     topology: Topology
@@ -92,9 +90,9 @@ class Plan:
     outputs: Outputs
     notes: tuple[str, ...] = ()
     """What the history leaves out or does differently, as text."""
-    ends: Mapping[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    ends: Mapping[tuple[str, int], tuple[int, int]] = msgspec.field(default_factory=dict)
     """First offset and end of each partition, as of the plan."""
-    logs: Mapping[tuple[str, int], PlannedLog] = field(default_factory=dict)
+    logs: Mapping[tuple[str, int], PlannedLog] = msgspec.field(default_factory=dict)
     """Identity of the logs that these offsets belong to."""
 
     @property

@@ -13,10 +13,11 @@ import asyncio
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import NamedTuple, Protocol, TypeAlias
+
+import msgspec
 
 from streamlog.agents.call import await_call
 from streamlog.history.lowering import Lowering, NotLowered
@@ -60,8 +61,7 @@ class Shuffled(Protocol):
         """Write a mark to all partitions of the topics that have this source."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt at a task, with all that it needs."""
 
     plan: Plan

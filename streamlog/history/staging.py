@@ -17,6 +17,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TypeAlias
 
+import msgspec
 from crc32c import crc32c
 
 from streamlog.errors import CorruptData, LogDirectoryError
@@ -49,8 +50,7 @@ _Entry: TypeAlias = tuple[int, int, int, int, bytes | None, bytes | None, Header
 _order_of = itemgetter(0, 1, 2)
 
 
-@dataclass(frozen=True, slots=True)
-class StagedRows:
+class StagedRows(msgspec.Struct, frozen=True):
     """A staged file of whole record batches."""
 
     path: str

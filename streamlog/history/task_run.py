@@ -134,8 +134,7 @@ class Effects(Protocol):
         """Await calls of async functions; return their results."""
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(msgspec.Struct, frozen=True):
     """Progress: records of a partition were read."""
 
     partition: PartitionKey

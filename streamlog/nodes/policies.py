@@ -9,8 +9,9 @@ operators, `agents/run` for agents.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar, Literal
+
+import msgspec
 
 from streamlog.durations import Dur, duration_ms
 from streamlog.errors import ConfigError
@@ -24,8 +25,7 @@ rebalance waits no longer than this for a worker to release its partitions."""
 Action = Literal["fail", "skip", "dlq", "retry"]
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorPolicy:
+class ErrorPolicy(msgspec.Struct, frozen=True):
     """What happens to a record on which a node fails; `on_error` creates the policies."""
 
     action: Action

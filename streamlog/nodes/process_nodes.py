@@ -8,8 +8,9 @@ slash, which no name of a node or a topic does, so they are unique.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from streamlog.nodes.stream_nodes import Node
 from streamlog.serdes.erased_types import AnySerde, UserObject
@@ -21,8 +22,7 @@ StoreBackend = Literal["rocksdb", "memory"]
 """On disk, with rows in use cached; or with all rows in memory as well, so that no read waits."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessorStore:
+class ProcessorStore(msgspec.Struct, frozen=True):
     """A store of a processor, under the name of the attribute that declares it."""
 
     attribute: str
@@ -37,15 +37,13 @@ class ProcessorStore:
     """Whether it has a changelog. Without one, it is empty whenever its task starts."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExpiringProcessorStore(ProcessorStore):
+class ExpiringProcessorStore(ProcessorStore, frozen=True):
     """A store whose rows expire a time after the last record that wrote them."""
 
     ttl_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TimerStore:
+class TimerStore(msgspec.Struct, frozen=True):
     """The store of a processor's timers."""
 
     store: StoreSpec
@@ -58,8 +56,7 @@ class TimerStore:
         return cls(StoreSpec(f"{node}/@timers"), key)
 
 
-@dataclass(frozen=True, slots=True)
-class Punctuation:
+class Punctuation(msgspec.Struct, frozen=True):
     """A method of a processor that is called at every multiple of an interval."""
 
     method: str
@@ -67,8 +64,7 @@ class Punctuation:
     clock: ClockName
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Process(Node):
+class Process(Node, frozen=True, kw_only=True):
     """Passes each record to an object of the user's, which forwards any number of records."""
 
     make: Callable[[], UserObject]

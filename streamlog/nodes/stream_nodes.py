@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Generic, Literal, TypeAlias, TypeVar
+
+import msgspec
 
 from streamlog.nodes.policies import ErrorPolicy
 from streamlog.nodes.topic_spec import TopicSpec
@@ -56,8 +57,7 @@ OldValues = Literal["unknown", "kept", "passed on"]
 """How a node knows replaced values: not at all; from rows that it keeps; from its parent."""
 
 
-@dataclass(frozen=True, slots=True)
-class WholeNumbers:
+class WholeNumbers(msgspec.Struct, frozen=True):
     """States that consist of counts, and of sums, minima and maxima of whole numbers.
 
     Such numbers can be combined by key in any order.
@@ -75,8 +75,7 @@ PYTHON = "its functions are Python"
 """The reason why most aggregations are no `WholeNumbers`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Aggregation:
+class Aggregation(msgspec.Struct, frozen=True):
     """How values fold into a result: `initial`, then `add` per value, then `result`.
 
     `state` writes the state between two values; the return value of `result` is the row.
@@ -94,8 +93,7 @@ class Aggregation:
     """Describes its states if they are whole numbers; otherwise, says why they are not."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(msgspec.Struct, frozen=True, kw_only=True):
     """An operator; `parents` are the names of the nodes whose records it receives."""
 
     name: str
@@ -184,8 +182,7 @@ class Node:
         return ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source(Node):
+class Source(Node, frozen=True, kw_only=True):
     """Records of a topic, or of the topics that match its pattern."""
 
     topic: TopicSpec
@@ -198,8 +195,7 @@ class Source(Node):
         return f"from topic {self.topic.name}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableSource(Node):
+class TableSource(Node, frozen=True, kw_only=True):
     """The latest value per key of a topic; its records are the changes."""
 
     topic: TopicSpec
@@ -231,76 +227,65 @@ class TableSource(Node):
         return f"from topic {self.topic.name}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Map(Node):
+class Map(Node, frozen=True, kw_only=True):
     """Makes a new key and value from key and value."""
 
     fn: Callable[[UserKey, UserValue], tuple[UserKey, UserValue]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MapValues(Node):
+class MapValues(Node, frozen=True, kw_only=True):
     """Makes a new value from the value."""
 
     fn: Callable[[UserValue], UserValue]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlatMap(Node):
+class FlatMap(Node, frozen=True, kw_only=True):
     """Makes any number of new keys and values from key and value."""
 
     fn: Callable[[UserKey, UserValue], Iterable[tuple[UserKey, UserValue]]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlatMapValues(Node):
+class FlatMapValues(Node, frozen=True, kw_only=True):
     """Makes any number of new values from the value."""
 
     fn: Callable[[UserValue], Iterable[UserValue]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Filter(Node):
+class Filter(Node, frozen=True, kw_only=True):
     """Keeps records for which the function is true."""
 
     fn: Callable[[UserKey, UserValue], bool]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilterNot(Node):
+class FilterNot(Node, frozen=True, kw_only=True):
     """Keeps records for which the function is not true."""
 
     fn: Callable[[UserKey, UserValue], bool]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peek(Node):
+class Peek(Node, frozen=True, kw_only=True):
     """Calls the function with each record, and forwards the record unchanged."""
 
     fn: Callable[[AnyRecord], object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WithHeaders(Node):
+class WithHeaders(Node, frozen=True, kw_only=True):
     """Replaces the headers by those that the function returns for each record."""
 
     fn: Callable[[AnyRecord], GivenHeaders]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rekey(Node):
+class Rekey(Node, frozen=True, kw_only=True):
     """Makes a new key from key and value."""
 
     fn: Callable[[UserKey, UserValue], UserKey]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Merge(Node):
+class Merge(Node, frozen=True, kw_only=True):
     """Forwards the records of all parents."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableMapValues(Node):
+class TableMapValues(Node, frozen=True, kw_only=True):
     """Maps the values of a table's changes; a deletion stays one."""
 
     fn: Callable[[UserValue], UserValue]
@@ -324,8 +309,7 @@ class TableMapValues(Node):
         return "passed on"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableFilter(Node):
+class TableFilter(Node, frozen=True, kw_only=True):
     """Filters a table's changes; deletes a row that passed before and no longer does."""
 
     fn: Callable[[UserKey, UserValue], bool]
@@ -346,8 +330,7 @@ View = TableMapValues | TableFilter
 """Nodes between a store and a reader of its rows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Keyed(Node):
+class Keyed(Node, frozen=True, kw_only=True):
     """A node that keeps rows by the keys of its records: a table."""
 
     store: StoreSpec
@@ -374,8 +357,7 @@ class Keyed(Node):
         return "kept"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Aggregate(Keyed):
+class Aggregate(Keyed, frozen=True, kw_only=True):
     """One running result per key; forwards every change."""
 
     aggregation: Aggregation
@@ -386,8 +368,7 @@ Order = Literal["key", "partition", "none"]
 ORDERS: tuple[Order, ...] = ("key", "partition", "none")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AsyncMapValues(Node):
+class AsyncMapValues(Node, frozen=True, kw_only=True):
     """Makes a new value from the value, by an async function.
 
     Its store has the records whose calls are open. Its results have a time source of their own,
@@ -417,8 +398,7 @@ class AsyncMapValues(Node):
         return (self.name,)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableJoin(Node):
+class TableJoin(Node, frozen=True, kw_only=True):
     """Joins each record of a stream with the table's row for its key at that moment."""
 
     table: str
@@ -446,8 +426,7 @@ class TableJoin(Node):
         return f"with {self.table}{' (left)' if self.left else ''}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sink(Node):
+class Sink(Node, frozen=True, kw_only=True):
     """Writes records to a topic."""
 
     topic: TopicSpec
@@ -463,8 +442,7 @@ class Sink(Node):
         return f"to topic {self.topic.name}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RepartitionSink(Node):
+class RepartitionSink(Node, frozen=True, kw_only=True):
     """Writes records to a repartition topic, each with its provenance."""
 
     topic: TopicSpec
@@ -498,8 +476,7 @@ Entry = Source | TableSource
 """Nodes that read a topic."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Port(Node):
+class Port(Node, frozen=True, kw_only=True):
     """Adds to each value the number of its input."""
 
     number: int
@@ -510,8 +487,7 @@ class Port(Node):
         return f"as input {self.number + 1}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetTimestamp(Node):
+class SetTimestamp(Node, frozen=True, kw_only=True):
     """Makes a new timestamp from the value."""
 
     fn: Callable[[UserValue], UserValue]
@@ -522,8 +498,7 @@ class SetTimestamp(Node):
         return (self.name,)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Split(Node):
+class Split(Node, frozen=True, kw_only=True):
     """Chooses a branch for each record: the first whose function is true."""
 
     branches: Mapping[str, Callable[[UserKey, UserValue], bool]]
@@ -534,8 +509,7 @@ class Split(Node):
         return f"into {', '.join(self.branches)}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Branch(Node):
+class Branch(Node, frozen=True, kw_only=True):
     """Forwards the records for which its split has chosen this branch."""
 
     branch: str
@@ -546,8 +520,7 @@ class Branch(Node):
         return f"the branch {self.branch}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dedupe(Node):
+class Dedupe(Node, frozen=True, kw_only=True):
     """Drops records whose key and identity were forwarded within a time before."""
 
     by: Callable[[UserValue], object]
@@ -579,8 +552,7 @@ How = Literal["inner", "left", "outer"]
 """The sides whose records are forwarded without a partner: neither, the left one, or both."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinSide(Node):
+class JoinSide(Node, frozen=True, kw_only=True):
     """One side of a stream join: keeps its records for partners from the other side."""
 
     is_left: bool
@@ -596,8 +568,7 @@ class JoinSide(Node):
         return (self.store,)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamJoin(Node):
+class StreamJoin(Node, frozen=True, kw_only=True):
     """Joins pairs of records with equal keys; its parents are its sides, the left one first."""
 
     how: How

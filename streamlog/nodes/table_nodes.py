@@ -13,8 +13,9 @@ and the steps (`processing`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from streamlog.errors import quantity
 from streamlog.nodes.policies import ErrorPolicy
@@ -34,8 +35,7 @@ from streamlog.tables.stores.store import StoreSpec
 from streamlog.windows.emit import FAR_MS, Emit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refer(Node):
+class Refer(Node, frozen=True, kw_only=True):
     """Turns changes of the left table into references, or outcomes if they refer to nothing.
 
     References have the foreign key as key, outcomes have the key of the row.
@@ -57,8 +57,7 @@ class Refer(Node):
         return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignKeyJoin(Node):
+class ForeignKeyJoin(Node, frozen=True, kw_only=True):
     """Joins references with the rows that they refer to; its parents are two `TableSide`s."""
 
     store: StoreSpec
@@ -86,8 +85,7 @@ class ForeignKeyJoin(Node):
         return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignKeyRows(Node):
+class ForeignKeyRows(Node, frozen=True, kw_only=True):
     """Keeps the newest outcome for each row of the left table."""
 
     store: StoreSpec
@@ -122,8 +120,7 @@ Backend = Literal["memory", "rocksdb"]
 BACKENDS: tuple[Backend, ...] = ("memory", "rocksdb")
 
 
-@dataclass(frozen=True, slots=True)
-class GlobalTableNode:
+class GlobalTableNode(msgspec.Struct, frozen=True):
     """The latest value per key of a whole topic."""
 
     name: str
@@ -134,8 +131,7 @@ class GlobalTableNode:
     """The policy for an unreadable batch of the topic; with None, the app ends."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GlobalJoin(Node):
+class GlobalJoin(Node, frozen=True, kw_only=True):
     """Joins each record of a stream with the row of a global table that it points to."""
 
     table: GlobalTableNode
@@ -151,8 +147,7 @@ class GlobalJoin(Node):
         return f"in {self.table.name}{' (left)' if self.left else ''}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Regroup(Node):
+class Regroup(Node, frozen=True, kw_only=True):
     """Turns changes of a table into revisions of groups."""
 
     fn: Callable[[UserKey, UserValue], tuple[UserKey, UserValue] | None]
@@ -167,13 +162,11 @@ class Regroup(Node):
         return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableAggregate(Aggregate):
+class TableAggregate(Aggregate, frozen=True, kw_only=True):
     """One running result per group; its aggregation folds revisions."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suppress(Node):
+class Suppress(Node, frozen=True, kw_only=True):
     """Holds back changes of a table and forwards the last one of each row."""
 
     store: StoreSpec
@@ -187,8 +180,7 @@ class Suppress(Node):
         return (self.store,)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SuppressUntilClosed(Suppress):
+class SuppressUntilClosed(Suppress, frozen=True, kw_only=True):
     """Forwards the last row of each window, once it is final."""
 
     closes_after_ms: int
@@ -224,8 +216,7 @@ class SuppressUntilClosed(Suppress):
         return f"until windows close, {self.closes_after_ms} ms after their end"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SuppressWithin(Suppress):
+class SuppressWithin(Suppress, frozen=True, kw_only=True):
     """Forwards each row's last change, a time after the first or beyond a limit of rows."""
 
     within_ms: int | None
@@ -251,15 +242,13 @@ class SuppressWithin(Suppress):
         return ", ".join(filter(None, (within, room)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableSide(Node):
+class TableSide(Node, frozen=True, kw_only=True):
     """One side of a table join: the changes of its table."""
 
     is_left: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableTableJoin(Keyed):
+class TableTableJoin(Keyed, frozen=True, kw_only=True):
     """Joins the rows of two tables by key; its parents are its sides, the left one first.
 
     `key` is the serde of the keys of both tables; for windowed tables, of the keys in the windows.
@@ -303,8 +292,7 @@ class TableTableJoin(Keyed):
         return left is not None or (self.kind == "outer" and right is not None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamTable(Keyed):
+class StreamTable(Keyed, frozen=True, kw_only=True):
     """Keeps the latest value per key of a stream; its records are the changes."""
 
     value: AnySerde
@@ -315,8 +303,7 @@ class StreamTable(Keyed):
         return self.value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpiringAggregate(Aggregate):
+class ExpiringAggregate(Aggregate, frozen=True, kw_only=True):
     """One running result per key, which expires when no more records of the key come."""
 
     ttl_ms: int
@@ -345,8 +332,7 @@ class ExpiringAggregate(Aggregate):
         return f"for {self.ttl_ms} ms"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AtCommits(Node):
+class AtCommits(Node, frozen=True, kw_only=True):
     """Forwards the newest change of each row of a table, at every commit."""
 
     key: Serde[object]
@@ -373,8 +359,7 @@ class AtCommits(Node):
         return "passed on"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VersionedTable(TableSource):
+class VersionedTable(TableSource, frozen=True, kw_only=True):
     """Keeps the latest value per key by timestamp, and earlier versions."""
 
     versions: StoreSpec
@@ -392,8 +377,7 @@ class VersionedTable(TableSource):
         return f"from topic {self.topic.name}, history {self.history_ms} ms"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AsOfJoin(TableJoin):
+class AsOfJoin(TableJoin, frozen=True, kw_only=True):
     """Joins each record of a stream with the row that its key had at the record's timestamp."""
 
     value: AnySerde
@@ -426,8 +410,7 @@ class AsOfJoin(TableJoin):
         return f"with {self.table} as of each record{left}, grace {self.grace_ms} ms"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WritableTable(Node):
+class WritableTable(Node, frozen=True, kw_only=True):
     """Keeps rows that the program sets; its records are the changes."""
 
     puts: TopicSpec
@@ -472,8 +455,7 @@ class WritableTable(Node):
         return "" if self.ttl_ms is None else f"for {self.ttl_ms} ms"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentTables(Node):
+class AgentTables(Node, frozen=True, kw_only=True):
     """An agent that uses tables: its topic is read in their tasks. It forwards nothing."""
 
     agent: str

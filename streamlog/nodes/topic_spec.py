@@ -8,8 +8,9 @@ of them: Kafka's. A topic may also choose what happens if its log is not the one
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
+
+import msgspec
 
 from streamlog.durations import When
 from streamlog.errors import ConfigError, TopologyError
@@ -62,8 +63,7 @@ def check_name(what: str, name: str) -> str:
     return name
 
 
-@dataclass(frozen=True, slots=True)
-class TopicSpec:
+class TopicSpec(msgspec.Struct, frozen=True):
     """A topic as the app declares it."""
 
     name: str

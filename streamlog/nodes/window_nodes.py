@@ -13,7 +13,6 @@ no node's name has. Not done here: the windows (`windows`) and the fold (`proces
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from streamlog.nodes.stream_nodes import Aggregation, Keyed, Node, OldValues
 from streamlog.nodes.topic_spec import TopicSpec
@@ -23,8 +22,7 @@ from streamlog.windows.definitions import Counted, Sessions, Sliding, Windows
 from streamlog.windows.emit import FAR_MS, Emit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CountedAggregate(Node):
+class CountedAggregate(Node, frozen=True, kw_only=True):
     """One result per key and number of its records."""
 
     store: StoreSpec
@@ -83,8 +81,7 @@ class CountedAggregate(Node):
         return f"{self.windows.description}, emit {self.emit.name}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowedRows(Keyed):
+class WindowedRows(Keyed, frozen=True, kw_only=True):
     """One result per key and window."""
 
     aggregation: Aggregation
@@ -138,8 +135,7 @@ class WindowedRows(Keyed):
         return "kept" if self.early is None else "unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowedAggregate(WindowedRows):
+class WindowedAggregate(WindowedRows, frozen=True, kw_only=True):
     """One result per key and tumbling, hopping or calendar window."""
 
     windows: Windows
@@ -156,8 +152,7 @@ class WindowedAggregate(WindowedRows):
         return f"{windows.description}, grace {windows.grace_ms} ms, emit {self.emit.name}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordWindowsAggregate(WindowedRows):
+class RecordWindowsAggregate(WindowedRows, frozen=True, kw_only=True):
     """One result per key and window that follows from records: a session or a sliding window."""
 
     by_key: StoreSpec
@@ -192,8 +187,7 @@ class RecordWindowsAggregate(WindowedRows):
         return max(self.windows.retention_ms, self.closes_after_ms)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionAggregate(RecordWindowsAggregate):
+class SessionAggregate(RecordWindowsAggregate, frozen=True, kw_only=True):
     """One result per key and session."""
 
     windows: Sessions
@@ -233,8 +227,7 @@ class SessionAggregate(RecordWindowsAggregate):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlidingAggregate(RecordWindowsAggregate):
+class SlidingAggregate(RecordWindowsAggregate, frozen=True, kw_only=True):
     """One result per key and sliding window."""
 
     windows: Sliding

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, Self, TypeVar
 
@@ -62,8 +61,7 @@ MESSAGE_CHARACTERS_MAX = 2_000
 """Limit of an error's text: it is for people, and the size of a record is limited."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetterRecord:
+class DeadLetterRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A record, and the error that it failed with."""
 
     topic: str
@@ -229,8 +227,7 @@ def no_pause(_backoff_ms: int) -> None:
     """Do not wait before the next attempt."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeFailures:
+class NodeFailures(msgspec.Struct, frozen=True):
     """What a node does with records on which it fails."""
 
     node: str

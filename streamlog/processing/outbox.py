@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Literal, NamedTuple, TypeVar, cast
 
+import msgspec
+
 from streamlog.processing.provenance import Stamps
 from streamlog.record import Headers
 from streamlog.records.partitioners import DEFAULT, Partitioner, partitions_by
@@ -33,8 +35,7 @@ T = TypeVar("T")
 """An entry of a column."""
 
 
-@dataclass(frozen=True, slots=True)
-class TaskCall:
+class TaskCall(msgspec.Struct, frozen=True):
     """A call for the runner to await."""
 
     node: str
@@ -46,8 +47,7 @@ class TaskCall:
     """The runner waits this long before the call: an attempt has failed before."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallResult:
+class CallResult(msgspec.Struct, frozen=True):
     """The result of a call."""
 
     node: str

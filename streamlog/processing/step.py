@@ -17,9 +17,10 @@ Not done here: which step belongs to which node (`step_factory`), and error poli
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, TypeAlias, TypeVar
+
+import msgspec
 
 from streamlog.errors import ProcessingError, TopologyError
 from streamlog.nodes.topic_spec import TopicSpec
@@ -43,8 +44,7 @@ T = TypeVar("T")
 """The result of a user's function."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepContext:
+class StepContext(msgspec.Struct, frozen=True):
     """What a task passes to a step that keeps rows."""
 
     store: KeyValueStore

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
+
+import msgspec
 
 from streamlog.errors import TopologyError
 from streamlog.nodes.process_nodes import Process
@@ -111,8 +112,7 @@ from streamlog.topology import Subtopology
 _Maker: TypeAlias = Callable[[Any, "StepDeps"], Step]
 
 
-@dataclass(frozen=True, slots=True)
-class StepDeps:
+class StepDeps(msgspec.Struct, frozen=True):
     """What a step may use of its task."""
 
     subtopology: Subtopology

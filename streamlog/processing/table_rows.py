@@ -12,8 +12,9 @@ refused. Not done here: finding the task that has a key, and waiting for it (the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+import msgspec
 
 from streamlog.durations import moment, when_ms
 from streamlog.errors import SerdeError, StreamlogError, TopologyError, UsageError
@@ -117,8 +118,7 @@ def read_page(
     return RowPage(rows, None)
 
 
-@dataclass(frozen=True)
-class TableRows:
+class TableRows(msgspec.Struct, frozen=True):
     """The rows of a table, or of a view of one."""
 
     name: str

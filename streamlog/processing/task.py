@@ -13,10 +13,11 @@ committing, restoring (the runner's job), and bounds of the input buffers (`buff
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import Protocol
+
+import msgspec
 
 from streamlog.blueprints.clock_names import clock_name
 from streamlog.errors import CorruptData, TopologyError, UsageError
@@ -84,8 +85,7 @@ NAMED_MAX = 5
 """The most partitions that a message names."""
 
 
-@dataclass(frozen=True, slots=True)
-class Holdup:
+class Holdup(msgspec.Struct, frozen=True):
     """A result of a node that waits for event time."""
 
     node: str
@@ -98,7 +98,7 @@ class Holdup:
     ahead: Source
     """The source with the largest event time."""
     ahead_ms: int
-    retimed: Mapping[str, Collection[str]] = field(default_factory=dict)
+    retimed: Mapping[str, Collection[str]] = msgspec.field(default_factory=dict)
     """Nodes that set other timestamps, and nodes after them, with the topics that feed them."""
 
     def describe(self) -> str:
@@ -173,8 +173,7 @@ def _find_untimed(step: RepartitionStep, retimed: Mapping[str, Collection[str]])
     return found
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TaskId:
+class TaskId(msgspec.Struct, frozen=True, order=True):
     """Sub-topology and partition; "0_3" as text."""
 
     subtopology: int

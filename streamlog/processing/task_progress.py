@@ -18,8 +18,9 @@ Pure. Not done here: asking the user, and reading and writing the progress (the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
 
 from streamlog.errors import CorruptData, TopologyError
 from streamlog.processing.provenance import (
@@ -46,16 +47,14 @@ NODE_TIMES_SECTION = "reached"
 """The section of the event time at each node."""
 
 
-@dataclass(frozen=True, slots=True)
-class Era:
+class Era(msgspec.Struct, frozen=True):
     """How often an app has discarded state, and the era in which it discarded each store."""
 
     number: int = 0
-    lost: Mapping[str, int] = field(default_factory=dict)
+    lost: Mapping[str, int] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Inheritance:
+class Inheritance(msgspec.Struct, frozen=True):
     """What a task does with the state that it finds."""
 
     lost: tuple[str, ...]
@@ -172,8 +171,7 @@ ROW_TIMES: Final = (4, 7)
 """The indexes of the time and, if present, the merge key of a repartition topic's source."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class StoredTime:
+class StoredTime(msgspec.Struct, frozen=True, order=True):
     """The latest stream time that is stored for a node and a source."""
 
     node: str

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from streamlog.errors import InvalidSchema
 from streamlog.registry.refusals import invalid_schema
@@ -35,8 +36,7 @@ LATEST: Final = -1
 """The version of a reference that means the latest."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedSchema:
+class ResolvedSchema(msgspec.Struct, frozen=True):
     """A schema with everything that it refers to, by reference name."""
 
     schema: Schema

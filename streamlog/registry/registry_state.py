@@ -91,14 +91,13 @@ class SchemaVersion(msgspec.Struct, frozen=True, gc=False):
     is_deleted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SubjectConfig:
+class SubjectConfig(msgspec.Struct, frozen=True):
     """The configuration of a subject, of a context, or of all subjects; None: not configured."""
 
     level: CompatibilityLevel | None = None
     normalize: bool | None = None
     alias: str | None = None
-    others: Mapping[str, object] = field(default_factory=dict)
+    others: Mapping[str, object] = msgspec.field(default_factory=dict)
     """Further settings of Confluent's, by name, such as defaultMetadata."""
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, TypeVar
 from urllib.parse import parse_qsl, unquote
 
@@ -34,8 +33,7 @@ _WITH_SUBJECT: Final = ("subject", "subjectPrefix")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class RestRequest:
+class RestRequest(msgspec.Struct, frozen=True):
     """One request."""
 
     method: str

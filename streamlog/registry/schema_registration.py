@@ -15,7 +15,6 @@ before, after `defaultMetadata` and before `overrideMetadata` of the configurati
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -103,8 +102,7 @@ class PlannedWrite(NamedTuple):
     answer: object
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaCandidate:
+class SchemaCandidate(msgspec.Struct, frozen=True):
     """A schema on its way to registration."""
 
     subject: str
@@ -117,8 +115,7 @@ class SchemaCandidate:
     is_import: bool
 
 
-@dataclass(frozen=True, slots=True)
-class RequiredComparison:
+class RequiredComparison(msgspec.Struct, frozen=True):
     """What a schema has to be compatible with before it is registered."""
 
     content: SchemaContent

@@ -6,9 +6,10 @@ Rule: one method is one request. Not done here: the requests of serdes and worke
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+import msgspec
 
 from streamlog.errors import SchemaRegistryError
 from streamlog.registry_client.rest_api import (
@@ -37,8 +38,7 @@ class RegistryMode(StrEnum):
     """Schemas are registered with the ids and versions that they have elsewhere."""
 
 
-@dataclass(frozen=True, slots=True)
-class CompatibilityAnswer:
+class CompatibilityAnswer(msgspec.Struct, frozen=True):
     """Whether a registry would accept a schema."""
 
     is_compatible: bool

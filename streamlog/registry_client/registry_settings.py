@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Self
 from urllib.parse import unquote, urlsplit
 
+import msgspec
+
 from streamlog.errors import ConfigError
 
 URL = "schema.registry.url"
@@ -22,8 +24,7 @@ NAMES = (URL, AUTH, CA_FILE, CERTIFICATE_FILE, KEY_FILE, KEY_PASSWORD)
 DEFAULT_PORT = 8081
 
 
-@dataclass(frozen=True, slots=True)
-class RegistryUrl:
+class RegistryUrl(msgspec.Struct, frozen=True):
     """The address of one server of a registry."""
 
     host: str

@@ -7,9 +7,10 @@ product.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
+
+import msgspec
 
 from streamlog.clock import Clock
 from streamlog.errors import SchemaRegistryError
@@ -25,8 +26,7 @@ NOT_FOUND: Final = 404
 CONFLICT: Final = 409
 
 
-@dataclass(frozen=True, slots=True)
-class RegisteredVersion:
+class RegisteredVersion(msgspec.Struct, frozen=True):
     """A version of a subject."""
 
     subject: str

@@ -13,7 +13,6 @@ import http.client
 import ssl
 import threading
 from base64 import b64encode
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, urlencode
 
@@ -42,8 +41,7 @@ _CLIENT_ERROR, _SERVER_ERROR, _TOO_MANY = 400, 500, 429
 Query = dict[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
+class _Failure(msgspec.Struct, frozen=True):
     """Why a server gave no answer."""
 
     reason: str

@@ -21,6 +21,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from streamlog import repeated
 from streamlog.clock import Clock, SystemClock
 from streamlog.errors import SchemaRegistryError, SerdeError, StreamlogError
@@ -54,8 +56,7 @@ class _Wanted:
     reason: str = "the first request is under way"
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
+class _Failure(msgspec.Struct, frozen=True):
     """A schema that was not found."""
 
     reason: str

@@ -10,8 +10,9 @@ the business of `compatibility`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from streamlog.schemas.avro_schemas.avro_schema import AvroSchema
 from streamlog.schemas.avro_schemas.avro_types import (
@@ -49,8 +50,7 @@ MAX_FIELDS: Final = 2_000
 """How many fields of a schema are compared: through shared types, there may be any number."""
 
 
-@dataclass(frozen=True, slots=True)
-class _FieldText:
+class _FieldText(msgspec.Struct, frozen=True):
     """A field in words."""
 
     key: str

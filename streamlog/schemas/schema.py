@@ -8,9 +8,10 @@ Rule: a limit is checked before the memory or the time that it bounds is spent.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
+
+import msgspec
 
 
 class SchemaType(StrEnum):
@@ -21,8 +22,7 @@ class SchemaType(StrEnum):
     PROTOBUF = "PROTOBUF"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class SchemaReference:
+class SchemaReference(msgspec.Struct, frozen=True, order=True):
     """A name that a schema uses, and the registered schema that defines it."""
 
     name: str
@@ -31,8 +31,7 @@ class SchemaReference:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Schema:
+class Schema(msgspec.Struct, frozen=True):
     """A schema as text, with its references."""
 
     type: SchemaType
@@ -40,8 +39,7 @@ class Schema:
     references: tuple[SchemaReference, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaLimits:
+class SchemaLimits(msgspec.Struct, frozen=True):
     """The limits on one schema with everything that it refers to."""
 
     text_bytes: int = 1 << 20

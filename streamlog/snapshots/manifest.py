@@ -17,7 +17,6 @@ import hashlib
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -322,8 +321,7 @@ REPARTITION: Final = "-repartition"
 NO_POSITION: Final = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Landing:
+class Landing(msgspec.Struct, frozen=True, kw_only=True):
     """Where a snapshot is handed over: the new app ID and its positions in repartition topics."""
 
     app_id: str

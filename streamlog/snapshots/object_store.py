@@ -13,11 +13,12 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
+
+import msgspec
 
 from streamlog.errors import ConfigError, CorruptData, StreamlogError
 from streamlog.snapshots.upload_plan import StoredObject
@@ -51,8 +52,7 @@ class ObjectMissing(CorruptData):
     """There is no such object."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotSettings:
+class SnapshotSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where and how often workers snapshot the state of their tasks."""
 
     url: str

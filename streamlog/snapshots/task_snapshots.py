@@ -23,10 +23,11 @@ import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from io import FileIO
 from threading import Event
 from typing import Final
+
+import msgspec
 
 from streamlog import repeated
 from streamlog.clock import Clock
@@ -113,8 +114,7 @@ class SnapshotMetrics:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Upload:
+class Upload(msgspec.Struct, frozen=True):
     """A snapshot that was written."""
 
     manifest: TaskManifest

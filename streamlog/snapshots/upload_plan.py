@@ -15,8 +15,9 @@ Not done here: reading and writing objects (`task_snapshots`).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from streamlog.snapshots.task_manifest import StateIdentity, StoredFile, TaskManifest
 
@@ -29,8 +30,7 @@ FOREIGN_KEPT_MS: Final = 7 * 24 * 60 * 60 * 1000
 a former version of the program may come back and use it."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredObject:
+class StoredObject(msgspec.Struct, frozen=True):
     """An object of a task in the store."""
 
     size_bytes: int
@@ -55,8 +55,7 @@ def files_to_upload(files: Iterable[StoredFile], objects: Objects) -> list[Store
     return [*lacking.values()]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Removal:
+class Removal(msgspec.Struct, frozen=True, kw_only=True):
     """What a snapshot has made superfluous, to be removed in this order."""
 
     manifests: tuple[str, ...] = ()
@@ -129,8 +128,7 @@ def _unnamed(
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangelogBounds:
+class ChangelogBounds(msgspec.Struct, frozen=True, kw_only=True):
     """What a changelog still holds."""
 
     begin: int

@@ -11,7 +11,6 @@ first window begins at the epoch. Not done here: when windows close (`emit`).
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Literal, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -37,8 +36,7 @@ BORDERS_MAX = 1_000
 _SECOND = timedelta(seconds=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calendar(Windows):
+class Calendar(Windows, frozen=True, kw_only=True):
     """Adjacent days, weeks or months; `size_ms` is the length of the longest possible one."""
 
     unit: CalendarUnit

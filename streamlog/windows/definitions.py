@@ -15,15 +15,15 @@ emission (`emit`), days and months (`calendar`), which windows are open (`proces
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
+
+import msgspec
 
 from streamlog.durations import DURATION_MS_MAX, Dur, duration_ms
 from streamlog.errors import ConfigError, quantity
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Windows:
+class Windows(msgspec.Struct, frozen=True, kw_only=True):
     """The properties that all windows share, in milliseconds."""
 
     size_ms: int
@@ -54,8 +54,7 @@ class Windows:
         return f"windows of {self.size_ms} ms"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tumbling(Windows):
+class Tumbling(Windows, frozen=True, kw_only=True):
     """Adjacent windows: every timestamp is in exactly one.
 
     `offset_ms` moves the borders away from the epoch: a day that begins at 06:00 UTC has an offset
@@ -73,8 +72,7 @@ class Tumbling(Windows):
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hopping(Windows):
+class Hopping(Windows, frozen=True, kw_only=True):
     """Windows of one size, of which one begins every `step_ms`; they overlap if that is shorter."""
 
     step_ms: int
@@ -152,8 +150,7 @@ OVERLAPS_MAX = 1_000
 """The most count windows that one record may be in."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counted(Windows):
+class Counted(Windows, frozen=True, kw_only=True):
     """Windows of `records` records; `size_ms` is the longest time that one may be open."""
 
     records: int
@@ -220,8 +217,7 @@ SessionSpan = tuple[int, int]
 """The timestamps of the first and of the last record of a session."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sessions(Windows):
+class Sessions(Windows, frozen=True, kw_only=True):
     """Sessions; `size_ms` is the gap."""
 
     max_length_ms: int | None = None
@@ -309,8 +305,7 @@ def merge_spans(
     return sorted(found), (start_ms, end_ms)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sliding(Windows):
+class Sliding(Windows, frozen=True, kw_only=True):
     """Sliding windows; a window of 0 ms holds the records with one timestamp."""
 
     size_ms_min: ClassVar[int] = 0

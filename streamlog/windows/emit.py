@@ -13,7 +13,6 @@ sources (`processing/windows/windowed_step`), and rows and their store
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
 import msgspec
@@ -36,8 +35,7 @@ EmitClock = Literal["event", "wall"]
 """The clock that counts intervals: stream time, or the wall clock of the worker."""
 
 
-@dataclass(frozen=True, slots=True)
-class Emit:
+class Emit(msgspec.Struct, frozen=True):
     """When a windowed aggregation emits: `UPDATE`, `CLOSE`, `COMMIT` or `early`."""
 
     name: str

@@ -16,15 +16,15 @@ side, which is why `keep_ms` counts it as 0. Not done here: buffers and matching
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
+
+import msgspec
 
 from streamlog.durations import DURATION_MS_MAX, Dur, duration_ms
 from streamlog.errors import ConfigError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinWindow:
+class JoinWindow(msgspec.Struct, frozen=True, kw_only=True):
     """The largest distances between the timestamps of two joined records, in milliseconds."""
 
     before_ms: int

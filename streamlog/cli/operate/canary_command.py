@@ -12,10 +12,10 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from itertools import chain
 from typing import Annotated
 
+import msgspec
 import typer
 
 from streamlog.cli.session import LogOption, Session, WebOption, serve, wait_until_set
@@ -38,8 +38,7 @@ READER_PAUSE_S = 0.2
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class TopicLayout:
+class TopicLayout(msgspec.Struct, frozen=True):
     """What the canary's topic lacks."""
 
     partitions: int
@@ -48,8 +47,7 @@ class TopicLayout:
     """Partition to the broker that it moves to."""
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(msgspec.Struct, frozen=True):
     """The outcome of one probe of a broker."""
 
     broker: int

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from streamlog.errors import ProcessingError
 from streamlog.nodes.topic_spec import TopicSpec
@@ -20,8 +21,7 @@ from streamlog.records.record_columns import RecordColumns
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeSpan:
+class TimeSpan(msgspec.Struct, frozen=True, kw_only=True):
     """A part of a partition's event time, in milliseconds since 1970.
 
     It begins with the first record that is not before `since_ms`, and ends before the first one at

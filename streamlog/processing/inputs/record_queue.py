@@ -23,10 +23,11 @@ import logging
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import repeat, starmap
 from typing import TypeAlias
+
+import msgspec
 
 from streamlog.durations import TIMESTAMP_MS_MAX, looks_like_seconds, moment, when_ms
 from streamlog.errors import CorruptData, ProcessingError, SerdeError
@@ -65,8 +66,7 @@ class InvalidTimestamp(CorruptData):
     """A record's timestamp is outside the range that its source accepts."""
 
 
-@dataclass(frozen=True, slots=True)
-class EventTimes:
+class EventTimes(msgspec.Struct, frozen=True):
     """The range of timestamps that a source accepts now."""
 
     newest_ms: int = TIMESTAMP_MS_MAX

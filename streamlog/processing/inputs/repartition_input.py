@@ -24,10 +24,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, chain
 from operator import itemgetter
 from typing import TypeAlias
+
+import msgspec
 
 from streamlog.durations import moment
 from streamlog.errors import CorruptData, ProcessingError
@@ -66,8 +67,7 @@ MUCH_OF_BUFFER = 0.5
 _MIB = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MergeWait:
+class MergeWait(msgspec.Struct, frozen=True, kw_only=True):
     """Records that wait in one partition of a repartition topic."""
 
     topic: str

@@ -44,11 +44,9 @@ _COMPLEX = frozenset(("record", "error", "enum", "fixed", "array", "map"))
 _FIELD_DEFINED = frozenset(("type", "name", "doc", "default", "order", "aliases"))
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class _ForwardUse(AvroRecord):
+class _ForwardUse(AvroRecord, eq=False, kw_only=True):
     """A name that is used before its type is defined; it is gone when the schema has been read."""
 
-    name: str = field(kw_only=False)
     bare_name: str = ""
     """As it stands in the text."""
     path: str = ""

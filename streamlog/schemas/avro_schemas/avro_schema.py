@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from streamlog.schemas.avro_schemas.avro_parser import AvroParser
 from streamlog.schemas.avro_schemas.avro_text import AvroWriter
@@ -21,8 +22,7 @@ _BARE_NAME = re.compile(r"[A-Za-z_][\w.]*")
 """The name of a type, which Avro takes without the quotes of JSON."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AvroSchema:
+class AvroSchema(msgspec.Struct, frozen=True, eq=False):
     """A parsed Avro schema."""
 
     references: tuple[SchemaReference, ...]

@@ -7,9 +7,10 @@ follow names, not contents.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, TypeAlias
+
+import msgspec
 
 from streamlog.schemas.json_text import JsonValue
 
@@ -25,42 +26,37 @@ Properties: TypeAlias = Mapping[str, JsonValue]
 """Attributes that Avro does not define, and logical types."""
 
 
-@dataclass(slots=True, eq=False)
-class AvroPrimitive:
+class AvroPrimitive(msgspec.Struct, eq=False):
     """null, boolean, int, long, float, double, bytes or string."""
 
     kind: str
-    properties: Properties = field(default_factory=dict)
+    properties: Properties = msgspec.field(default_factory=dict)
 
 
-@dataclass(slots=True, eq=False)
-class AvroArray:
+class AvroArray(msgspec.Struct, eq=False):
     """A list of values of one type."""
 
     items: AvroType
-    properties: Properties = field(default_factory=dict)
+    properties: Properties = msgspec.field(default_factory=dict)
     kind: Final = "array"
 
 
-@dataclass(slots=True, eq=False)
-class AvroMap:
+class AvroMap(msgspec.Struct, eq=False):
     """Values of one type by text."""
 
     values: AvroType
-    properties: Properties = field(default_factory=dict)
+    properties: Properties = msgspec.field(default_factory=dict)
     kind: Final = "map"
 
 
-@dataclass(slots=True, eq=False)
-class AvroUnion:
+class AvroUnion(msgspec.Struct, eq=False):
     """A value of one of several types; no two of them are arrays, maps, or of one name."""
 
     branches: tuple[AvroType, ...]
     kind: Final = "union"
 
 
-@dataclass(slots=True, eq=False)
-class AvroField:
+class AvroField(msgspec.Struct, eq=False):
     """A field of a record."""
 
     name: str
@@ -69,11 +65,10 @@ class AvroField:
     doc: str | None = None
     order: str = "ascending"
     aliases: tuple[str, ...] = ()
-    properties: Properties = field(default_factory=dict)
+    properties: Properties = msgspec.field(default_factory=dict)
 
 
-@dataclass(slots=True, eq=False)
-class AvroRecord:
+class AvroRecord(msgspec.Struct, eq=False):
     """A record; `fields` are filled in after the name is known, since they may refer to it."""
 
     name: str
@@ -83,12 +78,11 @@ class AvroRecord:
     aliases: tuple[str, ...] = ()
     """Full names."""
     is_error: bool = False
-    properties: Properties = field(default_factory=dict)
+    properties: Properties = msgspec.field(default_factory=dict)
     kind: Final = "record"
 
 
-@dataclass(slots=True, eq=False)
-class AvroEnum:
+class AvroEnum(msgspec.Struct, eq=False):
     """One of several symbols."""
 
     name: str
@@ -96,19 +90,18 @@ class AvroEnum:
     default: str | None = None
     doc: str | None = None
     aliases: tuple[str, ...] = ()
-    properties: Properties = field(default_factory=dict)
+    properties: Properties = msgspec.field(default_factory=dict)
     kind: Final = "enum"
 
 
-@dataclass(slots=True, eq=False)
-class AvroFixed:
+class AvroFixed(msgspec.Struct, eq=False):
     """A fixed number of bytes."""
 
     name: str
     size: int
     doc: str | None = None
     aliases: tuple[str, ...] = ()
-    properties: Properties = field(default_factory=dict)
+    properties: Properties = msgspec.field(default_factory=dict)
     kind: Final = "fixed"
 
 

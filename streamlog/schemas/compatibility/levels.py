@@ -6,8 +6,9 @@ read them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 
 class CompatibilityLevel(StrEnum):
@@ -43,8 +44,7 @@ class CompatibilityLevel(StrEnum):
         return self.value.endswith("_TRANSITIVE")
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(msgspec.Struct, frozen=True):
     """A difference between a reader's and a writer's schema, without a sentence."""
 
     kind: str
@@ -52,8 +52,7 @@ class Difference:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Incompatibility:
+class Incompatibility(msgspec.Struct, frozen=True):
     """One reason why a reader's schema can't read what a writer's schema writes."""
 
     kind: str

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TypeAlias
 
+import msgspec
+
 from streamlog.errors import InvalidSchema
 from streamlog.schemas.compatibility.levels import Difference
 
@@ -25,11 +27,10 @@ MAX_PAIRS = 200_000
 Path: TypeAlias = tuple[str, ...]
 
 
-@dataclass(slots=True, eq=False)
-class Pair:
+class Pair(msgspec.Struct, eq=False):
     """What is found between two types, with the pairs of types inside them."""
 
-    parts: list[tuple[Path, Difference | Pair]] = field(default_factory=list)
+    parts: list[tuple[Path, Difference | Pair]] = msgspec.field(default_factory=list)
     is_wrong: bool = False
     """Whether a reader of the one can't read what a writer of the other writes."""
     is_open: bool = True

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TypedDict
 
+import msgspec
+
 from streamlog.errors import InvalidSchema
 from streamlog.schemas.json_schema.json_documents import JsonDocuments, join_uri
 from streamlog.schemas.json_schema.json_types import (
@@ -68,8 +70,7 @@ class _Notes(TypedDict, total=False):
     has_default: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Position:
+class _Position(msgspec.Struct, frozen=True):
     """Where a schema stands."""
 
     path: str

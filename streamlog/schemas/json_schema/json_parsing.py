@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from streamlog.schemas.json_schema.json_documents import JsonDocuments, join_uri
 from streamlog.schemas.json_schema.json_loader import JsonLoader
@@ -22,8 +23,7 @@ _LATER_DRAFT = re.compile(r"https?://json-schema\.org/draft/20[0-9]{2}-")
 """The drafts from 2019-09 on."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class JsonSchema:
+class JsonSchema(msgspec.Struct, frozen=True, eq=False):
     """A parsed JSON Schema."""
 
     references: tuple[SchemaReference, ...]

@@ -9,16 +9,16 @@ keywords do not say.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
 from typing import TypeAlias
 
+import msgspec
+
 from streamlog.schemas.json_text import JsonValue
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class JsonNode:
+class JsonNode(msgspec.Struct, eq=False, kw_only=True):
     """What every schema may have."""
 
     id: str | None = None
@@ -28,28 +28,23 @@ class JsonNode:
     has_default: bool = False
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class JsonAnything(JsonNode):
+class JsonAnything(JsonNode, eq=False, kw_only=True):
     """Any value: true, or a schema without keywords that restrict it."""
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class JsonNothing(JsonNode):
+class JsonNothing(JsonNode, eq=False, kw_only=True):
     """No value: false."""
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class JsonBool(JsonNode):
+class JsonBool(JsonNode, eq=False, kw_only=True):
     """True or false."""
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class JsonNull(JsonNode):
+class JsonNull(JsonNode, eq=False, kw_only=True):
     """Null."""
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class JsonText(JsonNode):
+class JsonText(JsonNode, eq=False, kw_only=True):
     """Text."""
 
     min_length: Fraction | None = None
@@ -57,8 +52,7 @@ class JsonText(JsonNode):
     pattern: str | None = None
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class JsonNumber(JsonNode):
+class JsonNumber(JsonNode, eq=False, kw_only=True):
     """A number, or an integer."""
 
     is_integer: bool = False
@@ -69,16 +63,14 @@ class JsonNumber(JsonNode):
     multiple_of: Fraction | None = None
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class JsonEnumeration(JsonNode):
+class JsonEnumeration(JsonNode, eq=False, kw_only=True):
     """One of some values; a const is one of one."""
 
     values: frozenset[str]
     """As JSON text with sorted keys, in which 1 and 1.0 are one value."""
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class JsonList(JsonNode):
+class JsonList(JsonNode, eq=False, kw_only=True):
     """A list."""
 
     items: JsonType | None = None
@@ -95,20 +87,19 @@ class JsonList(JsonNode):
     is_unique: bool = False
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class JsonMapping(JsonNode):
+class JsonMapping(JsonNode, eq=False, kw_only=True):
     """An object of JSON."""
 
-    properties: dict[str, JsonType] = field(default_factory=dict)
+    properties: dict[str, JsonType] = msgspec.field(default_factory=dict)
     required: frozenset[str] = frozenset()
-    patterns: dict[str, JsonType] = field(default_factory=dict)
+    patterns: dict[str, JsonType] = msgspec.field(default_factory=dict)
     """The schemas of properties by a pattern of their names."""
     additional: JsonType | None = None
     """The schema of all other properties; None for any."""
     unevaluated: JsonType | None = None
-    required_with: dict[str, frozenset[str]] = field(default_factory=dict)
+    required_with: dict[str, frozenset[str]] = msgspec.field(default_factory=dict)
     """Names that have to be there if another one is."""
-    schema_with: dict[str, JsonType] = field(default_factory=dict)
+    schema_with: dict[str, JsonType] = msgspec.field(default_factory=dict)
     """Schemas that hold if a name is there."""
     min_properties: Fraction | None = None
     max_properties: Fraction | None = None
@@ -122,28 +113,24 @@ class Criterion(StrEnum):
     ONE = "oneOf"
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class JsonCombination(JsonNode):
+class JsonCombination(JsonNode, eq=False, kw_only=True):
     """A value that fits all, any or one of several schemas."""
 
     criterion: Criterion
     parts: tuple[JsonType, ...] = ()
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class JsonNegation(JsonNode):
+class JsonNegation(JsonNode, eq=False, kw_only=True):
     """A value that does not fit a schema."""
 
     inner: JsonType
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class JsonCondition(JsonNode):
+class JsonCondition(JsonNode, eq=False, kw_only=True):
     """A value whose schema depends on another one: if, then, else."""
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class JsonLink(JsonNode):
+class JsonLink(JsonNode, eq=False, kw_only=True):
     """A `$ref`; `target` is filled in when it has been read, since schemas may be recursive."""
 
     target: JsonType | None = None

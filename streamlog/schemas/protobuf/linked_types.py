@@ -6,7 +6,8 @@ Rule: read from descriptors that the library has linked, so every name is full a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+import msgspec
 
 from streamlog.schemas.protobuf.proto_library import Descriptor
 from streamlog.schemas.protobuf.proto_parser import ENUM, LABELS, SCALARS
@@ -14,8 +15,7 @@ from streamlog.schemas.protobuf.proto_parser import ENUM, LABELS, SCALARS
 _WORDS = {number: word for word, number in SCALARS.items()}
 
 
-@dataclass(slots=True, eq=False)
-class LinkedField:
+class LinkedField(msgspec.Struct, eq=False):
     """A field, or the key or value of a map."""
 
     name: str
@@ -32,17 +32,15 @@ class LinkedField:
     """The key and the value of a map."""
 
 
-@dataclass(slots=True, eq=False)
-class LinkedEnum:
+class LinkedEnum(msgspec.Struct, eq=False):
     """An enum."""
 
     name: str
-    values: dict[int, str] = field(default_factory=dict)
+    values: dict[int, str] = msgspec.field(default_factory=dict)
     """The first name of each number."""
 
 
-@dataclass(slots=True, eq=False)
-class LinkedMessage:
+class LinkedMessage(msgspec.Struct, eq=False):
     """A message."""
 
     name: str
@@ -50,16 +48,15 @@ class LinkedMessage:
     """The names of the messages around it and its own, with dots, without the package."""
     file: str
     """The path of the file that defines it."""
-    fields: dict[int, LinkedField] = field(default_factory=dict)
+    fields: dict[int, LinkedField] = msgspec.field(default_factory=dict)
     """By number."""
-    oneofs: list[str] = field(default_factory=list)
-    messages: dict[str, LinkedMessage] = field(default_factory=dict)
+    oneofs: list[str] = msgspec.field(default_factory=list)
+    messages: dict[str, LinkedMessage] = msgspec.field(default_factory=dict)
     """Inside it, by name."""
-    enums: dict[str, LinkedEnum] = field(default_factory=dict)
+    enums: dict[str, LinkedEnum] = msgspec.field(default_factory=dict)
 
 
-@dataclass(slots=True, eq=False)
-class LinkedFile:
+class LinkedFile(msgspec.Struct, eq=False):
     """A file: a message without fields of its own, around all others."""
 
     path: str

@@ -12,8 +12,9 @@ import base64
 import binascii
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from streamlog.errors import InvalidSchema
 from streamlog.schemas.json_text import check_size, shown
@@ -39,8 +40,7 @@ DEFAULT_NAME: Final = "default.proto"
 _BASE64 = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ProtobufSchema:
+class ProtobufSchema(msgspec.Struct, frozen=True, eq=False):
     """A parsed Protobuf schema."""
 
     references: tuple[SchemaReference, ...]

@@ -26,6 +26,8 @@ from datetime import date, datetime, time, timedelta
 from typing import Final
 from uuid import UUID
 
+import msgspec
+
 from streamlog.errors import SerdeError
 from streamlog.serdes.derived.type_description import (
     MISSING,
@@ -78,8 +80,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z]\w*", re.ASCII)
 _KEYS = frozenset((bool, int, str))
 
 
-@dataclass(frozen=True, slots=True)
-class ProtoField:
+class ProtoField(msgspec.Struct, frozen=True):
     """A field of a message."""
 
     name: str
@@ -95,16 +96,14 @@ class ProtoField:
     is_enum: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ProtoMessage:
+class ProtoMessage(msgspec.Struct, frozen=True):
     """A message."""
 
     name: str
     fields: tuple[ProtoField, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ProtoEnum:
+class ProtoEnum(msgspec.Struct, frozen=True):
     """An enum; its members are numbered from 0."""
 
     name: str

@@ -18,7 +18,6 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, Flag
@@ -61,8 +60,7 @@ _CONSTRAINTS: Final = (
 """Limits of msgspec.Meta and of annotated_types, which JSON Schema can state."""
 
 
-@dataclass(frozen=True, slots=True)
-class Digits:
+class Digits(msgspec.Struct, frozen=True):
     """The digits of a Decimal, in `Annotated[Decimal, Digits(12, 2)]`.
 
     Attributes:
@@ -81,31 +79,27 @@ class Digits:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class FieldNumber:
+class FieldNumber(msgspec.Struct, frozen=True):
     """The number of a field in Protobuf, in `Annotated[int, FieldNumber(7)]`."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class PrimitiveType:
+class PrimitiveType(msgspec.Struct, frozen=True):
     """One of `PRIMITIVES`."""
 
     python: type
-    constraints: Mapping[str, JsonValue] = field(default_factory=dict)
+    constraints: Mapping[str, JsonValue] = msgspec.field(default_factory=dict)
     has_zone: bool = True
     """Of a datetime: whether it is a moment (UTC); False: a wall clock's time, by
     `msgspec.Meta(tz=False)`."""
 
 
-@dataclass(frozen=True, slots=True)
-class NullType:
+class NullType(msgspec.Struct, frozen=True):
     """None."""
 
 
-@dataclass(frozen=True, slots=True)
-class DecimalType:
+class DecimalType(msgspec.Struct, frozen=True):
     """A Decimal; without digits only in formats that write it as text."""
 
     digits: Digits | None
@@ -113,8 +107,7 @@ class DecimalType:
     """Where it is declared, for messages."""
 
 
-@dataclass(frozen=True, slots=True)
-class EnumType:
+class EnumType(msgspec.Struct, frozen=True):
     """An Enum; `members` are in the order of their declaration."""
 
     name: str
@@ -122,34 +115,30 @@ class EnumType:
     members: tuple[Enum, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LiteralType:
+class LiteralType(msgspec.Struct, frozen=True):
     """A Literal of texts, whole numbers or booleans, all of one class."""
 
     python: type
     values: tuple[UserValue, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayType:
+class ArrayType(msgspec.Struct, frozen=True):
     """A list, set, frozenset, or a tuple of any length."""
 
     python: type
     item: DescribedType
-    constraints: Mapping[str, JsonValue] = field(default_factory=dict)
+    constraints: Mapping[str, JsonValue] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class MapType:
+class MapType(msgspec.Struct, frozen=True):
     """A dict."""
 
     key: DescribedType
     value: DescribedType
-    constraints: Mapping[str, JsonValue] = field(default_factory=dict)
+    constraints: Mapping[str, JsonValue] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class UnionType:
+class UnionType(msgspec.Struct, frozen=True):
     """`X | Y`, with at least two members."""
 
     members: tuple[DescribedType, ...]
@@ -165,8 +154,7 @@ class UnionType:
         return len(self.others) < len(self.members)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RecordField:
+class RecordField(msgspec.Struct, frozen=True, eq=False):
     """A field of a record."""
 
     name: str
@@ -185,8 +173,7 @@ class RecordField:
     """The number that the declaration gives it in Protobuf."""
 
 
-@dataclass(eq=False, slots=True)
-class RecordType:
+class RecordType(msgspec.Struct, eq=False):
     """A dataclass, Struct, TypedDict or model; a recursive type contains itself."""
 
     name: str
@@ -427,8 +414,7 @@ class _Describer:
         return name
 
 
-@dataclass(frozen=True, slots=True)
-class _Declared:
+class _Declared(msgspec.Struct, frozen=True):
     """A field as its class declares it."""
 
     name: str

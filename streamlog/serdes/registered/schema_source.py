@@ -10,25 +10,25 @@ gives an id to another schema.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from hashlib import md5
 from typing import Final, Protocol
 from weakref import WeakSet
+
+import msgspec
 
 from streamlog.errors import SerdeError
 from streamlog.schemas import Schema
 from streamlog.serdes.registered.framing import SchemaKey
 
 
-@dataclass(frozen=True, slots=True)
-class RegisteredSchema:
+class RegisteredSchema(msgspec.Struct, frozen=True):
     """A schema with the names that a registry has given it."""
 
     id: int
     guid: str | None
     """32 hexadecimal digits; None if the registry gives none."""
     schema: Schema
-    referenced: Mapping[str, Schema] = field(default_factory=dict)
+    referenced: Mapping[str, Schema] = msgspec.field(default_factory=dict)
     """The schemas that it refers to, directly or through others, by reference name."""
 
 

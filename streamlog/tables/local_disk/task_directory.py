@@ -23,9 +23,10 @@ import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
+
+import msgspec
 
 from streamlog.errors import CorruptData, LogDirectoryError, LogDirectoryLocked
 from streamlog.tables.local_disk.rocksdb_store import (
@@ -64,8 +65,7 @@ LEFT_OUT = ("LOCK", "LOG", OWNER_FILE, DAMAGED_FILE, STANDBY_FILE)
 """Files of the directory, not of the database; RocksDB's old logs have longer names."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class StateSource:
+class StateSource(msgspec.Struct, frozen=True, order=True):
     """A directory with a database to begin with; the greatest is the newest."""
 
     epoch: int

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple, TypeAlias
 from zlib import crc32
@@ -85,8 +84,7 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 _decode = msgspec.json.Decoder(_Wire).decode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskProgress:
+class TaskProgress(msgspec.Struct, frozen=True, kw_only=True):
     """The input offsets that a state contains, and the state of the engine's parts.
 
     `offsets` is the next offset to read per input partition, and `logs` is the log that it belongs
@@ -95,9 +93,9 @@ class TaskProgress:
     dicts (with str keys) of these.
     """
 
-    offsets: Offsets = field(default_factory=dict)
-    logs: Mapping[tuple[str, int], SourceLog] = field(default_factory=dict)
-    sections: Mapping[str, object] = field(default_factory=dict)
+    offsets: Offsets = msgspec.field(default_factory=dict)
+    logs: Mapping[tuple[str, int], SourceLog] = msgspec.field(default_factory=dict)
+    sections: Mapping[str, object] = msgspec.field(default_factory=dict)
 
     def encode(self) -> bytes:
         """Return the progress as bytes; equal progress has equal bytes."""

@@ -15,9 +15,10 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Protocol, TypeAlias
+
+import msgspec
 
 from streamlog.errors import SerdeError, TopologyError
 from streamlog.serdes import BytesSerde, FloatSerde, IntSerde, StrSerde, serde_for
@@ -249,8 +250,7 @@ class KeyValueStore(Protocol):
         """Release everything; the store can't be used afterwards. Closing twice is harmless."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoreSpec:
+class StoreSpec(msgspec.Struct, frozen=True):
     """A named store of a topology; its name is the identity of its state.
 
     Raises:
