@@ -161,7 +161,7 @@ def _describe_node(node: Node, names: Mapping[str, str]) -> dict[str, JsonValue]
 
 
 def _has_fields(value: object) -> bool:
-    """Whether this is a Struct or a dataclass: nodes are Structs, an author's values may be either."""
+    """Whether this is a Struct, as nodes are, or a dataclass, as an author may write."""
     return not isinstance(value, type) and (
         isinstance(value, msgspec.Struct) or dataclasses.is_dataclass(value)
     )
