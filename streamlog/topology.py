@@ -50,7 +50,7 @@ class Feeder(msgspec.Struct, frozen=True):
         return max(counts[topic] for topic in self.counted_by)
 
 
-class Subtopology(msgspec.Struct, frozen=True):
+class Subtopology(msgspec.Struct, frozen=True, dict=True):
     """The part of a topology that one task runs for one partition number."""
 
     app_id: str
