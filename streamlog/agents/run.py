@@ -17,8 +17,9 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
+
+import msgspec
 
 from streamlog.agents.asks import Answer, no_answer
 from streamlog.agents.call import AgentCall
@@ -457,8 +458,7 @@ class AgentRun:
                     await results.room()
 
 
-@dataclass(slots=True, eq=False)
-class _Waiter:
+class _Waiter(msgspec.Struct, eq=False):
     """A call that waits, and the future that wakes it."""
 
     call: AgentCall

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from streamlog.errors import TopologyError
 from streamlog.nodes.stream_nodes import Merge, Node, Source
 from streamlog.nodes.topic_spec import TopicSpec
+from streamlog.replace import replace
 from streamlog.topology import Topology, TopologyBuilder
 
 INTERNAL = "__"

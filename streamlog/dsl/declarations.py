@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, overload
 
@@ -44,6 +43,7 @@ from streamlog.nodes.table_nodes import BACKENDS, Backend, VersionedTable
 from streamlog.nodes.table_nodes import GlobalTableNode as GlobalDefinition
 from streamlog.nodes.topic_spec import SourceLostPolicy, TopicSpec, check_name, check_source_lost
 from streamlog.records.partitioners import DEFAULT, PARTITIONERS, Partitioner
+from streamlog.replace import replace
 from streamlog.serdes import Serde, serde_for
 from streamlog.serdes.erased_types import AnySerde, TypeForm, UserKey, UserObject, UserValue
 from streamlog.serdes.registered.registry_serde import registry_serde

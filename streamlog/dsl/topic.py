@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from streamlog.dsl.app_runtime import AppRuntime
@@ -17,6 +16,7 @@ from streamlog.durations import When, moment, when_ms
 from streamlog.errors import ProcessingError, SerdeError, StreamlogError, TopologyError, UsageError
 from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.record import Record
+from streamlog.replace import replace
 from streamlog.serdes.erased_types import AnySerde, UserKey, UserValue
 from streamlog.serdes.registered.framing import absorb_header, split_header
 
