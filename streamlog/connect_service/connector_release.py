@@ -60,7 +60,7 @@ async def release_outside(service: RestPort, name: str) -> str:
         raise ConnectRefusal(
             BAD_REQUEST,
             f"Connector {name} keeps nothing outside that could be released; delete it without"
-            " release=true",
+            " release=true (--drop-slot)",
         )
     await service.ask(SetTarget(name, TargetState.STOPPED))
     if not await comes_to_rest(service, name):
