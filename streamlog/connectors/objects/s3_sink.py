@@ -106,6 +106,7 @@ class S3SinkConnector(JavaConnector, frozen=True, kw_only=True):
         behavior_on_null_values: "fail" fails the record, "ignore" leaves it out.
         store_kafka_keys: only "false".
         store_kafka_headers: only "false".
+        schema_generator_class: accepted; it is of Hive's tables.
         avro_codec: accepted; there is no AvroFormat.
         enhanced_avro_schema_support: accepted; there is no AvroFormat.
         connect_meta_data: accepted; there is no AvroFormat.
@@ -154,6 +155,7 @@ class S3SinkConnector(JavaConnector, frozen=True, kw_only=True):
     behavior_on_null_values: Literal["fail", "ignore"] = "fail"
     store_kafka_keys: Literal["false"] = "false"
     store_kafka_headers: Literal["false"] = "false"
+    schema_generator_class: str = ""
     avro_codec: str = "null"
     enhanced_avro_schema_support: bool = False
     connect_meta_data: bool = True
