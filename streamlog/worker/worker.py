@@ -609,7 +609,7 @@ class _WorkerLoop:
             await self._agents.finish()
             if self.connect is not None:
                 await self.connect.finish()
-            await self._commit_at_end()
+            await self._commit_last()
         finally:
             for watch in watches:
                 watch.cancel()
@@ -715,7 +715,14 @@ class _WorkerLoop:
         if self._assigned and (is_large or self._clock.now_ms() >= due_ms):
             await self._commit()
         if self._starts_over and self._assigned and self._consumer.is_member:
+            await self._try_to_start_over()
+
+    async def _try_to_start_over(self) -> None:
+        try:
             await self._start_over()
+        except UnknownTopicOrPartition as error:
+            # A poll meets the deleted input, too, and reports it; `_reopen` decides.
+            logger.info("tasks can't restart yet: %s", error)
 
     def _log_wait(self) -> None:
         """Log once in each long rebalance what the worker waits for."""
@@ -727,22 +734,17 @@ class _WorkerLoop:
                 SESSION_TIMEOUT_MS // 1000,
             )
 
-    async def _commit_at_end(self) -> None:
-        try:
-            await self._commit_last()
-        except UnknownTopicOrPartition as error:
-            # 1. A topic that matched a pattern is deleted. 2. The brokers refuse its offsets, and
-            # so the commit. 3. This worker, or another one, does the work since the last commit
-            # again, without that topic.
-            if not self._has_other_topics:
-                raise
-            logger.info("no last commit, as a topic was deleted: %s", error)
-
     async def _commit_last(self) -> None:
         """Make the last commit; waits up to `LAST_COMMIT_MS` for a rebalance to end."""
         deadline_ms = self._clock.now_ms() + LAST_COMMIT_MS
         while not await self._commit() and self._clock.now_ms() < deadline_ms:
-            await self._consumer.poll_columns(timeout_ms=POLL_MS, max_records=0)
+            try:
+                await self._consumer.poll_columns(timeout_ms=POLL_MS, max_records=0)
+            except LOST as error:
+                # What follows from it is decided by the workers that continue, or by the next
+                # start: they do the work since the last commit again.
+                logger.info("no last commit, as an input is gone: %s", error)
+                return
 
     async def _commit(self) -> bool:
         """Commit; returns False if that is impossible, as the group is between two generations."""

@@ -42,8 +42,7 @@ def tabled(stream: Any, out: Any) -> None:
     stream.to_table(name="t").changes().to(out)
 
 
-@pytest.mark.parametrize("shape", [summed, mapped, tabled])
-@given(sent=sends, partitions=st.integers(1, 3))
+@given(shape=st.sampled_from([summed, mapped, tabled]), sent=sends, partitions=st.integers(1, 3))
 def test_a_stream_by_pattern_is_the_merge_of_its_topics(
     shape: Callable[[Any, Any], None], sent: Sends, partitions: int
 ) -> None:

@@ -12,6 +12,7 @@ import logging
 import os
 import random
 import shutil
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -36,6 +37,7 @@ DEADLINE_S: Final = 60
 KEYS: Final = ("a", "b", "c", "d")
 
 Guarantee = Literal["exactly_once", "at_least_once"]
+GUARANTEES: Final[tuple[Guarantee, ...]] = ("exactly_once", "at_least_once")
 Fed = tuple[str, str]
 """Key and value."""
 
@@ -199,7 +201,7 @@ async def opened(path: Path, chance: random.Random, shape: str) -> AsyncIterator
         await create(log, "source", "names")
         await log.admin().create_topics([NewTopic("out", 1)])
         await feed(log, "names", [(key, f"name-{key}") for key in KEYS])
-        guarantee: Guarantee = chance.choice(["exactly_once", "at_least_once"])
+        guarantee: Guarantee = chance.choice(GUARANTEES)
         yield Case("kafka://{}:{}".format(*log.address), log, path, shape, guarantee)
 
 
@@ -454,3 +456,92 @@ def test_the_command_line_overrides_the_policy_of_topics() -> None:
     program = app.program()
     assert (program.source_policy("source"), program.source_policy("other")) == ("latest", "fail")
     assert program.with_source_lost("earliest").source_policy("source") == "earliest"
+
+
+class Gate:
+    """A function of an app that returns when it is let through."""
+
+    def __init__(self) -> None:
+        self._reached, self.opened = threading.Event(), threading.Event()
+
+    def shape(self, _case: Case, _app: App, source: Any, out: Any) -> None:
+        source.map_values(self._pass).to(out)
+
+    async def reached(self) -> None:
+        assert await asyncio.to_thread(self._reached.wait, DEADLINE_S)
+
+    def _pass(self, value: str) -> str:
+        self._reached.set()
+        assert self.opened.wait(DEADLINE_S)
+        return value
+
+
+@asynccontextmanager
+async def gated(path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Case, Gate]]:
+    gate = Gate()
+    monkeypatch.setitem(SHAPES, "gated", gate.shape)
+    async with opened(path, random.Random(1), "gated") as case:
+        await feed(case.log, "source", [("a", "1"), ("b", "2")])
+        try:
+            yield case, gate
+        finally:
+            gate.opened.set()
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES if IS_THOROUGH else GUARANTEES[:1])
+def test_a_worker_that_stops_in_a_rebalance_does_not_wait_for_a_deleted_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guarantee: Guarantee
+) -> None:
+    """It ends without an error; what it has not committed is processed by the next one."""
+    # By its heartbeats, the first worker learns that the second one joins.
+    monkeypatch.setattr("streamlog.worker.worker.HEARTBEAT_INTERVAL_MS", 100)
+
+    async def main() -> None:
+        async with gated(tmp_path, monkeypatch) as (case, gate):
+            case.guarantee = guarantee
+            async with worker(case):
+                await gate.reached()
+                case.state = "other"
+                second = Worker(case.app().program(), log_url=case.url, announce=lambda _: None)
+                joining = asyncio.create_task(second.run(asyncio.Event()))
+                # Both have joined the new generation; the first one has not polled since.
+                async with asyncio.timeout(DEADLINE_S):
+                    while not await is_pair(case.log):  # noqa: ASYNC110 - no event tells
+                        await asyncio.sleep(0.05)
+                await case.log.admin().delete_topics(["source"])
+                # The loop gets the function's result after the request to stop.
+                gate.opened.set()
+            joining.cancel()
+            await asyncio.wait([joining])
+
+    asyncio.run(main())
+
+
+async def is_pair(log: Log) -> bool:
+    """Return whether two workers of the app have joined its group."""
+    (group,) = await log.admin().describe_groups(["again"])
+    return group.state == "Stable" and len(group.members) == 2
+
+
+def test_a_commit_that_a_deleted_topic_aborts_is_followed_by_a_wait_for_the_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The records that were not committed are lost with the topic."""
+
+    async def main() -> None:
+        async with gated(tmp_path, monkeypatch) as (case, gate):
+            case.guarantee, case.source_lost = "exactly_once", "earliest"
+            async with worker(case) as task:
+                await gate.reached()
+                await case.log.admin().delete_topics(["source"])
+                gate.opened.set()
+                async with asyncio.timeout(DEADLINE_S):
+                    while "waiting 60 s for it to be created again" not in caplog.text:
+                        assert not task.done() or task.result()
+                        await asyncio.sleep(0.02)
+                assert "a commit was aborted" in caplog.text
+                await create(case.log, "source")
+                await feed(case.log, "source", [("c", "3"), ("d", "4")])
+                await until(rows_of(case), Counter(["3", "4"]), task)
+
+    asyncio.run(main())
