@@ -296,10 +296,13 @@ class Worker:
         self.exchange.placement = patterns.program.placement
         try:
             await self._run_with(patterns, log, watch, stop, cut)
-        except UnknownTopicOrPartition:
+        except (UnknownTopicOrPartition, ExceptionGroup) as error:
             # A topic that matched a pattern was deleted before the worker had joined: it begins
             # again without it.
-            if not await patterns.has_changed():
+            others: ExceptionGroup[Exception] | None = None
+            if isinstance(error, ExceptionGroup):
+                others = error.split(UnknownTopicOrPartition)[1]
+            if others is not None or not await patterns.has_changed():
                 raise
 
     async def _run_with(
