@@ -338,7 +338,7 @@ class SourceCarrier:
         log_error(self._connector, self._task, stage, letter)
         context = context_headers(self._connector, self._task, stage, letter)
         failures = NodeFailures(self._name, self._connector.policy, "", carried)
-        failures.give_up(replace(letter, context=context))
+        failures.give_up(msgspec.structs.replace(letter, context=context))
 
 
 class SinkCarrier:
@@ -408,7 +408,7 @@ class SinkCarrier:
         log_error(self._connector, self._task, stage, letter)
         context = context_headers(self._connector, self._task, stage, letter)
         failures = NodeFailures(self._name, self.policy, "", refused)
-        failures.give_up(replace(letter, context=context))
+        failures.give_up(msgspec.structs.replace(letter, context=context))
 
     def _carry_each(
         self,
