@@ -23,6 +23,7 @@ from uuid import UUID
 import msgspec
 
 from streamlog.connect.connector_errors import BadRecord
+from streamlog.replace import replace
 from streamlog.serdes.derived.type_description import (
     ArrayType,
     DecimalType,
@@ -216,7 +217,7 @@ def schema_of(described: DescribedType, within: tuple[RecordType, ...] = ()) -> 
         case RecordType():
             found = _JSON if described in within else _record(described, within)
         case NullType():
-            found = dataclasses.replace(_JSON, optional=True)
+            found = replace(_JSON, optional=True)
     return found
 
 
@@ -243,7 +244,7 @@ def _union(described: UnionType, within: tuple[RecordType, ...]) -> Schema:
     only = without_null(described)
     # Connect has no unions: what may be one of several types is JSON.
     found = _JSON if isinstance(only, UnionType) else schema_of(only, within)
-    return dataclasses.replace(found, optional=described.is_nullable)
+    return replace(found, optional=described.is_nullable)
 
 
 def _record(described: RecordType, within: tuple[RecordType, ...]) -> Schema:
@@ -252,7 +253,7 @@ def _record(described: RecordType, within: tuple[RecordType, ...]) -> Schema:
         found = schema_of(each.type, (*within, described))
         # Connect does not tell a missing key from null.
         if each.may_be_absent:
-            found = dataclasses.replace(found, optional=True)
+            found = replace(found, optional=True)
         fields.append(Field(each.name, found))
     return Schema("struct", fields=tuple(fields), name=described.name)
 
@@ -309,9 +310,7 @@ def _schema_of_arrow(declared: UserObject) -> Schema:
     of = pa.types
     if of.is_struct(declared):
         fields = [
-            Field(
-                each.name, dataclasses.replace(_schema_of_arrow(each.type), optional=each.nullable)
-            )
+            Field(each.name, replace(_schema_of_arrow(each.type), optional=each.nullable))
             for each in declared
         ]
         found = Schema("struct", fields=tuple(fields))
@@ -330,7 +329,7 @@ def _schema_of_arrow(declared: UserObject) -> Schema:
 
 
 def _of_arrow_field(field: UserObject) -> Schema:
-    return dataclasses.replace(_schema_of_arrow(field.type), optional=field.nullable)
+    return replace(_schema_of_arrow(field.type), optional=field.nullable)
 
 
 def _scalar_of_arrow(of: UserObject, declared: UserObject) -> Schema:

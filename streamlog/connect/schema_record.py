@@ -6,11 +6,12 @@ plain `Record` is one without schemas: its rows are dicts, as JSON has them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 from streamlog.connect.row_schema import Schema
 from streamlog.record import Headers, Record
+from streamlog.replace import replace
 from streamlog.serdes.erased_types import AnyRecord
 
 K = TypeVar("K")

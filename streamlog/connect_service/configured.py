@@ -9,7 +9,7 @@ Rule: values only. Nothing here connects, and secrets stay references.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final, cast
 
@@ -41,6 +41,7 @@ from streamlog.durations import duration_ms
 from streamlog.errors import ConfigError, SerdeError, StreamlogError
 from streamlog.nodes.policies import ErrorPolicy, on_error
 from streamlog.nodes.topic_spec import TopicSpec, check_name
+from streamlog.replace import replace
 from streamlog.serdes.erased_types import AnyRecord, JsonValue
 
 CLASS: Final = "connector.class"

@@ -15,7 +15,7 @@ import traceback
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from streamlog import repeated
@@ -54,6 +54,7 @@ from streamlog.connect_tasks.contexts import ConnectorContext
 from streamlog.errors import ConfigError
 from streamlog.log import Log
 from streamlog.records.batch import LogRecord
+from streamlog.replace import replace
 from streamlog.worker.connect.compacted_topic import CompactedTopic
 from streamlog.worker.connect.connector_topics import ConnectorTopics
 from streamlog.worker.connect.herder_callers import Callers

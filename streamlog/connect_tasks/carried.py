@@ -16,7 +16,7 @@ import logging
 import traceback
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain
 from typing import Any, Final, Literal, TypeAlias, get_origin, is_typeddict
@@ -42,6 +42,7 @@ from streamlog.processing.outbox import Drop, Reason, SinkBatch
 from streamlog.record import Headers, Record, TopicPartition
 from streamlog.records.byte_spans import ByteSpans
 from streamlog.records.record_columns import RecordColumns, all_of_type, total_bytes
+from streamlog.replace import replace
 from streamlog.serdes import display_json
 from streamlog.serdes.erased_types import AnyRecord, AnySerde, UserValue
 from streamlog.serdes.json_values import is_model

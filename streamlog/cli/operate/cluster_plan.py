@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict
 from enum import StrEnum
 from typing import Annotated
 
 import typer
+from msgspec.structs import asdict
 from rich.table import Table as Grid
 
 from streamlog.cli.session import LogOption, Session, ask

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import date, datetime, timedelta
 from decimal import Context, Decimal, InvalidOperation
 from typing import Final, get_args
@@ -19,6 +18,7 @@ import msgspec
 from streamlog.connect.connector_errors import BadRecord
 from streamlog.connect.java_values import DAY_MS, EPOCH, moment_ms, moment_of, time_of
 from streamlog.connect.row_schema import Field, Kind, Schema
+from streamlog.replace import replace
 from streamlog.serdes.erased_types import JsonValue
 
 CONNECT_LOGICAL: Final = "org.apache.kafka.connect.data."

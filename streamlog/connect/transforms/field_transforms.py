@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -23,6 +22,7 @@ from streamlog.connect.transforms.key_or_value import (
     with_default,
 )
 from streamlog.errors import ConfigError
+from streamlog.replace import replace
 from streamlog.serdes.erased_types import AnyRecord
 
 _TEXT: Final = Schema("string")

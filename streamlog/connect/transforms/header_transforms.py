@@ -7,7 +7,6 @@ it (SimpleHeaderConverter by default) is written here at once, in that converter
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from decimal import Decimal
 from typing import Final, Literal
 
@@ -24,6 +23,7 @@ from streamlog.connect.transforms.key_or_value import (
     with_default,
 )
 from streamlog.errors import ConfigError
+from streamlog.replace import replace
 from streamlog.serdes.erased_types import AnyRecord
 
 INT64: Final = range(-(2**63), 2**63)

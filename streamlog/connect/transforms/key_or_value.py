@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Literal
 
 import msgspec
@@ -14,6 +13,7 @@ import msgspec
 from streamlog.connect.connector_errors import BadRecord
 from streamlog.connect.row_schema import Field, Schema, fields_of
 from streamlog.connect.schema_record import SchemaRecord, with_schemas
+from streamlog.replace import replace
 from streamlog.serdes.erased_types import AnyRecord, JsonValue
 
 Row = Mapping[str, object]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Literal
 
 import msgspec
@@ -20,6 +20,7 @@ from streamlog.connect.schema_record import SchemaRecord, with_schemas
 from streamlog.connect.transforms.field_transforms import ExtractField, InsertField
 from streamlog.connect.transforms.key_or_value import struct_of_fields
 from streamlog.errors import ConfigError
+from streamlog.replace import replace
 from streamlog.serdes.erased_types import AnyRecord
 
 WholeRecord = SchemaRecord[object, object]

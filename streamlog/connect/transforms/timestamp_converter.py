@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final, Literal
 
 from streamlog.connect.connector_errors import BadRecord
@@ -17,6 +16,7 @@ from streamlog.connect.transforms.key_or_value import (
     with_default,
 )
 from streamlog.errors import ConfigError
+from streamlog.replace import replace
 
 Precision = Literal["seconds", "milliseconds", "microseconds", "nanoseconds"]
 TargetType = Literal["string", "unix", "Date", "Time", "Timestamp"]

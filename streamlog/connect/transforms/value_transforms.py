@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Final, get_args
@@ -33,6 +32,7 @@ from streamlog.connect.transforms.key_or_value import (
     with_default,
 )
 from streamlog.errors import ConfigError
+from streamlog.replace import replace
 
 _TARGETS: Final = frozenset({*INTEGER_BITS, "float32", "float64", "boolean", "string"})
 _NESTED: Final = frozenset({"array", "map", "struct"})

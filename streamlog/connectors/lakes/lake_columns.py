@@ -11,7 +11,6 @@ Rule: every column may be null, so a type that loses a field can go on being wri
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
@@ -24,6 +23,7 @@ import msgspec
 
 from streamlog.connect import Field, Schema
 from streamlog.errors import ConfigError
+from streamlog.replace import replace
 from streamlog.serdes.erased_types import UserObject
 
 StoredType: TypeAlias = Callable[[UserObject], UserObject]
@@ -35,7 +35,7 @@ _INT64: Final = range(-(2**63), 2**63)
 _EXACT_BITS: Final = {64: 53, 32: 24, 16: 11}
 """The bits of an integer that a float of so many bits holds exactly."""
 _SCALARS: Final[Mapping[type, Schema]] = {
-    kind: dataclasses.replace(Schema.of(kind), optional=True)
+    kind: replace(Schema.of(kind), optional=True)
     for kind in (bool, int, float, str, bytes, date, Decimal, UUID)
 }
 _JSON: Final = Schema("string", logical="json", optional=True)
@@ -263,7 +263,7 @@ def typed_rows(
             continue
         # As text it is written, and as text the column is known from then on.
         logical = None if schema.logical == "json" else schema.logical
-        fields[name] = dataclasses.replace(schema, optional=True, logical=logical)
+        fields[name] = replace(schema, optional=True, logical=logical)
         if schema.kind == "string" and not all(isinstance(each, str) for each in values):
             texts.add(name)
     found = Schema("struct", fields=tuple(Field(*each) for each in fields.items()))

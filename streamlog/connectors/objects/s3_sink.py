@@ -7,7 +7,6 @@ whichever rule closed it.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Mapping
 from datetime import UTC, date, datetime
@@ -20,6 +19,7 @@ from streamlog.connect.java_connectors import JavaConnector, refuse_unless
 from streamlog.connectors.objects import Objects
 from streamlog.connectors.tables import TableCompression
 from streamlog.errors import ConfigError
+from streamlog.replace import replace
 from streamlog.serdes.erased_types import AnyRecord
 
 Format: TypeAlias = Literal[
@@ -272,7 +272,7 @@ class S3SinkConnector(JavaConnector, frozen=True, kw_only=True):
         if not self._has_times or self.timestamp_extractor != "RecordField":
             return record
         found = fields_of(record.value).get(self.timestamp_field)
-        return dataclasses.replace(record, timestamp=_moment(self.timestamp_field, found))
+        return replace(record, timestamp=_moment(self.timestamp_field, found))
 
 
 def joda_path(text: str) -> tuple[str, int]:

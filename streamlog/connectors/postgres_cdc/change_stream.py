@@ -10,7 +10,6 @@ Rule: pure. Frames come in, in the order of the stream; records and offsets go o
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -37,6 +36,7 @@ from streamlog.connectors.postgres_cdc.pgoutput import (
 from streamlog.connectors.postgres_cdc.row_values import Decoder, TypeCatalogue
 from streamlog.durations import moment
 from streamlog.record import Record
+from streamlog.replace import replace
 from streamlog.serdes.erased_types import UserKey, UserValue
 
 Form: TypeAlias = Literal["rows", "changes"]
@@ -166,10 +166,9 @@ def envelope_schema(row: Schema) -> Schema:
     Only a key's columns may be there of a row that was deleted, so all columns are optional.
     """
     columns = tuple(
-        dataclasses.replace(each, schema=dataclasses.replace(each.schema, optional=True))
-        for each in row.fields
+        replace(each, schema=replace(each.schema, optional=True)) for each in row.fields
     )
-    value = dataclasses.replace(row, fields=columns, name=f"{row.name}.Value", optional=True)
+    value = replace(row, fields=columns, name=f"{row.name}.Value", optional=True)
     fields = (
         Field("before", value),
         Field("after", value),

@@ -7,7 +7,6 @@ UUIDs and JSON. The offset that it has left is read once. Not done here: its own
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, time
@@ -24,6 +23,7 @@ from streamlog.connectors.postgres_cdc import PostgresCdc
 from streamlog.connectors.postgres_cdc.change_stream import OnTruncate
 from streamlog.connectors.postgres_cdc.pgoutput import lsn_text
 from streamlog.connectors.postgres_cdc.row_values import PRECISION
+from streamlog.replace import replace
 from streamlog.serdes.erased_types import AnyRecord
 
 Times: TypeAlias = Literal["adaptive", "adaptive_time_microseconds", "connect"]
@@ -152,7 +152,7 @@ class PostgresConnector(JavaConnector, frozen=True, kw_only=True):
                 "source": {**here, **dict(value["source"])},
             }
         topic = f"{self.topic_prefix}.{record.topic}"
-        return dataclasses.replace(
+        return replace(
             whole, key=key, value=value, key_schema=key_schema, value_schema=value_schema,
             topic=topic,
         )  # fmt: skip
@@ -199,10 +199,10 @@ def debezium_envelope(
             schema, changes = debezium_row(schema, prefix, times, decimals)
         elif each.name == "source":
             named = (Field("name", Schema("string")), Field("db", Schema("string")))
-            schema = dataclasses.replace(schema, fields=(*named, *schema.fields))
-        fields.append(dataclasses.replace(each, schema=schema))
+            schema = replace(schema, fields=(*named, *schema.fields))
+        fields.append(replace(each, schema=schema))
     name = f"{prefix}.{envelope.name}"
-    return dataclasses.replace(envelope, fields=tuple(fields), name=name), changes
+    return replace(envelope, fields=tuple(fields), name=name), changes
 
 
 @lru_cache(maxsize=1_000)
@@ -213,17 +213,17 @@ def debezium_row(
     fields, changes = [], dict[str, Change]()
     for each in row.fields:
         schema, change = _type_of(each.schema, times, decimals)
-        fields.append(dataclasses.replace(each, schema=schema))
+        fields.append(replace(each, schema=schema))
         if change is not None:
             changes[each.name] = change
-    return dataclasses.replace(row, fields=tuple(fields), name=f"{prefix}.{row.name}"), changes
+    return replace(row, fields=tuple(fields), name=f"{prefix}.{row.name}"), changes
 
 
 def _type_of(schema: Schema, times: Times, decimals: Decimals) -> tuple[Schema, Change | None]:
-    plain = dataclasses.replace(schema, logical=None, parameters=())
+    plain = replace(schema, logical=None, parameters=())
 
     def named(kind: str, name: str) -> Schema:
-        return dataclasses.replace(plain, kind=kind, name=name, version=1)  # type: ignore[arg-type]
+        return replace(plain, kind=kind, name=name, version=1)  # type: ignore[arg-type]
 
     found: tuple[Schema, Change | None] = (schema, None)
     match schema.logical:
@@ -232,9 +232,9 @@ def _type_of(schema: Schema, times: Times, decimals: Decimals) -> tuple[Schema, 
         case "Timestamp":
             found = named("string", "io.debezium.time.ZonedTimestamp"), _zoned
         case "LocalTimestamp" if times == "connect":
-            found = dataclasses.replace(schema, logical="Timestamp", parameters=()), _in_utc
+            found = replace(schema, logical="Timestamp", parameters=()), _in_utc
         case "Date" | "Time" if times == "connect":
-            found = dataclasses.replace(schema, parameters=()), None
+            found = replace(schema, parameters=()), None
         case "LocalTimestamp" | "Date" | "Time":
             kind, name, change = _time_type(schema, times)
             found = named(kind, f"io.debezium.time.{name}"), change
@@ -265,12 +265,12 @@ def _decimal_type(
     schema: Schema, plain: Schema, decimals: Decimals
 ) -> tuple[Schema, Change | None]:
     if decimals == "double":
-        return dataclasses.replace(plain, kind="float64"), _double
+        return replace(plain, kind="float64"), _double
     if decimals == "string":
-        return dataclasses.replace(plain, kind="string"), str
+        return replace(plain, kind="string"), str
     if schema.parameter("scale") is not None:
         return schema, None
-    return dataclasses.replace(_VARIABLE, optional=schema.optional), _variable
+    return replace(_VARIABLE, optional=schema.optional), _variable
 
 
 def _variable(value: object) -> object:

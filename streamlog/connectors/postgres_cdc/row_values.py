@@ -9,7 +9,6 @@ extensions) stays text.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
@@ -20,6 +19,7 @@ from uuid import UUID
 import msgspec
 
 from streamlog.connect import Schema
+from streamlog.replace import replace
 
 Decoder: TypeAlias = Callable[[bytes], object]
 
@@ -175,10 +175,10 @@ class TypeCatalogue:
             found = Schema("bytes", logical="Decimal", parameters=parameters)
         elif base in _TIMES and modifier >= 0:
             digits = ((PRECISION, str(modifier)),)
-            found = dataclasses.replace(_BASE[base][1], parameters=digits)
+            found = replace(_BASE[base][1], parameters=digits)
         else:
             found = _BASE.get(base, (_text, _STRING))[1]
-        return dataclasses.replace(found, optional=optional)
+        return replace(found, optional=optional)
 
 
 def _total(decode: Decoder) -> Decoder:

@@ -7,7 +7,6 @@ that the source has left are read once, whichever protocol wrote them.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -23,6 +22,7 @@ from streamlog.connect.transforms import ReplaceField
 from streamlog.connectors.sql import QUERY_PART, SqlSink, SqlSource
 from streamlog.connectors.sql.polling import Mode
 from streamlog.connectors.sql.row_changes import PkMode
+from streamlog.replace import replace
 from streamlog.serdes.erased_types import AnyRecord
 
 NumericMapping: TypeAlias = Literal["none", "precision_only", "best_fit", "best_fit_eager_double"]
@@ -148,7 +148,7 @@ class JdbcSourceConnector(JavaConnector, frozen=True, kw_only=True):
 
     def adapt(self, record: AnyRecord) -> AnyRecord:
         """Return a record as the Java class writes it: without a key, with numbers of its types."""
-        whole: SchemaRecord[object, object] = dataclasses.replace(
+        whole: SchemaRecord[object, object] = replace(
             with_schemas(record), key=None, key_schema=None,
             topic=f"{self.topic_prefix}{record.topic}",
         )  # fmt: skip
@@ -161,7 +161,7 @@ class JdbcSourceConnector(JavaConnector, frozen=True, kw_only=True):
             name: changes[name](part) if part is not None and name in changes else part
             for name, part in row.items()
         }
-        return dataclasses.replace(whole, value=changed, value_schema=schema)
+        return replace(whole, value=changed, value_schema=schema)
 
     def left_offset(self, part: SourcePartition, left: LeftOffsets) -> SourceOffset | None:
         """Return the offset of a table or query that the Java class has read."""
@@ -196,20 +196,20 @@ def jdbc_schema(row: Schema, mapping: NumericMapping) -> tuple[Schema, Mapping[s
         change: Change | None = None
         # JDBC reads a time without a zone as one of the connector's zone, which is UTC.
         if schema.logical == "LocalTimestamp":
-            schema = dataclasses.replace(schema, logical="Timestamp")
+            schema = replace(schema, logical="Timestamp")
             change = _in_utc
         elif schema.logical == "Decimal" and schema.kind == "bytes":
             schema, change = _number(schema, mapping)
-        fields.append(dataclasses.replace(each, schema=schema))
+        fields.append(replace(each, schema=schema))
         if change is not None:
             changes[each.name] = change
-    return dataclasses.replace(row, fields=tuple(fields)), changes
+    return replace(row, fields=tuple(fields)), changes
 
 
 def _number(schema: Schema, mapping: NumericMapping) -> tuple[Schema, Change | None]:
     scale = int(schema.parameter("scale") or 0)
     digits = int(schema.parameter("connect.decimal.precision") or 0)
-    plain = dataclasses.replace(schema, logical=None, parameters=())
+    plain = replace(schema, logical=None, parameters=())
     if mapping == "none":
         return schema, None
     if scale == 0:
@@ -222,7 +222,7 @@ def _number(schema: Schema, mapping: NumericMapping) -> tuple[Schema, Change | N
 
 
 def _of_kind(schema: Schema, kind: str) -> Schema:
-    return dataclasses.replace(schema, kind=kind)  # type: ignore[arg-type]
+    return replace(schema, kind=kind)  # type: ignore[arg-type]
 
 
 def _whole(value: object) -> object:

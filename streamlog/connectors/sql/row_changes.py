@@ -17,12 +17,13 @@ it would have if each record had been written alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
 from typing import Any, Final, Literal, TypeAlias
 
 from streamlog.connect import BadRecord, BadRecords, Batch, Schema, attributes_of, fields_of
 from streamlog.connect import Field as SchemaField
+from streamlog.replace import replace
 from streamlog.serdes.erased_types import AnyRecord
 
 PkMode: TypeAlias = Literal["none", "kafka", "record_key", "record_value"]

@@ -9,7 +9,6 @@ Rule: a change of a table adds columns and never drops or narrows one.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from streamlog.connect.row_schema import DECIMAL_DIGITS_MAX, decimal_schema
 from streamlog.connectors.sql.database import Database
 from streamlog.connectors.sql.row_changes import Adapter
 from streamlog.errors import ConfigError
+from streamlog.replace import replace
 from streamlog.serdes.erased_types import UserObject
 
 SqlType: TypeAlias = sa.types.TypeEngine[UserObject]
@@ -125,7 +125,7 @@ def add_columns(database: Database, name: tuple[str | None, str], fields: Sequen
                 "have no value for it; make the field optional or give it a default"
             )
         # Rows that are there get NULL, even where a default says what a new one would have.
-        optional = dataclasses.replace(each, schema=dataclasses.replace(each.schema, optional=True))
+        optional = replace(each, schema=replace(each.schema, optional=True))
         column = _column(database, optional, is_key=False)
         text = CreateColumn(column).compile(dialect=database.engine.dialect)
         with database.engine.begin() as connection:
@@ -213,7 +213,7 @@ def schema_of_type(found: SqlType, *, optional: bool) -> Schema:
         schema = Schema("int64", logical="LocalTimestamp")
     elif isinstance(found, sa.ARRAY):
         schema = Schema("array", items=schema_of_type(found.item_type, optional=True))
-    return dataclasses.replace(schema, optional=optional)
+    return replace(schema, optional=optional)
 
 
 _KINDS: Final[Sequence[tuple[type[SqlType], Schema]]] = (
