@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 from typing import Annotated
 
+import msgspec
 import typer
-from msgspec.structs import asdict
 from rich.table import Table as Grid
 
 from streamlog.cli.session import LogOption, Session, ask
@@ -254,7 +254,7 @@ def plan_json(placement: ReplicaPlacement, moves: Moves, throttle: int | None) -
                 }
                 for each, replicas in moves.items()
             ],
-            "cost": asdict(cost),
+            "cost": msgspec.to_builtins(cost),
             "seconds": None if throttle is None else cost.seconds(throttle),
             "cordoned": sorted(placement.cordoned),
         }

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from streamlog.adviser import Diagnosis, LogView, advise
 from streamlog.adviser.app_look import look_at_app
@@ -96,7 +97,7 @@ def findings_json(view: LogView, found: Sequence[Diagnosis]) -> str:
     return json.dumps(
         {
             "healthy": not found,
-            "findings": [asdict(each) for each in found],
+            "findings": [msgspec.to_builtins(each) for each in found],
             "unseen": list(view.unseen),
             "watched_s": round(view.watched_s, 3),
         }
