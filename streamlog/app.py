@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from streamlog.blueprints.topic_patterns import matches, named, refuse_overlaps, with_matches
+from streamlog.dsl.agent import with_found_topics
 from streamlog.dsl.app_runtime import GlobalAccess, RequestSender, SchemaAssigner, TableAccess
 from streamlog.dsl.declarations import Declarations
 from streamlog.dsl.topic import Topic
@@ -588,12 +589,7 @@ class App(Declarations):
             partitioners={name: spec.partitioner for name, spec in topics.items()},
             runtime=self.runtime,
             schemas=self.schemas,
-            agents=[
-                agent.reading([agent.topic.at(found[name]) for name in matched[key]])
-                if (key := agent.topic.name) in matched
-                else agent
-                for agent in self.agents
-            ],
+            agents=with_found_topics(self.agents, matched, found),
             timers=self.timers,
             crontabs=self.crontabs,
             tasks=self.tasks,

@@ -78,7 +78,7 @@ def interrupted(command: list[str], cwd: Path, after_s: float) -> tuple[int, str
     process = subprocess.Popen(
         command,
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
@@ -89,6 +89,9 @@ def interrupted(command: list[str], cwd: Path, after_s: float) -> tuple[int, str
     process.send_signal(signal.SIGINT)
     try:
         output, _ = process.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGABRT)  # Prints what each thread does (faulthandler).
+        raise AssertionError(process.communicate()[0].decode()) from None
     finally:
         process.kill()
     return process.returncode, output.decode()

@@ -58,9 +58,9 @@ NAMES = [
 METHODS = {
     App: [
         "agent", "agents", "backfill", "command", "commands", "compare", "connectors", "crontab",
-        "crontabs", "global_table", "hand_over", "main", "page", "pages", "program", "simulate",
-        "sink", "source", "stream", "table", "task", "tasks", "test", "timer", "timers", "topic",
-        "topic_pattern", "topics", "topology",
+        "crontabs", "global_table", "hand_over", "main", "page", "pages", "patterns", "program",
+        "simulate", "sink", "source", "spec_of", "stream", "table", "task", "tasks", "test",
+        "timer", "timers", "topic", "topic_pattern", "topics", "topology",
     ],
     Snapshot: [
         "entry", "files", "id", "offsets", "open", "progress", "read", "remove", "rows", "url",

@@ -271,9 +271,10 @@ class LineSender:
 
 
 def _spec(app: App, topic: str) -> TopicSpec:
-    spec = app.topics.get(topic)
+    spec = app.spec_of(topic)
     if spec is None:
-        declared = ", ".join(sorted(app.topics)) or "none"
+        patterns = [f"those that match {each.pattern}" for each in app.patterns.values()]
+        declared = ", ".join([*sorted(app.topics), *patterns]) or "none"
         raise UnknownTopicOrPartition(
             f"app {app.id!r} declares no topic {topic!r}; its topics: {declared}"
         )
@@ -394,7 +395,7 @@ def consume(
     start = EARLIEST if from_beginning else offset or LATEST
     # Only to check the text, before anything is opened.
     parse_offset(start, 0, 0)
-    spec = None if session.app is None else session.app.topics.get(topic)
+    spec = None if session.app is None else session.app.spec_of(topic)
     wanted = ConsumeRange(topic, partition, start, limit, exit_at_end, as_json, spec)
 
     async def main(stop: asyncio.Event) -> None:

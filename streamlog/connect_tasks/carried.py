@@ -6,8 +6,8 @@ fails there gets the connector's error policy, as does one that the connector it
 raises a ProcessingError with the record's coordinates.
 
 Rule: here only the last step of a policy decides. A serde and a transform give the same result each
-time, so the attempts of `on_error.retry` are for the connector's own calls (`sink_task`). What may
-pass, such as a registry that does not answer, is raised if the caller is to try again.
+time, so the attempts of `on_error.retry` are for the connector's own calls (`sink_task`). If the
+caller tries again, a retriable error is raised instead.
 """
 
 from __future__ import annotations
@@ -154,8 +154,20 @@ def log_error(
     )  # fmt: skip
 
 
-def _may_pass(error: Exception) -> bool:
-    return isinstance(error, StreamlogError) and error.retriable
+def _give_up(
+    connector: SourceConnector | SinkConnector,
+    task: int,
+    stage: Stage,
+    letter: DeadLetterRecord,
+    carried: CarriedRead,
+) -> None:
+    """Let the policy decide on a record, unless its error may pass and is tried again."""
+    if carried.may_retry and isinstance(letter.error, StreamlogError) and letter.error.retriable:
+        raise letter.error
+    log_error(connector, task, stage, letter)
+    context = context_headers(connector, task, stage, letter)
+    failures = NodeFailures(connector.name, connector.policy, "", carried)
+    failures.give_up(replace(letter, context=context))
 
 
 class SourceCarrier:
@@ -212,7 +224,7 @@ class SourceCarrier:
         spec = next(iter(self._connector.topics.values()))
         nothing: AnyRecord = Record(None, None, now)
         letter = self._letter(spec.name, nothing, error, key=None, value=None)
-        self._give_up(letter, "TASK_POLL", carried)
+        _give_up(self._connector, self._task, "TASK_POLL", letter, carried)
         return carried
 
     def _carry_columns(self, columns: ReadColumns, carried: CarriedRead, now: datetime) -> bool:
@@ -309,7 +321,8 @@ class SourceCarrier:
         topics = self._connector.topics
         spec = topics.get(record.topic) or next(iter(topics.values()))
         key, value = _bytes_of(spec.key, record.key), _bytes_of(spec.value, record.value)
-        self._give_up(self._letter(spec.name, record, error, key=key, value=value), stage, carried)
+        letter = self._letter(spec.name, record, error, key=key, value=value)
+        _give_up(self._connector, self._task, stage, letter, carried)
 
     def _letter(
         self,
@@ -332,14 +345,6 @@ class SourceCarrier:
             error=error,
             attempt=1,
         )
-
-    def _give_up(self, letter: DeadLetterRecord, stage: Stage, carried: CarriedRead) -> None:
-        if carried.may_retry and _may_pass(letter.error):
-            raise letter.error
-        log_error(self._connector, self._task, stage, letter)
-        context = context_headers(self._connector, self._task, stage, letter)
-        failures = NodeFailures(self._name, self._connector.policy, "", carried)
-        failures.give_up(msgspec.structs.replace(letter, context=context))
 
 
 class SinkCarrier:
@@ -400,16 +405,8 @@ class SinkCarrier:
             error=error,
             attempt=attempt,
         )
-        self._pass_on(letter, "TASK_PUT", refused)
+        _give_up(self._connector, self._task, "TASK_PUT", letter, refused)
         return refused
-
-    def _pass_on(self, letter: DeadLetterRecord, stage: Stage, refused: CarriedRead) -> None:
-        if refused.may_retry and _may_pass(letter.error):
-            raise letter.error
-        log_error(self._connector, self._task, stage, letter)
-        context = context_headers(self._connector, self._task, stage, letter)
-        failures = NodeFailures(self._name, self.policy, "", refused)
-        failures.give_up(msgspec.structs.replace(letter, context=context))
 
     def _carry_each(
         self,
@@ -479,7 +476,7 @@ class SinkCarrier:
             error=error,
             attempt=1,
         )
-        self._pass_on(letter, stage, refused)
+        _give_up(self._connector, self._task, stage, letter, refused)
 
 
 def _times_ms(times: Sequence[datetime]) -> list[int]:

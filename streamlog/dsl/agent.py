@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from copy import copy
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
@@ -26,7 +26,7 @@ from streamlog.durations import Dur, duration_ms
 from streamlog.errors import RequestTimedOut, TopologyError, UsageError
 from streamlog.nodes.policies import ErrorPolicy, on_error
 from streamlog.nodes.stream_nodes import ORDERS, Order
-from streamlog.nodes.topic_spec import check_name
+from streamlog.nodes.topic_spec import TopicSpec, check_name
 from streamlog.record import Record
 from streamlog.serdes.erased_types import (
     AnyRecord,
@@ -190,6 +190,26 @@ class Agent(Generic[K, V]):
     def call(self, feed: AgentFeed) -> UserObject:
         """Call the function with a stream over this feed."""
         return self.fn(AgentStream(feed))
+
+
+def with_found_topics(
+    agents: Iterable[Agent[UserKey, UserValue]],
+    matched: Mapping[str, Sequence[str]],
+    found: Mapping[str, TopicSpec],
+) -> list[Agent[UserKey, UserValue]]:
+    """Return agents with the topics that their patterns stand for.
+
+    Args:
+        agents: the agents, with patterns or without.
+        matched: the names of the topics by the name of the pattern.
+        found: those topics by their names.
+    """
+    return [
+        agent.reading([agent.topic.at(found[name]) for name in matched[agent.topic.name]])
+        if agent.topic.name in matched
+        else agent
+        for agent in agents
+    ]
 
 
 class AgentRef(Generic[K, V]):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, overload
 
+from streamlog.blueprints.topic_patterns import matches, named
 from streamlog.connect.declared_connectors import (
     DISCOVER_EVERY,
     Connector,
@@ -138,6 +139,19 @@ class Declarations(AppServices):
     def topics(self) -> Mapping[str, TopicSpec]:
         """The declared topics by name."""
         return MappingProxyType(self._topics)
+
+    def spec_of(self, name: str) -> TopicSpec | None:
+        """Return the topic of this name, if it is declared or a declared pattern matches it."""
+        if name in self._topics:
+            return self._topics[name]
+        found = matches(self._patterns.values(), [name], [self.id])
+        patterns = [self._patterns[pattern] for pattern, names in found.items() if names]
+        return named(patterns[0], name) if patterns else None
+
+    @property
+    def patterns(self) -> Mapping[str, TopicSpec]:
+        """The declared patterns of topics, by their names."""
+        return MappingProxyType(self._patterns)
 
     @property
     def agents(self) -> tuple[Agent[UserKey, UserValue], ...]:

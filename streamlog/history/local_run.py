@@ -98,7 +98,7 @@ def add_source_logs(entries: Iterable[TaskEntry], plan: Plan, reader: LogReader)
                     epoch_start=start,
                 )
             )
-        found.append(msgspec.structs.replace(entry, sources=tuple(sources)))
+        found.append(replace(entry, sources=tuple(sources)))
     # Last: if the logs are unchanged now, the epochs that were read above belong to them too.
     check_logs(plan.logs, plan.ends, reader)
     return found

@@ -23,7 +23,7 @@ _END_BYTES = 4  # of a position
 
 
 class ByteSpans(Sequence[bytes | None]):
-    """Contents in one buffer, each of which becomes an object only when it is asked for.
+    """A column of bytes in one buffer; an entry becomes an object only when it is read.
 
     It equals every sequence of equal contents.
 

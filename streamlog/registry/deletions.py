@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import msgspec
-
 from streamlog.registry.refusals import (
     SUBJECT_NOT_SOFT_DELETED,
     SUBJECT_SOFT_DELETED,
@@ -26,6 +24,7 @@ from streamlog.registry.refusals import (
 from streamlog.registry.registry_state import RegistryState, SchemaVersion
 from streamlog.registry.schema_registration import PlannedWrite, version_record
 from streamlog.registry.topic_records import NOOP, KeyType, RecordKey, SchemasRecord
+from streamlog.replace import replace
 
 
 def delete_version(
@@ -66,7 +65,7 @@ def delete_version(
         return PlannedWrite(remove(state, [found]), number)
     # With the last version goes what was configured for the subject: a new subject of this name
     # begins with the level and the mode of all.
-    records = [version_record(msgspec.structs.replace(found, is_deleted=True))]
+    records = [version_record(replace(found, is_deleted=True))]
     if all(each.is_deleted or each == found for each in versions):
         records += _settings(state, subject)
     return PlannedWrite(tuple(records), number)

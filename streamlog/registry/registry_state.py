@@ -37,6 +37,7 @@ from streamlog.registry.topic_records import (
     decode_key,
     decode_value,
 )
+from streamlog.replace import replace
 from streamlog.schemas.compatibility import CompatibilityLevel
 from streamlog.schemas.schema import Schema, SchemaReference, SchemaType
 
@@ -344,7 +345,7 @@ class RegistryState:
         # by one record; 2. version 3 is registered; 3. a replay must not delete version 3.
         for number, version in numbers.items():
             if number <= last:
-                numbers[number] = msgspec.structs.replace(version, is_deleted=True)
+                numbers[number] = replace(version, is_deleted=True)
 
     def _clear(self, subject: str | None) -> None:
         for version in list(self.deleted_in(subject)):

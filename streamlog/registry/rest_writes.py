@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
-import msgspec
-
 from streamlog.registry import queries
 from streamlog.registry.deletions import delete_subject, delete_version
 from streamlog.registry.examination import Examiner, ResolvedSchema, resolve
@@ -45,6 +43,7 @@ from streamlog.registry.subject_policies import (
     write_config,
     write_mode,
 )
+from streamlog.replace import replace
 from streamlog.schemas.compatibility import Incompatibility
 from streamlog.schemas.schema import SchemaLimits
 
@@ -184,7 +183,7 @@ class SchemaRequests:
         parsed = await self._examine(
             lambda examiner: examiner.content(resolved, is_new=False, normalize=normalize)
         )
-        content = msgspec.structs.replace(
+        content = replace(
             parsed, metadata=canonical_json(body.metadata), rule_set=canonical_json(body.rule_set)
         )
         found = state.registered(subject, content, deleted=deleted)

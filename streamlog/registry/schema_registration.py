@@ -39,6 +39,7 @@ from streamlog.registry.registry_state import (
 )
 from streamlog.registry.subject_names import DEFAULT_CONTEXT, is_valid_name, qualify
 from streamlog.registry.topic_records import TENANT, KeyType, RecordKey, SchemasRecord
+from streamlog.replace import replace
 from streamlog.schemas.compatibility import CompatibilityLevel, Incompatibility
 from streamlog.schemas.schema import (
     DEFAULT_LIMITS,
@@ -174,9 +175,7 @@ def settle(
     state: RegistryState, candidate: SchemaCandidate, parsed: SchemaContent
 ) -> SchemaVersion | RequiredComparison:
     """Return the version that a schema is registered as, else what it is to be compared with."""
-    content = msgspec.structs.replace(
-        parsed, metadata=candidate.metadata, rule_set=candidate.rule_set
-    )
+    content = replace(parsed, metadata=candidate.metadata, rule_set=candidate.rule_set)
     subject = candidate.subject
     # With a version, a client wants this very version, and not an equal one: an import.
     if not candidate.given_version:

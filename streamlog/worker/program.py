@@ -17,7 +17,7 @@ from streamlog.client.named_settings import NO_OPTIONS, ClientOptions
 from streamlog.client.producer import Producer
 from streamlog.connect.declared_connectors import Connector, SinkConnector, SourceConnector
 from streamlog.contracts.contract import Contract, contract_of
-from streamlog.dsl.agent import Agent
+from streamlog.dsl.agent import Agent, with_found_topics
 from streamlog.dsl.app_runtime import GlobalAccess, RequestSender, SchemaAssigner, TableAccess
 from streamlog.dsl.schedules import Crontab, Service, Timer
 from streamlog.dsl.services import Command, WebPage
@@ -176,12 +176,7 @@ class Program:
             found=sorted(found),
             topology=with_matches(self.topology, matched),
             topics={**self.topics, **found},
-            agents=[
-                agent.reading([agent.topic.at(found[name]) for name in matched[key]])
-                if (key := agent.topic.name) in matched
-                else agent
-                for agent in self.agents
-            ],
+            agents=with_found_topics(self.agents, matched, found),
         )
 
     def refuse_patterns(self, doing: str) -> None:

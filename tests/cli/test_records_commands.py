@@ -176,3 +176,19 @@ def test_json_represents_binary_data_and_special_floats(console: Console, tmp_pa
 )
 def test_offsets_are_parsed(text: str, offset: int) -> None:
     assert parse_offset(text, 5, 9) == offset
+
+
+def test_topics_that_a_pattern_matches_are_typed_like_declared_ones(tmp_path: Path) -> None:
+    app = App("shop")
+    app.topic("notes", key=str, value=str)
+    app.topic_pattern("orders", "orders-.*", key=str, value=float)
+    console = Console(tmp_path, app)
+    console("send", "orders-eu", "2.5", "--key", "ann")
+    (found,) = console.objects("orders-eu", "--from-beginning", "--exit-at-end")
+    assert (found["key"], found["value"]) == ("ann", 2.5)
+    with pytest.raises(SerdeError, match="orders-eu"):
+        console("send", "orders-eu", "much")
+    # No topic has the pattern's name, and an app never reads its own topics by pattern.
+    for name in ("orders", "shop-orders-eu"):
+        with pytest.raises(UnknownTopicOrPartition, match=r"notes, those that match orders-\.\*"):
+            console("send", name, "1")

@@ -14,8 +14,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-import msgspec
-
 from streamlog.connect.herding.configs import TASK_PARTS, ConnectConfigs
 from streamlog.connect.herding.herder_requests import (
     ConnectorSlot,
@@ -27,6 +25,7 @@ from streamlog.connect.herding.herder_requests import (
 )
 from streamlog.connect.herding.lifecycle import VERSION, ConnectorState, TargetState, next_state
 from streamlog.connect.herding.statuses import ConnectStatuses, Status, short_trace
+from streamlog.replace import replace
 
 RESTART_MS_FIRST: Final = 1_000
 """The wait before the first restart; it doubles with each failure that follows."""
@@ -217,7 +216,7 @@ class OwnTasks:
         if ours is None or ours.status is None or slot not in self._slots:
             return
         if status.worker_id != self._worker_id and status.generation <= self._generation:
-            ours.status = msgspec.structs.replace(ours.status, generation=self._generation)
+            ours.status = replace(ours.status, generation=self._generation)
             yield WriteStatus(slot, ours.status)
 
     def of(self, connector: str) -> list[ConnectorSlot]:

@@ -20,6 +20,8 @@ from zlib import crc32
 
 import msgspec
 
+from streamlog.replace import replace
+
 HEAD_BYTES = 256
 """How many of a file's first bytes tell it from others; fewer if fewer were read."""
 HEAD_BYTES_MIN = 64
@@ -166,7 +168,7 @@ def resume(
         return Following(copies[0], position.at)
     # Of several copies none can be told to be the one; the active file is sure to be unread.
     is_clear = not copies
-    file = next_file(msgspec.structs.replace(position, inode=0), files) if is_clear else None
+    file = next_file(replace(position, inode=0), files) if is_clear else None
     cause = "was deleted" if here is None else "was truncated or deleted"
     file = file or first_file(files)
     return file and Following(file, 0, _lost(position, cause))

@@ -22,8 +22,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
-from msgspec.structs import replace
-
 from streamlog.connectors.tail.line_cutting import Cut, cut_records
 from streamlog.connectors.tail.rotation import (
     COMPRESSED,
@@ -39,6 +37,7 @@ from streamlog.connectors.tail.rotation import (
     resume,
 )
 from streamlog.errors import StreamlogError
+from streamlog.replace import replace
 
 StartOfLog: TypeAlias = Literal["oldest", "beginning", "end"]
 

@@ -116,7 +116,7 @@ _directory = msgspec.msgpack.Decoder(MemberDirectory).decode
 
 def encode_member_info(info: MemberInfo) -> bytes:
     """Encode the user data of a subscription, with at most `LAGS_MAX` lags."""
-    return _encode(msgspec.structs.replace(info, lags=info.lags[:LAGS_MAX]))
+    return _encode(replace(info, lags=info.lags[:LAGS_MAX]))
 
 
 def decode_member_info(user_data: bytes) -> MemberInfo:
@@ -144,7 +144,7 @@ def encode_directory(directory: MemberDirectory, *, members: int) -> bytes:
     # Without tasks a query still finds its worker: it asks all of them in turn
     # (`RoutedTables._owners`).
     plain = [PeerInfo(process=each.process, endpoint=each.endpoint) for each in directory.peers]
-    return _encode(msgspec.structs.replace(directory, peers=plain))
+    return _encode(replace(directory, peers=plain))
 
 
 def decode_directory(user_data: bytes) -> MemberDirectory:

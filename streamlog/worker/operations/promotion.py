@@ -27,13 +27,12 @@ from types import TracebackType
 from typing import Final, Self
 from uuid import uuid4
 
-from msgspec import structs
-
 from streamlog import repeated
 from streamlog.clock import Clock, SystemClock
 from streamlog.durations import moment
 from streamlog.errors import TopologyError, UsageError, quantity
 from streamlog.log import EMBEDDED, Log
+from streamlog.replace import replace
 from streamlog.snapshots import Snapshot, SnapshotStore
 from streamlog.snapshots.manifest import MANIFEST_FILE
 from streamlog.transport.security import Security
@@ -337,7 +336,7 @@ class _Promotion:
         # both. A repeated message changes nothing.
         if theirs is None or theirs.id != ours.id:
             await self._savepoints.write(self._other, ours.request)
-        cut = structs.replace(ours.cut, url=self._url(ours.id))
+        cut = replace(ours.cut, url=self._url(ours.id))
         await self._savepoints.write(self._other, cut)
         return ours.cut, cut
 
