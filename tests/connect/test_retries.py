@@ -29,7 +29,7 @@ def test_a_wait_that_was_asked_for_is_honoured_beyond_the_limit() -> None:
 
 
 def test_a_record_is_tried_again_until_its_time_is_over_as_in_kafka_connect() -> None:
-    # RetryWithToleranceOperatorTest.testExponentialBackoff and testRetriesAndTolerance of Kafka.
+    # The waits of RetryWithToleranceOperatorTest.testBackoffLimit in Apache Kafka.
     retry = RecordRetry(RecordRetries(timeout_ms=5_000, wait_ms_max=10_000))
     now_ms, waits = 1_000, []
     while (wait_ms := retry.fail(now_ms, 0.5)) is not None:
