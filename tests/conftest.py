@@ -7,6 +7,7 @@ resource.
 from __future__ import annotations
 
 import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -39,6 +40,11 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile(os.environ.get("STREAMLOG_PROFILE", "default"))
+
+# What a shell runs in the background ignores Ctrl-C, and so do the processes that it starts. Tests
+# start processes and interrupt them.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
