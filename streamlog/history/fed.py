@@ -83,7 +83,7 @@ Behind: TypeAlias = Literal["all", "source", "left out"]
 BEHIND: Mapping[Behind, str] = {
     "all": "the newest one of all its sources",
     "source": "the newest one of its source",
-    "left out": "a dropped one of its source",
+    "left out": "a dropped one of its source and the quiet time after it",
 }
 _VALUES_ONLY = (
     MapValues

@@ -7,7 +7,7 @@ programs take as long as one with workers. All randomness comes from one seed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from random import Random
@@ -15,8 +15,11 @@ from typing import Any, TypeAlias
 
 from streamlog.client.producer.accumulator import partition_of_key
 from streamlog.history.fed import Flow, Provided
+from streamlog.history.task_run import Arrival
 from streamlog.processing.provenance import MARK, unpack_mark, unpack_record
 from streamlog.processing.task import Task, TaskId
+from streamlog.records.batch import LogRecord
+from streamlog.records.control_batches import TimeMark
 from streamlog.tables.stores.memory_store import MemoryStore
 from streamlog.testing.driver_topics import MemoryTopic
 from streamlog.topology import Topology
@@ -100,6 +103,23 @@ class Feeding:
             timestamp_ms=each.timestamp_ms,
             partition=each.partition,
         )
+
+    def append_arrivals(self, topic: str, partition: int, arrivals: Iterable[Arrival]) -> None:
+        """Append what a log holds of a partition: its records and the marks between them."""
+        entries: list[LogRecord | TimeMark] = []
+        for each in arrivals:
+            entries += [*each.records, *each.marks]
+        for entry in sorted(entries, key=lambda entry: entry.offset):
+            if isinstance(entry, TimeMark):
+                self.topics[topic].mark(partition, entry.elapsed_ms, entry.clock_times)
+                continue
+            self.topics[topic].append(
+                entry.value,
+                key=entry.key,
+                timestamp_ms=entry.timestamp_ms,
+                headers=entry.headers,
+                partition=partition,
+            )
 
     def run(self, rng: Random, *parts: list[Fed] | list[Fed | Quiet]) -> None:
         """Append the parts while tasks run; each part once the last one is processed."""
