@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from itertools import pairwise
 from math import isfinite
 from typing import TypeAlias
@@ -66,6 +67,8 @@ def duration_ms(value: Dur) -> int:
     return total_ms
 
 
+# The same few texts are parsed again with every pause of a connector.
+@lru_cache(maxsize=256)
 def _parse_ms(text: str) -> int:
     compact = text.strip()
     if not _WHOLE.fullmatch(compact):

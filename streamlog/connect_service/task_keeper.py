@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from random import random
 from typing import Final, Protocol
@@ -103,7 +104,9 @@ class _SourceRun:
         self.generation = generation
         """The generation of the group that gave the task its parts, or has left them with it."""
         self._slot, self._connector, self._deps = slot, connector, deps
-        self._stop = asyncio.Event()
+        self._stop, self._woken = asyncio.Event(), asyncio.Event()
+        self._is_quiet = True
+        """Whether nothing waits for a commit."""
         self._task: SourceTask | None = None
         self._is_paused = False
         self._known: set[str] = set()
@@ -111,6 +114,7 @@ class _SourceRun:
 
     def stop(self) -> None:
         self._stop.set()
+        self._woken.set()
 
     def pause(self, *, is_paused: bool) -> None:
         self._is_paused = is_paused
@@ -159,6 +163,8 @@ class _SourceRun:
             chance=random,
             # Of this task alone: a source that waits for its log must not stop the others.
             budget=HeldBudget(),
+            on_read=self._on_read,
+            on_full=self._woken.set,
         )
         parts = [(part, self._offset(part)) for part in decode_parts(settings)]
         return SourceTask(reader, number, parts)
@@ -173,20 +179,30 @@ class _SourceRun:
     async def _commit_until_stopped(
         self, task: SourceTask, reading: asyncio.Task[None], producer: Producer
     ) -> None:
-        stopping = asyncio.get_running_loop().create_task(self._stop.wait(), name="stop")
-        try:
-            while not self._stop.is_set() and not (reading.done() and reading.exception()):
-                # A source that was read to its end for good keeps its task, which does nothing.
-                watched = [stopping] if reading.done() else [stopping, reading]
-                await asyncio.wait(
-                    watched,
-                    timeout=self._deps.commit_ms / 1000,
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
-                if not self._stop.is_set():
-                    await self._commit(task, producer)
-        finally:
-            stopping.cancel()
+        """Commit what is read: at once behind a pause, then every `commit_ms`, or when one is full.
+
+        While nothing is read, nothing wakes: a service may have hundreds of quiet sources.
+        """
+        clock, due_ms, could_commit = self._deps.clock, 0, True
+        reading.add_done_callback(lambda _: self._woken.set())
+        while not self._stop.is_set() and not (reading.done() and reading.exception()):
+            self._woken.clear()
+            self._is_quiet = task.is_empty
+            wait_ms = due_ms - clock.now_ms()
+            # A refused commit is tried again in its time: the group is between two rounds.
+            is_due = wait_ms <= 0 or (task.is_full and could_commit)
+            if is_due and not self._is_quiet:
+                could_commit = await self._commit(task, producer)
+                due_ms = clock.now_ms() + self._deps.commit_ms
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if self._is_quiet else wait_ms / 1000):
+                    await self._woken.wait()
+
+    def _on_read(self) -> None:
+        # Of many reads only the first wakes the task: the others wait for the same commit.
+        if self._is_quiet:
+            self._woken.set()
 
     async def _commit_last(self, task: SourceTask, producer: Producer) -> None:
         """Commit once more, if the parts are still this task's when the group has settled."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from queue import SimpleQueue
 from typing import Protocol, TypeVar
 
@@ -43,9 +44,7 @@ class TaskThread:
     def __init__(self, name: str) -> None:
         """`name` is the thread's name, for debuggers."""
         self._name = name
-        self._jobs: SimpleQueue[tuple[Future[UserObject], Callable[[], UserObject]] | None] = (
-            SimpleQueue()
-        )
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     async def call(self, fn: Callable[[], T]) -> T:
@@ -53,11 +52,11 @@ class TaskThread:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
-        future: Future[T] = Future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
         # The loop is not blocked by this queue, however long the call before takes.
-        self._jobs.put((future, fn))
-        # Shielded: a cancelled caller must not mark the call as cancelled while it runs.
-        return await asyncio.shield(asyncio.wrap_future(future))
+        self._jobs.put(lambda: _call(fn, future, loop))
+        return await future
 
     def close(self) -> None:
         """End the thread behind the calls that wait; does not wait for it."""
@@ -65,15 +64,28 @@ class TaskThread:
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
-            future, fn = job
-            try:
-                result = fn()
-            except BaseException as error:  # noqa: BLE001 - raised in the caller
-                # StopIteration can't be raised into a future, and ends a generator elsewhere.
-                is_stop = isinstance(error, StopIteration)
-                future.set_exception(RuntimeError(f"{error!r}") if is_stop else error)
-            else:
-                future.set_result(result)
+            job()
+
+
+def _call(fn: Callable[[], T], future: asyncio.Future[T], loop: asyncio.AbstractEventLoop) -> None:
+    """Call a function on a task's thread, and give its outcome to the loop."""
+
+    def settle(outcome: Callable[[], None]) -> None:
+        # A caller that was cancelled does not wait any more.
+        if not future.done():
+            outcome()
+
+    try:
+        result = fn()
+    except BaseException as raised:  # noqa: BLE001 - raised in the caller
+        # StopIteration can't be raised into a future, and ends a generator elsewhere.
+        error = RuntimeError(f"{raised!r}") if isinstance(raised, StopIteration) else raised
+        outcome = partial(future.set_exception, error)
+    else:
+        outcome = partial(future.set_result, result)
+    # A process that ends may have closed its loop during the call.
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(settle, outcome)
 
 
 class ConnectorContext:

@@ -187,18 +187,19 @@ class SinkRunner:
         self._in_commit = False
         """Whether the target's commit, or the range before it, has begun."""
 
-    def wants(self, partition: TopicPartition) -> bool:
-        """Return whether the owner may bring records of a partition now.
+    def wanted(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
+        """Return those partitions of which the owner may bring records now.
 
-        It may not while the target does not answer or is behind, and while another partition has a
-        range to repeat.
+        None while the target does not answer or is behind; only one while that one has a range to
+        repeat.
         """
         if self._retry_ms is not None or self._new or self._must_recover:
-            return False
+            return set()
         if (repeating := self._progress.repeating) is not None:
             # Without a limit: a range may be larger than a flush of the present settings.
-            return repeating.partition == partition
-        return self._progress.size_bytes < FLUSHES_HELD_MAX * self._sink.flush.size_bytes
+            return {repeating.partition} & {*partitions}
+        has_room = self._progress.size_bytes < FLUSHES_HELD_MAX * self._sink.flush.size_bytes
+        return {*partitions} if has_room else set()
 
     @property
     def retry_in_ms(self) -> int | None:

@@ -70,6 +70,11 @@ class SourceTask:
         """What the source has measured itself."""
         return self._deps.context.gauges
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything that was read counts."""
+        return all(reader.progress.is_empty for reader in self.readers)
+
     def take(self) -> list[tuple[PartReader, list[HeldRead[CarriedRead]]]]:
         """Return everything that is held, by reader, for one transaction."""
         taken = [(reader, reader.take()) for reader in self.readers]

@@ -316,7 +316,7 @@ class _World:
         runner = life.runner
         for at in life.partitions:
             # While the target is behind, or has a range to repeat, an owner brings nothing.
-            if not runner.wants(at) or (not at_once and self._random.random() < RARELY):
+            if not runner.wanted([at]) or (not at_once and self._random.random() < RARELY):
                 continue
             start = life.positions[at]
             until = self._ends[at]

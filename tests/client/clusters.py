@@ -31,6 +31,7 @@ NO_ABORTS = "it does not name aborted transactions to readers"
 ANY_SIZE = "it takes batches of any size"
 APPENDED_AT_1234 = "it returns 1234 as the time of every append"
 
+NO_LONG_POLL = "a record that arrives does not end a fetch that it holds back"
 NOT_ON_MOCK: dict[str, dict[str, str]] = {
     "test_admin": {
         EVERY_TEST: NO_ADMIN,
@@ -49,6 +50,12 @@ NOT_ON_MOCK: dict[str, dict[str, str]] = {
     },
     "test_transaction_admin": {
         EVERY_TEST: NO_ADMIN,
+    },
+    "test_fetcher": {
+        "test_partitions_that_are_added_or_moved_do_not_wait_for_a_fetch_that_is_held_back": (
+            NO_LONG_POLL
+        ),
+        "test_random_moves_during_a_long_poll_lose_and_repeat_no_record": NO_LONG_POLL,
     },
     "test_consumer_commits": {
         "test_committed_metadata_and_leader_epoch_are_returned": "it keeps no leader epoch",

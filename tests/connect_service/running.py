@@ -25,6 +25,7 @@ from streamlog.log import Log
 from streamlog.worker.connect.logger_levels import set_level
 
 WAIT_S = 30
+COMMIT_MS = 20
 
 
 class Client:
@@ -63,28 +64,34 @@ class Client:
 
 
 @asynccontextmanager
-async def running(directory: Path, **others: str) -> AsyncIterator[Client]:
+async def running(
+    directory: Path, *, commit_ms: int = COMMIT_MS, **others: str
+) -> AsyncIterator[Client]:
     """Run a service of one worker; its commits are quick."""
     async with (
         Log.open(f"embedded:{directory}") as log,
-        worker(log, "127.0.0.1:8083", **others) as client,
+        worker(log, "127.0.0.1:8083", commit_ms=commit_ms, **others) as client,
     ):
         yield client
 
 
 @asynccontextmanager
-async def worker(log: Log, worker_id: str, **others: str) -> AsyncIterator[Client]:
+async def worker(
+    log: Log, worker_id: str, *, commit_ms: int = COMMIT_MS, **others: str
+) -> AsyncIterator[Client]:
     """Run a worker, once it has its first tasks."""
-    async with opened(log, worker_id, **others) as service:
+    async with opened(log, worker_id, commit_ms=commit_ms, **others) as service:
         client = Client(service)
         await service.ready.wait()
         yield client
 
 
-def opened(log: Log, worker_id: str, **others: str) -> AbstractAsyncContextManager[ConnectService]:
+def opened(
+    log: Log, worker_id: str, *, commit_ms: int = COMMIT_MS, **others: str
+) -> AbstractAsyncContextManager[ConnectService]:
     """Run a worker that may not have read anything yet."""
     settings = ServiceSettings(
-        commit_ms=20,
+        commit_ms=commit_ms,
         offsets_partitions=3,
         status_partitions=1,
         times=GroupTimes(heartbeat_interval_ms=100),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from streamlog.connect import names
+from streamlog.connect import names, source_progress
 from tests.connect_service.outside import BROKEN, WRITTEN
 from tests.connect_service.running import Client, running
 
@@ -67,6 +67,22 @@ def test_rows_go_from_a_source_through_the_log_to_a_sink(tmp_path: Path) -> None
         ]  # fmt: skip
 
     lives(tmp_path, life)
+
+
+def test_a_source_that_is_full_does_not_wait_for_its_next_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_progress, "HELD_RECORDS_MAX", 10)
+
+    async def main() -> None:
+        async with running(tmp_path, commit_ms=3_600_000) as client:
+            source = {**SOURCE, "tasks.max": "1", "parts": "1", "count": "150"}
+            await client.ask("PUT", "/connectors/in/config", source)
+            await client.ask("PUT", "/connectors/out/config", sink("a"))
+            # Those that do not fill it again wait for an hour.
+            await client.until(lambda: len(WRITTEN["a"]) > 140)
+
+    asyncio.run(main())
 
 
 def test_a_service_that_is_started_again_goes_on_where_it_was(tmp_path: Path) -> None:

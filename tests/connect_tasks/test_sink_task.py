@@ -286,7 +286,7 @@ async def live(
         at |= runner.seeks
         runner.seeks.clear()
         for part in PARTS:
-            if part in at and runner.wants(part):
+            if part in at and runner.wanted([part]):
                 columns, at[part] = group.read(part, at[part], random.randint(1, 9))
                 await runner.take(part, columns, at[part])
         if all(at.get(part) == group.end(part) for part in PARTS):

@@ -48,9 +48,10 @@ class WantedPartition(NamedTuple):
 class FetchSession:
     """The fetch session with one broker; at first there is none."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_single: bool = False) -> None:
+        """`is_single`: for one request, behind which the broker remembers nothing."""
         self.session_id = NO_SESSION
-        self._epoch = FIRST_EPOCH
+        self._epoch = LAST_EPOCH if is_single else FIRST_EPOCH
         self._followed: dict[TopicPartition, WantedPartition] = {}
         """What the broker remembers once it has received the last request."""
         self.names: dict[bytes, str] = {}

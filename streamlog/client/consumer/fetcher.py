@@ -11,6 +11,10 @@ So such a request takes only what is there. If there is nothing, the next reques
 caller has taken records, or after `FULL_PAUSE_MS`. Unknown positions (new, reset, out of range) are
 looked up before the fetch.
 
+A partition that is assigned or moved while a broker holds a request back waits for its answer,
+unless that may take longer than `LONG_POLL_MS`: then it is asked for by itself, on the main
+connection and without a wait, until the answer has come.
+
 A leader that knows the reader's rack may redirect it to a nearer replica (KIP-392). The reader
 fetches from there for `metadata_max_age_ms`, then asks the leader again. If the replica fails or
 refuses, the reader goes back to the leader, and for `AT_LEADER_MS` does not name its rack: the
@@ -22,7 +26,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from streamlog import repeated
 from streamlog.client.background_task import Background
@@ -54,8 +58,13 @@ from streamlog.protocol.schema import ZERO_UUID, id_text, one_buffer
 from streamlog.record import TopicPartition
 from streamlog.records.control_batches import AbortedRange
 
-Requests: TypeAlias = dict[int, list[tuple[TopicPartition, PartitionState]]]
+Wanted: TypeAlias = list[tuple[TopicPartition, PartitionState]]
+"""Partitions to fetch."""
+Requests: TypeAlias = dict[int, Wanted]
 """Broker to the partitions to fetch from it."""
+
+Eras: TypeAlias = Mapping[TopicPartition, int]
+"""Each partition of a request with its era then: data of another era is dropped."""
 
 FULL_PAUSE_MS: Final = 20
 """Wait between requests that found nothing while a buffer is full."""
@@ -64,12 +73,25 @@ REQUEST_MARGIN_MS: Final = 10_000
 FAREWELL_TIMEOUT_MS: Final = 500
 """How long `end_sessions` waits for a broker. If it does not answer, it drops the session itself
 after a while."""
+LONG_POLL_MS: Final = 1_000
+"""The longest `fetch_max_wait_ms` for whose end a partition waits that was assigned meanwhile."""
+ASIDE_PAUSE_MS: Final = 100
+"""Wait between two requests for such a partition."""
 ERROR_BACKOFF_MS: Final = 200
 """Wait before a partition is fetched again after an error."""
 AT_LEADER_MS: Final = 10_000
 """How long a partition is read from its leader after a nearer replica has failed."""
 
 log = repeated.logger(__name__)
+
+
+class _FetchLane(NamedTuple):
+    """How a request goes to a broker."""
+
+    session: FetchSession
+    lane: Lane
+    wait_ms: int
+    """How long the broker may hold the answer back."""
 
 
 class Fetcher:
@@ -96,6 +118,8 @@ class Fetcher:
         self._tell = tell
         self._look = asyncio.Event()
         self._busy: set[int] = set()
+        self._held: set[int] = set()
+        """Brokers whose request may be held back for longer than `LONG_POLL_MS`."""
         self._plain: set[int] = set()
         """Brokers whose last request left out the reader's rack, since it had to (`_separated`)."""
         self._sessions: dict[int, FetchSession] = {}
@@ -139,10 +163,14 @@ class Fetcher:
             self._on_error(error, [partition for partition, _ in self._positions.items()])
             return RETRY_BACKOFF_MS
         for node_id, wanted in requests.items():
-            self._busy.add(node_id)
+            eras = {partition: state.era for partition, state in wanted}
             for _, state in wanted:
-                state.in_flight = True
-            self._background.start(self._fetch(node_id, wanted, some_full=some_full))
+                state.in_flight = state.era
+            if node_id in self._busy:
+                self._background.start(self._fetch_aside(node_id, wanted, eras))
+                continue
+            self._busy.add(node_id)
+            self._background.start(self._fetch(node_id, wanted, eras, some_full=some_full))
         return None if next_ms is None else max(next_ms - now_ms, 1)
 
     async def _requests(self, now_ms: int) -> tuple[Requests, int | None, bool]:
@@ -156,7 +184,7 @@ class Fetcher:
             if self._is_full(state):
                 some_full = True
                 continue
-            if state.in_flight or state.position is None or state.is_held:
+            if state.in_flight == state.era or state.position is None or state.is_held:
                 continue
             if state.not_before_ms > now_ms:
                 next_ms = min(next_ms or state.not_before_ms, state.not_before_ms)
@@ -166,7 +194,7 @@ class Fetcher:
                 state.not_before_ms = next_ms = now_ms + ERROR_BACKOFF_MS
                 continue
             source = self._source(state, leader, now_ms)
-            if source not in self._busy:
+            if source in self._held or (source not in self._busy and state.in_flight is None):
                 requests.setdefault(source, []).append((partition, state))
         return self._separated(requests, now_ms), next_ms, some_full
 
@@ -289,27 +317,50 @@ class Fetcher:
     async def _fetch(
         self,
         node_id: int,
-        wanted: list[tuple[TopicPartition, PartitionState]],
+        wanted: Wanted,
+        eras: Eras,
         *,
         some_full: bool,
     ) -> None:
-        """Send one request to one broker, and store the answer.
+        """Send the request for which a broker may wait, and store the answer.
 
         With `some_full` the broker must not hold the answer back; see the module's head.
         """
         wait_ms = 0 if some_full else self._settings.fetch_max_wait_ms
-        eras = {partition: state.era for partition, state in wanted}
-        kept = 0
         session = self._sessions.setdefault(node_id, FetchSession())
+        if wait_ms > LONG_POLL_MS:
+            self._held.add(node_id)
+        lane = _FetchLane(session, Lane.FETCH, wait_ms)
+        kept = await self._ask(node_id, wanted, eras, lane)
+        self._held.discard(node_id)
+        if not kept and any(self._is_full(state) for _, state in self._positions.items()):
+            await self._pause_full()
+        self._busy.discard(node_id)
+        self._look.set()
+
+    async def _fetch_aside(self, node_id: int, wanted: Wanted, eras: Eras) -> None:
+        """Send a request beside one that the broker holds back, and store the answer."""
+        # Without a session: the one with this broker belongs to the request that it holds back.
+        lane = _FetchLane(FetchSession(is_single=True), Lane.MAIN, 0)
+        kept = await self._ask(node_id, wanted, eras, lane)
+        if not kept:
+            pause_ms = self._cluster.clock.now_ms() + ASIDE_PAUSE_MS
+            for _, state in wanted:
+                state.not_before_ms = max(state.not_before_ms, pause_ms)
+        self._look.set()
+
+    async def _ask(self, node_id: int, wanted: Wanted, eras: Eras, by: _FetchLane) -> int:
+        """Send one request to one broker, and store the answer; return the number of bytes."""
+        session = by.session
         clock = self._cluster.clock
         sent_ms = clock.now_ms()
         try:
             response = await self._cluster.call(
                 node_id,
-                self._request(session, wanted, wait_ms),
+                self._request(session, wanted, by.wait_ms),
                 FetchResponse,
-                lane=Lane.FETCH,
-                timeout_ms=wait_ms + REQUEST_MARGIN_MS,
+                lane=by.lane,
+                timeout_ms=by.wait_ms + REQUEST_MARGIN_MS,
             )
             latency_ms = clock.now_ms() - sent_ms
             self._metrics.on_fetched(node_id, latency_ms, response.throttle_time_ms)
@@ -322,7 +373,7 @@ class Fetcher:
             for topic in response.responses:
                 topic.topic = topic.topic or session.names.get(topic.topic_id, "")
             await self._look_up_lost(response.responses)
-            kept = self._store(node_id, response.responses, eras)
+            return self._store(node_id, response.responses, eras)
         except StreamlogError as error:
             session.on_failure()
             self._cluster.forget({partition.topic for partition in eras})
@@ -330,13 +381,12 @@ class Fetcher:
             for _, state in wanted:
                 self._give_up(node_id, state)
             self._on_error(error, eras)
+            return 0
         finally:
-            for _, state in wanted:
-                state.in_flight = False
-        if not kept and any(self._is_full(state) for _, state in self._positions.items()):
-            await self._pause_full()
-        self._busy.discard(node_id)
-        self._look.set()
+            for partition, state in wanted:
+                # It may have been moved, and asked for again, meanwhile.
+                if state.in_flight == eras[partition]:
+                    state.in_flight = None
 
     async def _look_up_lost(self, topics: Collection[FetchableTopicResponse]) -> None:
         """Refresh the metadata of topics that lack a position: they may have been created again."""
@@ -361,7 +411,7 @@ class Fetcher:
     def _request(
         self,
         session: FetchSession,
-        wanted: list[tuple[TopicPartition, PartitionState]],
+        wanted: Wanted,
         wait_ms: int,
     ) -> FetchRequest:
         asked = {}
@@ -510,7 +560,7 @@ class Fetcher:
         log.warning("%s: reading continues there instead of at %d", where, state.fetch_offset)
         state.cut(OffsetAndMetadata(end_offset, leader_epoch=end.epoch))
 
-    def _delay(self, wanted: list[tuple[TopicPartition, PartitionState]]) -> None:
+    def _delay(self, wanted: Wanted) -> None:
         for _, state in wanted:
             state.not_before_ms = self._cluster.clock.now_ms() + ERROR_BACKOFF_MS
 

@@ -139,8 +139,8 @@ class PartitionState:
         self.paused = False
         self.is_held = False
         """Whether `on_assigned` runs, which may still move the partition: nothing is fetched."""
-        self.in_flight = False
-        """Whether a fetch request for the partition is in flight."""
+        self.in_flight: int | None = None
+        """The era of the last fetch request for the partition that is in flight."""
         self.not_before_ms = 0
         self.replica: int | None = None
         """The broker to read from instead of the leader (KIP-392)."""

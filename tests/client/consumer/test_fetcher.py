@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from random import Random
 from typing import cast
 
 import pytest
 
 from streamlog.client.background_task import Background
 from streamlog.client.cluster import Cluster
+from streamlog.client.consumer import Consumer
 from streamlog.client.consumer.consumer_settings import FetchSettings
 from streamlog.client.consumer.fetcher import AT_LEADER_MS, ERROR_BACKOFF_MS, Fetcher
 from streamlog.client.consumer.offset_reset import OffsetReset
@@ -19,6 +22,7 @@ from streamlog.client.metrics.network_metrics import NetworkMetrics
 from streamlog.client.offset_metadata import NO_EPOCH
 from streamlog.clock import Clock, ManualClock, SystemClock
 from streamlog.errors import ConnectionLost
+from streamlog.log import Log
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.produce_and_fetch import (
     FetchableTopicResponse,
@@ -208,3 +212,90 @@ def test_a_failing_preferred_replica_is_avoided_for_a_while(code: int | None) ->
         (LEADER, "r"),
         (NEAR, "r"),
     ]
+
+
+LONG_MS = 60_000
+"""A wait at the broker that no test survives."""
+OpenLog = Callable[..., AbstractAsyncContextManager[Log]]
+
+
+async def held_back(log: Log, stack: AsyncExitStack, *parts: TopicPartition) -> Consumer:
+    """Return a consumer at the ends of these partitions, whose fetch the broker holds back."""
+    consumer = await stack.enter_async_context(
+        log.consumer(fetch_max_wait_ms=LONG_MS, auto_offset_reset="earliest")
+    )
+    consumer.assign(parts)
+    # The answer to the first fetch is the record; the second one finds nothing, and waits.
+    while {part: consumer.positions().get(part) for part in parts} != dict.fromkeys(parts, 1):
+        await consumer.poll(timeout_ms=100)
+    assert await consumer.poll(timeout_ms=50) == {}
+    return consumer
+
+
+def test_partitions_that_are_added_or_moved_do_not_wait_for_a_fetch_that_is_held_back(
+    open_log: OpenLog,
+) -> None:
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            log = await stack.enter_async_context(open_log(t=2))
+            producer = await stack.enter_async_context(log.producer())
+            for number in (0, 1):
+                await producer.send("t", partition=number, value=b"a")
+            t0, t1 = TopicPartition("t", 0), TopicPartition("t", 1)
+            consumer = await held_back(log, stack, t0)
+            async with asyncio.timeout(LONG_MS / 2000):
+                consumer.assign([t0, t1])
+                assert [*await consumer.poll(timeout_ms=LONG_MS)] == [t1]
+                consumer.seek(t0, 0)
+                assert [*await consumer.poll(timeout_ms=LONG_MS)] == [t0]
+                # The request that is held back has ended neither by this nor by that.
+                for number in (0, 1):
+                    await producer.send("t", partition=number, value=b"b")
+                found: list[TopicPartition] = []
+                while len(found) < 2:
+                    found += await consumer.poll(timeout_ms=LONG_MS)
+                assert sorted(found) == [t0, t1]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_moves_during_a_long_poll_lose_and_repeat_no_record(
+    open_log: OpenLog, seed: int
+) -> None:
+    async def main() -> None:
+        chance = Random(seed)
+        parts = [TopicPartition("t", number) for number in range(3)]
+        async with AsyncExitStack() as stack:
+            log = await stack.enter_async_context(open_log(t=3))
+            producer = await stack.enter_async_context(log.producer())
+            for part in parts:
+                await producer.send("t", partition=part.partition, value=b"0")
+            consumer = await held_back(log, stack, *parts)
+            ends, at = dict.fromkeys(parts, 1), dict.fromkeys(parts, 1)
+            async with asyncio.timeout(LONG_MS / 2000):
+                for _ in range(40):
+                    part = chance.choice(parts)
+                    match chance.randrange(3):
+                        case 0:
+                            await producer.send(
+                                "t", partition=part.partition, value=b"%d" % ends[part]
+                            )
+                            ends[part] += 1
+                        case 1:
+                            at[part] = chance.randrange(ends[part] + 1)
+                            consumer.seek(part, at[part])
+                        case _:
+                            consumer.assign(set(parts) - {part})
+                            consumer.assign(parts)
+                            at[part] = 0
+                    if chance.random() < 0.5:
+                        await asyncio.sleep(0)
+                        continue
+                    while at != ends:
+                        for polled, records in (await consumer.poll(timeout_ms=LONG_MS)).items():
+                            values = [int(record.value or b"") for record in records]
+                            assert values == [*range(at[polled], at[polled] + len(values))]
+                            at[polled] += len(values)
+
+    asyncio.run(main())

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from streamlog.connectors.tail import Tail
+from streamlog.durations import Dur, duration_ms
 from streamlog.errors import ConfigError
 from tests.connectors.runs import RealContext, on_loop, reading
 from tests.servers.nginx import NginxServer
@@ -53,12 +54,55 @@ async def test_a_new_life_goes_on_behind_what_was_committed(tmp_path: Path) -> N
         assert await life.take(1) == [b"three"]
 
 
+class RecordedPauses(RealContext):
+    """A context whose pauses take no time, and are noted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pauses_ms: list[int] = []
+        self.is_quiet = asyncio.Event()
+        self.until_ms = 0
+
+    async def sleep(self, time: Dur) -> None:
+        self.pauses_ms.append(duration_ms(time))
+        if sum(self.pauses_ms) >= self.until_ms:
+            self.is_quiet.set()
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(("poll_ms", "poll_max_ms"), [(200, 1_000), (7, 50), (1_000, 200)])
+@on_loop
+async def test_a_quiet_file_is_looked_at_less_often_until_it_is_written(
+    tmp_path: Path, poll_ms: int, poll_max_ms: int
+) -> None:
+    path, context = tmp_path / "a.log", RecordedPauses()
+    path.touch()
+    tail = Tail(path=str(path), poll=f"{poll_ms}ms", poll_max=f"{poll_max_ms}ms")
+    async with reading(tail, context=context) as life:
+        await life.step()  # Where the file begins.
+        for _ in range(2):
+            context.pauses_ms.clear()
+            context.is_quiet.clear()
+            context.until_ms = 20 * max(poll_ms, poll_max_ms)
+            waiting = asyncio.ensure_future(life.step())
+            await context.is_quiet.wait()
+            quiet_ms = 0
+            for pause_ms in context.pauses_ms:
+                assert poll_ms <= pause_ms <= max(poll_ms, min(quiet_ms / 10, poll_max_ms))
+                quiet_ms += pause_ms
+            assert context.pauses_ms[-1] == max(poll_ms, poll_max_ms)
+            with path.open("ab") as file:
+                file.write(b"line\n")
+            await waiting
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"path": "/var/log/"}, "names no file"),
         ({"path": "a", "record_bytes_max": 0}, "record_bytes_max=0"),
         ({"path": "a", "poll": "0s"}, "poll='0s' must be longer than 0"),
+        ({"path": "a", "poll_max": "x"}, "not a duration"),
         ({"path": "a", "rotate_wait": "5"}, "has no unit"),
         ({"path": "a", "first_line": "("}, "is no regular expression"),
     ],
