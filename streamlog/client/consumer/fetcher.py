@@ -75,7 +75,7 @@ FAREWELL_TIMEOUT_MS: Final = 500
 after a while."""
 LONG_POLL_MS: Final = 1_000
 """The longest `fetch_max_wait_ms` for whose end a partition waits that was assigned meanwhile."""
-ASIDE_PAUSE_MS: Final = 100
+SINGLE_PAUSE_MS: Final = 100
 """Wait between two requests for such a partition."""
 ERROR_BACKOFF_MS: Final = 200
 """Wait before a partition is fetched again after an error."""
@@ -167,7 +167,7 @@ class Fetcher:
             for _, state in wanted:
                 state.in_flight = state.era
             if node_id in self._busy:
-                self._background.start(self._fetch_aside(node_id, wanted, eras))
+                self._background.start(self._fetch_single(node_id, wanted, eras))
                 continue
             self._busy.add(node_id)
             self._background.start(self._fetch(node_id, wanted, eras, some_full=some_full))
@@ -338,13 +338,13 @@ class Fetcher:
         self._busy.discard(node_id)
         self._look.set()
 
-    async def _fetch_aside(self, node_id: int, wanted: Wanted, eras: Eras) -> None:
+    async def _fetch_single(self, node_id: int, wanted: Wanted, eras: Eras) -> None:
         """Send a request beside one that the broker holds back, and store the answer."""
         # Without a session: the one with this broker belongs to the request that it holds back.
         lane = _FetchLane(FetchSession(is_single=True), Lane.MAIN, 0)
         kept = await self._ask(node_id, wanted, eras, lane)
         if not kept:
-            pause_ms = self._cluster.clock.now_ms() + ASIDE_PAUSE_MS
+            pause_ms = self._cluster.clock.now_ms() + SINGLE_PAUSE_MS
             for _, state in wanted:
                 state.not_before_ms = max(state.not_before_ms, pause_ms)
         self._look.set()
