@@ -19,6 +19,7 @@ HOT_MODULES = (
     "streamlog/records/batch",
     "streamlog/records/record_scan",
     "streamlog/records/arrow",
+    "streamlog/connectors/postgres_cdc/row_reader",
     "streamlog/protocol/produce_runs",
     "streamlog/broker/request_metrics",
     "streamlog/broker/server/queued_request",

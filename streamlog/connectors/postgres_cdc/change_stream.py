@@ -10,9 +10,8 @@ Rule: pure. Frames come in, in the order of the stream; records and offsets go o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Final, Literal, TypeAlias
 
 from streamlog.connect import ConnectError, Field, Json, Schema
@@ -20,6 +19,7 @@ from streamlog.connect.schema_record import SchemaRecord
 from streamlog.connectors.postgres_cdc.chunked_snapshot import ChunkedSnapshot, Key, Mark
 from streamlog.connectors.postgres_cdc.pgoutput import (
     UNCHANGED,
+    XLOG_HEAD_BYTES,
     Begin,
     Columns,
     Commit,
@@ -31,8 +31,11 @@ from streamlog.connectors.postgres_cdc.pgoutput import (
     Update,
     XLogData,
     decode_message,
+    is_insert,
     lsn_text,
+    relation_of,
 )
+from streamlog.connectors.postgres_cdc.row_reader import RowReader
 from streamlog.connectors.postgres_cdc.row_values import Decoder, TypeCatalogue
 from streamlog.durations import moment
 from streamlog.record import Record
@@ -92,6 +95,7 @@ class TableShape:
     key_schema: Schema | None
     schema: Schema
     """The schema of a record's value: the row, or the change of it."""
+    reader: RowReader
 
     @classmethod
     def of(
@@ -118,14 +122,17 @@ class TableShape:
         )
         keys = tuple(fields[names.index(each)] for each in table.key)
         row = Schema("struct", fields=fields, name=table.name)
+        decoders = tuple(catalogue.decoder(each.type_oid) for each in relation.columns)
+        kinds = [catalogue.kind(each.type_oid) for each in relation.columns]
         return cls(
             table,
             relation,
             names,
-            tuple(catalogue.decoder(each.type_oid) for each in relation.columns),
+            decoders,
             tuple(names.index(each) for each in table.key),
             _key_schema(table.name, keys, form),
             row if form == "rows" else envelope_schema(row),
+            RowReader(relation.oid, names, kinds, decoders),
         )
 
     def raw_key(self, columns: Columns) -> Key:
@@ -137,6 +144,14 @@ class TableShape:
         if form == "rows" and len(self.key_at) == 1:
             return self._value(self.key_at[0], columns[self.key_at[0]])
         return {self.names[at]: self._value(at, columns[at]) for at in self.key_at} or None
+
+    def keys(self, rows: Sequence[RowDict], form: Form) -> Sequence[UserKey]:
+        """Return the keys of rows, as `key`."""
+        names = [self.names[at] for at in self.key_at]
+        if form == "rows" and len(names) == 1:
+            (name,) = names
+            return [row[name] for row in rows]
+        return [{name: row[name] for name in names} or None for row in rows]
 
     def row(self, columns: Columns) -> RowDict:
         """Return a row by column."""
@@ -192,7 +207,40 @@ SOURCE_SCHEMA: Final = Schema(
     ),
     name="io.debezium.connector.postgresql.Source",
 )
-"""Where a change comes from; `_Maker.record` fills it."""
+"""Where a change comes from; `_Maker.value` fills it."""
+
+
+@dataclass(slots=True)
+class TableRun:
+    """Records of one table that follow each other, as columns.
+
+    Attributes:
+        shape: the table.
+        keys: their keys.
+        values: their values.
+        times_ms: their times, in milliseconds since 1970.
+    """
+
+    shape: TableShape
+    keys: list[UserKey] = field(default_factory=list)
+    values: list[UserValue] = field(default_factory=list)
+    times_ms: list[int] = field(default_factory=list)
+
+    def records(self) -> Sequence[CdcRecord]:
+        """Return the records, each with its schemas, for a Read of several tables."""
+        shape = self.shape
+        return [
+            SchemaRecord(
+                key,
+                value,
+                moment(time_ms),
+                (),
+                shape.table.name,
+                key_schema=None if key is None else shape.key_schema,
+                value_schema=None if value is None else shape.schema,
+            )
+            for key, value, time_ms in zip(self.keys, self.values, self.times_ms, strict=True)
+        ]
 
 
 @dataclass(slots=True)
@@ -216,11 +264,13 @@ class ChangeStream:
     lsn: int
     skip: int
     snapshot: ChunkedSnapshot
-    records: list[CdcRecord] = field(default_factory=list)
+    runs: list[TableRun] = field(default_factory=list)
     """What was taken since the last Read."""
+    count: int = 0
+    """The number of records in `runs`."""
     unfetched: list[Unfetched] = field(default_factory=list)
     size_bytes: int = 0
-    """The bytes of the messages of `records`."""
+    """The bytes of the messages of `runs`."""
     truncated: int = 0
     unknown_types: int = 0
     shapes: dict[int, TableShape] = field(default_factory=dict)
@@ -276,6 +326,66 @@ class ChangeStream:
                 pass
         return None
 
+    def take_rows(self, frames: list[bytes], start: int) -> int:
+        """Take new and changed rows of one table, from a frame on, as `take` does one by one.
+
+        Args:
+            frames: frames of the stream.
+            start: the first one to take.
+
+        Returns:
+            How many frames were taken; 0 if the first one has anything else.
+        """
+        # Between the marks of a chunk, the snapshot has to learn of each key.
+        begin = self._begin
+        if begin is None or self._is_dropped or self.snapshot.is_between:
+            return 0
+        shape = self.shapes.get(relation_of(frames[start]))
+        if shape is None:
+            return 0
+        rows = shape.reader.rows(frames, start)
+        # An earlier life has taken the first of them.
+        known = min(max(self.skip - self._index, 0), len(rows))
+        self._index += len(rows)
+        if known < len(rows):
+            self.skip = self._index
+            end = start + len(rows)
+            sizes = map(len, frames[start + known : end])
+            self.size_bytes += sum(sizes) - XLOG_HEAD_BYTES * (len(rows) - known)
+            new = rows[known:]
+            values = new if self.form == "rows" else self._envelopes(shape, begin, frames, end, new)
+            self._add(shape, shape.keys(new, self.form), values, begin.commit_ms)
+        return len(rows)
+
+    def _envelopes(
+        self,
+        shape: TableShape,
+        begin: Begin,
+        frames: list[bytes],
+        end: int,
+        rows: Sequence[RowDict],
+    ) -> Sequence[UserValue]:
+        maker = _Maker(self, shape, begin)
+        return [
+            maker.value(None, row, "c" if is_insert(frame) else "u")
+            for row, frame in zip(rows, frames[end - len(rows) : end], strict=True)
+        ]
+
+    def _add(
+        self,
+        shape: TableShape,
+        keys: Sequence[UserKey],
+        values: Sequence[UserValue],
+        time_ms: int,
+    ) -> None:
+        if not self.runs or self.runs[-1].shape is not shape:
+            self.runs.append(TableRun(shape))
+        run = self.runs[-1]
+        run.keys += keys
+        run.values += values
+        run.times_ms += [time_ms] * len(keys)
+        self.count += len(keys)
+
     def _describe(self, relation: Relation) -> None:
         table = self.tables.get(f"{relation.namespace}.{relation.name}")
         self._makers.pop(relation.oid, None)
@@ -294,29 +404,28 @@ class ChangeStream:
             return
         self._index += 1
         is_new = self._index > self.skip
-        records: Sequence[CdcRecord] = ()
+        before = self.count
         if isinstance(change, TruncateTables):
-            records = self._truncate(change, begin, is_new=is_new)
+            self._truncate(change, begin, is_new=is_new)
         elif (shape := self.shapes.get(change.relation)) is not None:
             # Also what an earlier life has taken is newer than a chunk that did not see it.
             maker = self._makers.get(change.relation)
             if maker is None:
                 maker = self._makers[change.relation] = _Maker(self, shape, begin)
             self.snapshot.changed(shape.table.name, maker.raw_keys(change))
-            records = maker.records(change) if is_new else ()
+            if is_new:
+                keys, values = zip(*maker.records(change), strict=True)
+                self._add(shape, keys, values, begin.commit_ms)
         if is_new:
             self.skip = self._index
-            self.records += records
-            self.size_bytes += size_bytes if records else 0
+            self.size_bytes += size_bytes if self.count > before else 0
 
-    def _truncate(
-        self, change: TruncateTables, begin: Begin, *, is_new: bool
-    ) -> Sequence[CdcRecord]:
+    def _truncate(self, change: TruncateTables, begin: Begin, *, is_new: bool) -> None:
         found = [self.shapes[each] for each in change.relations if each in self.shapes]
         for shape in found:
             self.snapshot.emptied(shape.table.name)
         if not is_new or not found:
-            return ()
+            return
         self.truncated += len(found)
         if self.on_truncate == "fail":
             names = ", ".join(shape.table.name for shape in found)
@@ -324,46 +433,43 @@ class ChangeStream:
                 f"TRUNCATE of {names}: a topic can't be emptied with it; set on_truncate to "
                 "'ignore' or, with form='changes', to 'event'"
             )
-        if self.on_truncate == "ignore":
-            return ()
-        return [_Maker(self, shape, begin).record(None, None, None, "t") for shape in found]
+        if self.on_truncate == "event":
+            for shape in found:
+                event = _Maker(self, shape, begin).value(None, None, "t")
+                self._add(shape, [None], [event], begin.commit_ms)
 
-    def add_rows(
-        self, relation: Relation, rows: Iterable[tuple[Key, Columns]], now_ms: int
-    ) -> None:
+    def add_rows(self, relation: Relation, lines: list[bytes], now_ms: int) -> None:
         """Take rows of the snapshot at their high mark.
 
         Args:
             relation: the table as the rows have it.
-            rows: keys and rows, as the snapshot has left them.
+            lines: rows as COPY writes them, as the snapshot has left them.
             now_ms: the time of their records.
         """
         table = self.tables[f"{relation.namespace}.{relation.name}"]
         shape = TableShape.of(table, relation, self.catalogue, self.form)
-        maker = _Maker(self, shape, Begin(self.lsn, now_ms, 0))
-        for _, row in rows:
-            key = shape.key(row, self.form)
-            self.records.append(maker.record(key, None, shape.row(row), "r"))
-            self.size_bytes += sum(len(part) for part in row if isinstance(part, bytes))
+        rows = shape.reader.copied(lines)
+        values: Sequence[UserValue] = rows
+        if self.form != "rows":
+            maker = _Maker(self, shape, Begin(self.lsn, now_ms, 0))
+            values = [maker.value(None, row, "r") for row in rows]
+        self._add(shape, shape.keys(rows, self.form), values, now_ms)
+        self.size_bytes += sum(map(len, lines))
 
-    def drain(self) -> tuple[Sequence[CdcRecord], Sequence[Unfetched], Mapping[str, Json]]:
+    def drain(self) -> tuple[Sequence[TableRun], Sequence[Unfetched], Mapping[str, Json]]:
         """Return the records of the next Read, what they lack, and the offset behind them."""
-        found = (self.records, self.unfetched, self.offset())
-        self.records, self.unfetched, self.size_bytes = [], [], 0
+        found = (self.runs, self.unfetched, self.offset())
+        self.runs, self.unfetched, self.count, self.size_bytes = [], [], 0, 0
         return found
 
 
 @dataclass(slots=True)
 class _Maker:
-    """Makes the records of a change."""
+    """Makes the records of a change, each a key and a value."""
 
     stream: ChangeStream
     shape: TableShape
     begin: Begin
-    time: datetime = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.time = moment(self.begin.commit_ms)
 
     def raw_keys(self, change: Insert | Update | Delete) -> Sequence[Key]:
         """Return the keys that a change touches, as text."""
@@ -374,16 +480,16 @@ class _Maker:
             found.append(self.shape.raw_key(change.new))
         return found
 
-    def records(self, change: Insert | Update | Delete) -> Sequence[CdcRecord]:
+    def records(self, change: Insert | Update | Delete) -> Sequence[tuple[UserKey, UserValue]]:
         """Return the records of a change."""
         if isinstance(change, Insert):
             key = self.shape.key(change.new, self.stream.form)
-            return [self.record(key, None, self._row(change.new), "c")]
+            return [(key, self.value(None, self._row(change.new), "c"))]
         if isinstance(change, Delete):
             return self._deleted(change.old, is_full=change.is_full)
         return self._updated(change)
 
-    def _updated(self, change: Update) -> Sequence[CdcRecord]:
+    def _updated(self, change: Update) -> Sequence[tuple[UserKey, UserValue]]:
         old = change.old
         new = change.new
         if old is not None and change.is_full:
@@ -395,8 +501,8 @@ class _Maker:
         # A topic has no way to rename a key: the old one goes, the new one comes.
         if old is not None and self.shape.raw_key(old) != self.shape.raw_key(new):
             gone = self._deleted(old, is_full=change.is_full)
-            return [*gone, self.record(key, None, self._row(new), "c")]
-        return [self.record(key, before, self._row(new), "u")]
+            return [*gone, (key, self.value(None, self._row(new), "c"))]
+        return [(key, self.value(before, self._row(new), "u"))]
 
     def _row(self, columns: Columns) -> RowDict:
         """Return a row; what it lacks is noted, to be fetched by its key."""
@@ -409,23 +515,20 @@ class _Maker:
             self.stream.unfetched.append(Unfetched(shape.table.name, texts, row, missing))
         return row
 
-    def _deleted(self, old: Columns, *, is_full: bool) -> Sequence[CdcRecord]:
+    def _deleted(self, old: Columns, *, is_full: bool) -> Sequence[tuple[UserKey, UserValue]]:
         key = self.shape.key(old, self.stream.form)
-        tombstone = self._record(key, None)
         if self.stream.form == "rows":
-            return [tombstone]
+            return [(key, None)]
         before = self.shape.row(old)
         # The other columns of a key are null in the message, which they were not in the row.
         if not is_full:
             before = {name: before[name] for name in self.shape.table.key}
-        return [self.record(key, before, None, "d"), tombstone]
+        return [(key, self.value(before, None, "d")), (key, None)]
 
-    def record(
-        self, key: UserKey, before: RowDict | None, after: RowDict | None, op: Operation
-    ) -> CdcRecord:
-        """Return a record: the row, or Debezium's envelope of the change."""
+    def value(self, before: RowDict | None, after: RowDict | None, op: Operation) -> UserValue:
+        """Return a record's value: the row, or Debezium's envelope of the change."""
         if self.stream.form == "rows":
-            return self._record(key, after)
+            return after
         schema, _, table = self.shape.table.name.partition(".")
         source = {
             "connector": "postgresql",
@@ -437,18 +540,4 @@ class _Maker:
             "snapshot": "true" if op == "r" else "false",
         }
         ts_ms = self.begin.commit_ms
-        envelope = {"before": before, "after": after, "source": source, "op": op, "ts_ms": ts_ms}
-        return self._record(key, envelope)
-
-    def _record(self, key: UserKey, value: UserValue) -> CdcRecord:
-        shape = self.shape
-        # A Read has the rows of many tables, so each record brings its schemas.
-        return SchemaRecord(
-            key,
-            value,
-            self.time,
-            (),
-            shape.table.name,
-            key_schema=None if key is None else shape.key_schema,
-            value_schema=None if value is None else shape.schema,
-        )
+        return {"before": before, "after": after, "source": source, "op": op, "ts_ms": ts_ms}

@@ -22,14 +22,20 @@ Rule: pure. The shell reads rows and marks, in any time it needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from streamlog.connect import Json
-from streamlog.connectors.postgres_cdc.pgoutput import Columns, Relation
+from streamlog.connectors.postgres_cdc.pgoutput import Relation
+from streamlog.connectors.postgres_cdc.row_reader import copied_fields
 
-CHUNK_ROWS: Final = 10_000
+CHUNK_ROWS: Final = 40_000
+"""The most rows of a chunk."""
+CHUNK_ROWS_FIRST: Final = 1_000
+"""The most rows of a table's first chunk, when their size is not known."""
+CHUNK_BYTES: Final = 6 * 1024 * 1024
+"""The size of a chunk: all of it is one Read, which is larger as JSON."""
 PREFIX: Final = "streamlog"
 """The prefix of the marks' messages."""
 _XID_SPAN: Final = 1 << 32
@@ -114,6 +120,35 @@ class ChunkRequest:
         return f"{which}:{self.life}:{self.number}".encode()
 
 
+@dataclass(slots=True)
+class ChunkSize:
+    """How many rows of a table to ask for: as many as make a chunk of `CHUNK_BYTES`.
+
+    Args:
+        row_bytes: what a row takes beside its text: the names of its columns.
+    """
+
+    row_bytes: int
+    rows: int = field(default_factory=lambda: min(CHUNK_ROWS_FIRST, CHUNK_ROWS))
+
+    def kept(self, sizes: Sequence[int]) -> int:
+        """Return how many of the rows that came make a chunk; the next one asks for as many.
+
+        Args:
+            sizes: the bytes of each row's text, in order.
+        """
+        count = total = 0
+        for size in sizes:
+            total += size + self.row_bytes
+            if count and total > CHUNK_BYTES:
+                break
+            count += 1
+        # At most four times as many at once: rows further on may be larger.
+        fitting = CHUNK_BYTES * len(sizes) // max(sum(sizes) + self.row_bytes * len(sizes), 1)
+        self.rows = max(1, min(fitting, 4 * self.rows, CHUNK_ROWS))
+        return count
+
+
 @dataclass(frozen=True, slots=True)
 class TableChunk:
     """The rows of a chunk.
@@ -121,7 +156,8 @@ class TableChunk:
     Attributes:
         request: what was asked for.
         relation: the table as the rows have it.
-        rows: keys and rows, in the order of the key.
+        lines: the rows as COPY writes them in its text format, in the order of the key.
+        key_at: where the columns of the key stand in a row.
         last_key: the key of the last row as JSON; None without rows.
         is_last: whether the table has no more.
         visible: what the rows' snapshot saw.
@@ -129,10 +165,16 @@ class TableChunk:
 
     request: ChunkRequest
     relation: Relation
-    rows: Sequence[tuple[Key, Columns]]
+    lines: list[bytes]
+    key_at: tuple[int, ...]
     last_key: tuple[Json, ...] | None
     is_last: bool
     visible: VisibleTransactions
+
+    def key(self, line: bytes) -> Key:
+        """Return the text of a row's key."""
+        fields = copied_fields(line)
+        return tuple(fields[at] for at in self.key_at)
 
 
 @dataclass(slots=True)
@@ -159,6 +201,11 @@ class ChunkedSnapshot:
     _is_emptied: bool = False
     _delivered: list[int] = field(default_factory=list)
     _before_low: int = 0
+
+    @property
+    def is_between(self) -> bool:
+        """Whether the stream is between the marks of a chunk, where keys that change count."""
+        return self._is_between
 
     @property
     def table(self) -> str | None:
@@ -219,7 +266,7 @@ class ChunkedSnapshot:
             return "low"
         return "high" if content == request.mark("high") else None
 
-    def took(self, chunk: TableChunk) -> Sequence[tuple[Key, Columns]] | None:
+    def took(self, chunk: TableChunk) -> list[bytes] | None:
         """Return the rows to send at the high mark; None if the chunk has to be taken again.
 
         Args:
@@ -239,30 +286,12 @@ class ChunkedSnapshot:
             self.after = chunk.last_key
         if self._is_emptied:
             # What was read may be from before; what came behind is in the stream.
-            return ()
-        return [(key, row) for key, row in chunk.rows if key not in self._changed]
+            return []
+        if not self._changed:
+            return chunk.lines
+        return [line for line in chunk.lines if chunk.key(line) not in self._changed]
 
     def _is_complete(self, visible: VisibleTransactions) -> bool:
         delivered = self._delivered[: self._before_low]
         saw_all = all(visible.sees(each) for each in delivered)
         return saw_all and not visible.running_below(self.began_at)
-
-
-def chunk_query(
-    table: str, key: Sequence[str], columns: Sequence[str], quoted: Callable[[str], str]
-) -> tuple[str, str]:
-    """Return the statements of a chunk: the first one, and one that continues behind a key.
-
-    Args:
-        table: the table, quoted.
-        key: the columns of its primary key.
-        columns: all columns, in the order of the relation.
-        quoted: quotes a name.
-    """
-    names = ", ".join(quoted(each) for each in columns)
-    order = ", ".join(quoted(each) for each in key)
-    start = f"SELECT {names} FROM {table}"  # noqa: S608 - quoted names
-    end = f"ORDER BY {order} LIMIT {CHUNK_ROWS}"
-    # The server knows the types: a text is compared as the column's own.
-    marks = ", ".join(f"${at}" for at in range(1, len(key) + 1))
-    return f"{start} {end}", f"{start} WHERE ({order}) > ({marks}) {end}"

@@ -34,6 +34,7 @@ _UINT64: Final = struct.Struct(">Q")
 _INT64: Final = struct.Struct(">q")
 _STATUS: Final = struct.Struct(">cQQQqB")
 XLOG_HEAD_BYTES: Final = 25
+_ROW_KINDS: Final = frozenset({b"I", b"U"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +304,24 @@ def decode_frame(frame: bytes) -> XLogData | Keepalive:
             return Keepalive(end, reader.byte() == 1)
         case _:
             raise reader.corrupt("it is no frame of replication, or cut off")
+
+
+def relation_of(frame: bytes) -> int:
+    """Return the relation of a frame with an insert or an update; -1 of any other frame."""
+    if frame[XLOG_HEAD_BYTES : XLOG_HEAD_BYTES + 1] not in _ROW_KINDS or frame[:1] != b"w":
+        return -1
+    return int.from_bytes(frame[XLOG_HEAD_BYTES + 1 : XLOG_HEAD_BYTES + 5])
+
+
+def is_insert(frame: bytes) -> bool:
+    """Whether a frame has an insert."""
+    return frame[XLOG_HEAD_BYTES : XLOG_HEAD_BYTES + 1] == b"I"
+
+
+def start_of(frame: bytes) -> int:
+    """Return where the change of a frame stands in the WAL; 0 of one that is no XLogData."""
+    is_data = frame[:1] == b"w" and len(frame) >= XLOG_HEAD_BYTES
+    return int(_UINT64.unpack_from(frame, 1)[0]) if is_data else 0
 
 
 def standby_status(received: int, flushed: int, now_ms: int, *, wants_reply: bool = False) -> bytes:

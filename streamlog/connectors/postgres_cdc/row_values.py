@@ -19,6 +19,7 @@ from uuid import UUID
 import msgspec
 
 from streamlog.connect import Schema
+from streamlog.connectors.postgres_cdc.row_reader import OTHER, TEXT, TRUTH, WHOLE_NUMBER
 from streamlog.replace import replace
 
 Decoder: TypeAlias = Callable[[bytes], object]
@@ -101,6 +102,7 @@ _BASE: Final[Mapping[int, tuple[Decoder, Schema]]] = {
     3802: (_json, Schema("string", logical="json")),
 }
 """Built-in types by their oid, which no release has changed."""
+_KINDS: Final[Mapping[Decoder, int]] = {_text: TEXT, int: WHOLE_NUMBER, _boolean: TRUTH}
 _TOTAL_DECODERS: Final = (_boolean, _text)
 """Decoders that read every text."""
 _ARRAYS: Final[Mapping[int, int]] = {
@@ -155,6 +157,13 @@ class TypeCatalogue:
             return _total(lambda text: parse_array(text.decode(), inner))
         decode = _BASE.get(base, (_text, _STRING))[0]
         return decode if decode in _TOTAL_DECODERS else _total(decode)
+
+    def kind(self, oid: int) -> int:
+        """Return how `RowReader` reads a value of a type, as `decoder` does."""
+        base = self._base(oid)
+        if self._element(base) is not None:
+            return OTHER
+        return _KINDS.get(_BASE.get(base, (_text, _STRING))[0], OTHER)
 
     def schema(self, oid: int, modifier: int, *, optional: bool) -> Schema:
         """Return the schema of a column.

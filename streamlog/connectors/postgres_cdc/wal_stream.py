@@ -10,6 +10,7 @@ Rule: bytes in, bytes out. What frames mean is decided in `change_stream`.
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -20,18 +21,19 @@ from psycopg.conninfo import make_conninfo
 from streamlog.connect import ConnectError, Json, Retriable
 from streamlog.connectors.postgres_cdc.change_stream import CapturedTable, Unfetched
 from streamlog.connectors.postgres_cdc.chunked_snapshot import (
-    CHUNK_ROWS,
+    CHUNK_BYTES,
     PREFIX,
     ChunkRequest,
+    ChunkSize,
     TableChunk,
     VisibleTransactions,
 )
 from streamlog.connectors.postgres_cdc.pgoutput import (
-    Columns,
     Relation,
     RelationColumn,
     lsn_text,
 )
+from streamlog.connectors.postgres_cdc.row_reader import copied_fields
 from streamlog.connectors.postgres_cdc.row_values import SESSION, TypeCatalogue
 
 if TYPE_CHECKING:
@@ -125,7 +127,7 @@ class ReplicationStream:
             raise Retriable("the replication stream is not connected")
         return self._connection.pgconn
 
-    def frames(self, most: int, most_bytes: int) -> Sequence[bytes]:
+    def frames(self, most: int, most_bytes: int) -> list[bytes]:
         """Return the frames that have come, without waiting.
 
         Args:
@@ -153,7 +155,7 @@ class ReplicationStream:
             raise Retriable(f"the replication stream: {str(error).strip()}") from error
         return found
 
-    def _ended(self, found: Sequence[bytes]) -> Sequence[bytes]:
+    def _ended(self, found: list[bytes]) -> list[bytes]:
         if found:
             return found
         result = self._pgconn.get_result()
@@ -199,6 +201,9 @@ class TableQueries:
     def __init__(self, text: str) -> None:
         self._text = text
         self._connection: psycopg.Connection | None = None
+        self._table: CapturedTable | None = None
+        """The table of the latest chunk."""
+        self._size = ChunkSize(0)
 
     def connect(self) -> None:
         """Connect.
@@ -242,33 +247,71 @@ class TableQueries:
 
     def _read_chunk(self, request: ChunkRequest, table: CapturedTable) -> TableChunk:
         connection = self.connection
+        if self._table != table:
+            known = connection.execute(_columns_of(table)).description or ()
+            # A name, its quotes, a colon and a comma; a number is no longer as JSON.
+            self._size = ChunkSize(sum(len(each.name) + 4 for each in known))
+            self._table = table
+        asked = self._size.rows
         self._mark(request.mark("low"))
         order = sql.SQL(", ").join(map(sql.Identifier, table.key))
         where: sql.Composable = sql.SQL("")
         values = [*(request.after or ())]
         if values:
-            # Texts without a type: the server takes them as the columns' own.
-            marks = sql.SQL(", ").join(sql.Placeholder() for _ in values)
+            # Texts without a type: the server takes them as the columns' own. COPY takes no
+            # parameters, so they are quoted here.
+            marks = sql.SQL(", ").join(map(sql.Literal, values))
             where = sql.SQL("WHERE ({}) > ({}) ").format(order, marks)
-        query = sql.SQL("SELECT * FROM {} {}ORDER BY {} LIMIT {}").format(
-            sql.Identifier(*table.name.split(".", 1)), where, order, CHUNK_ROWS
+        named = sql.Identifier(*table.name.split(".", 1))
+        query = sql.SQL("COPY (SELECT * FROM {} {}ORDER BY {} LIMIT {}) TO STDOUT").format(
+            named, where, order, asked
         )
         with connection.transaction():
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             text, prepared = connection.execute(VISIBLE).fetchone() or ("1:1:", [])
-            result = connection.execute(query, values).pgresult
+            # COPY does not tell the types.
+            result = connection.execute(_columns_of(table)).pgresult
+            lines, sizes = self._copied(query)
         # Behind the end of the transaction: a mark inside it would wait for its commit.
         self._mark(request.mark("high"))
         if result is None:
             raise Retriable("the database gave no rows")
         relation = _relation(table, result)
-        rows = [
-            tuple(_raw(result.get_value(row, at)) for at in range(result.nfields))
-            for row in range(result.ntuples)
-        ]
-        return _chunk(
-            request, table, relation, rows, VisibleTransactions.parse(text, map(int, prepared))
-        )
+        visible = VisibleTransactions.parse(text, map(int, prepared))
+        names = [each.name for each in relation.columns]
+        key_at = tuple(names.index(each) for each in table.key)
+        last: tuple[Json, ...] | None = None
+        if lines:
+            fields = copied_fields(lines[-1])
+            last = tuple((fields[at] or b"").decode() for at in key_at)
+        is_last = len(sizes) < asked and len(lines) == len(sizes)
+        return TableChunk(request, relation, lines, key_at, last, is_last, visible)
+
+    def _copied(self, query: sql.Composed) -> tuple[list[bytes], Sequence[int]]:
+        """Return the rows of a chunk as lines, and the sizes of all rows that came."""
+        pgconn = self.connection.pgconn
+        result = pgconn.exec_(query.as_bytes(self.connection))
+        if result.status != pq.ExecStatus.COPY_OUT:
+            raise psycopg.OperationalError(result.error_message.decode(errors="replace"))
+        lines: list[bytes] = []
+        sizes = array("q")
+        held_bytes = 0
+        # By libpq itself: a row costs a third of what it costs by a cursor's `copy`.
+        while True:
+            size, line = pgconn.get_copy_data(0)
+            if size < 0:
+                break
+            sizes.append(size)
+            # Rows behind a chunk of this size are asked for again, so they need no memory.
+            if held_bytes <= CHUNK_BYTES:
+                lines.append(bytes(line))
+                held_bytes += size
+        ended = pgconn.get_result()
+        if ended is None or ended.status != pq.ExecStatus.COMMAND_OK:
+            message = "" if ended is None else ended.error_message.decode(errors="replace")
+            raise psycopg.OperationalError(message or "the server has ended a COPY")
+        pgconn.get_result()
+        return lines[: self._size.kept(sizes)], sizes
 
     def _mark(self, content: bytes) -> None:
         """Write a mark; the transaction's number makes its commit flush the WAL at once."""
@@ -309,6 +352,12 @@ class TableQueries:
             each.row[name] = None if raw is None else catalogue.decoder(result.ftype(at))(raw)
 
 
+def _columns_of(table: CapturedTable) -> sql.Composed:
+    """Return a query that has a table's columns, and no rows."""
+    named = sql.Identifier(*table.name.split(".", 1))
+    return sql.SQL("SELECT * FROM {} LIMIT 0").format(named)
+
+
 def _raw(value: object) -> bytes | None:
     return None if value is None else bytes(value)  # type: ignore[call-overload]
 
@@ -320,19 +369,3 @@ def _relation(table: CapturedTable, result: pq.abc.PGresult) -> Relation:
         columns.append(RelationColumn(name, name in table.key, result.ftype(at), result.fmod(at)))
     namespace, _, name = table.name.partition(".")
     return Relation(0, namespace, name, "d", tuple(columns))
-
-
-def _chunk(
-    request: ChunkRequest,
-    table: CapturedTable,
-    relation: Relation,
-    rows: Sequence[Columns],
-    visible: VisibleTransactions,
-) -> TableChunk:
-    names = [each.name for each in relation.columns]
-    key_at = [names.index(each) for each in table.key]
-    keyed = [(tuple(row[at] for at in key_at), row) for row in rows]
-    last: tuple[Json, ...] | None = None
-    if keyed:
-        last = tuple(part.decode() for part in keyed[-1][0] if isinstance(part, bytes))
-    return TableChunk(request, relation, keyed, last, len(keyed) < CHUNK_ROWS, visible)

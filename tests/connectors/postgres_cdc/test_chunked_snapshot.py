@@ -13,8 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog.connectors.postgres_cdc.chunked_snapshot import (
+    CHUNK_BYTES,
+    CHUNK_ROWS_FIRST,
     ChunkedSnapshot,
     ChunkRequest,
+    ChunkSize,
     TableChunk,
     VisibleTransactions,
     full_xid,
@@ -99,10 +102,10 @@ class Reader:
         if self.asked == 1:
             after = -1 if self.request.after is None else int(str(self.request.after[0]))
             keys = [key for key in sorted(self.database.visible) if key > after]
-            rows = [((key,), (self.database.visible[key],)) for key in keys[:CHUNK]]
-            last = (rows[-1][0][0],) if rows else None
-            seen = self.database.snapshot()
-            self.chunk = TableChunk(self.request, RELATION, rows, last, len(keys) <= CHUNK, seen)
+            rows = [b"%d\t%d\n" % (key, self.database.visible[key]) for key in keys[:CHUNK]]
+            last = (keys[len(rows) - 1],) if rows else None
+            seen, is_last = self.database.snapshot(), len(keys) <= CHUNK
+            self.chunk = TableChunk(self.request, RELATION, rows, (0,), last, is_last, seen)
         if self.asked == 2:
             self.database.wal.append(self.request.mark("high"))
         self.asked = (self.asked + 1) % 3
@@ -114,13 +117,12 @@ class Reader:
         entry = self.database.wal[self.position]
         if isinstance(entry, Transaction):
             self.snapshot.began(entry.xid % (1 << 32))
-            self.snapshot.changed(TABLE, [(key,) for key in entry.changes])
+            self.snapshot.changed(TABLE, [(b"%d" % key,) for key in entry.changes])
             self.log.update(entry.changes)
         elif self.snapshot.marked(entry) == "high":
             assert self.chunk is not None
-            for (key,), (value,) in self.snapshot.took(self.chunk) or ():
-                assert isinstance(key, int)
-                assert isinstance(value, int)
+            for line in self.snapshot.took(self.chunk) or ():
+                key, value = map(int, line.split())
                 self.log[key] = value
         self.position += 1
 
@@ -193,13 +195,13 @@ def test_a_commit_that_is_not_visible_yet_takes_the_chunk_again() -> None:
     snapshot.marked(request.mark("low"))
     snapshot.marked(request.mark("high"))
     unseen = VisibleTransactions(7, 8, frozenset({7}))
-    assert snapshot.took(TableChunk(request, RELATION, [((1,), (2,))], (1,), True, unseen)) is None
+    rows = [b"1\t2\n"]
+    assert snapshot.took(TableChunk(request, RELATION, rows, (0,), (1,), True, unseen)) is None
     assert (snapshot.retaken, snapshot.is_done) == (1, False)
     again = snapshot.request()
     assert again is not None
     snapshot.marked(again.mark("low"))
-    rows = [((1,), (2,))]
-    assert snapshot.took(TableChunk(again, RELATION, rows, (1,), True, ALL)) == rows
+    assert snapshot.took(TableChunk(again, RELATION, rows, (0,), (1,), True, ALL)) == rows
     assert snapshot.is_done
 
 
@@ -209,7 +211,8 @@ def test_an_emptied_table_has_no_rows_of_the_chunk() -> None:
     assert request is not None
     snapshot.marked(request.mark("low"))
     snapshot.emptied(TABLE)
-    assert snapshot.took(TableChunk(request, RELATION, [((1,), (2,))], (1,), True, ALL)) == ()
+    rows = [b"1\t2\n"]
+    assert snapshot.took(TableChunk(request, RELATION, rows, (0,), (1,), True, ALL)) == []
 
 
 def test_marks_of_an_earlier_life_are_not_this_ones() -> None:
@@ -231,3 +234,22 @@ def test_prepared_transactions_do_not_hold_a_snapshot_up() -> None:
 def test_32_bits_of_a_transaction_number_are_enough(near: int, distance: int) -> None:
     wanted = near + distance
     assert full_xid(wanted % (1 << 32), near) == wanted
+
+
+@given(st.lists(st.integers(0, 3 * CHUNK_BYTES // 2), min_size=1, max_size=9), st.integers(0, 99))
+def test_a_chunk_has_the_rows_that_fit_and_one_at_least(sizes: list[int], row_bytes: int) -> None:
+    size = ChunkSize(row_bytes)
+    kept = size.kept(sizes)
+    taken = [each + row_bytes for each in sizes]
+    assert kept == 1 or sum(taken[:kept]) <= CHUNK_BYTES
+    assert kept == len(sizes) or sum(taken[: kept + 1]) > CHUNK_BYTES
+    assert 1 <= size.rows <= 4 * CHUNK_ROWS_FIRST
+
+
+def test_chunks_of_small_rows_grow_to_the_most_rows() -> None:
+    size = ChunkSize(10)
+    asked = []
+    for _ in range(4):
+        asked.append(size.rows)
+        assert size.kept([5] * size.rows) == asked[-1]
+    assert asked == [1_000, 4_000, 16_000, 40_000]

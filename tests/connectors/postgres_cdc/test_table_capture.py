@@ -175,8 +175,7 @@ async def test_lives_that_end_anywhere_lose_and_repeat_nothing(shop: Shop) -> No
 async def test_a_table_that_changes_while_it_is_copied(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("chunked_snapshot", "wal_stream"):
-        monkeypatch.setattr(f"streamlog.connectors.postgres_cdc.{module}.CHUNK_ROWS", 20)
+    monkeypatch.setattr("streamlog.connectors.postgres_cdc.chunked_snapshot.CHUNK_ROWS", 20)
     shop.run("INSERT INTO orders SELECT n, 'old', 1 FROM generate_series(1, 200) n")
     chance, log, source = random.Random(3), Log(), shop.source()
     for _ in range(40):
