@@ -74,7 +74,8 @@ class Field:
 
     name: str
     schema: Schema
-    default: JsonValue = None
+    # Not in the hash: a default may be a list or a dict, and schemas are keys of caches.
+    default: JsonValue = dataclasses.field(default=None, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

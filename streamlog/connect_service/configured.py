@@ -1,7 +1,6 @@
 """Configured connectors: a Connect configuration as the declaration that an app would make.
 
-Converters become the serdes of topics, transforms a transform, and `errors.*` an error policy. A
-topic's values travel as `ConvertedValue`, so that a converter gets the schema with the value.
+Converters become the serdes of topics, transforms a transform, and `errors.*` an error policy.
 
 Rule: values only. Nothing here connects, and secrets stay references.
 """
@@ -11,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 import msgspec
 
@@ -24,25 +23,29 @@ from streamlog.connect.connector_settings import (
     unknown_settings,
     validated,
 )
-from streamlog.connect.converters import ConvertedValue, JsonConverter, converter_of
-from streamlog.connect.converters.converter import Converter, Side
+from streamlog.connect.converters.converter import unknown_converter_settings
 from streamlog.connect.declared_connectors import ErrorLog, SinkConnector, SourceConnector
 from streamlog.connect.herding.configs import TASK_PARTS
 from streamlog.connect.herding.herder import ConnectorType
 from streamlog.connect.java_connectors import JavaConnector, LeftOffsets
 from streamlog.connect.names import Plugin, find_plugin, plugin_names
 from streamlog.connect.retries import RecordRetries
-from streamlog.connect.schema_record import with_schemas
-from streamlog.connect.secrets import resolve_secrets
 from streamlog.connect.sink import Sink
-from streamlog.connect.source import Source, SourceOffset, SourcePartition, Transform
-from streamlog.connect.transforms.transform_chain import TransformChain, chain_of
+from streamlog.connect.source import Source, SourceOffset, SourcePartition
+from streamlog.connect.transforms.transform_chain import chain_of
+from streamlog.connect_service.converter_serdes import (
+    AnyTopicConverter,
+    ReadTransform,
+    WriteTransform,
+    open_converter,
+    resolved,
+    topic_spec,
+)
 from streamlog.durations import duration_ms
-from streamlog.errors import ConfigError, SerdeError, StreamlogError
+from streamlog.errors import ConfigError
 from streamlog.nodes.policies import ErrorPolicy, on_error
 from streamlog.nodes.topic_spec import TopicSpec, check_name
-from streamlog.replace import replace
-from streamlog.serdes.erased_types import AnyRecord, JsonValue
+from streamlog.serdes.erased_types import JsonValue
 
 CLASS: Final = "connector.class"
 EXECUTING: Final = frozenset({"Exec"})
@@ -51,106 +54,16 @@ ALLOW_EXEC: Final = "allow.exec"
 """Ours: the worker's setting that allows them."""
 TOPICS: Final = ("topics", "topics.regex")
 NO_TOPICS: Final = "Must configure one of topics or topics.regex"
-DEFAULT_CONVERTER: Final = JsonConverter(schemas_enable=False)
-"""What a worker converts with if its settings name no converter: JSON without schemas."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConverterSerde:
-    """A converter as the serde of a topic's keys or values."""
-
-    converter: Converter
-
-    def dumps(self, obj: object) -> bytes:
-        """Return the bytes of a value; bytes stay as they are."""
-        if isinstance(obj, bytes):
-            return obj
-        schema, value = obj if isinstance(obj, ConvertedValue) else (None, obj)
-        try:
-            written = self.converter.encode(schema, value)
-        except StreamlogError as error:
-            # What may pass stays what it is, so that it is tried again.
-            if error.retriable:
-                raise
-            raise SerdeError(str(error)) from error
-        # A null with a schema is bytes as well: the envelope of an optional schema has a payload.
-        return b"null" if written is None else written
-
-    def loads(self, data: bytes) -> ConvertedValue:
-        """Return a value with its schema."""
-        try:
-            return self.converter.decode(data)
-        except StreamlogError as error:
-            if error.retriable:
-                raise
-            raise SerdeError(str(error)) from error
-
-
-@dataclass(frozen=True, slots=True)
-class ReadTransform:
-    """The transforms of a source: its record in, a record of the log's topic out."""
-
-    chain: TransformChain
-    topic: str
-    """The topic of records that name none."""
-    adapt: Transform | None = None
-    """Makes the record of it that a Java class writes."""
-
-    def __call__(self, record: AnyRecord, /) -> AnyRecord | None:
-        """Return the record with its values and schemas together, for the converters."""
-        adapted = record if self.adapt is None else self.adapt(record)
-        if adapted is None:
-            return None
-        named = replace(adapted, topic=adapted.topic or self.topic)
-        changed = self.chain(named)
-        if changed is None:
-            return None
-        whole = with_schemas(changed)
-        return replace(
-            whole,
-            key=_together(whole.key, ConvertedValue(whole.key_schema, whole.key)),
-            value=_together(whole.value, ConvertedValue(whole.value_schema, whole.value)),
-        )
-
-
-def _together(value: object, converted: ConvertedValue) -> object:
-    # Bytes without a schema stay as they are: raw reads are not converted.
-    if isinstance(value, bytes) and converted.schema is None:
-        return value
-    # None without a schema is a tombstone; with one it is a value, as JsonConverter writes it.
-    return value if value is None and converted.schema is None else converted
-
-
-@dataclass(frozen=True, slots=True)
-class WriteTransform:
-    """The transforms of a sink: a record as converters read it in, a record for the sink out."""
-
-    chain: TransformChain
-
-    def __call__(self, record: AnyRecord, /) -> AnyRecord | None:
-        """Return the record with plain values."""
-        key_schema, key = _apart(record.key)
-        value_schema, value = _apart(record.value)
-        whole = replace(
-            with_schemas(record),
-            key=key,
-            value=value,
-            key_schema=key_schema,
-            value_schema=value_schema,
-        )
-        return self.chain(whole)
-
-
-def _apart(value: object) -> ConvertedValue:
-    return value if isinstance(value, ConvertedValue) else ConvertedValue(None, value)
+SIDES: Final[tuple[Literal["key", "value"], ...]] = ("key", "value")
+"""The converted sides of a record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfiguredSource(SourceConnector):
     """A source whose records may name any topic, as transforms and tables do."""
 
-    key: ConverterSerde
-    value: ConverterSerde
+    key: AnyTopicConverter
+    value: AnyTopicConverter
     topic: str
     is_verbatim: bool = False
     """Whether nothing changes the bytes of a raw Read on their way to `topic`."""
@@ -184,11 +97,14 @@ class ConfiguredSource(SourceConnector):
             raise ConfigError(
                 f"source {self.name!r} reads records for no topic of their own: set topic=NAME"
             )
-        return TopicSpec(check_name("a topic", name), self.key, self.value)
+        return topic_spec(check_name("a topic", name), self.key, self.value)
 
 
 def configured(
-    name: str, settings: Mapping[str, str], worker: Mapping[str, str]
+    name: str,
+    settings: Mapping[str, str],
+    worker: Mapping[str, str],
+    resolve: Callable[[str], str] | None = None,
 ) -> SourceConnector | SinkConnector:
     """Return the connector that a configuration describes.
 
@@ -196,6 +112,8 @@ def configured(
         name: its name.
         settings: its configuration, with secrets as references.
         worker: the worker's settings, which have the converters that the configuration lacks.
+        resolve: replaces the references to secrets in a text, to run the connector; None leaves
+            them as they are.
 
     Raises:
         ConfigError: a setting is wrong; the message names it.
@@ -212,15 +130,15 @@ def configured(
     made = given if java is None else java.connector()
     # Read here as well as at the start of a task, so that a typing error is refused at once.
     chain = chain_of(settings)
-    key, value = (_serde(settings, worker, side) for side in ("key", "value"))
+    key, value = (open_converter(settings, worker, side, resolve) for side in SIDES)
     policy = _policy(name, common)
     if isinstance(common, SinkConfig):
         if not common.topics:
             raise ConfigError("topics: names the topics that the sink carries; it is missing")
         return SinkConnector(
             name=name,
-            sink=cast("Sink[Any, Any]", made),
-            topics=[TopicSpec(check_name("a topic", each), key, value) for each in common.topics],
+            sink=resolved(cast("Sink[Any, Any]", made), resolve),
+            topics=[topic_spec(check_name("a topic", each), key, value) for each in common.topics],
             tasks=common.tasks_max,
             transforms=(WriteTransform(chain), *([] if java is None else [java.adapt])),
             policy=policy,
@@ -232,11 +150,11 @@ def configured(
     topic = common.topic or ""
     return ConfiguredSource(
         name=name,
-        source=cast("Source[Any, Any]", made),
-        topics={"": TopicSpec(topic, key, value)} if topic else {"": TopicSpec(name, key, value)},
+        source=resolved(cast("Source[Any, Any]", made), resolve),
+        topics={"": topic_spec(topic or name, key, value)},
         tasks=common.tasks_max,
         discover_every_ms=max(duration_ms(common.discover_every), 1),
-        transforms=(ReadTransform(chain, topic, None if java is None else java.adapt),),
+        transforms=(ReadTransform(chain, topic, key, value, None if java is None else java.adapt),),
         policy=policy,
         has_context_headers=common.errors_deadletterqueue_context_headers_enable,
         retries=_retries(common),
@@ -248,15 +166,6 @@ def configured(
         is_verbatim=bool(topic) and not chain.steps,
         java=java,
     )
-
-
-def with_secrets(
-    connector: SourceConnector | SinkConnector, resolve: Callable[[str], str]
-) -> SourceConnector | SinkConnector:
-    """Return a connector with its secrets replaced by `resolve(text)`."""
-    if isinstance(connector, SourceConnector):
-        return replace(connector, source=resolve_secrets(connector.source, resolve))
-    return replace(connector, sink=resolve_secrets(connector.sink, resolve))
 
 
 class InstalledPlugins:
@@ -337,7 +246,8 @@ def strange_settings(settings: Mapping[str, str]) -> list[str]:
 
 
 def _unknown_names(plugin: Plugin, settings: Mapping[str, str]) -> list[str]:
-    return unknown_settings((common_model(plugin.kind), plugin.settings), settings, PREFIXES)
+    names = unknown_settings((common_model(plugin.kind), plugin.settings), settings, PREFIXES)
+    return names + [name for side in SIDES for name in unknown_converter_settings(settings, side)]
 
 
 def plugins() -> list[Plugin]:
@@ -396,11 +306,6 @@ def _answered(name: str, why: str) -> JsonValue:
         "name": name, "value": None, "recommended_values": [], "errors": [why], "visible": True,
     }  # fmt: skip
     return {"definition": definition, "value": value}
-
-
-def _serde(settings: Mapping[str, str], worker: Mapping[str, str], side: Side) -> ConverterSerde:
-    default = converter_of(worker, side, default=DEFAULT_CONVERTER)
-    return ConverterSerde(converter_of(settings, side, default=default))
 
 
 def _policy(name: str, common: SourceConfig | SinkConfig) -> ErrorPolicy:

@@ -41,7 +41,6 @@ from streamlog.connect_service.configured import (
     InstalledPlugins,
     configured,
     strange_settings,
-    with_secrets,
 )
 from streamlog.connect_service.service_group import (
     GroupRound,
@@ -178,7 +177,7 @@ class ConnectService:
         Raises:
             ConfigError: a setting is wrong, or a secret can't be found.
         """
-        connector = configured(name, settings, self.settings.others)
+        connector = configured(name, settings, self.settings.others, self._resolve)
         idle, strange = without_effect(settings), strange_settings(settings)
         if (named := [*idle, *strange]) and self._warned.get(name) != named:
             self._warned[name] = named
@@ -186,7 +185,7 @@ class ConnectService:
                 logger.warning("connector %r: %s: without effect here", name, ", ".join(idle))
             if strange:
                 logger.warning("connector %r: no such settings: %s", name, ", ".join(strange))
-        return with_secrets(connector, self._resolve)
+        return connector
 
     # ---------------------------------------------------------------------------- offsets
 

@@ -23,13 +23,13 @@ from typing import Any, Final, Literal, TypeAlias, get_origin, is_typeddict
 
 import msgspec
 
-from streamlog.connect.connector_errors import ConnectError
+from streamlog.connect.connector_errors import ConnectError, Retriable
 from streamlog.connect.declared_connectors import SinkConnector, SourceConnector
 from streamlog.connect.schema_record import with_read_schemas
 from streamlog.connect.sink_rows import SinkRow, SinkRows
 from streamlog.connect.source import READ_BYTES_MAX, Read, ReadColumns, Transform
 from streamlog.durations import when_ms
-from streamlog.errors import StreamlogError, quantity
+from streamlog.errors import ConfigError, StreamlogError, quantity
 from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.processing.column_batch import deserialize_column, serialize_column
 from streamlog.processing.error_handling import (
@@ -49,6 +49,9 @@ from streamlog.serdes.json_values import is_model
 from streamlog.serdes.serde import declared_by
 
 logger = logging.getLogger(__name__)
+_NOT_OF_RECORDS: Final = (Retriable, ConfigError)
+"""Errors of a serde that are not a record's: its server is away, or one of its settings is wrong.
+They pass, as a dead letter would lose a sound record."""
 AnyRead: TypeAlias = Read[Any, Any]
 """A read whose types only its source knows."""
 UNWRITTEN: Final = -1
@@ -177,6 +180,8 @@ class SourceCarrier:
         self._connector, self._task = connector, task
         self.retries = connector.retries
         self._name, self._transforms = connector.name, connector.transforms
+        self.may_block = any(map(may_block, connector.topics.values()))
+        """Whether `carry` may wait for a server, so that it belongs on a thread."""
 
     def carry(self, read: AnyRead, now: datetime, *, may_retry: bool = False) -> CarriedRead:
         """Return the records of a read.
@@ -191,7 +196,9 @@ class SourceCarrier:
                 again.
             ProcessingError: a record fails, and the policy is `FAIL`.
             ConnectError: the read is larger than one transaction may be.
-            ConfigError: a record names a topic that the source does not feed.
+            ConfigError: a record names a topic that the source does not feed, or a setting of its
+                serde is wrong.
+            Retriable: a serde's server does not answer; carry the read again.
         """
         carried = CarriedRead(may_retry=may_retry)
         columns, connector = read.read_columns, self._connector
@@ -243,6 +250,8 @@ class SourceCarrier:
             try:
                 keys = self._column(spec.key, keys, is_bytes=False)
                 values = self._column(spec.value, values, is_bytes=False)
+            except _NOT_OF_RECORDS:
+                raise
             except Exception:  # noqa: BLE001 - any serde's: the other way finds the record
                 return False
         if count:
@@ -291,6 +300,8 @@ class SourceCarrier:
             values = self._column(
                 spec.value, [record.value for record in records], is_bytes=is_bytes
             )
+        except _NOT_OF_RECORDS:
+            raise
         except Exception as error:  # noqa: BLE001 - any serde's: a policy decides
             if len(records) > 1:
                 # The column does not say which record it was. The order of the others stays.
@@ -355,6 +366,8 @@ class SinkCarrier:
         self.policy, self.retries = connector.policy, connector.retries
         self._name, self._transforms = connector.name, connector.transforms
         self._topics = {spec.name: spec for spec in connector.topics}
+        self.may_block = any(map(may_block, connector.topics))
+        """Whether `carry` may wait for a server, so that it belongs on a thread."""
 
     def carry(
         self, partition: TopicPartition, columns: RecordColumns, *, may_retry: bool = False
@@ -370,11 +383,15 @@ class SinkCarrier:
             StreamlogError: a transform or a serde failed with a retriable error, and may be tried
                 again.
             ProcessingError: a record fails, and the policy is `FAIL`.
+            ConfigError: a setting of a serde is wrong.
+            Retriable: a serde's server does not answer; carry the records again.
         """
         spec, refused = self._topics[partition.topic], CarriedRead(may_retry=may_retry)
         try:
             keys = deserialize_column(spec.key, columns.keys)
             values = deserialize_column(spec.value, columns.values)
+        except _NOT_OF_RECORDS:
+            raise
         except Exception:  # noqa: BLE001 - any serde's; the loop below finds the record
             rows = self._carry_each(partition, columns, spec, refused)
             return SinkRows.of(partition, rows), refused
@@ -421,6 +438,8 @@ class SinkCarrier:
             try:
                 keys = deserialize_column(spec.key, one.keys)
                 values = deserialize_column(spec.value, one.values)
+            except _NOT_OF_RECORDS:
+                raise
             except Exception as error:  # noqa: BLE001 - any serde's: that is what policies are for
                 self._refuse(partition, one, error, refused, "VALUE_CONVERTER")
                 continue
@@ -479,6 +498,11 @@ class SinkCarrier:
         _give_up(self._connector, self._task, stage, letter, refused)
 
 
+def may_block(spec: TopicSpec) -> bool:
+    """Return whether the serdes of a topic may wait for a server, as their `may_block` says."""
+    return any(getattr(serde, "may_block", False) for serde in (spec.key, spec.value))
+
+
 def _times_ms(times: Sequence[datetime]) -> list[int]:
     # Records of a page of rows, or of a transaction, have one time.
     if times.count(times[0]) == len(times):
@@ -492,6 +516,8 @@ def _bytes_of(serde: AnySerde, value: UserValue) -> bytes | None:
         return value
     try:
         return serde.dumps(value)
+    except _NOT_OF_RECORDS:
+        raise
     except Exception:  # noqa: BLE001 - it is what made the record a dead letter
         try:
             return display_json(value, enc_hook=repr)

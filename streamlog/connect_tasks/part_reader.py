@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 from streamlog import repeated
@@ -37,6 +38,8 @@ REFUSED_MAX: Final = 100
 STANDS_STILL: Final = (
     "it can't read past this record: raise BadRecord(..., offset=...) with the offset behind it"
 )
+READS_ON: Final = "reads again behind what it has"
+"""What a reader does after a broken connection."""
 BUDGET_BYTES: Final = 256 * 1024 * 1024
 """The bytes that all readers of a process hold together."""
 
@@ -90,6 +93,8 @@ class PartReader:
         self._deps = deps
         self._record_retry = RecordRetry(deps.carrier.retries)
         self._room = asyncio.Event()
+        self._thread = TaskThread(f"streamlog-connect-{deps.name}-converter")
+        """The thread of conversions that may block; it starts with the first of them."""
         self._paused = False
 
     async def run(self) -> None:
@@ -98,6 +103,13 @@ class PartReader:
         Raises:
             ProcessingError: the connector failed, or a record did and the policy is `FAIL`.
         """
+        try:
+            await self._read_in_turns()
+        finally:
+            self._thread.close()
+
+    async def _read_in_turns(self) -> None:
+        """Read by one generator after another, until one ends."""
         backoff = Backoff(wait_ms_max=self._deps.carrier.retries.wait_ms_max)
         refused: set[str] = set()
         refused_at: object = _NO_MORE
@@ -207,31 +219,44 @@ class PartReader:
             await self._room.wait()
 
     async def _hold(self, read: AnyRead) -> None:
-        carried = self._carry(read)
-        while isinstance(carried, int):
-            await self._deps.clock.sleep_ms(carried)
-            carried = self._carry(read)
+        carried = await self._carry(read)
         self.figures.waits_for = ""
         self._add(carried, read.offset, read.committed)
 
-    def _carry(self, read: AnyRead) -> CarriedRead | int:
-        """Return a Read as records; or the time after which that is tried again."""
-        deps = self._deps
-        now = moment(deps.clock.wall_ms())
+    async def _carry(self, read: AnyRead) -> CarriedRead:
+        """Return a Read as records; waits while a server or a record fails only for now.
+
+        The Read stays here meanwhile: the source gave it away, and may not have it a second time.
+        """
+        deps, now = self._deps, moment(self._deps.clock.wall_ms())
         may_retry = deps.carrier.retries.timeout_ms != 0
-        try:
-            carried = deps.carrier.carry(read, now, may_retry=may_retry)
-        except StreamlogError as error:
-            if not may_retry or isinstance(error, ProcessingError) or not error.retriable:
-                raise
-            wait_ms = self._record_retry.fail(deps.clock.now_ms(), deps.chance())
-            if wait_ms is None:
-                # No time is left: the policy decides, also about the records behind it.
-                return deps.carrier.carry(read, now)
-            self._note_retry(error, "the record is tried again")
-            return wait_ms
-        self._record_retry.succeed()
-        return carried
+        backoff = Backoff(wait_ms_max=deps.carrier.retries.wait_ms_max)
+        while True:
+            try:
+                carried = await self._convert(read, now, may_retry=may_retry)
+            except StreamlogError as error:
+                if may_retry and error.retriable and not isinstance(error, ProcessingError):
+                    left_ms = self._record_retry.fail(deps.clock.now_ms(), deps.chance())
+                    # If no time is left, the policy decides, also about the records behind it.
+                    may_retry = left_ms is not None
+                    if left_ms is not None:
+                        await self._wait_to_retry(error, left_ms, "the record is tried again")
+                    continue
+                if not isinstance(error, Retriable):
+                    raise
+                # A serde's server is away. No record is at fault, so no policy ends the wait.
+                self.figures.failures += 1
+                wait_ms = backoff.fail(deps.chance(), at_least_ms=error.after_ms)
+                await self._wait_to_retry(error, wait_ms, "converts the read again")
+            else:
+                self._record_retry.succeed()
+                return carried
+
+    async def _convert(self, read: AnyRead, now: datetime, *, may_retry: bool) -> CarriedRead:
+        def carry() -> CarriedRead:
+            return self._deps.carrier.carry(read, now, may_retry=may_retry)
+
+        return await self._thread.call(carry) if self._deps.carrier.may_block else carry()
 
     def _hold_refused(self, error: BadRecord) -> None:
         """Hold the dead letter of a record that the source refuses; raises under `FAIL`."""
@@ -273,17 +298,14 @@ class PartReader:
             raise self._failure(error) from error
         return None
 
-    async def _wait_to_retry(self, error: Exception, wait_ms: int) -> None:
-        self._note_retry(error, "reads again behind what it has")
-        await self._deps.clock.sleep_ms(wait_ms)
-
-    def _note_retry(self, error: Exception, what: str) -> None:
+    async def _wait_to_retry(self, error: Exception, wait_ms: int, then: str = READS_ON) -> None:
         self.figures.retries += 1
         self.figures.waits_for = f"{type(error).__name__}: {error}"
         logger.warning(
             "source %r, part %s: %s: %s; %s, with a growing pause",
-            self._deps.name, part_id(self.part), type(error).__name__, error, what,
+            self._deps.name, part_id(self.part), type(error).__name__, error, then,
         )  # fmt: skip
+        await self._deps.clock.sleep_ms(wait_ms)
 
     def _failure(self, error: Exception, why: str = "") -> ProcessingError:
         reason = f": {why}" if why else ""

@@ -179,6 +179,8 @@ class SinkRunner:
         """Of partitions with a record that fails for now, which lies before the offset."""
         self._backoff = Backoff(wait_ms_max=retries.wait_ms_max)
         self._retry_ms: int | None = None
+        self._waits_to_carry = False
+        """Whether a serde's server has not answered, so that records are read again later."""
         self._attempts: dict[tuple[TopicPartition, int], int] = {}
         self._new: dict[TopicPartition, GroupPosition] = {}
         """Partitions that wait for `recover`."""
@@ -271,7 +273,7 @@ class SinkRunner:
         # What was polled before a seek would leave a gap.
         if part is None or partition in self.seeks or next_offset <= part.next_offset:
             return
-        carried = self._carry(partition, columns, next_offset)
+        carried = await self._carry(partition, columns, next_offset)
         if carried is None:
             self.seeks[partition] = part.next_offset
             return
@@ -289,27 +291,55 @@ class SinkRunner:
             start = stop
         part.take(rows[start:], next_offset, now_ms)
 
-    def _carry(
+    async def _carry(
         self, partition: TopicPartition, columns: RecordColumns, next_offset: int
     ) -> tuple[SinkRows, CarriedRead] | None:
         """Return the rows of records; None if they are read again after a wait."""
-        try:
-            carried = self._carrier.carry(partition, columns, may_retry=self._may_retry)
-        except StreamlogError as error:
-            if isinstance(error, ProcessingError) or not error.retriable:
-                raise
-            first = RecordRetry(self._carrier.retries), next_offset
-            retry, _ = self._record_retries.setdefault(partition, first)
-            wait_ms = retry.fail(self._clock.now_ms(), self._chance())
-            if wait_ms is None:
-                # No time is left: the policy decides, also about those behind it.
-                return self._carrier.carry(partition, columns)
-            self._wait(error, wait_ms, "the record is tried again")
+        # One question is enough: the other partitions of this round wait as well.
+        if self._waits_to_carry:
             return None
+        may_retry = self._may_retry
+        while True:
+            try:
+                carried = await self._convert(partition, columns, may_retry=may_retry)
+                break
+            except StreamlogError as error:
+                if may_retry and error.retriable and not isinstance(error, ProcessingError):
+                    # If no time is left, the policy decides, also about the records behind it.
+                    may_retry = self._wait_for_record(error, partition, next_offset)
+                    if may_retry:
+                        return None
+                    continue
+                if not isinstance(error, Retriable):
+                    raise
+                # A serde's server is away. No record is at fault, so no policy ends the wait.
+                self.figures.failures += 1
+                self._waits_to_carry = True
+                await self._retry(error, "its records are read again")
+                return None
         # A shorter read may end before the record that fails, whose time continues.
         if next_offset >= self._record_retries.get(partition, (None, 0))[1]:
             self._record_retries.pop(partition, None)
         return carried
+
+    def _wait_for_record(
+        self, error: Exception, partition: TopicPartition, next_offset: int
+    ) -> bool:
+        """Plan the next attempt with a record that fails for now; False if no time is left."""
+        first = RecordRetry(self._carrier.retries), next_offset
+        retry, _ = self._record_retries.setdefault(partition, first)
+        wait_ms = retry.fail(self._clock.now_ms(), self._chance())
+        if wait_ms is not None:
+            self._wait(error, wait_ms, "the record is tried again")
+        return wait_ms is not None
+
+    async def _convert(
+        self, partition: TopicPartition, columns: RecordColumns, *, may_retry: bool
+    ) -> tuple[SinkRows, CarriedRead]:
+        def carry() -> tuple[SinkRows, CarriedRead]:
+            return self._carrier.carry(partition, columns, may_retry=may_retry)
+
+        return await self._context.in_thread(carry) if self._carrier.may_block else carry()
 
     async def work(self, *, at_once: bool = False) -> None:
         """Recover new partitions, and commit what is due; repeats what failed when it is time.
@@ -325,6 +355,7 @@ class SinkRunner:
             if self._clock.now_ms() < self._retry_ms and not at_once:
                 return
             self._retry_ms = None
+        self._waits_to_carry = False
         if (self._new or self._must_recover) and not await self._attempt(self._recover):
             return
         if self._task is None:
@@ -619,11 +650,11 @@ class SinkRunner:
             if part.next_offset > part.committed or planned:
                 self.seeks[partition] = part.rewind(planned)
 
-    async def _retry(self, error: Exception) -> None:
+    async def _retry(self, error: Exception, then: str = "the flush is repeated") -> None:
         """Plan the next attempt; after a broken connection it opens a new task."""
         at_least_ms = error.after_ms if isinstance(error, Retriable) else None
         wait_ms = self._backoff.fail(self._chance(), at_least_ms=at_least_ms)
-        self._wait(error, wait_ms, "the flush is repeated")
+        self._wait(error, wait_ms, then)
         if not isinstance(error, Retriable):
             await self._disconnect(error)
             self._must_recover = True

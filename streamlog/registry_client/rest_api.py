@@ -69,14 +69,15 @@ class RegistryClient:
         answer = self._send("POST", "subjects", subject, body=body_of(schema), normalize=normalize)
         return version_of(subject, answer, schema)
 
-    def register(self, subject: str, schema: Schema) -> int:
+    def register(self, subject: str, schema: Schema, *, normalize: bool = False) -> int:
         """Register a schema; returns its id, which is that of the version if it has one already.
 
         Raises:
             SchemaRegistryError: the schema is invalid (42201), or incompatible with earlier
                 versions (409).
         """
-        answer = self._send("POST", "subjects", subject, "versions", body=body_of(schema))
+        path = ("subjects", subject, "versions")
+        answer = self._send("POST", *path, body=body_of(schema), normalize=normalize)
         return whole_number(answer, "id")
 
     def latest(self, subject: str) -> RegisteredVersion | None:

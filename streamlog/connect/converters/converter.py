@@ -13,7 +13,8 @@ from typing import ClassVar, Final, Literal, Protocol, TypeAlias
 import msgspec
 
 from streamlog.connect.connector_errors import BadRecord
-from streamlog.connect.connector_settings import read_settings
+from streamlog.connect.connector_settings import read_settings, unknown_settings
+from streamlog.connect.converters.connect_avro.avro_converter import AvroConverter
 from streamlog.connect.converters.json_converter import ConvertedValue, JsonConverter
 from streamlog.connect.java_values import INTEGER_BITS, java_text, wrapped
 from streamlog.connect.row_schema import Kind, Schema
@@ -25,6 +26,9 @@ Side = Literal["key", "value", "header"]
 class Converter(Protocol):
     """Converts the bytes of a topic's keys or values."""
 
+    def is_tombstone(self, schema: Schema | None, /) -> bool:
+        """Return whether a null of a schema has no bytes."""
+
     def decode(self, data: bytes | None, /) -> ConvertedValue:
         """Return what bytes hold; raises BadRecord if they are malformed."""
 
@@ -32,7 +36,15 @@ class Converter(Protocol):
         """Return the bytes of a value; raises BadRecord if it does not fit."""
 
 
-class StringConverter(msgspec.Struct, frozen=True, kw_only=True):
+class _WithoutNull(msgspec.Struct, frozen=True, kw_only=True):
+    """A converter whose bytes can't say null, whatever the schema."""
+
+    def is_tombstone(self, _schema: Schema | None) -> bool:
+        """Return whether a null of a schema has no bytes: always."""
+        return True
+
+
+class StringConverter(_WithoutNull, frozen=True, kw_only=True):
     """Text in UTF-8; what is no text is written as Java's `toString` would."""
 
     def decode(self, data: bytes | None) -> ConvertedValue:
@@ -48,7 +60,7 @@ class StringConverter(msgspec.Struct, frozen=True, kw_only=True):
         return None if value is None else _text(value, schema).encode()
 
 
-class ByteArrayConverter(msgspec.Struct, frozen=True, kw_only=True):
+class ByteArrayConverter(_WithoutNull, frozen=True, kw_only=True):
     """Bytes as they are."""
 
     def decode(self, data: bytes | None) -> ConvertedValue:
@@ -68,7 +80,7 @@ class ByteArrayConverter(msgspec.Struct, frozen=True, kw_only=True):
         raise BadRecord(f"ByteArrayConverter takes bytes, not {type(value).__name__}")
 
 
-class _Packed(msgspec.Struct, frozen=True, kw_only=True):
+class _Packed(_WithoutNull, frozen=True, kw_only=True):
     """A number of fixed size, highest byte first."""
 
     kind: ClassVar[Kind]
@@ -181,6 +193,7 @@ def _text(value: object, schema: Schema | None) -> str:
 
 AnyConverter: TypeAlias = (
     JsonConverter
+    | AvroConverter
     | StringConverter
     | ByteArrayConverter
     | ShortConverter
@@ -193,6 +206,7 @@ AnyConverter: TypeAlias = (
 CONVERTERS: Final[Mapping[str, type[AnyConverter]]] = {
     "org.apache.kafka.connect.json.JsonConverter": JsonConverter,
     "org.apache.kafka.connect.storage.StringConverter": StringConverter,
+    "io.confluent.connect.avro.AvroConverter": AvroConverter,
     **{
         f"org.apache.kafka.connect.converters.{each.__name__}": each
         for each in (
@@ -206,19 +220,21 @@ CONVERTERS: Final[Mapping[str, type[AnyConverter]]] = {
         )
     },
 }
-"""Every converter, by Kafka Connect's name of its class."""
+"""Every converter, by the name of its class in Java."""
 _SHORT: Final = {name.rpartition(".")[2]: made for name, made in CONVERTERS.items()}
 
 
 def converter_names() -> list[tuple[str, str]]:
-    """Return Kafka Connect's names of the converters, with the type that its API gives them."""
+    """Return the names of the converters in Java, with the type that its API gives them."""
     return [(name, "converter") for name in sorted(CONVERTERS)]
 
 
 def converter_of(
-    settings: Mapping[str, str], side: Side, *, default: Converter | None = None
-) -> Converter:
+    settings: Mapping[str, str], side: Side, *, default: AnyConverter | None = None
+) -> AnyConverter:
     """Return the converter that settings name.
+
+    One that needs a schema registry (`RegistryConverterSettings`) is its settings alone.
 
     Args:
         settings: of a connector, or of a worker.
@@ -234,15 +250,34 @@ def converter_of(
         if default is None:
             raise ConfigError(f"{prefix} is missing: it names a converter, such as JsonConverter")
         return default
-    made = CONVERTERS.get(name) or _SHORT.get(name)
+    made = _class_of(name)
     if made is None:
         raise ConfigError(
             f"{prefix}={name}: there is no such converter; there are {', '.join(sorted(_SHORT))}"
         )
-    # Without the prefix they are the settings of the class: `schemas.enable`.
-    own = {
+    return read_settings(made, _own_settings(settings, prefix))
+
+
+def unknown_converter_settings(settings: Mapping[str, str], side: Side) -> list[str]:
+    """Return the names behind a converter's prefix that are no settings of it.
+
+    Without a converter beside them, all of them: those of the worker's stand in its own settings.
+    """
+    prefix = f"{side}.converter"
+    made = _class_of(settings.get(prefix, ""))
+    own = _own_settings(settings, prefix)
+    unknown = own if made is None else unknown_settings([made], own)
+    return [f"{prefix}.{name}" for name in unknown]
+
+
+def _class_of(name: str) -> type[AnyConverter] | None:
+    return CONVERTERS.get(name) or _SHORT.get(name)
+
+
+def _own_settings(settings: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """Return the settings of a converter by their own names: `schemas.enable`."""
+    return {
         key.removeprefix(f"{prefix}."): text
         for key, text in settings.items()
         if key.startswith(f"{prefix}.")
     }
-    return read_settings(made, own)

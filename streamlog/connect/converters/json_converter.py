@@ -70,6 +70,10 @@ class JsonConverter(msgspec.Struct, frozen=True, kw_only=True):
             except (BadRecord, msgspec.MsgspecError) as error:
                 raise ConfigError(f"schema.content is no schema of Connect: {error}") from None
 
+    def is_tombstone(self, schema: Schema | None) -> bool:
+        """Return whether a null of a schema has no bytes: one with a schema is JSON's null."""
+        return schema is None
+
     def decode(self, data: bytes | None) -> ConvertedValue:
         """Return what bytes of a topic hold.
 
@@ -81,7 +85,7 @@ class JsonConverter(msgspec.Struct, frozen=True, kw_only=True):
         if not self.schemas_enable or self.schema_content is not None:
             text = self.schema_content
             schema = None if text is None else _schema_of(text.encode())
-            return ConvertedValue(schema, self._from_json(schema, _parsed(data)))
+            return ConvertedValue(schema, self.from_json(schema, _parsed(data)))
         try:
             envelope = msgspec.json.decode(data, type=_Envelope)
         except msgspec.ValidationError:
@@ -95,7 +99,7 @@ class JsonConverter(msgspec.Struct, frozen=True, kw_only=True):
         # Schemas are kept by their bytes: a topic repeats the same one in every record, and parsing
         # it would cost more than the row.
         schema = _schema_of(bytes(envelope.schema))
-        return ConvertedValue(schema, self._from_json(schema, _parsed(bytes(envelope.payload))))
+        return ConvertedValue(schema, self.from_json(schema, _parsed(bytes(envelope.payload))))
 
     def encode(self, schema: Schema | None, value: object) -> bytes | None:
         """Return the bytes of a value; None for a null without a schema.
@@ -113,7 +117,12 @@ class JsonConverter(msgspec.Struct, frozen=True, kw_only=True):
 
     # ---------------------------------------------------------------------------- reading
 
-    def _from_json(self, schema: Schema | None, value: JsonValue | Decimal) -> object:
+    def from_json(self, schema: Schema | None, value: JsonValue | Decimal) -> object:
+        """Return what parsed JSON holds, by its schema.
+
+        Raises:
+            BadRecord: it does not fit.
+        """
         if schema is None:
             return _plain(value)
         if value is None:
@@ -128,9 +137,9 @@ class JsonConverter(msgspec.Struct, frozen=True, kw_only=True):
     def _of_kind(self, schema: Schema, value: JsonValue | Decimal) -> object:
         match schema.kind, value:
             case "array", list():
-                return [self._from_json(schema.items, each) for each in value]
+                return [self.from_json(schema.items, each) for each in value]
             case "map", dict() if _has_text_keys(schema):
-                return {key: self._from_json(schema.items, each) for key, each in value.items()}
+                return {key: self.from_json(schema.items, each) for key, each in value.items()}
             case "map", list() if not _has_text_keys(schema):
                 return dict(self._pair(schema, each) for each in value)
             case "struct", dict():
@@ -143,16 +152,16 @@ class JsonConverter(msgspec.Struct, frozen=True, kw_only=True):
         if not isinstance(pair, list) or len(pair) != 2:  # noqa: PLR2004 - a pair
             raise BadRecord("Found invalid map entry instead of array tuple of length 2")
         # Java's maps take any key; Python's take what has a hash.
-        key = self._from_json(schema.keys, pair[0])
+        key = self.from_json(schema.keys, pair[0])
         if isinstance(key, dict | list):
             raise BadRecord("keys of maps that are arrays, maps or structs are not supported")
-        return key, self._from_json(schema.items, pair[1])
+        return key, self.from_json(schema.items, pair[1])
 
     def _field(self, field: Field, value: JsonValue) -> object:
         # A null is replaced even where null is allowed: so says KIP-1040's default.
         if value is None and field.default is not None and self._replaces(field):
             value = field.default
-        return self._from_json(field.schema, value)
+        return self.from_json(field.schema, value)
 
     def _replaces(self, field: Field) -> bool:
         return self.replace_null_with_default or not field.schema.optional
@@ -220,16 +229,8 @@ def _schema_of(text: bytes) -> Schema | None:
     return schema_from_json(msgspec.json.decode(text))
 
 
-def _schema_text(schema: Schema) -> msgspec.Raw:
-    try:
-        return _kept_schema_text(schema)
-    except TypeError:
-        # A default that is an array, a map or a struct has no hash to be found by.
-        return _kept_schema_text.__wrapped__(schema)
-
-
 @lru_cache(SCHEMAS_CACHED)
-def _kept_schema_text(schema: Schema) -> msgspec.Raw:
+def _schema_text(schema: Schema) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(schema_to_json(schema)))
 
 

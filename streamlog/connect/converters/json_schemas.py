@@ -56,12 +56,7 @@ def schema_to_json(schema: Schema, default: JsonValue = None) -> JsonSchema:
             for each in schema.fields
         ]
     found["optional"] = schema.optional
-    name, version = schema.name, schema.version
-    # Kafka's logical types are named schemas of version 1; their scale is among the parameters.
-    if is_connect_logical(schema):
-        name, version = f"{CONNECT_LOGICAL}{schema.logical}", 1
-    elif schema.logical is not None:
-        name = f"{OWN_LOGICAL}{schema.logical}"
+    name, version = name_and_version(schema)
     for key, value in (("name", name), ("version", version), ("doc", schema.doc)):
         if value is not None:
             found[key] = value
@@ -70,6 +65,25 @@ def schema_to_json(schema: Schema, default: JsonValue = None) -> JsonSchema:
     if default is not None:
         found["default"] = default
     return found
+
+
+def name_and_version(schema: Schema) -> tuple[str | None, int | None]:
+    """Return the name and version of a schema as Kafka Connect has them."""
+    # Kafka's logical types are named schemas of version 1; their scale is among the parameters.
+    if is_connect_logical(schema):
+        return f"{CONNECT_LOGICAL}{schema.logical}", 1
+    if schema.logical is not None:
+        return f"{OWN_LOGICAL}{schema.logical}", schema.version
+    return schema.name, schema.version
+
+
+def with_name(schema: Schema, name: str) -> Schema:
+    """Return a schema with a name of Kafka Connect's, which may be that of a logical type."""
+    for prefix, names in ((CONNECT_LOGICAL, CONNECT_NAMES), (OWN_LOGICAL, OWN_NAMES)):
+        logical = name.removeprefix(prefix)
+        if name.startswith(prefix) and logical in names:
+            return replace(schema, logical=logical, version=None)
+    return replace(schema, name=name)
 
 
 def is_connect_logical(schema: Schema) -> bool:
@@ -116,13 +130,7 @@ def _named(schema: Schema, found: Mapping[str, JsonValue]) -> Schema:
         doc=doc if isinstance(doc, str) else None,
         version=version if isinstance(version, int) else None,
     )
-    if not isinstance(name, str):
-        return schema
-    for prefix, names in ((CONNECT_LOGICAL, CONNECT_NAMES), (OWN_LOGICAL, OWN_NAMES)):
-        logical = name.removeprefix(prefix)
-        if name.startswith(prefix) and logical in names:
-            return replace(schema, logical=logical, version=None)
-    return replace(schema, name=name)
+    return with_name(schema, name) if isinstance(name, str) else schema
 
 
 def _inner(found: Mapping[str, JsonValue], key: str, of: str, depth: int) -> Schema:

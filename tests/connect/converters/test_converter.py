@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from streamlog.connect.connector_errors import BadRecord
 from streamlog.connect.converters import ConvertedValue, JsonConverter, converter_of
+from streamlog.connect.converters.converter import unknown_converter_settings
 from streamlog.connect.converters.json_schemas import schema_from_json, schema_to_json
+from streamlog.connect.converters.registry_converter_settings import RegistryConverterSettings
 from streamlog.connect.row_schema import Field, Schema
 from streamlog.errors import ConfigError
 
@@ -194,7 +196,40 @@ def test_settings_behind_the_prefix_are_the_converters() -> None:
     assert converter_of({}, "value", default=PLAIN) is PLAIN
     with pytest.raises(ConfigError, match=r"key.converter is missing"):
         converter_of(settings, "key")
-    with pytest.raises(ConfigError, match="there are BooleanConverter"):
+    with pytest.raises(ConfigError, match="there are AvroConverter, BooleanConverter"):
         converter_of({"value.converter": "XmlConverter"}, "value")
     with pytest.raises(ConfigError, match=r"schemas\.enable"):
         converter_of({**settings, "value.converter.schemas.enable": "maybe"}, "value")
+
+
+@pytest.mark.parametrize(
+    ("settings", "unknown"),
+    [
+        ({"value.converter": "JsonConverter", "value.converter.schemas.enable": "true"}, []),
+        (
+            {"value.converter": "StringConverter", "value.converter.schemas.enable": "true"},
+            ["value.converter.schemas.enable"],
+        ),
+        (
+            {"value.converter": "JsonConverter", "value.converter.schema.enable": "true"},
+            ["value.converter.schema.enable"],
+        ),
+        ({"value.converter.schemas.enable": "true"}, ["value.converter.schemas.enable"]),
+        ({"key.converter.schemas.enable": "true"}, []),
+    ],
+)
+def test_settings_that_the_converter_does_not_have_are_named(
+    settings: dict[str, str], unknown: list[str]
+) -> None:
+    assert unknown_converter_settings(settings, "value") == unknown
+
+
+@pytest.mark.parametrize("name", ["StringConverter", "IntegerConverter", "ByteArrayConverter"])
+def test_a_null_is_a_tombstone_but_for_json_with_a_schema(name: str) -> None:
+    converter = converter_of({"value.converter": name}, "value")
+    assert not isinstance(converter, RegistryConverterSettings)
+    for schema in (None, Schema("string", optional=True)):
+        assert converter.is_tombstone(schema)
+        assert converter.encode(schema, None) is None
+    assert JsonConverter().is_tombstone(None)
+    assert not JsonConverter().is_tombstone(Schema("string", optional=True))

@@ -1,0 +1,302 @@
+"""Avro encoding: rows with a schema of Connect as Avro's bytes.
+
+A writer is compiled for a pair: the schema of the rows, and the Avro schema to write. Usually that
+was made of the former; with `use.latest.version` it is another one, whose fields have their
+defaults where rows lack them, and whose wider numbers take narrower ones, as Avro resolves schemas.
+
+Rule: a union's branch follows from the schemas, never from a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from streamlog.connect.connector_errors import BadRecord
+from streamlog.connect.converters.connect_avro.avro_conventions import (
+    AVRO_KINDS,
+    AvroForm,
+    is_union,
+    part_of,
+    scrub,
+)
+from streamlog.connect.converters.connect_avro.avro_scalars import (
+    WriteAvro,
+    blocks_writer,
+    counted_writer,
+    enum_writer,
+    fixed_writer,
+    floating_writer,
+    long_bytes,
+    mapping_of,
+    scalar_writer,
+    text_map_writer,
+    whole_writer,
+    write_boolean,
+    write_bytes,
+    write_text,
+)
+from streamlog.connect.converters.connect_avro.default_bytes import default_bytes
+from streamlog.connect.converters.connect_avro.schemas_from_avro import entry_of, is_null
+from streamlog.connect.converters.json_converter import JsonConverter
+from streamlog.connect.converters.json_schemas import to_base
+from streamlog.connect.java_values import kind_of
+from streamlog.connect.row_schema import Field, Kind, Schema, fields_of
+from streamlog.schemas.avro_schemas.avro_types import (
+    NAMED,
+    NO_DEFAULT,
+    AvroArray,
+    AvroEnum,
+    AvroField,
+    AvroFixed,
+    AvroMap,
+    AvroRecord,
+    AvroType,
+    AvroUnion,
+)
+
+ANY_KINDS: Final = ("boolean", "bytes", "double", "float", "int", "long", "string", "array", "map")
+"""The fields of a value without a schema, in order: one of them has it."""
+_TAKEN: Final[Mapping[Kind, tuple[str, ...]]] = {
+    "int8": ("int", "long", "float", "double"),
+    "int16": ("int", "long", "float", "double"),
+    "int32": ("int", "long", "float", "double"),
+    "int64": ("long", "float", "double"),
+    "float32": ("float", "double"),
+    "float64": ("double",),
+    "boolean": ("boolean",),
+    "string": ("string", "enum"),
+    "bytes": ("bytes", "fixed"),
+    "array": ("array",),
+    "map": ("map", "array"),
+    "struct": ("record",),
+}
+"""The types of Avro that take a kind, the closest first."""
+_DEFAULTS: Final = JsonConverter(schemas_enable=False)
+"""Reads the defaults of fields, which are JSON."""
+
+
+def avro_writer(schema: Schema | None, node: AvroType, form: AvroForm) -> WriteAvro:
+    """Return what writes values of a schema as an Avro type.
+
+    Raises:
+        BadRecord: the Avro type can't hold them.
+    """
+    return _write_anything if schema is None else _Compiling(form).writer(schema, node)
+
+
+class _Compiling:
+    """The writers of one schema."""
+
+    def __init__(self, form: AvroForm) -> None:
+        self._form = form
+
+    def writer(self, schema: Schema, node: AvroType) -> WriteAvro:
+        """Return the writer of a schema, null included if it is optional."""
+        if isinstance(node, AvroUnion):
+            return self._union(schema, node)
+        write = self._value(schema, node)
+        kind = schema.logical or schema.kind
+
+        def write_required(out: bytearray, value: object) -> None:
+            if value is None:
+                raise BadRecord(f"null for a {kind} that is required")
+            write(out, value)
+
+        return write_required
+
+    def _union(self, schema: Schema, node: AvroUnion) -> WriteAvro:
+        nulls = [long_bytes(at) for at, each in enumerate(node.branches) if is_null(each)]
+        null = nulls[0] if nulls and schema.optional else None
+        write = self._members(schema, node) if is_union(schema) else self._branch(schema, node)
+
+        def write_optional(out: bytearray, value: object) -> None:
+            if value is not None:
+                write(out, value)
+            elif null is not None:
+                out += null
+            else:
+                raise BadRecord("null for a value that is required")
+
+        return write_optional
+
+    def _branch(self, schema: Schema, node: AvroUnion) -> WriteAvro:
+        at = _closest(schema, node)
+        head, write = long_bytes(at), self._value(schema, node.branches[at])
+
+        def write_branch(out: bytearray, value: object) -> None:
+            out += head
+            write(out, value)
+
+        return write_branch
+
+    def _members(self, schema: Schema, node: AvroUnion) -> WriteAvro:
+        """Return the writer of a struct that stands for a union."""
+        members = [(each.name, self._member(each, node)) for each in schema.fields]
+        nulls = [long_bytes(at) for at, each in enumerate(node.branches) if is_null(each)]
+
+        def write_member(out: bytearray, value: object) -> None:
+            row = fields_of(value)
+            for name, write in members:
+                if (found := row.get(name)) is not None:
+                    write(out, found)
+                    return
+            if not nulls or not schema.optional:
+                raise BadRecord("no field of a union has a value")
+            out += nulls[0]
+
+        return write_member
+
+    def _member(self, field: Field, node: AvroUnion) -> WriteAvro:
+        for at, branch in enumerate(node.branches):
+            full = branch.name if isinstance(branch, NAMED) else branch.kind
+            if field.name in (full, full.rpartition(".")[2]):
+                head, write = long_bytes(at), self._value(field.schema, branch)
+
+                def write_branch(out: bytearray, value: object) -> None:
+                    out += head  # noqa: B023 - returned at once
+                    write(out, value)  # noqa: B023 - the same
+
+                return write_branch
+        raise BadRecord(f"the union of the Avro schema has no type {field.name}")
+
+    def _value(self, schema: Schema, node: AvroType) -> WriteAvro:
+        """Return the writer of values that are not null."""
+        if node.kind not in _TAKEN[schema.kind]:
+            raise BadRecord(f"a {schema.kind} is no {node.kind} of Avro")
+        write = self._base(schema, node)
+        if schema.logical is None:
+            return write
+
+        def write_logical(out: bytearray, value: object) -> None:
+            write(out, to_base(schema, value))
+
+        return write_logical
+
+    def _base(self, schema: Schema, node: AvroType) -> WriteAvro:
+        match node:
+            case AvroRecord():
+                found = self._record(schema, node)
+            case AvroArray() if schema.kind == "map":
+                found = self._entries(schema, node)
+            case AvroArray():
+                found = blocks_writer(self.writer(part_of(schema.items), node.items))
+            case AvroMap():
+                found = text_map_writer(self.writer(part_of(schema.items), node.values))
+            case AvroEnum():
+                found = enum_writer(node)
+            case AvroFixed():
+                found = fixed_writer(node, is_number=schema.logical == "Decimal")
+            case _:
+                found = scalar_writer(schema.kind, node.kind)
+        return found
+
+    def _entries(self, schema: Schema, node: AvroArray) -> WriteAvro:
+        entry = entry_of(node.items)
+        if entry is None:
+            raise BadRecord("a map is no array of Avro, unless its items are entries of a map")
+        write_key = self.writer(part_of(schema.keys), entry[0])
+        write_item = self.writer(part_of(schema.items), entry[1])
+
+        def write(out: bytearray, value: object) -> None:
+            for key, each in mapping_of(value).items():
+                write_key(out, key)
+                write_item(out, each)
+
+        return counted_writer(write, mapping_of)
+
+    def _record(self, schema: Schema, node: AvroRecord) -> WriteAvro:
+        scrubs = self._form.scrubs_names
+        fields = {scrub(each.name) if scrubs else each.name: each for each in schema.fields}
+        steps = [self._field(fields.get(each.name), each) for each in node.fields]
+
+        def write(out: bytearray, value: object) -> None:
+            row = fields_of(value)
+            name = ""
+            try:
+                for name, default, write_field in steps:
+                    found = row.get(name)
+                    write_field(out, default if found is None else found)
+            except BadRecord as error:
+                raise BadRecord(f"field {name}: {error}") from None
+
+        return write
+
+    def _field(self, field: Field | None, node: AvroField) -> tuple[str, object, WriteAvro]:
+        """Return the name of a field, the value for null, and its writer."""
+        if field is None:
+            return node.name, None, self._absent(node)
+        keeps_null = self._form.ignores_default and field.schema.optional
+        default: object = None
+        if field.default is not None and not keeps_null:
+            default = _DEFAULTS.from_json(field.schema, field.default)
+        try:
+            return field.name, default, self.writer(field.schema, node.type)
+        except BadRecord as error:
+            raise BadRecord(f"field {field.name}: {error}") from None
+
+    def _absent(self, node: AvroField) -> WriteAvro:
+        """Return the writer of a field of Avro that the rows do not have."""
+        if node.default is NO_DEFAULT:
+            raise BadRecord(
+                f"the Avro schema has the field {node.name} without a default, which the rows lack"
+            )
+        found = default_bytes(node.type, node.default)
+
+        def write(out: bytearray, _value: object) -> None:
+            out += found
+
+        return write
+
+
+def _closest(schema: Schema, node: AvroUnion) -> int:
+    """Return the branch of a union that takes a schema."""
+    names = (schema.name, (schema.name or "").rpartition(".")[2])
+    by_name = [
+        at
+        for at, each in enumerate(node.branches)
+        if isinstance(each, AvroRecord) and schema.kind == "struct" and each.name in names
+    ]
+    for kind in _TAKEN[schema.kind]:
+        found = [at for at, each in enumerate(node.branches) if each.kind == kind]
+        if found:
+            return (by_name or found)[0]
+    kinds = ", ".join(each.kind for each in node.branches)
+    raise BadRecord(f"a {schema.kind} is none of the Avro types {kinds}")
+
+
+# ------------------------------------------------------------------------------ without a schema
+
+
+def _write_anything(out: bytearray, value: object) -> None:
+    """Write a value without a schema: a record whose fields are null, but for one."""
+    if value is None:
+        out += b"\0" * len(ANY_KINDS)
+        return
+    kind = kind_of(value)
+    if kind is None:
+        raise BadRecord(f"{type(value).__name__} has no corresponding schema type")
+    at = ANY_KINDS.index(AVRO_KINDS[kind])
+    out += b"\0" * at + b"\2"
+    try:
+        _ANY_WRITERS[kind](out, value)
+    except RecursionError:
+        raise BadRecord("a value without a schema is nested too deep") from None
+    out += b"\0" * (len(ANY_KINDS) - at - 1)
+
+
+def _write_any_entries(out: bytearray, value: object) -> None:
+    for key, each in mapping_of(value).items():
+        _write_anything(out, key)
+        _write_anything(out, each)
+
+
+_ANY_WRITERS: Final[Mapping[Kind, WriteAvro]] = {
+    "boolean": write_boolean,
+    "bytes": write_bytes,
+    "float64": floating_writer("float64", "double"),
+    "int64": whole_writer("int64"),
+    "string": write_text,
+    "array": blocks_writer(_write_anything),
+    "map": counted_writer(_write_any_entries, mapping_of),
+}

@@ -1,0 +1,232 @@
+"""Schemas as Confluent's AvroConverter writes them: facts of its own tests (AvroDataTest)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from streamlog.connect.connector_errors import BadRecord
+from streamlog.connect.converters.connect_avro.avro_conventions import AvroForm, scrub
+from streamlog.connect.converters.connect_avro.avro_converter import AvroFormat
+from streamlog.connect.converters.connect_avro.schemas_from_avro import schema_from_avro
+from streamlog.connect.converters.connect_avro.schemas_to_avro import avro_of
+from streamlog.connect.row_schema import Field, Schema
+from streamlog.schemas import AvroSchema, SchemaType, parse_schema
+from streamlog.schemas import Schema as RegistrySchema
+
+DATA = "org.apache.kafka.connect.data."
+DECIMAL = Schema(
+    "bytes",
+    logical="Decimal",
+    parameters=(("scale", "2"), ("connect.decimal.precision", "64")),
+)
+AVRO_DECIMAL = {
+    "type": "bytes", "scale": 2, "precision": 64, "connect.version": 1,
+    "connect.parameters": {"scale": "2", "connect.decimal.precision": "64"},
+    "connect.name": f"{DATA}Decimal", "logicalType": "decimal",
+}  # fmt: skip
+PARAMETERS = (
+    ("io.confluent.connect.avro.enum.doc.Hue", "its hue"),
+    ("io.confluent.connect.avro.Enum", "shop.Hue"),
+    ("io.confluent.connect.avro.Enum.RED", "RED"),
+    ("io.confluent.connect.avro.Enum.BLUE", "BLUE"),
+)
+HUE = Schema("string", name="shop.Hue", parameters=PARAMETERS)
+
+
+def node(schema: Schema, **form: bool) -> Any:
+    return avro_of(schema, AvroForm(**form))
+
+
+def connect(written: Any, **form: bool) -> Schema | None:
+    parsed = parse_schema(RegistrySchema(SchemaType.AVRO, json.dumps(written)), is_new=False)
+    assert isinstance(parsed, AvroSchema)
+    return schema_from_avro(parsed.root, AvroForm(**form))
+
+
+@pytest.mark.parametrize(
+    ("schema", "written"),
+    [
+        (Schema("boolean"), "boolean"),
+        (Schema("int8"), {"type": "int", "connect.type": "int8"}),
+        (Schema("int16"), {"type": "int", "connect.type": "int16"}),
+        (Schema("int32", optional=True), ["null", "int"]),
+        (Schema("int8", optional=True), ["null", {"type": "int", "connect.type": "int8"}]),
+        (Schema("float32"), "float"),
+        (Schema("float64"), "double"),
+        (Schema("bytes"), "bytes"),
+        (
+            Schema("int32", doc="doc", version=12, name="s", parameters=(("foo", "bar"),)),
+            {
+                "type": "int", "connect.doc": "doc", "connect.version": 12,
+                "connect.parameters": {"foo": "bar"}, "connect.name": "s",
+            },
+        ),
+        (DECIMAL, AVRO_DECIMAL),
+        (
+            Schema("int32", logical="Date"),
+            {
+                "type": "int", "connect.version": 1, "connect.name": f"{DATA}Date",
+                "logicalType": "date",
+            },
+        ),
+        (
+            Schema("int32", logical="Time", optional=True),
+            ["null", {
+                "type": "int", "connect.version": 1, "connect.name": f"{DATA}Time",
+                "logicalType": "time-millis",
+            }],
+        ),
+        (
+            Schema("int64", logical="Timestamp"),
+            {
+                "type": "long", "connect.version": 1, "connect.name": f"{DATA}Timestamp",
+                "logicalType": "timestamp-millis",
+            },
+        ),
+        (Schema("array", items=Schema("int8")), {
+            "type": "array", "items": {"type": "int", "connect.type": "int8"},
+        }),
+        (Schema("map", keys=Schema("string"), items=Schema("int32")), {
+            "type": "map", "values": "int",
+        }),
+        (
+            Schema("map", keys=Schema("int32"), items=Schema("int32")),
+            {"type": "array", "items": {
+                "type": "record", "name": "MapEntry", "namespace": "io.confluent.connect.avro",
+                "fields": [{"name": "key", "type": "int"}, {"name": "value", "type": "int"}],
+            }},
+        ),
+        (
+            Schema("map", keys=Schema("int32"), items=Schema("int32"), name="foo.bar"),
+            {
+                "type": "array", "items": {
+                    "type": "record", "name": "bar", "namespace": "foo",
+                    "fields": [{"name": "key", "type": "int"}, {"name": "value", "type": "int"}],
+                    "connect.internal.type": "MapEntry",
+                },
+                "connect.name": "foo.bar",
+            },
+        ),
+        (
+            Schema("struct", name="org.a.Foo", version=1, fields=(
+                Field("int8", Schema("int8"), 2),
+                Field("text", Schema("string", optional=True)),
+                Field("kept", Schema("string", optional=True), "x"),
+                Field("inner", Schema("struct", name="org.a.In", optional=True)),
+                Field("again", Schema("struct", name="org.a.In")),
+            )),
+            {
+                "type": "record", "name": "Foo", "namespace": "org.a", "fields": [
+                    {"name": "int8", "type": {
+                        "type": "int", "connect.default": 2, "connect.type": "int8",
+                    }, "default": 2},
+                    {"name": "text", "type": ["null", "string"], "default": None},
+                    {"name": "kept", "type": [
+                        {"type": "string", "connect.default": "x"}, "null",
+                    ], "default": "x"},
+                    {"name": "inner", "type": ["null", {
+                        "type": "record", "name": "In", "fields": [], "connect.name": "org.a.In",
+                    }], "default": None},
+                    {"name": "again", "type": "In"},
+                ],
+                "connect.version": 1, "connect.name": "org.a.Foo",
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_schemas_of_connect_are_written_as_in_java(schema: Schema, written: object) -> None:
+    # In this order: a registry knows a schema by its text.
+    assert json.dumps(node(schema)) == json.dumps(written)
+    assert connect(written) is not None
+
+
+def test_a_struct_without_a_name_has_javas() -> None:
+    found = node(Schema("struct", fields=(Field("a", Schema("struct")),)))
+    assert (found["name"], found["namespace"]) == ("ConnectDefault", "io.confluent.connect.avro")
+    assert found["fields"][0]["type"]["name"] == "ConnectDefault2"
+    back = connect(found)
+    assert back is not None
+    assert back.name is back.fields[0].schema.name is None
+
+
+def test_an_enum_is_a_text_that_remembers_its_symbols() -> None:
+    enum = {
+        "type": "enum", "name": "Hue", "namespace": "shop", "doc": "its hue",
+        "symbols": ["RED", "BLUE"],
+    }  # fmt: skip
+    assert connect(enum) == HUE
+    assert node(HUE)["type"] == "string"
+    enhanced = node(HUE, is_enhanced=True)
+    assert {key: enhanced[key] for key in enum} == enum
+    assert connect(enhanced, is_enhanced=True) == HUE
+
+
+def test_meta_data_may_be_left_out() -> None:
+    schema = Schema("struct", name="a.B", doc="d", version=2, fields=(Field("x", DECIMAL),))
+    assert node(schema, has_meta_data=False) == {
+        "type": "record", "name": "B", "namespace": "a", "fields": [
+            {"name": "x", "type": {
+                "type": "bytes", "scale": 2, "precision": 64, "logicalType": "decimal",
+            }},
+        ],
+    }  # fmt: skip
+
+
+def test_documentation_of_avro_is_kept() -> None:
+    written = {
+        "type": "record", "name": "B", "namespace": "a", "doc": "of all", "fields": [
+            {"name": "x", "type": "int", "doc": "of x", "default": 7},
+        ],
+    }  # fmt: skip
+    schema = connect(written)
+    assert schema is not None
+    assert schema.parameter("io.confluent.connect.avro.record.doc") == "of all"
+    assert schema.parameter("io.confluent.connect.avro.field.doc.x") == "of x"
+    assert schema.fields[0].default == 7
+    again = node(schema)
+    assert {key: again[key] for key in ("type", "name", "namespace", "doc", "fields")} == written
+
+
+def test_a_decimal_may_be_fixed() -> None:
+    fixed = {
+        "type": "fixed",
+        "name": "D",
+        "size": 4,
+        "logicalType": "decimal",
+        "scale": 1,
+        "precision": 9,
+    }
+    schema = connect(fixed)
+    assert schema is not None
+    assert schema.logical == "Decimal"
+    assert dict(schema.parameters) == {
+        "scale": "1", "connect.decimal.precision": "9", "connect.fixed.size": "4",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "scrubbed"),
+    [
+        ("plain", "plain"), ("a name", "a_name"), ("1a", "x1a"), ("a-b", "a_b"), ("é", "_C3_A9"),
+        ("", ""), ("a.b", "a_b"), ("$x", "_24x"), ("a+b", "a_2Bb"),
+    ],
+)  # fmt: skip
+def test_names_are_scrubbed_as_in_java(name: str, scrubbed: str) -> None:
+    assert scrub(name) == scrubbed
+
+
+def test_names_that_avro_refuses_are_refused_unless_they_are_scrubbed() -> None:
+    schema = Schema("struct", name="my-shop.Row", fields=(Field("a b", Schema("int32")),))
+    with pytest.raises(BadRecord, match=r"scrub\.invalid\.names"):
+        AvroFormat(AvroForm()).described(schema)
+    scrubs = AvroFormat(AvroForm(scrubs_names=True))
+    described, name = scrubs.described(schema)
+    assert name == "my_shop.Row"
+    assert json.loads(described.text)["fields"][0]["name"] == "a_b"
+
+
+def test_values_without_a_schema_have_the_schema_of_anything() -> None:
+    assert connect(avro_of(None, AvroForm())) is None
