@@ -112,8 +112,7 @@ def configured(
         name: its name.
         settings: its configuration, with secrets as references.
         worker: the worker's settings, which have the converters that the configuration lacks.
-        resolve: replaces the references to secrets in a text, to run the connector; None leaves
-            them as they are.
+        resolve: replaces the references to secrets in a text; None leaves them as they are.
 
     Raises:
         ConfigError: a setting is wrong; the message names it.
@@ -133,12 +132,10 @@ def configured(
     key, value = (open_converter(settings, worker, side, resolve) for side in SIDES)
     policy = _policy(name, common)
     if isinstance(common, SinkConfig):
-        if not common.topics:
-            raise ConfigError("topics: names the topics that the sink carries; it is missing")
         return SinkConnector(
             name=name,
             sink=resolved(cast("Sink[Any, Any]", made), resolve),
-            topics=[topic_spec(check_name("a topic", each), key, value) for each in common.topics],
+            topics=_topics(common, key, value),
             tasks=common.tasks_max,
             transforms=(WriteTransform(chain), *([] if java is None else [java.adapt])),
             policy=policy,
@@ -166,6 +163,15 @@ def configured(
         is_verbatim=bool(topic) and not chain.steps,
         java=java,
     )
+
+
+def _topics(
+    common: SinkConfig, key: AnyTopicConverter, value: AnyTopicConverter
+) -> list[TopicSpec]:
+    """Return the topics that a sink carries."""
+    if not common.topics:
+        raise ConfigError("topics: names the topics that the sink carries; it is missing")
+    return [topic_spec(check_name("a topic", each), key, value) for each in common.topics]
 
 
 class InstalledPlugins:

@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 
 from streamlog.clock import Clock, SystemClock
 from streamlog.connect.connector_errors import BadRecord, Retriable
-from streamlog.connect.converters.registry_converter_settings import RegistryConverterSettings
+from streamlog.connect.converters.registry_converter import RegistryConverterSettings
 from streamlog.errors import ConfigError, ConnectionLost, SchemaRegistryError
 from streamlog.registry_client.registry_settings import (
     AUTH,

@@ -16,8 +16,10 @@ import msgspec
 
 from streamlog.connect.converters import ConvertedValue, JsonConverter, converter_of
 from streamlog.connect.converters.converter import Converter
-from streamlog.connect.converters.registry_converter import RegistryConverter
-from streamlog.connect.converters.registry_converter_settings import RegistryConverterSettings
+from streamlog.connect.converters.registry_converter import (
+    RegistryConverter,
+    RegistryConverterSettings,
+)
 from streamlog.connect.row_schema import Schema
 from streamlog.connect.schema_record import with_schemas
 from streamlog.connect.secrets import resolve_secrets

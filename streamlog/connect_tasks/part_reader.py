@@ -235,22 +235,27 @@ class PartReader:
             try:
                 carried = await self._convert(read, now, may_retry=may_retry)
             except StreamlogError as error:
-                if may_retry and error.retriable and not isinstance(error, ProcessingError):
-                    left_ms = self._record_retry.fail(deps.clock.now_ms(), deps.chance())
-                    # If no time is left, the policy decides, also about the records behind it.
-                    may_retry = left_ms is not None
-                    if left_ms is not None:
-                        await self._wait_to_retry(error, left_ms, "the record is tried again")
-                    continue
-                if not isinstance(error, Retriable):
-                    raise
-                # A serde's server is away. No record is at fault, so no policy ends the wait.
-                self.figures.failures += 1
-                wait_ms = backoff.fail(deps.chance(), at_least_ms=error.after_ms)
-                await self._wait_to_retry(error, wait_ms, "converts the read again")
+                may_retry = await self._outlast(error, backoff, may_retry=may_retry)
             else:
                 self._record_retry.succeed()
                 return carried
+
+    async def _outlast(self, error: StreamlogError, backoff: Backoff, *, may_retry: bool) -> bool:
+        """Wait until what may pass has passed; returns whether the record has time left."""
+        deps = self._deps
+        if may_retry and error.retriable and not isinstance(error, ProcessingError):
+            left_ms = self._record_retry.fail(deps.clock.now_ms(), deps.chance())
+            # If no time is left, the policy decides, also about the records behind it.
+            if left_ms is not None:
+                await self._wait_to_retry(error, left_ms, "the record is tried again")
+            return left_ms is not None
+        if not isinstance(error, Retriable):
+            raise error
+        # A serde's server is away. No record is at fault, so no policy ends the wait.
+        self.figures.failures += 1
+        wait_ms = backoff.fail(deps.chance(), at_least_ms=error.after_ms)
+        await self._wait_to_retry(error, wait_ms, "converts the read again")
+        return may_retry
 
     async def _convert(self, read: AnyRead, now: datetime, *, may_retry: bool) -> CarriedRead:
         def carry() -> CarriedRead:

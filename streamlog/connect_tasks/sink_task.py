@@ -304,34 +304,33 @@ class SinkRunner:
                 carried = await self._convert(partition, columns, may_retry=may_retry)
                 break
             except StreamlogError as error:
-                if may_retry and error.retriable and not isinstance(error, ProcessingError):
-                    # If no time is left, the policy decides, also about the records behind it.
-                    may_retry = self._wait_for_record(error, partition, next_offset)
-                    if may_retry:
-                        return None
-                    continue
-                if not isinstance(error, Retriable):
-                    raise
-                # A serde's server is away. No record is at fault, so no policy ends the wait.
-                self.figures.failures += 1
-                self._waits_to_carry = True
-                await self._retry(error, "its records are read again")
-                return None
+                if await self._waits_for(error, partition, next_offset, may_retry=may_retry):
+                    return None
+                # No time is left: the policy decides, also about the records behind it.
+                may_retry = False
         # A shorter read may end before the record that fails, whose time continues.
         if next_offset >= self._record_retries.get(partition, (None, 0))[1]:
             self._record_retries.pop(partition, None)
         return carried
 
-    def _wait_for_record(
-        self, error: Exception, partition: TopicPartition, next_offset: int
+    async def _waits_for(
+        self, error: StreamlogError, partition: TopicPartition, next_offset: int, *, may_retry: bool
     ) -> bool:
-        """Plan the next attempt with a record that fails for now; False if no time is left."""
-        first = RecordRetry(self._carrier.retries), next_offset
-        retry, _ = self._record_retries.setdefault(partition, first)
-        wait_ms = retry.fail(self._clock.now_ms(), self._chance())
-        if wait_ms is not None:
-            self._wait(error, wait_ms, "the record is tried again")
-        return wait_ms is not None
+        """Plan the next attempt after an error that may pass; False if no time is left for it."""
+        if may_retry and error.retriable and not isinstance(error, ProcessingError):
+            first = RecordRetry(self._carrier.retries), next_offset
+            retry, _ = self._record_retries.setdefault(partition, first)
+            wait_ms = retry.fail(self._clock.now_ms(), self._chance())
+            if wait_ms is not None:
+                self._wait(error, wait_ms, "the record is tried again")
+            return wait_ms is not None
+        if not isinstance(error, Retriable):
+            raise error
+        # A serde's server is away. No record is at fault, so no policy ends the wait.
+        self.figures.failures += 1
+        self._waits_to_carry = True
+        await self._retry(error, "its records are read again")
+        return True
 
     async def _convert(
         self, partition: TopicPartition, columns: RecordColumns, *, may_retry: bool

@@ -18,8 +18,10 @@ from streamlog.clock import SystemClock
 from streamlog.connect.connector_errors import BadRecord, Retriable
 from streamlog.connect.connector_settings import SettingsRefused
 from streamlog.connect.converters import converter_of
-from streamlog.connect.converters.registry_converter import TopicConverter
-from streamlog.connect.converters.registry_converter_settings import RegistryConverterSettings
+from streamlog.connect.converters.registry_converter import (
+    RegistryConverterSettings,
+    TopicConverter,
+)
 from streamlog.connect.row_schema import Field, Schema
 from streamlog.connect_service.converter_serdes import open_converter
 from streamlog.errors import ConfigError

@@ -14,7 +14,7 @@ from streamlog.connect.connector_errors import BadRecord
 from streamlog.connect.converters import ConvertedValue, JsonConverter, converter_of
 from streamlog.connect.converters.converter import unknown_converter_settings
 from streamlog.connect.converters.json_schemas import schema_from_json, schema_to_json
-from streamlog.connect.converters.registry_converter_settings import RegistryConverterSettings
+from streamlog.connect.converters.registry_converter import RegistryConverterSettings
 from streamlog.connect.row_schema import Field, Schema
 from streamlog.errors import ConfigError
 

@@ -14,8 +14,11 @@ from streamlog.connect.converters.connect_avro.avro_encoding import avro_writer
 from streamlog.connect.converters.connect_avro.schemas_from_avro import schema_from_avro
 from streamlog.connect.converters.connect_avro.schemas_to_avro import avro_of
 from streamlog.connect.converters.json_converter import ConvertedValue
-from streamlog.connect.converters.registry_converter import ReadRow, WriteRow
-from streamlog.connect.converters.registry_converter_settings import RegistryConverterSettings
+from streamlog.connect.converters.registry_converter import (
+    ReadRow,
+    RegistryConverterSettings,
+    WriteRow,
+)
 from streamlog.connect.row_schema import Schema
 from streamlog.errors import InvalidSchema
 from streamlog.schemas import AvroSchema, SchemaType, parse_schema

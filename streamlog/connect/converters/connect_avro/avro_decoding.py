@@ -57,6 +57,7 @@ class AvroBytes:
             BadRecord: there are fewer.
         """
         start, stop = self.at, self.at + size
+        # A slice would take a negative size, as damaged bytes have it, from the end.
         if size < 0 or stop > len(self._data):
             raise BadRecord(f"the bytes end within a value of {size} bytes")
         self.at = stop
@@ -73,6 +74,7 @@ class AvroBytes:
             self.at += 1
             found |= (byte & _LAST_SEVEN) << shift
             if byte < _CONTINUES:
+                # Zigzag: the last bit is the sign.
                 return (found >> 1) ^ -(found & 1)
             shift += 7
         raise BadRecord("a number is cut off, or longer than 10 bytes")
@@ -88,6 +90,7 @@ class AvroBytes:
             # The size of the block in bytes follows, for readers that pass it over.
             found = -found
             self.long()
+        # Before any list is made: damaged bytes may name more items than memory holds.
         if found > max(self.left, EMPTY_ITEMS_MAX):
             raise BadRecord(f"{found} items can't be in the {self.left} bytes that are left")
         return found
@@ -134,6 +137,7 @@ def _union(schema: Schema, node: AvroUnion) -> ReadAvro:
 
 
 def _member(schema: Schema, name: str, read: ReadAvro) -> ReadAvro:
+    # The other members are there as well, and null.
     empty = dict.fromkeys(each.name for each in schema.fields)
     return lambda data: {**empty, name: read(data)}
 
@@ -221,6 +225,7 @@ def _read_null(_data: AvroBytes) -> object:
 
 def _read_boolean(data: AvroBytes) -> object:
     found = data.take(1)
+    # Any other byte shows that the bytes are of another schema.
     if found not in (b"\0", b"\1"):
         raise BadRecord("a boolean is the byte 0 or 1")
     return found == b"\1"
@@ -256,6 +261,7 @@ def _read_anything(data: AvroBytes, depth: int = 0) -> object:
         return _read_anything(inner, depth + 1)
 
     found: object = None
+    # All nine fields are read: those behind the one with a value have bytes, too.
     for read in (*_ANY_SCALARS, _array(read_inner), _map(read_inner, read_inner)):
         at = data.long()
         if at not in (0, 1):

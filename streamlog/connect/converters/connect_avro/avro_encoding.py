@@ -36,7 +36,6 @@ from streamlog.connect.converters.connect_avro.avro_scalars import (
     write_bytes,
     write_text,
 )
-from streamlog.connect.converters.connect_avro.default_bytes import default_bytes
 from streamlog.connect.converters.connect_avro.schemas_from_avro import entry_of, is_null
 from streamlog.connect.converters.json_converter import JsonConverter
 from streamlog.connect.converters.json_schemas import to_base
@@ -54,6 +53,7 @@ from streamlog.schemas.avro_schemas.avro_types import (
     AvroType,
     AvroUnion,
 )
+from streamlog.serdes.erased_types import JsonValue
 
 ANY_KINDS: Final = ("boolean", "bytes", "double", "float", "int", "long", "string", "array", "map")
 """The fields of a value without a schema, in order: one of them has it."""
@@ -107,6 +107,7 @@ class _Compiling:
 
     def _union(self, schema: Schema, node: AvroUnion) -> WriteAvro:
         nulls = [long_bytes(at) for at, each in enumerate(node.branches) if is_null(each)]
+        # Known now, so a record costs no search for the branch of null.
         null = nulls[0] if nulls and schema.optional else None
         write = self._members(schema, node) if is_union(schema) else self._branch(schema, node)
 
@@ -137,6 +138,7 @@ class _Compiling:
 
         def write_member(out: bytearray, value: object) -> None:
             row = fields_of(value)
+            # The first field with a value is the union's: Confluent's converter looks no further.
             for name, write in members:
                 if (found := row.get(name)) is not None:
                     write(out, found)
@@ -162,6 +164,7 @@ class _Compiling:
 
     def _value(self, schema: Schema, node: AvroType) -> WriteAvro:
         """Return the writer of values that are not null."""
+        # Refused when the writer is made: once for a schema, not for each of its records.
         if node.kind not in _TAKEN[schema.kind]:
             raise BadRecord(f"a {schema.kind} is no {node.kind} of Avro")
         write = self._base(schema, node)
@@ -208,6 +211,7 @@ class _Compiling:
     def _record(self, schema: Schema, node: AvroRecord) -> WriteAvro:
         scrubs = self._form.scrubs_names
         fields = {scrub(each.name) if scrubs else each.name: each for each in schema.fields}
+        # In the order of the Avro schema, whatever the order of the fields in rows.
         steps = [self._field(fields.get(each.name), each) for each in node.fields]
 
         def write(out: bytearray, value: object) -> None:
@@ -217,6 +221,7 @@ class _Compiling:
                 for name, default, write_field in steps:
                     found = row.get(name)
                     write_field(out, default if found is None else found)
+            # The path is put together on the way out, so a sound record does not pay for it.
             except BadRecord as error:
                 raise BadRecord(f"field {name}: {error}") from None
 
@@ -226,6 +231,7 @@ class _Compiling:
         """Return the name of a field, the value for null, and its writer."""
         if field is None:
             return node.name, None, self._absent(node)
+        # Java's converters write the default for null in an optional field, unless told not to.
         keeps_null = self._form.ignores_default and field.schema.optional
         default: object = None
         if field.default is not None and not keeps_null:
@@ -241,6 +247,7 @@ class _Compiling:
             raise BadRecord(
                 f"the Avro schema has the field {node.name} without a default, which the rows lack"
             )
+        # Made once: it is the same for each record.
         found = default_bytes(node.type, node.default)
 
         def write(out: bytearray, _value: object) -> None:
@@ -257,6 +264,7 @@ def _closest(schema: Schema, node: AvroUnion) -> int:
         for at, each in enumerate(node.branches)
         if isinstance(each, AvroRecord) and schema.kind == "struct" and each.name in names
     ]
+    # A union may have several records: the name decides, with its namespace or without.
     for kind in _TAKEN[schema.kind]:
         found = [at for at, each in enumerate(node.branches) if each.kind == kind]
         if found:
@@ -277,9 +285,11 @@ def _write_anything(out: bytearray, value: object) -> None:
     if kind is None:
         raise BadRecord(f"{type(value).__name__} has no corresponding schema type")
     at = ANY_KINDS.index(AVRO_KINDS[kind])
+    # Branch 1, which is written as 2, is the one that is not null.
     out += b"\0" * at + b"\2"
     try:
         _ANY_WRITERS[kind](out, value)
+    # How deep Python can go depends on the calls around this one, so nothing is counted.
     except RecursionError:
         raise BadRecord("a value without a schema is nested too deep") from None
     out += b"\0" * (len(ANY_KINDS) - at - 1)
@@ -300,3 +310,78 @@ _ANY_WRITERS: Final[Mapping[Kind, WriteAvro]] = {
     "array": blocks_writer(_write_anything),
     "map": counted_writer(_write_any_entries, mapping_of),
 }
+
+
+_DEFAULT_KINDS: Final[Mapping[str, Kind]] = {
+    "int": "int32",
+    "long": "int64",
+    "float": "float32",
+    "double": "float64",
+    "boolean": "boolean",
+    "string": "string",
+}
+
+
+def default_bytes(node: AvroType, default: object) -> bytes:
+    """Return a default, as a schema has it, as the bytes of its type.
+
+    Raises:
+        BadRecord: it does not fit its type.
+    """
+    out = bytearray()
+    _write_default(out, node, default)
+    return bytes(out)
+
+
+def _write_default(out: bytearray, node: AvroType, default: object) -> None:
+    match node:
+        case AvroUnion():
+            _write_default_of_union(out, node, default)
+        case AvroRecord():
+            _write_default_record(out, node, default)
+        case AvroArray(items=items):
+            blocks_writer(lambda inner, each: _write_default(inner, items, each))(out, default)
+        case AvroMap(values=values):
+            text_map_writer(lambda inner, each: _write_default(inner, values, each))(out, default)
+        case AvroEnum():
+            enum_writer(node)(out, default)
+        case AvroFixed():
+            fixed_writer(node, is_number=False)(out, _latin(default))
+        case _:
+            _write_default_scalar(out, node, default)
+
+
+def _write_default_scalar(out: bytearray, node: AvroType, default: object) -> None:
+    if node.kind in _DEFAULT_KINDS:
+        scalar_writer(_DEFAULT_KINDS[node.kind], node.kind)(out, default)
+    elif node.kind == "bytes":
+        write_bytes(out, _latin(default))
+    elif not is_null(node) or default is not None:
+        raise BadRecord(f"the default {str(default)[:40]} is no {node.kind} of Avro")
+
+
+def _write_default_record(out: bytearray, node: AvroRecord, default: object) -> None:
+    given: dict[str, JsonValue] = default if isinstance(default, dict) else {}
+    for each in node.fields:
+        own = given.get(each.name, each.default)
+        if own is NO_DEFAULT:
+            raise BadRecord(f"the default of {node.name} lacks the field {each.name}")
+        _write_default(out, each.type, own)
+
+
+def _write_default_of_union(out: bytearray, node: AvroUnion, default: object) -> None:
+    # Avro's rule: a default is of the first type; by newer versions, of any of them.
+    for at, branch in enumerate(node.branches):
+        try:
+            found = default_bytes(branch, default)
+        except BadRecord:
+            continue
+        out += long_bytes(at)
+        out += found
+        return
+    raise BadRecord(f"the default {str(default)[:40]} is none of the types of its union")
+
+
+def _latin(default: object) -> object:
+    # A character of the text is a byte.
+    return default.encode("latin-1", "replace") if isinstance(default, str) else default

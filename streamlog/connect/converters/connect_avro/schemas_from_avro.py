@@ -123,6 +123,7 @@ class _Reading:
         if len(others) == 1 and is_optional:
             # The default of the union is not that of its type; `connect.default` is.
             return self.field(name, others[0], None, is_optional=True)
+        # One member has the value, so each of them may be null.
         members = [self.schema(each, is_optional=True) for each in others]
         fields = tuple(Field(member_name(each, self._form), each) for each in members)
         if len({each.name for each in fields}) < len(fields):
@@ -158,11 +159,13 @@ class _Reading:
         for prefix, text in ((ENUM_DOC, node.doc), (ENUM_DEFAULT, node.default)):
             if self._form.has_meta_data and text is not None:
                 parameters.append((f"{prefix}{name}", text))
+        # Connect has no enums: the parameters of the text lead back to the enum.
         parameters.append((ENUM, node.name))
         parameters += [(f"{ENUM}.{each}", each) for each in node.symbols]
         return Schema("string", parameters=tuple(parameters))
 
     def _record(self, node: AvroRecord) -> Schema:
+        # A schema of rows is a tree, and this one would never end.
         if node.name in self._within:
             raise BadRecord(f"the Avro record {node.name} contains itself: rows have no such types")
         self._within.append(node.name)
@@ -191,6 +194,7 @@ class _Reading:
         parameters = dict(schema.parameters)
         if has_meta_data and isinstance(given, dict):
             parameters |= {key: str(text) for key, text in given.items()}
+        # Java's hints, such as `avro.java.string`, are kept for Java's readers.
         parameters |= {key: str(text) for key, text in properties.items() if key[:4] == "avro"}
         kept = own if default is None else default
         if default is not None and own is None and has_meta_data:
@@ -226,6 +230,7 @@ def _scalar(node: AvroPrimitive) -> Schema:
     if kind not in _KINDS:
         raise BadRecord(f"Connect has no schema for Avro's type {kind}, but in a union")
     own = str(node.properties.get("connect.type"))
+    # Avro's int is the smallest there is; the property has what it was in Connect.
     if kind == "int" and logical is None and own in _SHORT:
         return Schema(_SHORT[own])
     return Schema(_KINDS[kind], logical=_LOGICAL.get((kind, str(logical))))
@@ -237,6 +242,7 @@ def _bytes(node: AvroPrimitive | AvroFixed) -> Schema:
     if is_decimal:
         parameters.append(("scale", str(_number(node.properties, "scale", 0))))
         precision = _number(node.properties, "precision", PRECISION_DEFAULT)
+        # Connect knows no precision; a parameter keeps one that Confluent's default is not.
         if precision != PRECISION_DEFAULT:
             parameters.append((PRECISION, str(precision)))
     if isinstance(node, AvroFixed):

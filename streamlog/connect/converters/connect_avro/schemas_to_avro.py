@@ -63,6 +63,7 @@ def avro_of(schema: Schema | None, form: AvroForm) -> JsonValue:
 
 
 def _anything() -> JsonValue:
+    # Confluent's record for values without a schema: nine fields, of which one has the value.
     def optional(name: str, kind: JsonValue) -> JsonValue:
         return {"name": name, "type": ["null", kind], "default": None}
 
@@ -99,6 +100,7 @@ class _Writing:
         base = self._base(replace(schema, optional=False), default, space)
         if not schema.optional:
             return base
+        # Avro's rule: a default is of the first type of its union.
         return [base, "null"] if default is not None and schema.kind != "struct" else ["null", base]
 
     def _base(self, schema: Schema, default: JsonValue, space: str | None) -> JsonValue:
@@ -142,12 +144,14 @@ class _Writing:
         return node | self._properties(schema, default)
 
     def _define(self, key: bytes, full: str | None) -> tuple[str, str]:
+        # Avro's records have a name each; those of rows may lack it.
         if full is None:
             self._unnamed += 1
             number = "" if self._unnamed == 1 else str(self._unnamed)
             full = f"{NAMESPACE}.{DEFAULT_NAME}{number}"
         elif self._form.scrubs_names:
             full = scrub_full(full)
+        # Avro knows a type by its name alone: the second would be read as the first.
         if self._taken.setdefault(full, key) != key:
             raise BadRecord(f"two different schemas have the name {full}, which Avro refuses")
         self._defined[key] = full
@@ -191,6 +195,7 @@ class _Writing:
             found["scale"] = int(schema.parameter("scale") or 0)
             found["precision"] = int(schema.parameter(PRECISION) or PRECISION_DEFAULT)
         if self._form.has_meta_data:
+            # What Avro does not have itself goes into properties, which its readers pass over.
             kept = {key: text for key, text in schema.parameters if key != FIELD_DEFAULT}
             is_own = default is not None and schema.parameter(FIELD_DEFAULT) is None
             shown = _default_to_avro(schema, default) if is_own else None

@@ -1,4 +1,4 @@
-"""Schemas as Confluent's AvroConverter writes them: facts of its own tests (AvroDataTest)."""
+"""Schemas as Confluent's AvroConverter writes them, by the rules of its AvroData."""
 
 from __future__ import annotations
 
