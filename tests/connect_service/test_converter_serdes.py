@@ -23,8 +23,9 @@ from streamlog.connect.converters.registry_converter import (
     TopicConverter,
 )
 from streamlog.connect.row_schema import Field, Schema
-from streamlog.connect_service.converter_serdes import open_converter
+from streamlog.connect_service.converter_serdes import RestConverterRegistry, open_converter
 from streamlog.errors import ConfigError
+from streamlog.serdes.registered.framing import SchemaKey
 from tests.registry.running import RunningRegistry, run_registry
 from tests.registry_client.stub_registry import StubRegistry
 
@@ -181,11 +182,6 @@ class HastyClock(SystemClock):
 
 
 def test_an_id_that_the_registry_lacks_is_asked_for_again_for_a_while(stub: StubRegistry) -> None:
-    from streamlog.connect_service.converter_registry import (  # noqa: PLC0415 - used here alone
-        RestConverterRegistry,
-    )
-    from streamlog.serdes.registered.framing import SchemaKey  # noqa: PLC0415 - the same
-
     settings = {"value.converter": AVRO, "value.converter.schema.registry.url": stub.url}
     access = converter_of(settings, "value")
     assert isinstance(access, RegistryConverterSettings)
