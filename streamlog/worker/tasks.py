@@ -396,6 +396,12 @@ class WorkerTasks:
         """Return the open tasks that read a partition."""
         return [running for running in self._running.values() if part in running.inputs]
 
+    @property
+    def cuts(self) -> dict[TopicPartition, int]:
+        """How many times the log of each input was found truncated, by the tasks' progress."""
+        logs = [running.task.logs for running in self._running.values()]
+        return {TopicPartition(*at): log.cuts for each in logs for at, log in each.items()}
+
     async def process(self) -> None:
         """Let the tasks process their records, and pass on the results."""
         if self._suspended:

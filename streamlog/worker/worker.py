@@ -501,6 +501,8 @@ class _WorkerLoop:
     """The connectors of the app; None without any."""
     patterns: PatternWatch | None = None
     """Looks for other topics that match the app's patterns; None on the way to a cut."""
+    _stop: asyncio.Event
+    """Set when the worker is asked to stop."""
 
     def __init__(
         self,
@@ -573,6 +575,7 @@ class _WorkerLoop:
 
         The consumer leaves the group when it is closed.
         """
+        self._stop = stop
         path, delay_ms = self._program.state_path, self._program.state_cleanup_delay_ms
         cleanup = remove_abandoned(path, delay_ms=delay_ms, clock=self._clock)
         begin = self._background.create_task
@@ -844,7 +847,7 @@ class _WorkerLoop:
         is_gone = isinstance(error, UnknownTopicOrPartition)
         if is_gone and self.patterns is not None and await self.patterns.has_changed():
             return
-        affected = await self._sources.affected(error)
+        affected = await self._sources.affected(error, self._tasks.cuts, self._stop)
         if not affected:
             return
         self._offsets.move_on(await self._look_up(affected))

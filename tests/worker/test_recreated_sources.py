@@ -13,6 +13,7 @@ import os
 import random
 import shutil
 import threading
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -28,9 +29,10 @@ from streamlog.errors import SourceLost, StreamlogError
 from streamlog.log import Log
 from streamlog.protocol.schema import id_text
 from streamlog.record import TopicPartition
+from streamlog.worker.inputs.source_watch import RETURN_MS
 from streamlog.worker.worker import Worker
 
-IS_THOROUGH = bool(os.environ.get("THOROUGH"))
+IS_THOROUGH = os.environ.get("STREAMLOG_PROFILE") == "thorough"
 SEEDS: Final = range(16 if IS_THOROUGH else 2)
 PARTITIONS: Final = 2
 DEADLINE_S: Final = 60
@@ -543,5 +545,34 @@ def test_a_commit_that_a_deleted_topic_aborts_is_followed_by_a_wait_for_the_topi
                 await create(case.log, "source")
                 await feed(case.log, "source", [("c", "3"), ("d", "4")])
                 await until(rows_of(case), Counter(["3", "4"]), task)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES if IS_THOROUGH else GUARANTEES[:1])
+def test_a_worker_that_waits_for_a_deleted_topic_stops_at_once(
+    tmp_path: Path, guarantee: Guarantee, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It commits nothing for the topic, and leaves the decision to the next worker."""
+    old, new = [("a", "1"), ("b", "2")], [("a", "3")]
+
+    async def main() -> None:
+        async with opened(tmp_path, random.Random(1), "count") as case:
+            case.guarantee, case.source_lost = guarantee, "earliest"
+            await feed(case.log, "source", old)
+            async with worker(case) as task:
+                await settled(case, [old], task)
+                await case.log.admin().delete_topics(["source"])
+                async with asyncio.timeout(DEADLINE_S):
+                    while "waiting 60 s for it to be created again" not in caplog.text:
+                        assert not task.done() or task.result()
+                        await asyncio.sleep(0.02)
+                stopped_s = time.monotonic()
+            # A third of the wait: the stop has ended it, however slow the machine is.
+            assert time.monotonic() - stopped_s < RETURN_MS / 3_000
+            await create(case.log, "source")
+            await feed(case.log, "source", new)
+            async with worker(case) as task:
+                await until(rows_of(case), expected("count", [old, new]), task)
 
     asyncio.run(main())

@@ -191,8 +191,9 @@ class PartitionState:
         self.marks = []
 
     def offset_and_metadata(self, offset: int) -> OffsetAndMetadata:
-        """Return an offset up to the position, with its leader epoch and topic id."""
-        epoch = self.epochs.before(offset)
+        """Return an offset with its topic id, and with its leader epoch up to the position."""
+        is_read = self.position is not None and offset <= self.position
+        epoch = self.epochs.before(offset) if is_read else NO_EPOCH
         return OffsetAndMetadata(offset, "", epoch, self.topic_id or ZERO_UUID)
 
     @property

@@ -90,6 +90,8 @@ class StartOffset:
     """Whether the group has committed an offset."""
     cut: TruncatedSource | None = None
     """Where the log was truncated below the position of a reader; None if it was not."""
+    found: Present | None = None
+    """The log when a reader found the loss, and where the group continues in it; None: unknown."""
 
     @property
     def start(self) -> OffsetAndMetadata:
@@ -99,8 +101,8 @@ class StartOffset:
 
     @property
     def present(self) -> Present:
-        """The present log."""
-        return Present(self.log.topic_id, self.begin, self.end)
+        """The log by which a reader decides where to continue if its own was lost."""
+        return self.found or Present(self.log.topic_id, self.begin, self.end)
 
     @property
     def task_at(self) -> Reached:
@@ -138,16 +140,25 @@ async def look_up(
         start = _start_offset(committed[part], now, first, has_agent=part.topic in agents_read)
         loss = losses.get(part)
         cut = None if loss is None else loss.cut
+        # If the topic was created again since, the next fetch finds that loss.
+        seen = now if loss is None or loss.present.topic_id != now.topic_id else loss.present
         found: InputRestart | None = None
-        if start.is_stored and (cut is not None or is_recreated(start.log, now.topic_id)):
-            found = judge(part, start.committed, start.log, now, cut)
+        is_cut = cut is not None and seen.latest != start.committed
+        if start.is_stored and (is_cut or is_recreated(start.log, now.topic_id)):
+            found = judge(part, start.committed, start.log, seen, cut)
         elif loss is not None and not start.is_stored:
             found = loss.restart  # Brokers delete the group's offsets together with the topic.
         if found is not None and found != InputRestart(start.committed, start.log):
             # What readers had done beyond the offset, they had done in the lost log.
             start = replace(start, committed=found.offset, log=found.log, ahead={})
+        # 1. A worker commits that the group continues in a new log, at its end of that time.
+        # 2. It stops before the state of its task has followed.
+        # 3. The next one moves the state to that offset, not to the end of its own time: what was
+        #    written between the two is not lost.
+        if start.is_stored and start.log.topic_id == now.topic_id:
+            seen = seen._replace(latest=start.committed)
         log = start.log._replace(topic_id=now.topic_id)
-        starts[part] = replace(start, log=log, cut=cut)
+        starts[part] = replace(start, log=log, cut=cut, found=seen)
     return starts
 
 

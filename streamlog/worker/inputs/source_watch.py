@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from streamlog import repeated
+from streamlog.agents.offsets import noted_of
 from streamlog.client.admin import TopicDescription
 from streamlog.client.consumer import Consumer
 from streamlog.client.consumer.subscription_state import known_id
@@ -150,6 +151,9 @@ Lost: TypeAlias = SourceLost | UnknownTopicOrPartition
 LOST: Final = (SourceLost, UnknownTopicOrPartition)
 """The errors of a consumer if an input was created again, truncated or deleted."""
 
+NO_CUTS: Final[Mapping[TopicPartition, int]] = {}
+"""No input of a task was found truncated."""
+
 
 class SourceWatch:
     """Watches that the inputs of a worker are the logs that were read."""
@@ -203,8 +207,15 @@ class SourceWatch:
             )
         return found
 
-    async def affected(self, error: Lost) -> frozenset[TopicPartition]:
+    async def affected(
+        self, error: Lost, cuts: Mapping[TopicPartition, int], stop: asyncio.Event
+    ) -> frozenset[TopicPartition]:
         """Return the partitions to open again after an error of the consumer.
+
+        Args:
+            error: what the consumer has found.
+            cuts: how many times the inputs of tasks were found truncated, by the tasks' progress.
+            stop: ends the wait for a topic that was deleted; no partition is returned then.
 
         Raises:
             SourceLost: the policy of a topic is "fail".
@@ -212,7 +223,7 @@ class SourceWatch:
         """
         assigned = self._consumer.assignment()
         if not isinstance(error, SourceLost):
-            return await self._await_return(assigned, error)
+            return await self._await_return(assigned, error, stop)
         # A topic is created again as a whole; a log is truncated partition by partition.
         if error.is_recreated:
             return await self._judge_all(part for part in assigned if part.topic == error.topic)
@@ -223,23 +234,43 @@ class SourceWatch:
         if error.resume_at < 0 and error.position < begin:
             self._expired(part, error, begin)
             return frozenset()
-        return await self._judge_all([part], TruncatedSource(error.resume_at, error.resume_epoch))
+        cut = TruncatedSource(error.resume_at, error.resume_epoch)
+        return await self._judge_all([part], cut, cuts)
 
     async def _judge_all(
-        self, partitions: Iterable[TopicPartition], cut: TruncatedSource | None = None
+        self,
+        partitions: Iterable[TopicPartition],
+        cut: TruncatedSource | None = None,
+        cuts: Mapping[TopicPartition, int] = NO_CUTS,
     ) -> frozenset[TopicPartition]:
         """Decide about each partition by its read position, and note the losses.
 
         The committed offsets may have been deleted together with the topic.
         """
         parts = sorted(partitions)
-        present = await self.present(parts)
+        present = await self._decided(await self.present(parts), cuts)
         for part in parts:
             offset = self._consumer.positions().get(part, 0)
             position = self._consumer.offset_and_metadata(part, offset)
             log = SourceLog(known_id(position.topic_id) or b"", position.leader_epoch)
-            self.losses[part] = LostSource(self.judge(part, offset, log, present[part], cut), cut)
+            found = self.judge(part, offset, log, present[part], cut)
+            self.losses[part] = LostSource(found, cut, present[part])
         return frozenset(parts)
+
+    async def _decided(
+        self, present: Mapping[TopicPartition, Present], cuts: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, Present]:
+        """Add where the group continues in logs whose truncation a former worker has noticed."""
+        found = dict(present)
+        read = [part for part in present if part in cuts]
+        stored = await self._consumer.committed_metadata(read) if read else {}
+        for part, at in stored.items():
+            if at is None or at.offset > present[part].end:
+                continue
+            # The group's offset is behind a truncation that the state of the task does not know.
+            if noted_of(at.offset, at.metadata).log.cuts > cuts[part]:
+                found[part] = present[part]._replace(latest=at.offset)
+        return found
 
     async def present(
         self, partitions: Collection[TopicPartition]
@@ -279,9 +310,15 @@ class SourceWatch:
         self._consumer.seek(part, at)
 
     async def _await_return(
-        self, assigned: Collection[TopicPartition], error: UnknownTopicOrPartition
+        self,
+        assigned: Collection[TopicPartition],
+        error: UnknownTopicOrPartition,
+        stop: asyncio.Event,
     ) -> frozenset[TopicPartition]:
-        """Wait until deleted topics are created again; returns all of their partitions."""
+        """Wait until deleted topics are created again; returns all of their partitions.
+
+        After `stop` there is nothing to open again: the next worker decides about the topics.
+        """
         topics = {part.topic for part in assigned}
         missing = await self._missing(topics)
         # The topics exist, so there is nothing to wait for.
@@ -299,7 +336,8 @@ class SourceWatch:
         while absent:
             if self._clock.now_ms() >= deadline_ms:
                 raise error
-            await asyncio.sleep(RETURN_POLL_MS / 1000)
+            if await _is_set_within(stop, RETURN_POLL_MS):
+                return frozenset()
             absent = await self._missing(absent)
         return await self._judge_all(part for part in assigned if part.topic in missing)
 
@@ -311,6 +349,15 @@ class SourceWatch:
             except UnknownTopicOrPartition:
                 found.add(topic)
         return found
+
+
+async def _is_set_within(event: asyncio.Event, wait_ms: int) -> bool:
+    """Wait for an event; returns whether it was set in time."""
+    try:
+        async with asyncio.timeout(wait_ms / 1000):
+            return await event.wait()
+    except TimeoutError:
+        return False
 
 
 async def compare_source_ids(log: Log, program: Program, before: OwnTopics) -> OwnTopics:

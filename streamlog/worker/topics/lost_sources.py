@@ -36,15 +36,6 @@ class TruncatedSource(NamedTuple):
     """The leader epoch of the record before it."""
 
 
-class LostSource(NamedTuple):
-    """A loss that a reader has found in a partition."""
-
-    restart: InputRestart
-    """Where the reader continues."""
-    cut: TruncatedSource | None
-    """Where the log was truncated; None if its topic was created again."""
-
-
 class Present(NamedTuple):
     """The present log of an input partition."""
 
@@ -54,6 +45,25 @@ class Present(NamedTuple):
     """The log start offset."""
     end: int
     """The offset after the last record."""
+    latest: int = UNKNOWN_OFFSET
+    """Where the group has decided to continue under `latest`; -1 if it has not: at `end`."""
+
+    @property
+    def latest_start(self) -> int:
+        """Where `latest` continues."""
+        return self.end if self.latest == UNKNOWN_OFFSET else self.latest
+
+
+class LostSource(NamedTuple):
+    """A loss that a reader has found in a partition."""
+
+    restart: InputRestart
+    """Where the reader continues."""
+    cut: TruncatedSource | None
+    """Where the log was truncated; None if its topic was created again."""
+    present: Present
+    """The log when the loss was found, by which all readers of the partition decide: under `latest`
+    they continue at one offset, though the log grows while they are asked in turn."""
 
 
 def policy_of(setting: SourceLostPolicy | None, *, has_state: bool) -> SourceLostPolicy:
@@ -92,14 +102,16 @@ def restart(
     # 2. Offsets 80 to 119 are other records: it continues at 80, and reads all of them.
     # 3. A reader at 60 is not affected: everything that it has processed is still in the log.
     if is_recreated(log, present.topic_id):
-        start = present.end if policy == LATEST else present.begin
+        start = present.latest_start if policy == LATEST else present.begin
         return InputRestart(start, SourceLog(present.topic_id))
-    cuts = log.cuts + 1
-    if policy == LATEST:
-        return InputRestart(present.end, SourceLog(present.topic_id, NO_EPOCH, cuts))
-    known = cut or TruncatedSource()
-    if known.offset == UNKNOWN_OFFSET:
-        return InputRestart(present.begin, SourceLog(present.topic_id, NO_EPOCH, cuts))
+    cuts, known = log.cuts + 1, cut or TruncatedSource()
+    if policy == LATEST or known.offset == UNKNOWN_OFFSET:
+        at = present.latest_start if policy == LATEST else present.begin
+        # Without a leader epoch a position is not compared with the log (KIP-320). One at this
+        # offset was set by an earlier decision about the loss, and a second one changes nothing.
+        if offset == at and log.leader_epoch == NO_EPOCH:
+            return InputRestart(offset, log)
+        return InputRestart(at, SourceLog(present.topic_id, NO_EPOCH, cuts))
     if offset <= known.offset:
         return InputRestart(offset, log)
     at = max(known.offset, present.begin)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.client.consumer.subscription_state import EPOCHS_MAX, EpochStarts
+from streamlog.client.consumer.subscription_state import EPOCHS_MAX, EpochStarts, PartitionState
 from streamlog.client.offset_metadata import NO_EPOCH
 
 
@@ -30,6 +30,17 @@ def test_the_epoch_of_each_record_is_known(
     for wanted in range(epoch + 1):
         later = [at for at, each in epochs.items() if each > wanted]
         assert starts.end_of(wanted, 1_000) == max(min(later, default=1_000), 0)
+
+
+def test_an_offset_that_was_not_read_has_no_epoch() -> None:
+    """A consumer that continues there must not be told that the log was truncated (KIP-320)."""
+    state = PartitionState()
+    state.move(32, leader_epoch=4)
+    assert [state.offset_and_metadata(at).leader_epoch for at in (31, 32, 33)] == [
+        NO_EPOCH,
+        4,
+        NO_EPOCH,
+    ]
 
 
 def test_old_epochs_are_forgotten() -> None:

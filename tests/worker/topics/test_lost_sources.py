@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamlog.client.offset_metadata import NO_EPOCH
 from streamlog.nodes.topic_spec import SourceLostPolicy
 from streamlog.record import TopicPartition
 from streamlog.tables.state.changelog import SourceLog
@@ -38,6 +39,25 @@ def test_earliest_skips_no_record_and_repeats_no_kept_one(
         assert left == set(range(found.offset, end))
         # Positions below the earlier ones are distinguished from repetitions.
         assert found.log.cuts == (3 if read > shared else 2)
+
+
+@given(
+    st.sampled_from(["earliest", "latest"]),
+    st.integers(0, 50),
+    st.sampled_from([SourceLog(OLD, 3, 2), SourceLog(OLD), SourceLog(NEW, 1)]),
+    st.sampled_from([TruncatedSource(), *(TruncatedSource(at, 1) for at in (0, 20, 50))]),
+    st.integers(-1, 50),
+)
+def test_a_second_decision_about_a_loss_changes_nothing(
+    policy: SourceLostPolicy, offset: int, log: SourceLog, cut: TruncatedSource, decided: int
+) -> None:
+    """The group, its agents and the state of tasks are asked in turn, by the log as first seen."""
+    seen = Present(OLD, 0, 50, decided)
+    first = restart(policy, offset, log, seen, cut)
+    assert restart(policy, *first, seen, cut) == first
+    if policy == "latest":
+        assert first.offset == (50 if decided < 0 else decided)
+        assert first.log.leader_epoch == NO_EPOCH
 
 
 @pytest.mark.parametrize("policy", ["earliest", "latest"])
