@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 
 import msgspec
@@ -24,6 +25,7 @@ from streamlog.cli.terminal import out, say
 from streamlog.client.admin import Admin
 from streamlog.client.admin.security_admin import Acl, AclFilter, shown, word
 from streamlog.errors import UsageError
+from streamlog.http_access.user_file import read_users, remove_user, set_user
 from streamlog.protocol.acls import (
     ANY_HOST,
     CLUSTER,
@@ -394,6 +396,15 @@ users = typer.Typer(
 )
 
 User = Annotated[str, typer.Argument(metavar="USER", help="The name, without 'User:'.")]
+FileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--file",
+        metavar="FILE",
+        help="A user of HTTP servers, in the file of --rest-users and --web-users; the log has"
+        " nothing to do with it.",
+    ),
+]
 
 
 @users.command()
@@ -406,11 +417,16 @@ def add(
             "--iterations", min=ITERATIONS_MIN, help="SCRAM iterations: more make guessing slower."
         ),
     ] = ITERATIONS_DEFAULT,
+    file: FileOption = None,
     log: LogOption = None,
 ) -> None:
     """Set a user's password, read from a prompt or from standard input."""
     session: Session = context.obj
     password = _password(user)
+    if file is not None:
+        set_user(file, user, password)
+        say(f"{user} has a password in {file}")
+        return
     ask(
         session,
         log,
@@ -421,17 +437,27 @@ def add(
 
 
 @users.command()
-def remove(context: typer.Context, user: User, log: LogOption = None) -> None:
+def remove(
+    context: typer.Context, user: User, file: FileOption = None, log: LogOption = None
+) -> None:
     """Remove a user's password; open connections stay until they or their sessions end."""
     session: Session = context.obj
+    if file is not None:
+        remove_user(file, user)
+        say(f"removed {user} from {file}")
+        return
     ask(session, log, lambda admin: admin.remove_user(user))
     say(f"removed {user}")
 
 
 @users.command("list")
-def list_users(context: typer.Context, log: LogOption = None) -> None:
+def list_users(context: typer.Context, file: FileOption = None, log: LogOption = None) -> None:
     """List the users with passwords, and their SASL mechanisms."""
     session: Session = context.obj
+    if file is not None:
+        for name in sorted(read_users(file).users):
+            say(name)
+        return
     described = ask(session, log, lambda admin: admin.list_users())
     grid = Grid("user", "mechanisms")
     for name, mechanisms in sorted(described.items()):

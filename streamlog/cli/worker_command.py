@@ -34,6 +34,7 @@ from streamlog.cli.terminal import log_warnings, out
 from streamlog.cli.topology_commands import print_difference, version
 from streamlog.connect.declared_connectors import SinkConnector, SourceConnector
 from streamlog.errors import UsageError
+from streamlog.http_access.access_settings import HttpAccess
 from streamlog.log import EMBEDDED, Log
 from streamlog.replace import replace
 from streamlog.transport.security import Security
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from streamlog.worker.connect.app_herder import AppHerder
+    from streamlog.worker.web.worker_server import WorkerServer
 
 AUTO = "auto"
 WORKERS_MAX = 256
@@ -105,7 +107,7 @@ def run_workers(
         serve(partial(serve_until_orphaned, slot, running.run), "")
 
 
-def _connect_site(program: Program) -> Callable[[AppHerder, tuple[str, ...], str], ASGIApp] | None:
+def _connect_site(program: Program) -> Callable[[AppHerder, WorkerServer, str], ASGIApp] | None:
     """Return what makes the REST API of the app's connectors; None without any, or without HTTP."""
     if not program.connectors or program.web is None:
         return None
@@ -243,7 +245,7 @@ def supervise_processes(
 def _print_address(start: WorkerStart) -> None:
     """Print a worker's HTTP address: all that differs between the workers of a supervisor."""
     if start.web is not None:
-        typer.echo(f"web       http://{start.web}")
+        typer.echo(f"web       {start.program.web_access.scheme}://{start.web}")
 
 
 def slot_address(address: str, slot: Slot) -> str:
@@ -292,6 +294,32 @@ def worker(
     ] = None,
     log: LogOption = None,
     web: WebOption = None,
+    web_users: Annotated[
+        Path | None,
+        typer.Option(
+            "--web-users",
+            metavar="FILE",
+            help="Require a password of a user in this file: see `streamlog users add --file`.",
+        ),
+    ] = None,
+    web_certificate: Annotated[
+        Path | None,
+        typer.Option(
+            "--web-certificate", metavar="PEM", help="Serve HTTPS with this key and certificate."
+        ),
+    ] = None,
+    web_ca: Annotated[
+        Path | None,
+        typer.Option(
+            "--web-ca", metavar="PEM", help="The authorities of the other workers' certificates."
+        ),
+    ] = None,
+    web_insecure: Annotated[
+        bool,
+        typer.Option(
+            "--web-insecure", help="Let other machines in without a password or without TLS."
+        ),
+    ] = False,
     version_name: Annotated[
         str | None,
         typer.Option(
@@ -326,6 +354,14 @@ def worker(
         program = program.as_version(version_name)
     if web is not None:
         program = replace(program, web=web)
+    access = program.web_access
+    access = HttpAccess(
+        users_file=access.users_file if web_users is None else str(web_users),
+        certificate=access.certificate if web_certificate is None else str(web_certificate),
+        ca=access.ca if web_ca is None else str(web_ca),
+        is_insecure=access.is_insecure or web_insecure,
+    )
+    program = replace(program, web_access=access)
     run_workers(
         program, workers, log_url=session.log_url(log), security=session.security(), banner=_banner
     )
@@ -371,7 +407,7 @@ def _banner(start: WorkerStart) -> None:
         "agents": ", ".join(agent.name for agent in program.agents),
         "schedules": ", ".join(schedules),
         "once": ", ".join(service.name for service in program.tasks),
-        "web": "" if start.web is None else f"http://{start.web}",
+        "web": "" if start.web is None else f"{program.web_access.scheme}://{start.web}",
     }
     console = out(markup=True)
     for what, text in rows.items():

@@ -12,6 +12,7 @@ arrived is never sent again.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from typing import Final
 from urllib.parse import quote, urlencode
 
@@ -47,8 +48,11 @@ _WRITES: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 class PeerForwarding:
     """Answers requests here, or lets the worker answer whose matter they are."""
 
-    def __init__(self, service: RestPort, rest: ConnectRest) -> None:
-        self._service, self._rest = service, rest
+    def __init__(
+        self, service: RestPort, rest: ConnectRest, *, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """Create what answers; `tls` encrypts requests to other workers."""
+        self._service, self._rest, self._tls = service, rest, tls
         self._keys: SessionKeys = service.keys
 
     async def answer(self, call: RestCall) -> Answer:
@@ -164,7 +168,9 @@ class PeerForwarding:
         )
         try:
             async with asyncio.timeout(ANSWER_MS / 1000):
-                status, body = await call_peer(endpoint, sent, answer_bytes_max=ANSWER_BYTES_MAX)
+                status, body = await call_peer(
+                    endpoint, sent, answer_bytes_max=ANSWER_BYTES_MAX, tls=self._tls
+                )
             return status, msgspec.json.decode(body) if body else None
         except (OSError, TimeoutError, h11.RemoteProtocolError, msgspec.MsgspecError) as error:
             raise ConnectRefusal(
@@ -174,15 +180,18 @@ class PeerForwarding:
             ) from error
 
 
-def forwarding_of(service: RestPort, cluster_id: str) -> PeerForwarding:
+def forwarding_of(
+    service: RestPort, cluster_id: str, *, tls: ssl.SSLContext | None = None
+) -> PeerForwarding:
     """Return what answers requests to a worker's connectors.
 
     Args:
         service: the connectors.
         cluster_id: the id of the log, which `GET /` shows.
+        tls: encrypts requests to other workers; None: they are not.
     """
     rest = ConnectRest(service, ConnectorOffsets(service), cluster_id=cluster_id)
-    return PeerForwarding(service, rest)
+    return PeerForwarding(service, rest, tls=tls)
 
 
 def _is_change(call: RestCall) -> bool:

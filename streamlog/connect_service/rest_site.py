@@ -1,8 +1,8 @@
 """REST site: the ASGI application of Kafka Connect's REST API.
 
 Rules: a body is bounded before it is kept, no traceback leaves the process but the trace of a
-failed task, and the site listens only where no other machine reaches it, unless the operator says
-so.
+failed task, and without a password a request gets nothing but /health, if there are users. A
+request that another worker of the group has signed needs none.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ import msgspec
 from streamlog import repeated
 from streamlog.connect.herding.herder_requests import ConnectRefusal
 from streamlog.connect_service.peer_forwarding import PeerForwarding, forwarding_of
-from streamlog.connect_service.rest_answers import ConnectRest, parse_call, refusal
+from streamlog.connect_service.rest_answers import Answer, parse_call, refusal
 from streamlog.connect_service.rest_port import RestPort
-from streamlog.errors import ConfigError
-from streamlog.http_server import is_allowed_host, is_local, parse_address
+from streamlog.http_access.passwords import CHALLENGE, NO_LOGIN, NotAuthenticated, Passwords
+from streamlog.http_access.peer_signatures import SIGNATURE_HEADER
+from streamlog.http_server import is_allowed_host
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
+
+    from streamlog.worker.web.worker_server import WorkerServer
 
 SETTING: Final = "rest"
 REST_DEFAULT: Final = "127.0.0.1:8083"
@@ -32,36 +35,40 @@ BODY_TIMEOUT_MS: Final = 30_000
 """How long a client may take to send a body."""
 REQUESTS_MAX: Final = 256
 """How many requests are answered at a time; one more gets 503."""
+UNPROVED_MAX: Final = 16
+"""How many bodies are read at a time whose sender has shown no password, but claims to be a worker
+of the group."""
+UNAUTHORIZED: Final = 401
 
 _log = repeated.logger(__name__)
 
 
-def check_exposure(address: str, *, is_insecure: bool) -> None:
-    """Raise ConfigError if others can reach an address, unless the operator wants that."""
-    host, _ = parse_address(address, setting=SETTING)
-    if not is_insecure and not is_local(host):
-        raise ConfigError(
-            f"{SETTING}={address}: other machines can reach this address, and can start and stop"
-            " connectors without a password; use 127.0.0.1, or say --rest-insecure"
-        )
-
-
-def site_of(service: RestPort, hosts: tuple[str, ...], cluster_id: str) -> RestSite:
-    """Return the REST API of a worker's connectors.
+def site_of(service: RestPort, server: WorkerServer, cluster_id: str) -> RestSite:
+    """Return the REST API of the connectors of an app's worker.
 
     Args:
         service: the connectors.
-        hosts: the allowed values of the header Host; "*" allows any.
+        server: the HTTP server that the API is a part of, with its users.
         cluster_id: the id of the log, which `GET /` shows.
     """
-    return RestSite(forwarding_of(service, cluster_id), hosts, prefix=service.prefix)
+    return RestSite(
+        forwarding_of(service, cluster_id, tls=server.peer_tls),
+        server.listener.hosts,
+        prefix=service.prefix,
+        passwords=server.passwords,
+    )
 
 
 class RestSite:
     """The ASGI application."""
 
     def __init__(
-        self, rest: ConnectRest | PeerForwarding, hosts: tuple[str, ...], *, prefix: str = ""
+        self,
+        rest: PeerForwarding,
+        hosts: tuple[str, ...],
+        *,
+        prefix: str = "",
+        passwords: Passwords | None = None,
     ) -> None:
         """Create the application.
 
@@ -69,9 +76,13 @@ class RestSite:
             rest: answers requests.
             hosts: the allowed values of the header Host; "*" allows any.
             prefix: what comes before the paths of the API.
+            passwords: the users; None: requests need no password.
         """
         self._rest, self._hosts, self._prefix = rest, hosts, prefix
+        self._passwords = passwords
         self._answering = 0
+        self._unproved = 0
+        """How many requests claim to be signed, and have not been read yet."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -89,6 +100,8 @@ class RestSite:
             self._answering -= 1
         data = b"" if body is None else msgspec.json.encode(body)
         headers = [(b"content-length", b"%d" % len(data))]
+        if status == UNAUTHORIZED:
+            headers.append(CHALLENGE)
         if data:
             headers.append((b"content-type", b"application/json"))
         await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -104,25 +117,70 @@ class RestSite:
             for name, value in scope["headers"]
         }
         self._check_host(headers)
-        try:
-            async with asyncio.timeout(BODY_TIMEOUT_MS / 1000):
-                body = await _read_body(receive)
-        except TimeoutError:
-            raise ConnectRefusal(
-                408, f"The body did not arrive within {BODY_TIMEOUT_MS} ms"
-            ) from None
         raw = cast("bytes", scope.get("raw_path") or b"").decode("latin-1")
         query = cast("bytes", scope["query_string"]).decode("latin-1")
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        _check_origin(method, headers)
         path = raw.partition("?")[0].removeprefix(self._prefix)
         target = f"{path}?{query}" if query else path
-        return await self._rest.answer(parse_call(method, target, body, headers))
+        # What a load balancer asks: it has no password, and learns nothing but whether it is up.
+        if self._passwords is None or (method, path) == ("GET", "/health"):
+            return await self._rest.answer(
+                parse_call(method, target, await _body_in_time(receive), headers)
+            )
+        if SIGNATURE_HEADER not in headers:
+            # Before the body: who has no password has no memory of this process.
+            await self._check_password(self._passwords, headers)
+            body = await _body_in_time(receive)
+            return await self._rest.answer(parse_call(method, target, body, headers))
+        return await self._answer_peer((method, target), headers, receive)
+
+    async def _check_password(self, passwords: Passwords, headers: Mapping[str, str]) -> None:
+        try:
+            await passwords.user_of(headers.get("authorization"))
+        except NotAuthenticated:
+            raise ConnectRefusal(UNAUTHORIZED, NO_LOGIN) from None
+
+    async def _answer_peer(
+        self, request: tuple[str, str], headers: Mapping[str, str], receive: Receive
+    ) -> Answer:
+        """Answer a request that says that another worker has signed it."""
+        # The signature is of the body, so that is read before anything is known of the sender.
+        if self._unproved >= UNPROVED_MAX:
+            raise ConnectRefusal(503, "Too many requests of other workers; try again later")
+        self._unproved += 1
+        try:
+            body = await _body_in_time(receive)
+        finally:
+            self._unproved -= 1
+        call = parse_call(*request, body, headers)
+        if not self._rest.is_from_peer(call):
+            raise ConnectRefusal(UNAUTHORIZED, NO_LOGIN)
+        return await self._rest.answer(call)
 
     def _check_host(self, headers: Mapping[str, str]) -> None:
         """Refuse a name that a foreign page in a browser may have made up (DNS rebinding)."""
         host = headers.get("host", "")
         if not is_allowed_host(host, self._hosts):
             raise ConnectRefusal(400, f"Host '{host[:80]}' is not this worker on 127.0.0.1")
+
+
+def _check_origin(method: str, headers: Mapping[str, str]) -> None:
+    """Refuse changes that a page of another site asks of a browser, which may know a password."""
+    # A browser sends a plain POST to any address, and says whose page wants it.
+    origin = headers.get("origin")
+    if method == "GET" or origin is None:
+        return
+    if origin.partition("://")[2] != headers.get("host", ""):
+        raise ConnectRefusal(403, f"A page of {origin[:80]!r} must not change connectors")
+
+
+async def _body_in_time(receive: Receive) -> bytes:
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_MS / 1000):
+            return await _read_body(receive)
+    except TimeoutError:
+        raise ConnectRefusal(408, f"The body did not arrive within {BODY_TIMEOUT_MS} ms") from None
 
 
 async def _read_body(receive: Receive) -> bytes:

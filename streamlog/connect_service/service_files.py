@@ -19,9 +19,12 @@ import msgspec
 from streamlog.connect_service.herder_shell import ServiceSettings
 from streamlog.connect_service.service_group import GroupTimes
 from streamlog.errors import ConfigError
-from streamlog.properties import parse_properties
+from streamlog.http_access.access_settings import HttpAccess
+from streamlog.properties import parse_properties, resolve
 
 BOOTSTRAP: Final = "bootstrap.servers"
+LISTENERS: Final = "listeners"
+EXTENSIONS: Final = "rest.extension.classes"
 FILE_BYTES_MAX: Final = 1024 * 1024
 _REFERENCE: Final = re.compile(r"\$\{(env|file|dir):([^}:]*)(?::([^}]*))?\}")
 _NAMES: Final = {
@@ -75,6 +78,74 @@ def service_settings(given: Mapping[str, str]) -> ServiceSettings:
         )
     numbers = _numbers(given, _NUMBERS)
     return ServiceSettings(**texts, **numbers, times=times, others=dict(given))  # type: ignore[arg-type]
+
+
+def listener_of(given: Mapping[str, str]) -> str:
+    """Return HOST:PORT of the first listener of a worker's file; empty: it has none."""
+    return _first_listener(given)[1]
+
+
+def rest_access(given: Mapping[str, str], *, users_file: str, is_insecure: bool) -> HttpAccess:
+    """Return who may use the REST API of a worker, and its certificates.
+
+    Args:
+        given: the worker's settings, `ssl.*` with or without `listeners.https.` before them.
+        users_file: the file of users; empty: the API has no passwords.
+        is_insecure: whether others may reach it without a password or without TLS.
+
+    Raises:
+        ConfigError: a setting of TLS is missing or can't be used here, or an extension would have
+            asked for passwords.
+    """
+    if given.get(EXTENSIONS) and not users_file:
+        # Without it, an API that had a password would be open.
+        raise ConfigError(
+            f"{EXTENSIONS}={given[EXTENSIONS]}: classes of Java don't run here; instead of basic"
+            " authentication by JAAS, give users by --rest-users FILE, or remove the setting"
+        )
+    scheme, _ = _first_listener(given)
+    own = {
+        name.removeprefix("listeners.https."): value
+        for name, value in given.items()
+        if name.startswith("listeners.https.ssl.")
+    }
+    if scheme == "http" or (not scheme and "ssl.keystore.location" not in own):
+        return HttpAccess(users_file=users_file, is_insecure=is_insecure)
+    tls = {**{name: value for name, value in given.items() if name.startswith("ssl.")}, **own}
+    for name in ("ssl.keystore.type", "ssl.truststore.type"):
+        if tls.get(name, "PEM").upper() != "PEM":
+            raise ConfigError(f"{name}={tls[name]}: certificates are read from PEM files: say PEM")
+    certificate = tls.get("ssl.keystore.location", "")
+    if not certificate:
+        raise ConfigError(
+            f"{LISTENERS}=https://... needs listeners.https.ssl.keystore.location, a PEM file with"
+            " the worker's private key and certificates"
+        )
+    auth = tls.get("ssl.client.auth", "none")
+    if auth not in {"none", "required"}:
+        raise ConfigError(f"ssl.client.auth={auth!r} is neither none nor required")
+    password = tls.get("ssl.key.password") or tls.get("ssl.keystore.password") or ""
+    return HttpAccess(
+        users_file=users_file,
+        certificate=certificate,
+        key_password=resolve("ssl.key.password", password, os.environ),
+        ca=tls.get("ssl.truststore.location", ""),
+        needs_client_certificate=auth == "required",
+        is_insecure=is_insecure,
+    )
+
+
+def _first_listener(given: Mapping[str, str]) -> tuple[str, str]:
+    """Return scheme and HOST:PORT of the first listener; two empty texts if there is none."""
+    first = given.get(LISTENERS, "").partition(",")[0].strip()
+    if not first:
+        return "", ""
+    scheme, colon, address = first.partition("://")
+    if not colon or scheme.lower() not in {"http", "https"}:
+        raise ConfigError(
+            f"{LISTENERS}={first!r} is neither http://HOST:PORT nor https://HOST:PORT"
+        )
+    return scheme.lower(), address
 
 
 def advertised(given: Mapping[str, str], endpoint: str) -> str:

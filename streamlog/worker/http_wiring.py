@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 from streamlog import repeated
@@ -15,6 +16,7 @@ from streamlog.client.producer import Producer
 from streamlog.clock import Clock
 from streamlog.dsl.services import WebPage
 from streamlog.errors import ConfigError
+from streamlog.http_access.access_settings import HttpAccess
 from streamlog.processing.table_rows import tables_of
 from streamlog.topology import Topology
 from streamlog.worker.access.questions import RowHolder
@@ -22,22 +24,26 @@ from streamlog.worker.access.routed_tables import LocalRows, RoutedTables, Routi
 from streamlog.worker.assignment.streams_assignor import WorkerPeers
 
 if TYPE_CHECKING:
+    from streamlog.worker.web.peer_http import PeerLogin
     from streamlog.worker.web.worker_server import WorkerServer
 
 logger = repeated.logger(__name__)
 
 
 def make_server(
-    address: str | None, pages: Sequence[WebPage]
+    address: str | None, pages: Sequence[WebPage], access: HttpAccess, clock: Clock
 ) -> AbstractContextManager[WorkerServer | None]:
     """Bind the worker's HTTP server without opening it; yields None without an address.
 
     Args:
         address: `HOST:PORT`, or None for no server.
         pages: the pages that the app declares.
+        access: who may use the server, and its certificates.
+        clock: the time.
 
     Raises:
-        ConfigError: the server's libraries are missing, or the address is malformed.
+        ConfigError: the server's libraries are missing, the address is malformed, others can reach
+            it without a login, or a file of `access` can't be used.
         ListenError: another process uses the address.
     """
     if address is None:
@@ -54,11 +60,15 @@ def make_server(
             f"web={address!r} needs an extra that is not installed ({error.name} is missing): "
             "pip install 'streamlog[web]'"
         ) from error
-    return worker_server.bind(address, pages)
+    return worker_server.bind(address, pages, access, clock)
 
 
-def make_peer(endpoint: str) -> RowHolder:
+def make_peer(endpoint: str, login: PeerLogin | None = None) -> RowHolder:
     """Return access to the rows of another worker of the app.
+
+    Args:
+        endpoint: HOST:PORT of the worker.
+        login: how this worker shows the other one who it is; None: it need not.
 
     Raises:
         ConfigError: the HTTP client's libraries are not installed.
@@ -70,7 +80,7 @@ def make_peer(endpoint: str) -> RowHolder:
             f"reading rows of another worker over HTTP needs an extra that is not "
             f"installed ({error.name} is missing): pip install 'streamlog[web]'"
         ) from error
-    return PeerRows(endpoint)
+    return PeerRows(endpoint, login)
 
 
 def make_table_access(
@@ -81,8 +91,19 @@ def make_table_access(
     local: LocalRows,
     producer: Producer,
     clock: Clock,
+    login: PeerLogin | None = None,
 ) -> RoutedTables:
-    """Return access to the rows of all tables on all workers; `producer` writes what is put."""
+    """Return access to the rows of all tables on all workers.
+
+    Args:
+        topology: the app's.
+        counts: the partitions of its topics.
+        peers: the other workers.
+        local: the rows of this worker.
+        producer: writes what is put.
+        clock: the time.
+        login: how this worker shows others who it is; None: it need not.
+    """
 
     async def send(
         topic: str, value: bytes | None, *, key: bytes | None
@@ -97,7 +118,7 @@ def make_table_access(
             peers=peers,
             local=local,
             # Called with the first query to another worker: an app that sends none needs no extra.
-            remote=make_peer,
+            remote=partial(make_peer, login=login),
             send=send,
             clock=clock,
         )

@@ -22,6 +22,7 @@ from streamlog.dsl.app_runtime import GlobalAccess, RequestSender, SchemaAssigne
 from streamlog.dsl.schedules import Crontab, Service, Timer
 from streamlog.dsl.services import Command, WebPage
 from streamlog.errors import TopologyError
+from streamlog.http_access.access_settings import OPEN_ACCESS, HttpAccess
 from streamlog.log import Log
 from streamlog.nodes.topic_spec import SourceLostPolicy, TopicSpec
 from streamlog.records.partitioners import Partitioner
@@ -78,6 +79,8 @@ class Program:
     """The limits on moves of tasks, and the number of standbys."""
     web: str | None = None
     """HOST:PORT of the worker's HTTP server; None for none."""
+    web_access: HttpAccess = OPEN_ACCESS
+    """Who may use the HTTP server, and its certificates."""
     limits: Limits = field(default_factory=Limits)
     """The limits of the watchdog."""
     trace_ratio: float | None = None

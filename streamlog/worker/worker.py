@@ -95,13 +95,13 @@ from streamlog.worker.worker_agents import (
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from streamlog.http_server import WebListener
     from streamlog.records.record_columns import RecordColumns
     from streamlog.topology import Topology
+    from streamlog.worker.web.peer_http import PeerLogin
     from streamlog.worker.web.worker_server import WorkerServer
 
-    ConnectSite: TypeAlias = Callable[[AppHerder, tuple[str, ...], str], ASGIApp]
-    """Makes the REST API of connectors, of their allowed hosts and the id of the log."""
+    ConnectSite: TypeAlias = Callable[[AppHerder, WorkerServer, str], ASGIApp]
+    """Makes the REST API of connectors, of the server it is part of and the id of the log."""
 
 
 async def skip_damaged_batch(
@@ -316,7 +316,9 @@ class Worker:
         program, clock = patterns.program, self._clock
         async with AsyncExitStack() as stack:
             # First, so that a taken address ends the worker before it changes anything.
-            server = stack.enter_context(make_server(program.web, program.pages))
+            server = stack.enter_context(
+                make_server(program.web, program.pages, program.web_access, clock)
+            )
             web = None if server is None else server.listener.endpoint
             self.exchange.endpoint = web or self.exchange.endpoint
             start = await prepare_log(program, log, log_url=self._log_url, web=web, clock=clock)
@@ -347,10 +349,11 @@ class Worker:
             loop.connect = await self._open_connectors(stack, start, deps)
             if cut is not None:
                 loop.savepoints = TaskSavepoints(cut, watch, start, deps)
-            tables = self._bind_tables(start, loop.rows, producer)
+            login = None if server is None else server.login
+            tables = self._bind_tables(start, loop.rows, producer, login)
             await stack.enter_async_context(self._measured(deps, loop.state))
             if server is not None:
-                sites = self._sites(loop.connect, server.listener, start)
+                sites = self._sites(loop.connect, server, start)
                 await stack.enter_async_context(_open_pages(server, loop, deps, tables, sites))
             # While the tasks go to a cut, they keep the topics that they have.
             if cut is None:
@@ -358,12 +361,12 @@ class Worker:
             await loop.work(stop)
 
     def _sites(
-        self, room: ConnectRoom | None, listener: WebListener, start: WorkerStart
+        self, room: ConnectRoom | None, server: WorkerServer, start: WorkerStart
     ) -> dict[str, ASGIApp]:
         """Return what the HTTP server has beside its own pages: the API of connectors."""
         if room is None or self._connect_site is None:
             return {}
-        site = self._connect_site(room.herding, listener.hosts, start.log.cluster_id)
+        site = self._connect_site(room.herding, server, start.log.cluster_id)
         return {room.herding.prefix: site}
 
     def _measured(
@@ -393,7 +396,11 @@ class Worker:
         return await stack.enter_async_context(room)
 
     def _bind_tables(
-        self, start: WorkerStart, local: LocalRows, producer: Producer
+        self,
+        start: WorkerStart,
+        local: LocalRows,
+        producer: Producer,
+        login: PeerLogin | None,
     ) -> RoutedTables:
         """Give the app access to the rows of all tables; returns the access."""
         tables = make_table_access(
@@ -403,6 +410,7 @@ class Worker:
             local=local,
             producer=producer,
             clock=self._clock,
+            login=login,
         )
         self._program.bind_tables(tables)
         return tables

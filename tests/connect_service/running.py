@@ -20,6 +20,9 @@ from streamlog.connect_service.peer_forwarding import PeerForwarding
 from streamlog.connect_service.rest_answers import ConnectRest, parse_call
 from streamlog.connect_service.rest_site import RestSite
 from streamlog.connect_service.service_group import GroupTimes
+from streamlog.http_access.access_settings import OPEN_ACCESS, HttpAccess
+from streamlog.http_access.guarded_server import https_context, peer_context
+from streamlog.http_access.passwords import passwords_of
 from streamlog.http_server import listen, serve
 from streamlog.log import Log
 from streamlog.worker.connect.logger_levels import set_level
@@ -31,10 +34,10 @@ COMMIT_MS = 20
 class Client:
     """Asks a worker as a client of the REST API does."""
 
-    def __init__(self, service: ConnectService) -> None:
+    def __init__(self, service: ConnectService, access: HttpAccess = OPEN_ACCESS) -> None:
         self.service = service
         rest = ConnectRest(service, ConnectorOffsets(service), cluster_id="a-cluster")
-        self.rest = PeerForwarding(service, rest)
+        self.rest = PeerForwarding(service, rest, tls=peer_context(access))
 
     async def ask(self, method: str, target: str, body: object = None) -> tuple[int, Any]:
         data = b"" if body is None else json.dumps(body).encode()
@@ -77,11 +80,16 @@ async def running(
 
 @asynccontextmanager
 async def worker(
-    log: Log, worker_id: str, *, commit_ms: int = COMMIT_MS, **others: str
+    log: Log,
+    worker_id: str,
+    access: HttpAccess = OPEN_ACCESS,
+    *,
+    commit_ms: int = COMMIT_MS,
+    **others: str,
 ) -> AsyncIterator[Client]:
     """Run a worker, once it has its first tasks."""
     async with opened(log, worker_id, commit_ms=commit_ms, **others) as service:
-        client = Client(service)
+        client = Client(service, access)
         await service.ready.wait()
         yield client
 
@@ -108,10 +116,11 @@ def opened(
 
 
 @asynccontextmanager
-async def worker_with_http(log: Log) -> AsyncIterator[Client]:
+async def worker_with_http(log: Log, access: HttpAccess = OPEN_ACCESS) -> AsyncIterator[Client]:
     """Run a worker whose REST API other workers reach."""
+    clock = SystemClock()
     with listen("127.0.0.1:0") as listener:
-        async with worker(log, listener.endpoint) as client:
-            site = RestSite(client.rest, listener.hosts)
-            async with serve(site, listener):
+        async with worker(log, listener.endpoint, access) as client:
+            site = RestSite(client.rest, listener.hosts, passwords=passwords_of(access, clock))
+            async with serve(site, listener, tls=https_context(access, clock)):
                 yield client

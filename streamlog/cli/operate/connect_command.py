@@ -31,21 +31,21 @@ from streamlog.connect_service.configured import ALLOW_EXEC
 from streamlog.connect_service.herder_shell import ConnectService, open_service
 from streamlog.connect_service.peer_forwarding import PeerForwarding, forwarding_of
 from streamlog.connect_service.rest_answers import message_of, parse_call
-from streamlog.connect_service.rest_site import (
-    REST_DEFAULT,
-    SETTING,
-    RestSite,
-    check_exposure,
-)
+from streamlog.connect_service.rest_site import REST_DEFAULT, SETTING, RestSite
 from streamlog.connect_service.service_files import (
     BOOTSTRAP,
     advertised,
+    listener_of,
     read_connector_file,
     read_worker_file,
+    rest_access,
     secrets_of,
     service_settings,
 )
 from streamlog.errors import ConfigError, quantity
+from streamlog.http_access.access_settings import HttpAccess
+from streamlog.http_access.guarded_server import check_exposure, https_context, peer_context
+from streamlog.http_access.passwords import passwords_of
 from streamlog.http_server import listen
 from streamlog.http_server import serve as serve_http
 from streamlog.log import Log
@@ -54,7 +54,17 @@ from streamlog.worker.process.slots import Slot
 
 InsecureOption = Annotated[
     bool,
-    typer.Option("--rest-insecure", help="Let other machines use the API without a password."),
+    typer.Option(
+        "--rest-insecure", help="Let other machines use the API without a password or without TLS."
+    ),
+]
+UsersOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--rest-users",
+        metavar="FILE",
+        help="Require a password of a user in this file: see `streamlog users add --file`.",
+    ),
 ]
 SecretsOption = Annotated[
     list[Path] | None,
@@ -94,6 +104,7 @@ def connect(
             help=f"Serve Kafka Connect's REST API here. Default: {REST_DEFAULT}; port 0 picks one.",
         ),
     ] = None,
+    rest_users: UsersOption = None,
     rest_insecure: InsecureOption = False,
     secrets_dir: SecretsOption = None,
     allow_exec: Annotated[
@@ -107,8 +118,10 @@ def connect(
     worker, connectors = _read_files(files or [])
     if allow_exec:
         worker[ALLOW_EXEC] = "true"
-    address = rest or _listener(worker.get("listeners", "")) or REST_DEFAULT
-    check_exposure(address, is_insecure=rest_insecure)
+    users = "" if rest_users is None else str(rest_users)
+    access = rest_access(worker, users_file=users, is_insecure=rest_insecure)
+    address = rest or listener_of(worker) or REST_DEFAULT
+    check_exposure(address, access, setting=SETTING)
     if log is None and BOOTSTRAP in worker:
         log = f"kafka://{worker[BOOTSTRAP]}"
     # It listens, so that other processes of the group, and other commands, reach an embedded log.
@@ -122,7 +135,7 @@ def connect(
     if slot is not None and slot.number != 1:
         connectors = []
     secrets = secrets_dir or []
-    run = _Run(open_log(), worker, connectors, address=address, secrets=secrets, slot=slot)
+    run = _Run(open_log(), worker, connectors, at=(address, access), secrets=secrets, slot=slot)
     collect_rarely()
     if slot is None:
         serve(run.until, "the tasks commit and end")
@@ -153,11 +166,12 @@ class _Run:
         worker: dict[str, str],
         connectors: list[tuple[str, dict[str, str]]],
         *,
-        address: str,
+        at: tuple[str, HttpAccess],
         secrets: list[Path],
         slot: Slot | None,
     ) -> None:
         self._log, self._worker = log, worker
+        address, self._access = at
         self._address = address if slot is None else slot_address(address, slot)
         self._is_supervised = slot is not None
         self._instance_id = None if slot is None else slot.instance_id
@@ -179,12 +193,16 @@ class _Run:
             raise found from group
 
     async def _serve(self, stop: asyncio.Event) -> None:
+        clock = SystemClock()
+        # Read first, so that a missing file ends the worker before it joins its group.
+        passwords = passwords_of(self._access, clock)
+        tls = https_context(self._access, clock)
         with listen(self._address, setting=SETTING) as listener:
             async with (
                 self._log as log,
                 open_service(
                     log,
-                    SystemClock(),
+                    clock,
                     self._settings,
                     worker_id=advertised(self._worker, listener.endpoint),
                     resolve=self._resolve,
@@ -193,9 +211,11 @@ class _Run:
                 ) as service,
             ):
                 cluster_id = (await log.admin().describe_cluster()).cluster_id or ""
-                forwarding = forwarding_of(service, cluster_id)
-                async with serve_http(RestSite(forwarding, listener.hosts), listener):
-                    typer.echo(f"connect: REST API at http://{listener.endpoint}")
+                forwarding = forwarding_of(service, cluster_id, tls=peer_context(self._access))
+                site = RestSite(forwarding, listener.hosts, passwords=passwords)
+                async with serve_http(site, listener, tls=tls):
+                    scheme = self._access.scheme
+                    typer.echo(f"connect: REST API at {scheme}://{listener.endpoint}")
                     await self._create(service, forwarding)
                     await stop.wait()
         if not self._is_supervised:
@@ -214,11 +234,3 @@ class _Run:
             if status >= HTTPStatus.BAD_REQUEST:
                 raise ConfigError(f"connector {name}: {message_of(body)}")
         typer.echo(f"connect: {quantity(len(service.herder.configs.connectors), 'connector')}")
-
-
-def _listener(text: str) -> str:
-    """Return HOST:PORT of the first listener of a worker's file."""
-    first = text.partition(",")[0].strip()
-    if first.lower().startswith("https://"):
-        raise ConfigError("listeners: https is not supported; put a proxy in front of the API")
-    return first.removeprefix("http://").removeprefix("HTTP://")

@@ -7,11 +7,17 @@ changes offsets shows what it would do, and does it with `--execute`.
 from __future__ import annotations
 
 import json
+import os
+import sys
 import urllib.error
 import urllib.request
+from base64 import b64encode
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import typer
 from rich.table import Table as Grid
@@ -21,16 +27,107 @@ from streamlog.cli.terminal import out, say
 from streamlog.connect_service.rest_site import REST_DEFAULT
 from streamlog.connect_service.service_files import read_connector_file
 from streamlog.errors import ConfigError, ConnectionLost, StreamlogError
+from streamlog.http_access.guarded_server import trusting
 from streamlog.http_server import parse_address
+from streamlog.properties import resolve
 from streamlog.worker.connect.app_herder import PREFIX
 
 CONNECT_VARIABLE: Final = "STREAMLOG_CONNECT"
+PASSWORD_VARIABLE: Final = "STREAMLOG_CONNECT_PASSWORD"  # noqa: S105 - its name
 DEFAULT_CONNECT: Final = f"http://{REST_DEFAULT}"
 TIMEOUT_S: Final = 60
 LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - recognised, not bound to
 """Where a server on a wildcard address is reached on its own machine."""
 
 connectors = typer.Typer(help="Connectors of a Connect service or an app: list, pause, restart.")
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: it would take the password to another server."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Let the redirect be the answer, which is an error."""
+
+
+@dataclass(frozen=True)
+class Login:
+    """Who asks, and which server is believed."""
+
+    user: str = ""
+    password_file: Path | None = None
+    ca: str = ""
+
+    @cached_property
+    def headers(self) -> dict[str, str]:
+        """The header that says who asks; none without a user."""
+        if not self.user:
+            return {}
+        both = b64encode(f"{self.user}:{self._password()}".encode()).decode()
+        return {"Authorization": f"Basic {both}"}
+
+    @cached_property
+    def opener(self) -> urllib.request.OpenerDirector:
+        """Sends requests."""
+        https = urllib.request.HTTPSHandler(context=trusting(self.ca))
+        return urllib.request.build_opener(https, _NoRedirects)
+
+    def _password(self) -> str:
+        """Return the password, from the environment, a file or a prompt.
+
+        Raises:
+            ConfigError: there is none, or the file can't be read.
+        """
+        if self.password_file is not None:
+            return resolve("--password-file", f"${{file:{self.password_file}}}", {})
+        if (given := os.environ.get(PASSWORD_VARIABLE)) is not None:
+            return given
+        if not sys.stdin.isatty():
+            raise ConfigError(
+                f"the password of {self.user} is missing: set {PASSWORD_VARIABLE}, or say"
+                " --password-file FILE"
+            )
+        asked: str = typer.prompt(f"password of {self.user}", hide_input=True, err=True)
+        return asked
+
+
+_login: ContextVar[Login | None] = ContextVar("login", default=None)
+"""What was said before the command's name."""
+
+
+@connectors.callback()
+def login(
+    *,
+    user: Annotated[
+        str,
+        typer.Option(
+            "--user",
+            metavar="NAME",
+            envvar="STREAMLOG_CONNECT_USER",
+            help=f"Log in as this user; the password is that of {PASSWORD_VARIABLE}, of"
+            " --password-file, or asked for.",
+        ),
+    ] = "",
+    password_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--password-file",
+            metavar="FILE",
+            envvar="STREAMLOG_CONNECT_PASSWORD_FILE",
+            help="File with the password.",
+        ),
+    ] = None,
+    ca: Annotated[
+        str,
+        typer.Option(
+            "--ca",
+            metavar="PEM",
+            envvar="STREAMLOG_CONNECT_CA",
+            help="Authorities of the server's certificate. Default: those of this machine.",
+        ),
+    ] = "",
+) -> None:
+    """Connectors of a Connect service or an app: list, pause, restart."""
+    _login.set(Login(user, password_file, ca))
 
 
 def _url(context: typer.Context, given: str) -> str:
@@ -49,7 +146,12 @@ def _url(context: typer.Context, given: str) -> str:
             f" --connect http://HOST:PORT{PREFIX}"
         )
     host = LOOPBACK.get(host, host)
-    return f"http://[{host}]:{port}{PREFIX}" if ":" in host else f"http://{host}:{port}{PREFIX}"
+    scheme = session.app.web_access.scheme
+    return (
+        f"{scheme}://[{host}]:{port}{PREFIX}"
+        if ":" in host
+        else f"{scheme}://{host}:{port}{PREFIX}"
+    )
 
 
 UrlOption = Annotated[
@@ -258,9 +360,13 @@ def _ask(url: str, method: str, path: str, body: object = None) -> Any:  # noqa:
         raise ConfigError(f"--connect={url!r} is no URL: http://HOST:PORT")
     data = None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json", "Accept": "application/json"}
+    if urlsplit(url).username is not None:
+        raise ConfigError("--connect has a user in its URL: say --user NAME")
+    login = _login.get() or Login()
+    headers.update(login.headers)
     asked = urllib.request.Request(url.rstrip("/") + path, data, headers, method=method)  # noqa: S310 - checked above
     try:
-        with urllib.request.urlopen(asked, timeout=TIMEOUT_S) as answer:  # noqa: S310
+        with login.opener.open(asked, timeout=TIMEOUT_S) as answer:
             text = answer.read()
     except urllib.error.HTTPError as error:
         raise ConnectAnswer(_message_of(error)) from None

@@ -11,7 +11,6 @@ the newest one yet.
 
 from __future__ import annotations
 
-import hmac
 from base64 import b64decode, b64encode
 from binascii import Error as NoBase64
 from collections.abc import Mapping
@@ -21,18 +20,18 @@ from typing import Final
 from streamlog.clock import Clock
 from streamlog.connect.herding.configs import ConfigRecord, SessionKey, session_key_record
 from streamlog.connect.herding.herder_requests import CONFLICT, ConnectRefusal
+from streamlog.http_access.peer_signatures import (
+    ALGORITHM,
+    SIGNATURE_HEADER,
+    SKEW_MS,
+    BadSignature,
+    check_signature,
+    signed_headers,
+)
 
 KEY_TTL_MS: Final = 3_600_000
 """How long a key is used for signatures, by default (`inter.worker.key.ttl.ms`)."""
-SKEW_MS: Final = 60_000
-"""How much older or newer a signature may be than the reader's clock."""
-ALGORITHM: Final = "HmacSHA256"
 KEY_BYTES: Final = 32
-AUTHORIZATION: Final = "x-connect-authorization"
-"""The header of the signature, in base64."""
-ALGORITHM_HEADER: Final = "x-connect-request-signature-algorithm"
-TIME_HEADER: Final = "x-connect-request-time"
-"""Ours: milliseconds since 1970 at which the request was signed."""
 FORBIDDEN: Final = 403
 
 
@@ -80,12 +79,9 @@ class SessionKeys:
         """
         if self._newest is None:
             raise ConnectRefusal(CONFLICT, "The group has no session key yet; try again")
-        time = str(self._clock.wall_ms())
-        return {
-            AUTHORIZATION: b64encode(_mac(self._newest, method, target, time, body)).decode(),
-            ALGORITHM_HEADER: ALGORITHM,
-            TIME_HEADER: time,
-        }
+        return signed_headers(
+            _secret(self._newest), method, target, body, wall_ms=self._clock.wall_ms()
+        )
 
     def check(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> bool:
         """Return whether another worker has signed a request; false if it carries no signature.
@@ -99,37 +95,20 @@ class SessionKeys:
         Raises:
             ConnectRefusal: 403, its signature does not hold.
         """
-        signature = headers.get(AUTHORIZATION)
-        if signature is None:
+        if SIGNATURE_HEADER not in headers:
             return False
-        time = headers.get(TIME_HEADER, "")
-        if headers.get(ALGORITHM_HEADER) != ALGORITHM:
-            raise ConnectRefusal(FORBIDDEN, f"A request between workers is signed by {ALGORITHM}")
+        # A record of the topic that holds no key would be one that everyone knows.
+        both = [_secret(each) for each in (self._newest, self._before) if each is not None]
+        known = [each for each in both if each]
         try:
-            given = b64decode(signature, validate=True)
-        except (NoBase64, ValueError):
-            given = b""
-        known = [each for each in (self._newest, self._before) if each is not None]
-        # All of them, so that the time tells nothing about which one it was.
-        holds = [hmac.compare_digest(_mac(k, method, target, time, body), given) for k in known]
-        if not any(holds):
-            raise ConnectRefusal(
-                FORBIDDEN, "The signature of this request is of none of the group's session keys"
-            )
-        if abs(self._clock.wall_ms() - int(time)) > SKEW_MS:
-            raise ConnectRefusal(
-                FORBIDDEN,
-                f"The signature of this request is older or newer than {SKEW_MS // 1000} s:"
-                " synchronise the clocks of the workers",
-            )
+            check_signature(known, (method, target, body), headers, wall_ms=self._clock.wall_ms())
+        except BadSignature as error:
+            raise ConnectRefusal(FORBIDDEN, str(error)) from None
         return True
 
 
-def _mac(key: SessionKey, method: str, target: str, time: str, body: bytes) -> bytes:
+def _secret(key: SessionKey) -> bytes:
     try:
-        secret = b64decode(key.key)
+        return b64decode(key.key)
     except (NoBase64, ValueError):
-        secret = b""
-    # Lengths first: a part that ends where the next begins must not pass for another request.
-    head = "\n".join((method, target, time, str(len(body)))).encode()
-    return hmac.digest(secret, head + b"\n" + body, "sha256")
+        return b""

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 import h11
+
+from streamlog.clock import Clock
+from streamlog.http_access.peer_signatures import check_signature, signed_headers
 
 READ_BYTES: Final = 64 * 1024
 
@@ -26,6 +29,33 @@ class PeerCall:
     """Path and query, as they are sent."""
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerLogin:
+    """How the workers of an app show each other who they are."""
+
+    key: Callable[[], bytes] | None
+    """Returns the key with which requests are signed; None: they are not."""
+    tls: ssl.SSLContext | None
+    """Encrypts requests; None: they are not."""
+    clock: Clock
+
+    def headers(self, method: str, target: str, body: bytes) -> dict[str, str]:
+        """Return the headers that sign a request."""
+        if self.key is None:
+            return {}
+        return signed_headers(self.key(), method, target, body, wall_ms=self.clock.wall_ms())
+
+    def check(self, target: str, headers: Mapping[str, str], body: bytes) -> None:
+        """Check the signature of a POST of another worker.
+
+        Raises:
+            BadSignature: it has none, or none that holds.
+        """
+        if self.key is not None:
+            request = ("POST", target, body)
+            check_signature([self.key()], request, headers, wall_ms=self.clock.wall_ms())
 
 
 async def call_peer(

@@ -22,6 +22,7 @@ from starlette.routing import Route
 
 from streamlog.durations import moment, when_ms
 from streamlog.errors import SerdeError, StreamlogError, UsageError
+from streamlog.http_access.peer_signatures import BadSignature
 from streamlog.nodes.stream_nodes import TableSource
 from streamlog.nodes.window_nodes import SlidingAggregate, WindowedAggregate
 from streamlog.processing.table_rows import PAGE_BYTES_MAX, PAGE_ROWS_MAX, TableRows
@@ -40,7 +41,7 @@ from streamlog.worker.access.questions import (
     TaskQuery,
 )
 from streamlog.worker.access.routed_tables import RoutedRow, RoutedTables
-from streamlog.worker.web.peer_http import PeerCall, call_peer
+from streamlog.worker.web.peer_http import PeerCall, PeerLogin, call_peer
 from streamlog.worker.web.web_server import (
     MALFORMED,
     NOT_FOUND,
@@ -58,6 +59,7 @@ ANSWER_BYTES_MAX = 64 * 1024 * 1024 + 2 * PAGE_BYTES_MAX
 """The largest answer: a page ends after the row that fills it, and a row may be as large as the
 largest record."""
 OK = 200
+FORBIDDEN = 403
 CONTENT_TYPE = "application/msgpack"
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -66,8 +68,11 @@ _encode = msgspec.msgpack.Encoder().encode
 class PeerRows:
     """The rows of the worker at an endpoint; a `RowHolder`."""
 
-    def __init__(self, endpoint: str, *, answer_ms: int = ANSWER_MS) -> None:
+    def __init__(
+        self, endpoint: str, login: PeerLogin | None = None, *, answer_ms: int = ANSWER_MS
+    ) -> None:
         self.endpoint = endpoint
+        self._login = login
         self._answer_ms = answer_ms
 
     async def row(self, query: RowQuery) -> RowAnswer:
@@ -86,11 +91,16 @@ class PeerRows:
         who = f"the worker at {self.endpoint}"
         try:
             async with asyncio.timeout((self._answer_ms + more_ms) / 1000):
+                asked, login = _encode(query), self._login
+                signature = {} if login is None else login.headers("POST", path, asked)
                 call = PeerCall(
-                    target=path, headers={"content-type": CONTENT_TYPE}, body=_encode(query)
+                    target=path, headers={"content-type": CONTENT_TYPE, **signature}, body=asked
                 )
                 status, body = await call_peer(
-                    self.endpoint, call, answer_bytes_max=ANSWER_BYTES_MAX
+                    self.endpoint,
+                    call,
+                    answer_bytes_max=ANSWER_BYTES_MAX,
+                    tls=None if login is None else login.tls,
                 )
             # Every failure counts as `NotHere`: the caller looks up the owner again and repeats the
             # query until its own time-out.
@@ -110,24 +120,35 @@ QUESTION_BYTES_MAX = 2 * 1024 * 1024
 """The largest query; it holds a key and little else."""
 
 
-def peer_routes(holder: RowHolder) -> list[Route]:
-    """Return the routes for queries of other workers."""
-    return [
-        Route("/peer/row", _page(RowQuery, holder.row), methods=["POST"]),
-        Route("/peer/rows", _page(ScanQuery, holder.rows), methods=["POST"]),
-        Route("/peer/passed", _page(AppliedQuery, holder.check_applied), methods=["POST"]),
-    ]
+def peer_routes(holder: RowHolder, login: PeerLogin | None = None) -> list[Route]:
+    """Return the routes for queries of other workers.
+
+    Args:
+        holder: has the rows.
+        login: checks that another worker asks; None: anyone may.
+    """
+    pages = {
+        "/peer/row": _page(RowQuery, holder.row, login),
+        "/peer/rows": _page(ScanQuery, holder.rows, login),
+        "/peer/passed": _page(AppliedQuery, holder.check_applied, login),
+    }
+    return [Route(path, page, methods=["POST"]) for path, page in pages.items()]
 
 
 def _page(
-    kind: type[Q], answer: Callable[[Q], Awaitable[object]]
+    kind: type[Q], answer: Callable[[Q], Awaitable[object]], login: PeerLogin | None
 ) -> Callable[[Request], Awaitable[Response]]:
     async def page(request: Request) -> Response:
         try:
-            query = msgspec.msgpack.decode(await body_of(request, QUESTION_BYTES_MAX), type=kind)
+            body = await body_of(request, QUESTION_BYTES_MAX)
+            if login is not None:
+                login.check(request.url.path, request.headers, body)
+            query = msgspec.msgpack.decode(body, type=kind)
             found = await answer(query)
         except msgspec.MsgspecError as error:
             return json_answer({"error": f"the query is malformed: {error}"}, MALFORMED)
+        except BadSignature as error:
+            return json_answer({"error": str(error)}, FORBIDDEN)
         except NotHere as error:
             return json_answer({"error": str(error)}, NOT_HERE)
         except StreamlogError as error:

@@ -12,6 +12,7 @@ from contextlib import (
     AbstractAsyncContextManager,
     contextmanager,
 )
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -21,8 +22,13 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
 from streamlog import repeated
+from streamlog.clock import Clock
 from streamlog.dsl.services import REQUEST, WebPage
 from streamlog.errors import StreamlogError
+from streamlog.http_access.access_settings import HttpAccess
+from streamlog.http_access.guarded_server import check_exposure, https_context, peer_context
+from streamlog.http_access.passwords import PasswordGuard, passwords_of
+from streamlog.http_access.user_file import UserFile
 from streamlog.http_server import WebListener, listen, serve
 from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.worker.access.questions import RowHolder
@@ -31,6 +37,7 @@ from streamlog.worker.health.hot_keys import HotKeys
 from streamlog.worker.health.worker_health import TaskHealth, WorkerState
 from streamlog.worker.health.worker_metrics import WorkerMetrics
 from streamlog.worker.web.hot_key_pages import hot_key_route
+from streamlog.worker.web.peer_http import PeerLogin
 from streamlog.worker.web.table_pages import peer_routes, table_routes
 from streamlog.worker.web.web_server import (
     BROKEN,
@@ -82,9 +89,22 @@ def response_of(found: object) -> Response:
 class WorkerServer:
     """A bound address, and the server on it while it is open."""
 
-    def __init__(self, listener: WebListener, pages: Sequence[WebPage]) -> None:
+    def __init__(
+        self, listener: WebListener, pages: Sequence[WebPage], access: HttpAccess, clock: Clock
+    ) -> None:
+        """Read the files of users and certificates; see `bind`."""
         self.listener = listener
+        self.passwords = passwords_of(access, clock)
+        """The users; None: requests need no password."""
+        self.peer_tls = peer_context(access)
+        """Encrypts requests to other workers; None: they are not."""
+        self._tls = https_context(access, clock)
         self._pages = pages
+        key = None if self.passwords is None else partial(_workers_key, self.passwords.users)
+        if key is not None:
+            key()  # A file without the workers' key is refused at the start.
+        self.login = PeerLogin(key, self.peer_tls, clock)
+        """How the workers of the app show each other who they are."""
 
     def open(
         self,
@@ -113,7 +133,7 @@ class WorkerServer:
             metrics.registry,
             more=[
                 *table_routes(tables),
-                *peer_routes(rows),
+                *peer_routes(rows, self.login),
                 hot_key_route(hot_keys, topics),
                 # Before the app's pages, as all that is ours: a page can't hide it.
                 *(Mount(path, app=site) for path, site in sites.items()),
@@ -121,20 +141,40 @@ class WorkerServer:
             ],
             hosts=self.listener.hosts,
         )
-        return serve(site, self.listener)
+        guarded: ASGIApp = site
+        if self.passwords is not None:
+            # Requests of workers are signed, and the sites below have logins of their own.
+            elsewhere = ("/peer", *sites)
+            guarded = PasswordGuard(site, self.passwords, is_open=partial(_is_open, elsewhere))
+        return serve(guarded, self.listener, tls=self._tls)
+
+
+def _is_open(elsewhere: Sequence[str], path: str) -> bool:
+    # What a load balancer asks: it has no password.
+    return path in {"/live", "/ready"} or any(path.startswith(f"{at}/") for at in elsewhere)
+
+
+def _workers_key(users: UserFile) -> bytes:
+    return users.workers_key
 
 
 @contextmanager
-def bind(address: str, pages: Sequence[WebPage] = ()) -> Iterator[WorkerServer]:
+def bind(
+    address: str, pages: Sequence[WebPage], access: HttpAccess, clock: Clock
+) -> Iterator[WorkerServer]:
     """Bind HOST:PORT without answering yet; port 0 takes a free one.
 
     Args:
         address: HOST:PORT.
         pages: the pages that the app declares.
+        access: who may use the server, and its certificates.
+        clock: the time.
 
     Raises:
-        ConfigError: the address is malformed.
+        ConfigError: the address is malformed, others can reach it without a login, or a file of
+            `access` can't be used.
         ListenError: the address is taken, or doesn't belong to this machine.
     """
+    check_exposure(address, access, setting="web")
     with listen(address) as listener:
-        yield WorkerServer(listener, pages)
+        yield WorkerServer(listener, pages, access, clock)

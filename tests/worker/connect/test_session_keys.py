@@ -10,13 +10,13 @@ import pytest
 
 from streamlog.connect.herding.configs import ConnectConfigs, SessionKey
 from streamlog.connect.herding.herder_requests import ConnectRefusal
-from streamlog.worker.connect.session_keys import (
+from streamlog.http_access.peer_signatures import (
     ALGORITHM_HEADER,
-    AUTHORIZATION,
+    SIGNATURE_HEADER,
     SKEW_MS,
     TIME_HEADER,
-    SessionKeys,
 )
+from streamlog.worker.connect.session_keys import SessionKeys
 
 REQUEST = ("PUT", "/connectors/a%2Fb/config?x=1", b'{"a":"b"}')
 
@@ -64,7 +64,7 @@ def test_what_one_worker_signs_another_accepts_and_nothing_else() -> None:
     # By its definition: RFC 2104 over method, path, time, length and body.
     text = f"PUT\n{target}\n{headers[TIME_HEADER]}\n{len(body)}\n".encode() + body
     mac = hmac.new(b64decode(key.key), text, "sha256").digest()
-    assert headers[AUTHORIZATION] == b64encode(mac).decode()
+    assert headers[SIGNATURE_HEADER] == b64encode(mac).decode()
     assert len(b64decode(key.key)) == 32
 
     assert "none of the group" in refused(b, "DELETE", target, body, headers)
@@ -73,7 +73,7 @@ def test_what_one_worker_signs_another_accepts_and_nothing_else() -> None:
     later = {**headers, TIME_HEADER: str(clock.ms + 1)}
     assert "none of the group" in refused(b, method, target, body, later)
     for wrong in ("", "?", "YQ==", "ä"):
-        refused(b, method, target, body, {**headers, AUTHORIZATION: wrong})
+        refused(b, method, target, body, {**headers, SIGNATURE_HEADER: wrong})
         refused(b, method, target, body, {**headers, TIME_HEADER: wrong})
     assert "HmacSHA256" in refused(b, method, target, body, {**headers, ALGORITHM_HEADER: "none"})
     assert "none of the group" in refused(other, method, target, body, headers), "no key here"
