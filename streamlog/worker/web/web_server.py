@@ -1,7 +1,6 @@
 """Web server: the site of a worker or a broker, with its health and its metrics.
 
-Not done here: the server itself (`http_server`), TLS and passwords. It listens on 127.0.0.1 by
-default; for other networks put a proxy in front of it.
+Not done here: the server itself (`http_server`), TLS and passwords (`http_access`).
 """
 
 from __future__ import annotations
