@@ -278,6 +278,34 @@ ContractBreaksOption = Annotated[
     ),
 ]
 
+WebUsersOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--web-users",
+        metavar="FILE",
+        help="Require a password of a user in this file: see `streamlog users add --file`.",
+    ),
+]
+
+WebCertificateOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--web-certificate", metavar="PEM", help="Serve HTTPS with this key and certificate."
+    ),
+]
+
+WebAuthoritiesOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--web-ca", metavar="PEM", help="The authorities of the other workers' certificates."
+    ),
+]
+
+WebInsecureOption = Annotated[
+    bool,
+    typer.Option("--web-insecure", help="Let other machines in without a password or without TLS."),
+]
+
 
 def worker(
     context: typer.Context,
@@ -294,32 +322,10 @@ def worker(
     ] = None,
     log: LogOption = None,
     web: WebOption = None,
-    web_users: Annotated[
-        Path | None,
-        typer.Option(
-            "--web-users",
-            metavar="FILE",
-            help="Require a password of a user in this file: see `streamlog users add --file`.",
-        ),
-    ] = None,
-    web_certificate: Annotated[
-        Path | None,
-        typer.Option(
-            "--web-certificate", metavar="PEM", help="Serve HTTPS with this key and certificate."
-        ),
-    ] = None,
-    web_ca: Annotated[
-        Path | None,
-        typer.Option(
-            "--web-ca", metavar="PEM", help="The authorities of the other workers' certificates."
-        ),
-    ] = None,
-    web_insecure: Annotated[
-        bool,
-        typer.Option(
-            "--web-insecure", help="Let other machines in without a password or without TLS."
-        ),
-    ] = False,
+    web_users: WebUsersOption = None,
+    web_certificate: WebCertificateOption = None,
+    web_ca: WebAuthoritiesOption = None,
+    web_insecure: WebInsecureOption = False,
     version_name: Annotated[
         str | None,
         typer.Option(

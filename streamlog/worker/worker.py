@@ -97,7 +97,6 @@ if TYPE_CHECKING:
 
     from streamlog.records.record_columns import RecordColumns
     from streamlog.topology import Topology
-    from streamlog.worker.web.peer_http import PeerLogin
     from streamlog.worker.web.worker_server import WorkerServer
 
     ConnectSite: TypeAlias = Callable[[AppHerder, WorkerServer, str], ASGIApp]
@@ -349,8 +348,7 @@ class Worker:
             loop.connect = await self._open_connectors(stack, start, deps)
             if cut is not None:
                 loop.savepoints = TaskSavepoints(cut, watch, start, deps)
-            login = None if server is None else server.login
-            tables = self._bind_tables(start, loop.rows, producer, login)
+            tables = self._bind_tables(start, loop.rows, producer, server)
             await stack.enter_async_context(self._measured(deps, loop.state))
             if server is not None:
                 sites = self._sites(loop.connect, server, start)
@@ -400,7 +398,7 @@ class Worker:
         start: WorkerStart,
         local: LocalRows,
         producer: Producer,
-        login: PeerLogin | None,
+        server: WorkerServer | None,
     ) -> RoutedTables:
         """Give the app access to the rows of all tables; returns the access."""
         tables = make_table_access(
@@ -410,7 +408,7 @@ class Worker:
             local=local,
             producer=producer,
             clock=self._clock,
-            login=login,
+            login=None if server is None else server.login,
         )
         self._program.bind_tables(tables)
         return tables
