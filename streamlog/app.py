@@ -24,7 +24,7 @@ from streamlog.dsl.topic import Topic
 from streamlog.dsl.writable_tables import build_topology
 from streamlog.durations import Dur, When, duration_ms, when_ms
 from streamlog.errors import ConfigError, SerdeError, UsageError
-from streamlog.http_access.access_settings import HttpAccess
+from streamlog.http_access.access_settings import OPEN_ACCESS, HttpAccess
 from streamlog.interrupts import exit_at_once, exit_quietly_if_uncaught
 from streamlog.nodes.policies import ErrorPolicy, on_error
 from streamlog.nodes.topic_spec import SourceLostPolicy, check_source_lost
@@ -73,10 +73,7 @@ SETTINGS = (
     "guarantee",
     "source_lost",
     "web",
-    "web_users",
-    "web_certificate",
-    "web_ca",
-    "web_insecure",
+    "web_access",
     "trace_ratio",
     "otel_metrics",
     "schema_registry",
@@ -233,10 +230,7 @@ class App(Declarations):
         guarantee: Guarantee = "exactly_once",
         source_lost: SourceLostPolicy | None = None,
         web: str | None = None,
-        web_users: str = "",
-        web_certificate: str = "",
-        web_ca: str = "",
-        web_insecure: bool = False,
+        web_access: HttpAccess = OPEN_ACCESS,
         trace_ratio: float | None = None,
         otel_metrics: bool = False,
         schema_registry: str | Mapping[str, str] | None = None,
@@ -293,14 +287,9 @@ class App(Declarations):
             watchdog_exit: how long it may make no progress before the worker ends (exit code 7), so
                 that a supervisor can replace it; by default the worker never ends for this reason.
             web: "HOST:PORT" of each worker's HTTP server (needs the extra `[web]`). ":PORT" listens
-                on 127.0.0.1, and port 0 takes a free one. There is no server by default. An address
-                that other machines reach needs `web_users` and `web_certificate`, or
-                `web_insecure`.
-            web_users: the file of the server's users (`streamlog users add NAME --file FILE`).
-            web_certificate: a PEM file with the server's private key and certificates, for TLS.
-            web_ca: a PEM file with the authorities of the other workers' certificates; by default
-                those of this machine.
-            web_insecure: whether others may reach the server without a password or without TLS.
+                on 127.0.0.1, and port 0 takes a free one. There is no server by default.
+            web_access: who may use that server, and its certificates. An address that other
+                machines reach needs users and a certificate, or `HttpAccess(is_insecure=True)`.
             trace_ratio: switches on traces (needs the extra `[otel]`; see docs/watching.md): the
                 share, 0 to 1, of the records without a `traceparent` header that begin a trace.
                 Records with the header are followed if their trace is sampled. None: no traces.
@@ -325,13 +314,7 @@ class App(Declarations):
         super().__init__(
             id, timezone=timezone, on_error=on_error, timestamp_ahead_max=timestamp_ahead_max
         )
-        self.log, self.state_dir, self.web = log, state_dir, web
-        self.web_access = HttpAccess(
-            users_file=web_users,
-            certificate=web_certificate,
-            ca=web_ca,
-            is_insecure=web_insecure,
-        )
+        self.log, self.state_dir, self.web, self.web_access = log, state_dir, web, web_access
         # Each setting is checked here, so that the error names the line that creates the app.
         self.security, self.schema_registry = security_of(security), registry_of(schema_registry)
         self.state_memory_bytes = memory_bytes(state_memory_bytes)
@@ -341,9 +324,8 @@ class App(Declarations):
         self.commit_interval_ms = interval_ms("commit_interval", commit_interval)
         self.watchdog_ms = interval_ms("watchdog", watchdog)
         self.watchdog_exit_ms = None if watchdog_exit is None else duration_ms(watchdog_exit)
-        self.guarantee = check_guarantee(guarantee)
-        self.source_lost = check_source_lost(source_lost)
-        self.trace_ratio, self.otel_metrics = ratio_of(trace_ratio), otel_metrics
+        self.guarantee, self.trace_ratio = check_guarantee(guarantee), ratio_of(trace_ratio)
+        self.source_lost, self.otel_metrics = check_source_lost(source_lost), otel_metrics
         self.clients, self._warned = clients_of(consumer, producer), set[str]()
         self.schemas.connect_by(self._connect_registry)
 

@@ -34,7 +34,6 @@ from streamlog.cli.terminal import log_warnings, out
 from streamlog.cli.topology_commands import print_difference, version
 from streamlog.connect.declared_connectors import SinkConnector, SourceConnector
 from streamlog.errors import UsageError
-from streamlog.http_access.access_settings import HttpAccess
 from streamlog.log import EMBEDDED, Log
 from streamlog.replace import replace
 from streamlog.transport.security import Security
@@ -278,6 +277,23 @@ ContractBreaksOption = Annotated[
     ),
 ]
 
+SourceLostOption = Annotated[
+    Literal["fail", "earliest", "latest"] | None,
+    typer.Option(
+        "--source-lost",
+        help="What to do if a topic was created again or its log truncated since it was read."
+        " Overrides the app and its topics.",
+    ),
+]
+WorkersOption = Annotated[
+    str | None,
+    typer.Option(
+        "-w",
+        "--workers",
+        metavar="N|auto",
+        help="Number of worker processes under a supervisor; auto: one per core.",
+    ),
+]
 WebUsersOption = Annotated[
     Path | None,
     typer.Option(
@@ -286,21 +302,18 @@ WebUsersOption = Annotated[
         help="Require a password of a user in this file: see `streamlog users add --file`.",
     ),
 ]
-
 WebCertificateOption = Annotated[
     Path | None,
     typer.Option(
         "--web-certificate", metavar="PEM", help="Serve HTTPS with this key and certificate."
     ),
 ]
-
 WebAuthoritiesOption = Annotated[
     Path | None,
     typer.Option(
         "--web-ca", metavar="PEM", help="The authorities of the other workers' certificates."
     ),
 ]
-
 WebInsecureOption = Annotated[
     bool,
     typer.Option("--web-insecure", help="Let other machines in without a password or without TLS."),
@@ -312,14 +325,7 @@ def worker(
     *,
     accept_state_loss: StateLossOption = False,
     accept_contract_breaks: ContractBreaksOption = False,
-    source_lost: Annotated[
-        Literal["fail", "earliest", "latest"] | None,
-        typer.Option(
-            "--source-lost",
-            help="What to do if a topic was created again or its log truncated since it was read."
-            " Overrides the app and its topics.",
-        ),
-    ] = None,
+    source_lost: SourceLostOption = None,
     log: LogOption = None,
     web: WebOption = None,
     web_users: WebUsersOption = None,
@@ -332,15 +338,7 @@ def worker(
             "--version", metavar="NAME", help="Run this version beside the app: see `hand-over`."
         ),
     ] = None,
-    workers: Annotated[
-        str | None,
-        typer.Option(
-            "-w",
-            "--workers",
-            metavar="N|auto",
-            help="Number of worker processes under a supervisor; auto: one per core.",
-        ),
-    ] = None,
+    workers: WorkersOption = None,
 ) -> None:
     """Run the app's tasks, agents and schedules until Ctrl-C.
 
@@ -361,7 +359,8 @@ def worker(
     if web is not None:
         program = replace(program, web=web)
     access = program.web_access
-    access = HttpAccess(
+    access = replace(
+        access,
         users_file=access.users_file if web_users is None else str(web_users),
         certificate=access.certificate if web_certificate is None else str(web_certificate),
         ca=access.ca if web_ca is None else str(web_ca),

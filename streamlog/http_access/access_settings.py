@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpAccess:
+
+class HttpAccess(msgspec.Struct, frozen=True, kw_only=True):
     """Who may use an HTTP server, and how the connection is encrypted."""
 
     users_file: str = ""

@@ -28,7 +28,7 @@ LOOK_INTERVAL_MS: Final = 1_000
 """The least time between two looks at a file that may have changed."""
 FILE_BYTES_MAX: Final = 4 * 1024 * 1024
 NAME_CHARACTERS_MAX: Final = 255
-PASSWORD_CHARACTERS_MAX: Final = 1_000
+PASSWORD_CHARACTERS_MAX: Final = 1_024
 WORKERS: Final = "workers"
 _SALT_BYTES: Final = 16
 _KEY_BYTES: Final = 32

@@ -6,7 +6,7 @@ with an extra. Rule: connects objects, and decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 from streamlog import repeated
 from streamlog.client.producer import Producer
 from streamlog.clock import Clock
-from streamlog.dsl.services import WebPage
 from streamlog.errors import ConfigError
-from streamlog.http_access.access_settings import HttpAccess
 from streamlog.processing.table_rows import tables_of
 from streamlog.topology import Topology
 from streamlog.worker.access.questions import RowHolder
 from streamlog.worker.access.routed_tables import LocalRows, RoutedTables, RoutingDeps
 from streamlog.worker.assignment.streams_assignor import WorkerPeers
+from streamlog.worker.program import Program
 
 if TYPE_CHECKING:
     from streamlog.worker.web.peer_http import PeerLogin
@@ -30,22 +29,15 @@ if TYPE_CHECKING:
 logger = repeated.logger(__name__)
 
 
-def make_server(
-    address: str | None, pages: Sequence[WebPage], access: HttpAccess, clock: Clock
-) -> AbstractContextManager[WorkerServer | None]:
-    """Bind the worker's HTTP server without opening it; yields None without an address.
-
-    Args:
-        address: `HOST:PORT`, or None for no server.
-        pages: the pages that the app declares.
-        access: who may use the server, and its certificates.
-        clock: the time.
+def make_server(program: Program, clock: Clock) -> AbstractContextManager[WorkerServer | None]:
+    """Bind the worker's HTTP server without opening it; yields None if the program has none.
 
     Raises:
         ConfigError: the server's libraries are missing, the address is malformed, others can reach
-            it without a login, or a file of `access` can't be used.
+            it without a login, or a file of users or certificates can't be used.
         ListenError: another process uses the address.
     """
+    address, pages = program.web, program.pages
     if address is None:
         if pages:
             logger.warning(
@@ -60,7 +52,7 @@ def make_server(
             f"web={address!r} needs an extra that is not installed ({error.name} is missing): "
             "pip install 'streamlog[web]'"
         ) from error
-    return worker_server.bind(address, pages, access, clock)
+    return worker_server.bind(address, pages, program.web_access, clock)
 
 
 def make_peer(endpoint: str, login: PeerLogin | None = None) -> RowHolder:

@@ -315,9 +315,7 @@ class Worker:
         program, clock = patterns.program, self._clock
         async with AsyncExitStack() as stack:
             # First, so that a taken address ends the worker before it changes anything.
-            server = stack.enter_context(
-                make_server(program.web, program.pages, program.web_access, clock)
-            )
+            server = stack.enter_context(make_server(program, clock))
             web = None if server is None else server.listener.endpoint
             self.exchange.endpoint = web or self.exchange.endpoint
             start = await prepare_log(program, log, log_url=self._log_url, web=web, clock=clock)

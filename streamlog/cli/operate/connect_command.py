@@ -52,6 +52,14 @@ from streamlog.log import Log
 from streamlog.worker.connect.logger_levels import set_level
 from streamlog.worker.process.slots import Slot
 
+RestOption = Annotated[
+    str | None,
+    typer.Option(
+        "--rest",
+        metavar="HOST:PORT",
+        help=f"Serve Kafka Connect's REST API here. Default: {REST_DEFAULT}; port 0 picks one.",
+    ),
+]
 InsecureOption = Annotated[
     bool,
     typer.Option(
@@ -96,14 +104,7 @@ def connect(
         ),
     ] = None,
     *,
-    rest: Annotated[
-        str | None,
-        typer.Option(
-            "--rest",
-            metavar="HOST:PORT",
-            help=f"Serve Kafka Connect's REST API here. Default: {REST_DEFAULT}; port 0 picks one.",
-        ),
-    ] = None,
+    rest: RestOption = None,
     rest_users: UsersOption = None,
     rest_insecure: InsecureOption = False,
     secrets_dir: SecretsOption = None,

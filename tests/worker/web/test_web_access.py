@@ -15,6 +15,7 @@ from streamlog.connect_service.rest_site import site_of
 from streamlog.connectors.memory import MemoryRows, MemorySink
 from streamlog.errors import ConfigError
 from streamlog.http_access import user_file
+from streamlog.http_access.access_settings import HttpAccess
 from streamlog.http_access.guarded_server import trusting
 from streamlog.http_access.peer_signatures import signed_headers
 from streamlog.http_access.user_file import read_users, set_user
@@ -68,9 +69,7 @@ def test_workers_with_users_answer_each_other_and_those_who_log_in(
         "shop",
         commit_interval="20ms",
         web="127.0.0.1:0",
-        web_users=str(users),
-        web_certificate=files.broker,
-        web_ca=files.authority,
+        web_access=HttpAccess(users_file=str(users), certificate=files.broker, ca=files.authority),
         consumer={"heartbeat.interval.ms": 50},
     )
     texts = app.topic("texts", key=str, value=str, partitions=4)
@@ -123,10 +122,10 @@ def test_workers_with_users_answer_each_other_and_those_who_log_in(
     ("settings", "why"),
     [
         ({}, r"users \(--web-users FILE\) and TLS \(--web-certificate PEM\)"),
-        ({"web_users": "{users}"}, r"needs TLS"),
-        ({"web_certificate": "{pem}"}, r"needs users"),
-        ({"web_users": "missing", "web_insecure": True}, r"users in missing can't be read"),
-        ({"web_users": "{bare}", "web_insecure": True}, r"lacks the line :workers:KEY"),
+        ({"users_file": "{users}"}, r"needs TLS"),
+        ({"certificate": "{pem}"}, r"needs users"),
+        ({"users_file": "missing", "is_insecure": True}, r"users in missing can't be read"),
+        ({"users_file": "{bare}", "is_insecure": True}, r"lacks the line :workers:KEY"),
     ],
 )
 def test_an_app_that_others_reach_needs_users_and_tls(
@@ -141,7 +140,8 @@ def test_an_app_that_others_reach_needs_users_and_tls(
         name: value.format(**paths) if isinstance(value, str) else value
         for name, value in settings.items()
     }
-    app = App("open", log=f"embedded:{tmp_path}/log", web="0.0.0.0:0", **given)  # type: ignore[arg-type]
+    access = HttpAccess(**given)  # type: ignore[arg-type]
+    app = App("open", log=f"embedded:{tmp_path}/log", web="0.0.0.0:0", web_access=access)
     worker = Worker(app.program(), log_url=app.log, announce=lambda _start: None)
     with pytest.raises(ConfigError, match=why):
         asyncio.run(worker.run(asyncio.Event()))
