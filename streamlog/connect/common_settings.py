@@ -14,10 +14,11 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from streamlog.connect.setting_types import INT32_MAX
+from streamlog.connect.setting_types import INT32_MAX, INT64_MAX
 from streamlog.durations import Dur
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=INT32_MAX)]
+LongCount = Annotated[int, msgspec.Meta(ge=1, le=INT64_MAX)]
 """A number of 1 or more."""
 Milliseconds = Annotated[int, msgspec.Meta(ge=-1)]
 """A time in milliseconds; -1 for no limit, where that is allowed."""
@@ -126,7 +127,7 @@ class SourceConfig(ConnectorConfig, frozen=True, kw_only=True):
     topic_creation_groups: tuple[str, ...] = ()
     exactly_once_support: Literal["requested", "required"] = "requested"
     transaction_boundary: Literal["poll", "interval", "connector"] = "poll"
-    transaction_boundary_interval_ms: Count | None = None
+    transaction_boundary_interval_ms: LongCount | None = None
     offsets_storage_topic: str | None = None
     errors_deadletterqueue_topic_name: str | None = None
     errors_deadletterqueue_topic_replication_factor: Count = 3

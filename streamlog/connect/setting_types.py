@@ -29,6 +29,7 @@ from streamlog.serdes.erased_types import ANY_TYPE, TypeForm, UserValue
 from streamlog.serdes.serde import type_name
 
 INT32_MAX: Final = 2**31 - 1
+INT64_MAX: Final = 2**63 - 1
 _LISTS: Final[Mapping[object, type]] = {
     list: list,
     tuple: tuple,
