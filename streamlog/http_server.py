@@ -95,7 +95,7 @@ class WebListener:
         On a loopback address only loopback names are allowed. This prevents DNS rebinding: a
         foreign web page whose name resolves to 127.0.0.1 can't read tables through a browser.
         """
-        return LOCAL_NAMES if self.host in {"127.0.0.1", "::1"} else ("*",)
+        return (*LOCAL_NAMES, self.host) if is_local(self.host) else ("*",)
 
 
 @contextmanager

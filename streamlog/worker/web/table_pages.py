@@ -116,6 +116,8 @@ class PeerRows:
 Q = TypeVar("Q", bound=TaskQuery)
 """The type of a query."""
 
+PEER_PATHS = ("/peer/row", "/peer/rows", "/peer/passed")
+"""What only workers ask for: a row, many rows, whether a change has been applied."""
 QUESTION_BYTES_MAX = 2 * 1024 * 1024
 """The largest query; it holds a key and little else."""
 
@@ -127,12 +129,13 @@ def peer_routes(holder: RowHolder, login: PeerLogin | None = None) -> list[Route
         holder: has the rows.
         login: checks that another worker asks; None: anyone may.
     """
-    pages = {
-        "/peer/row": _page(RowQuery, holder.row, login),
-        "/peer/rows": _page(ScanQuery, holder.rows, login),
-        "/peer/passed": _page(AppliedQuery, holder.check_applied, login),
-    }
-    return [Route(path, page, methods=["POST"]) for path, page in pages.items()]
+    pages = (
+        _page(RowQuery, holder.row, login),
+        _page(ScanQuery, holder.rows, login),
+        _page(AppliedQuery, holder.check_applied, login),
+    )
+    named = zip(PEER_PATHS, pages, strict=True)
+    return [Route(path, page, methods=["POST"]) for path, page in named]
 
 
 def _page(

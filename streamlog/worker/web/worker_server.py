@@ -38,7 +38,7 @@ from streamlog.worker.health.worker_health import TaskHealth, WorkerState
 from streamlog.worker.health.worker_metrics import WorkerMetrics
 from streamlog.worker.web.hot_key_pages import hot_key_route
 from streamlog.worker.web.peer_http import PeerLogin
-from streamlog.worker.web.table_pages import peer_routes, table_routes
+from streamlog.worker.web.table_pages import PEER_PATHS, peer_routes, table_routes
 from streamlog.worker.web.web_server import (
     BROKEN,
     error_answer,
@@ -143,15 +143,15 @@ class WorkerServer:
         )
         guarded: ASGIApp = site
         if self.passwords is not None:
-            # Requests of workers are signed, and the sites below have logins of their own.
-            elsewhere = ("/peer", *sites)
-            guarded = PasswordGuard(site, self.passwords, is_open=partial(_is_open, elsewhere))
+            guarded = PasswordGuard(site, self.passwords, is_open=partial(_is_open, tuple(sites)))
         return serve(guarded, self.listener, tls=self._tls)
 
 
-def _is_open(elsewhere: Sequence[str], path: str) -> bool:
-    # What a load balancer asks: it has no password.
-    return path in {"/live", "/ready"} or any(path.startswith(f"{at}/") for at in elsewhere)
+def _is_open(sites: Sequence[str], path: str) -> bool:
+    # A load balancer has no password, workers sign their requests, and sites ask for one themselves.
+    return path in {"/live", "/ready", *PEER_PATHS} or any(
+        path.startswith(f"{at}/") for at in sites
+    )
 
 
 def _workers_key(users: UserFile) -> bytes:

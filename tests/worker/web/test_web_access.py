@@ -37,7 +37,8 @@ async def ask(
 
 
 async def is_closed(web: str, users: Path) -> None:
-    for target in ("/tables", "/tables/texts/x", "/metrics", "/hot-keys", "/page"):
+    pages = ("/page", "/peer/page", "/peer/row/", "//peer/row", "/connect")
+    for target in ("/tables", "/tables/texts/x", "/metrics", "/hot-keys", *pages):
         assert (await ask(web, "GET", target))[0] == 401, target
     assert (await ask(web, "GET", "/connect/connectors"))[0] == 401
     assert (await ask(web, "PUT", "/connect/connectors/out/stop"))[0] == 401
