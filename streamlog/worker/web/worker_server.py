@@ -148,7 +148,7 @@ class WorkerServer:
 
 
 def _is_open(sites: Sequence[str], path: str) -> bool:
-    # A load balancer has no password, workers sign their requests, and sites ask for one themselves.
+    # A load balancer has no password, workers sign their requests, and sites ask for it themselves.
     return path in {"/live", "/ready", *PEER_PATHS} or any(
         path.startswith(f"{at}/") for at in sites
     )
