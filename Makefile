@@ -12,7 +12,7 @@ WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-connect demo-spark spark questions test test-changed quick lint shape architecture bench simulate simulate-coverage chaos alerts procedures soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-rest oracle-debezium conformance conformance-cluster conformance-kafka registry-kills chaos-connect chaos-connect-service bench-connect bench-connect-service bench-registry bench-snapshots compile clean test-opensearch mutants
+.PHONY: help demo demo-connect demo-spark spark questions test test-changed quick lint shape architecture bench simulate simulate-coverage chaos alerts procedures soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-avro oracle-connect-rest oracle-debezium conformance conformance-cluster conformance-kafka registry-kills chaos-connect chaos-connect-service bench-connect bench-connect-service bench-registry bench-snapshots compile clean test-opensearch mutants
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -134,6 +134,10 @@ oracle-avro: $(VENV)/.dev ## random pairs of Avro schemas on Apache Avro's own p
 oracle-connect: $(VENV)/.dev ## random records through Kafka Connect's own transforms, predicates and JsonConverter, Debezium's ExtractNewRecordState, and ours; each difference with its reason (RECORDS=2000 of each class, SEED=n); needs Maven and a JDK
 	@mkdir -p build
 	@$(BIN)/python -m tests.oracle.connect --records $(or $(RECORDS),2000) $(if $(SEED),--seed $(SEED)) --report build/oracle-connect.json $(ARGS)
+
+oracle-connect-avro: $(VENV)/.dev ## random rows and Avro schemas through Apicurio's port of Confluent's AvroData and through AvroConverter, both ways; each difference with its reason (QUESTIONS=5000, SEED=n); needs Maven and a JDK
+	@mkdir -p build
+	@$(BIN)/python -m tests.oracle.connect_avro --questions $(or $(QUESTIONS),5000) $(if $(SEED),--seed $(SEED)) --report build/oracle-connect-avro.json $(ARGS)
 
 oracle-connect-rest: $(VENV)/.dev ## some 190 requests to Apache's own Connect worker and to ours, both on a broker of ours; statuses and bodies field by field, each difference with its reason (ARGS=--all prints all); needs Maven and a JDK
 	@mkdir -p build

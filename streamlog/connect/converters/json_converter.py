@@ -130,8 +130,8 @@ class JsonConverter(msgspec.Struct, frozen=True, kw_only=True):
                 return None
             raise BadRecord("Invalid null value for required field")
         is_decimal = schema.logical == "Decimal" and schema.kind == "bytes"
-        if is_decimal and isinstance(value, int | Decimal):
-            return from_base(schema, value)
+        if is_decimal and isinstance(value, int | float | Decimal):
+            return from_base(schema, Decimal(str(value)) if isinstance(value, float) else value)
         return from_base(schema, self._of_kind(schema, value))
 
     def _of_kind(self, schema: Schema, value: JsonValue | Decimal) -> object:
@@ -267,7 +267,8 @@ def _written(value: object) -> object:
 def _scalar_of(schema: Schema, value: JsonValue | Decimal) -> object:
     """Return the scalar that JSON holds."""
     kind = schema.kind
-    is_number = isinstance(value, int | Decimal) and not isinstance(value, bool)
+    # Numbers of a payload are int or Decimal; those of a schema, its defaults, may be float.
+    is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
     if kind in ("float32", "float64") and (is_number or value in _NOT_FINITE):
         number = float(value)
         return single(number) if kind == "float32" else number

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, time, timedelta
 from decimal import Context, Decimal, InvalidOperation
 from typing import Final, get_args
 from uuid import UUID
@@ -295,7 +295,7 @@ _TO_BASE: Final[Mapping[str, Callable[[Schema, object], object]]] = {
 _FROM_BASE: Final[Mapping[str, Callable[[Schema, object], object]]] = {
     "Decimal": _decimal,
     "Date": lambda _schema, value: _day(_int(value)),
-    "Time": lambda _schema, value: time_of(_int(value)),
+    "Time": lambda _schema, value: _time(_int(value)),
     "Timestamp": lambda _schema, value: moment_of(_int(value)),
     "uuid": lambda _schema, value: UUID(str(value)),
     "json": lambda _schema, value: msgspec.json.decode(str(value)),
@@ -308,6 +308,13 @@ _FROM_BASE: Final[Mapping[str, Callable[[Schema, object], object]]] = {
 
 def _day(days: int) -> date:
     return moment_of(days * DAY_MS).date()
+
+
+def _time(ms: int) -> time:
+    # Kafka Connect refuses them as well: as a time of day they would be another value.
+    if not 0 <= ms < DAY_MS:
+        raise BadRecord(f"{ms} ms is no time of day: it is not in the range 0 to {DAY_MS - 1}")
+    return time_of(ms)
 
 
 def bytes_from_json(value: JsonValue) -> bytes:

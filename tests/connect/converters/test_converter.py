@@ -98,6 +98,22 @@ def test_a_null_takes_the_default_of_its_field() -> None:
     assert found == {**VALUE, "colour": "red"}
 
 
+def test_a_default_may_have_a_fraction() -> None:
+    numeric = JsonConverter(decimal_format="NUMERIC")
+    for schema, value in ((Schema("float64"), 1.5), (DECIMAL, Decimal("1.50"))):
+        row = Schema("struct", fields=(Field("a", schema, 1.5),))
+        text = json.dumps({"schema": schema_to_json(row), "payload": {}})
+        assert numeric.decode(text.encode()).value == {"a": value}
+
+
+def test_a_time_is_within_a_day() -> None:
+    time_schema = json.dumps(schema_to_json(Schema("int32", logical="Time")))
+    for ms in (-1, 86_400_000):
+        text = f'{{"schema": {time_schema}, "payload": {ms}}}'
+        with pytest.raises(BadRecord, match="no time of day"):
+            ENVELOPED.decode(text.encode())
+
+
 def test_a_decimal_may_be_a_number() -> None:
     numeric = JsonConverter(decimal_format="NUMERIC")
     written = numeric.encode(DECIMAL, Decimal("12345678901234567890.12"))

@@ -10,7 +10,7 @@ import msgspec
 from streamlog.connect.connector_errors import BadRecord
 from streamlog.connect.converters.connect_avro.avro_conventions import AvroForm
 from streamlog.connect.converters.connect_avro.avro_decoding import AvroBytes, avro_reader
-from streamlog.connect.converters.connect_avro.avro_encoding import avro_writer
+from streamlog.connect.converters.connect_avro.avro_encoding import avro_writer, long_bytes
 from streamlog.connect.converters.connect_avro.schemas_from_avro import schema_from_avro
 from streamlog.connect.converters.connect_avro.schemas_to_avro import avro_of
 from streamlog.connect.converters.json_converter import ConvertedValue
@@ -23,6 +23,7 @@ from streamlog.connect.row_schema import Schema
 from streamlog.errors import InvalidSchema
 from streamlog.schemas import AvroSchema, SchemaType, parse_schema
 from streamlog.schemas import Schema as RegistrySchema
+from streamlog.schemas.avro_schemas.avro_types import AvroType
 from streamlog.serdes.registered.schema_source import RegisteredSchema
 
 
@@ -76,23 +77,31 @@ class AvroFormat:
 
     def writer(self, schema: Schema | None, found: RegisteredSchema) -> WriteRow:
         """Return what writes values as a registered Avro schema; see `RegistryFormat`."""
-        write_avro = avro_writer(schema, _parsed(found).root, self._form)
+        node = _parsed(found).root
+        write_avro = avro_writer(schema, node, self._form)
 
         def write(value: object) -> bytes:
             out = bytearray()
             write_avro(out, value)
             return bytes(out)
 
-        return write
+        def write_without_size(value: object) -> bytes:
+            sized = AvroBytes(write(value))
+            return sized.take(sized.long())
+
+        return write_without_size if _has_no_size(node) else write
 
     def reader(self, found: RegisteredSchema) -> ReadRow:
         """Return what reads values of a registered Avro schema; see `RegistryFormat`."""
         node = _parsed(found).root
         schema = schema_from_avro(node, self._form)
-        read_avro = avro_reader(schema, node)
+        read_avro, has_no_size = avro_reader(schema, node), _has_no_size(node)
 
         def read(data: bytes, start: int) -> ConvertedValue:
             left = AvroBytes(data, start)
+            if has_no_size:
+                # With a size in front it is read as bytes within a record are.
+                left = AvroBytes(long_bytes(left.left) + data[start:])
             value = read_avro(left)
             # Bytes that another schema wrote may begin like a value of this one.
             if left.left:
@@ -100,6 +109,11 @@ class AvroFormat:
             return ConvertedValue(schema, value)
 
         return read
+
+
+def _has_no_size(node: AvroType) -> bool:
+    """Return whether values are bytes alone, which Confluent's serializer writes without a size."""
+    return node.kind == "bytes"
 
 
 def _parsed(found: RegisteredSchema) -> AvroSchema:

@@ -178,7 +178,12 @@ class _Reading:
             if has_docs and each.doc:
                 parameters.append((f"{FIELD_DOC}{each.name}", each.doc))
             default = None if each.default is NO_DEFAULT else each.default
-            fields.append(self.field(each.name, each.type, default))
+            field = self.field(each.name, each.type, default)
+            if has_docs and each.default is None and field.schema.name == UNION:
+                # As in Java: the null of a union of several types was Avro's own default.
+                marked = replace(field.schema, parameters=((FIELD_DEFAULT, "true"),))
+                field = replace(field, schema=marked)
+            fields.append(field)
         self._within.pop()
         return Schema("struct", fields=tuple(fields), parameters=tuple(parameters))
 

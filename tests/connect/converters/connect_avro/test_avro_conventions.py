@@ -230,3 +230,13 @@ def test_names_that_avro_refuses_are_refused_unless_they_are_scrubbed() -> None:
 
 def test_values_without_a_schema_have_the_schema_of_anything() -> None:
     assert connect(avro_of(None, AvroForm())) is None
+
+
+def test_a_union_remembers_that_null_was_its_default() -> None:
+    field = {"name": "u", "type": ["null", "int", "string"], "default": None}
+    written = {"type": "record", "name": "shop.Row", "fields": [field]}
+    schema = connect(written)
+    assert schema is not None
+    mark = (("io.confluent.connect.avro.field.default", "true"),)
+    assert schema.fields[0].schema.parameters == mark
+    assert node(schema)["fields"] == [field]

@@ -103,6 +103,9 @@ def test_random_rows_come_back_and_fastavro_agrees(seed: int) -> None:
         found = read(node, data)
         assert repr(found.value) == repr(value), number
         assert found.schema == schema, number
+        if schema.kind == "bytes" and not schema.optional:
+            assert data == base(schema, value)
+            continue
         plain = fastavro.parse_schema(without_logical(node))
         theirs = fastavro.schemaless_reader(io.BytesIO(data), plain)  # type: ignore[call-arg]
         assert repr(theirs) == repr(base(schema, value)), number
@@ -111,17 +114,36 @@ def test_random_rows_come_back_and_fastavro_agrees(seed: int) -> None:
         assert repr(read(node, out.getvalue()).value) == repr(value), number
 
 
+@pytest.mark.parametrize(
+    ("schema", "value", "data"),
+    [
+        (Schema("bytes"), b"ab", b"ab"), (Schema("bytes"), b"", b""),
+        (Schema("bytes", logical="Decimal", parameters=(("scale", "0"),)), Decimal(-1), b"\xff"),
+        (Schema("bytes", optional=True), b"ab", b"\x02\x04ab"),
+    ],
+)  # fmt: skip
+def test_bytes_that_are_the_whole_value_have_no_size_as_in_java(
+    schema: Schema, value: object, data: bytes
+) -> None:
+    node, found = written(schema, value)
+    assert found == data
+    assert read(node, data) == (schema, value)
+    # Behind the id of its schema.
+    assert AVRO.reader(registered(node))(b"12345" + data, 5).value == value
+
+
 def test_a_null_becomes_the_default_as_in_java_unless_it_is_told_to_stay() -> None:
     fields = (
         Field("a", Schema("int32", optional=True), 5),
         Field("b", Schema("int32"), 6),
         Field("c", Schema("array", items=Schema("string"), optional=True), ["x"]),
+        Field("d", Schema("float64", optional=True), 1.5),
     )
     schema = Schema("struct", fields=fields, name="shop.Row")
-    assert read(*written(schema, {"a": None})).value == {"a": 5, "b": 6, "c": ["x"]}
+    assert read(*written(schema, {"a": None})).value == {"a": 5, "b": 6, "c": ["x"], "d": 1.5}
     keeps = AvroFormat(AvroForm(ignores_default=True))
     node, data = written(schema, {"a": None}, keeps)
-    assert read(node, data).value == {"a": None, "b": 6, "c": None}
+    assert read(node, data).value == {"a": None, "b": 6, "c": None, "d": None}
 
 
 @pytest.mark.parametrize(
@@ -162,7 +184,7 @@ UNION = {
             {"type": "record", "name": "shop.B", "fields": [{"name": "x", "type": "int"}]},
             {"type": "enum", "name": "shop.Hue", "symbols": ["RED", "BLUE"]},
             {"type": "fixed", "name": "shop.Two", "size": 2},
-        ]},
+        ], "default": None},
     ],
 }  # fmt: skip
 
@@ -235,6 +257,7 @@ def test_what_does_not_fit_is_a_bad_record(schema: Schema, value: object, why: s
         ({"type": "array", "items": "int"}, b"\xfe\xff\xff\xff\x0f\0", "items can't be"),
         ({"type": "map", "values": "int"}, b"\xfe\xff\xff\xff\x0f\0", "items can't be"),
         ("double", b"\0" * 7, "end within"),
+        ({"type": "int", "logicalType": "time-millis"}, b"\x01", "-1 ms is no time of day"),
     ],
 )  # fmt: skip
 def test_malformed_bytes_are_a_bad_record(node: object, data: bytes, why: str) -> None:
