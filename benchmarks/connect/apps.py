@@ -116,10 +116,11 @@ def cdc(settings: Settings) -> None:
 
 def objects(settings: Settings) -> None:
     """A topic into Parquet files."""
-    from streamlog.connectors.objects import Objects  # noqa: PLC0415 - the extra `objects`
+    from streamlog.connectors.objects import FLUSH_BYTES_LIMIT, Objects  # noqa: PLC0415 - an extra
 
     topic = app.topic(settings["topic"], key=bytes, value=Order)
-    app.sink(topic, Objects(url=settings["url"], flush=Flush(records=100_000, every="1s")))
+    flush = Flush(records=settings["records"], size_bytes=FLUSH_BYTES_LIMIT, every="10m")
+    app.sink(topic, Objects(url=settings["url"], flush=flush), name="to-files")
 
 
 def webhook(settings: Settings) -> None:

@@ -6,54 +6,89 @@ whatever their values are. pyarrow is imported at the first use.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import Enum
 from importlib import import_module
-from typing import Any
+from operator import attrgetter, methodcaller
+from types import NoneType
+from typing import Final, TypeGuard
 
 import msgspec
 
 from streamlog.connect.connector_errors import BadRecord, BadRecords
-from streamlog.connect.row_schema import Field, Schema, fields_of
-from streamlog.record import Record
+from streamlog.connect.row_schema import Field, Schema, attributes_of, fields_of
+from streamlog.durations import TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN, moment
+from streamlog.records.record_columns import all_of_type, called, first_outside
 from streamlog.serdes.erased_types import UserObject, UserValue
 
 _MICROSECOND = timedelta(microseconds=1)
 _BYTES = Schema("bytes", optional=True)
+_INT: Final[frozenset[type]] = frozenset({int})
+_PLAIN_KINDS: Final[Mapping[str, frozenset[type]]] = {
+    "string": frozenset({str, NoneType}),
+    "int64": frozenset({int, NoneType}),
+}
+"""The classes of plain values, of those kinds whose values may be enumerations."""
 
 
 def batch_to_arrow(
-    records: Sequence[Record[Any, Any]], schema: Schema | None, key_schema: Schema | None
+    values: Sequence[UserValue],
+    schema: Schema | None,
+    *,
+    keys: Sequence[UserValue],
+    key_schema: Schema | None,
+    times: Sequence[int] | Sequence[datetime],
+    offsets: Sequence[int],
 ) -> UserObject:
-    """Return records as a `pyarrow.RecordBatch`.
+    """Return the records of a batch as a `pyarrow.RecordBatch`.
 
     Args:
-        records: the records.
-        schema: the schema of the values; None if they are bytes.
-        key_schema: the schema of the keys; None for text or bytes, by the first key.
+        values: the values.
+        schema: their schema; None if they are bytes.
+        keys: the keys.
+        key_schema: their schema; None for text or bytes, by the first key.
+        times: milliseconds since 1970, or datetimes.
+        offsets: the offsets.
 
     Raises:
         BadRecords: values or keys do not fit their schema, by index.
+        ConfigError: a time is outside of the years 1 to 9999.
     """
     pa: UserObject = import_module("pyarrow")
 
     columns: dict[str, UserObject] = {}
-    values = [record.value for record in records]
     if schema is not None and schema.kind == "struct":
-        rows = _rows_of(values)
+        column_of = _columns_of(values)
         for field in schema.fields:
-            column = [None if row is None else row.get(field.name) for row in rows]
-            columns[field.name] = _array(pa, column, field)
+            columns[field.name] = _array(pa, column_of(field.name), field)
     else:
         columns["value"] = _array(pa, values, Field("value", schema or _BYTES))
     # With underscores, because a field of the value may well be named `key` or `offset`.
-    keys = [record.key for record in records]
     columns["_key"] = _array(pa, keys, Field("_key", key_schema or _schema_of_keys(keys)))
-    times = [record.timestamp for record in records]
-    columns["_timestamp"] = pa.array(times, pa.timestamp("us", tz="UTC"))
-    columns["_offset"] = pa.array([record.offset for record in records], pa.int64())
+    columns["_timestamp"] = _times(pa, times)
+    columns["_offset"] = _int64s(pa, pa.int64(), offsets)
     return pa.RecordBatch.from_pydict(columns)
+
+
+def _columns_of(values: Sequence[UserValue]) -> Callable[[str], Sequence[UserValue]]:
+    """Return what gives the column of a field, by name; null where a value is or lacks it.
+
+    Raises:
+        BadRecords: values have no fields, by index.
+    """
+    kinds = {*map(type, values)} - {NoneType}
+    kind = kinds.pop() if len(kinds) == 1 else None
+    # Nearly always all values are of one class, and then no dict is made of each of them.
+    if kind is dict:
+        return lambda name: called(methodcaller("get", name), values)
+    names = None if kind is None or issubclass(kind, Mapping) else attributes_of(kind)
+    if names is None:
+        rows = _rows_of(values)
+        return lambda name: [None if row is None else row.get(name) for row in rows]
+    nothing = [None] * len(values)
+    return lambda name: called(attrgetter(name), values) if name in names else nothing
 
 
 def _rows_of(values: Sequence[UserValue]) -> list[Mapping[str, object] | None]:
@@ -68,6 +103,28 @@ def _rows_of(values: Sequence[UserValue]) -> list[Mapping[str, object] | None]:
     return rows
 
 
+def _times(pa: UserObject, times: Sequence[int] | Sequence[datetime]) -> UserObject:
+    microseconds = pa.timestamp("us", tz="UTC")
+    if not _are_ms(times):
+        return pa.array(times, microseconds)
+    wrong = first_outside(times, TIMESTAMP_MS_MIN, TIMESTAMP_MS_MAX)
+    if wrong >= 0:
+        # It has no datetime, which is the error.
+        moment(times[wrong])
+    return _int64s(pa, pa.timestamp("ms", tz="UTC"), times).cast(microseconds)
+
+
+def _are_ms(times: Sequence[int] | Sequence[datetime]) -> TypeGuard[Sequence[int]]:
+    return all_of_type(times, _INT)
+
+
+def _int64s(pa: UserObject, kind: UserObject, numbers: Sequence[int]) -> UserObject:
+    """Return an array of a type whose values are numbers of 64 bits."""
+    # Arrow would look at each number for its type.
+    buffers = [None, pa.py_buffer(array("q", numbers))]
+    return pa.Array.from_buffers(kind, len(numbers), buffers)
+
+
 def _schema_of_keys(keys: Sequence[UserValue]) -> Schema:
     first = next((key for key in keys if key is not None), None)
     return Schema("string", optional=True) if isinstance(first, str) else _BYTES
@@ -76,12 +133,18 @@ def _schema_of_keys(keys: Sequence[UserValue]) -> Schema:
 def _array(pa: UserObject, values: Sequence[UserValue], field: Field) -> UserObject:
     declared = field.schema.to_arrow()
     # One pass for a column whose values are plain already, which is the common case.
-    plain = plainer(field.schema)
+    plain = None if _is_plain(values, field.schema) else plainer(field.schema)
     try:
         return pa.array(values if plain is None else [plain(each) for each in values], declared)
     # Arrow's error names no row. Only now, in the rare case, each value is tried alone.
     except (pa.ArrowException, BadRecord, TypeError, ValueError, OverflowError):
         raise BadRecords(_misfits(pa, values, field, plain)) from None
+
+
+def _is_plain(values: Sequence[UserValue], schema: Schema) -> bool:
+    """Whether a column of texts or numbers has no enumerations."""
+    kinds = _PLAIN_KINDS.get(schema.kind) if schema.logical is None else None
+    return kinds is not None and all_of_type(values, kinds)
 
 
 def _misfits(

@@ -136,6 +136,20 @@ class Batch(Generic[KR_co, VR_co]):
             return self._rows.offsets
         return [record.offset for record in self.records]
 
+    @property
+    def topics(self) -> Sequence[str]:
+        """The topics, in order: that of the partition, or those that a transform has given."""
+        if self._rows is not None:
+            return self._rows.topics
+        return [record.topic for record in self.records]
+
+    @property
+    def times(self) -> Sequence[int] | Sequence[datetime]:
+        """The times, in order: milliseconds since 1970, or datetimes where a transform was."""
+        if self._rows is not None:
+            return self._rows.times
+        return [record.timestamp for record in self.records]
+
     def arrow(self) -> UserObject:
         """Return the records as a `pyarrow.RecordBatch`.
 
@@ -144,8 +158,16 @@ class Batch(Generic[KR_co, VR_co]):
 
         Raises:
             BadRecords: values do not fit the schema; the error has their indexes.
+            ConfigError: a time is outside of the years 1 to 9999.
         """
-        return batch_to_arrow(self.records, self.schema, self.key_schema)
+        return batch_to_arrow(
+            self.values,
+            self.schema,
+            keys=self.keys,
+            key_schema=self.key_schema,
+            times=self.times,
+            offsets=self.offsets,
+        )
 
     def raw(self) -> Sequence[tuple[bytes | None, bytes | None]]:
         """Return keys and values as they lie in the log, not decoded.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
 from enum import Enum
 from typing import Final, NamedTuple, Self, TypeAlias, TypeVar
 
@@ -84,6 +85,21 @@ class SinkRows:
     def offsets(self) -> Sequence[int]:
         """The offsets."""
         return self.log.offsets
+
+    @property
+    def topics(self) -> Sequence[str]:
+        """The topics: that of the partition, or those that a transform has given."""
+        if self._records is None:
+            return [self.partition.topic] * len(self)
+        return [record.topic for record in self._records]
+
+    @property
+    def times(self) -> Sequence[int] | Sequence[datetime]:
+        """The times: milliseconds since 1970 as in the log, or those of records that were made."""
+        # A transform may have given a record another time.
+        if self._records is None:
+            return self.log.timestamps
+        return [record.timestamp for record in self._records]
 
     @property
     def size_bytes(self) -> int:

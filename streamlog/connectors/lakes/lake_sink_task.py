@@ -265,13 +265,20 @@ class LakeSinkTask(SinkTask[object, object]):
     def _to_arrow(self, batch: Batch[object, object], columns: UserObject | None) -> UserObject:
         """Return a batch as a `pyarrow.Table`, with a column for the partition."""
         pa: UserObject = import_module("pyarrow")
-        records, schema = batch.records, batch.schema
-        if schema is None and (rows := _plain_rows(batch.values)) is not None:
+        values, schema = batch.values, batch.schema
+        if schema is None and (rows := _plain_rows(values)) is not None:
             known = Schema("struct") if columns is None else Schema.of_arrow(columns)
-            typed, schema = typed_rows(rows, known)
-            records = [each.replace(value=row) for each, row in zip(records, typed, strict=True)]
+            values, schema = typed_rows(rows, known)
         key_schema = batch.key_schema or schema_of_values(batch.keys)
-        found = pa.Table.from_batches([batch_to_arrow(records, schema, key_schema)])
+        as_columns = batch_to_arrow(
+            values,
+            schema,
+            keys=batch.keys,
+            key_schema=key_schema,
+            times=batch.times,
+            offsets=batch.offsets,
+        )
+        found = pa.Table.from_batches([as_columns])
         if key_schema is None:
             # All keys are null, and whether later ones are text or bytes is not known yet.
             at = found.schema.get_field_index("_key")

@@ -192,13 +192,14 @@ class ObjectsTask(SinkTask[object, object]):
 
     def _paths(self, batch: Batch[object, object]) -> dict[str, list[int]]:
         """Return the records' indexes by path."""
-        if self._template.is_constant:
-            return {self._template.path(batch.records[0]): [0]}
+        path_of = self._template.paths_of(batch)
+        if self._template.is_constant(batch):
+            return {path_of(0): [0]}
         paths = dict[str, list[int]]()
         why = dict[int, str]()
-        for index, record in enumerate(batch.records):
+        for index in range(len(batch)):
             try:
-                paths.setdefault(self._template.path(record), []).append(index)
+                paths.setdefault(path_of(index), []).append(index)
             except BadRecord as error:
                 why[index] = str(error)
         if why:
@@ -214,7 +215,7 @@ class ObjectsTask(SinkTask[object, object]):
                     f"a flush has more than {PATHS_MAX} files: path={self._sink.path!r} has too "
                     "many values; name fewer fields, or flush more often"
                 )
-            name = file_name(batch.partition, batch.records[index].offset, self._suffix)
+            name = file_name(batch.partition, batch.offsets[index], self._suffix)
             found = path + name, TableFile(self._sink.format, self._sink.used_compression)
             self._files[batch.partition, path] = found
         return found[1]

@@ -9,15 +9,15 @@ its own, and `..` names none at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from string import Formatter
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from urllib.parse import quote
 
-from streamlog.connect import BadRecord, TopicPartition, fields_of
+from streamlog.connect import BadRecord, Batch, TopicPartition, fields_of
+from streamlog.durations import moment
 from streamlog.errors import ConfigError
-from streamlog.serdes.erased_types import AnyRecord
 
 NULL_NAME = "__HIVE_DEFAULT_PARTITION__"
 """Hive's name of the partition of rows without a value, which Spark and others know."""
@@ -25,19 +25,21 @@ NAME_BYTES_MAX = 255
 """The longest name that a value of a record may give, as file systems have it."""
 OFFSET_DIGITS = 10
 """Digits of an offset in a name, so that names sort as offsets do (as Confluent's S3 sink)."""
+_SECOND_MS = 1_000
 _NAMES = "{topic}, {partition}, {timestamp:%Y-%m-%d}, {key} and {value.NAME}"
 
-Part: TypeAlias = Callable[[AnyRecord], str]
+AnyBatch: TypeAlias = Batch[Any, Any]
+TextOf: TypeAlias = Callable[[int], str]
+"""Returns a text by the index of a record in its batch."""
+Part: TypeAlias = Callable[[AnyBatch], TextOf]
+"""A placeholder of a template."""
 
 
 class PathTemplate:
-    """The path of a record's file, without the file's name.
+    """The path of each record's file, without the file's name.
 
     Args:
         text: the template; "" for no directories.
-
-    Attributes:
-        is_constant: whether all records of a partition have the same path.
 
     Raises:
         ConfigError: the template is absolute, leads upwards, or names something unknown.
@@ -55,19 +57,27 @@ class PathTemplate:
             part = None if field is None else _part(text, field, spec or "", conversion)
             self._parts.append((literal, part))
         known = {field for _, field, _, _ in parsed if field is not None}
-        self.is_constant = known <= {"topic", "partition"}
+        self._is_of_topic = known <= {"topic", "partition"}
         self._end = "/" if text and not text.endswith("/") else ""
 
-    def path(self, record: AnyRecord) -> str:
-        """Return the path of a record, with a slash at its end; "" for no directories.
+    def is_constant(self, batch: AnyBatch) -> bool:
+        """Whether all records of a batch have one path."""
+        # A transform may route each record to a topic of its own.
+        return self._is_of_topic and len({*batch.topics}) == 1
 
-        Raises:
-            BadRecord: the record lacks a field that is named, or its value is too long for a name.
+    def paths_of(self, batch: AnyBatch) -> TextOf:
+        """Return what gives the path of a record, with a slash at its end; "" for no directories.
+
+        It raises BadRecord if the record lacks a field that is named, or its value is too long for
+        a name.
         """
-        return (
-            "".join(text + ("" if part is None else part(record)) for text, part in self._parts)
-            + self._end
-        )
+        parts = [(text, None if part is None else part(batch)) for text, part in self._parts]
+
+        def path(index: int) -> str:
+            texts = (text + ("" if text_of is None else text_of(index)) for text, text_of in parts)
+            return "".join(texts) + self._end
+
+        return path
 
 
 def file_name(partition: TopicPartition, first_offset: int, suffix: str) -> str:
@@ -81,17 +91,39 @@ def _part(template: str, field: str, spec: str, conversion: str | None) -> Part:
         name = field.removeprefix("value.")
         match field:
             case "topic" if not spec:
-                return lambda record: record.topic
+                return lambda batch: batch.topics.__getitem__
             case "partition" if not spec:
-                return lambda record: str(record.partition)
+                return _partition_text
             case "timestamp" if spec:
                 _check_time(template, spec)
-                return lambda record: record.timestamp.astimezone(UTC).strftime(spec)
+                return lambda batch: _time_texts(batch.times, spec)
             case "key" if not spec:
-                return lambda record: _quoted("key", record.key)
+                return lambda batch: _names("key", batch.keys)
             case _ if name and name != field and not spec:
-                return lambda record: _quoted(name, _field(record, name))
+                return lambda batch: _field_names(name, batch.values)
     raise ConfigError(f"path={template!r}: {{{field}}} is unknown; there are {_NAMES}")
+
+
+def _partition_text(batch: AnyBatch) -> TextOf:
+    text = str(batch.partition.partition)
+    return lambda _: text
+
+
+def _time_texts(times: Sequence[int] | Sequence[datetime], spec: str) -> TextOf:
+    # Nearly always, records of one second follow each other: each text is made once.
+    unit_ms = 1 if "%f" in spec else _SECOND_MS
+    known: dict[int, str] = {}
+
+    def text_of(index: int) -> str:
+        time = times[index]
+        if isinstance(time, datetime):
+            return time.astimezone(UTC).strftime(spec)
+        text = known.get(time // unit_ms)
+        if text is None:
+            text = known[time // unit_ms] = moment(time).strftime(spec)
+        return text
+
+    return text_of
 
 
 def _check_time(template: str, spec: str) -> None:
@@ -101,11 +133,37 @@ def _check_time(template: str, spec: str) -> None:
         raise ConfigError(f"path={template!r} leads out of the url: it must be relative")
 
 
-def _field(record: AnyRecord, name: str) -> object:
-    fields = fields_of(record.value)
-    if name not in fields:
-        raise BadRecord(f"the value has no field {name}, which the path names")
-    return fields[name]
+def _field_names(name: str, values: Sequence[object]) -> TextOf:
+    name_of = _remembered(name)
+
+    def text_of(index: int) -> str:
+        fields = fields_of(values[index])
+        if name not in fields:
+            raise BadRecord(f"the value has no field {name}, which the path names")
+        return name_of(fields[name])
+
+    return text_of
+
+
+def _names(name: str, values: Sequence[object]) -> TextOf:
+    name_of = _remembered(name)
+    return lambda index: name_of(values[index])
+
+
+def _remembered(name: str) -> Callable[[object], str]:
+    """Return `_quoted` of a field, which quotes each text once."""
+    known: dict[str, str] = {}
+
+    def name_of(value: object) -> str:
+        # Texts alone: 1 and True are equal, and their names are not.
+        if not isinstance(value, str):
+            return _quoted(name, value)
+        found = known.get(value)
+        if found is None:
+            found = known[value] = _quoted(name, value)
+        return found
+
+    return name_of
 
 
 def _quoted(name: str, value: object) -> str:

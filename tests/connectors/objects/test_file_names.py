@@ -12,7 +12,9 @@ from streamlog.connect import BadRecord, TopicPartition
 from streamlog.connectors.objects.file_names import PathTemplate, file_name
 from streamlog.errors import ConfigError
 from streamlog.record import Record
+from tests.connectors.objects.paths import path_of
 
+PLACE = TopicPartition("orders", 3)
 TIME = datetime(2025, 1, 31, 23, 30, tzinfo=timezone(timedelta(hours=-2)))
 
 
@@ -21,7 +23,7 @@ def record(key: Any = "k", value: Any = None) -> Record[Any, Any]:
 
 
 @pytest.mark.parametrize(
-    ("template", "path"),
+    ("template", "expected"),
     [
         ("", ""),
         ("{topic}/", "orders/"),
@@ -31,8 +33,8 @@ def record(key: Any = "k", value: Any = None) -> Record[Any, Any]:
         ("{value.none}", "__HIVE_DEFAULT_PARTITION__/"),
     ],
 )
-def test_paths(template: str, path: str) -> None:
-    assert PathTemplate(template).path(record(value={"land": "de", "none": None})) == path
+def test_paths(template: str, expected: str) -> None:
+    assert path_of(template, record(value={"land": "de", "none": None})) == expected
 
 
 @pytest.mark.parametrize(
@@ -57,29 +59,27 @@ def test_wrong_templates_are_refused(template: str, message: str) -> None:
 
 @given(st.text(min_size=1, max_size=20) | st.sampled_from(["..", ".", "a/../../b", "/etc"]))
 def test_no_value_leads_to_another_directory(text: str) -> None:
-    path = PathTemplate("{value.name}/").path(record(value={"name": text}))
-    assert path.endswith("/")
-    assert PurePosixPath(path).parts == (path[:-1],)
-    assert path not in {"./", "../"}
+    found = path_of("{value.name}/", record(value={"name": text}))
+    assert found.endswith("/")
+    assert PurePosixPath(found).parts == (found[:-1],)
+    assert found not in {"./", "../"}
 
 
 def test_a_value_that_names_no_path_is_a_bad_record() -> None:
     with pytest.raises(BadRecord, match="no field name"):
-        PathTemplate("{value.name}").path(record(value={}))
+        path_of("{value.name}", record(value={}))
     with pytest.raises(BadRecord, match="too long"):
-        PathTemplate("{key}").path(record("x" * 300))
+        path_of("{key}", record("x" * 300))
     with pytest.raises(BadRecord, match="has no fields"):
-        PathTemplate("{value.name}").path(record(value=b"bytes"))
+        path_of("{value.name}", record(value=b"bytes"))
 
 
 def test_names_sort_as_offsets_do() -> None:
-    place = TopicPartition("orders", 3)
-    names = [file_name(place, offset, ".parquet") for offset in (9, 10, 2_000_000_000)]
+    names = [file_name(PLACE, offset, ".parquet") for offset in (9, 10, 2_000_000_000)]
     assert names == sorted(names)
     assert names[0] == "orders+3+0000000009.parquet"
 
 
 def test_the_time_of_a_path_is_utc() -> None:
     local = Record(None, None, TIME.astimezone(UTC), (), "t", 0, 0)
-    template = PathTemplate("{timestamp:%Y%m%d%H}")
-    assert template.path(local) == template.path(record())
+    assert path_of("{timestamp:%Y%m%d%H}", local) == path_of("{timestamp:%Y%m%d%H}", record())

@@ -30,6 +30,7 @@ from streamlog.connect import (
 from streamlog.connectors.objects import Objects
 from streamlog.errors import ConfigError
 from streamlog.record import Record
+from streamlog.replace import replace
 from tests.connectors.runs import on_loop, writing
 
 PLACE = TopicPartition("orders", 0)
@@ -157,6 +158,18 @@ async def test_a_record_without_a_path_is_found_in_its_batch(tmp_path: Path) -> 
     assert raised.value.why == {0: "the value has no field town, which the path names"} | {
         1: "the value has no field town, which the path names"
     }
+
+
+@on_loop
+async def test_records_that_a_transform_has_routed_go_to_their_topics(tmp_path: Path) -> None:
+    given = rows(0, 3)
+    routed = [replace(each, topic=f"orders-{each.offset % 2}") for each in given.records]
+    batch = Batch(PLACE, routed, next_offset=3, schema=SCHEMA)
+    await flush(Objects(url=str(tmp_path)), [batch])
+    assert files(tmp_path) == [
+        "orders-0/orders+0+0000000000.parquet",
+        "orders-1/orders+0+0000000001.parquet",
+    ]
 
 
 @on_loop

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from streamlog.connect import BadRecord, ConnectError, Flush
 from streamlog.connect.connector_settings import SettingsRefused, read_settings
-from streamlog.connectors.objects.file_names import PathTemplate
 from streamlog.connectors.objects.s3_sink import S3SinkConnector, joda_path
 from streamlog.durations import duration_ms
 from streamlog.errors import ConfigError
 from streamlog.record import Record
 from streamlog.serdes.erased_types import AnyRecord
+from tests.connectors.objects.paths import path_of
 
 TIME = "io.confluent.connect.storage.partitioner.TimeBasedPartitioner"
 BASE = {
@@ -46,7 +46,7 @@ def record(value: object, hour: int = 3) -> AnyRecord:
 def test_a_path_by_time_is_what_joda_writes(seconds: int) -> None:
     moment = datetime.fromtimestamp(seconds, UTC)
     path, finest_ms = joda_path("'year'=YYYY/'month'=MM/'day'=dd/'hour'=HH/'o''clock'-mm")
-    found = PathTemplate(path).path(Record(None, {}, moment))
+    found = path_of(path, Record(None, {}, moment))
     # Joda's numbers are padded to the count of their letters.
     assert found == (
         f"year={moment.year:04}/month={moment.month:02}/day={moment.day:02}"
@@ -95,7 +95,7 @@ def test_each_partitioner_has_confluents_directories(changes: dict[str, str], pa
     connector = made(**changes)
     given = connector.adapt(record({"a": "x/y", "b": 7}))
     assert given is not None
-    assert PathTemplate(connector.connector().path).path(given) == path
+    assert path_of(connector.connector().path, given) == path
 
 
 @pytest.mark.parametrize(

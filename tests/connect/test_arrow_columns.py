@@ -1,0 +1,228 @@
+"""Columns of a batch: equal to what the rows give one by one, whatever they are made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
+from enum import Enum, IntEnum
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamlog.connect import BadRecords, Batch, Schema, TopicPartition
+from streamlog.connect.sink_rows import SinkRow, SinkRows
+from streamlog.durations import EPOCH, TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN, moment
+from streamlog.errors import ConfigError
+from streamlog.record import Record
+from streamlog.records.record_columns import RecordColumns
+from streamlog.replace import replace
+from streamlog.serdes.derived.type_description import Digits
+
+AT = TopicPartition("rows", 0)
+
+
+class Land(Enum):
+    DE = "de"
+    FR = "fr"
+
+
+class Level(IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+class Part(msgspec.Struct):
+    sku: str
+    count: int | None = None
+
+
+class Order(msgspec.Struct):
+    id: int | None
+    land: Land | None
+    level: Level
+    note: str | None
+    ratio: float | None
+    paid: bool
+    price: Annotated[Decimal, Digits(12, 2)]
+    token: UUID
+    took: timedelta
+    parts: list[Part]
+    blob: bytes | None
+
+
+@dataclass
+class Narrow:
+    """Another class of rows, with fields that `Order` has, in another order."""
+
+    note: Any
+    id: Any
+
+
+SCHEMA = Schema.of(Order)
+numbers = st.sampled_from([0, -1, 2**63 - 1, -(2**63)]) | st.integers(-(2**63), 2**63 - 1)
+huge = st.sampled_from([2**63, -(2**63) - 1, 10**30])
+texts = st.text() | st.just("") | st.just("x" * 3_000)
+parts = st.builds(Part, sku=texts, count=st.none() | numbers)
+
+
+def orders(*, may_misfit: bool) -> st.SearchStrategy[Order]:
+    found = st.none() | numbers
+    note = st.none() | texts
+    if may_misfit:
+        found |= huge | st.just("text")
+        note |= st.just("\ud800") | st.just(7)
+    return st.builds(
+        Order,
+        id=found,
+        land=st.none() | st.sampled_from(Land),
+        level=st.sampled_from(Level),
+        note=note,
+        ratio=st.none() | st.floats(),
+        paid=st.booleans(),
+        price=st.decimals("-9999999999.99", "9999999999.99", places=2),
+        token=st.uuids(),
+        took=st.timedeltas(timedelta(days=-999), timedelta(days=999)),
+        parts=st.lists(parts, max_size=2),
+        blob=st.none() | st.binary(),
+    )
+
+
+def as_dict(order: Order) -> dict[str, Any]:
+    return {name: getattr(order, name) for name in order.__struct_fields__}
+
+
+def given_as(order: Order) -> st.SearchStrategy[Any]:
+    """Return an order as itself, as a dict that lacks fields or has more, or as another class."""
+    fields = st.sets(st.sampled_from(order.__struct_fields__))
+    partial = fields.map(lambda kept: {"extra": 1} | {name: getattr(order, name) for name in kept})
+    narrow = st.just(Narrow(order.note, order.id))
+    return st.just(order) | st.just(as_dict(order)) | partial | narrow
+
+
+def values(*, may_misfit: bool) -> st.SearchStrategy[list[Any]]:
+    each = orders(may_misfit=may_misfit)
+    alike = st.lists(each, max_size=4) | st.lists(each.map(as_dict), max_size=4)
+    with_nulls = st.lists(st.none() | each, max_size=4)
+    return alike | with_nulls | st.lists(st.none() | each.flatmap(given_as), max_size=4)
+
+
+def batches(column: Sequence[Any], times: Sequence[int]) -> list[Batch[Any, Any]]:
+    """Return the values as records, as columns of the log, and as transforms leave them."""
+    keys = [None if at % 3 == 2 else f"k{at}" for at in range(len(column))]
+    log = RecordColumns()
+    records = list[Record[Any, Any]]()
+    for at, (value, time_ms) in enumerate(zip(column, times, strict=True)):
+        # Offsets with gaps.
+        log.add(at * 2, time_ms, b"", b"", None)
+        records.append(Record(keys[at], value, moment(time_ms), (), *AT, at * 2))
+    end = len(column) * 2
+    made = SinkRows.of(AT, [SinkRow(each, b"", b"", 0) for each in records])
+    shape: Any = {"first_offset": 0, "next_offset": end, "schema": SCHEMA, "key_schema": None}
+    return [
+        Batch(AT, records, next_offset=end, schema=SCHEMA),
+        Batch.of_rows(SinkRows(AT, log, keys, column), **shape),
+        Batch.of_rows(made, **shape),
+    ]
+
+
+def field_of(value: Any, name: str) -> Any:
+    found = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
+    if isinstance(found, Enum):
+        return found.value
+    if isinstance(found, UUID):
+        return str(found)
+    if isinstance(found, timedelta):
+        return found // timedelta(microseconds=1)
+    return [as_dict_of_part(each) for each in found] if name == "parts" and found else found
+
+
+def as_dict_of_part(part: Part) -> dict[str, Any]:
+    return {"sku": part.sku, "count": part.count}
+
+
+def same(found: Any, expected: Any) -> bool:
+    if isinstance(found, float) and math.isnan(found):
+        return isinstance(expected, float) and math.isnan(expected)
+    return bool(found == expected) and type(found) is type(expected)
+
+
+times = st.lists(st.integers(TIMESTAMP_MS_MIN, TIMESTAMP_MS_MAX), min_size=4, max_size=4)
+
+
+@given(values(may_misfit=False), times)
+def test_columns_are_the_fields_of_the_rows(column: list[Any], some: list[int]) -> None:
+    some = some[: len(column)]
+    for batch in batches(column, some):
+        found = batch.arrow()
+        assert found.schema.names == [*Order.__struct_fields__, "_key", "_timestamp", "_offset"]
+        assert [*found.schema][:-3] == [
+            pa.field(each.name, each.schema.to_arrow()) for each in SCHEMA.fields
+        ]
+        for name in Order.__struct_fields__:
+            expected = [field_of(value, name) for value in column]
+            got = found.column(name).to_pylist()
+            assert all(map(same, got, expected)), (name, got, expected)
+        assert found.column("_offset").to_pylist() == [*range(0, 2 * len(column), 2)]
+        assert found.column("_timestamp").to_pylist() == [*map(moment, some)]
+        assert found.column("_key").to_pylist() == list(batch.keys)
+
+
+@given(values(may_misfit=True))
+def test_a_row_that_does_not_fit_is_named_by_its_index(column: list[Any]) -> None:
+    # Each row alone says whether it fits.
+    alone = [refused(batches([value], [0])[0]) for value in column]
+    expected = {at for at, found in enumerate(alone) if found}
+    for batch in batches(column, [0] * len(column)):
+        # A column names its rows; the first column with such rows ends the batch.
+        named = refused(batch)
+        assert named <= expected
+        assert bool(named) is bool(expected)
+
+
+def refused(batch: Batch[Any, Any]) -> set[int]:
+    try:
+        batch.arrow()
+    except BadRecords as error:
+        return {*error.why}
+    return set()
+
+
+@pytest.mark.parametrize("column", [[1, None], ["text"], [Land.DE]])
+def test_values_without_fields_are_named(column: list[Any]) -> None:
+    for batch in batches(column, [0] * len(column)):
+        assert refused(batch) == {0}
+
+
+def test_a_time_that_no_datetime_holds_is_an_error() -> None:
+    log = RecordColumns()
+    log.add(0, TIMESTAMP_MS_MAX + 1, None, None, None)
+    batch = Batch.of_rows(
+        SinkRows(AT, log, [None], [None]),
+        first_offset=0,
+        next_offset=1,
+        schema=SCHEMA,
+        key_schema=None,
+    )
+    with pytest.raises(ConfigError, match="outside the years"):
+        batch.arrow()
+
+
+def test_the_time_that_a_transform_has_set_counts() -> None:
+    later = EPOCH + timedelta(days=1, microseconds=7)
+    record = replace(Record(None, None, later, (), *AT, 5), topic="elsewhere")
+    rows = SinkRows.of(AT, [SinkRow(record, None, None, 0)])
+    batch = Batch.of_rows(rows, first_offset=5, next_offset=6, schema=SCHEMA, key_schema=None)
+    assert batch.arrow().column("_timestamp").to_pylist() == [later]
+    assert batch.topics == ["elsewhere"]
+
+
+def test_no_records_are_columns_without_rows() -> None:
+    assert [each.arrow().num_rows for each in batches([], [])] == [0, 0, 0]
