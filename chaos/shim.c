@@ -273,6 +273,19 @@ ssize_t pwrite(int descriptor, const void *data, size_t size, off_t position) {
   return pwrite64(descriptor, data, size, position);
 }
 
+/* Python's files and os.write call this one, at the file's position. */
+ssize_t write(int descriptor, const void *data, size_t size) {
+  static ssize_t (*real)(int, const void *, size_t);
+  ssize_t taken = admitted(descriptor, size);
+  off64_t position;
+  if (!real) real = dlsym(RTLD_NEXT, "write");
+  if (taken < 0) return taken;
+  taken = real(descriptor, data, taken);
+  if (taken > 0 && getenv("CHAOS_DISK") && (position = lseek64(descriptor, 0, SEEK_CUR)) >= taken)
+    soil(descriptor, position - taken, position);
+  return taken;
+}
+
 /* Python's os.pwritev calls this one. */
 ssize_t pwritev64v2(int descriptor, const struct iovec *pieces, int count, off64_t position, int flags) {
   ssize_t (*real)(int, const struct iovec *, int, off64_t, int) = dlsym(RTLD_NEXT, "pwritev64v2");

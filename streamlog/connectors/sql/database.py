@@ -203,8 +203,10 @@ class PostgresDatabase(Database):
     """PostgreSQL by psycopg 3: rows go by COPY, upserts through a temporary table."""
 
     mark = "%s"
-    _PASSING: Final = ("08", "40", "53", "55", "57", "58", "25P03")
-    """Classes of SQLSTATE: connection, rollback (deadlock), resources, locks, operator, system."""
+    _PASSING: Final = ("08", "40", "53", "55", "57", "58", "25006", "25P03")
+    """Classes of SQLSTATE: connection, rollback (deadlock), resources, locks, operator, system; and
+    of 25, a server that is read-only, such as a standby, and a transaction that was idle too long.
+    """
 
     def prepare(self) -> None:
         """Bound how long a transaction may hold locks between two statements."""
@@ -289,8 +291,12 @@ class MariaDatabase(Database):
 
     mark = "%s"
     name_type = "VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
-    _PASSING: Final = {1040, 1053, 1158, 1159, 1160, 1161, 1205, 1213, 2002, 2003, 2006, 2013}
-    """Too many connections, shutdown, network, lock wait, deadlock, server gone."""
+    _PASSING: Final = {
+        *(1040, 1053, 1158, 1159, 1160, 1161, 1205, 1213, 2002, 2003, 2006, 2013),
+        *(1021, 1030, 1114, 1290, 1836),
+    }
+    """Too many connections, shutdown, network, lock wait, deadlock, server gone; disk full, storage
+    engine failed, table full, server read-only."""
 
     def prepare(self) -> None:
         """Refuse values that do not fit, which MariaDB would cut; times are UTC."""
@@ -350,10 +356,12 @@ class SqliteDatabase(Database):
         """Return a column's Julian day."""
         return f"julianday({column})"
 
+    _PASSING: Final = ("BUSY", "LOCKED", "FULL", "IOERR", "CANTOPEN", "READONLY")
+
     def may_pass(self, error: BaseException) -> bool:
-        """Whether another process holds the file."""
+        """Whether another process holds the file, or the disk or its permissions refuse it."""
         name: str = getattr(error, "sqlite_errorname", "")
-        return name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+        return name.removeprefix("SQLITE_").startswith(self._PASSING)
 
     def upsert(
         self, table: str, columns: Sequence[str], keys: Sequence[str], rows: Sequence[Row]

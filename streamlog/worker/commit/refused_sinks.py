@@ -235,7 +235,8 @@ def _describe(refusal: RefusedRecord, record: Fields) -> str:
     if not isinstance(error, LogError) or error.code != ErrorCode.INVALID_TIMESTAMP:
         return f"{message}: {reason}"
     return (
-        f"{message}, whose timestamp is {time_ms}: {reason}. If this event time is right, run:"
+        f"{message}, whose timestamp is {time_ms}: {reason}. If it is the time of"
+        " this machine, put its clock right. If it is an event time and right, run:"
         f" streamlog configs alter --topic {topic} --set"
         " message.timestamp.after.max.ms=MILLISECONDS --log URL; otherwise set on_error of the sink"
         " to skip such records or to keep them as dead letters"
