@@ -26,9 +26,10 @@ from streamlog.tables.state.changelog import SourceLog, TaskProgress, stored_pro
 from streamlog.worker.engine import EngineThread
 from streamlog.worker.health.watchdog import Sight
 from streamlog.worker.health.worker_health import HeldResult, TaskFigures
-from streamlog.worker.inputs.assigned_partitions import Judge, StartOffset
+from streamlog.worker.inputs.assigned_partitions import StartOffset
+from streamlog.worker.inputs.source_watch import SourceWatch
 from streamlog.worker.state.restore import TaskState
-from streamlog.worker.topics.lost_sources import is_recreated
+from streamlog.worker.topics.lost_sources import LATEST, is_recreated
 
 
 @dataclass(slots=True)
@@ -155,7 +156,7 @@ def progress_of(
     state: TaskState,
     inputs: Collection[TopicPartition],
     starts: Mapping[TopicPartition, StartOffset],
-    judge: Judge,
+    sources: SourceWatch,
 ) -> TaskProgress | None:
     """Return the progress in a state, with new positions for inputs whose logs were replaced.
 
@@ -166,7 +167,7 @@ def progress_of(
     if progress is None:
         return None
     try:
-        return _restart_inputs(progress, inputs, starts, judge)
+        return _restart_inputs(progress, inputs, starts, sources)
     except SourceLost:
         state.front.close()
         raise
@@ -176,7 +177,7 @@ def _restart_inputs(
     progress: TaskProgress,
     inputs: Collection[TopicPartition],
     starts: Mapping[TopicPartition, StartOffset],
-    judge: Judge,
+    sources: SourceWatch,
 ) -> TaskProgress:
     restarts: dict[tuple[str, int], InputRestart] = {}
     for part in inputs:
@@ -186,7 +187,12 @@ def _restart_inputs(
             continue
         log = progress.logs.get(part, SourceLog())
         if start.cut is not None or is_recreated(log, start.present.topic_id):
-            restarts[part] = judge(part, offset, log, start.present, start.cut)
+            restarts[part] = sources.judge(part, offset, log, start.present, start.cut)
+        elif log.cuts < start.log.cuts and sources.policy(part.topic) == LATEST:
+            # 1. A worker found the log truncated, and committed that the group continues at its
+            #    end. 2. It stopped before the state had followed. 3. At the state's old position,
+            #    the loss would be found again, and what was written since would be skipped.
+            restarts[part] = InputRestart(start.committed, start.log)
     return restart_inputs(progress, restarts) if restarts else progress
 
 

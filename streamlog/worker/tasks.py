@@ -396,12 +396,6 @@ class WorkerTasks:
         """Return the open tasks that read a partition."""
         return [running for running in self._running.values() if part in running.inputs]
 
-    @property
-    def cuts(self) -> dict[TopicPartition, int]:
-        """How many times the log of each input was found truncated, by the tasks' progress."""
-        logs = [running.task.logs for running in self._running.values()]
-        return {TopicPartition(*at): log.cuts for each in logs for at, log in each.items()}
-
     async def process(self) -> None:
         """Let the tasks process their records, and pass on the results."""
         if self._suspended:
@@ -733,8 +727,8 @@ class WorkerTasks:
         if sub.changelog_topic is not None:
             state = await self._restore(task_id, sub.changelog_topic)
         store = None if state is None else state.front
-        parts, judge = self.inputs(task_id), self._with.sources.judge
-        progress = None if state is None else progress_of(state, parts, self._starts, judge)
+        parts, sources = self.inputs(task_id), self._with.sources
+        progress = None if state is None else progress_of(state, parts, self._starts, sources)
         traces = self._with.traces
         build = partial(
             Task,

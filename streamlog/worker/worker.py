@@ -851,7 +851,7 @@ class _WorkerLoop:
         is_gone = isinstance(error, UnknownTopicOrPartition)
         if is_gone and self.patterns is not None and await self.patterns.has_changed():
             return
-        affected = await self._sources.affected(error, self._tasks.cuts, self._stop)
+        affected = await self._sources.affected(error, self._stop)
         if not affected:
             return
         self._offsets.move_on(await self._look_up(affected))

@@ -143,18 +143,14 @@ async def look_up(
         # If the topic was created again since, the next fetch finds that loss.
         seen = now if loss is None or loss.present.topic_id != now.topic_id else loss.present
         found: InputRestart | None = None
-        is_cut = cut is not None and seen.latest != start.committed
-        if start.is_stored and (is_cut or is_recreated(start.log, now.topic_id)):
+        if start.is_stored and (cut is not None or is_recreated(start.log, now.topic_id)):
             found = judge(part, start.committed, start.log, seen, cut)
         elif loss is not None and not start.is_stored:
             found = loss.restart  # Brokers delete the group's offsets together with the topic.
         if found is not None and found != InputRestart(start.committed, start.log):
             # What readers had done beyond the offset, they had done in the lost log.
             start = replace(start, committed=found.offset, log=found.log, ahead={})
-        # 1. A worker commits that the group continues in a new log, at its end of that time.
-        # 2. It stops before the state of its task has followed.
-        # 3. The next one moves the state to that offset, not to the end of its own time: what was
-        #    written between the two is not lost.
+        # Under `latest`, state follows to where the group continues, not to an end that has moved.
         if start.is_stored and start.log.topic_id == now.topic_id:
             seen = seen._replace(latest=start.committed)
         log = start.log._replace(topic_id=now.topic_id)

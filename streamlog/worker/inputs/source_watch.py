@@ -20,7 +20,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from streamlog import repeated
-from streamlog.agents.offsets import noted_of
 from streamlog.client.admin import TopicDescription
 from streamlog.client.consumer import Consumer
 from streamlog.client.consumer.subscription_state import known_id
@@ -151,9 +150,6 @@ Lost: TypeAlias = SourceLost | UnknownTopicOrPartition
 LOST: Final = (SourceLost, UnknownTopicOrPartition)
 """The errors of a consumer if an input was created again, truncated or deleted."""
 
-NO_CUTS: Final[Mapping[TopicPartition, int]] = {}
-"""No input of a task was found truncated."""
-
 
 class SourceWatch:
     """Watches that the inputs of a worker are the logs that were read."""
@@ -166,13 +162,14 @@ class SourceWatch:
         app_id: str,
         policy: Callable[[str], SourceLostPolicy],
     ) -> None:
-        """Create the watch; `policy` returns the app's policy for a topic."""
+        """Create a watch without losses."""
         self.losses: dict[TopicPartition, LostSource] = {}
         """The losses found while reading, of partitions that are about to be opened again."""
+        self.policy = policy
+        """The app's policy for a topic."""
         self._consumer = consumer
         self._clock = clock
         self._app_id = app_id
-        self._policy = policy
         self._logged: set[str] = set()
 
     def judge(
@@ -188,7 +185,7 @@ class SourceWatch:
         Raises:
             SourceLost: the policy is "fail".
         """
-        policy = self._policy(part.topic)
+        policy = self.policy(part.topic)
         if policy == FAIL:
             raise source_lost_error(part, offset, log, present, cut)
         found = restart(policy, offset, log, present, cut)
@@ -207,14 +204,11 @@ class SourceWatch:
             )
         return found
 
-    async def affected(
-        self, error: Lost, cuts: Mapping[TopicPartition, int], stop: asyncio.Event
-    ) -> frozenset[TopicPartition]:
+    async def affected(self, error: Lost, stop: asyncio.Event) -> frozenset[TopicPartition]:
         """Return the partitions to open again after an error of the consumer.
 
         Args:
             error: what the consumer has found.
-            cuts: how many times the inputs of tasks were found truncated, by the tasks' progress.
             stop: ends the wait for a topic that was deleted; no partition is returned then.
 
         Raises:
@@ -234,21 +228,17 @@ class SourceWatch:
         if error.resume_at < 0 and error.position < begin:
             self._expired(part, error, begin)
             return frozenset()
-        cut = TruncatedSource(error.resume_at, error.resume_epoch)
-        return await self._judge_all([part], cut, cuts)
+        return await self._judge_all([part], TruncatedSource(error.resume_at, error.resume_epoch))
 
     async def _judge_all(
-        self,
-        partitions: Iterable[TopicPartition],
-        cut: TruncatedSource | None = None,
-        cuts: Mapping[TopicPartition, int] = NO_CUTS,
+        self, partitions: Iterable[TopicPartition], cut: TruncatedSource | None = None
     ) -> frozenset[TopicPartition]:
         """Decide about each partition by its read position, and note the losses.
 
         The committed offsets may have been deleted together with the topic.
         """
         parts = sorted(partitions)
-        present = await self._decided(await self.present(parts), cuts)
+        present = await self.present(parts)
         for part in parts:
             offset = self._consumer.positions().get(part, 0)
             position = self._consumer.offset_and_metadata(part, offset)
@@ -256,21 +246,6 @@ class SourceWatch:
             found = self.judge(part, offset, log, present[part], cut)
             self.losses[part] = LostSource(found, cut, present[part])
         return frozenset(parts)
-
-    async def _decided(
-        self, present: Mapping[TopicPartition, Present], cuts: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, Present]:
-        """Add where the group continues in logs whose truncation a former worker has noticed."""
-        found = dict(present)
-        read = [part for part in present if part in cuts]
-        stored = await self._consumer.committed_metadata(read) if read else {}
-        for part, at in stored.items():
-            if at is None or at.offset > present[part].end:
-                continue
-            # The group's offset is behind a truncation that the state of the task does not know.
-            if noted_of(at.offset, at.metadata).log.cuts > cuts[part]:
-                found[part] = present[part]._replace(latest=at.offset)
-        return found
 
     async def present(
         self, partitions: Collection[TopicPartition]
@@ -325,7 +300,7 @@ class SourceWatch:
         if not missing:
             raise error
         for topic in sorted(missing):
-            if self._policy(topic) == FAIL:
+            if self.policy(topic) == FAIL:
                 raise source_deleted_error(topic, self._app_id)
         logger.warning(
             "%s: deleted while this worker reads it; waiting %d s for it to be created again",
