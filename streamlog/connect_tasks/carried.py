@@ -46,6 +46,7 @@ from streamlog.replace import replace
 from streamlog.serdes import display_json
 from streamlog.serdes.erased_types import AnyRecord, AnySerde, UserValue
 from streamlog.serdes.json_values import is_model
+from streamlog.serdes.named_columns import NamedColumns
 from streamlog.serdes.serde import declared_by
 
 logger = logging.getLogger(__name__)
@@ -535,6 +536,11 @@ def declare_rows(serde: AnySerde, column: Sequence[UserValue]) -> Sequence[UserV
         ValueError: a model of pydantic refuses the row.
     """
     declared: Any = declared_by(serde)
+    if isinstance(column, NamedColumns):
+        structs = column.structs(declared)
+        if structs is not None:
+            return structs
+        column = [*column]
     convert = _converter(declared)
     if convert is None:
         return column

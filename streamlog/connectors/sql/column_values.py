@@ -19,6 +19,7 @@ from uuid import UUID
 import msgspec
 
 from streamlog.connect import Schema
+from streamlog.serdes.named_columns import NamedColumns
 
 ToValue: TypeAlias = Callable[[object], object]
 _MIDNIGHT: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - only its time of day is used
@@ -47,15 +48,15 @@ def value_readers(schema: Schema) -> Mapping[str, ColumnReader]:
     }
 
 
-def read_values(rows: Sequence[dict[str, object]], readers: Mapping[str, ColumnReader]) -> None:
-    """Convert the values of rows in place."""
+def read_values(rows: NamedColumns, readers: Mapping[str, ColumnReader]) -> NamedColumns:
+    """Return rows whose values are as their columns' schemas say."""
+    changed: dict[str, Sequence[object]] = {}
     for name, (read, kept) in readers.items():
+        column = rows.column(name)
         # Most drivers give most types as they should be: then no value is touched.
-        if {type(row.get(name)) for row in rows} <= kept:
-            continue
-        for row in rows:
-            if row.get(name) is not None:
-                row[name] = read(row[name])
+        if column is not None and not {*map(type, column)} <= kept:
+            changed[name] = [None if value is None else read(value) for value in column]
+    return rows.replaced(changed) if changed else rows
 
 
 def _total(read: ToValue) -> ToValue:

@@ -122,14 +122,8 @@ class Database(ABC):
                 raise Retriable(f"the database: {str(cause).strip()}") from error
             raise
 
-    @contextlib.contextmanager
-    def reading(self) -> Iterator[None]:
-        """End the transaction that a driver begins for a query, so that none stays open."""
-        try:
-            yield
-        finally:
-            with contextlib.suppress(self.errors):
-                self.rollback()
+    def commit_each(self) -> None:  # noqa: B027 - SQLite's driver does
+        """Make each statement a transaction of its own, so that a reader leaves none open."""
 
     @abstractmethod
     def now(self, settle_ms: int, *, is_local: bool) -> object:
@@ -220,6 +214,10 @@ class PostgresDatabase(Database):
         )
         self.connection.commit()
 
+    def commit_each(self) -> None:
+        """Switch psycopg's own transactions off."""
+        self.connection.autocommit = True
+
     def now(self, settle_ms: int, *, is_local: bool) -> object:
         """Return the time of the server."""
         zone = " AT TIME ZONE 'UTC'" if is_local else ""
@@ -308,6 +306,10 @@ class MariaDatabase(Database):
         """Start a transaction, with a new view of the tables."""
         # Without it, a new transaction would read as of the last one's first query.
         self.connection.begin()
+
+    def commit_each(self) -> None:
+        """Switch PyMySQL's own transactions off."""
+        self.connection.autocommit(value=True)
 
     def now(self, settle_ms: int, *, is_local: bool) -> object:
         """Return the time of the server in UTC, which is the zone of the session."""

@@ -20,14 +20,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Final, Literal, TypeAlias, TypeVar
+from typing import Final, Literal, TypeAlias
 
 from streamlog.connect import Json, SourceOffset
 from streamlog.errors import ConfigError
 
 Mode: TypeAlias = Literal["bulk", "incrementing", "timestamp", "timestamp+incrementing"]
-R = TypeVar("R", bound=Mapping[str, object])
-"""A row."""
 TIES_MAX: Final = 100_000
 """How many rows may have one time in mode "timestamp"; they come in one Read."""
 
@@ -154,13 +152,19 @@ class Polling:
         names = {"incrementing": ["incrementing"], "timestamp": ["timestamp"]}
         return dict(zip(names.get(self.mode, ["timestamp", "incrementing"]), parts, strict=True))
 
-    def settled(self, rows: Sequence[R]) -> Sequence[R]:
-        """Return the rows of a page behind which an offset may stand; () if all have one time."""
-        if self.mode != "timestamp" or len(rows) < self.limit:
-            return rows
+    def settled(self, times: Sequence[object]) -> int:
+        """Return how many rows of a page come before an offset; 0 if all have one time.
+
+        Args:
+            times: in mode "timestamp", the times of the page's rows.
+        """
+        count = len(times)
+        if self.mode != "timestamp" or count < self.limit:
+            return count
         # The next page begins behind a time, so it would miss the rest of the last time.
-        last = rows[-1][self.timestamp]
-        return [row for row in rows if row[self.timestamp] != last]
+        while count and times[count - 1] == times[-1]:
+            count -= 1
+        return count
 
 
 @dataclass(frozen=True, slots=True)

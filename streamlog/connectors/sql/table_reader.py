@@ -31,6 +31,7 @@ from streamlog.connectors.sql.table_columns import TableColumns, read_columns
 from streamlog.durations import EPOCH, duration_ms, when_ms
 from streamlog.errors import ConfigError
 from streamlog.serdes.erased_types import UserKey
+from streamlog.serdes.named_columns import NamedColumns
 
 RowDict: TypeAlias = dict[str, object]
 RowRead: TypeAlias = Read[UserKey, RowDict]
@@ -64,6 +65,7 @@ class TableReader:
         """
         with self.database.guarded():
             self.database.connect()
+            self.database.commit_each()
             self._look_up()
         names = self.source.key_columns or (self._columns.primary_key if self._columns else ())
         self._key = tuple(names)
@@ -109,14 +111,13 @@ class TableReader:
             offset: the offset behind the last page.
             now: the time of records that have none of their own.
         """
-        with self.database.guarded(), self.database.reading():
+        with self.database.guarded():
             if not self._is_polling:
                 self._bound = self._new_bound(now)
                 self._is_polling = True
             # Without a value nothing has settled yet, not even the first row.
             if self._bound is not None and self._bound.value is None:
-                rows: Sequence[RowDict] = ()
-                is_full = False
+                rows, is_full = NamedColumns({}), False
             else:
                 rows, is_full = self._page(offset)
         # A poll keeps its bound over its pages, or rows between two pages would be skipped.
@@ -130,14 +131,16 @@ class TableReader:
             return None
         return Read([], {"run": run_of(offset) + 1, "after": None}), True
 
-    def _page(self, offset: SourceOffset | None) -> tuple[Sequence[RowDict], bool]:
+    def _page(self, offset: SourceOffset | None) -> tuple[NamedColumns, bool]:
         """Return the next rows, and whether there may be more of them in this poll."""
         page = self._polling.page(offset, self._bound, self._sql)
         rows = self._fetch(page.statement(self._rows), page.values)
-        is_full = len(rows) == page.limit
-        settled = self._polling.settled(rows)
-        if settled or not rows:
-            return settled, is_full
+        count = len(rows)
+        is_full = count == page.limit
+        times = rows.column(self.source.timestamp_column)
+        settled = count if times is None else self._polling.settled(times)
+        if settled or not count:
+            return rows if settled == count else rows[:settled], is_full
         # All rows of the page have one time: take everything of that time at once.
         time = {"timestamp": json_of(rows[0][self.source.timestamp_column])}
         page = self._polling.page(time, self._bound, self._sql, is_tie=True)
@@ -149,14 +152,13 @@ class TableReader:
             )
         return rows, True
 
-    def _fetch(self, statement: str, values: Sequence[object]) -> Sequence[RowDict]:
+    def _fetch(self, statement: str, values: Sequence[object]) -> NamedColumns:
         cursor = self.database.execute(statement, values)
         names = [each[0] for each in cursor.description or ()]
         # A column came or went: the schema of the Read has to say so.
         if self._columns is not None and tuple(names) != tuple(self._columns.types):
             self._look_up()
-        # Not strict: a row has as many values as the cursor has names, and this is done for each.
-        return [dict(zip(names, row)) for row in cursor.fetchall()]  # noqa: B905
+        return NamedColumns.of_rows(names, cursor.fetchall())
 
     def _new_bound(self, now: datetime) -> SettledBound | None:
         source = self.source
@@ -177,12 +179,14 @@ class TableReader:
         found = None if self._columns is None else self._columns.types.get(column)
         return isinstance(found, sa.DateTime) and not found.timezone
 
-    def _read(self, rows: Sequence[RowDict], offset: SourceOffset | None, now: datetime) -> RowRead:
-        column = self.source.timestamp_column
+    def _read(self, rows: NamedColumns, offset: SourceOffset | None, now: datetime) -> RowRead:
         # Before the values are read as their types: an offset is compared by the database.
         following = self._polling.offset_of(rows[-1], offset)
-        read_values(rows, self._readers)
-        times = [when_ms(_time(row.get(column), now)) for row in rows] if column else None
+        rows = read_values(rows, self._readers)
+        times = None
+        if self.source.timestamp_column:
+            column = rows.column(self.source.timestamp_column) or ()
+            times = [when_ms(_time(value, now)) for value in column]
         return Read.columns(
             rows,
             following,
@@ -193,12 +197,12 @@ class TableReader:
             key_schema=self._key_schema,
         )
 
-    def _keys_of(self, rows: Sequence[RowDict]) -> Sequence[UserKey] | None:
-        if len(self._key) == 1:
-            (name,) = self._key
-            return [row.get(name) for row in rows]
-        names = self._key
-        return [{name: row.get(name) for name in names} for row in rows] if names else None
+    def _keys_of(self, rows: NamedColumns) -> Sequence[UserKey] | None:
+        if not self._key:
+            return None
+        nothing = (None,) * len(rows)
+        keys = NamedColumns({name: rows.column(name) or nothing for name in self._key})
+        return keys.column(self._key[0]) if len(self._key) == 1 else keys
 
     @property
     def _key_schema(self) -> Schema | None:

@@ -65,15 +65,13 @@ def test_an_offset_of_another_mode_is_refused() -> None:
 
 @given(st.lists(st.integers(0, 4), min_size=1))
 def test_pages_by_time_end_between_two_times(times: list[int]) -> None:
-    table = [{"at": at} for at in sorted(times)]
-    taken: list[dict[str, int]] = []
+    table = sorted(times)
+    taken: list[int] = []
     while len(taken) < len(table):
-        after = taken[-1]["at"] if taken else -1
-        page = [row for row in table if row["at"] > after][: BY_TIME.limit]
-        settled = BY_TIME.settled(page)
-        if not settled:
-            settled = [row for row in table if row["at"] == page[0]["at"]]
-        taken += settled
+        after = taken[-1] if taken else -1
+        page = [at for at in table if at > after][: BY_TIME.limit]
+        settled = page[: BY_TIME.settled(page)]
+        taken += settled or [at for at in table if at == page[0]]
     assert taken == table
 
 
