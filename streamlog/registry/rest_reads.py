@@ -156,7 +156,9 @@ def _by_id(
             wanted = QualifiedSubject(context, subject or "").name
             numbers = state.context(context).uses.get(schema_id, {}).get(wanted)
             if numbers:
-                answer.update(subject=wanted, version=max(numbers))
+                # The id is not in Confluent's answer. Its client for Python keeps the answer as the
+                # registered schema, and can't write with one that has no id (2.16.1).
+                answer.update(subject=wanted, version=max(numbers), id=schema_id)
             return answer
         case _:
             raise schema_not_found(schema_id) if not more else not_found(request)

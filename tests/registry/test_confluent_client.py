@@ -190,6 +190,19 @@ def test_avro_records_come_back(client: SchemaRegistryClient) -> None:
     assert topic_subject_name_strategy(where, None) == "avro-records-value"
 
 
+def test_a_client_that_has_read_writes_without_registering(
+    client: SchemaRegistryClient, registry: RunningRegistry
+) -> None:
+    where = SerializationContext("read-first", MessageField.VALUE)
+    data = AvroSerializer(client, FIRST.schema_str)({"number": 7}, where)
+    # Another client: it keeps the answer to the id that it reads as the registered schema.
+    with SchemaRegistryClient({"url": registry.url}) as other:
+        assert AvroDeserializer(other)(data, where) == {"number": 7}
+        text = registry.get("/subjects/read-first-value/versions/1")["schema"]
+        serializer = AvroSerializer(other, text, conf={"auto.register.schemas": False})
+        assert serializer({"number": 7}, where) == data
+
+
 def test_json_records_come_back(client: SchemaRegistryClient) -> None:
     schema = {
         "$schema": "http://json-schema.org/draft-07/schema#",
