@@ -5,64 +5,44 @@ and so that others can be sent the port.
 
 Rules: the command line handles signals, and the server runs on the event loop of the process. It
 ends before the process does: requests in progress get `GRACE_S`, then their connections are closed,
-so a slow reader does not delay the end. Not done here: what is answered, and passwords.
+so a slow reader does not delay the end. A client that begins a request has to send its head in
+time, so that slow ones don't use up the connections. Not done here: what is answered, and
+passwords.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import ipaddress
 import socket
 import ssl
 from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from streamlog.errors import ConfigError, ListenError
+from streamlog.errors import ListenError
+from streamlog.listening import accept_no_more, is_local, parse_address
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-HOST_DEFAULT = "127.0.0.1"
-"""Local by default: a client that reaches the port needs no password."""
-PORT_MAX = 65_535
 BACKLOG = 128
 CONNECTIONS_MAX = 256
 """With more connections, requests are answered with 503 immediately; by default."""
 REQUEST_HEAD_BYTES_MAX = 64 * 1024
 """The largest head of a request; its path may hold a key."""
+HEAD_S = 15
+"""How long a client may take from its connection, or from the first byte of a later request, to the
+end of the request's head."""
 KEEP_ALIVE_S = 15
 GRACE_S = 2
 """How long requests in progress may take after the worker has begun to stop."""
 LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]", "::1")
 WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not bound to
-
-
-def parse_address(text: str, *, setting: str = "web") -> tuple[str, int]:
-    """Return host and port of "HOST:PORT", ":PORT" (127.0.0.1) or "[::1]:PORT".
-
-    `setting` is the name of the setting, for the error.
-
-    Raises:
-        ConfigError: the text has none of these forms.
-    """
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > PORT_MAX:
-        raise ConfigError(
-            f"{setting}={text!r} is not HOST:PORT, such as {HOST_DEFAULT}:8080 or :8080"
-        )
-    return host.strip("[]") or HOST_DEFAULT, int(port)
-
-
-def is_local(host: str) -> bool:
-    """Return whether an address to listen on can be reached from this machine alone."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def is_allowed_host(header: str, hosts: Collection[str]) -> bool:
@@ -140,7 +120,7 @@ async def serve(
     config = uvicorn.Config(
         app,
         loop="none",
-        http="h11",
+        http=_Connection,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -167,6 +147,45 @@ async def serve(
             server.should_exit = True
 
 
+class _Connection(H11Protocol):
+    """A connection whose client has to send the head of a request in time."""
+
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for the first head."""
+        super().connection_made(transport)
+        self._follow_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes of a head or a body."""
+        super().data_received(data)
+        self._follow_head()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request, which may have begun to arrive."""
+        super().on_response_complete()
+        # Without any byte of it, uvicorn's limit of an idle connection counts.
+        if self.conn.trailing_data[0]:
+            self._follow_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the client."""
+        super().connection_lost(exc)
+        self._stop_timer()
+
+    def _follow_head(self) -> None:
+        if self.conn.their_state is not h11.IDLE or self.transport.is_closing():
+            self._stop_timer()
+        elif self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_S, self.transport.abort)
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+
 class _Server(uvicorn.Server):
     """A server without signal handlers, which releases everything when it is cancelled."""
 
@@ -174,6 +193,11 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave signals to the command line."""
         yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept no more, and let requests in progress end."""
+        await accept_no_more(self.servers)
+        await super().shutdown(sockets)
 
     async def run_on(self, listening: socket.socket) -> None:
         """Serve until `should_exit`, or until cancelled."""

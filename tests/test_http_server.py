@@ -14,14 +14,13 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from streamlog.errors import ConfigError, ListenError
+from streamlog import http_server
+from streamlog.errors import ListenError
 from streamlog.http_server import (
     LOCAL_NAMES,
     WebListener,
     is_allowed_host,
-    is_local,
     listen,
-    parse_address,
     serve,
 )
 
@@ -127,28 +126,11 @@ def test_an_endless_request_does_not_delay_the_stop(
     asyncio.run(main())
 
 
-def test_addresses_are_parsed_as_host_and_port() -> None:
-    assert parse_address("127.0.0.1:80") == ("127.0.0.1", 80)
-    assert parse_address(":0") == ("127.0.0.1", 0)
-    assert parse_address("[::1]:8080") == ("::1", 8080)
-    for wrong in ("", "8080", "host", "host:", "host:x", "host:70000"):
-        with pytest.raises(ConfigError, match="HOST:PORT"):
-            parse_address(wrong)
-
-
 def test_the_advertised_address_can_be_reached_by_others() -> None:
     with listen("0.0.0.0:0") as listener:
         assert listener.endpoint == f"{socket.gethostname()}:{listener.port}"
     with listen("localhost:0") as listener:
         assert listener.endpoint.endswith(f":{listener.port}")
-
-
-@pytest.mark.parametrize(
-    ("host", "expected"),
-    [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("x", False)],  # noqa: S104
-)
-def test_only_loopback_addresses_are_local(host: str, *, expected: bool) -> None:
-    assert is_local(host) == expected
 
 
 @pytest.mark.parametrize(
@@ -158,3 +140,63 @@ def test_only_loopback_addresses_are_local(host: str, *, expected: bool) -> None
 def test_a_name_that_resolves_to_this_machine_is_refused(header: str, *, expected: bool) -> None:
     assert is_allowed_host(header, LOCAL_NAMES) == expected
     assert is_allowed_host(header, ("*",))
+
+
+class Slow:
+    """A client that sends a request in pieces."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    def send(self, piece: bytes) -> None:
+        self._writer.write(piece)
+
+    async def is_cut_off(self) -> None:
+        with suppress(ConnectionResetError):
+            assert await self._reader.read() == b""
+
+    async def answer(self) -> bytes:
+        return await self._reader.readuntil(b"hello")
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+HEAD, BODY = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n", b"{}"
+
+
+def test_a_head_that_takes_too_long_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "HEAD_S", 0.1)
+
+    async def hello(request: Request) -> PlainTextResponse:
+        await request.body()
+        return PlainTextResponse("hello")
+
+    async def main() -> None:
+        async with asyncio.timeout(30):
+            with listen("127.0.0.1:0") as listener:
+                app = Starlette(routes=[Route("/", hello, methods=["POST"])])
+                async with serve(app, listener):
+                    await _times_out(listener)
+
+    async def _times_out(listener: WebListener) -> None:
+        async def client() -> Slow:
+            return Slow(*await asyncio.open_connection(listener.host, listener.port))
+
+        # Once its head is there, the body may take as long as the application lets it.
+        patient = await client()
+        patient.send(HEAD)
+        silent, endless, second = [await client() for _ in range(3)]
+        endless.send(HEAD[:-2])
+        second.send(HEAD + BODY + HEAD[:1])
+        assert await second.answer()
+        second.send(HEAD[1:-2])
+        for each in (silent, endless, second):
+            await each.is_cut_off()
+        patient.send(BODY + HEAD + BODY)
+        assert await patient.answer()
+        assert await patient.answer()
+        for each in (patient, silent, endless, second):
+            each.close()
+
+    asyncio.run(main())

@@ -25,6 +25,8 @@ import msgspec
 from streamlog.connect import SourceContext, SourcePartition
 from streamlog.connectors.message_framing import Framer
 from streamlog.errors import ConfigError, CorruptData, ListenError
+from streamlog.listening import accept_no_more
+from streamlog.listening import parse_address as listening_address
 from streamlog.repeated import logger
 
 log = logger(__name__)
@@ -42,7 +44,6 @@ DATAGRAMS_AT_ONCE = 256
 """Datagrams that are read before the loop does anything else."""
 RECEIVE_BUFFER_BYTES = 8 * 1024 * 1024
 """What the kernel is asked to hold of datagrams; net.core.rmem_max limits it."""
-PORT_MAX = 65_535
 LISTENERS_MAX = 1_000
 SO_RXQ_OVFL = 40
 """Linux: each datagram comes with the number of those that were dropped (socket(7))."""
@@ -99,13 +100,28 @@ class Inbox:
         return taken
 
 
+class _Clients:
+    """The connections of a listener."""
+
+    def __init__(self) -> None:
+        self.open: set[MessageConnection] = set()
+        self.is_over = False
+        """Whether the listener has stopped, so that nobody takes what a client sends."""
+
+    def close(self) -> None:
+        """Close all connections, and those that are made from now on."""
+        self.is_over = True
+        for connection in [*self.open]:
+            connection.close()
+
+
 class MessageConnection(asyncio.Protocol):
     """One client: its bytes go through a framer into the inbox."""
 
-    def __init__(self, inbox: Inbox, framer: Framer, connections: set[MessageConnection]) -> None:
+    def __init__(self, inbox: Inbox, framer: Framer, clients: _Clients) -> None:
         self._inbox = inbox
         self._framer = framer
-        self._connections = connections
+        self._clients = clients
         self._transport: asyncio.Transport | None = None
         self._peer = ""
 
@@ -117,11 +133,14 @@ class MessageConnection(asyncio.Protocol):
         # Two elements for IPv4, four for IPv6; none if the client has gone already.
         name: tuple[str, int] = transport.get_extra_info("peername") or ("", 0)
         self._peer = str(name[0])
-        if len(self._connections) >= CONNECTIONS_MAX:
+        if self._clients.is_over:
+            # Its handshake of TLS has taken until now.
+            transport.abort()
+        elif len(self._clients.open) >= CONNECTIONS_MAX:
             log.warning("%s: closed, there are %s connections", self._peer, CONNECTIONS_MAX)
             transport.abort()
         # Added even so: `connection_lost`, which removes it, follows.
-        self._connections.add(self)
+        self._clients.open.add(self)
 
     def data_received(self, data: bytes) -> None:
         """Cut what came into messages."""
@@ -140,7 +159,7 @@ class MessageConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Forget the connection."""
         del error
-        self._connections.discard(self)
+        self._clients.open.discard(self)
         self._transport = None
 
     def _put(self, messages: list[bytes]) -> None:
@@ -219,15 +238,8 @@ class DatagramReader:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Return host and port of "HOST:PORT", ":PORT" (127.0.0.1) or "[::1]:PORT".
-
-    Raises:
-        ConfigError: the text has none of these forms.
-    """
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port[:6]) > PORT_MAX:
-        raise ConfigError(f"address={text!r} is not HOST:PORT, such as 127.0.0.1:5140")
-    return host.strip("[]") or "127.0.0.1", int(port)
+    """Return host and port of the setting `address`; see `listening.parse_address`."""
+    return listening_address(text, setting="address", example=5140)
 
 
 def check_listeners(count: int) -> None:
@@ -282,11 +294,11 @@ async def listening_tcp(
         ListenError: the address is taken, or is not of this machine.
     """
     host, port = parse_address(address)
-    connections: set[MessageConnection] = set()
+    clients = _Clients()
     loop = asyncio.get_running_loop()
     try:
         server = await loop.create_server(
-            lambda: MessageConnection(inbox, make_framer(), connections),
+            lambda: MessageConnection(inbox, make_framer(), clients),
             host,
             port,
             ssl=tls,
@@ -297,10 +309,10 @@ async def listening_tcp(
     try:
         yield
     finally:
+        await accept_no_more([server])
         # Not `wait_closed`: it waits for clients that keep their connections open.
         server.close()
-        for connection in [*connections]:
-            connection.close()
+        clients.close()
 
 
 @asynccontextmanager

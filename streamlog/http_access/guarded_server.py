@@ -14,7 +14,7 @@ from streamlog.clock import Clock
 from streamlog.errors import ConfigError
 from streamlog.http_access.access_settings import HttpAccess
 from streamlog.http_access.user_file import LOOK_INTERVAL_MS, file_stamp
-from streamlog.http_server import is_local, parse_address
+from streamlog.listening import is_local, parse_address
 
 _SERVES_PEM: Final = "it has to be a PEM file with the private key and its certificates"
 

@@ -22,11 +22,10 @@ from streamlog.errors import ConfigError, StreamlogError
 from streamlog.http_server import (
     WebListener,
     is_allowed_host,
-    is_local,
     listen,
-    parse_address,
     serve,
 )
+from streamlog.listening import is_local, parse_address
 from streamlog.protocol.acls import Operation
 from streamlog.registry.refusals import RegistryRefusal
 from streamlog.registry.registry_metrics import RegistryMetrics

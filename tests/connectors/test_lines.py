@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ import pytest
 from streamlog.connectors import listeners
 from streamlog.connectors.lines import Lines
 from streamlog.connectors.listeners import Inbox, Received, TlsFiles
+from streamlog.connectors.message_framing import LineFramer
 from streamlog.errors import ConfigError, ListenError
+from tests.broker.certificates import certificates
 from tests.connectors.runs import Life, RealContext, on_loop, reading
 from tests.servers.server_process import free_port
 
@@ -156,3 +159,40 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> N
 def test_missing_files_of_tls_are_an_error() -> None:
     with pytest.raises(ConfigError, match="files of tls can't be used"):
         TlsFiles(certificate="/nowhere.pem", key="/nowhere.key").context()
+
+
+@pytest.mark.parametrize("passes", range(5))
+@on_loop
+async def test_a_client_that_is_accepted_while_the_listener_stops_is_closed(passes: int) -> None:
+    address = f":{free_port()}"
+    at, loop = listeners.parse_address(address), asyncio.get_running_loop()
+    with socket.socket() as client:
+        async with listeners.listening_tcp(address, Inbox(), LineFramer):
+            client.connect(at)
+            client.setblocking(False)
+            for _ in range(passes):
+                await asyncio.sleep(0)
+        async with asyncio.timeout(30):
+            with suppress(ConnectionResetError):
+                assert await loop.sock_recv(client, 1) == b""
+
+
+@on_loop
+async def test_a_client_whose_tls_handshake_outlasts_the_listener_is_closed() -> None:
+    files = certificates()
+    tls = TlsFiles(certificate=files.broker, key=files.broker).context()
+    address, accepted = f":{free_port()}", asyncio.Event()
+
+    def framer() -> LineFramer:
+        accepted.set()
+        return LineFramer()
+
+    async with asyncio.timeout(30):
+        async with listeners.listening_tcp(address, Inbox(), framer, tls):
+            reader, writer = await asyncio.open_connection(*listeners.parse_address(address))
+            await accepted.wait()
+        with suppress(OSError):
+            await writer.start_tls(ssl.create_default_context(cafile=files.authority))
+            writer.write(b"unread\n")
+            assert await reader.read() == b""
+        writer.close()

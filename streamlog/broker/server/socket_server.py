@@ -33,6 +33,7 @@ from streamlog.broker.server.jwk_set import JwkSet
 from streamlog.broker.server.sasl_handshake import SaslHandshake
 from streamlog.broker.server.tls import Certificates, TlsConnection
 from streamlog.errors import ConfigError, ListenError
+from streamlog.listening import accept_no_more
 from streamlog.metrics.process import process_metrics
 from streamlog.protocol.messages.broker_registration import RegisteredListener as BrokerListener
 from streamlog.transport.socket_buffers import SYSTEM_BUFFERS, SocketBuffers
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
 
 STOP_TIMEOUT_MS = 2_000
 """How long a stop waits for clients to read their responses."""
-ACCEPT_PASSES = 3
-"""After these passes of the loop, no accepted socket is on its way to its connection any more."""
 WILDCARDS = ("", "0.0.0.0", "::")  # noqa: S104 - named here to tell them from real addresses
 
 
@@ -189,7 +188,9 @@ class Acceptor:
     async def _stop(self) -> None:
         """Accept no more requests, write the pending responses, and close the connections."""
         self._connections.close()
-        await self._stop_listening()
+        await accept_no_more(self._servers)
+        for server in self._servers:
+            server.close()
         connections = list(self._connections)
         for connection in connections:
             connection.stop()
@@ -206,19 +207,6 @@ class Acceptor:
         for server in self._servers:
             await server.wait_closed()
         self._servers.clear()
-
-    async def _stop_listening(self) -> None:
-        # asyncio makes the protocol of an accepted socket in the next pass of the loop, and calls
-        # `connection_made` in the one after. A server that is closed meanwhile leaves that socket
-        # open, and its client waits for ever: so it first only accepts no more.
-        loop = asyncio.get_running_loop()
-        for server in self._servers:
-            for listening in server.sockets:
-                loop.remove_reader(listening.fileno())
-        for _ in range(ACCEPT_PASSES):
-            await asyncio.sleep(0)
-        for server in self._servers:
-            server.close()
 
 
 def _no_listener(host: str, port: int, error: OSError) -> str:

@@ -28,7 +28,7 @@ from streamlog.connect_service.rest_site import REST_DEFAULT
 from streamlog.connect_service.service_files import read_connector_file
 from streamlog.errors import ConfigError, ConnectionLost, StreamlogError
 from streamlog.http_access.guarded_server import trusting
-from streamlog.http_server import parse_address
+from streamlog.listening import parse_address
 from streamlog.properties import resolve
 from streamlog.worker.connect.app_herder import PREFIX
 
@@ -139,7 +139,7 @@ def _url(context: typer.Context, given: str) -> str:
     session: Session = context.find_root().obj
     if given or session.app is None:
         return given or DEFAULT_CONNECT
-    host, port = parse_address(session.app.web or ":0")
+    host, port = parse_address(session.app.web or ":0", setting="web")
     if port == 0:
         raise ConfigError(
             "the app's workers have no known HTTP address: set web=HOST:PORT in the app, or say"
