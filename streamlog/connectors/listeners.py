@@ -106,7 +106,7 @@ class _Clients:
     def __init__(self) -> None:
         self.open: set[MessageConnection] = set()
         self.is_over = False
-        """Whether the listener has stopped, so that nobody takes what a client sends."""
+        """Whether the listener has stopped, so that nothing takes what a client sends."""
 
     def close(self) -> None:
         """Close all connections, and those that are made from now on."""
