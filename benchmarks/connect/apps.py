@@ -115,12 +115,14 @@ def cdc(settings: Settings) -> None:
 
 
 def objects(settings: Settings) -> None:
-    """A topic into Parquet files."""
+    """A topic into files."""
     from streamlog.connectors.objects import FLUSH_BYTES_LIMIT, Objects  # noqa: PLC0415 - an extra
 
-    topic = app.topic(settings["topic"], key=bytes, value=Order)
+    value: Any = bytes if settings["raw"] else Order
+    topic: Topic[Any, Any] = app.topic(settings["topic"], key=bytes, value=value)
     flush = Flush(records=settings["records"], size_bytes=FLUSH_BYTES_LIMIT, every="10m")
-    app.sink(topic, Objects(url=settings["url"], flush=flush), name="to-files")
+    sink = Objects(url=settings["url"], format=settings["format"], flush=flush)
+    app.sink(topic, sink, name="to-files")
 
 
 def webhook(settings: Settings) -> None:

@@ -12,6 +12,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 from time import perf_counter, process_time, sleep
 from typing import Any
 
@@ -109,6 +110,19 @@ def parquet(settings: Settings) -> dict[str, float]:
     return _told(table.num_rows, began_s, began_cpu_s)
 
 
+def parquet_of_bytes(settings: Settings) -> dict[str, float]:
+    """Write Parquet of the lines of a file as they are, with pyarrow alone."""
+    import pyarrow as pa  # noqa: PLC0415 - the extra `objects`
+    import pyarrow.parquet  # noqa: PLC0415
+
+    pa.array([b""])  # The first one imports pandas.
+    began_s, began_cpu_s = perf_counter(), process_time()
+    lines = Path(settings["path"]).read_bytes().splitlines()
+    table = pa.table({"value": pa.array(lines, pa.binary())})
+    pyarrow.parquet.write_table(table, settings["into"])
+    return _told(table.num_rows, began_s, began_cpu_s)
+
+
 def starlette(settings: Settings) -> dict[str, float]:
     """Answer requests with Starlette and nothing behind it, until the input ends."""
     from starlette.applications import Starlette  # noqa: PLC0415 - the extra `http`
@@ -162,6 +176,7 @@ JOBS = {
     "fetch": fetch,
     "copy-to": copy_to,
     "parquet": parquet,
+    "parquet-of-bytes": parquet_of_bytes,
     "starlette": starlette,
     "send-syslog": send_syslog,
 }

@@ -4,16 +4,17 @@ A `TableFile` collects `pyarrow.RecordBatch`es and returns the bytes of one file
 the columns of a file are those of all its batches, in the order in which they first appear; so the
 same rows give the same file, however they were cut into batches. No I/O.
 
-In text formats, bytes are written as text if they are UTF-8, else in base64, as neither format has
-bytes; what is nested is JSON in a field of CSV. A value that is missing is null, or an empty field;
-an empty text is `""`.
+Neither text format has bytes: a column of bytes is text where they are UTF-8, else base64, as bytes
+within other values always are. What is nested is JSON in a field of CSV. A value that is missing is
+null, or an empty field; an empty text is `""`.
 """
 
 from __future__ import annotations
 
 import base64
 import gzip
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from importlib import import_module
 from typing import Literal, TypeAlias
 
@@ -27,6 +28,11 @@ TableCompression: TypeAlias = Literal["none", "gzip", "snappy", "zstd"]
 SUFFIXES = {"parquet": ".parquet", "jsonl": ".jsonl", "csv": ".csv"}
 TEXT_COMPRESSIONS = ("none", "gzip")
 """The compressions of formats other than Parquet, which has its own."""
+_ROWS_AT_ONCE = 10_000
+_SECOND_US = 1_000_000
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - written with a Z behind it
+UNIQUE_COLUMN = "_offset"
+"""The column whose values never repeat: a dictionary would make Parquet slower, and larger."""
 
 
 def table_suffix(kind: TableFormat, compression: TableCompression) -> str:
@@ -87,14 +93,68 @@ class TableFile:
     def _parquet(self, pa: UserObject, rows: UserObject) -> bytes:
         parquet: UserObject = import_module("pyarrow.parquet")
         to = pa.BufferOutputStream()
-        parquet.write_table(rows, to, compression=self._compression)
+        dictionaries = True if UNIQUE_COLUMN not in rows.column_names else _repeating(parquet, rows)
+        parquet.write_table(rows, to, compression=self._compression, use_dictionary=dictionaries)
         found: bytes = to.getvalue().to_pybytes()
         return found
 
 
+def _repeating(parquet: UserObject, rows: UserObject) -> list[str]:
+    """Return the columns whose values may repeat, by Parquet's paths: those within others, too."""
+    pa: UserObject = import_module("pyarrow")
+    to = pa.BufferOutputStream()
+    # Which paths an Arrow type has, only a file says.
+    parquet.write_table(rows.slice(0, 0), to)
+    columns = parquet.ParquetFile(to.getvalue()).schema
+    paths = [columns.column(at).path for at in range(len(columns))]
+    return [path for path in paths if path != UNIQUE_COLUMN]
+
+
 def _json_lines(rows: UserObject) -> bytes:
     """Return a `pyarrow.Table` as JSON objects, one a line."""
-    return _json.encode_lines(_without_bytes(rows).to_pylist())
+    pa: UserObject = import_module("pyarrow")
+    row_of = _row_class(rows.column_names)
+    texts: list[bytes] = []
+    # In parts: as Python's objects, rows take many times the room that they have as columns.
+    for part in rows.to_batches(max_chunksize=_ROWS_AT_ONCE):
+        columns = [_json_values(pa, column) for column in part.columns]
+        texts.append(_json.encode_lines([*map(row_of, *columns)]))
+    return b"".join(texts)
+
+
+def _row_class(names: Sequence[str]) -> Callable[..., object]:
+    """Return what makes a row of values in the order of the columns."""
+    # msgspec refuses such names in a Struct, which is made and written in a third of a dict's time.
+    if any(msgspec.json.encode(name) != f'"{name}"'.encode() for name in names):
+        return lambda *values: dict(zip(names, values, strict=True))
+    renamed = {f"column{at}": name for at, name in enumerate(names)}
+    made: Callable[..., object] = msgspec.defstruct("Row", [*renamed], rename=renamed, gc=False)
+    return made
+
+
+def _json_values(pa: UserObject, column: UserObject) -> Sequence[UserValue]:
+    """Return a column as values that msgspec writes as JSON."""
+    if column.type == pa.timestamp("us", tz="UTC"):
+        return _moments(column.cast(pa.int64()).to_pylist())
+    values: list[UserValue] = column.to_pylist()
+    return [*map(_text, values)] if pa.types.is_binary(column.type) else values
+
+
+def _moments(times_us: Sequence[int | None]) -> list[str | None]:
+    """Return microseconds since 1970 as msgspec writes a datetime in UTC."""
+    # Arrow's own datetimes cost ten times as much. Records of one second follow each other.
+    known: dict[int, str] = {}
+    found: list[str | None] = []
+    for time_us in times_us:
+        if time_us is None:
+            found.append(None)
+            continue
+        second, micros = divmod(time_us, _SECOND_US)
+        text = known.get(second)
+        if text is None:
+            text = known[second] = (_EPOCH + timedelta(seconds=second)).isoformat()
+        found.append(f"{text}.{micros:06}Z" if micros else f"{text}Z")
+    return found
 
 
 def _csv_text(rows: UserObject) -> bytes:
@@ -132,9 +192,5 @@ def _text(value: bytes | None) -> str | None:
         return base64.b64encode(value).decode()
 
 
-def _plain(value: UserValue) -> UserValue:
-    # Bytes within a struct or a list; msgspec has its own form for all else that Arrow returns.
-    return _text(value) if isinstance(value, bytes) else str(value)
-
-
-_json = msgspec.json.Encoder(enc_hook=_plain)
+# msgspec has its own form for all else that Arrow returns.
+_json = msgspec.json.Encoder(enc_hook=str)

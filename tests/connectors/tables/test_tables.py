@@ -4,8 +4,10 @@ import csv
 import gzip
 import io
 import json
+from datetime import UTC
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -52,6 +54,50 @@ def test_csv_has_the_rows_and_what_is_nested_as_json() -> None:
     assert [row["raw"] for row in rows] == ["text", "/w==", ""]
     assert [row["tags"] for row in rows] == ['["x","y"]', "[]", ""]
     assert '"",3' in text, "an empty text is not a missing one"
+
+
+columns: Any = st.one_of(
+    *(
+        st.tuples(st.just(kind), st.lists(st.none() | values, min_size=4, max_size=4))
+        for kind, values in (
+            (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
+            (pa.float64(), st.floats()),
+            (pa.bool_(), st.booleans()),
+            (pa.string(), st.text()),
+            (pa.binary(), st.binary()),
+            (pa.date32(), st.dates()),
+            (pa.decimal128(6, 2), st.decimals("-9999.99", "9999.99", places=2)),
+            (pa.timestamp("us", tz="UTC"), st.datetimes(timezones=st.just(UTC))),
+            (pa.timestamp("us"), st.datetimes()),
+            (pa.list_(pa.int64()), st.lists(st.integers(0, 9), max_size=2)),
+            (pa.struct([("a", pa.binary())]), st.fixed_dictionaries({"a": st.binary()})),
+        )
+    )
+)
+
+
+@given(st.dictionaries(st.text(), columns, min_size=1, max_size=4))
+def test_json_lines_are_what_the_rows_are_as_dicts(given_columns: dict[str, Any]) -> None:
+    part = pa.RecordBatch.from_pydict(
+        {name: pa.array(column, kind) for name, (kind, column) in given_columns.items()}
+    )
+    rows = [{name: utf8_or_bytes(value) for name, value in row.items()} for row in part.to_pylist()]
+    encoder = msgspec.json.Encoder(enc_hook=str)
+    assert written("jsonl", part) == b"".join(encoder.encode(row) + b"\n" for row in rows)
+
+
+def utf8_or_bytes(value: Any) -> Any:
+    try:
+        return value.decode() if isinstance(value, bytes) else value
+    except UnicodeDecodeError:
+        return value
+
+
+def test_offsets_have_no_dictionary_in_parquet_and_other_columns_do() -> None:
+    rows = batch([{"a": {"_offset": at % 2}, "b": ["x"], "_offset": at} for at in range(99)])
+    columns = pq.ParquetFile(io.BytesIO(written("parquet", rows))).metadata.row_group(0)
+    found = {columns.column(at).path_in_schema: columns.column(at) for at in range(3)}
+    assert [name for name, each in found.items() if not each.has_dictionary_page] == ["_offset"]
 
 
 @pytest.mark.parametrize("kind", FORMATS)
