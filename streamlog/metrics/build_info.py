@@ -22,6 +22,7 @@ HOT_MODULES = (
     "streamlog.records.record_scan",
     "streamlog.records.arrow",
     "streamlog.connectors.postgres_cdc.row_reader",
+    "streamlog.connectors.syslog.message_scan",
     "streamlog.protocol.produce_runs",
     "streamlog.broker.request_metrics",
     "streamlog.broker.server.queued_request",

@@ -13,6 +13,8 @@ from functools import lru_cache
 
 import msgspec
 
+from streamlog.connectors.syslog.message_scan import ScannedMessage, scan_message
+
 FACILITIES = (
     *("kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron"),
     *("authpriv", "ftp", "ntp", "audit", "alert", "clock"),
@@ -28,7 +30,6 @@ _DATA_AND_TEXT = re.compile(
     r'(-|(?:\[(?:[^\]"]++|"(?:[^"\\]++|\\.)*+")*+\])++)(?: (.*))?',
     re.DOTALL,
 )
-_BEFORE_VALUE = re.compile(r'(?:\]?\[([^\s\]"=]+))? ([^\s\]"=]+)=')
 # Everything but the priority is optional: devices leave out the time, the host, or both.
 _RFC_3164 = re.compile(
     rb"<(\d{1,3})>"
@@ -39,8 +40,6 @@ _RFC_3164 = re.compile(
 _ELEMENT = re.compile(r'\[([^\s\]"=]+)((?: [^\s\]"=]+="(?:[^"\\]|\\.)*")*)\s*\]')
 _PARAMETER = re.compile(r' ([^\s\]"=]+)="((?:[^"\\]|\\.)*)"')
 _ESCAPED = re.compile(r'\\(["\\\]])')
-NAMES_MAX = 256
-"""Longer names of structured data, in characters, are not kept."""
 _BYTE_ORDER_MARK = "\ufeff"
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _HALF_YEAR = timedelta(days=183)
@@ -81,76 +80,43 @@ def parse_syslog(message: bytes, *, now: datetime, zone: tzinfo = UTC) -> Syslog
         zone: the time zone of times without one (RFC 3164).
     """
     # RFC 5424 first: its version "1" would be the tag of a message of RFC 3164.
-    header = _HEADER_5424.match(text := _text(message))
-    if header is not None and int(header[1]) < len(PRIORITIES):
-        parsed = _parse_5424(header, text[header.end() :])
-        if parsed is not None:
-            return parsed
+    scanned = scan_message(message) or _matched(message)
+    if scanned is not None:
+        return _message_5424(*scanned)
     found = _RFC_3164.fullmatch(message)
     if found is not None and int(found[1]) < len(PRIORITIES):
         return _parse_3164(found, now, zone)
     facility, severity = PRIORITIES[USER_NOTICE]
-    return SyslogMessage(facility, severity, text=text.rstrip("\n"))
+    return SyslogMessage(facility, severity, text=_text(message).rstrip("\n"))
 
 
-def _parse_5424(found: re.Match[str], rest: str) -> SyslogMessage | None:
-    priority, time, host, app, process_id, message_id = found.groups()
-    split = _plain_data(rest) or _any_data(rest)
+def _matched(message: bytes) -> ScannedMessage | None:
+    """Return the parts of a message of RFC 5424, however it is made; None if it is none."""
+    header = _HEADER_5424.match(text := _text(message))
+    if header is None or int(header[1]) >= len(PRIORITIES):
+        return None
+    split = _any_data(text[header.end() :])
     if split is None:
         return None
-    data, text = split
-    facility, severity = PRIORITIES[int(priority)]
+    return int(header[1]), [*map(_unless_nil, header.groups()[1:])], *split
+
+
+def _message_5424(
+    priority: int, fields: list[str | None], data: dict[str, dict[str, str]], text: str
+) -> SyslogMessage:
+    time, host, app, process_id, message_id = fields
+    facility, severity = PRIORITIES[priority]
     return SyslogMessage(
         facility,
         severity,
-        _iso_time(time, UTC),
-        _unless_nil(host),
-        _unless_nil(app),
-        _unless_nil(process_id),
-        _unless_nil(message_id),
+        None if time is None else _iso_time(time, UTC),
+        host,
+        app,
+        process_id,
+        message_id,
         data,
         text.removeprefix(_BYTE_ORDER_MARK).rstrip("\n"),
     )
-
-
-def _plain_data(rest: str) -> tuple[dict[str, dict[str, str]], str] | None:
-    """Return structured data without escapes, and the text behind it; None for any other.
-
-    Cut at the quotes, every second piece is a value, so no letter is looked at twice.
-    """
-    if rest[:2] in {"- ", "-"}:
-        return {}, rest[2:]
-    # An element without parameters has no quotes; it is as rare as an escape.
-    if rest[:1] != "[" or "\\" in rest:
-        return None
-    data: dict[str, dict[str, str]] = {}
-    parameters: dict[str, str] = {}
-    pieces = rest.split('"')
-    for at in range(0, len(pieces) - 1, 2):
-        before = pieces[at]
-        if at and (before == "]" or before[:2] == "] "):
-            return data, '"'.join(pieces[at:])[2:]
-        found = _names_before(before) if len(before) <= NAMES_MAX else None
-        # The first element has no end before it, every other one has.
-        if found is None or (found[0] != "" and (before[0] == "[") is not (at == 0)):
-            return None
-        element, name = found
-        if element:
-            parameters = data[element] = {}
-        parameters[name] = pieces[at + 1]
-    last = pieces[-1]
-    is_ended = len(pieces) % 2 == 1 and len(pieces) > 1
-    return (data, last[2:]) if is_ended and (last == "]" or last[:2] == "] ") else None
-
-
-@lru_cache(maxsize=1_024)
-def _names_before(piece: str) -> tuple[str, str] | None:
-    """Return the element that begins before a value ("" for none), and the value's parameter.
-
-    A program writes the same names again and again, so results are kept.
-    """
-    found = _BEFORE_VALUE.fullmatch(piece)
-    return None if found is None else (found[1] or "", found[2])
 
 
 def _any_data(rest: str) -> tuple[dict[str, dict[str, str]], str] | None:

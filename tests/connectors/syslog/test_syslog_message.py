@@ -7,12 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.connectors.syslog.syslog_message import (
-    SyslogMessage,
-    _any_data,
-    _plain_data,
-    parse_syslog,
-)
+from streamlog.connectors.syslog.message_scan import scan_message
+from streamlog.connectors.syslog.syslog_message import SyslogMessage, _matched, parse_syslog
 
 NOW = datetime(2026, 1, 1, 0, 30, tzinfo=UTC)
 
@@ -148,14 +144,43 @@ elements = st.builds(
         ),
     )
 )
-def test_data_without_escapes_is_read_as_any_other(rest: str) -> None:
-    found = _plain_data(rest)
-    assert found is None or found == _any_data(rest)
+def test_the_usual_messages_are_read_as_any_other(rest: str) -> None:
+    for head in ("<13>1 - - - - - ", "<191>1 2026 host\x1cäh app\u2028 7 id "):
+        message = (head + rest).encode()
+        found = scan_message(message)
+        assert found is None or found == _matched(message)
 
 
-def test_the_usual_data_are_read_by_their_quotes() -> None:
-    assert _plain_data('[a x="1"][b y="]" z=""] text "quoted"') == (
-        {"a": {"x": "1"}, "b": {"y": "]", "z": ""}},
-        'text "quoted"',
-    )
-    assert _plain_data('[a x="1"]') == ({"a": {"x": "1"}}, "")
+HEADS = st.lists(
+    st.sampled_from(
+        [*"<>0710 -aä\t\x0b\x1c\u2028", "191", "192", "0013", "\ud800"],
+    ),
+    max_size=16,
+).map("".join)
+
+
+@given(HEADS, st.sampled_from(["- text", "-", '[a x="1"]', ""]), st.integers(0, 60))
+def test_heads_are_read_as_any_other(head: str, rest: str, cut: int) -> None:
+    for start in ("", "<13>", "<13>1 ", "<13>1 - - - - "):
+        message = f"{start}{head} {rest}".encode(errors="surrogatepass")
+        for each in (message, message[:cut]):
+            found = scan_message(each)
+            assert found is None or found == _matched(each)
+
+
+@pytest.mark.parametrize(
+    ("rest", "data", "text"),
+    [
+        ('[a x="1"][b y="]" z=""] text "quoted"', {"a": {"x": "1"}, "b": {"y": "]", "z": ""}},
+         'text "quoted"'),
+        ('[a x="1"]', {"a": {"x": "1"}}, ""),
+        ("- text\\", {}, "text\\"),
+        ("-", {}, ""),
+        ('[a x="\u00e4"] \u00e4', {"a": {"x": "\u00e4"}}, "\u00e4"),
+    ],
+)  # fmt: skip
+def test_the_usual_messages_are_scanned(
+    rest: str, data: dict[str, dict[str, str]], text: str
+) -> None:
+    found = scan_message(b"<165>1 2026 host - 8710 ID47 " + rest.encode())
+    assert found == (165, ["2026", "host", None, "8710", "ID47"], data, text)
