@@ -52,9 +52,12 @@ from streamlog.connect_service.task_keeper import COMMIT_MS, KeeperDeps, TaskKee
 from streamlog.connect_tasks.contexts import ConnectorContext
 from streamlog.errors import ConfigError
 from streamlog.log import Log
+from streamlog.metrics.process import process_metrics
+from streamlog.metrics.registry import Registry
 from streamlog.records.batch import LogRecord
 from streamlog.replace import replace
 from streamlog.worker.connect.compacted_topic import CompactedTopic
+from streamlog.worker.connect.connect_metrics import ConnectMetrics
 from streamlog.worker.connect.connector_topics import ConnectorTopics
 from streamlog.worker.connect.herder_callers import Callers
 from streamlog.worker.connect.session_keys import KEY_TTL_MS, SessionKeys
@@ -121,6 +124,7 @@ class ConnectService:
             log,
             settings.group_id,
             settings.configs_topic,
+            clock=clock,
             endpoint=worker_id,
             instance_id=instance_id,
             times=settings.times,
@@ -143,6 +147,8 @@ class ConnectService:
         self._keeper: TaskKeeper | None = None
         self._background: asyncio.TaskGroup | None = None
         self._wants_round = False
+        self.registry = Registry()
+        """The metrics of this worker."""
         self.ready = asyncio.Event()
         """Set once the topics have been read, and the group has given this worker its tasks."""
 
@@ -223,6 +229,9 @@ class ConnectService:
         self._background = background
         self.connector_topics.write_with(plain, self.status_log)
         self._keeper = keeper = TaskKeeper(self._keeper_deps(plain), self, background)
+        connectors = ConnectMetrics(keeper.figures, self._clock)
+        for collector in (connectors.collect, self.group.metrics, process_metrics):
+            self.registry.collect(collector)
         topics = (self.configs_log, self.status_log, self.offsets_log)
         for topic in topics:
             await topic.open()
@@ -309,6 +318,7 @@ class ConnectService:
             declare=self.declare,
             commit_ms=self.settings.commit_ms,
             topics=self.connector_topics,
+            herder=self.herder,
         )
 
     # An effect is data, and this is the one function that acts: it must not wait, since records are

@@ -16,11 +16,19 @@ import msgspec
 from streamlog import repeated
 from streamlog.connect.herding.herder_requests import ConnectRefusal
 from streamlog.connect_service.peer_forwarding import PeerForwarding, forwarding_of
-from streamlog.connect_service.rest_answers import Answer, parse_call, refusal
+from streamlog.connect_service.rest_answers import (
+    METHOD_NOT_ALLOWED,
+    Answer,
+    RestCall,
+    parse_call,
+    refusal,
+)
 from streamlog.connect_service.rest_port import RestPort
 from streamlog.http_access.passwords import CHALLENGE, NO_LOGIN, NotAuthenticated, Passwords
 from streamlog.http_access.peer_signatures import SIGNATURE_HEADER
 from streamlog.http_server import is_allowed_host
+from streamlog.metrics.prometheus import CONTENT_TYPE, exposition
+from streamlog.metrics.registry import Registry
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -30,6 +38,7 @@ if TYPE_CHECKING:
 SETTING: Final = "rest"
 REST_DEFAULT: Final = "127.0.0.1:8083"
 """Kafka Connect's port, on this machine alone."""
+METRICS: Final = ("metrics",)
 BODY_BYTES_MAX: Final = 1024 * 1024
 BODY_TIMEOUT_MS: Final = 30_000
 """How long a client may take to send a body."""
@@ -69,6 +78,7 @@ class RestSite:
         *,
         prefix: str = "",
         passwords: Passwords | None = None,
+        registry: Registry | None = None,
     ) -> None:
         """Create the application.
 
@@ -77,9 +87,10 @@ class RestSite:
             hosts: the allowed values of the header Host; "*" allows any.
             prefix: what comes before the paths of the API.
             passwords: the users; None: requests need no password.
+            registry: the metrics at `/metrics`; None: another site of the worker has them.
         """
         self._rest, self._hosts, self._prefix = rest, hosts, prefix
-        self._passwords = passwords
+        self._passwords, self._registry = passwords, registry
         self._answering = 0
         self._unproved = 0
         """How many requests claim to be signed, and have not been read yet."""
@@ -98,12 +109,16 @@ class RestSite:
             status, body = refusal(500, "Internal error; see the log of the worker")
         finally:
             self._answering -= 1
-        data = b"" if body is None else msgspec.json.encode(body)
+        content_type, data = b"application/json", b""
+        if isinstance(body, bytes):
+            content_type, data = CONTENT_TYPE.encode(), body
+        elif body is not None:
+            data = msgspec.json.encode(body)
         headers = [(b"content-length", b"%d" % len(data))]
         if status == UNAUTHORIZED:
             headers.append(CHALLENGE)
         if data:
-            headers.append((b"content-type", b"application/json"))
+            headers.append((b"content-type", content_type))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         # A HEAD is a GET whose body stays here: load balancers ask so whether a server is up.
         is_head = scope["method"] == "HEAD"
@@ -125,15 +140,22 @@ class RestSite:
         target = f"{path}?{query}" if query else path
         # What a load balancer asks: it has no password, and learns nothing but whether it is up.
         if self._passwords is None or (method, path) == ("GET", "/health"):
-            return await self._rest.answer(
-                parse_call(method, target, await _body_in_time(receive), headers)
-            )
+            body = await _body_in_time(receive)
+            return await self._answer_known(parse_call(method, target, body, headers))
         if SIGNATURE_HEADER not in headers:
             # Before the body: who has no password has no memory of this process.
             await self._check_password(self._passwords, headers)
             body = await _body_in_time(receive)
-            return await self._rest.answer(parse_call(method, target, body, headers))
+            return await self._answer_known(parse_call(method, target, body, headers))
         return await self._answer_peer((method, target), headers, receive)
+
+    async def _answer_known(self, call: RestCall) -> Answer:
+        """Answer a client that has shown its password, if there are any; metrics are bytes."""
+        if self._registry is None or call.path != METRICS:
+            return await self._rest.answer(call)
+        if call.method != "GET":
+            raise ConnectRefusal(METHOD_NOT_ALLOWED, "Metrics are only read: use GET")
+        return 200, await exposition(self._registry)
 
     async def _check_password(self, passwords: Passwords, headers: Mapping[str, str]) -> None:
         try:

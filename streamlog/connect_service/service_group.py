@@ -25,6 +25,7 @@ from streamlog import repeated
 from streamlog.client.offset_metadata import GroupMetadata, OffsetAndMetadata
 from streamlog.client.producer import Producer
 from streamlog.client.producer.transaction_session import Transaction
+from streamlog.clock import Clock
 from streamlog.connect.herding.herder_requests import (
     ConnectorSlot,
     Write,
@@ -33,6 +34,7 @@ from streamlog.connect.herding.herder_requests import (
 from streamlog.connect.herding.statuses import status_record
 from streamlog.errors import ProducerFenced, TransactionAborted, UnknownMember
 from streamlog.log import Log
+from streamlog.metrics.registry import Kind, Metric, number
 from streamlog.record import TopicPartition
 from streamlog.worker.assignment.rebalance_plan import Placement
 from streamlog.worker.assignment.streams_assignor import StreamsAssignor
@@ -42,6 +44,7 @@ from streamlog.worker.connect.herder_callers import WriteCaller, not_written, wr
 logger = repeated.logger(__name__)
 
 POLL_MS: Final = 100
+REBALANCES: Final = "kafka_connect_connect_worker_rebalance_metrics"
 MAX_POLL_INTERVAL_MS: Final = 2**31 - 1
 """No limit: tasks that take long to end would take long on another worker as well."""
 
@@ -71,6 +74,44 @@ class GroupRound:
     """Whether rounds without this worker lie before it: its tasks may have had other owners."""
 
 
+@dataclass(slots=True)
+class _Rebalances:
+    """The rounds of the group that this worker has carried out."""
+
+    completed: int = 0
+    ms_max: int = 0
+    """The longest time that one took, from the first look that saw it."""
+    begun_ms: int | None = None
+    """When the present one was first seen; None between two rounds."""
+    ended_ms: int | None = None
+    """When the last one was carried out; None before the first."""
+
+    def begin(self, now_ms: int) -> None:
+        """Note that a rebalance is under way."""
+        if self.begun_ms is None:
+            self.begun_ms = now_ms
+
+    def end(self, now_ms: int) -> None:
+        """Note that a round is carried out."""
+        self.completed += 1
+        if self.begun_ms is not None:
+            self.ms_max = max(self.ms_max, now_ms - self.begun_ms)
+        self.begun_ms, self.ended_ms = None, now_ms
+
+    def metrics(self, now_ms: int) -> Iterator[Metric]:
+        """Yield these figures under the names that Connect has for them."""
+        yield number(
+            f"{REBALANCES}_completed_rebalances_total",
+            "Rounds of the group that this worker has carried out.",
+            self.completed,
+            kind=Kind.COUNTER,
+        )
+        yield number(f"{REBALANCES}_rebalance_max_time_ms", "The longest rebalance.", self.ms_max)
+        if self.ended_ms is not None:
+            name = f"{REBALANCES}_time_since_last_rebalance_ms"
+            yield number(name, "Time since the last rebalance.", now_ms - self.ended_ms)
+
+
 SlotCounts = Callable[[], tuple[Mapping[str, int], int]]
 """Returns the number of tasks of each connector, and the offset of the configs behind them."""
 OnRound = Callable[[GroupRound], Awaitable[None]]
@@ -85,6 +126,7 @@ class ServiceGroup:
         group_id: str,
         configs_topic: str,
         *,
+        clock: Clock,
         endpoint: str,
         instance_id: str | None,
         times: GroupTimes,
@@ -98,6 +140,7 @@ class ServiceGroup:
             group_id: the group.
             configs_topic: the topic of configurations, whose first partition the offsets of
                 transactions name.
+            clock: the time.
             endpoint: HOST:PORT where this worker answers requests.
             instance_id: makes the worker a static member (KIP-345).
             times: the group's times.
@@ -109,7 +152,8 @@ class ServiceGroup:
         self._exchange.takes_slots = True
         self._exchange.endpoint = endpoint
         self._exchange.slot_counts = self._directed
-        self._slot_counts, self._on_round = slot_counts, on_round
+        self._slot_counts, self._on_round, self._clock = slot_counts, on_round, clock
+        self._rebalances = _Rebalances()
         self._fence = {TopicPartition(configs_topic, 0): OffsetAndMetadata(0)}
         self._placed: Mapping[str, int] | None = None
         """What this worker has placed as the leader."""
@@ -153,6 +197,8 @@ class ServiceGroup:
         await self._consumer.subscribe((), on_assigned=self._on_assigned)
         while True:
             await self._consumer.poll(timeout_ms=POLL_MS)
+            if not self.is_settled:
+                self._rebalances.begin(self._clock.now_ms())
             self._polled.set()
 
     async def moved_on(self) -> None:
@@ -213,6 +259,21 @@ class ServiceGroup:
                     logger.debug("the group does not know this worker now")
             yield member if member is not None and member.generation_id == wanted else None
 
+    def metrics(self) -> Iterator[Metric]:
+        """Yield what rebalances have cost this worker, under the names that Connect has for it."""
+        yield Metric(
+            REBALANCES,
+            "1, with HOST:PORT of the leader's REST API as a label; empty: no leader is known.",
+            Kind.GAUGE,
+            ("leader_name",),
+            [((self.leader_endpoint,), 1)],
+        )
+        generation = -1 if self._generation is None else self._generation
+        yield number(f"{REBALANCES}_epoch", "Generation of the group.", generation)
+        is_rebalancing = "1 while this worker is between two rounds, or no member."
+        yield number(f"{REBALANCES}_rebalancing", is_rebalancing, int(not self.is_settled))
+        yield from self._rebalances.metrics(self._clock.now_ms())
+
     async def fence(self, transaction: Transaction, member: GroupMetadata) -> None:
         """Let the coordinator check a transaction whose records are all acknowledged.
 
@@ -227,6 +288,7 @@ class ServiceGroup:
         return counts, until
 
     async def _on_assigned(self, _partitions: frozenset[TopicPartition]) -> None:
+        self._rebalances.begin(self._clock.now_ms())
         generation = self._consumer.group_metadata().generation_id
         before, claimed = self._generation, self._exchange.own_slots
         given = {name: [*numbers] for name, numbers in self._exchange.given_slots.items()}
@@ -242,6 +304,7 @@ class ServiceGroup:
             )
         )
         self._generation = generation
+        self._rebalances.end(self._clock.now_ms())
         # From here on they may be given to another worker, in the next round.
         self._exchange.own_slots, self._exchange.own_slots_generation = given, generation
         counts, _ = self._slot_counts()

@@ -17,8 +17,9 @@ import traceback
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from random import random
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from streamlog import repeated
 from streamlog.client.offset_metadata import GroupMetadata
@@ -26,6 +27,7 @@ from streamlog.client.producer import Producer
 from streamlog.clock import Clock
 from streamlog.connect.connector_errors import BadRecord, BadRecords
 from streamlog.connect.declared_connectors import SinkConnector, SourceConnector
+from streamlog.connect.herding.herder import Herder
 from streamlog.connect.herding.herder_requests import ConnectorSlot, PauseTask, StartTask, StopTask
 from streamlog.connect.parts import OffsetBook, encode_offset
 from streamlog.connect.source import SourceOffset, SourcePartition
@@ -34,14 +36,16 @@ from streamlog.connect_tasks.carried import SourceCarrier
 from streamlog.connect_tasks.contexts import ConnectorContext
 from streamlog.connect_tasks.part_reader import HeldBudget, ReaderDeps
 from streamlog.connect_tasks.source_task import SourceTask
+from streamlog.connect_tasks.task_figures import ReaderFigures, SinkFigures, sum_figures
 from streamlog.errors import ConfigError, SerdeError, TransactionAborted
 from streamlog.log import Log
 from streamlog.processing.outbox import SinkBatch
 from streamlog.worker.commit.commit import SinkWriter
 from streamlog.worker.connect.compacted_topic import CompactedTopic
+from streamlog.worker.connect.connect_metrics import ConnectorFigures
 from streamlog.worker.connect.connector_topics import ConnectorTopics
 from streamlog.worker.connect.sink_group import SinkGroup
-from streamlog.worker.connect.source_slots import LoopClock, decode_parts
+from streamlog.worker.connect.source_slots import LoopClock, SlotKey, decode_parts
 from streamlog.worker.topics.app_topics import declare_topics
 
 logger = repeated.logger(__name__)
@@ -57,6 +61,11 @@ REFUSED_MS: Final = 60_000
 SETTLE_MS: Final = 5_000
 """How long a task that stops waits for a rebalance to end before its last commit."""
 Command = StartTask | StopTask | PauseTask
+HISTORY_MIN: Final = 1_000
+"""How many figures of ended tasks may be there before those of deleted connectors are dropped."""
+F = TypeVar("F", ReaderFigures, SinkFigures)
+Count = Callable[[str, str, int], None]
+"""Counts a connector's own figure: the connector, what, and by how many."""
 
 
 class TaskEvents(Protocol):
@@ -89,6 +98,8 @@ class KeeperDeps:
     commit_ms: int = COMMIT_MS
     topics: ConnectorTopics
     """Notes the topics that tasks use."""
+    herder: Herder
+    """Knows which connectors exist."""
 
 
 class _RefusedByGroup(Exception):
@@ -99,16 +110,26 @@ class _SourceRun:
     """One task of a source, from its producer to its last commit."""
 
     def __init__(
-        self, slot: ConnectorSlot, connector: SourceConnector, deps: KeeperDeps, generation: int
+        self,
+        slot: ConnectorSlot,
+        connector: SourceConnector,
+        deps: KeeperDeps,
+        count: Count,
+        *,
+        generation: int,
     ) -> None:
         self.generation = generation
         """The generation of the group that gave the task its parts, or has left them with it."""
         self._slot, self._connector, self._deps = slot, connector, deps
+        self._count = partial(count, slot.connector)
         self._stop, self._woken = asyncio.Event(), asyncio.Event()
         self._is_quiet = True
         """Whether nothing waits for a commit."""
-        self._task: SourceTask | None = None
+        self.task: SourceTask | None = None
+        """None until its offsets are read."""
         self._is_paused = False
+        self._is_lost = False
+        """Whether its parts may be another task's: nothing of it can be committed any more."""
         self._known: set[str] = set()
         """Topics that exist."""
 
@@ -116,10 +137,21 @@ class _SourceRun:
         self._stop.set()
         self._woken.set()
 
+    def on_round(self, generation: int, *, is_confirmed: bool) -> None:
+        """Note a round of the group, and whether it leaves the parts with this task."""
+        # For good: a later round speaks of the task that has followed this one.
+        self._is_lost = self._is_lost or not is_confirmed
+        if not self._is_lost:
+            self.generation = generation
+
     def pause(self, *, is_paused: bool) -> None:
         self._is_paused = is_paused
-        if self._task is not None:
-            self._task.pause(is_paused=is_paused)
+        if self.task is not None:
+            self.task.pause(is_paused=is_paused)
+
+    def figures(self) -> ReaderFigures:
+        """Return what the task has done."""
+        return ReaderFigures() if self.task is None else self.task.figures()
 
     async def run(self, settings: Mapping[str, str], began: Callable[[], None]) -> None:
         name, number = self._slot
@@ -128,7 +160,7 @@ class _SourceRun:
         # 2. Only then the offsets are read: what they say is final.
         async with self._deps.log.producer(transactional_id=identity) as producer:
             await self._deps.follower.catch_up()
-            self._task = task = self._new_task(settings)
+            self.task = task = self._new_task(settings)
             task.pause(is_paused=self._is_paused)
             # Not of a group: its error is looked at below, once its last reads are committed.
             reading = asyncio.get_running_loop().create_task(task.run(), name=f"source {name}")
@@ -157,7 +189,7 @@ class _SourceRun:
         reader = ReaderDeps(
             name=name,
             source=self._connector.source,
-            context=ConnectorContext(name, number, clock),
+            context=ConnectorContext(name, number, clock, count=self._count),
             carrier=SourceCarrier(self._connector, number),
             clock=clock,
             chance=random,
@@ -208,8 +240,11 @@ class _SourceRun:
         """Commit once more, if the parts are still this task's when the group has settled."""
         clock = self._deps.clock
         deadline_ms = clock.now_ms() + SETTLE_MS
-        while not await self._commit(task, producer) and clock.now_ms() < deadline_ms:
-            if self._deps.group.is_settled:
+        # 1. This task is to stop while the group is between two rounds. 2. The next one begins, and
+        # waits until what it does not give to this worker has ended: this task, too. 3. If that
+        # round gives its parts away, to wait until the group has settled is to wait for itself.
+        while not (task.is_empty or self._is_lost or await self._commit(task, producer)):
+            if self._deps.group.is_settled or clock.now_ms() >= deadline_ms:
                 # The group has gone on: what is held is read again elsewhere.
                 return
             await self._deps.group.moved_on()
@@ -263,11 +298,16 @@ class _SourceRun:
 class _SinkRun:
     """One task of a sink; a paused one has left its group."""
 
-    def __init__(self, slot: ConnectorSlot, connector: SinkConnector, deps: KeeperDeps) -> None:
-        self._slot, self._connector, self._deps = slot, connector, deps
+    def __init__(
+        self, slot: ConnectorSlot, connector: SinkConnector, deps: KeeperDeps, count: Count
+    ) -> None:
+        self._slot, self._connector, self._deps, self._count = slot, connector, deps, count
         self._stop, self._changed = asyncio.Event(), asyncio.Event()
         self._is_paused = False
-        self._group: SinkGroup | None = None
+        self.group: SinkGroup | None = None
+        """None while the task is paused."""
+        self._before = SinkFigures()
+        """What its earlier members of the group have done."""
 
     def stop(self) -> None:
         self._stop.set()
@@ -288,7 +328,7 @@ class _SinkRun:
             if self._is_paused:
                 await self._changed.wait()
                 continue
-            self._group = SinkGroup(
+            self.group = SinkGroup(
                 self._connector,
                 self._slot.task,
                 app_id="connect",
@@ -296,24 +336,106 @@ class _SinkRun:
                 producer=self._deps.letters,
                 clock=self._deps.clock,
                 instance_id=None,
-                count=_uncounted,
+                count=self._count,
                 on_step=_unwatched,
             )
-            await self._group.run()
-            self._group = None
+            await self.group.run()
+            self._before, self.group = self.figures(), None
+
+    def figures(self) -> SinkFigures:
+        """Return what the task has done."""
+        present = [] if self.group is None else [self.group.runner.figures]
+        return sum_figures(self._before, present)
 
     def _look(self) -> None:
         self._changed.set()
-        if self._group is not None and (self._is_paused or self._stop.is_set()):
-            self._group.stop()
-
-
-def _uncounted(_name: str, _what: str, _by: int) -> None:
-    """Leave a connector's own figures out: a service shows none yet."""
+        if self.group is not None and (self._is_paused or self._stop.is_set()):
+            self.group.stop()
 
 
 def _unwatched(_step: str) -> None:
     """No test watches the steps of this sink."""
+
+
+class _History:
+    """What the tasks of this process have done since its start."""
+
+    def __init__(self, herder: Herder) -> None:
+        self._herder = herder
+        self._runs: dict[ConnectorSlot, list[_SourceRun | _SinkRun]] = {}
+        """Tasks that have not ended; a failed one may end after its successor begins."""
+        self._read: dict[SlotKey, ReaderFigures] = {}
+        self._written: dict[SlotKey, SinkFigures] = {}
+        self._own: dict[tuple[str, str], int] = {}
+        self._size_max = HISTORY_MIN
+
+    def begin(self, slot: ConnectorSlot, run: _SourceRun | _SinkRun) -> None:
+        """Note a task that begins."""
+        self._runs.setdefault(slot, []).append(run)
+
+    def end(self, slot: ConnectorSlot, run: _SourceRun | _SinkRun) -> None:
+        """Keep the figures of a task that has ended."""
+        runs = self._runs[slot]
+        runs.remove(run)
+        if not runs:
+            del self._runs[slot]
+        if isinstance(run, _SourceRun):
+            _add(self._read, slot, run.figures())
+        else:
+            _add(self._written, slot, run.figures())
+        # Names come from outside: what deleted connectors have done must not pile up.
+        if self._size() > self._size_max:
+            self._forget_deleted()
+            self._size_max = max(2 * self._size(), HISTORY_MIN)
+
+    def count(self, name: str, what: str, by: int) -> None:
+        """Count a connector's own figure."""
+        self._own[name, what] = self._own.get((name, what), 0) + by
+
+    def figures(self) -> ConnectorFigures:
+        """Return the figures of all tasks, and those at work."""
+        self._forget_deleted()
+        sources: dict[SlotKey, SourceTask] = {}
+        sinks: dict[SlotKey, SinkGroup] = {}
+        read, written = {**self._read}, {**self._written}
+        known = self._herder.configs.connectors
+        # The tasks of a deleted connector may not have ended yet.
+        for slot, run in [each for each in self.runs() if each[0].connector in known]:
+            if isinstance(run, _SourceRun):
+                _add(read, slot, run.figures())
+                if run.task is not None:
+                    sources[slot] = run.task
+            else:
+                _add(written, slot, run.figures())
+                if run.group is not None:
+                    sinks[slot] = run.group
+        return ConnectorFigures(
+            sources=sources,
+            sinks=sinks,
+            read=read,
+            written=written,
+            own=self._own,
+            herder=self._herder,
+        )
+
+    def runs(self) -> list[tuple[ConnectorSlot, _SourceRun | _SinkRun]]:
+        """Return the tasks that have not ended."""
+        return [(slot, run) for slot, runs in self._runs.items() for run in runs]
+
+    def _size(self) -> int:
+        return len(self._read) + len(self._written) + len(self._own)
+
+    def _forget_deleted(self) -> None:
+        known = self._herder.configs.connectors
+        self._read = {each: done for each, done in self._read.items() if each[0] in known}
+        self._written = {each: done for each, done in self._written.items() if each[0] in known}
+        self._own = {each: count for each, count in self._own.items() if each[0] in known}
+
+
+def _add(sums: dict[SlotKey, F], slot: SlotKey, figures: F) -> None:
+    before = [sums[slot]] if slot in sums else []
+    sums[slot] = sum_figures(figures, before)
+    sums[slot].waits_for = ""
 
 
 @dataclass(slots=True)
@@ -331,6 +453,11 @@ class TaskKeeper:
         self._commands: asyncio.Queue[Command | asyncio.Event] = asyncio.Queue()
         self._generation = -1
         self._running: dict[ConnectorSlot, _Running] = {}
+        self._history = _History(deps.herder)
+
+    def figures(self) -> ConnectorFigures:
+        """Return the connectors as they are now, for metrics."""
+        return self._history.figures()
 
     def do(self, command: Command) -> None:
         """Carry out a command behind those before it."""
@@ -345,10 +472,10 @@ class TaskKeeper:
                 committed any more.
         """
         self._generation = generation
-        for slot in slots:
-            found = self._running.get(slot)
-            if found is not None and isinstance(found.run, _SourceRun):
-                found.run.generation = generation
+        # Those as well that are about to end: they are no longer among `_running`.
+        for slot, run in self._history.runs():
+            if isinstance(run, _SourceRun):
+                run.on_round(generation, is_confirmed=slot in slots)
 
     async def settled(self) -> None:
         """Wait until all commands so far are carried out: what was to stop has ended."""
@@ -389,9 +516,16 @@ class TaskKeeper:
             return
         run: _SourceRun | _SinkRun
         if isinstance(connector, SourceConnector):
-            run = _SourceRun(command.slot, connector, self._deps, self._generation)
+            run = _SourceRun(
+                command.slot,
+                connector,
+                self._deps,
+                self._history.count,
+                generation=self._generation,
+            )
         else:
-            run = _SinkRun(command.slot, connector, self._deps)
+            run = _SinkRun(command.slot, connector, self._deps, self._history.count)
+        self._history.begin(command.slot, run)
         run.pause(is_paused=command.is_paused)
         task = self._background.create_task(self._watch(command, run), name=str(command.slot))
         self._running[command.slot] = _Running(run, task)
@@ -409,6 +543,8 @@ class TaskKeeper:
             logger.warning("task %s-%d failed: %s", *slot, error)
             trace = "".join(traceback.format_exception(error))
             self._events.failed(slot, trace, may_pass=_may_pass(error))
+        finally:
+            self._history.end(slot, run)
 
     async def _stop(self, slots: list[ConnectorSlot]) -> None:
         ending = [found for slot in slots if (found := self._running.pop(slot, None)) is not None]

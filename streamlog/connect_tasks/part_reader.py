@@ -265,7 +265,7 @@ class PartReader:
 
     def _hold_refused(self, error: BadRecord) -> None:
         """Hold the dead letter of a record that the source refuses; raises under `FAIL`."""
-        self.figures.failures += 1
+        self.figures.fail(self._deps.clock.wall_ms())
         carried = self._deps.carrier.refuse(error, moment(self._deps.clock.wall_ms()))
         # Also before the part's first offset: the letter is in a transaction with "none yet".
         self._add(carried, self.progress.last if error.offset is None else error.offset, None)
@@ -276,11 +276,7 @@ class PartReader:
         offset: SourceOffset | None,
         committed: Callable[[], object] | None,
     ) -> None:
-        for drop in carried.drops:
-            if drop.reason == "dead letter":
-                self.figures.dead_letters += drop.count
-            else:
-                self.figures.skipped += drop.count
+        self.figures.leave_out(carried.drops, self._deps.clock.wall_ms())
         size_bytes = carried.size_bytes
         self._deps.budget.held_bytes += size_bytes
         self.progress.hold(
@@ -296,7 +292,7 @@ class PartReader:
         Raises:
             ProcessingError: the error is not one of a connection.
         """
-        self.figures.failures += 1
+        self.figures.fail(self._deps.clock.wall_ms())
         if isinstance(error, Retriable):
             return error.after_ms
         if isinstance(error, ConnectError) or not isinstance(error, self._deps.source.transient):

@@ -551,7 +551,7 @@ class SinkRunner:
         await self._task.commit(offsets)
         took_ms = self._clock.now_ms() - started_ms
         self._begun = self._in_commit = False
-        self.figures.commit_ms_max = max(self.figures.commit_ms_max, took_ms)
+        self.figures.committed(took_ms)
         self._on_step("target committed")
         for chunk in chunks:
             part = self._progress.parts[chunk.partition]
@@ -591,7 +591,7 @@ class SinkRunner:
             await self._abort()
             raise
         except Exception as error:  # noqa: BLE001 - the connector's: `_settle` decides
-            self.figures.failures += 1
+            self.figures.fail(self._clock.wall_ms())
             await self._abort()
             await self._settle(error, chunks)
             return False
@@ -722,11 +722,8 @@ class SinkRunner:
         self._progress.parts[partition].left_out.add(row.offset)
 
     async def _write_letters(self, refused: CarriedRead) -> None:
+        self.figures.leave_out(refused.drops, self._clock.wall_ms())
         for drop in refused.drops:
-            if drop.reason == "dead letter":
-                self.figures.dead_letters += drop.count
-            else:
-                self.figures.skipped += drop.count
             if drop.message:
                 logger.warning("sink %r: %s: %s", self._context.name, drop.reason, drop.message)
         if refused.batches:

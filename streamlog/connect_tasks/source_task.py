@@ -30,6 +30,10 @@ class SourceTask:
         self.name, self.number = deps.name, number
         self.readers = [PartReader(deps, part, offset) for part, offset in parts]
         self._deps = deps
+        self._own = ReaderFigures()
+        """What belongs to the task and to none of its readers."""
+        self._taken_ms = 0
+        """When the reads of the present transaction were taken."""
 
     async def run(self) -> None:
         """Read all parts until they end; cancel it to stop, which closes their generators.
@@ -77,11 +81,17 @@ class SourceTask:
 
     def take(self) -> list[tuple[PartReader, list[HeldRead[CarriedRead]]]]:
         """Return everything that is held, by reader, for one transaction."""
+        self._taken_ms = self._deps.clock.now_ms()
         taken = [(reader, reader.take()) for reader in self.readers]
         return [(reader, reads) for reader, reads in taken if reads]
 
     def count(self) -> None:
-        """Note that the transaction with what was taken is committed."""
+        """Note that the transaction with what was taken is committed.
+
+        Raises:
+            ProcessingError: a `committed` of the source raised.
+        """
+        self._own.committed(self._deps.clock.now_ms() - self._taken_ms)
         for reader in self.readers:
             reader.count()
 
@@ -97,4 +107,4 @@ class SourceTask:
 
     def figures(self) -> ReaderFigures:
         """Return the sums of the readers' figures."""
-        return sum_figures(ReaderFigures(), [reader.figures for reader in self.readers])
+        return sum_figures(self._own, [reader.figures for reader in self.readers])

@@ -300,6 +300,8 @@ def app_alerts(limits: AlertLimits) -> list[Alert]:
 _RETRIES = "kafka_connect_task_error_metrics_total_retries"
 _LETTERS = "kafka_connect_task_error_metrics_deadletterqueue_produce_requests"
 _READS = "rate(kafka_connect_sink_task_metrics_sink_record_read_total[5m])"
+_FAILED_TASKS = "kafka_connect_connect_worker_metrics_connector_failed_task_count"
+_CONNECTORS = "kafka_connect_connector_metrics"
 _RETAINED = "streamlog_connector_slot_retained_bytes"
 _SAFE = "streamlog_connector_slot_safe_bytes"
 
@@ -307,6 +309,17 @@ _SAFE = "streamlog_connector_slot_safe_bytes"
 def connector_alerts(limits: AlertLimits) -> list[Alert]:
     """Return the alerts about connectors."""
     return [
+        Alert(
+            "StreamlogConnectorFailed",
+            # A connector that can't name its parts, or whose class is missing, has no tasks.
+            f'{_FAILED_TASKS} > 0 or {_CONNECTORS}{{status="failed"}} == 1',
+            "connector {{ $labels.connector }}, or a task of it, has failed on"
+            " {{ $labels.instance }}",
+            "Run `streamlog connectors describe NAME`, which shows the error. What may pass is"
+            " tried again within 5 minutes; a wrong record or setting waits for you.",
+            CRITICAL,
+            Pending.SHORT,
+        ),
         Alert(
             "StreamlogConnectorRetries",
             # The longest back-off is a minute: an outage that lasts has several in five.

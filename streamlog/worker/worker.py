@@ -388,7 +388,7 @@ class Worker:
         room = ConnectRoom(
             start.program, start.counts, deps, self.exchange, instance_id=self._instance_id
         )
-        deps.metrics.registry.collect(ConnectMetrics(room, self._clock).collect)
+        deps.metrics.registry.collect(ConnectMetrics(room.figures, self._clock).collect)
         return await stack.enter_async_context(room)
 
     def _bind_tables(

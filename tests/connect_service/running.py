@@ -121,6 +121,11 @@ async def worker_with_http(log: Log, access: HttpAccess = OPEN_ACCESS) -> AsyncI
     clock = SystemClock()
     with listen("127.0.0.1:0") as listener:
         async with worker(log, listener.endpoint, access) as client:
-            site = RestSite(client.rest, listener.hosts, passwords=passwords_of(access, clock))
+            site = RestSite(
+                client.rest,
+                listener.hosts,
+                passwords=passwords_of(access, clock),
+                registry=client.service.registry,
+            )
             async with serve(site, listener, tls=https_context(access, clock)):
                 yield client

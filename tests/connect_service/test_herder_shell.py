@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from streamlog.connect import names, source_progress
+from streamlog.connect_service import task_keeper
 from tests.connect_service.outside import BROKEN, WRITTEN
 from tests.connect_service.running import Client, running
 
@@ -196,3 +197,24 @@ def test_transforms_and_secrets_reach_the_task_and_stay_out_of_topics(tmp_path: 
         assert (await client.get("/connectors/in/config"))["password"] == "${env:WORD}"
 
     lives(tmp_path, life)
+
+
+def test_what_stops_during_a_rebalance_does_not_hold_it_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_keeper, "SETTLE_MS", 3_600_000)
+
+    async def main() -> None:
+        # What is read waits for an hour, so each task has something for its last commit.
+        async with running(tmp_path, commit_ms=3_600_000) as client, asyncio.timeout(30):
+            source = {**SOURCE, "count": "1000000", "parts": "2"}
+            for name in ("a", "b"):
+                await client.ask("PUT", f"/connectors/{name}/config", source)
+            await client.until_state("b", "RUNNING", 2)
+            # The first of them is in the round that the last ones ask for.
+            await client.ask("PUT", "/connectors/a/stop")
+            await client.ask("PATCH", "/connectors/b/config", {"tasks.max": "1"})
+            await client.ask("DELETE", "/connectors/b")
+            assert (await client.ask("DELETE", "/connectors/a"))[0] == 204
+
+    asyncio.run(main())

@@ -18,7 +18,7 @@ from streamlog.broker.config.connections import Listener
 from streamlog.broker.server.socket_server import SocketServer
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.clock import SystemClock
-from streamlog.connect_tasks.task_figures import ReaderFigures
+from streamlog.connect.herding.herder import Herder
 from streamlog.generate.alerts import (
     AlertLimits,
     alert_rules,
@@ -31,7 +31,8 @@ from streamlog.generate.grafana import BOARDS, Board, dashboard
 from streamlog.generate.scrape import scrape_config
 from streamlog.metrics.event_loop import MeasuredLoop
 from streamlog.metrics.prometheus import exposition
-from streamlog.worker.connect.connect_metrics import ConnectMetrics
+from streamlog.worker.connect.app_herder import DeclaredPlugins
+from streamlog.worker.connect.connect_metrics import ConnectMetrics, ConnectorFigures
 from streamlog.worker.health.worker_health import WorkerState
 from streamlog.worker.health.worker_metrics import WorkerMetrics
 
@@ -58,6 +59,7 @@ SAFE = 'streamlog_connector_slot_safe_bytes{connector="c",task="0"}'
 ERRORS = "kafka_connect_task_error_metrics_"
 LETTERS = f'{ERRORS}deadletterqueue_produce_requests{{connector="c",task="0"}}'
 RETRIES = f'{ERRORS}total_retries{{connector="c",task="0"}}'
+FAILED = "kafka_connect_connect_worker_metrics_connector_failed_task_count"
 STEADY: dict[str, tuple[str, ...]] = {
     "BrokerDown": ('up{job="streamlog-brokers",instance="a"} 0x40',),
     "NoController": (f'{CONTROLLERS}{{instance="a"}} 0x40', f'{CONTROLLERS}{{instance="b"}} 0x40'),
@@ -82,6 +84,7 @@ STEADY: dict[str, tuple[str, ...]] = {
     "TaskStalled": ('streamlog_stalled_seconds{who="task 0_0"} 0+60x40',),
     "ResultHeldBack": ("streamlog_held_back_seconds 0+60x40",),
     "WorkerUnassigned": ("streamlog_assigned 0x40",),
+    "ConnectorFailed": (f'{FAILED}{{connector="c"}} 0x10 1x30',),
     # One attempt a minute, the longest back-off, with half a minute for each.
     "ConnectorRetries": (f"{RETRIES} " + " ".join(f"{number}x2" for number in range(14)),),
     "SourceStandsStill": ('streamlog_connector_lag_seconds{connector="c",part="{}"} 0+30x40',),
@@ -162,11 +165,13 @@ def exposed() -> set[str]:
         # What `PostgresCdc` measures, without a database.
         gauges = {"slot_retained_bytes": 0.0, "slot_safe_bytes": 0.0}
         task: Any = SimpleNamespace(
-            name="c", number=0, held_records=0, held_bytes=0, gauges=gauges, figures=ReaderFigures
+            name="c", number=0, held_records=0, held_bytes=0, gauges=gauges, readers=()
         )
-        slots = SimpleNamespace(tasks=[task], ended={}, readers=list)
-        room: Any = SimpleNamespace(slots=slots, ended={}, sink_groups=[], figures={})
-        metrics.registry.collect(ConnectMetrics(room, SystemClock()).collect)
+        herder = Herder("w:8083", DeclaredPlugins(()))
+        now = ConnectorFigures(
+            sources={("c", 0): task}, sinks={}, read={}, written={}, own={}, herder=herder
+        )
+        metrics.registry.collect(ConnectMetrics(lambda: now, SystemClock()).collect)
         return (await exposition(metrics.registry)).decode()
 
     with asyncio.Runner(loop_factory=MeasuredLoop) as runner:

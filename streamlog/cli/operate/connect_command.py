@@ -213,7 +213,9 @@ class _Run:
             ):
                 cluster_id = (await log.admin().describe_cluster()).cluster_id or ""
                 forwarding = forwarding_of(service, cluster_id, tls=peer_context(self._access))
-                site = RestSite(forwarding, listener.hosts, passwords=passwords)
+                site = RestSite(
+                    forwarding, listener.hosts, passwords=passwords, registry=service.registry
+                )
                 async with serve_http(site, listener, tls=tls):
                     scheme = self._access.scheme
                     typer.echo(f"connect: REST API at {scheme}://{listener.endpoint}")

@@ -62,7 +62,7 @@ from streamlog.connect.herding.herder_requests import (
     WriteStatus,
 )
 from streamlog.connect.herding.lifecycle import VERSION, ConnectorState, TargetState
-from streamlog.connect.herding.own_tasks import OwnTasks
+from streamlog.connect.herding.own_tasks import OwnTasks, StartCounts
 from streamlog.connect.herding.statuses import ConnectStatuses, Status, StatusKey, short_trace
 from streamlog.errors import ConfigError
 
@@ -108,6 +108,8 @@ class _Discovery:
 
     due_ms: int
     is_asked: bool = False
+    is_start: bool = False
+    """Whether the source starts: it was not asked with these settings before."""
 
 
 class Herder:
@@ -119,9 +121,12 @@ class Herder:
         self.statuses = ConnectStatuses()
         self.own = OwnTasks(worker_id, self.configs, self.statuses)
         self.is_leader = False
+        self.generation = 0
+        """The generation of the group in the last round."""
+        self.starts = StartCounts()
+        """Of connectors: the leader starts all of them."""
         self._worker_id = worker_id
         self._plugins = plugins
-        self._generation = 0
         self._has_round = False
         self._waiting: list[_Waiting] = []
         self._discoveries: dict[str, _Discovery] = {}
@@ -186,7 +191,7 @@ class Herder:
         """
         effects: list[Effect] = []
         was_leader, self.is_leader = self.is_leader, is_leader
-        self._generation = generation
+        self.generation = generation
         if not self._has_round:
             self._has_round = True
             effects += [LevelChanged(*level) for level in self.configs.levels.items()]
@@ -242,14 +247,16 @@ class Herder:
         # one. 3. The tables that arrive now are not those of the connector any more.
         if not self._is_current(connector, settings):
             return []
-        self._discovered(connector, settings, now_ms)
+        is_start = self._discovered(connector, settings, now_ms)
         before = [_parts_of(task) for task in self.configs.tasks.get(connector, ())]
         try:
             dealt = deal(
                 dict.fromkeys(map(_canonical, parts)), before, tasks_max=_tasks_max(settings)
             )
         except ConfigError as error:
+            self.starts.failures += is_start
             return self._connector_status(connector, ConnectorState.FAILED, str(error))
+        self.starts.successes += is_start
         tasks = [{**settings, TASK_PARTS: f"[{','.join(task)}]"} for task in dealt]
         running = self._connector_status(connector, ConnectorState.RUNNING)
         return [*running, *self._deal(connector, tasks)]
@@ -267,7 +274,7 @@ class Herder:
         """
         if not self._is_current(connector, settings):
             return []
-        self._discovered(connector, settings, now_ms)
+        self.starts.failures += self._discovered(connector, settings, now_ms)
         return self._connector_status(connector, ConnectorState.FAILED, trace)
 
     def task_began(self, slot: ConnectorSlot, now_ms: int) -> list[Effect]:
@@ -506,8 +513,10 @@ class Herder:
             yield from self._connector_status(name, ConnectorState.STOPPED)
             yield from self._deal(name, [])
             return
+        self.starts.attempts += 1
         kind = self._plugins.kind(settings)
         if kind == "unknown":
+            self.starts.failures += 1
             missing = settings.get("connector.class", "")
             yield from self._connector_status(
                 name,
@@ -517,12 +526,13 @@ class Herder:
             return
         state = ConnectorState.PAUSED if target is TargetState.PAUSED else ConnectorState.RUNNING
         if kind == "sink":
+            self.starts.successes += 1
             yield from self._connector_status(name, state)
             yield from self._deal(name, [dict(settings)] * _tasks_max(settings))
             return
         if state is ConnectorState.PAUSED:
             yield from self._connector_status(name, state)
-        self._discoveries[name] = _Discovery(now_ms, is_asked=True)
+        self._discoveries[name] = _Discovery(now_ms, is_asked=True, is_start=True)
         yield Discover(name, settings)
 
     def _deal(self, name: str, tasks: Sequence[Mapping[str, str]]) -> list[Effect]:
@@ -552,7 +562,7 @@ class Herder:
         status = Status(
             state=state,
             worker_id=self._worker_id,
-            generation=self._generation,
+            generation=self.generation,
             trace=None if trace is None else short_trace(trace),
             version=VERSION
             if name in self.configs.connectors and self.kind(name) != "unknown"
@@ -568,10 +578,13 @@ class Herder:
             and self.configs.target(name) is not TargetState.STOPPED
         )
 
-    def _discovered(self, name: str, settings: Mapping[str, str], now_ms: int) -> None:
+    def _discovered(self, name: str, settings: Mapping[str, str], now_ms: int) -> bool:
+        """Plan the next discovery; returns whether this one has started the source."""
+        before = self._discoveries.get(name)
         every = settings.get(DISCOVER_EVERY, "")
         every_ms = int(every) if every.isdecimal() and len(every) <= 12 else DISCOVER_MS  # noqa: PLR2004 - 30 years
         self._discoveries[name] = _Discovery(now_ms + every_ms)
+        return before is not None and before.is_start
 
 
 def status_body(status: Status) -> dict[str, object]:

@@ -70,12 +70,23 @@ def restart_delay_ms(failures: int) -> int:
 
 
 @dataclass(slots=True)
+class StartCounts:
+    """How often a worker has begun to start something, and what became of it."""
+
+    attempts: int = 0
+    successes: int = 0
+    failures: int = 0
+
+
+@dataclass(slots=True)
 class _Running:
     settings: Settings
     state: ConnectorState
     restarts: Restarts = field(default_factory=Restarts)
     is_started: bool = True
     """Whether the shell has it: false for one that has failed."""
+    has_begun: bool = False
+    """Whether it has run since it was last started."""
     status: Status | None = None
     """What this worker has written about it."""
 
@@ -100,6 +111,7 @@ class OwnTasks:
         """The tasks that ran before the last round and whose parts it has given to no other one:
         what they have read so far may still be committed, even of those that end with it."""
         self._running: dict[ConnectorSlot, _Running] = {}
+        self.starts = StartCounts()
 
     def dealt(self, connector: str, offset: int) -> None:
         """Note the dealing of a connector that was committed at an offset."""
@@ -147,6 +159,7 @@ class OwnTasks:
             is_paused = self._configs.target(slot.connector) is TargetState.PAUSED
             ours = self._running.get(slot)
             if ours is None:
+                self.starts.attempts += 1
                 yield StartTask(slot, settings, is_paused)
                 self._running[slot] = _Running(settings, ConnectorState.UNASSIGNED)
             elif ours.is_started and is_paused != ours.is_paused:
@@ -160,6 +173,8 @@ class OwnTasks:
         if running is None:
             return
         running.restarts.began(now_ms)
+        self.starts.successes += not running.has_begun
+        running.has_begun = True
         is_paused = self._configs.target(slot.connector) is TargetState.PAUSED
         state = ConnectorState.PAUSED if is_paused else next_state("begun", running.state)
         yield from self._to(slot, running, state)
@@ -180,6 +195,7 @@ class OwnTasks:
             return
         is_automatic = running.settings.get(AUTO_RESTART, "true").strip().lower() != "false"
         running.is_started = False
+        self.starts.failures += not running.has_begun
         running.restarts.failed(now_ms, may_pass=may_pass and is_automatic)
         yield from self._to(slot, running, ConnectorState.FAILED, trace)
 
@@ -192,7 +208,8 @@ class OwnTasks:
         if running.is_started:
             yield StopTask(slot)
         yield from self._to(slot, running, next_state("restarting", running.state))
-        running.is_started = True
+        running.is_started, running.has_begun = True, False
+        self.starts.attempts += 1
         is_paused = self._configs.target(slot.connector) is TargetState.PAUSED
         yield StartTask(slot, running.settings, is_paused)
 
@@ -222,6 +239,11 @@ class OwnTasks:
     def of(self, connector: str) -> list[ConnectorSlot]:
         """Return the slots of a connector that this worker has, running or failed."""
         return sorted(slot for slot in self._running if slot.connector == connector)
+
+    @property
+    def states(self) -> Mapping[ConnectorSlot, ConnectorState]:
+        """The states of the tasks that this worker has, running or failed."""
+        return {slot: running.state for slot, running in self._running.items()}
 
     def has(self, slot: ConnectorSlot) -> bool:
         """Return whether a round has given the slot to this worker."""

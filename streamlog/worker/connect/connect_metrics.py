@@ -1,50 +1,82 @@
 """Connect metrics: the figures of connectors, under the names that Connect has by JMX exporters.
 
-So dashboards made for Kafka Connect show them. Rule: counters never go back, so what a task counted
-stays when it ends or moves away from this worker. Not done here: the figures of the group and of
-clients, which every worker has.
+So dashboards made for Kafka Connect show them, of an app's workers and of a service's. Rule:
+counters never go back, so what a task counted stays when it ends or moves away from this worker.
+Not done here: the figures of the group and of clients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from streamlog.clock import Clock
+from streamlog.connect.herding.herder import Herder
+from streamlog.connect.herding.lifecycle import VERSION, ConnectorState
+from streamlog.connect.herding.own_tasks import StartCounts
 from streamlog.connect.parts import part_id
 from streamlog.connect_tasks.source_task import SourceTask
-from streamlog.connect_tasks.task_figures import ReaderFigures, SinkFigures, sum_figures
-from streamlog.metrics.registry import Kind, Metric, Point
-from streamlog.worker.connect.connect_room import ConnectRoom
+from streamlog.connect_tasks.task_figures import (
+    ConnectorTaskFigures,
+    ReaderFigures,
+    SinkFigures,
+    sum_figures,
+)
+from streamlog.metrics.instruments import Histogram
+from streamlog.metrics.registry import Kind, Metric, Point, number
 from streamlog.worker.connect.sink_group import SinkGroup
 from streamlog.worker.connect.source_slots import SlotKey
 
+WORKER: Final = "kafka_connect_connect_worker_metrics_"
+CLASS: Final = "connector.class"
+SHOWN: Final = (
+    ConnectorState.RUNNING,
+    ConnectorState.PAUSED,
+    ConnectorState.FAILED,
+    ConnectorState.UNASSIGNED,
+    ConnectorState.RESTARTING,
+)
+"""The states in which a worker has tasks."""
 TASK: Final = ("connector", "task")
 F = TypeVar("F", ReaderFigures, SinkFigures)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorFigures:
+    """The connectors of a worker at one moment, and what they have done on it since its start."""
+
+    sources: Mapping[SlotKey, SourceTask]
+    """Tasks at work."""
+    sinks: Mapping[SlotKey, SinkGroup]
+    """Tasks at work."""
+    read: Mapping[SlotKey, ReaderFigures]
+    """Of all tasks of sources, those that have ended included."""
+    written: Mapping[SlotKey, SinkFigures]
+    """Of all tasks of sinks."""
+    own: Mapping[tuple[str, str], int]
+    """What connectors count themselves, by name and what."""
+    herder: Herder
 
 
 class ConnectMetrics:
     """The metrics of one worker's connectors."""
 
-    def __init__(self, room: ConnectRoom, clock: Clock) -> None:
-        self._room, self._clock = room, clock
+    def __init__(self, look: Callable[[], ConnectorFigures], clock: Clock) -> None:
+        """`look` returns the connectors as they are now."""
+        self._look, self._clock = look, clock
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics as they are now."""
-        room = self._room
-        sources: dict[SlotKey, SourceTask] = {
-            (task.name, task.number): task for task in room.slots.tasks
-        }
-        sinks = {(each.connector.name, each.number): each for each in room.sink_groups}
-        read = _sums(room.slots.ended, {key: task.figures() for key, task in sources.items()})
-        written = _sums(room.ended, {key: each.runner.figures for key, each in sinks.items()})
+        now = self._look()
         yield from _by_task(
             "source_task_metrics",
             {
                 "source_record_poll_total": ("Records that the source has yielded.", "polled"),
                 "source_record_write_total": ("Records written, before transforms.", "written"),
             },
-            read,
+            now.read,
         )
         yield from _by_task(
             "sink_task_metrics",
@@ -53,8 +85,9 @@ class ConnectMetrics:
                 "sink_record_send_total": ("Records that the target has.", "sent"),
                 "offset_commit_completion_total": ("Commits of the target.", "commits"),
             },
-            written,
+            now.written,
         )
+        both: dict[SlotKey, ConnectorTaskFigures] = {**now.read, **now.written}
         yield from _by_task(
             "task_error_metrics",
             {
@@ -62,23 +95,35 @@ class ConnectMetrics:
                 "total_records_skipped": ("Records left out by on_error.", "skipped"),
                 "total_retries": ("Operations that were repeated.", "retries"),
                 "deadletterqueue_produce_requests": ("Dead letters written.", "dead_letters"),
+                "last_error_timestamp": (
+                    "When the task last met an error, in ms since 1970; 0 if it has not.",
+                    "failed_ms_max",
+                ),
             },
-            {**read, **written},
+            both,
         )
-        yield from _present_sources(sources)
-        yield from _present_sinks(sinks)
-        yield from _own_gauges(sources)
-        yield self._lags()
-        yield from self._own_figures()
+        yield from _by_task(
+            "connector_task_metrics",
+            {"offset_commit_max_time_ms": ("The longest time of one commit.", "commit_ms_max")},
+            both,
+        )
+        yield _commit_times(both)
+        yield from _present_sources(now.sources)
+        yield from _present_sinks(now.sinks)
+        yield from _own_gauges(now.sources)
+        yield self._lags(now.sources)
+        yield from _own_figures(now.own)
+        yield from _states(now.herder)
 
-    def _lags(self) -> Metric:
+    def _lags(self, sources: Mapping[SlotKey, SourceTask]) -> Metric:
         now_ms = self._clock.now_ms()
         points: list[Point] = []
-        for task, reader in self._room.slots.readers():
-            oldest_ms = reader.progress.oldest_ms
-            # A quiet part lags by nothing; what is not read yet only the connector knows.
-            lag_s = 0.0 if oldest_ms is None else (now_ms - oldest_ms) / 1000
-            points.append(((task.name, part_id(reader.part)), lag_s))
+        for task in sources.values():
+            for reader in task.readers:
+                oldest_ms = reader.progress.oldest_ms
+                # A quiet part lags by nothing; what is not read yet only the connector knows.
+                lag_s = 0.0 if oldest_ms is None else (now_ms - oldest_ms) / 1000
+                points.append(((task.name, part_id(reader.part)), lag_s))
         return Metric(
             "streamlog_connector_lag_seconds",
             "Age of the oldest record of a part that is read and not committed yet.",
@@ -87,15 +132,30 @@ class ConnectMetrics:
             points,
         )
 
-    def _own_figures(self) -> Iterator[Metric]:
-        """Yield what connectors count themselves."""
-        # A metric has one name with all its connectors, so they are gathered first.
-        by_what: dict[str, list[Point]] = {}
-        for (name, what), value in sorted(self._room.figures.items()):
-            by_what.setdefault(what, []).append(((name,), value))
-        for what, points in by_what.items():
-            name = f"streamlog_connector_{what}_total"
-            yield Metric(name, "A figure of the connector.", Kind.COUNTER, ("connector",), points)
+
+def _own_figures(own: Mapping[tuple[str, str], int]) -> Iterator[Metric]:
+    """Yield what connectors count themselves."""
+    # A metric has one name with all its connectors, so they are gathered first.
+    by_what: dict[str, list[Point]] = {}
+    for (name, what), value in sorted(own.items()):
+        by_what.setdefault(what, []).append(((name,), value))
+    for what, points in by_what.items():
+        name = f"streamlog_connector_{what}_total"
+        yield Metric(name, "A figure of the connector.", Kind.COUNTER, ("connector",), points)
+
+
+def _commit_times(figures: Mapping[SlotKey, ConnectorTaskFigures]) -> Metric:
+    # By connector: a histogram for each of 10,000 tasks would be 200,000 series.
+    times: dict[str, Histogram] = {}
+    for (name, _), each in figures.items():
+        times.setdefault(name, Histogram()).include(each.commit_times)
+    return Metric(
+        "streamlog_connector_commit_seconds",
+        "Duration of commits: of a sink the target's, of a source the transaction.",
+        Kind.HISTOGRAM,
+        ("connector",),
+        [((name,), each) for name, each in sorted(times.items())],
+    )
 
 
 def _present_sources(sources: Mapping[SlotKey, SourceTask]) -> Iterator[Metric]:
@@ -144,8 +204,13 @@ def _present_sinks(sinks: Mapping[SlotKey, SinkGroup]) -> Iterator[Metric]:
     )
 
 
-def _sums(ended: Mapping[SlotKey, F], running: Mapping[SlotKey, F]) -> dict[SlotKey, F]:
-    """Return the figures of each slot, tasks that have ended included."""
+def with_ended(ended: Mapping[SlotKey, F], running: Mapping[SlotKey, F]) -> dict[SlotKey, F]:
+    """Return the figures of each slot, tasks that have ended included.
+
+    Args:
+        ended: what tasks have done that have ended on this worker.
+        running: what those at work have done.
+    """
     both = {
         key: [each[key] for each in (ended, running) if key in each] for key in {**running, **ended}
     }
@@ -155,7 +220,7 @@ def _sums(ended: Mapping[SlotKey, F], running: Mapping[SlotKey, F]) -> dict[Slot
 def _by_task(
     kind: str,
     attributes: Mapping[str, tuple[str, str]],
-    figures: Mapping[SlotKey, ReaderFigures | SinkFigures],
+    figures: Mapping[SlotKey, ConnectorTaskFigures],
 ) -> Iterator[Metric]:
     for attribute, (text, field) in attributes.items():
         points: list[Point] = [
@@ -170,3 +235,74 @@ def _gauge(name: str, text: str, values: Mapping[SlotKey, float]) -> Metric:
         ((connector, str(number)), value) for (connector, number), value in values.items()
     ]
     return Metric(name, text, Kind.GAUGE, TASK, points)
+
+
+# What belongs to a connector as a whole is shown by the worker that leads the group, and by no
+# other: so sums over workers count it once. What is text in JMX, such as a status, is a label here.
+def _states(herder: Herder) -> Iterator[Metric]:
+    """Yield the states of the connectors and of this worker's tasks."""
+    yield _connectors(herder)
+    states = herder.own.states
+    yield Metric(
+        "kafka_connect_connector_task_metrics",
+        "1, with the status of the task as a label.",
+        Kind.GAUGE,
+        ("connector", "task", "status"),
+        [((slot.connector, str(slot.task), state.lower()), 1) for slot, state in states.items()],
+    )
+    yield from _task_counts(Counter((slot.connector, state) for slot, state in states.items()))
+    led = len(herder.configs.connectors) if herder.is_leader else 0
+    yield number(f"{WORKER}connector_count", "Connectors that this worker runs: all or none.", led)
+    yield number(
+        f"{WORKER}task_count", "Tasks that this worker has, failed ones included.", len(states)
+    )
+    yield from _starts("connector", herder.starts)
+    yield from _starts("task", herder.own.starts)
+
+
+def _connectors(herder: Herder) -> Metric:
+    points: list[Point] = []
+    for name, settings in herder.configs.connectors.items() if herder.is_leader else ():
+        status = herder.statuses.connector(name)
+        state = ConnectorState.UNASSIGNED if status is None else status.state
+        shown = (name, settings.get(CLASS, ""), herder.kind(name), VERSION, state.lower())
+        points.append((shown, 1))
+    return Metric(
+        "kafka_connect_connector_metrics",
+        "1, with class, type, version and status of the connector as labels; by the leader.",
+        Kind.GAUGE,
+        ("connector", "connector_class", "connector_type", "connector_version", "status"),
+        points,
+    )
+
+
+def _task_counts(counts: Counter[tuple[str, ConnectorState]]) -> Iterator[Metric]:
+    names = sorted({name for name, _ in counts})
+    totals: list[Point] = [
+        ((name,), sum(counts[name, state] for state in ConnectorState)) for name in names
+    ]
+    yield Metric(
+        f"{WORKER}connector_total_task_count",
+        "Tasks of the connector on this worker.",
+        Kind.GAUGE,
+        ("connector",),
+        totals,
+    )
+    for state in SHOWN:
+        yield Metric(
+            f"{WORKER}connector_{state.lower()}_task_count",
+            f"Tasks of the connector on this worker that are {state}.",
+            Kind.GAUGE,
+            ("connector",),
+            [((name,), counts[name, state]) for name in names],
+        )
+
+
+def _starts(what: str, counts: StartCounts) -> Iterator[Metric]:
+    for attribute, text, value in (
+        ("attempts", "that this worker has begun", counts.attempts),
+        ("success", "that succeeded", counts.successes),
+        ("failure", "that failed", counts.failures),
+    ):
+        name = f"{WORKER}{what}_startup_{attribute}_total"
+        yield number(name, f"Starts of a {what} {text}.", value, kind=Kind.COUNTER)

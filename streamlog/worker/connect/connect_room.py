@@ -35,6 +35,7 @@ from streamlog.replace import replace
 from streamlog.worker.assignment.streams_assignor import StreamsAssignor
 from streamlog.worker.commit.commit import SinkWriter
 from streamlog.worker.connect.app_herder import AppHerder, TaskCommand
+from streamlog.worker.connect.connect_metrics import ConnectorFigures, with_ended
 from streamlog.worker.connect.sink_group import SinkGroup, purge_until_cancelled
 from streamlog.worker.connect.source_slots import Discovery, SlotKey, SourceSlots, decode_parts
 from streamlog.worker.health.watchdog import Sight
@@ -61,7 +62,7 @@ class ConnectRoom:
         self._instance_id = instance_id
         self._sinks = {each.name: each for each in program.sink_connectors}
         self._groups: dict[SlotKey, tuple[SinkGroup, asyncio.Task[None]]] = {}
-        self.ended: dict[SlotKey, SinkFigures] = {}
+        self._ended: dict[SlotKey, SinkFigures] = {}
         """What tasks of sinks have done that ended here."""
         sources = program.source_connectors
         self._commands: deque[TaskCommand] = deque()
@@ -103,7 +104,7 @@ class ConnectRoom:
         self._generation: int | None = None
         self._starting: asyncio.Task[None] | None = None
         self._is_over = False
-        self.figures: dict[tuple[str, str], int] = {}
+        self._own: dict[tuple[str, str], int] = {}
         """What connectors count themselves: name and what to the sum."""
 
     @property
@@ -136,6 +137,23 @@ class ConnectRoom:
             )
             self._followers.append(self._deps.background.create_task(purging, name="purge"))
         return self
+
+    def figures(self) -> ConnectorFigures:
+        """Return the connectors as they are now, for metrics."""
+        sources = {(task.name, task.number): task for task in self._slots.tasks}
+        sinks = {(each.connector.name, each.number): each for each in self.sink_groups}
+        return ConnectorFigures(
+            sources=sources,
+            sinks=sinks,
+            read=with_ended(
+                self._slots.ended, {key: task.figures() for key, task in sources.items()}
+            ),
+            written=with_ended(
+                self._ended, {key: each.runner.figures for key, each in sinks.items()}
+            ),
+            own=self._own,
+            herder=self.herding.herder,
+        )
 
     def sights(self) -> dict[str, Sight]:
         """Return the progress of each sink task, for the watchdog."""
@@ -413,9 +431,9 @@ class ConnectRoom:
         if ended:
             await asyncio.wait([running for _, running in ended.values()])
         for key, (group, _) in ended.items():
-            before = [self.ended[key]] if key in self.ended else []
-            self.ended[key] = sum_figures(group.runner.figures, before)
-            self.ended[key].waits_for = ""
+            before = [self._ended[key]] if key in self._ended else []
+            self._ended[key] = sum_figures(group.runner.figures, before)
+            self._ended[key].waits_for = ""
 
     def _count(self, name: str, what: str, by: int) -> None:
-        self.figures[name, what] = self.figures.get((name, what), 0) + by
+        self._own[name, what] = self._own.get((name, what), 0) + by

@@ -32,7 +32,7 @@ from streamlog.connect.parts import OffsetBook, encode_offset
 from streamlog.connect.source import SourcePartition
 from streamlog.connect_tasks.carried import SourceCarrier
 from streamlog.connect_tasks.contexts import ConnectorContext
-from streamlog.connect_tasks.part_reader import HeldBudget, PartReader, ReaderDeps
+from streamlog.connect_tasks.part_reader import HeldBudget, ReaderDeps
 from streamlog.connect_tasks.source_task import SourceTask
 from streamlog.connect_tasks.task_figures import ReaderFigures, sum_figures
 from streamlog.errors import ProcessingError
@@ -229,10 +229,6 @@ class SourceSlots:
         in_flight, self._in_flight = self._in_flight, []
         for task in in_flight:
             task.count()
-
-    def readers(self) -> list[tuple[SourceTask, PartReader]]:
-        """Return all readers with their tasks."""
-        return [(task, reader) for task in self.tasks for reader in task.readers]
 
     def _start(self, key: SlotKey, parts: Sequence[SourcePartition]) -> None:
         name, number = key
