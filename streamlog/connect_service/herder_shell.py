@@ -143,12 +143,10 @@ class ConnectService:
         self.connector_topics = ConnectorTopics(
             self.herder, settings.status_topic, clock, settings.others
         )
-        self._callers = Callers()
+        self._callers, self._wants_round = Callers(), False
         self._keeper: TaskKeeper | None = None
         self._background: asyncio.TaskGroup | None = None
-        self._wants_round = False
         self.registry = Registry()
-        """The metrics of this worker."""
         self.ready = asyncio.Event()
         """Set once the topics have been read, and the group has given this worker its tasks."""
 
