@@ -146,8 +146,7 @@ class ConnectService:
         self._callers, self._wants_round = Callers(), False
         self._keeper: TaskKeeper | None = None
         self._background: asyncio.TaskGroup | None = None
-        self.registry = Registry()
-        self.ready = asyncio.Event()
+        self.registry, self.ready = Registry(), asyncio.Event()
         """Set once the topics have been read, and the group has given this worker its tasks."""
 
     # ---------------------------------------------------------------------------- requests
