@@ -26,6 +26,7 @@ from streamlog.connect import (
     SourceContext,
     SourceOffset,
     SourcePartition,
+    cut_lines,
 )
 from streamlog.connectors.listeners import TlsFiles, check_listeners, parse_address
 from streamlog.durations import Dur, duration_ms
@@ -136,23 +137,41 @@ class Webhook(Source[None, bytes], frozen=True, kw_only=True):
             try:
                 while True:
                     taken = await door.take()
-                    values = [value for each in taken for value in each.values]
+                    headers = _headers(taken)
+                    values = _values(taken) if headers else _spans(taken)
                     answer = partial(_answer_all, taken)
-                    yield Read.raw(values, {}, headers=_headers(taken), committed=answer)
+                    yield Read.raw(values, {}, headers=headers, committed=answer)
             finally:
                 door.close()
                 await server.aclose()
 
 
 class Delivery:
-    """The records of one request, which waits until they count."""
+    """The records of one request, which waits until they count.
 
-    def __init__(self, values: list[bytes], headers: list[Headers], body_bytes: int) -> None:
-        self.values = values
-        self.headers = headers
-        self.size = body_bytes + VALUE_BYTES * len(values)
+    Args:
+        values: the records.
+        headers: the headers of each record.
+        body: what was sent.
+        has_lines: whether the values are the lines of the body, without an empty one.
+    """
+
+    def __init__(
+        self, values: list[bytes], headers: list[Headers], body: bytes, *, has_lines: bool = False
+    ) -> None:
+        self.count = len(values)
+        self.headers = headers if any(headers) else []
+        """Empty if no record has any."""
+        self.lines = body if has_lines else None
+        self._values = [] if has_lines else values
+        self.size = len(body) + VALUE_BYTES * len(values)
         self.counts: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         """Whether they are in the log; set once."""
+
+    @property
+    def values(self) -> list[bytes]:
+        """The records."""
+        return self._values if self.lines is None else self.lines.split(b"\n")
 
     def answer(self, *, counts: bool) -> None:
         """Let the request be answered, unless its client has gone."""
@@ -161,8 +180,28 @@ class Delivery:
 
 
 def _headers(deliveries: list[Delivery]) -> list[Headers] | None:
-    found = [names for each in deliveries for names in each.headers]
-    return found if any(found) else None
+    if not any(each.headers for each in deliveries):
+        return None
+    return [names for each in deliveries for names in each.headers or [()] * each.count]
+
+
+def _values(deliveries: list[Delivery]) -> list[bytes]:
+    return [value for each in deliveries for value in each.values]
+
+
+def _spans(deliveries: list[Delivery]) -> Sequence[bytes | None]:
+    """Return the values; lines as spans of one chunk, for which the batch needs no object each."""
+    bodies = [each.lines for each in deliveries if each.lines is not None]
+    if len(bodies) < len(deliveries):
+        return _values(deliveries)
+    chunk = b"\n".join(bodies)
+    spans = cut_lines(chunk, len(chunk), len(chunk))
+    if spans is None:
+        return _values(deliveries)
+    # Until the commit, the chunk alone keeps them in memory.
+    for each in deliveries:
+        each.lines = None
+    return spans
 
 
 def _answer_all(deliveries: list[Delivery]) -> None:
@@ -245,7 +284,7 @@ class WebhookDoor:
         return await self._deliver(delivery)
 
     async def _deliver(self, delivery: Delivery) -> Response:
-        if not delivery.values:
+        if not delivery.count:
             return Response(status_code=200)
         # Not queued without bound: the sender keeps what the log can't take now.
         if self._is_closed or self._open_bytes + delivery.size > HELD_BYTES_MAX:
@@ -298,17 +337,35 @@ class WebhookDoor:
                     (*carried, *((name, text.encode()) for name, text in event.headers.items()))
                     for event in events
                 ]
-                return Delivery(values, headers, len(body))
+                return Delivery(values, headers, body)
             case "ndjson":
-                values = [line for line in body.split(b"\n") if line.strip()]
-                for line in values:
-                    _any_line.decode(line)
+                return _lines(body, carried)
             case "json":
                 _json.decode(body)
                 values = [body]
             case "raw":
                 values = [body]
-        return Delivery(values, [carried] * len(values), len(body))
+        return Delivery(values, [carried] * len(values), body)
+
+
+def _lines(body: bytes, headers: Headers) -> Delivery:
+    """Return the lines of a body that are not empty.
+
+    Raises:
+        msgspec.MsgspecError: a line is not JSON.
+    """
+    ended = body.removesuffix(b"\n")
+    lines = ended.split(b"\n")
+    # Nearly no body has an empty line, so no line is asked whether it is one before that shows.
+    try:
+        deque(map(_any_line.decode, lines), maxlen=0)
+    except msgspec.MsgspecError:
+        lines = [line for line in lines if line.strip()]
+        deque(map(_any_line.decode, lines), maxlen=0)
+        return Delivery(lines, [headers] * len(lines), body)
+    # `cut_lines` takes a carriage return for a part of the line's end.
+    has_lines = b"\r" not in ended
+    return Delivery(lines, [headers] * len(lines), ended, has_lines=has_lines)
 
 
 def _refused() -> Response:

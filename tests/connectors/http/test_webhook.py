@@ -3,12 +3,16 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streamlog.connect import Secret
 from streamlog.connectors.http import webhook
@@ -74,6 +78,39 @@ async def test_formats(kind: str, body: bytes, values: list[bytes]) -> None:
         assert life.values == values
         if kind == "flume":
             assert life.records[0].headers == (("h", b"x"),)
+
+
+LINES = st.lists(
+    st.sampled_from(
+        [b'{"a":1}', b"[2]", b" 3 ", b"4\r", b"\r", b"", b" ", b'"\\n"', b"[5", b"6]", b"7 8", b"x"]
+    ),
+    max_size=6,
+).map(b"\n".join)
+
+
+@given(st.lists(st.tuples(LINES, st.booleans()), min_size=1, max_size=3))
+@on_loop
+async def test_lines_are_the_values_however_they_lie(bodies: list[tuple[bytes, bool]]) -> None:
+    """As spans or as bytes, with or without headers: line by line, as JSON's own reader sees it."""
+    deliveries, wanted, names = [], list[bytes](), list[object]()
+    for body, has_key in bodies:
+        carried = (("key", b"k"),) if has_key else ()
+        lines = [line for line in body.split(b"\n") if line.strip()]
+        try:
+            for line in lines:
+                json.loads(line)
+        except ValueError:
+            with pytest.raises(msgspec.MsgspecError):
+                webhook._lines(body, carried)
+            continue
+        delivery = webhook._lines(body, carried)
+        assert (delivery.values, delivery.count) == (lines, len(lines))
+        # One without records is answered at once.
+        deliveries += [delivery] * bool(lines)
+        wanted += lines
+        names += [carried] * len(lines)
+    assert webhook._headers(deliveries) == (names if any(names) else None)
+    assert [*webhook._spans(deliveries)] == wanted
 
 
 @on_loop
