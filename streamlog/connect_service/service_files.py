@@ -20,6 +20,7 @@ from streamlog.connect_service.herder_shell import ServiceSettings
 from streamlog.connect_service.service_group import GroupTimes
 from streamlog.errors import ConfigError
 from streamlog.http_access.access_settings import HttpAccess
+from streamlog.listening import is_local, parse_address
 from streamlog.properties import parse_properties, resolve
 
 BOOTSTRAP: Final = "bootstrap.servers"
@@ -133,6 +134,18 @@ def rest_access(given: Mapping[str, str], *, users_file: str, is_insecure: bool)
         needs_client_certificate=auth == "required",
         is_insecure=is_insecure,
     )
+
+
+def usable_paths(given: Sequence[Path] | None, address: str) -> Sequence[Path] | None:
+    """Return the directories below which connectors may use files; None: they may use all.
+
+    Args:
+        given: what the operator allows; None or empty: nothing was said.
+        address: HOST:PORT of the REST API. Who reaches it names the files, so without `given`
+            those who use this machine may use its files, and others none.
+    """
+    host, _ = parse_address(address, setting="rest")
+    return given or (None if is_local(host) else ())
 
 
 def _first_listener(given: Mapping[str, str]) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
+from streamlog.allowed_paths import check_path, opener
 from streamlog.connect import (
     Batch,
     ConnectError,
@@ -58,6 +59,7 @@ class FileStreamSourceConnector(Source[None, str], frozen=True, kw_only=True):
         """Raise ConfigError if a setting is none."""
         if not self.file:
             raise ConfigError("file is empty: a worker does not read its standard input")
+        check_path("file", self.file)
         if duration_ms(self.poll) < 1:
             raise ConfigError("poll is 0: the file would be read without a pause")
 
@@ -93,7 +95,7 @@ def read_lines(path: Path, position: int, count: int) -> tuple[list[str], int]:
         ConnectError: the file is shorter than the position, or a line is too long.
     """
     try:
-        file = path.open("rb")
+        file = open(path, "rb", opener=opener)  # noqa: SIM115 - an opener; closed below
     except FileNotFoundError:
         return [], position
     lines: list[str] = []
@@ -134,6 +136,7 @@ class FileStreamSinkConnector(Sink[object, object], frozen=True, kw_only=True):
         """Raise ConfigError if the path is empty."""
         if not self.file:
             raise ConfigError("file is empty: a worker does not write to its standard output")
+        check_path("file", self.file)
 
     def open(self, context: SinkContext) -> SinkTask[object, object]:
         """Return a task that has written nothing yet."""
@@ -159,7 +162,7 @@ class _FileTask(SinkTask[object, object]):
 
     def _add(self, lines: Sequence[str]) -> None:
         # Opened for each flush: a file that was moved away meanwhile is created again.
-        with self._path.open("a", encoding="utf-8") as file:
+        with open(self._path, "a", encoding="utf-8", opener=opener) as file:
             file.writelines(f"{line}\n" for line in lines)
 
     async def abort(self) -> None:

@@ -22,6 +22,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from streamlog.allowed_paths import check_path
 from streamlog.connect import SourceContext, SourcePartition
 from streamlog.connectors.message_framing import Framer
 from streamlog.errors import ConfigError, CorruptData, ListenError
@@ -272,6 +273,9 @@ class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             ConfigError: a file can't be read, or is none of its kind.
         """
+        for name in ("certificate", "key", "client_ca"):
+            if (path := getattr(self, name)) is not None:
+                check_path(f"tls.{name}", path)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:

@@ -17,6 +17,7 @@ from urllib.parse import quote
 import msgspec
 import typer
 
+from streamlog.allowed_paths import allow_paths
 from streamlog.cli.session import (
     LogOption,
     Session,
@@ -41,6 +42,7 @@ from streamlog.connect_service.service_files import (
     rest_access,
     secrets_of,
     service_settings,
+    usable_paths,
 )
 from streamlog.errors import ConfigError, quantity
 from streamlog.http_access.access_settings import HttpAccess
@@ -82,6 +84,15 @@ SecretsOption = Annotated[
         help="Let ${file:...} and ${dir:...} refer to files below it; may be given repeatedly.",
     ),
 ]
+PathsOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--allow-path",
+        metavar="DIR",
+        help="Let connectors use files below it, and no others; may be given repeatedly."
+        " Default: all files while the API is of this machine alone, else none.",
+    ),
+]
 WorkersOption = Annotated[
     str | None,
     typer.Option(
@@ -108,6 +119,7 @@ def connect(
     rest_users: UsersOption = None,
     rest_insecure: InsecureOption = False,
     secrets_dir: SecretsOption = None,
+    allow_path: PathsOption = None,
     allow_exec: Annotated[
         bool, typer.Option("--allow-exec", help="Let connectors run commands (Exec).")
     ] = False,
@@ -123,6 +135,7 @@ def connect(
     access = rest_access(worker, users_file=users, is_insecure=rest_insecure)
     address = rest or listener_of(worker) or REST_DEFAULT
     check_exposure(address, access, setting=SETTING)
+    allow_paths(usable_paths(allow_path, address))
     if log is None and BOOTSTRAP in worker:
         log = f"kafka://{worker[BOOTSTRAP]}"
     # It listens, so that other processes of the group, and other commands, reach an embedded log.

@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from streamlog.allowed_paths import check_path
 from streamlog.connect import ConnectError, Fenced, Retriable, Secret
 from streamlog.errors import (
     AuthenticationFailed,
@@ -79,6 +80,9 @@ class ClusterLogin(msgspec.Struct, frozen=True, kw_only=True):
             ConfigError: the message names the setting.
         """
         self.log("check")
+        for name in ("ca_location", "certificate_location", "key_location"):
+            if path := getattr(self.ssl, name, ""):
+                check_path(f"ssl.{name}", path)
         self._security(shown=True)
 
     def log(self, client_id: str, *, security: Security | None = None) -> Log:

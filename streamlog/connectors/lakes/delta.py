@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 from typing import ClassVar, Final
+from urllib.parse import urlsplit
 
+from streamlog.allowed_paths import check_path, check_paths_in
 from streamlog.connect import (
     ConnectError,
     Effect,
@@ -75,6 +77,9 @@ class Delta(Sink[object, object], frozen=True, kw_only=True):
     def check(self) -> None:
         """Raise ConfigError if a setting is wrong, or would give up the guarantee."""
         check_lake_settings("url", self.url, self.flush)
+        if urlsplit(self.url).scheme in {"", "file"}:
+            check_path("url", urlsplit(self.url).path.partition("{")[0])
+        check_paths_in("options", self.options)
         unsafe = [name for name in self.options if name.lower() in UNSAFE_OPTIONS]
         if unsafe:
             raise ConfigError(

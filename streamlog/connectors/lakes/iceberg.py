@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import ClassVar, Final
 
+from streamlog.allowed_paths import OPTION, PathNotAllowed, is_allowed
 from streamlog.connect import (
     ConnectError,
     Effect,
@@ -87,6 +88,12 @@ class Iceberg(Sink[object, object], frozen=True, kw_only=True):
     def check(self) -> None:
         """Raise ConfigError if a setting is wrong."""
         check_lake_settings("table", self.table, self.flush)
+        # The catalogue says where files are, and which classes read them.
+        if not is_allowed("/"):
+            raise PathNotAllowed(
+                "catalog: a catalogue of Iceberg may name any file of this machine; start"
+                f" `streamlog connect` with {OPTION} / to use it"
+            )
         *namespace, name = self.table.split(".")
         if not all((*namespace, name)) or not namespace:
             raise ConfigError(f"table={self.table!r}: write NAMESPACE.NAME")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC
 from typing import ClassVar, Self
 
+from streamlog.allowed_paths import check_path, check_paths_in
 from streamlog.connect import (
     BadRecord,
     BadRecords,
@@ -99,7 +100,11 @@ class Objects(Sink[object, object], frozen=True, kw_only=True):
     def check(self) -> None:
         """Raise ConfigError if the settings do not go together."""
         PathTemplate(self.path)
-        if local_path(self.url) is not None and (self.options or self.secret):
+        directory = local_path(self.url)
+        if directory is not None:
+            check_path("url", directory)
+        check_paths_in("options", self.options)
+        if directory is not None and (self.options or self.secret):
             raise ConfigError(
                 f"url={self.url!r} is a directory, which has no options and no secret"
             )

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
+from streamlog.allowed_paths import check_path, directory_of, opener
 from streamlog.connect import ConnectError, Retriable
 from streamlog.errors import ConfigError
 from streamlog.serdes.erased_types import UserObject
@@ -87,15 +88,18 @@ class LocalStore:
         await self._in_thread(self._put, self._root / path, data)
 
     def _put(self, path: Path, data: bytes) -> None:
+        check_path("url", path)
         path.parent.mkdir(parents=True, exist_ok=True)
         # A name of its own: a task that was replaced may still write the same file.
         hidden = path.with_name(f".{path.name}.{os.getpid()}-{next(_temporary)}.tmp")
         try:
-            with hidden.open("xb") as file:
+            with open(hidden, "xb", opener=opener) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            hidden.replace(path)
+            with directory_of(path) as (directory, name):
+                whole = hidden if directory is None else hidden.name
+                os.replace(whole, name, src_dir_fd=directory, dst_dir_fd=directory)
         finally:
             hidden.unlink(missing_ok=True)
         _sync_directory(path.parent)

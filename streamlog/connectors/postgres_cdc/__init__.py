@@ -17,6 +17,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from streamlog.connect import Read, Secret, Source, SourceContext, SourceOffset, SourcePartition
+from streamlog.connectors.client_tls import check_url_options
 from streamlog.connectors.postgres_cdc.change_stream import Form, OnTruncate
 from streamlog.durations import Dur, duration_ms
 from streamlog.errors import ConfigError
@@ -82,6 +83,7 @@ class PostgresCdc(Source[UserKey, UserValue], frozen=True, kw_only=True):
             raise ConfigError(
                 "url has a password, which would be shown with it: set password=Secret(...)"
             )
+        check_url_options(self.url)
         _check_tables(self.tables)
         for name, value in (("slot", self.slot), ("publication", self.publication)):
             if not _SLOT.fullmatch(value):

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 
+from streamlog.allowed_paths import check_path
 from streamlog.connect import (
     ConnectError,
     Field,
@@ -111,6 +112,7 @@ class SpoolDirectory:
             now_ns: the wall clock.
             settle_ns: how old the last modification must be; one in the future is old enough.
         """
+        check_path("directory", self._path)
         found: list[SpooledFile] = []
         for path in self._path.iterdir():
             if not self._is_wanted(path.name):
@@ -160,6 +162,8 @@ class SpoolDirectory:
         if self._state(file.name) != file:
             return
         path = self.path_of(file)
+        for each in (self._path, self._moved_to or self._path):
+            check_path("directory", each)
         match self._then:
             case "delete":
                 path.unlink()
@@ -220,6 +224,9 @@ class SpoolDir(Source[Any, Any], frozen=True, kw_only=True):
         """Raise ConfigError if the settings do not go together."""
         if not Path(self.directory).is_absolute():
             raise ConfigError(f"directory={self.directory!r} must be an absolute path")
+        check_path("directory", self.directory)
+        if self.moved_to is not None:
+            check_path("moved_to", self.moved_to)
         if (self.then == "move") != (self.moved_to is not None):
             raise ConfigError("then='move' and moved_to need each other")
         if self.then == "rename" and not self.suffix.strip("./"):

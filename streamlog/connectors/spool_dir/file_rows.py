@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple, TypeAlias
 
+from streamlog.allowed_paths import opener
 from streamlog.connect import ConnectError
 from streamlog.serdes.erased_types import UserObject
 
@@ -71,10 +72,26 @@ def read_rows(path: Path, kind: FileFormat, first: int, options: CsvOptions) -> 
 
 
 def _open(path: Path) -> BinaryIO:
+    file: BinaryIO = open(path, "rb", opener=opener)  # noqa: SIM115 - the caller closes it
+    if path.suffix != ".gz":
+        return file
     # The type of gzip's file is one of its own, with the methods that are used here.
-    opened: UserObject = gzip.GzipFile(path) if path.suffix == ".gz" else path.open("rb")
-    file: BinaryIO = opened
-    return file
+    unpacked: UserObject = _Unpacked(file)
+    rows: BinaryIO = unpacked
+    return rows
+
+
+class _Unpacked(gzip.GzipFile):
+    """The content of a compressed file, which is closed with it."""
+
+    def __init__(self, packed: BinaryIO) -> None:
+        super().__init__(fileobj=packed)
+        self._packed = packed
+
+    def close(self) -> None:
+        """Close both."""
+        super().close()
+        self._packed.close()
 
 
 def _line_rows(path: Path, first: int, *, skips_blank: bool) -> Iterator[Rows]:
@@ -156,7 +173,7 @@ def _parquet_rows(path: Path, first: int) -> Iterator[Rows]:
 
 def _batches(path: Path, first: int) -> Iterator[Rows]:
     parquet: UserObject = import_module("pyarrow.parquet")
-    with parquet.ParquetFile(path) as file:
+    with _open(path) as opened, parquet.ParquetFile(opened) as file:
         row = 0
         for batch in file.iter_batches(batch_size=CHUNK_ROWS):
             # Batches that are skipped are read as well: the row need not begin a row group.

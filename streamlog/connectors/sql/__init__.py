@@ -14,7 +14,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
+from urllib.parse import urlsplit
 
+from streamlog.allowed_paths import check_path
 from streamlog.connect import (
     Effect,
     Flush,
@@ -28,7 +30,8 @@ from streamlog.connect import (
     SourceOffset,
     SourcePartition,
 )
-from streamlog.connectors.sql.database_url import check_names, plain_url, user_of
+from streamlog.connectors.client_tls import check_url_options
+from streamlog.connectors.sql.database_url import check_names, dialect_of, plain_url, user_of
 from streamlog.connectors.sql.polling import Mode
 from streamlog.connectors.sql.row_changes import PkMode, RowShape
 from streamlog.durations import Dur, duration_ms
@@ -97,7 +100,7 @@ class SqlSink(Sink[object, object], frozen=True, kw_only=True):
         Raises:
             ConfigError: the message names the settings, and what to write instead.
         """
-        plain_url(self.url)
+        _check_files(plain_url(self.url))
         check_names("pk_fields", self.pk_fields)
         check_names("table", [self.table])
         check_names("offsets_table", [self.offsets_table])
@@ -183,7 +186,7 @@ class SqlSource(Source[UserKey, dict[str, object]], frozen=True, kw_only=True):
         Raises:
             ConfigError: the message names the settings, and what to write instead.
         """
-        plain_url(self.url)
+        _check_files(plain_url(self.url))
         check_names("tables", self.tables)
         check_names("key_columns", self.key_columns)
         # A query has no name that could be a table's, so the two can't share a part.
@@ -252,3 +255,15 @@ class SqlSource(Source[UserKey, dict[str, object]], frozen=True, kw_only=True):
             raise ConfigError(f"{error}: pip install 'streamlog[sql]'") from error
         self.check()
         return TableReader(self, str(partition.get("table", "")))
+
+
+def _check_files(url: str) -> None:
+    """Refuse a URL that leads to files which connectors may not use, itself or by an option.
+
+    Raises:
+        PathNotAllowed: it does.
+    """
+    if dialect_of(url) == "sqlite":
+        # Behind the slash that ends the host: sqlite:///relative, sqlite:////absolute.
+        check_path("url", urlsplit(url).path[1:].removeprefix("file:") or "/")
+    check_url_options(url)

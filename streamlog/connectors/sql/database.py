@@ -10,6 +10,7 @@ quoted; values are always parameters, never text of a statement.
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
@@ -19,6 +20,7 @@ from sqlalchemy.engine import URL, Engine, make_url
 from sqlalchemy.engine.interfaces import DBAPICursor
 from sqlalchemy.pool import NullPool
 
+from streamlog.allowed_paths import check_path, is_allowed
 from streamlog.connect import Retriable, Secret
 from streamlog.connectors.sql.database_url import dialect_of
 from streamlog.serdes.erased_types import UserObject
@@ -339,9 +341,16 @@ class SqliteDatabase(Database):
 
     mark = "?"
 
+    def connect(self) -> None:
+        """Open the file, if it may be used now."""
+        check_path("url", (self.engine.url.database or "/").removeprefix("file:"))
+        super().connect()
+
     def prepare(self) -> None:
         """Leave transactions to this class; the driver would begin them late."""
         self.connection.isolation_level = None
+        if not is_allowed("/"):
+            self.connection.set_authorizer(_stays_in_its_file)
         self.execute(f"PRAGMA busy_timeout = {LOCK_SECONDS * 1_000}")
 
     def begin(self) -> None:
@@ -375,6 +384,11 @@ class SqliteDatabase(Database):
         on = ", ".join(self.quoted(key) for key in keys)
         statement = self.insert_statement(table, columns)
         self.execute_many(f"{statement} ON CONFLICT ({on}) DO {action}", rows)
+
+
+def _stays_in_its_file(action: int, *_: str | None) -> int:
+    """Refuse statements that open or write another file (ATTACH, VACUUM INTO)."""
+    return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_ATTACH else sqlite3.SQLITE_OK
 
 
 _KINDS: Final = {

@@ -11,11 +11,13 @@ import glob
 import re
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
+from itertools import takewhile
 from pathlib import Path
 from typing import ClassVar
 
 import msgspec
 
+from streamlog.allowed_paths import check_path, is_allowed
 from streamlog.connect import (
     Guarantee,
     Read,
@@ -32,6 +34,12 @@ from streamlog.record import Headers
 from streamlog.repeated import logger
 
 log = logger(__name__)
+
+
+def _plain_part(pattern: str) -> Path:
+    """Return the path before the first part that is a pattern."""
+    return Path(*takewhile(lambda part: not glob.has_magic(part), Path(pattern).parts))
+
 
 RECORD_BYTES_MAX = 1024 * 1024
 """The longest record by default."""
@@ -83,6 +91,8 @@ class Tail(Source[None, bytes], frozen=True, kw_only=True):
         """Raise ConfigError if a setting is none."""
         if not self.path or self.path.endswith("/"):
             raise ConfigError(f"path={self.path!r} names no file: write a path or a pattern")
+        # Of a pattern the directory of all its files; each file is checked when it is found.
+        check_path("path", _plain_part(self.path))
         if not 1 <= self.record_bytes_max <= RECORD_BYTES_LIMIT:
             raise ConfigError(
                 f"record_bytes_max={self.record_bytes_max} is not from 1 to {RECORD_BYTES_LIMIT}"
@@ -107,8 +117,19 @@ class Tail(Source[None, bytes], frozen=True, kw_only=True):
 
     def _paths(self) -> list[str]:
         found = map(Path, glob.glob(self.path, recursive=True))  # noqa: PTH207 - it may be absolute
-        logs = {each.with_name(log_name(each.name)) for each in found if each.is_file()}
+        logs = {
+            each.with_name(log_name(each.name))
+            for each in found
+            if each.is_file() and self._is_allowed(each)
+        }
         return sorted(str(each) for each in logs if not each.name.endswith(COMPRESSED))
+
+    def _is_allowed(self, path: Path) -> bool:
+        if is_allowed(path):
+            return True
+        # Not an error: the other logs that the pattern matches are read on.
+        log.warning("%s matches %s, which leads out of the allowed directories", self.path, path)
+        return False
 
     async def read(
         self, partition: SourcePartition, offset: SourceOffset | None, context: SourceContext

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
+from streamlog.allowed_paths import opener
 from streamlog.connectors.tail.line_cutting import Cut, cut_records
 from streamlog.connectors.tail.rotation import (
     COMPRESSED,
@@ -140,7 +141,7 @@ class TailReader:
         """Open a file, unless it was renamed or deleted since the look."""
         file, at, lost = following
         try:
-            descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = opener(file.path, os.O_RDONLY)
         except FileNotFoundError:
             return None
         # The path may be that of another file by now: the next step looks again.
@@ -171,7 +172,7 @@ class TailReader:
 
     def _start(self, file: LogFile) -> int:
         """Return the beginning of the last line if it is unfinished, else the end of the file."""
-        with Path(file.path).open("rb", buffering=0) as opened:
+        with open(file.path, "rb", buffering=0, opener=opener) as opened:
             from_byte = max(0, file.size - CHUNK_BYTES)
             tail = os.pread(opened.fileno(), file.size - from_byte, from_byte)
         return from_byte + tail.rfind(b"\n") + 1 if b"\n" in tail else file.size
@@ -295,7 +296,7 @@ def _is_former(name: str, log: str) -> bool:
 
 def _head(path: str) -> bytes:
     try:
-        with Path(path).open("rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=opener) as file:
             return file.read(HEAD_BYTES)
     except FileNotFoundError:
         return b""
