@@ -8,6 +8,8 @@ HOT := $(TYPES) $(TYPES:.pxd=.py)
 # One more than the cores: many tests wait for processes and for time.
 WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 
+COMMA := ,
+
 # Tests start a thousand processes; without bytecode each of them would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -17,28 +19,30 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
 
-$(VENV)/.base: pyproject.toml setup.py $(HOT)
+# One installation for each set: an editable one compiles the hot modules, and two would do it twice.
+define install
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "streamlog needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another one: make PYTHON=python3.11 ...")'
-	$(PYTHON) -m venv $(VENV)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --upgrade pip
-	$(BIN)/python -m pip install -qq --disable-pip-version-check --editable .
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.$(1)'
+endef
+
+$(VENV)/.examples: pyproject.toml setup.py $(HOT)
+	$(call install,[examples])
 	@touch $@
 
-$(VENV)/.examples: $(VENV)/.base
-	$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[examples]'
+$(VENV)/.shop: pyproject.toml setup.py $(HOT)
+	$(call install,[shop])
 	@touch $@
 
-$(VENV)/.shop: $(VENV)/.base
-	$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[shop]'
+$(VENV)/.spark: pyproject.toml setup.py $(HOT)
+	$(call install,[examples$(COMMA)spark])
 	@touch $@
 
-$(VENV)/.spark: $(VENV)/.base
-	$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[examples,spark]'
-	@touch $@
-
-$(VENV)/.dev: $(VENV)/.base
-	$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[dev,examples,shop,spark]'
-	@touch $@
+# It holds the other sets, too.
+$(VENV)/.dev: pyproject.toml setup.py $(HOT)
+	$(call install,[dev$(COMMA)examples$(COMMA)shop$(COMMA)spark])
+	@touch $(VENV)/.examples $(VENV)/.shop $(VENV)/.spark $@
 
 demo: $(VENV)/.examples ## the flights of 2013 through an embedded log (CHAOS=1: with three SIGKILLs on the way, PROCESSES=n: with n workers)
 	@$(BIN)/python -m examples.flights $(if $(CHAOS),--chaos) $(if $(PROCESSES),--workers $(PROCESSES))

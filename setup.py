@@ -6,6 +6,8 @@ a missing or failing compiler leaves the `.py` in use, slower and otherwise the 
 
 from __future__ import annotations
 
+import os
+
 from setuptools import Extension, setup
 
 HOT_MODULES = (
@@ -58,4 +60,4 @@ def extensions() -> list[Extension]:
     return modules
 
 
-setup(ext_modules=extensions())
+setup(ext_modules=extensions(), options={"build_ext": {"parallel": os.cpu_count() or 1}})

@@ -16,8 +16,12 @@ from hypothesis import HealthCheck, settings
 from streamlog import repeated
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import SupportsIndex
+
     from xdist.remote import Producer
     from xdist.scheduler import Scheduling
+    from xdist.workermanage import WorkerController
 
 pytest_plugins = ["tests.servers.fixtures"]
 
@@ -53,12 +57,37 @@ def fresh_log_lines() -> None:
     repeated.forget()
 
 
+class Collected(list[str]):
+    """The ids of all tests, in which one is found at once: xdist looks up each of them."""
+
+    def __init__(self, nodeids: Iterable[str]) -> None:
+        super().__init__(nodeids)
+        self._at = {nodeid: number for number, nodeid in enumerate(self)}
+
+    def index(self, nodeid: str, *bounds: SupportsIndex) -> int:  # type: ignore[override]
+        """Return the number of a test."""
+        return self._at[nodeid]
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
     """Distribute single tests to test workers, but those that share something to one."""
     from xdist.scheduler import LoadScopeScheduling  # noqa: PLC0415 - runs without xdist, too
 
     class ByRoom(LoadScopeScheduling):
+        """Keeps what is pending only: xdist's own looks at all finished tests after each test."""
+
+        def add_node_collection(self, node: WorkerController, collection: Sequence[str]) -> None:
+            super().add_node_collection(node, Collected(collection))
+
+        def mark_test_complete(
+            self, node: WorkerController, item_index: int, duration: float = 0
+        ) -> None:
+            super().mark_test_complete(node, item_index, duration)
+            scope = self._split_scope(self.registered_collections[node][item_index])
+            if all(self.assigned_work[node][scope].values()):
+                del self.assigned_work[node][scope]
+
         def _split_scope(self, nodeid: str) -> str:
             return next((folder for folder in SHARING if nodeid.startswith(folder)), nodeid)
 
